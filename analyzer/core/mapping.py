@@ -1,0 +1,79 @@
+"""How one source's records are read: which field is where, who the caller is, what counts as denied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Dict
+from dataclasses import dataclass, field
+from typing import Literal
+
+TimeUnit = Literal["s", "ms", "us", "ns", "rfc3339", "clf"]
+Path = tuple[str, ...]
+
+WHOLE, DECIMAL, DURATION = "whole", "decimal", "duration"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeField:
+    """When the request happened. Absent from a mapping: the record's own Kafka time."""
+
+    path: Path
+    unit: TimeUnit
+
+
+@dataclass(frozen=True, slots=True)
+class TextField:
+    """A string, whole number or boolean, kept as text; missing or null is empty."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class AddressField:
+    """An IP address, written in one way; IPv6 cut to its first `prefix6` bits."""
+
+    path: Path
+    prefix6: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceField:
+    """What was asked for, as one of `routes`, never the raw path; `other` when none fits."""
+
+    path: Path
+    routes: tuple[str, ...] = ()
+    other: str = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class NumberField:
+    """A number that meters add up, as a whole number of its smallest unit.
+
+    `whole`: digits only. `decimal`: micro-units, scaled exactly from the digits. `duration`: given
+    in `unit`, kept in microseconds. More than six places are cut. Missing: `default`, or rejected.
+    """
+
+    path: Path
+    kind: Literal["whole", "decimal", "duration"] = "whole"
+    unit: Literal["s", "ms", "us", "ns"] = "s"
+    default: int | None = 0
+
+
+Field = TextField | AddressField | ResourceField | NumberField
+Condition = tuple[str, tuple[str, ...]]  # (field, wanted values); "500-599" is a range of numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One source's format and fields. Frozen: a counter compiles it once."""
+
+    format: Literal["json", "combined"] = "json"
+    time: TimeField | None = None
+    caller: tuple[str, ...] = ("api_key", "user", "address")  # names in `fields`; the first that is there
+    fields: Dict[str, Field] = field(default_factory=dict)
+    deny_if: tuple[Condition, ...] = ()  # all must hold
+    value_bytes_max: int = 1 << 20
+    name_bytes_max: int = 256
+    batch_bytes_max: int = 64 << 20  # decompressed
+    future_ms_max: int = 5 * 60_000
+    past_ms_max: int = 35 * 86_400_000
+    sample_bytes: int = 256

@@ -1,0 +1,156 @@
+"""The few values that cross the analyzer's seams: record sets in, counted rows out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+
+class Partition(NamedTuple):
+    """One log with one line of offsets: a Kafka partition, or a file.
+
+    Cluster, topic id and number say which; the id and not the name, because a topic that was
+    deleted and created again has other records under the same name and offsets.
+    """
+
+    cluster: str
+    topic_id: str
+    number: int
+    source: str  # its name in the configuration
+    topic: str  # for people: the topic's name, the file's path
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.number}]"
+
+
+class RecordSet(NamedTuple):
+    """Raw record batches (v2, compressed as Kafka holds them) of one partition."""
+
+    part: Partition
+    start: int  # the offset that was asked for; records below it are not counted
+    raw: bytes
+    aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset) of aborted transactions
+    witness: str = ""  # by what the source will know this place again; kept beside the offset
+
+
+class Record(NamedTuple):
+    offset: int
+    kafka_ms: int | None  # None: a file's line, which has no time but its own
+    value: bytes | None  # None: a tombstone
+
+
+class Records(NamedTuple):
+    """The same from a client that only gives records, or from a file's lines."""
+
+    part: Partition
+    start: int
+    next: int  # the offset to ask for afterwards; covers holes
+    items: Sequence[Record]
+    witness: str = ""
+
+
+class Lost(NamedTuple):
+    """This partition is no longer ours: what was counted of it and not stored must be forgotten."""
+
+    part: Partition
+
+
+Taken = RecordSet | Records | Lost
+
+Status = Literal["ok", "corrupt", "too-large", "unsupported"]
+Reason = Literal[
+    "tombstone",
+    "too-large",
+    "bad-utf8",
+    "bad-json",
+    "bad-line",
+    "bad-caller",
+    "bad-time",
+    "bad-number",
+    "bad-field",
+    "future",
+    "past",
+]
+
+
+class Fed(NamedTuple):
+    """What became of one record set."""
+
+    next: int  # the next offset to ask for
+    seen: int  # records at or after `start`, the rejected ones included
+    counted: int
+    status: Status = "ok"  # otherwise: the batch at `bad` was refused whole, those before it count
+    bad: int = -1
+    skip_to: int = -1  # where a deliberate, recorded skip would go on
+
+
+class Rejected(NamedTuple):
+    """A record that could not be read: where, why, and a bounded sample of it."""
+
+    part: Partition
+    offset: int
+    reason: Reason
+    sample: bytes
+
+
+class Row(NamedTuple):
+    """One delta: so much more of a meter, for one series, in one bucket."""
+
+    grouping: str  # "caller", "caller+resource", ...
+    key: str
+    resource: str  # "" unless the grouping has a second part
+    meter: str
+    width_s: int
+    bucket_s: int
+    value: int  # of requests that were let through
+    denied: int  # of requests that a gate had refused
+
+
+class Progress(NamedTuple):
+    """How far one partition was counted, and its ledger: seen = counted + duplicate + dead + late."""
+
+    part: Partition
+    start: int  # where the stored offset must stand
+    next: int
+    seen: int = 0
+    counted: int = 0
+    duplicate: int = 0
+    dead: int = 0
+    late: int = 0
+    witness: str = ""
+    last_ms: int | None = None  # the Kafka time of the last record
+
+
+class Counted(NamedTuple):
+    """What was counted since the last drain, sorted, so that writers take row locks in one order."""
+
+    parts: Sequence[Progress]
+    rows: Sequence[Row]
+    rejected: Sequence[Rejected]
+
+
+class Lag(NamedTuple):
+    """How far a partition's end is ahead of what was taken from it."""
+
+    records: int
+    seconds: float  # age of the oldest record not yet taken; 0.0 when there is none
+
+
+class Counter(Protocol):
+    """Counts record sets of many partitions. The Python one is the reference for the contract in
+    docs/counter.md; a native kernel must give equal values. Reads no clock, does no I/O."""
+
+    def feed(self, taken: RecordSet | Records) -> Fed:
+        """Count one record set, each batch whole or not at all.
+
+        A function of the bytes and of what was fed before. Sets of one partition must follow each other.
+        """
+
+    def full(self) -> bool:
+        """Whether a bound on rows or rejected records is reached: drain before feeding more."""
+
+    def forget(self, part: Partition) -> None:
+        """Drop what was fed of one partition since the last drain."""
+
+    def drain(self) -> Counted:
+        """What was counted since the last call; starts again at nothing."""

@@ -1,0 +1,33 @@
+"""Policies as values: what a caller may use in a window, and what happens beyond it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Period = Literal["minute", "hour", "day", "week", "month"]
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """A window that follows the calendar of one time zone: 23- and 25-hour days, real months."""
+
+    per: Period
+    zone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """At most `limit` of a meter for each series in each window; then its gate closes until the window ends."""
+
+    name: str
+    limit: int
+    window: Calendar
+    meter: str = "requests"
+    per: Literal["caller", "caller+resource"] = "caller"
+    action: Literal["deny"] = "deny"
+    status: int = 429
+    on_stale: Literal["keep", "allow"] = "keep"
+
+
+Policy = Quota

@@ -1,0 +1,173 @@
+"""The tables, defined once; the migrations are compared against them.
+
+Times are whole milliseconds since 1970 UTC by the database's clock, buckets and windows whole
+seconds by the records' own. Text keys are primary keys: a flush writes them without asking for ids.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Index, LargeBinary, MetaData, Table, Text
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def key(name: str, type_: type[Text | BigInteger] = Text) -> Column[str] | Column[int]:
+    return Column(name, type_, primary_key=True, autoincrement=False)
+
+
+def number(name: str, *, null: bool = False) -> Column[int]:
+    return Column(name, BigInteger, nullable=null, server_default=None if null else "0")
+
+
+def text(name: str, default: str | None = "") -> Column[str]:
+    return Column(name, Text, nullable=False, server_default=default)
+
+
+# One row per partition: how far it is counted, its ledger, and how far behind it was when last heard of.
+# seen = counted + duplicate + dead + late
+offsets = Table(
+    "offsets",
+    metadata,
+    key("cluster"),
+    key("topic_id"),
+    key("partition", BigInteger),
+    text("source"),
+    text("topic"),
+    Column("next", BigInteger, nullable=False),
+    text("witness"),
+    number("seen"),
+    number("counted"),
+    number("duplicate"),
+    number("dead"),
+    number("late"),
+    text("owner"),
+    number("beat_ms", null=True),  # null: nobody follows it (a file that was imported whole)
+    number("behind_ms"),
+    number("behind_records"),
+)
+
+# Each count is in exactly one row: rolling minutes up into quarters moves it.
+buckets = Table(
+    "buckets",
+    metadata,
+    key("grouping"),
+    key("key"),
+    key("resource"),
+    key("meter"),
+    key("width_s", BigInteger),
+    key("bucket_s", BigInteger),
+    Column("value", BigInteger, nullable=False),
+    Column("denied", BigInteger, nullable=False),
+    Index(None, "grouping", "meter", "bucket_s"),
+)
+
+# One running total per judged series and window. Its row serialises the flushes of that series.
+totals = Table(
+    "totals",
+    metadata,
+    key("policy"),
+    key("key"),
+    key("resource"),
+    key("window_s", BigInteger),
+    Column("until_s", BigInteger, nullable=False),
+    Column("used", BigInteger, nullable=False),
+    Index(None, "until_s"),
+)
+
+rejects = Table(
+    "rejects",
+    metadata,
+    key("cluster"),
+    key("topic_id"),
+    key("partition", BigInteger),
+    key("offset", BigInteger),
+    text("source"),
+    text("topic"),
+    text("reason"),
+    Column("sample", LargeBinary, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Index(None, "at_ms"),
+)
+
+# What every flush must agree with. The row with `active` = 1 is the one in force.
+plans = Table(
+    "plans",
+    metadata,
+    key("version", BigInteger),
+    text("digest"),
+    text("body"),  # JSON: groupings, meters, policies
+    number("active"),
+    Column("at_ms", BigInteger, nullable=False),
+)
+
+locks = Table(
+    "locks",
+    metadata,
+    key("scope"),
+    key("key"),
+    key("resource"),
+    key("policy"),
+    text("kind"),
+    text("action"),
+    number("status"),
+    text("reason"),
+    text("detail"),
+    Column("began_ms", BigInteger, nullable=False),
+    Column("until_ms", BigInteger, nullable=False),
+    text("on_stale"),
+    Index(None, "until_ms"),
+)
+
+# One row. Touched last in a transaction and only when a lock changed, then held until commit:
+# versions become visible in the order of their numbers.
+feed = Table(
+    "feed",
+    metadata,
+    key("id", BigInteger),
+    Column("version", BigInteger, nullable=False),
+    Column("mark", Text, nullable=False),
+    Column("pruned_to", BigInteger, nullable=False),  # changes up to and with this version are gone
+)
+
+feed_versions = Table(
+    "feed_versions",
+    metadata,
+    key("version", BigInteger),
+    Column("mark", Text, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Index(None, "at_ms"),
+)
+
+lock_changes = Table(
+    "lock_changes",
+    metadata,
+    key("version", BigInteger),
+    key("number", BigInteger),  # 0, 1, ... within the version
+    text("op"),  # "set" or "clear"
+    text("scope"),
+    text("key"),
+    text("resource"),
+    text("policy"),
+    text("kind"),
+    text("action"),
+    number("status"),
+    text("reason"),
+    text("detail"),
+    number("began_ms"),
+    number("until_ms"),
+    text("on_stale"),
+)
+
+# Who may do the work that only one does at a time.
+leases = Table(
+    "leases",
+    metadata,
+    key("name"),
+    text("holder"),
+    Column("until_ms", BigInteger, nullable=False),
+)

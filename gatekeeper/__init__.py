@@ -1,0 +1,1 @@
+"""Refuses requests where they arrive: gates that know the locks, and exact limiters for short periods."""

@@ -1,0 +1,127 @@
+"""The words that both sides share: what a gate answers, what a lock is, how the feed tells of changes.
+
+Standard library only. The analyzer imports this module, never the other way round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, NamedTuple, Protocol
+
+Scope = Literal["caller", "tenant", "address", "range", "resource", "everyone"]
+Action = Literal["deny", "slow", "tag"]
+OnStale = Literal["keep", "allow"]
+Kind = Literal["quota", "share", "surge"]
+
+
+class Decision(NamedTuple):
+    """The answer of a gate or a limiter; true when the request may pass.
+
+    Durations are seconds, rounded up to a whole nanosecond. A value: equal and hashable by
+    what it says, and nobody can write to it, least of all to the shared `ALLOWED`.
+    """
+
+    allowed: bool
+    policy: str = ""  # who says no
+    reason: str = ""  # "quota-exceeded", "abnormal-usage-detected", "temporary-reduced-capacity", "limited", "stale"
+    detail: str = ""  # one sentence for a person
+    limit: int | None = None  # None: not known; a gate hears of denials only
+    remaining: int | None = None
+    retry_after: float | None = 0.0  # 0.0 when allowed; None: waiting alone never helps
+    reset_after: float | None = None
+    until: datetime | None = None
+    status: int = 429
+    also: tuple[str, ...] = ()  # other policies whose locks apply
+    shadow: bool = False  # would have been denied; the policy or the gate only watches
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
+ALLOWED = Decision(True)
+
+
+class LockKey(NamedTuple):
+    """What a lock is found by: one row, one entry in a view. Clearing one leaves the others."""
+
+    scope: str
+    key: str
+    resource: str  # "" for every resource
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A closed gate for one scope, with who closed it, why, and until when."""
+
+    scope: str
+    key: str
+    policy: str
+    began: datetime
+    until: datetime
+    resource: str = ""
+    kind: str = "quota"
+    action: str = "deny"
+    status: int = 429
+    reason: str = "quota-exceeded"
+    detail: str = ""
+    on_stale: str = "keep"
+
+    @property
+    def at(self) -> LockKey:
+        return LockKey(self.scope, self.key, self.resource, self.policy)
+
+
+class Set(NamedTuple):
+    """The gate of `lock.at` is closed, in the way that `lock` says."""
+
+    lock: Lock
+
+
+class Clear(NamedTuple):
+    """The lock at this key is gone."""
+
+    at: LockKey
+
+
+Change = Set | Clear
+
+
+class Cursor(NamedTuple):
+    """The version a client holds. The random mark tells two histories with equal numbers apart:
+    a restored or failed-over database may hand out 58 a second time."""
+
+    version: int
+    mark: str
+
+
+class Update(NamedTuple):
+    """One answer of the feed: what changed after `since`, or every lock when `snapshot` is true."""
+
+    at: Cursor
+    since: int | None
+    snapshot: bool
+    now: datetime  # the clock over there
+    behind: float  # seconds that the analyzers lag behind the log
+    next_poll: float  # seconds until the server wants to be asked again
+    changes: tuple[Change, ...]
+
+
+class SourceError(Exception):
+    """The feed could not be read; the next attempt may succeed."""
+
+
+class LockSource(Protocol):
+    """Where a gate learns of locks: SQL, HTTP, a file, a fixed list."""
+
+    def fetch(self, since: Cursor | None) -> Update:
+        """What changed after `since`, perhaps nothing; every lock when `since` is None, too old,
+        or of another history.
+
+        The client holds the cursor, so a lost answer costs nothing and calling twice is safe.
+        Returns or raises SourceError within the source's own time-out.
+        """
+
+    def close(self) -> None:
+        """Give back what is held; fetching again afterwards opens it anew."""
