@@ -1,0 +1,1 @@
+"""Gatelock's tests: what holds, said as sentences. `make test` runs them all."""

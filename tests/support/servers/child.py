@@ -1,0 +1,121 @@
+"""A server as a child process: started, killed, paused, and never outliving the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+LAUNCH = Path(__file__).with_name("launch.py")
+START_S_MAX = 60.0
+END_S_MAX = 30.0
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on, and that no outgoing connection is given.
+
+    Not bind(0): that is a port which the kernel also hands to clients. While a broker is down for a
+    restart, one of the clients that knock on its door would sooner or later sit on its port.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def accepts(port: int) -> bool:
+    """Whether somebody answers on `port`."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether it runs no more; a zombie that nobody has reaped yet (not every init does) counts as ended."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+class Child:
+    """One server process with the processes that it starts; what it prints goes to `folder`/log."""
+
+    def __init__(
+        self, command: Sequence[str], folder: Path, *, last_word: signal.Signals, user: str = ""
+    ) -> None:
+        self._launch = [sys.executable, "-IS", str(LAUNCH), str(int(last_word)), user, *command]
+        self._name = Path(command[0]).name
+        self._folder = folder
+        self._process: psutil.Popen | None = None
+
+    @property
+    def log(self) -> str:
+        return (self._folder / "log").read_text(errors="replace")
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, ready: Callable[[], bool]) -> None:
+        """Start, and wait until `ready` says so. Raises RuntimeError with the end of the log."""
+        assert not self.alive, f"{self._name} is running already"
+        with (self._folder / "log").open("ab") as log:
+            self._process = psutil.Popen(
+                self._launch,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C is for the tests, which then end us in order
+            )
+        end_s = time.monotonic() + START_S_MAX
+        while not ready():
+            if self._process.poll() is not None or time.monotonic() > end_s:
+                self.kill()
+                raise RuntimeError(f"{self._name} did not start:\n{self.log[-3000:]}")
+            time.sleep(0.02)
+
+    def end(self, word: signal.Signals) -> None:
+        """Ask it to end by `word`, and wait until it has."""
+        if self._process is not None and self.alive:
+            self._process.send_signal(word)
+            self._process.wait(END_S_MAX)
+
+    def kill(self) -> None:
+        """End it and its children at once: as when the machine's power goes, but for the disk."""
+        family = self._family()
+        self._signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait(END_S_MAX)
+        end_s = time.monotonic() + END_S_MAX
+        while not all(has_ended(process) for process in family[1:]):
+            assert time.monotonic() < end_s, f"a child of {self._name} survives SIGKILL"
+            time.sleep(0.005)
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _family(self) -> list[psutil.Process]:
+        if self._process is None or not self.alive:
+            return []
+        return [self._process, *self._process.children(recursive=True)]
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)

@@ -1,0 +1,288 @@
+"""Kafka for tests: one broker of our own, an address, or librdkafka's mock, all with the same face.
+
+`client` holds the options that kafka-python needs beside `bootstrap_servers`; `real` says whether
+it is a Kafka, which the mock is not: it has no groups that kafka-python can use, and forgets.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import uuid
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from confluent_kafka import Producer
+from kafka import KafkaAdminClient
+
+from tests.support.servers import Missing, container_engine
+from tests.support.servers.child import Child, accepts, free_port
+from tests.support.servers.kafka_home import KafkaHome, find_home
+
+Config = Mapping[str, str | int]
+
+# One node, quick to start, quick to notice: with the defaults a broker that was killed is let in
+# again after nine seconds, and a group waits three for its first member.
+QUICK: Config = {
+    "auto.create.topics.enable": "false",  # or a typo in a topic's name becomes a topic
+    "broker.heartbeat.interval.ms": 200,
+    "broker.session.timeout.ms": 1000,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 1000,
+    "group.consumer.min.session.timeout.ms": 1000,
+    "group.consumer.session.timeout.ms": 6000,
+    "group.consumer.min.heartbeat.interval.ms": 200,
+    "group.consumer.heartbeat.interval.ms": 1000,
+    "log.retention.check.interval.ms": 1000,
+    "log.cleaner.backoff.ms": 500,
+    "offsets.topic.num.partitions": 1,
+    "offsets.topic.replication.factor": 1,
+    "share.coordinator.state.topic.min.isr": 1,
+    "share.coordinator.state.topic.num.partitions": 1,
+    "share.coordinator.state.topic.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "transaction.state.log.num.partitions": 1,
+    "transaction.state.log.replication.factor": 1,
+}
+
+LOG4J = """\
+status=error
+rootLogger.level=warn
+rootLogger.appenderRef.console.ref=console
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=[%d] %p %m (%c)%n
+"""
+
+
+class NativeKafka:
+    """One KRaft node on 127.0.0.1 that keeps its data in `folder` until you delete it.
+
+    A killed node starts again with every record that it had acknowledged.
+    """
+
+    real: Literal[True] = True
+    client: Mapping[str, Any] = {}
+
+    def __init__(
+        self,
+        folder: Path,
+        port: int | None = None,
+        config: Config | None = None,
+        *,
+        home: KafkaHome | None = None,
+        archive_to: Path | None = None,
+    ) -> None:
+        """`config` overrides what server.properties says otherwise. Raises Missing."""
+        self.home = home or find_home()
+        self.port = port or free_port()
+        self.bootstrap = f"127.0.0.1:{self.port}"
+        self.kind = f"native {self.home.version}"
+        self.folder = folder
+        self._write_settings(config or {})
+        command = self.home.command("kafka.Kafka", "server.properties", archive_to=archive_to)
+        self._child = Child(command, folder, last_word=signal.SIGKILL)
+
+    def create_topic(self, name: str = "", partitions: int = 4, configs: Config | None = None) -> str:
+        return create_topic(self, name, partitions, configs)
+
+    def start(self) -> None:
+        """Returns when clients may connect: the port opens only when requests are served."""
+        if not (self.folder / "data").exists():
+            self._format()
+        self._child.start(ready=lambda: accepts(self.port))
+
+    def stop(self) -> None:
+        """In order, as an operator does."""
+        self._child.end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._child.kill()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        self._child.pause()
+
+    def resume(self) -> None:
+        self._child.resume()
+
+    def close(self) -> None:
+        self.kill()
+
+    def _write_settings(self, config: Config) -> None:
+        controller = f"127.0.0.1:{free_port()}"
+        settings: Config = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "log.dirs": "data",
+            **QUICK,
+            **config,
+        }
+        lines = [f"{name}={value}\n" for name, value in settings.items()]
+        (self.folder / "server.properties").write_text("".join(lines))
+        (self.folder / "log4j2.properties").write_text(LOG4J)
+
+    def _format(self) -> None:
+        """Lay out an empty data folder as Kafka's own tool does.
+
+        The tool takes three seconds; what it writes holds for every node, but for the ids.
+        """
+        data = self.folder / "data"
+        if not self.home.checkpoint.exists():
+            tool = ("kafka.tools.StorageTool", "format", "-c", "server.properties", "-t", new_id())
+            subprocess.run(self.home.command(*tool), cwd=self.folder, check=True, capture_output=True)
+            self.home.checkpoint.write_bytes((data / "bootstrap.checkpoint").read_bytes())
+            return
+        data.mkdir()
+        shutil.copyfile(self.home.checkpoint, data / "bootstrap.checkpoint")
+        ids = f"cluster.id={new_id()}\ndirectory.id={new_id()}\n"
+        (data / "meta.properties").write_text(f"version=1\nnode.id=1\n{ids}")
+
+
+class GivenKafka:
+    """A broker that somebody else started: by an address in the environment, or in a container."""
+
+    real: Literal[True] = True
+    client: Mapping[str, Any] = {}
+
+    def __init__(self, bootstrap: str, kind: str, container: Any = None) -> None:
+        self.bootstrap = bootstrap
+        self.kind = kind
+        self._container = container
+
+    def create_topic(self, name: str = "", partitions: int = 4, configs: Config | None = None) -> str:
+        return create_topic(self, name, partitions, configs)
+
+    def close(self) -> None:
+        if self._container is not None:
+            self._container.stop()
+
+
+class MockKafka:
+    """The broker inside confluent-kafka's wheel: records and offsets, in this process, for want of better.
+
+    Kafka-python reads from it by `assign()` alone, and only when told its version.
+    """
+
+    real: Literal[False] = False
+    client: Mapping[str, Any] = {"api_version": (2, 3)}
+    partitions = 4  # of every topic; the mock cannot be told
+
+    def __init__(self, kind: str = "mock") -> None:
+        self.kind = kind
+        self._cluster = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+        self.bootstrap = ",".join(
+            f"{at.host}:{at.port}" for at in self._cluster.list_topics().brokers.values()
+        )
+
+    def create_topic(self, name: str = "", partitions: int = 4, configs: Config | None = None) -> str:
+        """A topic of four partitions. Raises Missing when others, or configs, are asked for."""
+        if partitions != self.partitions or configs:
+            raise Missing("the mock's topics have four partitions and no configuration")
+        name = name or new_name()
+        self._cluster.list_topics(name)  # asking for it makes it
+        return name
+
+    def close(self) -> None:
+        del self._cluster
+
+
+Kafka = NativeKafka | GivenKafka | MockKafka
+
+
+def find_kafka(folder: Path) -> Kafka:
+    """The first Kafka that can be had, started: an address, a container, a native one, the mock."""
+    if address := os.environ.get("GATELOCK_TEST_KAFKA"):
+        return GivenKafka(address, f"at {address}")
+    with contextlib.suppress(Missing):
+        return kafka_container()
+    try:
+        native = NativeKafka(folder)
+    except Missing as missing:
+        return MockKafka(f"mock ({missing})")
+    native.start()
+    return native
+
+
+def kafka_container() -> GivenKafka:
+    """A broker in a container. Raises Missing."""
+    container_engine()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # theirs, not ours
+        from docker.errors import DockerException
+        from testcontainers.community.kafka import KafkaContainer
+
+        try:
+            container = KafkaContainer().with_kraft().with_env("KAFKA_BROKER_SESSION_TIMEOUT_MS", "1000")
+            container.start()
+        except (DockerException, OSError, TimeoutError) as failed:
+            raise Missing(f"no container: {failed}") from failed
+    return GivenKafka(container.get_bootstrap_server(), f"container {container.image}", container)
+
+
+def create_topic(kafka: NativeKafka | GivenKafka, name: str, partitions: int, configs: Config | None) -> str:
+    """Make a topic, with a name of its own unless one is given; returns its name.
+
+    Never make a topic again after deleting it, unless that is the point of the test: clients go on
+    at the old offset of the new one.
+    """
+    name = name or new_name()
+    wanted = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(configs or {})}
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap, **kafka.client)
+    try:
+        admin.create_topics({name: wanted}, wait_for_metadata=True)
+    finally:
+        admin.close()
+    return name
+
+
+def new_name() -> str:
+    return f"requests-{uuid.uuid4().hex[:12]}"
+
+
+def new_id() -> str:
+    """An id as Kafka writes them; they never begin with a dash."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return text
+
+
+def prepare() -> str:
+    """Have all that a native broker needs; returns what there is, in a few words.
+
+    The first start of a version is a slow one that keeps what makes later ones quick.
+    """
+    try:
+        home = find_home()
+    except Missing as missing:
+        return f"{missing}: tests of Kafka will use a mock"
+    if not home.archive.exists():
+        with tempfile.TemporaryDirectory(prefix="gatelock-kafka-") as folder:
+            archive = Path(folder, "classes.jsa")
+            broker = NativeKafka(Path(folder), home=home, archive_to=archive)
+            broker.start()
+            broker.stop()
+            if archive.exists():
+                shutil.move(archive, home.archive)
+    return f"Kafka {home.version} is ready"
+
+
+if __name__ == "__main__":
+    print(prepare())

@@ -1,0 +1,70 @@
+"""The run's last lines say which server each suite used: a green run on a mock is not one on Kafka."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from typing import NoReturn
+
+import pytest
+
+from tests.support.servers import Missing
+
+# By a fixture of these names a test asks for a server.
+FIXTURES = {
+    "kafka": {"kafka", "real_kafka", "own_kafka"},
+    "postgresql": {"postgres", "own_postgres"},
+}
+
+
+class ServersUsed:
+    """A plugin that remembers who used what. Under CI=true a server that is not real fails the test."""
+
+    def __init__(self, *, in_ci: bool) -> None:
+        self._in_ci = in_ci
+        self._kinds: dict[str, str] = {}
+        self._uses: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def found(self, server: str, kind: str, *, real: bool = True) -> None:
+        """Note what stands for `server` in this run."""
+        self._kinds[server] = kind
+        if self._in_ci and not real:
+            pytest.fail(f"under CI=true {server} must be a real one; found: {kind}", pytrace=False)
+
+    def lacks(self, server: str, missing: Missing) -> NoReturn:
+        """Skip a test that has no server; under CI=true, fail it."""
+        self._kinds.setdefault(server, f"none ({missing})")
+        if self._in_ci:
+            pytest.fail(f"under CI=true {server} must be there; {missing}", pytrace=False)
+        pytest.skip(f"{server}: {missing}")
+
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        """Reached only by a test whose servers are there."""
+        suite = "/".join(item.path.relative_to(item.config.rootpath).parts[:2])
+        for server in servers_of(item):
+            self._uses[server][suite] += 1
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """One line, just above pytest's own last one."""
+        told = [self._tell(server, kind) for server, kind in sorted(self._kinds.items())]
+        if told:
+            terminalreporter.write_line("servers: " + "; ".join(told))
+
+    def _tell(self, server: str, kind: str) -> str:
+        uses = ", ".join(f"{suite}: {count}" for suite, count in sorted(self._uses[server].items()))
+        return f"{server} {kind} ({uses})" if uses else f"{server} {kind}"
+
+
+def servers_of(item: pytest.Item) -> set[str]:
+    """Which servers a test asks for, by its fixtures or by its parameter `database`."""
+    asked = set(getattr(item, "fixturenames", ()))
+    servers = {server for server, names in FIXTURES.items() if names & asked}
+    callspec = getattr(item, "callspec", None)
+    if callspec is not None and callspec.params.get("database") == "postgresql":
+        servers.add("postgresql")
+    return servers
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() in {"1", "true"}
