@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import uuid
 import warnings
 from collections.abc import Mapping
@@ -262,27 +261,3 @@ def new_id() -> str:
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return text
-
-
-def prepare() -> str:
-    """Have all that a native broker needs; returns what there is, in a few words.
-
-    The first start of a version is a slow one that keeps what makes later ones quick.
-    """
-    try:
-        home = find_home()
-    except Missing as missing:
-        return f"{missing}: tests of Kafka will use a mock"
-    if not home.archive.exists():
-        with tempfile.TemporaryDirectory(prefix="gatelock-kafka-") as folder:
-            archive = Path(folder, "classes.jsa")
-            broker = NativeKafka(Path(folder), home=home, archive_to=archive)
-            broker.start()
-            broker.stop()
-            if archive.exists():
-                shutil.move(archive, home.archive)
-    return f"Kafka {home.version} is ready"
-
-
-if __name__ == "__main__":
-    print(prepare())

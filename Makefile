@@ -1,0 +1,60 @@
+# Each command sets up what it needs by itself, in .venv and .cache, and starts at once the next time.
+# ARGS='...' is passed on: make demo ARGS=--json, make test ARGS='tests/core -x'.
+
+PY := .venv/bin/python
+READY := .venv/.ready
+SERVERS := .cache/servers-ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint faults bench constraints
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+demo: $(READY)  ## a noisy caller, counted and refused, within a minute
+	@.venv/bin/gatelock demo $(ARGS)
+
+test: $(READY) $(SERVERS)  ## every test, on SQLite, PostgreSQL and Kafka
+	@$(PY) -m pytest $(ARGS)
+
+check: lint test  ## what a commit must pass: lint, and every test (`alembic check` is one of them)
+
+lint: $(READY)  ## ruff, and mypy strict on both packages
+	@.venv/bin/ruff check --quiet .
+	@.venv/bin/ruff format --check --quiet .
+	@.venv/bin/mypy --no-error-summary
+
+faults: $(READY) $(SERVERS)  ## only the long stories: processes killed at random
+	@$(PY) -m pytest -m slow $(ARGS)
+
+bench: $(READY) $(SERVERS)  ## three numbers worth keeping
+	@$(PY) -m tests.benchmarks $(ARGS)
+
+constraints: $(READY)  ## write constraints.txt anew, with today's versions
+	@.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra all --group dev \
+	  --group postgresql --no-emit-index-url --no-annotate --custom-compile-command 'make constraints' \
+	  --output-file constraints.txt pyproject.toml
+
+# The stamp comes last, so that an environment which was made by half is made again. uv installs
+# because it takes seconds, and because an old pip knows no --group.
+$(READY): pyproject.toml constraints.txt
+	@$(PY) -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	    $$name -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
+	    name=; \
+	  done; \
+	  test -n "$$name" || { \
+	    echo 'Gatelock needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv).' >&2; \
+	    exit 1; \
+	  }; \
+	  echo "Setting up .venv with $$($$name --version); this is done once"; \
+	  $$name -m venv --clear .venv; \
+	}
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	@.venv/bin/uv pip install --quiet --python $(PY) -c constraints.txt -e '.[all]' --group dev
+	@touch $@
+
+# No stamp while a server is lacking: the next run looks, and tells, again.
+$(SERVERS): $(READY) tests/support/servers/pom.xml
+	@mkdir -p .cache
+	@if $(PY) -m tests.support.servers.prepare; then touch $@; fi
