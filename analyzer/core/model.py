@@ -23,6 +23,13 @@ class Partition(NamedTuple):
         return f"{self.topic}[{self.number}]"
 
 
+class Position(NamedTuple):
+    """Where a partition goes on: the offset to ask for, and by what the source knows the place again."""
+
+    next: int
+    witness: str = ""
+
+
 class RecordSet(NamedTuple):
     """Raw record batches (v2, compressed as Kafka holds them) of one partition."""
 

@@ -1,1 +1,1 @@
-"""Everything that is kept: counts with the offsets they came from, locks with their feed. SQL, nothing else."""
+"""Everything that is kept: counts with the offsets they came from, locks with their feed."""

@@ -6,6 +6,8 @@ seconds by the records' own. Text keys are primary keys: a flush writes them wit
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import BigInteger, Column, Index, LargeBinary, MetaData, Table, Text
 
 metadata = MetaData(
@@ -16,16 +18,20 @@ metadata = MetaData(
 )
 
 
-def key(name: str, type_: type[Text | BigInteger] = Text) -> Column[str] | Column[int]:
-    return Column(name, type_, primary_key=True, autoincrement=False)
+# Compared byte by byte, as Python does, whatever the language of the database: one order everywhere.
+NAME = Text().with_variant(Text(collation="C"), "postgresql")
 
 
-def number(name: str, *, null: bool = False) -> Column[int]:
-    return Column(name, BigInteger, nullable=null, server_default=None if null else "0")
+def key(name: str, kind: Text | type[BigInteger] = NAME) -> Column[Any]:
+    return Column(name, kind, primary_key=True, autoincrement=False)
 
 
-def text(name: str, default: str | None = "") -> Column[str]:
-    return Column(name, Text, nullable=False, server_default=default)
+def number(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False, default=0)
+
+
+def text(name: str) -> Column[str]:
+    return Column(name, Text, nullable=False, default="")
 
 
 # One row per partition: how far it is counted, its ledger, and how far behind it was when last heard of.
@@ -46,24 +52,24 @@ offsets = Table(
     number("dead"),
     number("late"),
     text("owner"),
-    number("beat_ms", null=True),  # null: nobody follows it (a file that was imported whole)
+    Column("beat_ms", BigInteger),  # null: nobody follows it (a file that was imported whole)
     number("behind_ms"),
     number("behind_records"),
 )
 
-# Each count is in exactly one row: rolling minutes up into quarters moves it.
+# Each count is in exactly one row: rolling minutes up into quarters moves it. The key begins with the time,
+# so that flushes write side by side and a report reads a stretch.
 buckets = Table(
     "buckets",
     metadata,
     key("grouping"),
-    key("key"),
-    key("resource"),
     key("meter"),
     key("width_s", BigInteger),
     key("bucket_s", BigInteger),
+    key("key"),
+    key("resource"),
     Column("value", BigInteger, nullable=False),
     Column("denied", BigInteger, nullable=False),
-    Index(None, "grouping", "meter", "bucket_s"),
 )
 
 # One running total per judged series and window. Its row serialises the flushes of that series.

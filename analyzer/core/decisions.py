@@ -1,0 +1,115 @@
+"""What must change, and the sentence that explains it: one truth for the daemon, the commands and the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from analyzer.core.model import Row
+from analyzer.core.plan import Plan
+from analyzer.core.policies import Policy, Quota
+from analyzer.core.windows import Window, window_at
+from gatekeeper.model import Change, Clear, Lock, LockKey, Set
+
+
+class Series(NamedTuple):
+    """What one policy keeps one running total for."""
+
+    policy: str
+    key: str
+    resource: str
+    window: Window
+
+
+class Standing(NamedTuple):
+    """How a series stands, as the database says after this flush was added."""
+
+    series: Series
+    used: int
+
+
+def totals_of(plan: Plan, rows: Iterable[Row]) -> dict[Series, int]:
+    """How much each judged series grows by `rows`, sorted. Denied requests count nowhere here, so that
+    they never trigger."""
+    judged: dict[tuple[str, str], list[Quota]] = {}
+    for policy in plan.policies:
+        judged.setdefault((policy.per, policy.meter), []).append(policy)
+    grown: dict[Series, int] = {}
+    for row in rows:
+        if row.value:
+            for policy in judged.get((row.grouping, row.meter), ()):
+                series = Series(policy.name, row.key, row.resource, window_at(policy.window, row.bucket_s))
+                grown[series] = grown.get(series, 0) + row.value
+    return dict(sorted(grown.items()))
+
+
+def at_limit(plan: Plan, standings: Iterable[Standing]) -> list[Standing]:
+    """Those that need a judgement. The rest costs nothing: no lock is read, nothing is built for it."""
+    limits = {policy.name: policy.limit for policy in plan.policies}
+    return [standing for standing in standings if standing.used >= limits[standing.series.policy]]
+
+
+def changes(
+    plan: Plan, standings: Iterable[Standing], locks: Mapping[LockKey, Lock], now: datetime
+) -> list[Change]:
+    """What must change for the locks to agree with the plan; `locks` holds those of the standings."""
+    policies = {policy.name: policy for policy in plan.policies}
+    decided = (decide(policies[s.series.policy], s, locks.get(lock_key(s.series)), now) for s in standings)
+    return [change for change in decided if change is not None]
+
+
+def decide(policy: Policy, standing: Standing, lock: Lock | None, now: datetime) -> Change | None:
+    """What must change for `lock` to agree with `policy`; None when it already does.
+
+    A window that is over locks nobody, and neither does one that has not begun: late records and
+    records of a clock that runs ahead are counted where they belong, that is all.
+    """
+    window = standing.series.window
+    if standing.used < policy.limit or not window.start_s <= now.timestamp() < window.until_s:
+        return None
+    until = datetime.fromtimestamp(window.until_s, UTC)
+    if lock is not None and lock.until >= until:
+        return None
+    return Set(
+        Lock(
+            scope="caller",
+            key=standing.series.key,
+            resource=standing.series.resource,
+            policy=policy.name,
+            began=now,
+            until=until,
+            kind="quota",
+            action=policy.action,
+            status=policy.status,
+            reason="quota-exceeded",
+            detail=explain(policy, standing.used),
+            on_stale=policy.on_stale,
+        )
+    )
+
+
+def ended(locks: Iterable[Lock], now: datetime) -> list[Change]:
+    """The locks whose time is over."""
+    return [Clear(lock.at) for lock in locks if lock.until <= now]
+
+
+def outlived(locks: Iterable[Lock], plan: Plan) -> list[Change]:
+    """The locks whose policy the plan does not know any more."""
+    known = {policy.name for policy in plan.policies}
+    return [Clear(lock.at) for lock in locks if lock.policy not in known]
+
+
+def explain(policy: Policy, used: int) -> str:
+    """One sentence for a person.
+
+    >>> from analyzer.core.policies import Calendar
+    >>> explain(Quota("daily", 100_000, Calendar("day", "Europe/Berlin")), 100_214)
+    '100,000 requests per day (Europe/Berlin), 100,214 counted'
+    """
+    window = policy.window
+    return f"{policy.limit:,} {policy.meter} per {window.per} ({window.zone}), {used:,} counted"
+
+
+def lock_key(series: Series) -> LockKey:
+    return LockKey("caller", series.key, series.resource, series.policy)

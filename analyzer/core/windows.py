@@ -1,0 +1,106 @@
+"""Calendar windows: which stretch of time a moment belongs to, in the policy's zone.
+
+Windows part the time line without gap or overlap, whatever the clocks of the zone do: a day begins
+when its date is first shown, an hour that a clock change cuts is a shorter window, and an hour that
+is shown twice is two windows.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from analyzer.core.policies import Calendar, Period
+
+HOUR_S = 3600
+ONE_DAY = timedelta(days=1)
+
+
+class Window(NamedTuple):
+    """[start, until), whole seconds since 1970 UTC."""
+
+    start_s: int
+    until_s: int
+
+
+@lru_cache(maxsize=4096)  # a flush asks for the same few minutes again and again
+def window_at(calendar: Calendar, at_s: int) -> Window:
+    """The window of `calendar` that holds `at_s`. Weeks begin on Monday.
+
+    Raises OverflowError before the year 1 and after 9998, ZoneInfoNotFoundError for an unknown zone.
+    """
+    if calendar.per == "minute":  # the offsets of all zones have been whole minutes since 1972
+        return Window(at_s - at_s % 60, at_s - at_s % 60 + 60)
+    zone = ZoneInfo(calendar.zone)
+    if calendar.per == "hour":
+        return _hour_at(zone, at_s)
+    return _days_at(zone, calendar.per, at_s)
+
+
+def _days_at(zone: ZoneInfo, per: Period, at_s: int) -> Window:
+    first = _first_day(per, datetime.fromtimestamp(at_s, zone).date())
+    window = Window(_shown_s(zone, first), _shown_s(zone, _next_first_day(per, first)))
+    # Clocks set back over midnight show yesterday's date once more after today's began.
+    while window.until_s <= at_s:
+        first = _next_first_day(per, first)
+        window = Window(window.until_s, _shown_s(zone, _next_first_day(per, first)))
+    return window
+
+
+def _first_day(per: Period, day: date) -> date:
+    match per:
+        case "week":
+            return day - timedelta(days=day.weekday())
+        case "month":
+            return day.replace(day=1)
+        case _:
+            return day
+
+
+def _next_first_day(per: Period, first: date) -> date:
+    match per:
+        case "week":
+            return first + 7 * ONE_DAY
+        case "month":
+            return (first + 31 * ONE_DAY).replace(day=1)
+        case _:
+            return first + ONE_DAY
+
+
+def _shown_s(zone: ZoneInfo, day: date) -> int:
+    """When `day` is first shown by the clocks of `zone`.
+
+    Midnight that occurs twice begins the day the first time (fold 0). Midnight that is skipped is
+    read with the offset before the change, which is the very moment of the change.
+    """
+    return int(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp())
+
+
+def _hour_at(zone: ZoneInfo, at_s: int) -> Window:
+    offset_s = _offset_s(zone, at_s)
+    start_s = at_s - (at_s + offset_s) % HOUR_S
+    until_s = start_s + HOUR_S
+    if _offset_s(zone, start_s) != offset_s:  # Lord Howe Island moves its clocks by half an hour
+        start_s = _change_s(zone, start_s, at_s)
+    if _offset_s(zone, until_s - 1) != offset_s:
+        until_s = _change_s(zone, at_s, until_s - 1)
+    return Window(start_s, until_s)
+
+
+def _offset_s(zone: ZoneInfo, at_s: int) -> int:
+    offset = datetime.fromtimestamp(at_s, UTC).astimezone(zone).utcoffset()
+    return 0 if offset is None else int(offset.total_seconds())
+
+
+def _change_s(zone: ZoneInfo, before_s: int, after_s: int) -> int:
+    """The first second with the offset of `after_s`; the offset changes once in between."""
+    wanted = _offset_s(zone, after_s)
+    while after_s - before_s > 1:
+        middle_s = (before_s + after_s) // 2
+        if _offset_s(zone, middle_s) == wanted:
+            after_s = middle_s
+        else:
+            before_s = middle_s
+    return after_s

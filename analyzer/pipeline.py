@@ -1,0 +1,136 @@
+"""The whole analyzer on one screen: take, count, and store together what must agree."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from analyzer.core.decisions import Series, Standing, at_limit, changes, lock_key, totals_of
+from analyzer.core.meters import Meter
+from analyzer.core.model import Counted, Counter, Fed, Lag, Lost, Partition, Progress, Rejected, Row
+from analyzer.core.plan import Plan
+from analyzer.sources import Source
+from gatekeeper.model import Change, Lock, LockKey
+
+log = logging.getLogger(__name__)
+
+
+class Flush(Protocol):
+    """One transaction; its methods are called in this order. Raises StoreAway anywhere."""
+
+    def move_offsets(self, parts: Sequence[Progress], lags: Mapping[Partition, Lag]) -> None: ...
+    def agree_with(self, version: int) -> datetime: ...
+    def add_totals(self, grown: Mapping[Series, int]) -> list[Standing]: ...
+    def add_counts(self, rows: Sequence[Row], meters: Collection[Meter]) -> None: ...
+    def set_aside(self, rejected: Sequence[Rejected], now: datetime) -> None: ...
+    def locks(self, keys: Collection[LockKey]) -> dict[LockKey, Lock]: ...
+    def publish(self, changes: Sequence[Change]) -> int | None: ...
+
+
+class Store(Protocol):
+    """Where counts, offsets and locks are kept together."""
+
+    def transaction(self) -> AbstractContextManager[Flush]:
+        """All or nothing. When it raises StoreAway it is not known which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often to flush. A lock lags its request by one flush; a backlog is cheaper in larger ones."""
+
+    flush_every_s: float = 0.1
+    flush_behind_s: float = 1.0  # ... when the newest record taken is older than this
+    beat_every_s: float = 1.0  # an idle partition says this often that somebody follows it
+
+
+class Flushed(NamedTuple):
+    """What one transaction stored."""
+
+    counted: Counted
+    lags: Mapping[Partition, Lag]
+    changes: Sequence[Change]
+    version: int | None  # of the feed, when a lock changed
+    seconds: float
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """Counts what a source gives under one agreed plan. Everything it holds in memory may be dropped at any
+    moment: after an error call `start_over`, and the stored positions say where to go on."""
+
+    source: Source
+    counter: Counter
+    store: Store
+    plan: Plan
+    version: int  # the plan's
+    uptime_s: Callable[[], float]
+    pace: Pace = field(default_factory=Pace)
+    flushed_s: float = float("-inf")
+    beats_s: dict[Partition, float] = field(default_factory=dict)
+
+    def run_once(self, wait_s: float | None = None) -> Flushed | None:
+        """Take what is there, waiting at most until the next flush is due, and store it if one is. Raises
+        PartitionLost, PlanChanged, StoreAway, and what the source raises; nothing is stored then, or it is
+        not known."""
+        for taken in self.source.take(self.pace.flush_every_s if wait_s is None else wait_s):
+            if isinstance(taken, Lost):
+                self.counter.forget(taken.part)
+                self.beats_s.pop(taken.part, None)
+            elif (fed := self.counter.feed(taken)).status != "ok":
+                self.source.stop(taken.part, refusal(fed))
+        lags = self.source.lags()
+        return self.flush(lags) if self.due(lags) else None
+
+    def due(self, lags: Mapping[Partition, Lag]) -> bool:
+        behind = max((lag.seconds for lag in lags.values()), default=0.0) > self.pace.flush_behind_s
+        every_s = self.pace.flush_behind_s if behind else self.pace.flush_every_s
+        return self.counter.full() or self.uptime_s() - self.flushed_s >= every_s
+
+    def flush(self, lags: Mapping[Partition, Lag]) -> Flushed | None:
+        """Store what was counted, and that we live; None when there is nothing to say."""
+        began_s = self.uptime_s()
+        counted = self.counter.drain()
+        self.flushed_s = began_s
+        parts = [*counted.parts, *self.idle(counted.parts, began_s)]
+        if not parts:
+            return None
+        with self.store.transaction() as tx:
+            tx.move_offsets(parts, lags)  # first: raises PartitionLost, nothing touched
+            now = tx.agree_with(self.version)
+            standings = tx.add_totals(totals_of(self.plan, counted.rows))  # the new values
+            tx.add_counts(counted.rows, self.plan.meters)
+            tx.set_aside(counted.rejected, now)
+            crossed = at_limit(self.plan, standings)
+            changed = changes(self.plan, crossed, tx.locks([lock_key(s.series) for s in crossed]), now)
+            version = tx.publish(changed)
+        self.beats_s.update((progress.part, began_s) for progress in parts)
+        self.source.acknowledge({progress.part: progress.next for progress in counted.parts})
+        return Flushed(counted, lags, changed, version, self.uptime_s() - began_s)
+
+    def idle(self, busy: Collection[Progress], now_s: float) -> list[Progress]:
+        """Partitions that gave nothing, and of which nobody has heard for a while."""
+        said = {progress.part for progress in busy}
+        return [
+            Progress(part, offset, offset)
+            for part, offset in self.source.positions().items()
+            if part not in said and now_s - self.beats_s.get(part, float("-inf")) >= self.pace.beat_every_s
+        ]
+
+    def start_over(self) -> None:
+        """Forget all that is in memory and not stored, and go on from the stored positions."""
+        self.counter.drain()
+        self.beats_s.clear()
+        self.source.rewind()
+
+
+def refusal(fed: Fed) -> str:
+    what = {
+        "corrupt": "a batch is damaged",
+        "too-large": "a batch expands beyond the bound",
+        "unsupported": "a batch is of an unknown format",
+    }
+    return f"{what.get(fed.status, fed.status)}: offset {fed.bad}, the next batch begins at {fed.skip_to}"

@@ -1,0 +1,155 @@
+"""Opens the database, and knows what differs between SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.expression import ColumnElement
+
+from analyzer.errors import StoreAway
+
+# An analyzer that was stopped in mid-flush must not hold the others up for longer than this.
+IDLE_IN_TRANSACTION_MS = 5_000
+STATEMENT_MS = 2_000
+CONNECT_S = 5
+
+READ_ONLY = {
+    "gatelock_reads": True
+}  # an execution option: this transaction is one snapshot and writes nothing
+
+
+def open_engine(url: str | sa.URL, *, statement_ms: int = STATEMENT_MS) -> sa.Engine:
+    """An engine for the analyzer's writers: READ COMMITTED and full durability on PostgreSQL whatever the
+    server's defaults are, WAL with FULL and BEGIN IMMEDIATE on SQLite. `statement_ms` 0 means no limit,
+    for commands that read much."""
+    url = sa.make_url(url)
+    if url.get_backend_name() == "sqlite":
+        return _open_sqlite(url)
+    options = {
+        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_MS,
+        "lock_timeout": STATEMENT_MS,
+        "statement_timeout": statement_ms,
+        "synchronous_commit": "on",
+        "timezone": "UTC",
+    }
+    return sa.create_engine(
+        url,
+        isolation_level="READ COMMITTED",
+        pool_size=2,
+        connect_args={
+            "connect_timeout": CONNECT_S,
+            "tcp_user_timeout": IDLE_IN_TRANSACTION_MS,
+            "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
+        },
+    )
+
+
+def _open_sqlite(url: sa.URL) -> sa.Engine:
+    engine = sa.create_engine(url, connect_args={"timeout": STATEMENT_MS / 1000})
+
+    @sa.event.listens_for(engine, "connect")
+    def prepare(connection: Any, _record: object) -> None:
+        connection.isolation_level = None  # the driver begins nothing by itself; see `begin`
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("pragma synchronous = full")
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        # A deferred transaction that reads first and then writes fails at once when somebody else wrote in
+        # between, whatever the time-out: writers take the file's lock at the beginning.
+        reads = connection.get_execution_options().get("gatelock_reads")
+        connection.exec_driver_sql("begin" if reads else "begin immediate")
+
+    return engine
+
+
+@contextmanager
+def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """One snapshot for all statements inside. Raises StoreAway."""
+    options = dict(READ_ONLY)
+    if engine.dialect.name == "postgresql":
+        options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}  # type: ignore[dict-item]  # options are of many types
+    with reaching(), engine.connect().execution_options(**options) as connection, connection.begin():
+        yield connection
+
+
+@contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """One transaction, committed at the end. Raises StoreAway; whether it was committed is then not known."""
+    with reaching(), engine.begin() as connection:
+        yield connection
+
+
+@contextmanager
+def reaching() -> Iterator[None]:
+    """Turn what a driver raises when the database is away, busy or full into StoreAway; a mistake of ours in
+    a statement stays what it is."""
+    try:
+        yield
+    except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
+        raise StoreAway(sentence(error)) from error
+    except sa.exc.DBAPIError as error:
+        if error.connection_invalidated:
+            raise StoreAway(sentence(error)) from error
+        raise
+
+
+def sentence(error: BaseException) -> str:
+    """The driver's words without SQLAlchemy's additions, on one line."""
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
+    return " ".join(str(cause).split())
+
+
+def insert(connection: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
+    """An insert that can say ON CONFLICT, in this database's dialect."""
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+class NowMs(ColumnElement[int]):
+    """The database's clock, whole milliseconds since 1970 UTC; goes on within a transaction."""
+
+    inherit_cache = True
+    type = sa.BigInteger()
+
+
+@compiles(NowMs, "postgresql")
+def _now_postgresql(_element: NowMs, _compiler: Any, **_kw: Any) -> str:
+    return "(extract(epoch from clock_timestamp()) * 1000)::bigint"
+
+
+@compiles(NowMs, "sqlite")
+def _now_sqlite(_element: NowMs, _compiler: Any, **_kw: Any) -> str:
+    return "cast(round((julianday('now') - 2440587.5) * 86400000) as integer)"
+
+
+def values_of(
+    connection: sa.Connection, columns: Sequence[sa.Column[Any]], rows: Sequence[Sequence[object]]
+) -> sa.Subquery | sa.TableValuedAlias:
+    """`rows` as something to select from, with the names and types of `columns`, in one parameter or one
+    per column: a statement costs the same text for one row as for ten thousand."""
+    if connection.dialect.name == "postgresql":
+        # Plain text: beside the columns' own collation the default one gives way.
+        kinds = [sa.Text() if isinstance(column.type, sa.Text) else column.type for column in columns]
+        arrays = (
+            sa.bindparam(None, [row[at] for row in rows], type_=postgresql.ARRAY(kind))
+            for at, kind in enumerate(kinds)
+        )
+        return (
+            sa.func.unnest(*arrays)
+            .table_valued(*[sa.column(c.name, kind) for c, kind in zip(columns, kinds, strict=True)])
+            .render_derived()
+        )
+    each = sa.func.json_each(sa.bindparam(None, [list(row) for row in rows], type_=sa.JSON)).table_valued(
+        "value"
+    )
+    return sa.select(
+        *(
+            sa.func.json_extract(each.c.value, f"$[{at}]", type_=c.type).label(c.name)
+            for at, c in enumerate(columns)
+        )
+    ).subquery()

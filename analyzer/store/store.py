@@ -1,0 +1,253 @@
+"""Every statement that counts. One transaction per flush, always in the order of `Flush`'s methods."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from analyzer.core.decisions import Series, Standing
+from analyzer.core.meters import Meter
+from analyzer.core.model import Lag, Partition, Position, Progress, Rejected, Row
+from analyzer.core.plan import Plan
+from analyzer.errors import PartitionLost, PlanChanged
+from analyzer.store import feed, plans
+from analyzer.store.engine import NowMs, insert, reading, values_of, writing
+from analyzer.store.schema import buckets, offsets, rejects, totals
+from analyzer.store.times import instant
+from gatekeeper.model import Change, Lock, LockKey
+
+ROW_COLUMNS = [buckets.c[name] for name in Row._fields]
+TOTAL_MAX = 2**63 - 1  # what a 64-bit column holds; a sum stops there rather than fail for ever or wrap
+
+
+class SqlStore:
+    """Counts, offsets and locks in one database. Not to be shared between threads."""
+
+    def __init__(
+        self, engine: sa.Engine, owner: str, random_mark: Callable[[], str] = lambda: secrets.token_hex(4)
+    ) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._random_mark = random_mark
+
+    @contextmanager
+    def transaction(self) -> Iterator[Flush]:
+        """One flush. Raises StoreAway: then it is not known whether it was committed, and the stored
+        positions tell."""
+        with writing(self._engine) as connection:
+            yield Flush(connection, self._owner, self._random_mark)
+
+    def positions(self, parts: Collection[Partition]) -> dict[Partition, Position]:
+        """How far `parts` are counted; those that were never heard of are left out. Raises StoreAway."""
+        wanted = {identity(part): part for part in parts}
+        statement = sa.select(
+            offsets.c.cluster, offsets.c.topic_id, offsets.c.partition, offsets.c.next, offsets.c.witness
+        )
+        with reading(self._engine) as connection:
+            rows = connection.execute(
+                statement.where(offsets.c.topic_id.in_({part.topic_id for part in parts}))
+            )
+            return {
+                wanted[place]: Position(offset, witness)
+                for *at, offset, witness in rows
+                if (place := tuple(at)) in wanted
+            }
+
+    def begin(self, part: Partition, offset: int, witness: str = "") -> Position:
+        """Where `part` begins: `offset`, unless somebody else began it before. Raises StoreAway."""
+        cluster, topic_id, number = identity(part)
+        with writing(self._engine) as connection:
+            connection.execute(
+                insert(connection, offsets)
+                .values(
+                    cluster=cluster,
+                    topic_id=topic_id,
+                    partition=number,
+                    source=part.source,
+                    topic=part.topic,
+                    next=offset,
+                    witness=witness,
+                )
+                .on_conflict_do_nothing()
+            )
+        return self.positions([part])[part]
+
+    def finish(self, parts: Collection[Partition]) -> None:
+        """Nobody follows these any more: they were read to their end. Raises StoreAway."""
+        with writing(self._engine) as connection:
+            for part in sorted(parts):
+                connection.execute(
+                    sa.update(offsets).where(at(part)).values(beat_ms=None, behind_ms=0, behind_records=0)
+                )
+
+    def active(self) -> tuple[int, Plan]:
+        """The version in force and its plan. Raises StoreAway; LookupError before the first `activate`."""
+        with reading(self._engine) as connection:
+            return plans.active(connection)
+
+    def activate(self, plan: Plan) -> int:
+        """The version of `plan`, which is in force from now on: totals of new policies are filled from the
+        buckets, locks of policies that are gone are cleared. Nothing happens when it is in force already.
+        Raises StoreAway."""
+        with writing(self._engine) as connection:
+            return plans.activate(connection, plan, self._random_mark)
+
+
+class Flush:
+    """One transaction. The methods stand in the order in which they must be called: offsets first, the feed's
+    version last, rows sorted within each, so that no two writers wait for each other in a circle."""
+
+    def __init__(self, connection: sa.Connection, owner: str, random_mark: Callable[[], str]) -> None:
+        self._db = connection
+        self._owner = owner
+        self._random_mark = random_mark
+
+    def move_offsets(self, parts: Sequence[Progress], lags: Mapping[Partition, Lag]) -> None:
+        """Record that [start, next) of each part is counted, and how far it is behind.
+
+        A part with start = next says that its analyzer lives. Raises PartitionLost.
+        """
+        for progress in sorted(parts):
+            lag = lags.get(progress.part, Lag(0, 0.0))
+            moved = self._db.execute(MOVE_OFFSET, {
+                "at_cluster": progress.part.cluster,
+                "at_topic_id": progress.part.topic_id,
+                "at_partition": progress.part.number,
+                "from": progress.start,
+                "to": progress.next,
+                "by_seen": progress.seen,
+                "by_counted": progress.counted,
+                "by_duplicate": progress.duplicate,
+                "by_dead": progress.dead,
+                "by_late": progress.late,
+                "witness": progress.witness,
+                "owner": self._owner,
+                "behind_ms": round(lag.seconds * 1000),
+                "behind_records": lag.records,
+            })  # fmt: skip
+            if moved.rowcount != 1:
+                # Another analyzer owns the partition now. Our counts must go with our offset,
+                # or the same records are counted twice.
+                raise PartitionLost(progress.part, progress.start)
+
+    def agree_with(self, version: int) -> datetime:
+        """The database's time, if plan `version` is in force; it stays so till commit. Raises PlanChanged."""
+        active, time_ms = plans.agreed(self._db)
+        if active != version:
+            raise PlanChanged(version, active)
+        return instant(time_ms)
+
+    def add_totals(self, grown: Mapping[Series, int]) -> list[Standing]:
+        """How the judged series stand with this flush. Their rows stay locked until commit: of two analyzers
+        that cross a limit together, the second waits here and sees what the first has added."""
+        if not grown:
+            return []
+        rows = [
+            (s.policy, s.key, s.resource, s.window.start_s, s.window.until_s, n) for s, n in grown.items()
+        ]
+        added = insert(self._db, totals)
+        added = added.from_select(
+            [c.name for c in totals.c], every(values_of(self._db, list(totals.c), rows))
+        )
+        added = added.on_conflict_do_update(
+            index_elements=totals.primary_key,
+            set_={"used": plus(totals.c.used, added.excluded.used)},
+        )
+        stand = {
+            (policy, key, resource, window_s): used
+            for policy, key, resource, window_s, used in self._db.execute(
+                added.returning(
+                    totals.c.policy, totals.c.key, totals.c.resource, totals.c.window_s, totals.c.used
+                )
+            )
+        }
+        return [Standing(s, stand[s.policy, s.key, s.resource, s.window.start_s]) for s in grown]
+
+    def add_counts(self, rows: Sequence[Row], meters: Collection[Meter]) -> None:
+        """Add `rows` to the buckets, each meter joined in its own way: sums added, maxima kept."""
+        largest = {meter.name for meter in meters if meter.join == "max"}
+        for join, part in (
+            (plus, [row for row in rows if row.meter not in largest]),
+            (self._greatest, [row for row in rows if row.meter in largest]),
+        ):
+            if part:
+                added = insert(self._db, buckets)
+                added = added.from_select(Row._fields, every(values_of(self._db, ROW_COLUMNS, part)))
+                joined = {name: join(buckets.c[name], added.excluded[name]) for name in ("value", "denied")}
+                self._db.execute(added.on_conflict_do_update(index_elements=buckets.primary_key, set_=joined))
+
+    def _greatest(self, ours: sa.ColumnElement[int], theirs: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+        return (sa.func.greatest if self._db.dialect.name == "postgresql" else sa.func.max)(ours, theirs)
+
+    def set_aside(self, rejected: Sequence[Rejected], now: datetime) -> None:
+        """Keep the records that could not be read, each with where and why."""
+        if rejected:
+            rows = [
+                dict(zip(("cluster", "topic_id", "partition"), identity(r.part), strict=True))
+                | {"offset": r.offset, "source": r.part.source, "topic": r.part.topic,
+                   "reason": r.reason, "sample": r.sample, "at_ms": round(now.timestamp() * 1000)}
+                for r in rejected
+            ]  # fmt: skip
+            self._db.execute(insert(self._db, rejects).on_conflict_do_nothing(), rows)
+
+    def locks(self, keys: Collection[LockKey]) -> dict[LockKey, Lock]:
+        """The locks at `keys`, locked (as rows) until commit."""
+        return feed.held(self._db, keys)
+
+    def publish(self, changes: Sequence[Change]) -> int | None:
+        """The feed's new version with these changes; None when there are none. Last of all: its row stays
+        locked until commit."""
+        return feed.publish(self._db, changes, self._random_mark()) if changes else None
+
+
+def identity(part: Partition) -> tuple[str, str, int]:
+    return part.cluster, part.topic_id, part.number
+
+
+def at(part: Partition) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        offsets.c.cluster == part.cluster,
+        offsets.c.topic_id == part.topic_id,
+        offsets.c.partition == part.number,
+    )
+
+
+def plus(ours: sa.ColumnElement[int], theirs: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+    """The sum, held at the largest number a column takes: PostgreSQL would refuse the flush for ever,
+    SQLite would quietly go on with a float."""
+    return sa.case((ours > TOTAL_MAX - theirs, sa.literal(TOTAL_MAX, sa.BigInteger)), else_=ours + theirs)
+
+
+def every(values: sa.Subquery | sa.TableValuedAlias) -> sa.Select[tuple[object, ...]]:
+    # SQLite cannot tell "FROM x ON CONFLICT" from a join's ON without a WHERE in between.
+    return sa.select(values).where(sa.true())
+
+
+# One statement per partition, in order: a join over many rows takes their locks in any order it likes.
+MOVE_OFFSET = (
+    sa.update(offsets)
+    .where(
+        offsets.c.cluster == sa.bindparam("at_cluster"),
+        offsets.c.topic_id == sa.bindparam("at_topic_id"),
+        offsets.c.partition == sa.bindparam("at_partition"),
+        offsets.c.next == sa.bindparam("from"),
+    )
+    .values(
+        next=sa.bindparam("to"),
+        seen=offsets.c.seen + sa.bindparam("by_seen"),
+        counted=offsets.c.counted + sa.bindparam("by_counted"),
+        duplicate=offsets.c.duplicate + sa.bindparam("by_duplicate"),
+        dead=offsets.c.dead + sa.bindparam("by_dead"),
+        late=offsets.c.late + sa.bindparam("by_late"),
+        # An idle partition says nothing of its place; what was known of it stays.
+        witness=sa.case((sa.bindparam("witness") == "", offsets.c.witness), else_=sa.bindparam("witness")),
+        owner=sa.bindparam("owner"),
+        beat_ms=NowMs(),
+        behind_ms=sa.bindparam("behind_ms"),
+        behind_records=sa.bindparam("behind_records"),
+    )
+)

@@ -1,0 +1,114 @@
+"""What one analyzer at a time does now and then: end locks, keep every table bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import sqlalchemy as sa
+
+from analyzer.core.decisions import ended
+from analyzer.core.meters import DAY_S, MINUTE_S, QUARTER_S, Meter, bucket_start_s
+from analyzer.core.model import Row
+from analyzer.store import feed
+from analyzer.store.engine import NowMs, insert, writing
+from analyzer.store.schema import buckets, leases, rejects, totals
+from analyzer.store.store import Flush
+from analyzer.store.times import instant
+from gatekeeper.model import Change
+
+LEASE_MS = 5_000
+DELETED_MAX = 10_000  # rows in one transaction
+REJECTS_KEPT = 100_000  # the newest; the ledger keeps the count of all
+TOTALS_KEPT_MS = 2 * DAY_S * 1000  # after their window ended: nothing judges them then
+
+
+class Upkeep:
+    """The warden's hands. Every method is one transaction, safe to repeat and safe beside another warden
+    that does not know yet that it lost the lease. All raise StoreAway."""
+
+    def __init__(self, engine: sa.Engine, owner: str, random_mark: Callable[[], str]) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._random_mark = random_mark
+
+    def hold(self, name: str) -> bool:
+        """Whether the lease `name` is ours for the next five seconds, by the database's clock."""
+        with writing(self._engine) as db:
+            lease = insert(db, leases).values(name=name, holder=self._owner, until_ms=NowMs() + LEASE_MS)
+            ours = lease.on_conflict_do_update(
+                index_elements=leases.primary_key,
+                set_={"holder": lease.excluded.holder, "until_ms": lease.excluded.until_ms},
+                where=sa.or_(leases.c.holder == self._owner, leases.c.until_ms < NowMs()),
+            )
+            return db.execute(ours.returning(leases.c.name)).first() is not None
+
+    def release(self, name: str) -> None:
+        """Let somebody else have the lease at once; nothing when it is not ours."""
+        with writing(self._engine) as db:
+            db.execute(sa.delete(leases).where(leases.c.name == name, leases.c.holder == self._owner))
+
+    def end_locks(self) -> list[Change]:
+        """Open the gates whose time is over; what was changed."""
+        with writing(self._engine) as db:
+            now = instant(db.execute(sa.select(NowMs())).scalar_one())
+            changes = ended(feed.due(db), now)
+            if changes:
+                feed.publish(db, changes, self._random_mark())
+            return changes
+
+    def prune(self) -> None:
+        """Forget what nobody will ask for: old changes of the feed, totals of past windows, the oldest
+        rejected records beyond a bound."""
+        with writing(self._engine) as db:
+            db.execute(delete_in_order(totals, totals.c.until_s * 1000 < NowMs() - TOTALS_KEPT_MS))
+            newest = sa.select(rejects.c.at_ms).order_by(rejects.c.at_ms.desc())
+            beyond = newest.offset(REJECTS_KEPT).limit(1).scalar_subquery()
+            db.execute(delete_in_order(rejects, rejects.c.at_ms <= beyond))
+            feed.prune(db)
+
+    def roll_up(self, meters: Collection[Meter], minutes_kept_s: int, quarters_kept_s: int) -> int:
+        """Join old minutes into quarters of an hour, and old quarters into days of UTC; how many rows went.
+
+        Each count stays in exactly one row. Call again until it returns 0.
+        """
+        return self._join(meters, MINUTE_S, QUARTER_S, minutes_kept_s) + self._join(
+            meters, QUARTER_S, DAY_S, quarters_kept_s
+        )
+
+    def _join(self, meters: Collection[Meter], narrow_s: int, wide_s: int, kept_s: int) -> int:
+        with writing(self._engine) as db:
+            now_s = db.execute(sa.select(NowMs())).scalar_one() // 1000
+            old = sa.and_(
+                buckets.c.meter.in_([meter.name for meter in meters]),  # how others join is not known
+                buckets.c.width_s == narrow_s,
+                buckets.c.bucket_s < bucket_start_s(now_s - kept_s, wide_s),
+            )
+            deleted = db.execute(delete_in_order(buckets, old).returning(*buckets.c))
+            gone = [Row(**row._mapping) for row in deleted]
+            wide = widen(gone, wide_s, {meter.name for meter in meters if meter.join == "max"})
+            Flush(db, self._owner, self._random_mark).add_counts(wide, meters)
+            return len(gone)
+
+
+def delete_in_order(table: sa.Table, condition: sa.ColumnElement[bool]) -> sa.Delete:
+    """Delete a bounded number of rows, in the order in which flushes lock them; rows that a flush holds just
+    now are left for the next time, so that neither waits for the other."""
+    key = list(table.primary_key.columns)
+    found = sa.select(*key).where(condition).order_by(*key).limit(DELETED_MAX)
+    return sa.delete(table).where(sa.tuple_(*key).in_(found.with_for_update(skip_locked=True)))
+
+
+def widen(rows: Collection[Row], width_s: int, largest: Collection[str]) -> list[Row]:
+    """The same counts in buckets of `width_s`, sorted; meters in `largest` keep their maximum."""
+    joined: dict[tuple[str, str, str, str, int], tuple[int, int]] = {}
+    for row in rows:
+        at = (row.grouping, row.meter, row.key, row.resource, bucket_start_s(row.bucket_s, width_s))
+        value, denied = joined.get(at, (0, 0))
+        if row.meter in largest:
+            joined[at] = max(value, row.value), max(denied, row.denied)
+        else:
+            joined[at] = value + row.value, denied + row.denied
+    return sorted(
+        Row(grouping, key, resource, meter, width_s, bucket_s, value, denied)
+        for (grouping, meter, key, resource, bucket_s), (value, denied) in joined.items()
+    )

@@ -1,0 +1,45 @@
+"""Runs the migrations, for `gatelock db` and for the alembic command alike."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from analyzer.store.engine import open_engine
+from analyzer.store.schema import metadata
+
+config = context.config
+
+
+def run_offline() -> None:
+    """Print the SQL for a person to apply: `alembic upgrade head --sql`."""
+    context.configure(
+        url=config.get_main_option("sqlalchemy.url"), target_metadata=metadata, literal_binds=True
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def run_online() -> None:
+    connection = config.attributes.get("connection")
+    if connection is not None:
+        run_on(connection)
+        return
+    with open_engine(config.get_main_option("sqlalchemy.url") or "", statement_ms=0).connect() as connection:
+        run_on(connection)
+        connection.commit()
+
+
+def run_on(connection: object) -> None:
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        render_as_batch=True,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+if context.is_offline_mode():
+    run_offline()
+else:
+    run_online()
