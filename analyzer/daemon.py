@@ -1,0 +1,111 @@
+"""Runs the pipeline again and again: gets over what passes, and stops in good order when told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from analyzer.core.model import Counter
+from analyzer.core.plan import Plan
+from analyzer.errors import AnalyzerError, PartitionLost, PlanChanged, StoreAway
+from analyzer.pipeline import Flushed, Pipeline
+from analyzer.warden import Warden
+from gatekeeper.model import Set
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_S = 0.1
+RETRY_MAX_S = 2.0  # so that an outage costs no more than this beyond its own length
+
+
+class Health(Protocol):
+    """Who is told how it goes, for /readyz and /metrics."""
+
+    def turned(self) -> None: ...
+    def flushed(self, flushed: Flushed) -> None: ...
+    def failed(self, what: str, sentence: str) -> None: ...
+    def recovered(self, what: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Daemon:
+    """The analyzer's loop, in one thread."""
+
+    pipeline: Pipeline
+    warden: Warden
+    active: Callable[[], tuple[int, Plan]]  # the plan in force; raises StoreAway
+    counter_for: Callable[[Plan], Counter]
+    health: Health
+    random: Random
+    retries: int = 0
+
+    def run(self, stopping: threading.Event) -> None:
+        """Work until `stopping` is set, then store what is counted and let the partitions go."""
+        while not stopping.is_set():
+            stopping.wait(self.turn())
+        self.close()
+
+    def turn(self) -> float:
+        """One turn of the loop; how many seconds to wait before the next one."""
+        try:
+            self.work()
+        except StoreAway as away:
+            # While the database is away nothing is read: what we hold could not be stored, and whether the
+            # last flush was is not known. The stored positions will tell.
+            self.pipeline.start_over()
+            return self.back_off("database", away)
+        finally:
+            self.health.turned()
+        if self.retries:
+            self.retries = 0
+            self.health.recovered("database")
+            log.info("the database is back; going on from the stored positions")
+        return 0.0
+
+    def work(self) -> None:
+        """Count and store once, and end the locks that are due. Raises StoreAway."""
+        try:
+            flushed = self.pipeline.run_once()
+        except PartitionLost as lost:
+            log.warning("%s", lost)
+            self.pipeline.start_over()
+            return
+        except PlanChanged as changed:
+            log.info("%s", changed)
+            self.adopt()
+            return
+        if flushed is not None:
+            self.health.flushed(flushed)
+            for change in flushed.changes:
+                if isinstance(change, Set):
+                    log.info("locked %s until %s: %s", change.lock.key, change.lock.until, change.lock.detail)
+        for change in self.warden.run_once(self.pipeline.plan.meters):
+            log.info("unlocked %s", change)
+
+    def adopt(self) -> None:
+        """Count under the plan that is in force now; what was counted under ours and not stored is read again."""
+        self.pipeline.start_over()
+        self.pipeline.version, self.pipeline.plan = self.active()
+        self.pipeline.counter = self.counter_for(self.pipeline.plan)
+
+    def back_off(self, what: str, error: AnalyzerError) -> float:
+        delay_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(self.retries, 10))
+        self.retries += 1
+        self.health.failed(what, str(error))
+        if self.retries == 1:  # once per outage; /readyz and the metrics show that it lasts
+            log.warning("%s: %s; reading stops until it is back", what, error)
+        return delay_s * self.random.uniform(0.5, 1.0)
+
+    def close(self) -> None:
+        """Store what is counted, if that is possible without waiting for anybody, and let everything go."""
+        try:
+            self.pipeline.flush(self.pipeline.source.lags())
+            self.warden.close()
+        except AnalyzerError as error:
+            log.warning("stopped without a last flush, the next analyzer reads it again: %s", error)
+        finally:
+            self.pipeline.source.close()
