@@ -1,0 +1,135 @@
+"""What every limiter does alike, written once: functions that a limiter lends from here.
+
+A limiter is its keys and its rule; these are its methods, by assignment in the body of its class.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from gatekeeper.limits.keyed import Keys
+from gatekeeper.limits.protocol import Key, Rule
+from gatekeeper.limits.units import seconds, whole
+from gatekeeper.model import Decision
+
+
+class Ruled(Protocol):
+    """A limiter that is made of keys and a rule."""
+
+    @property
+    def _keys(self) -> Keys[Any]: ...
+    @property
+    def _rule(self) -> Rule[Any]: ...
+    @property
+    def _name(self) -> str: ...
+
+
+def check(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
+    """Whether `cost` requests of `key` may pass now; they are counted when they may.
+
+    With limit, remaining, retry_after and reset_after, all of the same moment: what remains after
+    this request. A refusal and a cost of 0 change nothing; `retry_after` is None when `cost` is
+    above what can ever pass. Raises ValueError for a negative cost.
+    """
+    whole(cost, "cost", least=0)
+    keys = self._keys
+    try:
+        if not keys.acquire(False):
+            keys.take_turns()
+        now_ns = keys.clock()
+        if now_ns >= keys.turn_ns:
+            keys.turn(now_ns)
+        seat = key if key in keys.young else keys.seat(key)
+        if seat is None:
+            return no_room(self)
+        state = keys.young.get(seat)
+        wait_ns = self._rule.wait_ns(state, now_ns, cost)
+        if wait_ns == 0 and cost:
+            state = self._rule.spend(state, now_ns, cost)
+            keys.young[seat] = state
+        return decision(self, state, now_ns, wait_ns)
+    finally:
+        keys.release()
+
+
+def peek(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
+    """What `check` would decide now, with what remains before it; nothing is counted."""
+    whole(cost, "cost", least=0)
+    keys = self._keys
+    try:
+        if not keys.acquire(False):
+            keys.take_turns()
+        now_ns = keys.clock()
+        if now_ns >= keys.turn_ns:
+            keys.turn(now_ns)
+        seat = keys.would_seat(key)
+        if seat is None:
+            return no_room(self)
+        state = keys.get(seat)
+        return decision(self, state, now_ns, self._rule.wait_ns(state, now_ns, cost))
+    finally:
+        keys.release()
+
+
+def refund(self: Ruled, key: Key = "", cost: int = 1) -> None:
+    """Give `cost` permits of `key` back, at most what is counted. Raises ValueError below 0."""
+    whole(cost, "cost", least=0)
+    keys = self._keys
+    try:
+        if not keys.acquire(False):
+            keys.take_turns()
+        now_ns = keys.clock()
+        if now_ns >= keys.turn_ns:
+            keys.turn(now_ns)
+        seat = keys.would_seat(key)
+        state = None if seat is None else keys.get(seat)
+        if seat is not None and state is not None and cost:
+            keys.old.pop(seat, None)
+            keys.put(seat, self._rule.give_back(state, now_ns, cost))
+    finally:
+        keys.release()
+
+
+def reset(self: Ruled, key: Key = "") -> None:
+    """Forget `key`: its next request is its first."""
+    keys = self._keys
+    try:
+        if not keys.acquire(False):
+            keys.take_turns()
+        keys.drop(key)
+    finally:
+        keys.release()
+
+
+def decision(self: Ruled, state: object, now_ns: int, wait_ns: int | None) -> Decision:
+    """The answer in words; the caller holds the mutex."""
+    rule = self._rule
+    standing = rule.standing(state, now_ns)
+    if wait_ns == 0:
+        return Decision(True, "", "", "", rule.limit, standing.remaining, 0.0, seconds(standing.reset_ns))
+    retry_after = None if wait_ns is None else seconds(wait_ns)
+    return Decision(
+        False,
+        self._name,
+        "limited",
+        rule.sentence,
+        rule.limit,
+        standing.remaining,
+        retry_after,
+        seconds(standing.reset_ns),
+    )
+
+
+def no_room(self: Ruled) -> Decision:
+    """The answer for a key that found no room and shares no state."""
+    keys = self._keys
+    if keys.overflow == "allow":
+        return Decision(True, limit=self._rule.limit)
+    return Decision(
+        False,
+        policy=self._name,
+        reason="limited",
+        detail=f"no room for another key: {keys.max_keys} are live",
+        limit=self._rule.limit,
+        retry_after=seconds(keys.settle_ns),
+    )

@@ -1,0 +1,44 @@
+"""Seconds outside, whole nanoseconds inside."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+SECOND_NS = 1_000_000_000
+MICROSECOND_NS = 1_000
+
+
+def nanoseconds(period: float | timedelta, name: str = "period") -> int:
+    """`period` in whole nanoseconds, the nearest. Raises ValueError unless that is at least one."""
+    if isinstance(period, timedelta):
+        ns = period // timedelta(microseconds=1) * MICROSECOND_NS
+    elif math.isfinite(period):
+        ns = round(period * SECOND_NS)
+    else:
+        ns = 0
+    if ns < 1:
+        raise ValueError(f"{name}: expected seconds above 0, got {period!r}")
+    return ns
+
+
+def whole(number: int, name: str, least: int = 1) -> int:
+    """`number` itself. Raises ValueError unless it is an int of at least `least`."""
+    if type(number) is not int or number < least:
+        raise ValueError(f"{name}: expected a whole number of at least {least}, got {number!r}")
+    return number
+
+
+def seconds(ns: int) -> float:
+    """`ns` as seconds: the nearest float, which names the same nanosecond for a hundred days."""
+    return ns / SECOND_NS
+
+
+def seconds_text(ns: int) -> str:
+    """`ns` for a person.
+
+    >>> seconds_text(10_000_000_000), seconds_text(1_500_000_000)
+    ('10 s', '1.5 s')
+    """
+    whole_s, rest = divmod(ns, SECOND_NS)
+    return f"{whole_s}.{rest:09d}".rstrip("0").rstrip(".") + " s"

@@ -1,0 +1,50 @@
+"""Each limiter beside its oracle, made from the same small numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from gatekeeper.limits import SlidingLog, TokenBucket
+from tests.limits.oracles import BucketOracle, HandClock, LogOracle
+
+
+@dataclass(frozen=True)
+class Kind:
+    name: str
+    make: Callable[[int, int, Callable[[], int]], Any]  # limit, period_ns, clock
+    oracle: Callable[[int, int], Any]
+    exact: bool = True  # never more than the limit in any period
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def s(period_ns: int) -> float:
+    return period_ns / 1_000_000_000
+
+
+KINDS = [
+    Kind("SlidingLog", lambda n, t, clock: SlidingLog(n, s(t), clock=clock), LogOracle),
+    Kind(
+        "TokenBucket",
+        lambda n, t, clock: TokenBucket(n, s(t), clock=clock),
+        lambda n, t: BucketOracle(Fraction(n, t), n),
+        exact=False,
+    ),
+    Kind(
+        "TokenBucket, burst 2",
+        lambda n, t, clock: TokenBucket(n, s(t), 2, clock=clock),
+        lambda n, t: BucketOracle(Fraction(n, t), 2),
+        exact=False,
+    ),
+    Kind(
+        "TokenBucket.strict",
+        lambda n, t, clock: TokenBucket.strict(n, s(t), clock=clock),
+        lambda n, t: BucketOracle(Fraction(n + 1 - (n + 1) // 2, t), (n + 1) // 2),
+    ),
+]
+
+__all__ = ["KINDS", "HandClock", "Kind"]
