@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-class Missing(Exception):  # noqa: N818 - it is not an error that a machine has no broker
+class Missing(Exception):
     """This way to a server is not open on this machine; the message says why, in a few words."""
 
 
