@@ -1,0 +1,1 @@
+"""The configuration's file, environment and secret files: read whole, with every fault at once."""

@@ -1,0 +1,131 @@
+"""What is wrong with a configuration: faults are values, each with its place and its cure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pydantic_core import ErrorDetails
+
+from analyzer.config.lines import Path
+from analyzer.config.values import quoted
+from analyzer.errors import AnalyzerError
+
+
+class Complaint(NamedTuple):
+    """What is wrong at one key, before it is known where that key was written."""
+
+    at: Path
+    what: str
+    cure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong, where, and what to do about it. Never holds a secret's value."""
+
+    file: str  # a path, or "environment" with the variable's name
+    line: int | None
+    where: str  # the key, in the file's own words: [[policies]] "daily", window.zone
+    what: str
+    cure: str
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {self.where}: {self.what}\n    {self.cure}"
+
+
+class Faulty(AnalyzerError):
+    """The configuration cannot be used; `faults` says everything that is wrong with it."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(str(fault) for fault in self.faults))
+
+
+class Origins(NamedTuple):
+    """Where values came from: what the environment and secret files set, and the file's lines."""
+
+    file: str
+    lines: Mapping[Path, int]
+    elsewhere: Mapping[Path, str]  # ("kafka", "group_id"): "environment GATELOCK_KAFKA__GROUP_ID"
+
+    def place(self, at: Path) -> tuple[str, int | None]:
+        """The file and line of the key, or of the nearest table around it."""
+        for length in range(len(at), 0, -1):
+            if at[:length] in self.elsewhere:
+                return self.elsewhere[at[:length]], None
+            if at[:length] in self.lines:
+                return self.file, self.lines[at[:length]]
+        return self.file, None
+
+
+def placed(complaint: Complaint, origins: Origins, document: Mapping[str, object]) -> Fault:
+    file, line = origins.place(complaint.at)
+    return Fault(file, line, where(complaint.at, document), complaint.what, complaint.cure)
+
+
+def where(at: Path, document: Mapping[str, object]) -> str:
+    """The key in the words of a TOML file: `[kafka] group_id`, `[[policies]] "daily", window.zone`."""
+    match at:
+        case (str(table), int(index), *rest):
+            item = _item(document.get(table), index)
+            names = [item[key] for key in ("name", "topic", "file") if isinstance(item.get(key), str)]
+            called = quoted(names[0]) if names else f"no. {index + 1}"
+            return ", ".join(filter(None, (f"[[{table}]] {called}", _dotted(rest))))
+        case (str(table), _, *_):
+            return f"[{table}] {_dotted(at[1:])}"
+        case _:
+            return _dotted(at) or "the file"
+
+
+def _item(items: object, index: int) -> Mapping[str, object]:
+    item = items[index] if isinstance(items, (list, tuple)) and index < len(items) else {}
+    return item if isinstance(item, dict) else {}
+
+
+def _dotted(at: Iterable[str | int]) -> str:
+    text = ""
+    for part in at:
+        text += f"[{part}]" if isinstance(part, int) else f".{_key(part)}" if text else _key(part)
+    return text
+
+
+def _key(name: str) -> str:
+    return name if name.replace("-", "_").isidentifier() else quoted(name)
+
+
+WORDS = {  # pydantic's kinds of error, in ours; never with the value, which may be a secret
+    "string_type": ("is no text", "write it between quotation marks"),
+    "bool_type": ("is neither true nor false", "write true or false"),
+    "bool_parsing": ("is neither true nor false", "write true or false"),
+    "tuple_type": (
+        "is no list of tables",
+        "begin each of them with its name in double brackets; in the environment, write JSON",
+    ),
+    "dict_type": ("is no table", "write { key = value }"),
+    "model_type": ("is no table", "write { key = value }"),
+    "model_attributes_type": ("is no table", "write { key = value }"),
+}
+
+
+NEEDED = {  # what to write where something is missing
+    "limit": "write limit = 100_000",
+    "name": 'write name = "..."',
+    "path": 'say where records have it: { path = "a.b" }',
+    "per": 'write per = "minute", "hour", "day", "week" or "month"',
+    "unit": 'say what it is written in: "s", "ms", "us", "ns", "rfc3339" or "clf"',
+    "window": 'write window = { per = "day", zone = "UTC" }',
+}
+
+
+def said(error: ErrorDetails) -> Complaint:
+    """One of pydantic's errors as a complaint. Unknown keys are not for here: see reading.unknown."""
+    at, context = error["loc"], error.get("ctx", {})
+    if error["type"] == "refused":
+        return Complaint(at, context["what"], context["cure"])
+    if error["type"] == "missing":
+        return Complaint(at, "is missing", NEEDED.get(str(at[-1]), "add it"))
+    what, cure = WORDS.get(error["type"], ("cannot be read", error["msg"]))
+    return Complaint(at, what, cure)

@@ -1,0 +1,119 @@
+"""`[sources.fields]`: where each field of a record is found, and of what kind it is."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from analyzer.config.values import Amount, FieldPath, Names, Text, one_of, quoted, refuse, whole
+from analyzer.core.mapping import AddressField, NumberField, ResourceField, TextField, TimeField, TimeUnit
+
+Unit = Literal["s", "ms", "us", "ns"]
+Kind = Literal["text", "whole", "decimal", "duration"]
+TO_MICROSECONDS = {"s": Decimal(10**6), "ms": Decimal(10**3), "us": Decimal(1), "ns": Decimal("0.001")}
+
+
+class Table(BaseModel):
+    """One table of the file: no key is ignored, nothing changes after it was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Entry(Table):
+    """`name = "a.b"` and `name = ["a", "b.c"]` are short for `name = { path = ... }`."""
+
+    path: FieldPath
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spelled_out(cls, value: Any) -> Any:
+        if isinstance(value, (str, list, tuple)):
+            return {"path": value}
+        if not isinstance(value, (dict, Entry)):
+            refuse(
+                f"{quoted(value)} is no field",
+                'write where records have it: "http.api_key", or { path = "ts" }',
+            )
+        return value
+
+
+class TimeEntry(Entry):
+    unit: Annotated[TimeUnit, one_of("s", "ms", "us", "ns", "rfc3339", "clf")]
+
+    def field(self) -> TimeField:
+        return TimeField(self.path, self.unit)
+
+
+class AddressEntry(Entry):
+    prefix6: Annotated[int, whole(1, 128)] = 128
+
+    def field(self) -> AddressField:
+        return AddressField(self.path, self.prefix6)
+
+
+class ResourceEntry(Entry):
+    routes: Names = ()
+    other: Text = Field("other", alias="else")
+
+    def field(self) -> ResourceField:
+        return ResourceField(self.path, self.routes, self.other)
+
+
+class PlainEntry(Entry):
+    """Any other field: text, unless a meter adds it up or `kind` or `unit` says that it is a number."""
+
+    kind: Annotated[Kind, one_of("text", "whole", "decimal", "duration")] | None = None
+    unit: Annotated[Unit, one_of("s", "ms", "us", "ns")] | None = None
+    default: Amount | None = None
+    required: bool = False
+
+    @property
+    def says_number(self) -> bool:
+        return self.unit is not None or self.kind in ("whole", "decimal", "duration")
+
+    def field(self, *, added_up: bool) -> TextField | NumberField:
+        """The field; a number when it says so, or when a meter adds it up."""
+        if not (added_up or self.says_number):
+            return TextField(self.path)
+        kind = self.number_kind
+        default = None if self.required else self.smallest(self.default or Decimal(0))
+        return NumberField(self.path, kind, self.unit or "s", default)
+
+    @property
+    def number_kind(self) -> Literal["whole", "decimal", "duration"]:
+        if self.kind is None or self.kind == "text":
+            return "whole" if self.unit is None else "duration"
+        return self.kind
+
+    def smallest(self, value: Decimal) -> int:
+        """`value` in the whole units that meters add up; what is smaller still is cut."""
+        match self.number_kind:
+            case "whole":
+                return int(value)
+            case "decimal":
+                return int(value * 10**6)
+            case "duration":
+                return int(value * TO_MICROSECONDS[self.unit or "s"])
+
+
+class FieldsTable(Table):
+    """Three names have a kind of their own; all others are one's own to choose."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, PlainEntry] = Field(init=False)
+
+    time: TimeEntry | None = None
+    address: AddressEntry | None = None
+    resource: ResourceEntry | None = None
+
+    @property
+    def others(self) -> dict[str, PlainEntry]:
+        return self.__pydantic_extra__
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every field that a caller, condition or meter may name; `time` is not one of them."""
+        kept = {"address": self.address, "resource": self.resource}
+        return frozenset(self.others) | {name for name, entry in kept.items() if entry is not None}

@@ -1,0 +1,133 @@
+"""On which line of a TOML text each key stands: `tomllib` tells values, not places."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+Path = tuple[str | int, ...]  # ("policies", 0, "window", "zone")
+
+# Longest first. A multi-line string may end in up to two quotation marks of its own.
+STRING = re.compile(
+    r'"""(?:\\.|[^\\])*?"""(?:"{0,2})' r"|'''.*?'''(?:'{0,2})" r'|"(?:\\.|[^"\\])*"' r"|'[^']*'", re.DOTALL
+)
+BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+SCALAR = re.compile(r"[^,\]}\n#]*")  # dates and numbers; strings are looked for first
+BARE = re.compile(r"[^\"'=\]]+")
+
+
+def lines_of(text: str) -> dict[Path, int]:
+    r"""The line, counted from 1, of every key, table and array element in `text`.
+
+    `text` must be what tomllib accepts. A table that is opened several times has the line of the
+    first; array elements have their index as the last part of the path.
+
+    >>> lines_of("[kafka]\ngroup_id = 'x'")[("kafka", "group_id")]
+    2
+    """
+    scanner = _Scanner(text)
+    scanner.document()
+    return scanner.lines
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.lines: dict[Path, int] = {}
+        self.line = 1
+        self.counted_to = 0  # `line` is the line of this place
+        self.last: dict[Path, int] = {}  # of each [[array of tables]], the index of its last element
+
+    def document(self) -> None:
+        table: Path = ()
+        self.skip(BLANK)
+        while self.at < len(self.text):
+            if self.text.startswith("[[", self.at):
+                table = self.header("[[")
+            elif self.text.startswith("[", self.at):
+                table = self.header("[")
+            else:
+                self.pair(table)
+            self.skip(BLANK)
+
+    def header(self, opening: str) -> Path:
+        self.at += len(opening)
+        names = self.key()
+        self.at += len(opening)
+        path: Path = ()
+        for name in names[:-1]:
+            path = self.inside((*path, name))
+        path = (*path, names[-1])
+        if opening == "[[":
+            self.note(path)
+            self.last[path] = self.last.get(path, -1) + 1
+        path = self.inside(path)
+        self.note(path)
+        return path
+
+    def inside(self, path: Path) -> Path:
+        """Where a header that names `path` leads: into the last element when that is an array."""
+        self.note(path)
+        return (*path, self.last[path]) if path in self.last else path
+
+    def pair(self, table: Path) -> None:
+        path = table
+        for name in self.key():
+            path = (*path, name)
+            self.note(path)
+        self.at += 1  # the equals sign
+        self.skip(BLANK)
+        self.value(path)
+
+    def value(self, path: Path) -> None:
+        match self.text[self.at]:
+            case "[":
+                self.items(path, "]")
+            case "{":
+                self.items(path, "}")
+            case _:
+                self.skip(STRING) or self.skip(SCALAR)
+
+    def items(self, path: Path, closing: str) -> None:
+        self.at += 1
+        index = 0
+        while True:
+            self.skip(BLANK)
+            if self.text[self.at] == closing:
+                break
+            if closing == "}":
+                self.pair(path)
+            else:
+                self.note((*path, index))
+                self.value((*path, index))
+            index += 1
+            self.skip(BLANK)
+            if self.text[self.at] == ",":
+                self.at += 1
+        self.at += 1
+
+    def key(self) -> list[str]:
+        """The names of a dotted key, up to its equals sign or bracket."""
+        start = self.at
+        while self.text[self.at] not in "=]":
+            self.skip(STRING) or self.skip(BARE)
+        names: list[str] = []
+        found: object = tomllib.loads(f"{self.text[start : self.at]} = 0")
+        while isinstance(found, dict):
+            ((name, found),) = found.items()
+            names.append(name)
+        return names
+
+    def note(self, path: Path) -> None:
+        self.line += self.text.count("\n", self.counted_to, self.at)
+        self.counted_to = self.at
+        self.lines.setdefault(path, self.line)
+
+    def skip(self, pattern: re.Pattern[str]) -> bool:
+        """Step over `pattern` if it stands here; whether it did."""
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            return False
+        self.at = found.end()
+        return True

@@ -1,0 +1,84 @@
+"""From pydantic's errors to complaints: unknown keys with what was probably meant, unbuilt ones said so."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pydantic import BaseModel, ValidationError
+
+from analyzer.config.faults import Complaint, said
+from analyzer.config.fields import AddressEntry, PlainEntry, ResourceEntry, TimeEntry
+from analyzer.config.lines import Path
+from analyzer.config.sections import AnalyzerTable, DatabaseTable, KafkaTable
+from analyzer.config.tables import MeterTable, PolicyTable, SourceTable, WindowTable
+from analyzer.config.unavailable import UNAVAILABLE
+from analyzer.config.values import either, meant, quoted
+
+SECTIONS = ("analyzer", "database", "kafka", "meters", "policies", "sources")
+TABLES: dict[tuple[str, ...], type[BaseModel]] = {
+    ("analyzer",): AnalyzerTable,
+    ("database",): DatabaseTable,
+    ("kafka",): KafkaTable,
+    ("meters",): MeterTable,
+    ("policies",): PolicyTable,
+    ("policies", "window"): WindowTable,
+    ("sources",): SourceTable,
+    ("sources", "fields", "address"): AddressEntry,
+    ("sources", "fields", "resource"): ResourceEntry,
+    ("sources", "fields", "time"): TimeEntry,
+}
+
+
+class Heard(NamedTuple):
+    """What pydantic found, and the places about which nothing more need be said."""
+
+    complaints: list[Complaint]
+    covered: frozenset[Path]
+
+    def covers(self, at: Path) -> bool:
+        return not self.covered.isdisjoint((at[:2], at[:3], at[:4]))
+
+
+def heard(error: ValidationError) -> Heard:
+    """Everything that pydantic found, in its order. Values are not repeated: they may be secrets."""
+    errors = error.errors(include_url=False, include_input=False)
+    strange = [each["loc"] for each in errors if each["type"] == "extra_forbidden"]
+    instead = {at for at in map(_instead, strange) if at is not None}
+    found = [
+        unknown(each["loc"]) if each["loc"] in strange else said(each)
+        for each in errors
+        if each["type"] != "missing" or each["loc"] not in instead
+    ]
+    # A policy of a kind that cannot be judged yet has one fault, not one for each of its keys.
+    later = {each.at[:2] for each in found if each.at[0] == "policies" and each.at[2:] == ("kind",)}
+    found = [each for each in found if each.at[:2] not in later or each.at[2:] == ("kind",)]
+    return Heard(found, frozenset(instead | later | {each.at[:4] for each in found}))
+
+
+def unknown(at: Path) -> Complaint:
+    """The complaint about a key that is not one of ours, or not yet."""
+    meanwhile = UNAVAILABLE.get(_table(at), {}).get(str(at[-1]))
+    if meanwhile is not None:
+        return Complaint(at, "is not available in this version", meanwhile.cure)
+    known = _keys(_table(at))
+    slip = meant(str(at[-1]), known)
+    cure = f"did you mean {quoted(slip)}?" if slip else f"known are {either(known)}"
+    return Complaint(at, "is not a key that is known here", cure)
+
+
+def _instead(at: Path) -> Path | None:
+    """The key that an unknown one probably stands for, and which is therefore not missing."""
+    meanwhile = UNAVAILABLE.get(_table(at), {}).get(str(at[-1]))
+    key = meant(str(at[-1]), _keys(_table(at))) if meanwhile is None else meanwhile.instead_of
+    return None if key is None else (*at[:-1], key)
+
+
+def _table(at: Path) -> tuple[str, ...]:
+    return tuple(part for part in at[:-1] if isinstance(part, str))
+
+
+def _keys(table: tuple[str, ...]) -> list[str]:
+    if not table:
+        return list(SECTIONS)
+    fields = TABLES.get(table, PlainEntry).model_fields
+    return sorted(field.alias or name for name, field in fields.items())

@@ -1,0 +1,172 @@
+"""`[database]`, `[kafka]`, `[analyzer]`: where things are, and how the process behaves."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SecretStr
+
+from analyzer.config.fields import Table
+from analyzer.config.secret import SecretFile, from_file, masked
+from analyzer.config.values import DAY_S, Listen, Name, Text, meant, one_of, quoted, refuse, seconds
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+# What may stand in `[kafka] options`: kafka-python's own names. The rest is ours to set: which records
+# are read, from where, by whom, and that their checksums are looked at.
+OPTIONS = frozenset({
+    "api_version", "bootstrap_timeout_ms", "client_dns_lookup", "client_id", "client_rack",
+    "connections_max_idle_ms", "enable_incremental_fetch_sessions", "fetch_max_bytes", "fetch_max_wait_ms",
+    "fetch_min_bytes", "group_instance_id", "heartbeat_interval_ms", "max_in_flight_requests_per_connection",
+    "max_partition_fetch_bytes", "max_poll_interval_ms", "max_poll_records", "metadata_max_age_ms",
+    "receive_buffer_bytes", "receive_message_max_bytes", "reconnect_backoff_max_ms", "reconnect_backoff_ms",
+    "request_timeout_ms", "retry_backoff_ms", "sasl_kerberos_domain_name", "sasl_kerberos_name",
+    "sasl_kerberos_service_name", "send_buffer_bytes", "ssl_check_hostname", "ssl_ciphers", "ssl_crlfile",
+})  # fmt: skip
+OURS = frozenset({
+    "auto_commit_interval_ms", "auto_offset_reset", "check_crcs", "enable_auto_commit", "isolation_level",
+    "key_deserializer", "value_deserializer", "consumer_timeout_ms", "exclude_internal_topics",
+    "allow_auto_create_topics", "partition_assignment_strategy",
+})  # fmt: skip
+ELSEWHERE = {"session_timeout_ms": "session_timeout"}
+
+
+def _database_url(value: object) -> object:
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    cure = 'write "sqlite:///gatelock.db" or "postgresql+psycopg://USER:PASSWORD@HOST/NAME"'
+    if not isinstance(value, str) or "://" not in value:
+        refuse("is no database URL", cure)
+    scheme, _, rest = value.partition("://")
+    if scheme in ("postgres", "postgresql"):
+        refuse(f"{scheme}:// does not say by which driver", "write postgresql+psycopg://")
+    if scheme not in ("sqlite", "postgresql+psycopg"):
+        refuse(f"{quoted(scheme)} is no database that this version can use", cure)
+    if scheme == "sqlite" and (not rest.strip("/") or ":memory:" in rest):
+        refuse("a database in memory keeps nothing", 'write "sqlite:///gatelock.db"')
+    host = rest.rpartition("@")[2].partition("/")[0]
+    if re.search(r":(?!\d*$)[^:\]]*$", host):
+        refuse(
+            "the port of this URL is no number",
+            "characters like / and @ in a password are written %2F and %40",
+        )
+    return SecretStr(value)
+
+
+def _servers(value: object) -> object:
+    each = value.split(",") if isinstance(value, str) else value
+    if not isinstance(each, (list, tuple)) or not each:
+        refuse(f"{quoted(value)} names no broker", 'write "host:9092", several in a list')
+    for server in each:
+        host, _, port = str(server).strip().rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            refuse(f"{quoted(server)} is no broker's address", 'write host and port: "localhost:9092"')
+    return tuple(str(server).strip() for server in each)
+
+
+def _options(value: object) -> object:
+    if not isinstance(value, dict):
+        refuse(f"{quoted(value)} is no table", "write options = { fetch_max_wait_ms = 100 }")
+    for name, held in value.items():
+        if name in OURS:
+            refuse(
+                f"{quoted(name)} is not a matter of choice: positions and checks are Gatelock's own",
+                "leave it out",
+            )
+        if name in ELSEWHERE or name in KafkaTable.model_fields:
+            refuse(
+                f"{quoted(name)} has a key of its own", f"write {ELSEWHERE.get(name, name)} = ... in [kafka]"
+            )
+        if name not in OPTIONS:
+            slip = meant(name.replace(".", "_"), OPTIONS | KafkaTable.model_fields.keys())
+            cure = f"did you mean {quoted(slip)}?" if slip else "use kafka-python's names for a consumer"
+            refuse(f"{quoted(name)} is no option of the Kafka client that may be set here", cure)
+        if not isinstance(held, (bool, int, float, str)):
+            refuse(f"{quoted(name)} holds no plain value", "write text, a number, true or false")
+    return value
+
+
+class DatabaseTable(Table):
+    url: Annotated[SecretStr, BeforeValidator(_database_url)] = SecretStr("sqlite:///gatelock.db")
+    url_file: Annotated[SecretStr, BeforeValidator(_database_url), BeforeValidator(from_file)] | None = None
+
+    @property
+    def address(self) -> str:
+        """The URL with its password: for the engine, never for a message."""
+        return (self.url_file or self.url).get_secret_value()
+
+    @property
+    def shown(self) -> str:
+        return masked(self.address)
+
+
+class KafkaTable(Table):
+    bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(_servers)] = ("localhost:9092",)
+    group_id: Text = "gatelock"
+    assign: Annotated[Literal["group", "all"], one_of("group", "all")] = "group"
+    # How long Kafka waits for an analyzer that was killed before another takes over its partitions.
+    session_timeout: Annotated[float, seconds(1, 1800)] = 10.0
+    security_protocol: Annotated[
+        Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
+        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    ] = "PLAINTEXT"
+    sasl_mechanism: Annotated[str, one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")] | None = None
+    sasl_plain_username: Text | None = None
+    sasl_plain_password: SecretStr | None = None
+    sasl_plain_password_file: SecretFile | None = None
+    # Sending a password that anybody on the way can read is something to ask for.
+    sasl_plain_in_clear: bool = False
+    ssl_cafile: Text | None = None
+    ssl_certfile: Text | None = None
+    ssl_keyfile: Text | None = None
+    ssl_password: SecretStr | None = None
+    ssl_password_file: SecretFile | None = None
+    proxy_url: SecretStr | None = None
+    proxy_url_file: SecretFile | None = None
+    options: Annotated[dict[str, Any], BeforeValidator(_options)] = Field(default_factory=dict)
+
+    def client(self) -> dict[str, Any]:
+        """Where the brokers are and how to get in, in kafka-python's words. Holds secrets in the clear."""
+        secret = {
+            "sasl_plain_password": self.sasl_plain_password_file or self.sasl_plain_password,
+            "ssl_password": self.ssl_password_file or self.ssl_password,
+            "proxy_url": self.proxy_url_file or self.proxy_url,
+        }
+        plain = {
+            name: getattr(self, name)
+            for name in (
+                "security_protocol", "sasl_mechanism", "sasl_plain_username",
+                "ssl_cafile", "ssl_certfile", "ssl_keyfile",
+            )
+        }  # fmt: skip
+        found = plain | {name: held.get_secret_value() for name, held in secret.items() if held is not None}
+        said = {name: value for name, value in found.items() if value is not None}
+        return {"bootstrap_servers": list(self.bootstrap_servers), **said, **self.options}
+
+    @property
+    def stays_here(self) -> bool:
+        """Whether every broker is on this machine."""
+        return all(server.rpartition(":")[0].strip("[]") in LOOPBACK for server in self.bootstrap_servers)
+
+
+class AnalyzerTable(Table):
+    name: Name = Field(default_factory=socket.gethostname)  # who owns a partition, for people
+    flush_every: Annotated[float, seconds(0.01, 60)] = 0.1
+    http: Listen = "127.0.0.1:8321"
+    log: Annotated[Literal["json", "console"], one_of("json", "console")] | None = (
+        None  # None: as the terminal is
+    )
+    # Finer buckets become coarser ones after this long; each count stays in exactly one of them.
+    # Longer than the oldest record that is still counted, and than the longest window, a month.
+    keep_minutes: Annotated[float, seconds(36 * DAY_S, 3660 * DAY_S)] = 40.0 * DAY_S
+    keep_quarters: Annotated[float, seconds(36 * DAY_S, 36600 * DAY_S)] = 400.0 * DAY_S
+
+    @property
+    def listen(self) -> tuple[str, int] | None:
+        """Host and port of the web application; None when it is off."""
+        if self.http == "off":
+            return None
+        host, _, port = self.http.rpartition(":")
+        return host.strip("[]"), int(port)

@@ -1,0 +1,127 @@
+"""`[[sources]]`, `[[meters]]`, `[[policies]]`: what is read, what is counted, what is judged."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from analyzer.config.fields import FieldsTable, Table
+from analyzer.config.values import Name, Names, Text, Wanted, Zone, one_of, whole
+from analyzer.core.mapping import Field as AnyField
+from analyzer.core.mapping import Mapping
+from analyzer.core.meters import Meter
+from analyzer.core.policies import Calendar, Period, Quota
+
+CALLERS = ("api_key", "user", "address")  # asked in this order unless a source says otherwise
+LIMIT_MAX = 1 << 62  # totals are 64 bits wide, and a flush adds to them before it looks
+
+Grouping = Annotated[
+    Literal["caller", "caller+resource"],
+    one_of("caller", "caller+resource", later=("tenant", "resource", "address", "address/24", "everyone")),
+]
+
+# A combined line has these parts; all but the path are fields of the same name without being mapped.
+PARTS = ("address", "agent", "bytes", "method", "path", "referer", "status", "time", "user")
+COMBINED: dict[str, Any] = {part: part for part in PARTS if part != "path"} | {
+    "resource": "path",
+    "time": {"path": "time", "unit": "clf"},
+}
+
+
+class SourceTable(Table):
+    """One stream of request records: a topic, or a file that is followed."""
+
+    name: Text = ""
+    topic: Text | None = None
+    file: Text | None = None
+    format: Annotated[Literal["json", "combined"], one_of("json", "combined")] = "json"
+    caller: Names | None = None
+    deny_if: dict[str, Wanted] = Field(default_factory=dict)
+    start: Annotated[Literal["earliest", "latest"], one_of("earliest", "latest")] = "earliest"
+    groupings: tuple[Grouping, ...] = ()
+    fields: FieldsTable = Field(default_factory=FieldsTable)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_what_goes_without_saying(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        named = value.get("topic") or PurePath(str(value.get("file", ""))).name
+        said: dict[str, Any] = ({"name": named} if named else {}) | value
+        if said.get("format") == "combined" and isinstance(said.get("fields", {}), dict):
+            said["fields"] = COMBINED | said.get("fields", {})
+        return said
+
+    @property
+    def callers(self) -> tuple[str, ...]:
+        """Names of the fields that say who called: the usual ones that there are, when none are given."""
+        return self.caller or tuple(name for name in CALLERS if name in self.fields.names)
+
+    def mapping(self, added_up: frozenset[str]) -> Mapping:
+        """How the counter reads this source; the fields in `added_up` are numbers."""
+        fields: dict[str, AnyField] = {
+            name: entry.field(added_up=name in added_up) for name, entry in self.fields.others.items()
+        }
+        if self.fields.address is not None:
+            fields["address"] = self.fields.address.field()
+        if self.fields.resource is not None:
+            fields["resource"] = self.fields.resource.field()
+        time = self.fields.time
+        return Mapping(
+            format=self.format,
+            time=None if time is None else time.field(),
+            caller=self.callers,
+            fields=fields,
+            deny_if=tuple(self.deny_if.items()),
+        )
+
+
+class MeterTable(Table):
+    """A number that is kept beside `requests`, which is built in."""
+
+    name: Name
+    count: bool = False
+    sum_of: Text | None = Field(None, alias="sum")
+    max_of: Text | None = Field(None, alias="max")
+    where: dict[str, Wanted] = Field(default_factory=dict)
+
+    @property
+    def field(self) -> str | None:
+        return self.sum_of or self.max_of
+
+    def meter(self) -> Meter:
+        join: Literal["sum", "max"] = "sum" if self.max_of is None else "max"
+        return Meter(self.name, self.field, join, tuple(self.where.items()))
+
+
+class WindowTable(Table):
+    per: Annotated[Period, one_of("minute", "hour", "day", "week", "month")]
+    zone: Zone = "UTC"
+
+
+class PolicyTable(Table):
+    """At most `limit` of a meter for each caller in each window."""
+
+    name: Name
+    kind: Annotated[Literal["quota"], one_of("quota", later=("share", "surge"))] = "quota"
+    meter: Name = "requests"
+    per: Grouping = "caller"
+    limit: Annotated[int, whole(1, LIMIT_MAX)]
+    window: WindowTable
+    action: Annotated[Literal["deny"], one_of("deny", later=("slow", "tag", "notify"))] = "deny"
+    status: Annotated[int, whole(400, 599)] = 429
+    on_stale: Annotated[Literal["keep", "allow"], one_of("keep", "allow")] = "keep"
+
+    def quota(self) -> Quota:
+        return Quota(
+            name=self.name,
+            limit=self.limit,
+            window=Calendar(self.window.per, self.window.zone),
+            meter=self.meter,
+            per=self.per,
+            action=self.action,
+            status=self.status,
+            on_stale=self.on_stale,
+        )

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from analyzer.settings import Settings, load
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An environment that says nothing of ours, and no secret files but the test's own."""
+    for name in os.environ:
+        if name.upper().startswith("GATELOCK_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[[str], Settings]:
+    """The settings of a file with this text."""
+
+    def read(text: str) -> Settings:
+        file = tmp_path / "gatelock.toml"
+        file.write_text(dedent(text))
+        return load(file)
+
+    return read

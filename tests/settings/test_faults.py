@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import tomllib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analyzer.config.faults import Faulty
+from analyzer.settings import Complained, Settings, load
+
+FILES = Path(__file__).parent / "files"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FILES.glob("*.toml")))
+def test_every_fault_is_told_at_once_with_its_line_and_cure(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file beside it says what; a new pair of files is a new test."""
+    monkeypatch.chdir(FILES)
+    with pytest.raises(Faulty) as faulty:
+        load(Path(f"{name}.toml"))
+    assert str(faulty.value) + "\n" == (FILES / f"{name}.txt").read_text()
+
+
+def test_no_fault_repeats_a_secret() -> None:
+    for told in FILES.glob("*.txt"):
+        assert "s3cret" not in told.read_text()
+
+
+def test_a_file_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "gatelock.toml"
+    file.write_bytes(b"[kafka]\ngroup_id = '\xff'\n")
+    with pytest.raises(Faulty, match=r"gatelock\.toml:2: the file: is not UTF-8"):
+        load(file)
+
+
+def test_a_file_that_cannot_be_read_is_a_fault_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(Faulty, match="cannot be read: Is a directory"):
+        load(tmp_path)
+
+
+def test_a_huge_file_is_not_read_whole(tmp_path: Path) -> None:
+    file = tmp_path / "gatelock.toml"
+    file.write_bytes(b"#" * (1 << 20) + b"#")
+    with pytest.raises(Faulty, match="larger than 1 MB"):
+        load(file)
+
+
+def test_control_characters_in_a_name_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    file = tmp_path / "gatelock.toml"
+    file.write_text('[[policies]]\nname = "\\u001b[2J\\u202e"\nlimit = 1\nwindow = { per = "day" }\n')
+    with pytest.raises(Faulty) as faulty:
+        load(file)
+    assert str(faulty.value).replace("\n", "").isprintable()
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(["day", "status"]),
+)
+ANYTHING = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+GOOD = tomllib.loads("""
+[database]
+url = "sqlite:///gatelock.db"
+[kafka]
+options = { fetch_max_wait_ms = 100 }
+[analyzer]
+flush_every = 1
+[[sources]]
+topic   = "access-log"
+caller  = ["api_key"]
+deny_if = { status = 429 }
+groupings = ["caller+resource"]
+[sources.fields]
+time     = { path = "ts", unit = "s" }
+api_key  = "key"
+address  = { path = "ip", prefix6 = 64 }
+resource = { path = "path", routes = ["/v1/items/{id}"], else = "other" }
+status   = "status"
+spent    = { path = "spent", kind = "decimal", default = 1 }
+[[meters]]
+name  = "spent"
+sum   = "spent"
+where = { status = "500-599" }
+[[policies]]
+name   = "daily"
+limit  = 10
+window = { per = "day", zone = "Europe/Berlin" }
+""")
+
+
+def places(found: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    return [at, *(place for key, item in items for place in places(item, (*at, key)))]
+
+
+def put(found: Any, at: tuple[str | int, ...], value: Any) -> Any:
+    """A copy of `found` with `value` at one place of it."""
+    if not at:
+        return value
+    copy: Any = dict(found) if isinstance(found, dict) else list(found)
+    copy[at[0]] = put(copy[at[0]], at[1:], value)
+    return copy
+
+
+@given(st.lists(st.tuples(st.sampled_from(places(GOOD)[1:]), ANYTHING), min_size=1, max_size=3))
+def test_whatever_stands_where_it_does_not_belong_is_a_fault_and_never_a_crash(
+    slips: list[tuple[tuple[str | int, ...], Any]],
+) -> None:
+    document = GOOD
+    for at, value in slips:
+        try:
+            document = put(document, at, value)
+        except (TypeError, KeyError, IndexError):  # an earlier slip took this place away
+            continue
+    with suppress(Complained):
+        settings = Settings(**document)
+        settings.plan()
+        settings.mappings()

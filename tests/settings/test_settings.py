@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from analyzer.config.faults import Faulty
+from analyzer.core.mapping import AddressField, NumberField, ResourceField, TextField, TimeField
+from analyzer.core.meters import REQUESTS, Meter
+from analyzer.core.policies import Calendar, Quota
+from analyzer.settings import ConfigMissing, Settings, find, load
+
+Read = Callable[[str], Settings]
+
+SOURCE = """
+    [[sources]]
+    topic = "access-log"
+    [sources.fields]
+    api_key = "key"
+    status = "status"
+"""
+
+
+# What a file says
+
+
+def test_fields_become_what_the_counter_reads(read: Read) -> None:
+    settings = read("""
+        [[sources]]
+        topic   = "access-log"
+        caller  = ["api_key", "user", "address"]
+        deny_if = { gate = "denied", status = [429, "500-599"] }
+        [sources.fields]
+        time     = { path = "ts", unit = "ms" }
+        api_key  = "http.api_key"
+        user     = ["http", "user.name"]
+        address  = { path = "client_ip", prefix6 = 64 }
+        resource = { path = "path", routes = ["/v1/items/{id}"], else = "rest" }
+        status   = "status"
+        gate     = "gate"
+        took     = { path = "took", unit = "ms", default = 1.5 }
+        cost     = { path = "cost", kind = "decimal", required = true }
+        tokens   = "usage.total_tokens"
+        [[meters]]
+        name = "tokens"
+        sum  = "tokens"
+        """)
+    mapping = settings.mappings()["access-log"]
+    assert mapping.time == TimeField(("ts",), "ms")
+    assert mapping.caller == ("api_key", "user", "address")
+    assert mapping.deny_if == (("gate", ("denied",)), ("status", ("429", "500-599")))
+    assert mapping.fields == {
+        "api_key": TextField(("http", "api_key")),
+        "user": TextField(("http", "user.name")),
+        "address": AddressField(("client_ip",), 64),
+        "resource": ResourceField(("path",), ("/v1/items/{id}",), "rest"),
+        "status": TextField(("status",)),
+        "gate": TextField(("gate",)),
+        "took": NumberField(("took",), "duration", "ms", 1500),
+        "cost": NumberField(("cost",), "decimal", "s", None),
+        "tokens": NumberField(("usage", "total_tokens"), "whole", "s", 0),
+    }
+
+
+def test_a_combined_line_brings_its_own_fields(read: Read) -> None:
+    settings = read("""
+        [[sources]]
+        file   = "/var/log/nginx/access.log"
+        format = "combined"
+        [sources.fields]
+        resource = { path = "path", routes = ["/v1/items/{id}"] }
+        [[meters]]
+        name = "bytes"
+        sum  = "bytes"
+        """)
+    mapping = settings.mappings()["access.log"]
+    assert mapping.format == "combined"
+    assert mapping.time == TimeField(("time",), "clf")
+    assert mapping.caller == ("user", "address")
+    assert mapping.fields["address"] == AddressField(("address",))
+    assert mapping.fields["resource"] == ResourceField(("path",), ("/v1/items/{id}",))
+    assert mapping.fields["bytes"] == NumberField(("bytes",))
+    assert mapping.fields["status"] == TextField(("status",))
+
+
+def test_what_a_combined_line_lacks_may_be_added_up_in_other_sources(read: Read) -> None:
+    settings = read("""
+        [[sources]]
+        topic = "calls"
+        [sources.fields]
+        user   = "user"
+        tokens = "tokens"
+        [[sources]]
+        file   = "access.log"
+        format = "combined"
+        [[meters]]
+        name = "tokens"
+        sum  = "tokens"
+        """)
+    assert "tokens" not in settings.mappings()["access.log"].fields
+
+
+def test_meters_policies_and_groupings_become_the_plan(read: Read) -> None:
+    settings = read("""
+        [[sources]]
+        topic     = "access-log"
+        groupings = ["caller+resource"]
+        [sources.fields]
+        user     = "user"
+        status   = "status"
+        took     = { path = "took", unit = "s" }
+        resource = { path = "path" }
+        [[meters]]
+        name  = "errors"
+        count = true
+        where = { status = "500-599" }
+        [[meters]]
+        name = "slowest"
+        max  = "took"
+        [[policies]]
+        name     = "daily"
+        meter    = "errors"
+        limit    = 1_000
+        window   = { per = "month", zone = "Europe/Berlin" }
+        status   = 503
+        on_stale = "allow"
+        """)
+    plan = settings.plan()
+    assert plan.groupings == ("caller", "caller+resource")
+    assert plan.meters == (
+        Meter("errors", where=(("status", ("500-599",)),)),
+        REQUESTS,
+        Meter("slowest", "took", "max"),
+    )
+    assert plan.policies == (
+        Quota("daily", 1000, Calendar("month", "Europe/Berlin"), "errors", status=503, on_stale="allow"),
+    )
+
+
+def test_without_a_file_everything_has_a_default() -> None:
+    settings = load(None)
+    assert settings.database.address == "sqlite:///gatelock.db"
+    assert settings.kafka.client() == {
+        "bootstrap_servers": ["localhost:9092"],
+        "security_protocol": "PLAINTEXT",
+    }
+    assert settings.analyzer.flush_every == 0.1
+    assert settings.analyzer.listen == ("127.0.0.1", 8321)
+    assert settings.plan().groupings == ("caller",)
+
+
+# Who goes before whom
+
+
+def test_the_environment_goes_before_secret_files_and_these_before_the_file(
+    read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gatelock_kafka__group_id").write_text("from a secret file\n")
+    (tmp_path / "GATELOCK_KAFKA__ASSIGN").write_text("all")
+    (tmp_path / "other").write_bytes(b"\xff: not ours, not opened as text")
+    monkeypatch.setenv("GATELOCK_KAFKA__ASSIGN", "group")
+    settings = read("""
+        [kafka]
+        group_id        = "from the file"
+        assign          = "all"
+        session_timeout = "30s"
+        """)
+    assert settings.kafka.group_id == "from a secret file"
+    assert settings.kafka.assign == "group"
+    assert settings.kafka.session_timeout == 30
+
+
+def test_text_in_the_environment_becomes_what_the_key_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATELOCK_ANALYZER__FLUSH_EVERY", "0.5")
+    monkeypatch.setenv("GATELOCK_KAFKA__BOOTSTRAP_SERVERS", "a:9092,b:9092")
+    monkeypatch.setenv("GATELOCK_KAFKA__OPTIONS", '{"fetch_max_wait_ms": 100}')
+    monkeypatch.setenv("GATELOCK_KAFKA__SASL_PLAIN_IN_CLEAR", "true")
+    monkeypatch.setenv("GATELOCK_SOURCES", '[{"topic": "t", "fields": {"user": "user"}}]')
+    monkeypatch.setenv("GATELOCK_POLICIES", '[{"name": "daily", "limit": "1_000", "window": {"per": "day"}}]')
+    settings = load(None)
+    assert settings.analyzer.flush_every == 0.5
+    assert settings.kafka.bootstrap_servers == ("a:9092", "b:9092")
+    assert settings.kafka.options == {"fetch_max_wait_ms": 100}
+    assert settings.kafka.sasl_plain_in_clear
+    assert settings.mappings()["t"].caller == ("user",)
+    assert settings.plan().policies[0].limit == 1000
+
+
+def test_a_password_of_digits_stays_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATELOCK_KAFKA__SECURITY_PROTOCOL", "SASL_SSL")
+    monkeypatch.setenv("GATELOCK_KAFKA__SASL_MECHANISM", "PLAIN")
+    monkeypatch.setenv("GATELOCK_KAFKA__SASL_PLAIN_USERNAME", "ada")
+    monkeypatch.setenv("GATELOCK_KAFKA__SASL_PLAIN_PASSWORD", "1e5")
+    assert load(None).kafka.client()["sasl_plain_password"] == "1e5"
+
+
+def test_a_fault_says_which_variable_or_secret_file_it_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATELOCK_KAFKA__GROUPID", "x")
+    monkeypatch.setenv("GATELOCK_KAFAK__GROUP_ID", "x")
+    monkeypatch.setenv("GATELOCK_SOURCES", "access-log")
+    monkeypatch.setenv("GATELOCK_TEST", "not ours: another program's")
+    (tmp_path / "gatelock_database__url").write_text("mysql://ada:s3cret@db/x")
+    with pytest.raises(Faulty) as faulty:
+        load(None)
+    assert str(faulty.value).splitlines()[::2] == [
+        "environment GATELOCK_KAFAK__GROUP_ID: [kafak] group_id: is not a key that is known here",
+        f'secret file {tmp_path}/gatelock_database__url: [database] url: "mysql" is no database that this'
+        " version can use",
+        "environment GATELOCK_KAFKA__GROUPID: [kafka] groupid: is not a key that is known here",
+        "environment GATELOCK_SOURCES: sources: is no list of tables",
+    ]
+
+
+def test_a_key_that_pydantic_would_take_for_an_argument_is_unknown(read: Read) -> None:
+    with pytest.raises(Faulty, match="_env_file: is not a key that is known here"):
+        read('_env_file = "/etc/passwd"')
+
+
+# Secrets
+
+
+def test_secrets_are_read_from_files_and_shown_nowhere(
+    read: Read, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "url").write_text("postgresql+psycopg://ada:s3cret/@db/gatelock\n")
+    (tmp_path / "password").write_text("s3cret")
+    settings = read(f"""
+        [database]
+        url_file = "{tmp_path}/url"
+        [kafka]
+        security_protocol = "SASL_SSL"
+        sasl_mechanism    = "SCRAM-SHA-512"
+        sasl_plain_username = "ada"
+        sasl_plain_password_file = "{tmp_path}/password"
+        ssl_password = "s3cret"
+        """)
+    assert settings.database.address == "postgresql+psycopg://ada:s3cret/@db/gatelock"
+    assert settings.kafka.client()["sasl_plain_password"] == "s3cret"
+    assert settings.kafka.client()["ssl_password"] == "s3cret"
+    with caplog.at_level(logging.DEBUG):
+        logging.getLogger("analyzer").warning("%r %s", settings, settings)
+    shown = [caplog.text, settings.database.shown, settings.model_dump_json(), str(settings.model_dump())]
+    assert not any("s3cret" in text for text in shown)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"), [(None, "No such file"), (b"", "is empty"), (b"\xff", "is not UTF-8")]
+)
+def test_a_secret_file_that_holds_none_is_a_fault(
+    read: Read, tmp_path: Path, content: bytes | None, what: str
+) -> None:
+    if content is not None:
+        (tmp_path / "secret").write_bytes(content)
+    with pytest.raises(Faulty, match=what):
+        read(f'[kafka]\nssl_password_file = "{tmp_path}/secret"')
+
+
+def test_a_folder_of_secrets_that_is_not_there_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATELOCK_SECRETS_DIR", "/nowhere")
+    with pytest.raises(Faulty, match="/nowhere"):
+        load(None)
+
+
+@pytest.mark.parametrize(
+    ("url", "what"),
+    [
+        ("mysql://ada:s3cret@db/x", "mysql"),
+        ("postgresql://ada:s3cret@db/x", "does not say by which driver"),
+        ("sqlite://", "keeps nothing"),
+        ("sqlite:///:memory:", "keeps nothing"),
+        ("postgresql+psycopg://ada:s3cret@db:port/x", "the port"),
+        ("gatelock.db", "is no database URL"),
+    ],
+)
+def test_a_database_url_that_cannot_work_is_refused_without_repeating_it(
+    read: Read, url: str, what: str
+) -> None:
+    with pytest.raises(Faulty, match=what) as faulty:
+        read(f'[database]\nurl = "{url}"')
+    assert "s3cret" not in str(faulty.value)
+    assert "s3cret" not in repr(faulty.value)
+
+
+# Which file
+
+
+def test_the_file_that_is_asked_for_goes_before_the_ones_that_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find(None) is None
+    Path("gatelock.toml").touch()
+    assert find(None) == Path("gatelock.toml")
+    named = tmp_path / "named.toml"
+    named.touch()
+    monkeypatch.setenv("GATELOCK_CONFIG", str(named))
+    assert find(None) == named
+    given = tmp_path / "given.toml"
+    given.touch()
+    assert find(given) == given
+
+
+def test_a_file_that_was_asked_for_and_is_not_there_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("gatelock.toml").touch()
+    with pytest.raises(ConfigMissing, match=r"given\.toml"):
+        find(tmp_path / "given.toml")
+    monkeypatch.setenv("GATELOCK_CONFIG", "/nowhere/gatelock.toml")
+    with pytest.raises(ConfigMissing, match="/nowhere"):
+        find(None)
+
+
+def test_settings_cannot_be_changed(read: Read) -> None:
+    settings = read(SOURCE)
+    with pytest.raises(ValueError, match="frozen"):
+        settings.kafka.group_id = "another"  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(settings.mappings())) == settings.mappings()  # noqa: S301
