@@ -22,18 +22,18 @@ class ServersUsed:
 
     def __init__(self, *, in_ci: bool) -> None:
         self._in_ci = in_ci
-        self._kinds: dict[str, str] = {}
+        self._kinds: defaultdict[str, list[str]] = defaultdict(list)
         self._uses: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def found(self, server: str, kind: str, *, real: bool = True) -> None:
         """Note what stands for `server` in this run."""
-        self._kinds[server] = kind
+        self._note(server, kind)
         if self._in_ci and not real:
             pytest.fail(f"under CI=true {server} must be a real one; found: {kind}", pytrace=False)
 
     def lacks(self, server: str, missing: Missing) -> NoReturn:
         """Skip a test that has no server; under CI=true, fail it."""
-        self._kinds.setdefault(server, f"none ({missing})")
+        self._note(server, f"none ({missing})")
         if self._in_ci:
             pytest.fail(f"under CI=true {server} must be there; {missing}", pytrace=False)
         pytest.skip(f"{server}: {missing}")
@@ -47,13 +47,18 @@ class ServersUsed:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """One line, just above pytest's own last one."""
-        told = [self._tell(server, kind) for server, kind in sorted(self._kinds.items())]
+        told = [self._tell(server) for server in sorted(self._kinds)]
         if told:
             terminalreporter.write_line("servers: " + "; ".join(told))
 
-    def _tell(self, server: str, kind: str) -> str:
+    def _note(self, server: str, kind: str) -> None:
+        if kind not in self._kinds[server]:  # tests that own a server may have another kind than the rest
+            self._kinds[server].append(kind)
+
+    def _tell(self, server: str) -> str:
+        kinds = " and ".join(self._kinds[server])
         uses = ", ".join(f"{suite}: {count}" for suite, count in sorted(self._uses[server].items()))
-        return f"{server} {kind} ({uses})" if uses else f"{server} {kind}"
+        return f"{server} {kinds} ({uses})" if uses else f"{server} {kinds}"
 
 
 def servers_of(item: pytest.Item) -> set[str]:
