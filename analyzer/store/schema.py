@@ -10,6 +10,8 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Index, LargeBinary, MetaData, Table, Text
 
+TOTAL_MAX = 2**63 - 1  # what a 64-bit column holds; a sum stops there rather than fail for ever or wrap
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",

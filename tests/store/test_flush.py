@@ -16,8 +16,8 @@ from analyzer.core.policies import Calendar, Quota
 from analyzer.core.windows import Window
 from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.store.engine import open_engine
-from analyzer.store.schema import buckets, lock_changes, offsets, rejects
-from analyzer.store.store import TOTAL_MAX, SqlStore
+from analyzer.store.schema import TOTAL_MAX, buckets, lock_changes, offsets, rejects
+from analyzer.store.store import SqlStore
 from gatekeeper.model import Lock, LockKey, Set
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")

@@ -1,0 +1,110 @@
+"""What the tests of the store say again and again: a flush, a plan, what a table holds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from analyzer.core.decisions import at_limit, changes, lock_key, totals_of
+from analyzer.core.meters import MINUTE_S, bucket_start_s
+from analyzer.core.model import Partition, Row
+from analyzer.core.plan import Plan, plan_of
+from analyzer.core.policies import Calendar, Period, Quota
+from analyzer.core.windows import window_at
+from analyzer.store.engine import NowMs
+from analyzer.store.schema import feed, lock_changes, locks, totals
+from analyzer.store.store import Flush, SqlStore
+from gatekeeper.model import Change
+
+PART = Partition("cluster", "topic-id", 0, "log", "access-log")
+ACME, ANN = "api_key:acme", "user:ann"
+
+
+def quota(limit: int, per: Period = "month", name: str = "daily", zone: str = "UTC", **rest: Any) -> Quota:
+    """A limit for a month, unless told otherwise: a test must not fail at midnight."""
+    return Quota(name, limit, Calendar(per, zone), **rest)
+
+
+def plan(*policies: Quota) -> Plan:
+    return plan_of([], [], policies)
+
+
+def a_row(value: int, at_s: int, key: str = ACME, *, denied: int = 0, resource: str = "") -> Row:
+    grouping = "caller+resource" if resource else "caller"
+    return Row(grouping, key, resource, "requests", MINUTE_S, bucket_start_s(at_s, MINUTE_S), value, denied)
+
+
+def flush(store: SqlStore, agreed: Plan, rows: Iterable[Row], version: int | None = None) -> Sequence[Change]:
+    """One flush of `rows`, judged; what changed."""
+    version = store.active()[0] if version is None else version
+    with store.transaction() as tx:
+        now = tx.agree_with(version)
+        return judged(tx, agreed, sorted(rows), now)
+
+
+def judged(tx: Flush, agreed: Plan, rows: Sequence[Row], now: datetime) -> Sequence[Change]:
+    standings = tx.add_totals(totals_of(agreed, rows))
+    tx.add_counts(rows, agreed.meters)
+    crossed = at_limit(agreed, standings)
+    changed = changes(agreed, crossed, tx.locks([lock_key(s.series) for s in crossed]), now)
+    tx.publish(changed)
+    return changed
+
+
+def now_s(engine: sa.Engine) -> int:
+    """The database's clock; a window's end is kept away, so that a story happens within one window."""
+    with engine.connect() as db:
+        return int(db.execute(sa.select(NowMs())).scalar_one()) // 1000
+
+
+def until(policy: Quota, at_s: int) -> datetime:
+    return datetime.fromtimestamp(window_at(policy.window, at_s).until_s, UTC)
+
+
+def locked(engine: sa.Engine) -> dict[tuple[str, str], str]:
+    """(key, policy) of every lock, with its sentence."""
+    with engine.connect() as db:
+        return {(row.key, row.policy): row.detail for row in db.execute(sa.select(locks))}
+
+
+def used(engine: sa.Engine) -> dict[tuple[str, str, int], int]:
+    """(policy, key, start of the window) and the running total."""
+    with engine.connect() as db:
+        return {(row.policy, row.key, row.window_s): row.used for row in db.execute(sa.select(totals))}
+
+
+def told(engine: sa.Engine) -> list[tuple[int, str, str]]:
+    """What the feed tells, in its order: version, op, key."""
+    statement = sa.select(lock_changes.c["version", "op", "key"])
+    with engine.connect() as db:
+        rows = db.execute(statement.order_by(lock_changes.c.version, lock_changes.c.number))
+        return [(row.version, row.op, row.key) for row in rows]
+
+
+def at_version(engine: sa.Engine) -> int:
+    with engine.connect() as db:
+        return int(db.execute(sa.select(feed.c.version)).scalar_one())
+
+
+def together(*acts: Callable[[], object]) -> list[BaseException | object]:
+    """What the acts return or raise, each begun in a thread of its own when all are ready."""
+    barrier = threading.Barrier(len(acts))
+    answers: list[BaseException | object] = [None] * len(acts)
+
+    def perform(number: int, act: Callable[[], object]) -> None:
+        barrier.wait()
+        try:
+            answers[number] = act()
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            answers[number] = error
+
+    threads = [threading.Thread(target=perform, args=each) for each in enumerate(acts)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers

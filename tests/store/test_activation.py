@@ -1,0 +1,344 @@
+"""A plan is put in force: totals and locks agree with it at once, and with every flush that counts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.plan import Plan
+from analyzer.core.windows import window_at
+from analyzer.errors import PlanChanged, StoreAway
+from analyzer.store.schema import TOTAL_MAX, plans, totals
+from analyzer.store.store import SqlStore
+from tests.store.stories import (
+    ACME,
+    ANN,
+    a_row,
+    at_version,
+    flush,
+    locked,
+    now_s,
+    plan,
+    quota,
+    together,
+    told,
+    until,
+    used,
+)
+
+NewEngine = Callable[[], sa.Engine]
+
+
+def versions(engine: sa.Engine) -> list[tuple[int, int]]:
+    with engine.connect() as db:
+        return [(row.version, row.active) for row in db.execute(sa.select(plans).order_by(plans.c.version))]
+
+
+def test_before_the_first_activation_there_is_no_plan(store: SqlStore) -> None:
+    with pytest.raises(LookupError, match="no plan is in force yet"):
+        store.active()
+    with pytest.raises(PlanChanged), store.transaction() as tx:
+        tx.agree_with(1)
+
+
+def test_an_empty_plan_is_a_plan(store: SqlStore) -> None:
+    version = store.activate(Plan())
+    assert store.active() == (version, Plan())
+
+
+def test_the_same_plan_again_changes_nothing(store: SqlStore, engine: sa.Engine) -> None:
+    first = store.activate(plan(quota(10)))
+    flush(store, plan(quota(10)), [a_row(12, now_s(engine))])
+    before = used(engine), locked(engine), told(engine), versions(engine)
+    assert store.activate(plan(quota(10))) == first
+    assert (used(engine), locked(engine), told(engine), versions(engine)) == before
+
+
+def test_exactly_one_plan_is_in_force(store: SqlStore, engine: sa.Engine) -> None:
+    for limit in (10, 20, 10):
+        store.activate(plan(quota(limit)))
+    assert versions(engine) == [(1, 0), (2, 0), (3, 1)]
+    assert store.active() == (3, plan(quota(10)))
+
+
+def test_a_new_policy_starts_from_what_was_counted_in_its_window(store: SqlStore, engine: sa.Engine) -> None:
+    at_s = now_s(engine)
+    policy = quota(10, "day")
+    today = window_at(policy.window, at_s)
+    store.activate(Plan())
+    flush(store, Plan(), [
+        a_row(100, today.start_s - 60),  # yesterday, to the minute
+        a_row(4, today.start_s),
+        a_row(5, today.until_s - 60, denied=7),
+        a_row(2, today.until_s),  # tomorrow, by a clock that runs ahead
+        a_row(0, at_s, ANN, denied=50),
+    ])  # fmt: skip
+    store.activate(plan(policy))
+    assert used(engine) == {("daily", ACME, today.start_s): 9, ("daily", ACME, today.until_s): 2}
+    assert locked(engine) == {}
+    flush(store, plan(policy), [a_row(1, at_s)])
+    assert locked(engine) == {(ACME, "daily"): "10 requests per day (UTC), 10 counted"}
+
+
+def test_what_a_clock_that_runs_ahead_counted_is_there_when_its_minute_comes(
+    store: SqlStore, engine: sa.Engine
+) -> None:
+    """Five minutes ahead is not too far; a policy by the minute has that many windows before it."""
+    store.activate(Plan())
+    at_s = now_s(engine) // 60 * 60
+    ahead = [at_s + 60 * minutes for minutes in range(7)]
+    flush(store, Plan(), [a_row(1, minute_s) for minute_s in ahead])
+    store.activate(plan(quota(10, "minute")))
+    filled = {start_s for _, _, start_s in used(engine)}
+    assert filled >= set(ahead) - {at_s}  # the first may be over by now
+
+
+def test_a_policy_for_callers_at_a_resource_is_filled_from_its_own_grouping(
+    store: SqlStore, engine: sa.Engine
+) -> None:
+    at_s = now_s(engine)
+    policy = replace(quota(5, name="export"), per="caller+resource")
+    rows = [a_row(6, at_s), a_row(4, at_s, resource="/a"), a_row(6, at_s, resource="/b")]
+    store.activate(Plan())
+    flush(store, Plan(), rows)
+    store.activate(plan(policy))
+    with engine.connect() as db:
+        filled = db.execute(sa.select(totals.c.resource, totals.c.used).order_by(totals.c.resource)).all()
+    assert [tuple(row) for row in filled] == [("/a", 4), ("/b", 6)]
+    assert list(locked(engine)) == [(ACME, "export")]
+
+
+def test_a_lowered_limit_closes_at_once_and_a_raised_one_opens(store: SqlStore, engine: sa.Engine) -> None:
+    store.activate(plan(quota(100)))
+    flush(store, plan(quota(100)), [a_row(50, now_s(engine)), a_row(20, now_s(engine), ANN)])
+    assert locked(engine) == {}
+    store.activate(plan(quota(50)))
+    assert locked(engine) == {(ACME, "daily"): "50 requests per month (UTC), 50 counted"}
+    store.activate(plan(quota(51)))
+    assert locked(engine) == {}
+    store.activate(plan(quota(20)))
+    assert set(locked(engine)) == {(ACME, "daily"), (ANN, "daily")}
+    assert told(engine) == [(1, "set", ACME), (2, "clear", ACME), (3, "set", ACME), (3, "set", ANN)]
+
+
+def test_a_lock_that_stays_says_the_new_limit(store: SqlStore, engine: sa.Engine) -> None:
+    store.activate(plan(quota(10)))
+    flush(store, plan(quota(10)), [a_row(50, now_s(engine))])
+    store.activate(plan(quota(40)))
+    assert locked(engine) == {(ACME, "daily"): "40 requests per month (UTC), 50 counted"}
+    assert told(engine) == [(1, "set", ACME), (2, "set", ACME)]
+
+
+def test_a_shorter_window_ends_the_lock_sooner(store: SqlStore, engine: sa.Engine) -> None:
+    at_s = now_s(engine)
+    monthly, daily = quota(10, "month", zone="Asia/Kathmandu"), quota(10, "day", zone="Asia/Kathmandu")
+    store.activate(plan(monthly))
+    first = flush(store, plan(monthly), [a_row(50, at_s)])
+    assert [change.lock.until for change in first if hasattr(change, "lock")] == [until(monthly, at_s)]
+    store.activate(plan(daily))
+    with store.transaction() as tx:
+        held = tx.locks([change.at for change in first])
+    assert [lock.until for lock in held.values()] == [until(daily, at_s)]
+
+
+def test_a_policy_that_is_gone_takes_its_locks_along(store: SqlStore, engine: sa.Engine) -> None:
+    both = plan(quota(10), quota(10, name="other"))
+    store.activate(both)
+    flush(store, both, [a_row(50, now_s(engine))])
+    store.activate(plan(quota(10, name="other")))
+    assert list(locked(engine)) == [(ACME, "other")]
+    assert {policy for policy, _, _ in used(engine)} == {"other"}
+    assert told(engine)[2:] == [(2, "clear", ACME)]
+
+
+def test_a_policy_that_stays_as_it_was_is_left_alone(store: SqlStore, engine: sa.Engine) -> None:
+    store.activate(plan(quota(10)))
+    flush(store, plan(quota(10)), [a_row(50, now_s(engine))])
+    before = used(engine), locked(engine), told(engine)
+    store.activate(plan(quota(10), quota(1000, name="other")))
+    assert {key: n for key, n in used(engine).items() if key[0] == "daily"} == before[0]
+    assert (locked(engine), told(engine)) == before[1:]
+
+
+def test_the_fill_stops_at_the_largest_number_a_column_takes(store: SqlStore, engine: sa.Engine) -> None:
+    """SQLite's own sum gives up beyond 64 bits, and the analyzer would never start again."""
+    at_s = now_s(engine)
+    first = window_at(quota(10).window, at_s).start_s
+    store.activate(Plan())
+    counted = {
+        "user:beyond": (TOTAL_MAX, TOTAL_MAX),
+        "user:exact": (2**62, 2**62 - 1),
+        "user:just below": (TOTAL_MAX - 2**32 + 1, 1),
+    }
+    for key, values in counted.items():
+        flush(store, Plan(), [a_row(value, first + 60 * n, key) for n, value in enumerate(values)])
+    store.activate(plan(quota(10)))
+    assert used(engine) == {
+        ("daily", key, first): min(sum(values), TOTAL_MAX) for key, values in counted.items()
+    }
+    assert len(locked(engine)) == 3
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("before", [[], [plan(quota(1))]], ids=["fresh", "another plan in force"])
+def test_analyzers_that_start_together_agree_on_one_plan(
+    new_engine: NewEngine, before: list[Plan], engine: sa.Engine
+) -> None:
+    stores = [SqlStore(new_engine(), f"analyzer {n}") for n in range(4)]
+    for earlier in before:
+        stores[0].activate(earlier)
+    for store in stores:
+        store.positions([])  # connected: what follows is simultaneous
+    given = together(*(lambda store=store: store.activate(plan(quota(2))) for store in stores))
+    assert given == [len(before) + 1] * 4
+    assert stores[0].active() == (len(before) + 1, plan(quota(2)))
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_analyzers_that_start_together_with_plans_of_their_own_take_turns(
+    new_engine: NewEngine, engine: sa.Engine
+) -> None:
+    stores = [SqlStore(new_engine(), f"analyzer {n}") for n in range(4)]
+    for store in stores:
+        store.positions([])
+    acts = [lambda s=store, p=plan(quota(n)): s.activate(p) for n, store in enumerate(stores)]
+    assert sorted(map(str, together(*acts))) == ["1", "2", "3", "4"]
+    assert [active for _, active in versions(engine)] == [0, 0, 0, 1]
+
+
+ACTIVATE = """\
+import sys
+from analyzer.core.plan import Plan
+from analyzer.store.engine import open_engine
+from analyzer.store.migrate import require_head
+from analyzer.store.store import SqlStore
+require_head(sys.argv[1])
+print(SqlStore(open_engine(sys.argv[1]), "one of three").activate(Plan()))
+"""
+
+
+def test_three_processes_start_on_an_empty_database(database_url: str) -> None:
+    """Each brings the tables, puts the plan in force, and none of them fails."""
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", ACTIVATE, database_url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    answers = [child.communicate(timeout=60) for child in children]
+    assert answers == [("1\n", "")] * 3
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_an_activation_waits_for_the_flushes_that_agreed_with_the_old_plan(
+    store: SqlStore, engine: sa.Engine, new_engine: NewEngine
+) -> None:
+    """Otherwise what they add would be missing from the new policy's totals."""
+    old = store.activate(Plan())
+    other = SqlStore(new_engine(), "there")
+    activating = threading.Thread(target=other.activate, args=[plan(quota(10))])
+    at_s = now_s(engine)
+    with store.transaction() as tx:
+        tx.agree_with(old)
+        activating.start()
+        wait_for_waiters(engine, 1)
+        tx.add_counts([a_row(12, at_s)], Plan().meters)
+    activating.join()
+    assert list(used(engine).values()) == [12]
+    assert list(locked(engine)) == [(ACME, "daily")]
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_flush_waits_for_an_activation_and_then_refuses(
+    store: SqlStore, engine: sa.Engine, new_engine: NewEngine
+) -> None:
+    old = store.activate(Plan())
+    other = SqlStore(new_engine(), "there")
+    reached, go_on = threading.Event(), threading.Event()
+
+    def pause(*_: object) -> None:
+        reached.set()
+        assert go_on.wait(10)
+
+    sa.event.listen(other._engine, "commit", pause)
+    activating = threading.Thread(target=other.activate, args=[plan(quota(10))])
+    activating.start()
+    assert reached.wait(10)
+    flushing: list[object] = []
+    flusher = threading.Thread(
+        target=lambda: flushing.extend(together(lambda: flush(store, Plan(), [a_row(1, 0)], old)))
+    )
+    flusher.start()
+    wait_for_waiters(engine, 1)
+    go_on.set()
+    for thread in (activating, flusher):
+        thread.join()
+    assert isinstance(flushing[0], PlanChanged)
+    flush(store, plan(quota(10)), [a_row(1, 0)])
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_an_activation_comes_through_however_busy_the_others_are(
+    new_engine: NewEngine, engine: sa.Engine
+) -> None:
+    """Three analyzers behind in their log flush without a pause; there is no moment at which none of
+    them agrees with the old plan. A row's lock would be handed from one reader to the next for ever."""
+    stores = [SqlStore(new_engine(), f"analyzer {n}") for n in range(4)]
+    old = stores[0].activate(Plan())
+    done = threading.Event()
+    flushing = threading.Barrier(4)
+
+    def flush_on(store: SqlStore, first_wait_s: float) -> None:
+        flushing.wait()
+        done.wait(first_wait_s)  # out of step
+        with suppress(PlanChanged, StoreAway):
+            while not done.is_set():
+                with store.transaction() as tx:
+                    tx.agree_with(old)
+                    done.wait(0.15)
+
+    threads = [
+        threading.Thread(target=flush_on, args=(store, 0.05 * n)) for n, store in enumerate(stores[1:])
+    ]
+    for thread in threads:
+        thread.start()
+    flushing.wait()
+    done.wait(0.3)
+    try:
+        assert stores[0].activate(plan(quota(10))) == old + 1
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+def wait_for_waiters(engine: sa.Engine, number: int) -> None:
+    """Returns when so many of this database's connections wait for a lock."""
+    statement = sa.text(
+        "select count(*) from pg_stat_activity"
+        " where wait_event_type = 'Lock' and datname = current_database()"
+    )
+    pause = threading.Event()
+    for _ in range(500):
+        with engine.connect() as db:
+            if db.execute(statement).scalar_one() >= number:
+                return
+        pause.wait(0.01)
+    raise AssertionError("nobody waits")
+
+
+def test_nothing_is_told_when_nothing_changes_for_a_gate(store: SqlStore, engine: sa.Engine) -> None:
+    store.activate(plan(quota(10)))
+    flush(store, plan(quota(10)), [a_row(3, now_s(engine))])
+    store.activate(plan(quota(20)))
+    assert at_version(engine) == 0
