@@ -90,7 +90,7 @@ GUESTS = {
     "pydantic_settings": ("analyzer.config", "analyzer.settings"),
     "rich": ("analyzer.cli", "analyzer.demo"),
     "snappy": ("analyzer.core",),
-    "sqlalchemy": ("analyzer.store", "analyzer.demo", "gatekeeper.sources.sql"),
+    "sqlalchemy": ("analyzer.store", "analyzer.build", "analyzer.demo", "gatekeeper.sources.sql"),
     "starlette": ("analyzer.web",),
     "typer": ("analyzer.cli", "analyzer.demo"),
     "uvicorn": ("analyzer.web", "analyzer.cli", "analyzer.demo"),
