@@ -1,0 +1,77 @@
+"""How the analyzer's loop fares: told by the loop, asked by the web application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from analyzer.core.model import Lag, Partition
+from analyzer.metrics import Metrics
+from analyzer.pipeline import Flushed
+
+# A turn takes a flush at most; the database's own time-outs bound that, a lost connection included.
+TURN_MAX_S = 30.0
+# Idle partitions are heard of each second. After this long without a flush there is none, or all is stuck.
+HELD_S = 15.0
+
+
+@dataclass(slots=True)
+class Health:
+    """One thread writes, another reads. Each attribute is replaced whole and none is changed in place,
+    so a reader may be a moment late but never sees half of anything."""
+
+    metrics: Metrics
+    uptime_s: Callable[[], float]
+    began_s: float = field(init=False)
+    turned_s: float | None = None
+    flushed_s: float | None = None
+    lags: Mapping[Partition, Lag] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)  # what is away, and the last sentence about it
+
+    def __post_init__(self) -> None:
+        self.began_s = self.uptime_s()
+
+    # The loop tells:
+
+    def turned(self) -> None:
+        """The loop went round once, whatever came of it."""
+        self.turned_s = self.uptime_s()
+
+    def flushed(self, flushed: Flushed) -> None:
+        """A transaction was committed."""
+        self.lags = flushed.lags
+        self.flushed_s = self.uptime_s()
+        self.metrics.flushed(flushed.counted, flushed.changes, flushed.seconds)
+
+    def failed(self, what: str, sentence: str) -> None:
+        """`what` ("database", ...) is away; it is tried again."""
+        self.failures = {**self.failures, what: sentence}
+        self.metrics.failed(what)
+
+    def recovered(self, what: str) -> None:
+        self.failures = {name: why for name, why in self.failures.items() if name != what}
+
+    # The web application asks:
+
+    @property
+    def alive(self) -> bool:
+        """Whether the loop turns. Before its first turn it has as long as for any other."""
+        return self.uptime_s() - (self.began_s if self.turned_s is None else self.turned_s) < TURN_MAX_S
+
+    @property
+    def held(self) -> Mapping[Partition, Lag]:
+        """The partitions that this analyzer follows, and how far it is behind in each."""
+        return self.lags if self.since_flush_s is not None and self.since_flush_s < HELD_S else {}
+
+    @property
+    def settled(self) -> bool:
+        """Whether partitions are held, or there was time enough to be given some."""
+        return bool(self.held) or self.uptime_s() - self.began_s >= HELD_S
+
+    @property
+    def since_flush_s(self) -> float | None:
+        return None if self.flushed_s is None else self.uptime_s() - self.flushed_s
+
+    @property
+    def since_turn_s(self) -> float | None:
+        return None if self.turned_s is None else self.uptime_s() - self.turned_s

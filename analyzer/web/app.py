@@ -1,0 +1,84 @@
+"""`/livez`, `/readyz`, `/metrics`: the application that the API grows in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from analyzer.config.secret import masked
+from analyzer.errors import AnalyzerError
+from analyzer.health import Health
+from analyzer.metrics import Reading
+from analyzer.store.glance import Glance
+from analyzer.web.asking import Asking
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the application looks at."""
+
+    health: Health
+    problems: Callable[[], Mapping[str, str]]  # of the sources: any thread may ask
+    glance: Callable[[], Glance]  # at the database; may take long, may raise StoreAway
+    head: str  # the version of the tables that this program needs
+
+
+def application(watched: Watched) -> FastAPI:
+    app = FastAPI(title="Gatelock", openapi_url=None)
+    asking = Asking(watched.glance)
+    health = watched.health
+
+    @app.get("/livez")
+    async def livez() -> Response:
+        """200 as long as the loop turns; otherwise whoever started us should do so again."""
+        answer = {"live": health.alive, "since_turn_s": health.since_turn_s}
+        return JSONResponse(answer, 200 if health.alive else 503)
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        """200 when records can be counted; otherwise everything that is in the way, by name."""
+        _, problems = await _look(watched, asking)
+        partitions = sorted(str(part) for part in health.held)
+        answer = {"ready": not problems, "problems": problems, "partitions": partitions}
+        return JSONResponse(answer, 503 if problems else 200)
+
+    @app.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        glance, problems = await _look(watched, asking)
+        reading = Reading(
+            lags=health.held,
+            since_flush_s=health.since_flush_s,
+            since_turn_s=health.since_turn_s,
+            problems=len(problems),
+            active_locks=None if glance is None else glance.active_locks,
+            feed_version=None if glance is None else glance.feed_version,
+        )
+        content, content_type = health.metrics.exposition(reading, request.headers.get("accept", ""))
+        return Response(content, headers={"content-type": content_type})
+
+    return app
+
+
+async def _look(watched: Watched, asking: Asking) -> tuple[Glance | None, dict[str, str]]:
+    """How the database stands, None when it does not say; and everything that is wrong, by name."""
+    health = watched.health
+    problems = {**watched.problems(), **health.failures}
+    if not health.alive:
+        problems["loop"] = "the loop has not turned for a long time"
+    if not health.settled:
+        problems["partitions"] = "no partition is assigned yet"
+    glance = None
+    try:
+        glance = await asking.ask()
+    except (AnalyzerError, TimeoutError) as away:
+        problems.setdefault("database", str(away))
+    else:
+        if glance.revision != watched.head:
+            have = glance.revision or "none"
+            problems["schema"] = (
+                f"tables are at {have}, this program needs {watched.head}: run `gatelock db upgrade`"
+            )
+    return glance, {name: masked(why) for name, why in problems.items()}

@@ -1,0 +1,55 @@
+"""Asking what may block, from a loop that may not: one question at a time, however many want to know."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from analyzer.store.glance import Glance
+
+ANSWER_MAX_S = 3.0  # a probe waits no longer than this, however long the database does
+
+
+class Asking:
+    """Calls a blocking function in a thread. Who asks while it runs gets the same answer.
+
+    The thread is a daemon and not one of a pool: a pool's threads are waited for at exit, and a
+    database that hangs would keep a process alive that was told to stop.
+    """
+
+    def __init__(self, look: Callable[[], Glance]) -> None:
+        self._look = look
+        self._running: asyncio.Future[Glance] | None = None
+
+    async def ask(self) -> Glance:
+        """What `look` returns or raises; TimeoutError when that takes too long."""
+        if self._running is None or self._running.done():
+            self._running = asyncio.get_running_loop().create_future()
+            self._running.add_done_callback(_seen)
+            threading.Thread(target=self._run, args=(self._running,), daemon=True, name="glance").start()
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._running), ANSWER_MAX_S)
+        except TimeoutError:
+            raise TimeoutError(f"the database has not answered for {ANSWER_MAX_S:g} s") from None
+
+    def _run(self, future: asyncio.Future[Glance]) -> None:
+        try:
+            glance = self._look()
+        except Exception as error:  # noqa: BLE001  # whoever asked gets it
+            self._tell(future, partial(future.set_exception, error))
+        else:
+            self._tell(future, partial(future.set_result, glance))
+
+    @staticmethod
+    def _tell(future: asyncio.Future[Glance], tell: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody asks any more
+            future.get_loop().call_soon_threadsafe(tell)
+
+
+def _seen(future: asyncio.Future[Glance]) -> None:
+    """Take note of an error that came too late for everybody, so that nobody logs it as forgotten."""
+    if not future.cancelled():
+        future.exception()

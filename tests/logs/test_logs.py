@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analyzer.logs import printable, set_up
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Setting up changes the root logger; afterwards it is as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    logging.captureWarnings(False)
+    root.handlers, root.level = handlers, level
+
+
+def logged(form: str | None, message: str, *args: object, **extra: object) -> str:
+    stream = io.StringIO()
+    set_up(form, stream)  # type: ignore[arg-type]
+    logging.getLogger("analyzer.daemon").warning(message, *args, extra=extra)
+    return stream.getvalue()
+
+
+def test_json_has_one_object_per_line_with_what_was_given() -> None:
+    line = logged("json", "locked %s", "api_key:acme", policy="daily", used=100_214)
+    said = json.loads(line)
+    assert line.count("\n") == 1
+    assert said.pop("at").endswith("Z")
+    assert said == {
+        "level": "warning",
+        "logger": "analyzer.daemon",
+        "message": "locked api_key:acme",
+        "policy": "daily",
+        "used": 100_214,
+    }
+
+
+def test_the_console_shows_the_same_to_eyes() -> None:
+    line = logged("console", "locked %s", "api_key:acme", policy="daily", used=3)
+    assert line[12:] == ' WARNING daemon: locked api_key:acme policy="daily" used=3\n'
+
+
+def test_without_a_terminal_it_is_json() -> None:
+    assert json.loads(logged(None, "hello"))["message"] == "hello"
+
+
+@given(st.text())
+def test_no_callers_name_breaks_a_line_or_moves_the_cursor(name: str) -> None:
+    for form in ("json", "console"):
+        line = logged(form, "locked %s", name, caller=name)
+        assert line[:-1].isprintable()
+        assert line[-1] == "\n"
+    assert json.loads(logged("json", "locked %s", name, caller=name))["caller"] == name
+
+
+@given(st.text())
+def test_what_is_printable_stays_as_it_is(text: str) -> None:
+    assert printable(text).isprintable()
+    assert not text.isprintable() or printable(text) == text
+
+
+def test_passwords_stand_in_no_form_of_log() -> None:
+    url = "postgresql+psycopg://ada:s3cret@db/gatelock"
+    for form in ("json", "console"):
+        stream = io.StringIO()
+        set_up(form, stream)  # type: ignore[arg-type]
+        try:
+            sqlite3.connect(f"/nowhere/{url} password=s3cret").close()
+        except sqlite3.Error as error:
+            error.add_note(f"{url} password=s3cret")
+            logging.getLogger("x").exception("away: %s", url, extra={"url": url, "seen": [url]})
+        assert "OperationalError" in stream.getvalue()
+        assert "ada:***@db" in stream.getvalue()
+        assert "s3cret" not in stream.getvalue()
+
+
+def test_the_clients_below_do_not_tell_what_they_send() -> None:
+    stream = io.StringIO()
+    set_up("json", stream)
+    for name in ("kafka.conn", "kafka.coordinator.consumer", "uvicorn.error", "sqlalchemy.engine", "alembic"):
+        logging.getLogger(name).info("raw bytes, parameters")
+        logging.getLogger(name).debug("raw bytes, parameters")
+    assert stream.getvalue() == ""
