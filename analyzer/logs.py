@@ -15,7 +15,7 @@ from analyzer.config.secret import masked
 OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 # kafka-python prints the bytes of its requests, passwords among them, at DEBUG, and every rebalance at
 # INFO; what goes wrong there is said by our own sources.
-QUIET = {"alembic": logging.WARNING, "kafka": logging.WARNING, "uvicorn": logging.WARNING}
+QUIET = dict.fromkeys(("alembic", "kafka", "sqlalchemy", "uvicorn"), logging.WARNING)
 
 
 def set_up(form: Literal["json", "console"] | None, stream: TextIO | None = None) -> None:
