@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from analyzer.errors import StoreAway
 IDLE_IN_TRANSACTION_MS = 5_000
 STATEMENT_MS = 2_000
 CONNECT_S = 5
+READ_ONLY_SQL_TRANSACTION = "25006"
 
 READ_ONLY = {
     "gatelock_reads": True
@@ -91,12 +93,20 @@ def reaching() -> Iterator[None]:
     a statement stays what it is."""
     try:
         yield
-    except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
-        raise StoreAway(sentence(error)) from error
-    except sa.exc.DBAPIError as error:
-        if error.connection_invalidated:
+    except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
+        if _is_away(error):
             raise StoreAway(sentence(error)) from error
         raise
+
+
+def _is_away(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
+    if isinstance(error, sa.exc.TimeoutError) or error.connection_invalidated:
+        return True
+    if getattr(error.orig, "sqlstate", None) == READ_ONLY_SQL_TRANSACTION:
+        return True  # the server behind our address is a standby now
+    if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+        return False  # no such table: SQLite's driver has one class for this and for a full disk
+    return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
 
 
 def sentence(error: BaseException) -> str:

@@ -1,0 +1,256 @@
+"""What every connection promises, whatever the server's defaults are, and how an absent database shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.model import Progress
+from analyzer.core.plan import Plan
+from analyzer.errors import StoreAway
+from analyzer.store.engine import NowMs, open_engine, reading, writing
+from analyzer.store.schema import buckets, leases
+from analyzer.store.store import SqlStore
+from analyzer.store.upkeep import Upkeep
+from tests.store.stories import PART
+from tests.support.servers.child import free_port
+from tests.support.servers.postgres import NativePostgres, Postgres, dsn_of
+
+NewEngine = Callable[[], sa.Engine]
+on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+on_sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+
+
+def says(db: sa.Connection, setting: str) -> str:
+    return str(db.exec_driver_sql(f"show {setting}").scalar_one())
+
+
+@pytest.fixture
+def unkind(migrated_url: str) -> Iterator[sa.Engine]:
+    """An engine of a database whose owner has other defaults than we need."""
+    with psycopg.connect(dsn_of(migrated_url), autocommit=True) as connection:
+        for setting in (
+            "default_transaction_isolation = 'repeatable read'",
+            "synchronous_commit = off",
+            "statement_timeout = 0",
+            "timezone = 'America/St_Johns'",
+        ):
+            connection.execute(f'alter database "{connection.info.dbname}" set {setting}')  # type: ignore[call-overload]
+    engine = open_engine(migrated_url)
+    yield engine
+    engine.dispose()
+
+
+@on_postgresql
+def test_writers_are_read_committed_and_durable_whatever_the_server_says(
+    unkind: sa.Engine, migrated_url: str
+) -> None:
+    with psycopg.connect(dsn_of(migrated_url)) as plain:
+        assert plain.execute("show transaction_isolation").fetchone() == ("repeatable read",)
+    with writing(unkind) as db:
+        assert says(db, "transaction_isolation") == "read committed"
+        assert says(db, "synchronous_commit") == "on"
+        assert says(db, "timezone") == "UTC"
+
+
+@on_postgresql
+def test_nobody_waits_for_ever(engine: sa.Engine) -> None:
+    with writing(engine) as db:
+        assert says(db, "idle_in_transaction_session_timeout") == "5s"
+        assert (says(db, "lock_timeout"), says(db, "statement_timeout")) == ("2s", "2s")
+        dbapi = db.connection.dbapi_connection
+        assert dbapi is not None
+        parameters = dbapi.info.get_parameters()
+        assert (parameters["tcp_user_timeout"], parameters["connect_timeout"]) == ("5000", "5")
+
+
+@on_postgresql
+def test_a_reader_has_one_snapshot_and_leaves_no_trace(engine: sa.Engine) -> None:
+    with reading(engine) as db:
+        assert (says(db, "transaction_isolation"), says(db, "transaction_read_only")) == (
+            "repeatable read",
+            "on",
+        )
+    with writing(engine) as db:  # the same connection again
+        assert (says(db, "transaction_isolation"), says(db, "transaction_read_only")) == (
+            "read committed",
+            "off",
+        )
+
+
+def test_a_reader_sees_one_moment(engine: sa.Engine, new_engine: NewEngine) -> None:
+    count = sa.select(sa.func.count()).select_from(leases)
+    with reading(engine) as db:
+        before = db.execute(count).scalar_one()
+        assert Upkeep(new_engine(), "there", str).hold("warden")
+        assert db.execute(count).scalar_one() == before == 0
+    with reading(engine) as db:
+        assert db.execute(count).scalar_one() == 1
+
+
+@on_sqlite
+def test_sqlite_writes_to_the_disk_before_it_says_so(engine: sa.Engine) -> None:
+    with writing(engine) as db:
+        assert db.exec_driver_sql("pragma journal_mode").scalar_one() == "wal"
+        assert db.exec_driver_sql("pragma synchronous").scalar_one() == 2  # FULL
+
+
+def test_the_database_has_the_time_in_milliseconds_and_it_goes_on(engine: sa.Engine) -> None:
+    before_ms = time.time_ns() // 1_000_000
+    with writing(engine) as db:
+        readings = [db.execute(sa.select(NowMs())).scalar_one()]
+        while readings[-1] == readings[0]:
+            readings.append(db.execute(sa.select(NowMs())).scalar_one())
+    assert before_ms - 1 <= readings[0] < readings[-1] <= time.time_ns() // 1_000_000 + 1
+
+
+# How a database that is away shows
+
+
+@pytest.mark.parametrize("act", [writing, reading])
+def test_a_statement_of_ours_that_is_wrong_is_not_an_outage(
+    engine: sa.Engine, act: Callable[..., object]
+) -> None:
+    """The loop would wait for ever for a database that is there."""
+    for mistake in ("select * from nowhere", "selekt 1"):
+        with pytest.raises(sa.exc.DBAPIError), act(engine) as db:
+            db.exec_driver_sql(mistake)
+
+
+def test_nobody_listens() -> None:
+    store = SqlStore(open_engine(f"postgresql+psycopg://ann:hush@127.0.0.1:{free_port()}/gatelock"), "here")
+    with pytest.raises(StoreAway, match=r"[Cc]onnection refused") as away:
+        store.positions([PART])
+    assert "hush" not in str(away.value)
+    assert "\n" not in str(away.value)
+
+
+def test_a_server_that_is_stopped_and_comes_back(own_postgres: NativePostgres) -> None:
+    from analyzer.store.migrate import upgrade
+
+    url = own_postgres.new_database()
+    upgrade(url)
+    store = SqlStore(open_engine(url), "here")
+    store.begin(PART, 0)
+    with pytest.raises(StoreAway), store.transaction() as tx:  # noqa: PT012 - one story
+        tx.move_offsets([Progress(PART, 0, 7)], {})
+        own_postgres.kill()
+    for ask in (lambda: store.positions([PART]), store.active, lambda: store.activate(Plan())):
+        with pytest.raises(StoreAway):
+            ask()
+    own_postgres.start()
+    assert store.positions([PART]) == {PART: (0, "")}
+    store._engine.dispose()
+
+
+@on_postgresql
+def test_a_connection_that_is_cut_in_mid_flush(store: SqlStore, engine: sa.Engine, migrated_url: str) -> None:
+    store.begin(PART, 0)
+    with pytest.raises(StoreAway, match="terminating connection"), store.transaction() as tx:  # noqa: PT012
+        tx.move_offsets([Progress(PART, 0, 7)], {})
+        with psycopg.connect(dsn_of(migrated_url), autocommit=True) as other:
+            other.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+            )
+        tx.move_offsets([Progress(PART, 7, 9)], {})
+    assert store.positions([PART]) == {PART: (0, "")}
+
+
+@on_postgresql
+def test_a_server_that_only_reads_is_away_for_us(migrated_url: str, postgres: Postgres) -> None:
+    """After a failover the old address may lead to what is a standby now."""
+    with psycopg.connect(dsn_of(migrated_url), autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f'alter database "{name}" set default_transaction_read_only = on')  # type: ignore[call-overload]
+    engine = open_engine(migrated_url)
+    store = SqlStore(engine, "here")
+    with pytest.raises(StoreAway, match="read-only transaction"):
+        store.begin(PART, 0)
+    assert store.positions([PART]) == {}
+    engine.dispose()
+
+
+@on_postgresql
+def test_an_analyzer_stopped_in_mid_flush_holds_the_others_for_five_seconds(
+    store: SqlStore, new_engine: NewEngine
+) -> None:
+    store.begin(PART, 0)
+    other = SqlStore(new_engine(), "there")
+    refused = 0
+    with pytest.raises(StoreAway), store.transaction() as stopped:  # noqa: PT012 - one story
+        stopped.move_offsets([Progress(PART, 0, 7)], {})
+        began_s = time.monotonic()
+        while other.positions([PART])[PART].next == 0:
+            try:
+                with other.transaction() as tx:
+                    tx.move_offsets([Progress(PART, 0, 5)], {})
+            except StoreAway:
+                refused += 1
+        waited_s = time.monotonic() - began_s
+        stopped.agree_with(1)  # it wakes up
+    assert other.positions([PART]) == {PART: (5, "")}
+    assert refused >= 2  # two seconds each: the loop goes on, and a supervisor sees that it does
+    assert 4 < waited_s < 7
+
+
+@on_sqlite
+def test_a_file_that_somebody_else_writes_is_waited_for_and_then_away(
+    store: SqlStore, engine: sa.Engine, new_engine: NewEngine
+) -> None:
+    store.begin(PART, 0)
+    with writing(new_engine()):
+        assert store.positions([PART]) == {PART: (0, "")}  # readers go on
+        began_s = time.monotonic()
+        with pytest.raises(StoreAway, match="database is locked"):
+            store.begin(PART._replace(number=1), 0)
+        assert 1.5 < time.monotonic() - began_s < 4
+    assert store.begin(PART._replace(number=1), 3).next == 3
+
+
+@on_sqlite
+def test_a_file_that_may_not_be_written_to(store: SqlStore, migrated_url: str) -> None:
+    store.begin(PART, 4)
+    engine = open_engine(f"sqlite:///file:{sa.make_url(migrated_url).database}?mode=ro&uri=true")
+    reader = SqlStore(engine, "there")
+    assert reader.positions([PART]) == {PART: (4, "")}
+    with pytest.raises(StoreAway, match="readonly database"):
+        reader.begin(PART._replace(number=1), 0)
+    engine.dispose()
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreAway, match="unable to open database file"):
+        SqlStore(open_engine(f"sqlite:///{tmp_path}/gone/gatelock.db"), "here").active()
+
+
+@on_sqlite
+def test_a_full_disk_loses_the_flush_and_nothing_else(
+    store: SqlStore, engine: sa.Engine, migrated_url: str
+) -> None:
+    store.begin(PART, 0)
+
+    @sa.event.listens_for(engine, "begin")
+    def fill_up(db: sa.Connection) -> None:
+        if full:
+            pages = db.exec_driver_sql("pragma page_count").scalar_one()
+            db.exec_driver_sql(f"pragma max_page_count = {pages}")
+
+    rows = [{c.name: 0 for c in buckets.c} | {"key": f"user:{n}", "grouping": "caller", "meter": "requests",
+                                             "resource": "x" * 100} for n in range(200)]  # fmt: skip
+    full = True
+    with pytest.raises(StoreAway, match="disk is full"), store.transaction() as tx:  # noqa: PT012 - one story
+        tx.move_offsets([Progress(PART, 0, 7)], {})
+        tx._db.execute(sa.insert(buckets), rows)
+    assert store.positions([PART]) == {PART: (0, "")}
+    full = False
+    engine.dispose()  # the bound was that connection's
+    with store.transaction() as tx:
+        tx.move_offsets([Progress(PART, 0, 7)], {})
+        tx._db.execute(sa.insert(buckets), rows)
+    assert store.positions([PART]) == {PART: (7, "")}
