@@ -1,6 +1,26 @@
 """Exact limiters for short periods, in this process: they ask nobody."""
 
+from gatekeeper.limits.booking import Reservation
+from gatekeeper.limits.concurrency import Concurrency
+from gatekeeper.limits.fixed_window import FixedWindow
+from gatekeeper.limits.leaky_bucket import LeakyBucket
+from gatekeeper.limits.leaky_queue import LeakyQueue
+from gatekeeper.limits.paced import Paced
+from gatekeeper.limits.protocol import Key, Limiter
+from gatekeeper.limits.sliding_counter import SlidingCounter
 from gatekeeper.limits.sliding_log import SlidingLog
 from gatekeeper.limits.token_bucket import TokenBucket
 
-__all__ = ["SlidingLog", "TokenBucket"]
+__all__ = [
+    "Concurrency",
+    "FixedWindow",
+    "Key",
+    "LeakyBucket",
+    "LeakyQueue",
+    "Limiter",
+    "Paced",
+    "Reservation",
+    "SlidingCounter",
+    "SlidingLog",
+    "TokenBucket",
+]

@@ -24,6 +24,33 @@ class Ruled(Protocol):
     def _name(self) -> str: ...
 
 
+def allow(self: Ruled, key: Key = "", cost: int = 1) -> bool:
+    """Whether `cost` requests of `key` may pass now; they are counted when they may.
+
+    `check(key, cost).allowed`. Raises ValueError for a negative cost.
+    """
+    if cost != 1:
+        whole(cost, "cost", least=0)
+    keys, rule = self._keys, self._rule
+    try:
+        if not keys.acquire(False):
+            keys.take_turns()
+        now_ns = keys.clock()
+        if now_ns >= keys.turn_ns:
+            keys.turn(now_ns)
+        seat = key if key in keys.young else keys.seat(key)
+        if seat is None:
+            return keys.overflow == "allow"
+        state = keys.young.get(seat)
+        if rule.wait_ns(state, now_ns, cost) != 0:
+            return False
+        if cost:
+            keys.young[seat] = rule.spend(state, now_ns, cost)
+        return True
+    finally:
+        keys.release()
+
+
 def check(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
     """Whether `cost` requests of `key` may pass now; they are counted when they may.
 

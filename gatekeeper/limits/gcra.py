@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
-from typing import Self
 
 from gatekeeper.limits.protocol import Standing
 from gatekeeper.limits.units import seconds_text, whole
@@ -19,32 +18,40 @@ class GcraRule:
     fresh key admits exactly `burst` for every rate and period.
     """
 
-    limit: int  # what the user calls the limit
-    rate: int
+    limit: int
     period_ns: int
-    burst: int
-    scale: int  # ticks per nanosecond
-    weight: int  # ticks per permit
-    depth: int  # ticks of a whole bucket
-    sentence: str
+    burst_asked: int | None = None  # None: as large as may be
+    strict: bool = False  # never more than `limit` in any period
+    burst: int = field(init=False)
+    rate: int = field(init=False)  # permits per period
+    scale: int = field(init=False)  # ticks per nanosecond
+    weight: int = field(init=False)  # ticks per permit
+    depth: int = field(init=False)  # ticks of a whole bucket
 
-    @classmethod
-    def of(cls, limit: int, period_ns: int, burst: int | None = None, rate: int | None = None) -> Self:
-        """A rule for `burst` at once and `rate` per period; both are `limit` unless told.
+    def __post_init__(self) -> None:
+        whole(self.limit, "limit")
+        largest = (self.limit + 1) // 2 if self.strict else self.limit
+        burst = largest if self.burst_asked is None else whole(self.burst_asked, "burst")
+        if self.strict and burst > self.limit:
+            raise ValueError(f"burst: expected at most the limit of {self.limit}, got {burst}")
+        rate = self.limit + 1 - burst if self.strict else self.limit
+        common = gcd(rate, self.period_ns)
+        weight = self.period_ns // common
+        derived = {"burst": burst, "rate": rate, "scale": rate // common, "weight": weight}
+        for name, value in (derived | {"depth": burst * weight}).items():
+            object.__setattr__(self, name, value)
 
-        Raises ValueError for numbers that no bucket has.
-        """
-        whole(limit, "limit")
-        burst = limit if burst is None else whole(burst, "burst")
-        rate = limit if rate is None else rate
-        common = gcd(rate, period_ns)
-        weight = period_ns // common
-        sentence = f"{rate} per {seconds_text(period_ns)}, {burst} at once"
-        return cls(limit, rate, period_ns, burst, rate // common, weight, burst * weight, sentence)
+    @property
+    def sentence(self) -> str:
+        return f"{self.rate} per {seconds_text(self.period_ns)}, {self.burst} at once"
 
     @property
     def settle_ns(self) -> int:
         return -(-self.depth // self.scale)
+
+    @property
+    def ahead_ns(self) -> None:
+        return None
 
     def wait_ns(self, state: int | None, now_ns: int, cost: int) -> int | None:
         if cost > self.burst:
@@ -67,6 +74,16 @@ class GcraRule:
         debt = 0 if state is None else max(0, state - now_ns * self.scale)
         remaining = max(0, (self.depth - debt) // self.weight)
         return Standing(remaining, -(-debt // self.scale))
+
+    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> GcraRule:
+        asked = self.burst_asked if burst is None else burst
+        return GcraRule(limit or self.limit, period_ns or self.period_ns, asked, self.strict)
+
+    def pack(self, state: int) -> list[int]:
+        return [state]
+
+    def unpack(self, numbers: list[int], shift_ns: int) -> int:
+        return numbers[0] + shift_ns * self.scale
 
     def adopt(self, old: GcraRule, state: int, now_ns: int) -> int | None:
         """The state under this rule: as many permits as were used under `old` stay used.

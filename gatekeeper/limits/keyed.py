@@ -8,9 +8,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, Generic
+from typing import Final, Generic, Protocol, TypeVar
 
+from gatekeeper.limits.lines import Lines
 from gatekeeper.limits.protocol import Clock, Key, Overflow, S
+
+T = TypeVar("T")
 
 KEYS_MAX: Final = 1_000_000  # some 80 MB of token buckets; a limiter never holds more unless told to
 SHARED: Final[Key] = ("", 0, "", "shared by the keys that found no room")
@@ -44,10 +47,12 @@ class Keys(Generic[S]):
         "acquire",
         "clock",
         "keep_ns",
+        "lines",
         "max_keys",
         "old",
         "overflow",
         "overflowed",
+        "places",
         "release",
         "settle_ns",
         "turn_ns",
@@ -61,15 +66,17 @@ class Keys(Generic[S]):
         self.max_keys = max_keys
         self.overflow: Overflow = overflow
         self.overflowed = 0  # requests of keys that found no room
+        self.places: int | None = None  # how many may wait for one key; None: any number
         self.young: dict[Key, S] = {}
         self.old: dict[Key, S] = {}
         self.settle_ns = self.keep_ns = settle_ns
         self.turn_ns = self.clock() + settle_ns
-        self.renew_mutex()
-        _alive.add(self)
+        self.renew()
+        renewed_in_children.add(self)
 
-    def renew_mutex(self) -> None:
-        """Start with a mutex that nobody holds: at birth, and in a forked child."""
+    def renew(self) -> None:
+        """Start with a mutex that nobody holds and nobody in line: at birth, and in a forked child."""
+        self.lines = Lines()
         mutex = threading.RLock()
         self.acquire: Callable[[bool], bool] = mutex.acquire
         self.release: Callable[[], None] = mutex.release
@@ -85,6 +92,15 @@ class Keys(Generic[S]):
         except BaseException:
             self.acquire(True)  # the caller's `finally` gives it back
             raise
+
+    def inside(self, do: Callable[[], T]) -> T:
+        """What `do` returns, called with the mutex held: for what is rare enough to be called."""
+        try:
+            if not self.acquire(False):
+                self.take_turns()
+            return do()
+        finally:
+            self.release()
 
     def turn(self, now_ns: int) -> None:
         """Forget the old generation, and let the young one be the old.
@@ -169,14 +185,21 @@ def never_back(clock: Clock) -> Clock:
     return clamped
 
 
+class Renewed(Protocol):
+    """Holds a mutex."""
+
+    def renew(self) -> None:
+        """Start with a mutex that nobody holds."""
+
+
 # A child of fork has one thread: a mutex that another thread of the parent held would stay
 # held for ever.
-_alive: weakref.WeakSet[Keys[Any]] = weakref.WeakSet()
+renewed_in_children: weakref.WeakSet[Renewed] = weakref.WeakSet()
 
 
 def _renew_in_child() -> None:
-    for keys in list(_alive):
-        keys.renew_mutex()
+    for holder in list(renewed_in_children):
+        holder.renew()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from gatekeeper.model import Decision
 
@@ -49,8 +49,9 @@ class Standing(NamedTuple):
 class Rule(Protocol[S]):
     """An algorithm: pure functions of a key's state, frozen parameters, whole nanoseconds.
 
-    `now_ns` never goes back. A state is either a value (spending returns another one) or is
-    changed in place and returned; None in place of a state is a key that was never seen.
+    `now_ns` never goes back. States compare by value. A state is either never written to (spending
+    returns another one) or changed in place and returned, and then has a `__copy__`. None in place
+    of a state is a key that was never seen.
     """
 
     @property
@@ -59,6 +60,10 @@ class Rule(Protocol[S]):
     @property
     def settle_ns(self) -> int:
         """This long after it was last written, a state without bookings ahead equals None."""
+
+    @property
+    def ahead_ns(self) -> int | None:
+        """How far ahead a reservation may lie; None: any distance."""
 
     @property
     def sentence(self) -> str:
@@ -75,3 +80,15 @@ class Rule(Protocol[S]):
 
     def standing(self, state: S | None, now_ns: int) -> Standing:
         """Where the key stands."""
+
+    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> Self:
+        """This rule with other numbers; None leaves one as it is. Raises ValueError."""
+
+    def adopt(self, old: Self, state: S, now_ns: int) -> S | None:
+        """The state under this rule, when it was one under `old`: what was used stays used."""
+
+    def pack(self, state: S) -> list[int]:
+        """The state as whole numbers."""
+
+    def unpack(self, numbers: list[int], shift_ns: int) -> S:
+        """The state again, by a clock that is `shift_ns` ahead of the one it was packed by."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from array import array
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from gatekeeper.limits import deciding
+from gatekeeper.limits import booking, deciding, keeping, using, waiting
 from gatekeeper.limits.keyed import KEYS_MAX, Keys
 from gatekeeper.limits.protocol import Clock, Key, Overflow, Period, Standing
-from gatekeeper.limits.units import nanoseconds, seconds_text, whole
+from gatekeeper.limits.units import nanoseconds, no_burst, seconds_text, whole
 
 STAMP_BITS: Final = 32
 STAMP_MASK: Final = (1 << STAMP_BITS) - 1
@@ -28,9 +28,19 @@ class Ring:
 
     __slots__ = ("oldest", "stamps")
 
-    def __init__(self, stamps: array[int]) -> None:
+    def __init__(self, stamps: array[int], oldest: int = 0) -> None:
         self.stamps = stamps
-        self.oldest = 0
+        self.oldest = oldest
+
+    def __copy__(self) -> Ring:
+        return Ring(self.stamps[:], self.oldest)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ring):
+            return NotImplemented
+        return self.oldest == other.oldest and self.stamps == other.stamps
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
 
     def nth(self, n: int) -> int:
         """The stamp of the admission before which `n` others of the ring were."""
@@ -53,23 +63,28 @@ class LogRule:
 
     limit: int
     period_ns: int
-    compact: bool
-    tick_ns: int
-    period: int  # ticks
-    sentence: str
+    compact: bool = False
+    tick_ns: int = field(init=False)
+    period: int = field(init=False)  # ticks
 
-    @classmethod
-    def of(cls, limit: int, period_ns: int, compact: bool) -> LogRule:
-        """A rule for `limit` in `period_ns`. Raises ValueError for a limit below 1."""
-        whole(limit, "limit")
-        sentence = f"{limit} in any {seconds_text(period_ns)}"
-        tick_ns = -(-period_ns * PERIODS_IN_STAMPS >> STAMP_BITS) if compact else 1
-        period = -(-period_ns // tick_ns) + 1 if compact else period_ns
-        return cls(limit, period_ns, compact, tick_ns, period, sentence)
+    def __post_init__(self) -> None:
+        whole(self.limit, "limit")
+        tick_ns = -(-self.period_ns * PERIODS_IN_STAMPS >> STAMP_BITS) if self.compact else 1
+        period = -(-self.period_ns // tick_ns) + 1 if self.compact else self.period_ns
+        object.__setattr__(self, "tick_ns", tick_ns)
+        object.__setattr__(self, "period", period)
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.limit} in any {seconds_text(self.period_ns)}"
 
     @property
     def settle_ns(self) -> int:
         return self.period * self.tick_ns
+
+    @property
+    def ahead_ns(self) -> int | None:
+        return 4 * self.period_ns if self.compact else None  # far enough from where a stamp wraps
 
     def stamps(self, ticks: list[int]) -> array[int]:
         """`ticks` as a ring keeps them."""
@@ -134,6 +149,17 @@ class LogRule:
         reset = max(0, self.period - newest)
         return Standing(max(0, remaining), (now + reset) * self.tick_ns - now_ns if reset else 0)
 
+    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> LogRule:
+        no_burst(burst)
+        return LogRule(limit or self.limit, period_ns or self.period_ns, self.compact)
+
+    def pack(self, state: Ring) -> list[int]:
+        return list(state.ordered())
+
+    def unpack(self, numbers: list[int], shift_ns: int) -> Ring:
+        ticks = -(-shift_ns // self.tick_ns)  # later rather than earlier
+        return Ring(self.stamps([number + ticks for number in numbers]))
+
     def adopt(self, old: LogRule, state: Ring, now_ns: int) -> Ring | None:
         """The state under this rule: the newest admissions, as many as can still matter."""
         now = now_ns // old.tick_ns
@@ -168,7 +194,7 @@ class SlidingLog:
         name: str = "",
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit or a period below one unit."""
-        self._rule = rule = LogRule.of(limit, nanoseconds(period), compact)
+        self._rule = rule = LogRule(limit, nanoseconds(period), compact)
         self._compact: Final = compact
         self._keys: Keys[Ring] = Keys(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
         self._name: Final = name
@@ -228,3 +254,22 @@ class SlidingLog:
     peek = deciding.peek
     refund = deciding.refund
     reset = deciding.reset
+    reserve = booking.reserve
+    wait = waiting.wait
+    wait_async = waiting.wait_async
+    configure = keeping.configure
+    dump = keeping.dump
+    load = keeping.load
+    enforce = using.enforce
+    guard = using.guard
+    ticks = using.ticks
+    leave = using.nothing_to_leave
+    allow_async = using.allow_async
+    check_async = using.check_async
+    peek_async = using.peek_async
+    reserve_async = using.reserve_async
+    enforce_async = using.enforce_async
+    __enter__ = using.enter
+    __exit__ = using.leave_block
+    __aenter__ = using.enter_async
+    __aexit__ = using.leave_block_async

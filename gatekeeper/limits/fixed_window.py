@@ -1,0 +1,134 @@
+"""FixedWindow: a counter that starts again with each window."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gatekeeper.limits import booking, deciding, keeping, using, waiting
+from gatekeeper.limits.keyed import KEYS_MAX, Keys
+from gatekeeper.limits.protocol import Clock, Overflow, Period, Standing
+from gatekeeper.limits.units import nanoseconds, no_burst, seconds_text, whole
+
+
+class Window(NamedTuple):
+    """What passed in [start, start + period)."""
+
+    start_ns: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRule:
+    """At most `limit` in each window; the first begins with a key's first request, or all of them
+    at whole multiples of the period by the clock."""
+
+    limit: int
+    period_ns: int
+    aligned: bool
+
+    def __post_init__(self) -> None:
+        whole(self.limit, "limit")
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.limit} in a window of {seconds_text(self.period_ns)}"
+
+    @property
+    def settle_ns(self) -> int:
+        return self.period_ns
+
+    @property
+    def ahead_ns(self) -> None:
+        return None
+
+    def wait_ns(self, state: Window | None, now_ns: int, cost: int) -> int | None:
+        if cost > self.limit:
+            return None
+        if state is None or now_ns >= state.start_ns + self.period_ns:
+            return 0
+        if state.used + cost <= self.limit:
+            return max(0, state.start_ns - now_ns)
+        return state.start_ns + self.period_ns - now_ns
+
+    def spend(self, state: Window | None, at_ns: int, cost: int) -> Window:
+        if state is None or at_ns >= state.start_ns + self.period_ns:
+            return Window(at_ns - at_ns % self.period_ns if self.aligned else at_ns, cost)
+        return Window(state.start_ns, state.used + cost)
+
+    def give_back(self, state: Window, now_ns: int, cost: int) -> Window | None:
+        return Window(state.start_ns, state.used - cost) if state.used > cost else None
+
+    def standing(self, state: Window | None, now_ns: int) -> Standing:
+        if state is None or now_ns >= state.start_ns + self.period_ns:
+            return Standing(self.limit, 0)
+        remaining = self.limit - state.used if state.start_ns <= now_ns else 0
+        return Standing(max(0, remaining), state.start_ns + self.period_ns - now_ns)
+
+    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> WindowRule:
+        no_burst(burst)
+        return WindowRule(limit or self.limit, period_ns or self.period_ns, self.aligned)
+
+    def pack(self, state: Window) -> list[int]:
+        return list(state)
+
+    def unpack(self, numbers: list[int], shift_ns: int) -> Window:
+        return Window(numbers[0] + shift_ns, numbers[1])
+
+    def adopt(self, old: WindowRule, state: Window, now_ns: int) -> Window | None:
+        """The same window, and what passed in it still counts; its end follows the new period."""
+        return state
+
+
+class FixedWindow:
+    """At most `limit` in each window of `period`; the cheapest to understand.
+
+    Promise: never more than `limit` in a window, no refusal unless admitting would break that.
+    A stretch of one period may lie across two windows and so hold up to twice the limit. A key's
+    windows begin with its first request; `aligned=True` begins all of them at whole multiples of
+    the period by the clock: with `clock=time.time_ns` and a period of 60, at each full minute.
+    """
+
+    __slots__ = ("_keys", "_name", "_rule")
+
+    def __init__(
+        self,
+        limit: int,
+        period: Period,
+        *,
+        aligned: bool = False,
+        max_keys: int = KEYS_MAX,
+        overflow: Overflow = "shared",
+        clock: Clock = time.monotonic_ns,
+        name: str = "",
+    ) -> None:
+        """A limiter for each key. Raises ValueError for a limit or a period below one unit."""
+        self._rule = rule = WindowRule(limit, nanoseconds(period), aligned)
+        self._keys: Keys[Window] = Keys(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
+        self._name = name
+
+    allow = deciding.allow
+    check = deciding.check
+    peek = deciding.peek
+    refund = deciding.refund
+    reset = deciding.reset
+    reserve = booking.reserve
+    wait = waiting.wait
+    wait_async = waiting.wait_async
+    configure = keeping.configure
+    dump = keeping.dump
+    load = keeping.load
+    enforce = using.enforce
+    guard = using.guard
+    ticks = using.ticks
+    leave = using.nothing_to_leave
+    allow_async = using.allow_async
+    check_async = using.check_async
+    peek_async = using.peek_async
+    reserve_async = using.reserve_async
+    enforce_async = using.enforce_async
+    __enter__ = using.enter
+    __exit__ = using.leave_block
+    __aenter__ = using.enter_async
+    __aexit__ = using.leave_block_async

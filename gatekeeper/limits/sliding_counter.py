@@ -1,0 +1,162 @@
+"""SlidingCounter: two windows, of which the older counts by how much of it is still in sight."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gatekeeper.limits import booking, deciding, keeping, using, waiting
+from gatekeeper.limits.keyed import KEYS_MAX, Keys
+from gatekeeper.limits.protocol import Clock, Overflow, Period, Standing
+from gatekeeper.limits.units import nanoseconds, no_burst, seconds_text, whole
+
+
+class Pair(NamedTuple):
+    """What passed in window `number` and in the one before."""
+
+    number: int
+    before: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class CounterRule:
+    """At most `limit` by the weighted sum before * (1 - x) + used, cut to a whole number, where x
+    is the part of the present window that has passed. Windows are multiples of the period."""
+
+    limit: int
+    period_ns: int
+
+    def __post_init__(self) -> None:
+        whole(self.limit, "limit")
+
+    @property
+    def sentence(self) -> str:
+        return f"about {self.limit} in any {seconds_text(self.period_ns)}"
+
+    @property
+    def settle_ns(self) -> int:
+        return 2 * self.period_ns
+
+    @property
+    def ahead_ns(self) -> None:
+        return None
+
+    def _at(self, state: Pair | None, now_ns: int) -> Pair:
+        """The windows in sight now, or those of a booking ahead."""
+        index = now_ns // self.period_ns
+        if state is None or state.number < index - 1:
+            return Pair(index, 0, 0)
+        if state.number == index - 1:
+            return Pair(index, state.used, 0)
+        return state
+
+    def _falls_ns(self, count: int, room: int) -> int:
+        """How far into a window `count` of the one before weighs at most `room`."""
+        if count <= room:
+            return 0
+        return self.period_ns - ((room + 1) * self.period_ns - 1) // count
+
+    def wait_ns(self, state: Pair | None, now_ns: int, cost: int) -> int | None:
+        if cost > self.limit:
+            return None
+        index, before, used = self._at(state, now_ns)
+        room = self.limit - used - cost
+        if room >= 0:
+            at_ns = index * self.period_ns + self._falls_ns(before, room)
+        else:
+            at_ns = (index + 1) * self.period_ns + self._falls_ns(used, self.limit - cost)
+        return max(0, at_ns - now_ns)
+
+    def spend(self, state: Pair | None, at_ns: int, cost: int) -> Pair:
+        pair = self._at(state, at_ns)
+        return pair._replace(used=pair.used + cost)
+
+    def give_back(self, state: Pair, now_ns: int, cost: int) -> Pair | None:
+        """The present window's go first, then those of the one before."""
+        index, before, used = self._at(state, now_ns)
+        rest = max(0, cost - used)
+        pair = Pair(index, max(0, before - rest), max(0, used - cost))
+        return pair if pair.before or pair.used else None
+
+    def standing(self, state: Pair | None, now_ns: int) -> Standing:
+        index, before, used = self._at(state, now_ns)
+        start_ns = index * self.period_ns
+        if used:
+            reset_ns = start_ns + self.period_ns + self._falls_ns(used, 0) - now_ns
+        else:
+            reset_ns = max(0, start_ns + self._falls_ns(before, 0) - now_ns) if before else 0
+        if start_ns > now_ns:
+            return Standing(0, reset_ns)
+        weighed = before * (start_ns + self.period_ns - now_ns) // self.period_ns
+        return Standing(max(0, self.limit - used - weighed), reset_ns)
+
+    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> CounterRule:
+        no_burst(burst)
+        return CounterRule(limit or self.limit, period_ns or self.period_ns)
+
+    def pack(self, state: Pair) -> list[int]:
+        return list(state)
+
+    def unpack(self, numbers: list[int], shift_ns: int) -> Pair:
+        return Pair(numbers[0] - -shift_ns // self.period_ns, *numbers[1:])  # later, if not the same
+
+    def adopt(self, old: CounterRule, state: Pair, now_ns: int) -> Pair | None:
+        """The counts as they are; another period puts the present windows where it has its own."""
+        index, before, used = old._at(state, now_ns)
+        if old.period_ns == self.period_ns:
+            return Pair(index, before, used)
+        return Pair(now_ns // self.period_ns, before, used)
+
+
+class SlidingCounter:
+    """About `limit` in any stretch of `period`, from two counters a key.
+
+    Promise: never more than `limit` in a window, by the clock's whole multiples of the period, and
+    no refusal unless the weighted sum of two windows would pass the limit. It is an estimate: a
+    burst at the end of one window and another late in the next may put twice the limit into one
+    period. Where that matters, take SlidingLog.
+    """
+
+    __slots__ = ("_keys", "_name", "_rule")
+
+    def __init__(
+        self,
+        limit: int,
+        period: Period,
+        *,
+        max_keys: int = KEYS_MAX,
+        overflow: Overflow = "shared",
+        clock: Clock = time.monotonic_ns,
+        name: str = "",
+    ) -> None:
+        """A limiter for each key. Raises ValueError for a limit or a period below one unit."""
+        self._rule = rule = CounterRule(limit, nanoseconds(period))
+        self._keys: Keys[Pair] = Keys(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
+        self._name = name
+
+    allow = deciding.allow
+    check = deciding.check
+    peek = deciding.peek
+    refund = deciding.refund
+    reset = deciding.reset
+    reserve = booking.reserve
+    wait = waiting.wait
+    wait_async = waiting.wait_async
+    configure = keeping.configure
+    dump = keeping.dump
+    load = keeping.load
+    enforce = using.enforce
+    guard = using.guard
+    ticks = using.ticks
+    leave = using.nothing_to_leave
+    allow_async = using.allow_async
+    check_async = using.check_async
+    peek_async = using.peek_async
+    reserve_async = using.reserve_async
+    enforce_async = using.enforce_async
+    __enter__ = using.enter
+    __exit__ = using.leave_block
+    __aenter__ = using.enter_async
+    __aexit__ = using.leave_block_async

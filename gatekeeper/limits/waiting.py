@@ -1,0 +1,92 @@
+"""Waiting for permits, first come first served per key, as a thread or as a task.
+
+Only the first in line books; so who is further behind can leave and nothing was spent for it, and
+when the first one leaves, its booking goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from gatekeeper.limits.booking import Reservation, reserve, wait_in_ns
+from gatekeeper.limits.deciding import Ruled, check, peek
+from gatekeeper.limits.lines import Bell, TaskBell, ThreadBell
+from gatekeeper.limits.protocol import Key
+from gatekeeper.limits.units import seconds
+from gatekeeper.model import Decision
+
+Naps = Generator[float | None, None, Decision]  # yields how long to wait for the bell at most
+
+
+def wait(self: Ruled, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
+    """Allowed once `cost` requests may pass, after those who came before; this thread waits.
+
+    Refused, with nothing spent, as soon as it is clear that `timeout` seconds will not do, or that
+    waiting never helps. An exception out of a signal handler spends nothing either.
+    """
+    bell = ThreadBell()
+    naps = _naps(self, key, cost, timeout, bell)
+    try:
+        while True:
+            bell.wait(next(naps))
+    except StopIteration as done:
+        answer: Decision = done.value
+        return answer
+    finally:
+        naps.close()
+
+
+async def wait_async(self: Ruled, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
+    """The same for a task of asyncio; cancelling it spends nothing."""
+    bell = TaskBell()
+    naps = _naps(self, key, cost, timeout, bell)
+    try:
+        while True:
+            await bell.wait(next(naps))
+    except StopIteration as done:
+        answer: Decision = done.value
+        return answer
+    finally:
+        naps.close()
+
+
+def _naps(self: Ruled, key: Key, cost: int, timeout: float | None, bell: Bell) -> Naps:
+    """How a waiter waits, whoever lets the time pass; closing it gives everything back."""
+    keys = self._keys
+    timeout_ns = wait_in_ns(timeout, "timeout")
+    if not keys.lines.waiting(key):
+        at_once = check(self, key, cost)
+        if at_once.allowed or at_once.retry_after is None:
+            return at_once
+    end_ns = None if timeout_ns is None else keys.clock() + timeout_ns
+    if not keys.inside(lambda: keys.lines.join(key, bell, keys.places)):
+        return _refused(self, key, cost, f"{keys.places} are waiting already")
+    try:
+        while not keys.inside(lambda: keys.lines.is_first(key, bell)):
+            if _left(self, end_ns) == 0:
+                return _refused(self, key, cost, "others came first")
+            yield _left(self, end_ns)
+        booking = reserve(self, key, cost, _left(self, end_ns))
+        if booking:
+            yield from _until(self, booking)
+        return booking.decision
+    finally:
+        keys.inside(lambda: keys.lines.leave(key, bell))
+
+
+def _until(self: Ruled, booking: Reservation) -> Generator[float, None, None]:
+    try:
+        while (left_ns := booking.due_ns - self._keys.clock()) > 0:
+            yield seconds(left_ns)
+    except BaseException:  # closed: the waiter was cancelled or interrupted
+        booking.cancel()
+        raise
+
+
+def _left(self: Ruled, end_ns: int | None) -> float | None:
+    return None if end_ns is None else seconds(max(0, end_ns - self._keys.clock()))
+
+
+def _refused(self: Ruled, key: Key, cost: int, why: str) -> Decision:
+    answer = peek(self, key, cost)
+    return answer._replace(allowed=False, policy=self._name, reason="limited", detail=why)

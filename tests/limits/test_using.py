@@ -1,0 +1,108 @@
+"""Blocks, decorators, loops, exceptions, and the twins for `await`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gatekeeper.limits import SlidingLog, TokenBucket
+from gatekeeper.model import Refused
+from tests.limits.kinds import KINDS, Kind
+from tests.limits.loops import run
+from tests.limits.oracles import HandClock
+
+SECOND_NS = 1_000_000_000
+
+
+def test_enforce_raises_the_decision_that_check_returns():
+    log = SlidingLog(1, 10, name="burst", clock=HandClock())
+    assert log.enforce("a").remaining == 0
+    with pytest.raises(Refused) as refused:
+        log.enforce("a")
+    assert refused.value.decision == log.check("a")
+    assert refused.value.decision.policy == "burst"
+
+
+def test_a_guarded_function_is_refused_when_its_time_will_not_do():
+    log = SlidingLog(2, 10, clock=HandClock())
+
+    @log.guard(key=lambda name, **_: ("greet", name), timeout=0)
+    def greet(name: str, loud: bool = False) -> str:
+        """Say hello."""
+        return f"hello {name}"
+
+    assert [greet("a"), greet("a", loud=True), greet("b")] == ["hello a", "hello a", "hello b"]
+    with pytest.raises(Refused):
+        greet("a")
+    assert (greet.__name__, greet.__doc__) == ("greet", "Say hello.")
+
+
+def test_a_guarded_coroutine_waits_for_its_turn():
+    clock = HandClock()
+    log = SlidingLog(1, 10, clock=clock)
+
+    @log.guard()
+    async def now() -> int:
+        return clock.now_ns
+
+    async def story() -> list[int]:
+        return await asyncio.gather(now(), now(), now())
+
+    assert asyncio.iscoroutinefunction(now)
+    assert run(clock, story()) == [0, 10 * SECOND_NS, 20 * SECOND_NS]
+
+
+def test_blocks_take_one_permit():
+    clock = HandClock()
+    log = SlidingLog(3, 10, clock=clock)
+    with log as decision:
+        assert decision.remaining == 2
+    with log.guard("b", cost=2):
+        assert log.peek("b").remaining == 1
+
+    async def story() -> None:
+        async with log:
+            assert log.peek().remaining == 1
+        async with log.guard("b", timeout=0):
+            assert log.peek("b").remaining == 0
+
+    run(clock, story())
+    with pytest.raises(TypeError, match="needs a function to guard"), log.guard(lambda: "x"):
+        pass
+
+
+def test_ticks_go_on_at_the_pace_of_the_limiter():
+    clock = HandClock()
+    bucket = TokenBucket(1, 10, clock=clock)
+    seen = []
+
+    async def story() -> None:
+        async for _ in bucket.ticks():
+            seen.append(clock.now_ns // SECOND_NS)
+            if len(seen) == 4:
+                return
+
+    run(clock, story())
+    assert seen == [0, 10, 20, 30]
+    assert next(iter(TokenBucket(1, 1).ticks())).allowed
+    with pytest.raises(Refused):
+        next(bucket.ticks(cost=2))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+def test_the_twins_answer_the_same_and_do_not_suspend(kind: Kind):
+    clock = HandClock()
+    limiter, twin = kind.make(3, 1000, clock), kind.make(3, 1000, clock)
+
+    def at_once(coroutine):
+        with pytest.raises(StopIteration) as done:
+            coroutine.send(None)
+        return done.value.value
+
+    for _ in range(5):
+        assert at_once(twin.peek_async("a")) == limiter.peek("a")
+        assert at_once(twin.check_async("a")) == limiter.check("a")
+        assert at_once(twin.allow_async("a")) == limiter.allow("a")
+    assert at_once(twin.reserve_async("a")).delay == limiter.reserve("a").delay
+    assert at_once(twin.enforce_async("c", 0)) == limiter.enforce("c", 0)

@@ -1,0 +1,270 @@
+"""Reservations, and waiting in line as a task or a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatekeeper.limits import FixedWindow, LeakyQueue, SlidingLog, TokenBucket
+from tests.limits.kinds import KINDS, Kind
+from tests.limits.loops import run
+from tests.limits.oracles import HandClock, worst_in_any
+
+SECOND_NS = 1_000_000_000
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
+modest = settings(max_examples=50, deadline=None)
+
+bookings = st.lists(
+    st.tuples(
+        st.sampled_from(["reserve", "reserve", "allow", "cancel the last", "cancel one", "refund nothing"]),
+        st.integers(0, 2),  # cost
+        st.fractions(0, 1, max_denominator=7),  # periods that pass before
+    ),
+    max_size=30,
+)
+
+
+@every_kind
+@modest
+@given(st.integers(1, 6), st.sampled_from([1, 7, 10_000_000_000, 999_999_937]), bookings)
+def test_what_is_booked_keeps_every_promise_and_the_order(kind: Kind, limit, period_ns, play):
+    """Whatever is cancelled in between: times already given stand, and nobody overtakes them."""
+    clock = HandClock()
+    limiter = kind.make(limit, period_ns, clock)
+    passing: list[tuple[int, int, object]] = []  # due, cost, who
+    for what, cost, periods_pass in play:
+        clock.now_ns += int(periods_pass * period_ns)
+        if what == "reserve":
+            booked = limiter.reserve("a", cost)
+            if booked and cost:
+                assert booked.due_ns >= max([clock.now_ns, *(due for due, _, _ in passing)])
+                passing.append((booked.due_ns, cost, booked))
+        elif what == "allow" and limiter.allow("a", cost) and cost:
+            assert all(due <= clock.now_ns for due, _, _ in passing), "it overtook a booking"
+            passing.append((clock.now_ns, cost, None))
+        elif what.startswith("cancel"):
+            ahead = [n for n, (due, _, who) in enumerate(passing) if who and due > clock.now_ns]
+            if ahead:
+                n = ahead[-1 if what == "cancel the last" else 0]
+                passing[n][2].cancel()
+                del passing[n]
+    admitted = [due for due, cost, _ in passing for _ in range(cost)]
+    assert worst_in_any(admitted, period_ns) <= (limit if kind.exact else 2 * limit)
+
+
+@every_kind
+@modest
+@given(st.integers(1, 6), st.lists(st.integers(0, 2), max_size=12), st.integers(1, 2))
+def test_a_cancelled_reservation_was_never_made(kind: Kind, limit, before, cost):
+    clock = HandClock()
+    limiter = kind.make(limit, 1000, clock)
+    for spent in before:
+        clock.now_ns += 130
+        limiter.allow("a", spent)
+    looked = limiter.peek("a")
+    booked = limiter.reserve("a", cost)
+    if booked:
+        assert booked.cancel()
+        assert not booked.cancel(), "twice gives nothing more"
+    assert limiter.peek("a") == looked
+
+
+@every_kind
+def test_a_reservation_is_not_forgotten_while_it_lies_ahead(kind: Kind):
+    """Generations turn many times before the last of them is due."""
+    clock = HandClock()
+    limiter = kind.make(2, 1000, clock)
+    booked = [limiter.reserve("a") for _ in range(20)]
+    while clock.now_ns < booked[-1].due_ns - 1:
+        clock.now_ns = min(clock.now_ns + 50, booked[-1].due_ns - 1)
+        limiter.allow("somebody else")
+        assert not limiter.peek("a")
+
+
+def test_a_reservation_says_how_long_and_is_not_made_beyond_max_wait():
+    log = SlidingLog(1, 10, clock=HandClock())
+    assert log.reserve().delay == 0.0
+    assert (bool(late := log.reserve(max_wait=9.9)), late.delay) == (False, 10.0)
+    assert (bool(never := log.reserve(cost=2)), never.delay) == (False, None)
+    assert [log.reserve(max_wait=25).delay for _ in range(2)] == [10.0, 20.0]
+    with pytest.raises(ValueError, match="max_wait: expected seconds from 0"):
+        log.reserve(max_wait=-1)
+
+
+def test_a_compact_log_books_four_periods_ahead_and_no_further():
+    clock = HandClock()
+    log = SlidingLog(1, 10, compact=True, clock=clock)
+    delays = [log.reserve().delay for _ in range(6)]
+    assert [delay // 10 for delay in delays[:4]] == [0, 1, 2, 3]
+    assert not log.reserve()
+    assert log.reserve().decision.retry_after > 0
+
+
+@every_kind
+def test_waiting_tasks_are_served_in_order_at_the_exact_time(kind: Kind):
+    clock = HandClock()
+    limiter = kind.make(2, 10 * SECOND_NS, clock)
+    served: list[tuple[int, int]] = []
+
+    async def one(number: int) -> None:
+        assert await limiter.wait_async()
+        served.append((number, clock.now_ns))
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(one(number) for number in range(8)))
+
+    run(clock, all_of_them())
+    twin_clock = HandClock()
+    twin = kind.make(2, 10 * SECOND_NS, twin_clock)
+    due = [twin.reserve().due_ns for _ in range(8)]
+    assert [number for number, _ in served] == list(range(8))
+    assert all(0 <= at - expected <= 1_000 for (_, at), expected in zip(served, due, strict=True))
+
+
+@every_kind
+def test_a_task_that_is_cancelled_spends_nothing_and_holds_nobody_up(kind: Kind):
+    """The first in line and one in the middle leave; those behind are served as if they never came."""
+    clock = HandClock()
+    limiter = kind.make(1, 10 * SECOND_NS, clock)
+    served: list[tuple[str, float]] = []
+
+    async def one(name: str) -> None:
+        await limiter.wait_async()
+        served.append((name, clock.now_ns))
+
+    async def story() -> None:
+        while limiter.allow():
+            pass
+        tasks = {name: asyncio.create_task(one(name)) for name in "abcd"}
+        await asyncio.sleep(0.5)
+        tasks["a"].cancel()
+        tasks["c"].cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    run(clock, story())
+    twin = kind.make(1, 10 * SECOND_NS, HandClock())
+    while twin.allow():
+        pass
+    due = [twin.reserve().due_ns for _ in range(2)]
+    assert [name for name, _ in served] == ["b", "d"]
+    assert all(0 <= at - expected <= 1_000 for (_, at), expected in zip(served, due, strict=True))
+
+
+def test_who_cannot_be_served_in_time_is_told_at_once_when_first_and_in_time_when_not():
+    clock = HandClock()
+    log = SlidingLog(1, 10, clock=clock)
+
+    async def story() -> list[tuple[bool, int]]:
+        await log.wait_async()
+        first = asyncio.create_task(log.wait_async())
+        await asyncio.sleep(0)
+        behind = await log.wait_async(timeout=3)
+        told_at = clock.now_ns
+        other_log_says = await log.wait_async("another key", timeout=0)
+        return [
+            (bool(behind), told_at),
+            (bool(other_log_says), clock.now_ns),
+            (bool(await first), clock.now_ns),
+        ]
+
+    behind, other, first = run(clock, story())
+    assert behind == (False, 3 * SECOND_NS)
+    assert other == (True, 3 * SECOND_NS)
+    assert first == (True, 10 * SECOND_NS)
+    alone = SlidingLog(1, 10)
+    alone.allow()
+    began = time.monotonic()
+    assert not alone.wait(timeout=9)
+    assert not alone.wait(cost=2)
+    assert time.monotonic() - began < 1
+
+
+def test_a_queue_turns_away_who_finds_no_place():
+    clock = HandClock()
+    queue = LeakyQueue(1, 10, queue=2, clock=clock)
+
+    async def story() -> list[bool]:
+        return [bool(answer) for answer in await asyncio.gather(*(queue.wait_async() for _ in range(5)))]
+
+    assert run(clock, story()) == [True, True, True, False, False]
+    assert clock.now_ns == 20 * SECOND_NS
+    reservations = LeakyQueue(1, 10, queue=2, clock=HandClock())
+    assert [reservations.reserve().delay for _ in range(3)] == [0.0, 10.0, 20.0]
+    full = reservations.reserve()
+    assert (bool(full), full.decision.retry_after) == (False, 10.0)
+
+
+def test_threads_are_served_in_the_order_in_which_they_came():
+    bucket = TokenBucket(200, 1, burst=1)
+    served: list[int] = []
+
+    def one(number: int) -> None:
+        if bucket.wait("k"):
+            served.append(number)
+
+    bucket.allow("k")
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(6)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        while bucket._keys.lines.waiting("k") + len(served) <= number:
+            time.sleep(0)
+    for thread in threads:
+        thread.join()
+    assert served == list(range(6))
+
+
+def test_a_thread_waits_as_long_as_it_must_and_no_shorter():
+    log = SlidingLog(3, 0.03)
+    passed = []
+    for _ in range(10):
+        assert log.wait()
+        passed.append(time.monotonic_ns())
+    # The limiter's moment is a little before ours, so ours may lie closer together.
+    assert all(later - earlier > 29_000_000 for earlier, later in zip(passed, passed[3:], strict=False))
+
+
+def test_threads_and_tasks_wait_in_one_line():
+    bucket = TokenBucket(100, 1, burst=1)
+    served: list[str] = []
+
+    def thread() -> None:
+        assert bucket.wait()
+        served.append("thread")
+
+    async def tasks() -> None:
+        async def task() -> None:
+            assert await bucket.wait_async()
+            served.append("task")
+
+        first = asyncio.create_task(task())
+        await asyncio.sleep(0)
+        other = threading.Thread(target=thread)
+        other.start()
+        while bucket._keys.lines.waiting("") < 2:
+            await asyncio.sleep(0)
+        await asyncio.gather(first, task())
+        await asyncio.to_thread(other.join)
+
+    bucket.allow()
+    asyncio.run(tasks())
+    assert served == ["task", "thread", "task"]
+
+
+def test_a_loop_that_was_closed_over_its_waiters_holds_nobody_up():
+    log = FixedWindow(1, 0.05)
+    loop = asyncio.new_event_loop()
+    log.allow()
+    waiting = [log.wait_async() for _ in range(2)]
+    stuck = [loop.create_task(each) for each in waiting]
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    log._keys.inside(lambda: log._keys.lines.wake(""))
+    assert log.wait(timeout=5)
+    for task, coroutine in zip(stuck, waiting, strict=True):
+        task._log_destroy_pending = False
+        coroutine.close()
