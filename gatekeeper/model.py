@@ -24,11 +24,12 @@ class Decision(NamedTuple):
 
     allowed: bool
     policy: str = ""  # who says no
-    reason: str = ""  # "quota-exceeded", "abnormal-usage-detected", "temporary-reduced-capacity", "limited", "stale"
+    # "quota-exceeded", "abnormal-usage-detected", "temporary-reduced-capacity", "limited" or "stale"
+    reason: str = ""
     detail: str = ""  # one sentence for a person
     limit: int | None = None  # None: not known; a gate hears of denials only
     remaining: int | None = None
-    retry_after: float | None = 0.0  # 0.0 when allowed; None: waiting alone never helps
+    retry_after: float | None = 0.0  # 0.0 when allowed; None: waiting alone never helps, or nobody knows
     reset_after: float | None = None
     until: datetime | None = None
     status: int = 429
@@ -40,6 +41,14 @@ class Decision(NamedTuple):
 
 
 ALLOWED = Decision(True)
+
+
+class Refused(Exception):
+    """Raised by `enforce` alone; everybody else answers with the decision that it carries."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.detail or decision.reason or "refused")
+        self.decision = decision
 
 
 class LockKey(NamedTuple):
@@ -78,6 +87,10 @@ class Set(NamedTuple):
 
     lock: Lock
 
+    @property
+    def at(self) -> LockKey:
+        return self.lock.at
+
 
 class Clear(NamedTuple):
     """The lock at this key is gone."""
@@ -106,10 +119,14 @@ class Update(NamedTuple):
     behind: float  # seconds that the analyzers lag behind the log
     next_poll: float  # seconds until the server wants to be asked again
     changes: tuple[Change, ...]
+    unknown: tuple[str, ...] = ()  # words in the answer that this version does not know: "op warn"
 
 
 class SourceError(Exception):
     """The feed could not be read; the next attempt may succeed."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
 
 
 class LockSource(Protocol):
@@ -120,7 +137,8 @@ class LockSource(Protocol):
         or of another history.
 
         The client holds the cursor, so a lost answer costs nothing and calling twice is safe.
-        Returns or raises SourceError within the source's own time-out.
+        Returns or raises SourceError within the source's own time-out. After a fork parent and
+        child each call it on their own copy: a connection that was open then is the parent's.
         """
 
     def close(self) -> None:

@@ -1,0 +1,133 @@
+"""The last view on disk: a process that starts while its source is away knows the locks all the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from gatekeeper import wire
+from gatekeeper.model import Lock, Set, SourceError
+from gatekeeper.view import View
+
+AGE_MAX = timedelta(days=1)  # of locks older than this too many may have been lifted by hand
+AHEAD_MAX = timedelta(minutes=5)  # written later than now: by a clock that was wrong, or by nobody of ours
+SAVED_BYTES_MAX = 64 << 20
+
+
+SAVE_EVERY_S = 10.0  # at most, however often the view changes
+SAVE_AGAIN_S = 300.0  # one that did not change, so that its date stays far from the age limit
+
+log = logging.getLogger("gatekeeper")
+
+
+class Saved(NamedTuple):
+    """A view as it was when its source last confirmed it."""
+
+    confirmed: datetime
+    locks: tuple[Lock, ...]
+
+
+class Shelf:
+    """Where one gate keeps its view. It does without when the disk fails, and says so once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._view: View | None = None  # as it was written last
+        self._written_s = -math.inf
+        self._complained = False
+
+    def recall(self, now: datetime) -> Saved | None:
+        try:
+            return read(self.path, now)
+        except FileNotFoundError:
+            return None
+        except (OSError, SourceError) as error:
+            log.warning("starting without the saved view: %s", error)
+            return None
+
+    def keep(self, view: View, confirmed: datetime, now_s: float, *, at_once: bool = False) -> None:
+        """Write the view if it is time; `now_s` is any clock that does not go back."""
+        pause_s = SAVE_AGAIN_S if view is self._view else 0.0 if at_once else SAVE_EVERY_S
+        if now_s < self._written_s + pause_s:
+            return
+        self._view, self._written_s = view, now_s
+        try:
+            write(self.path, Saved(confirmed, tuple(view)))
+        except OSError as error:
+            if not self._complained:
+                log.warning("cannot keep the view for the next start: %s", error)
+            self._complained = True
+
+
+def write(path: Path, saved: Saved) -> None:
+    """Put `saved` in the place of what is at `path`, at once or not at all. Raises OSError.
+
+    Several processes may share one path: each writes a file of its own, and the last rename wins.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.unlink(missing_ok=True)
+    digest = hashlib.sha256()
+    # Not flushed to the disk: after a power failure the digest tells, and a cold start does without.
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        for line in _lines(saved):
+            digest.update(line)
+            file.write(line)
+        file.write(_line({"sha256": digest.hexdigest()}))
+    beside.replace(path)
+
+
+def read(path: Path, now: datetime) -> Saved:
+    """The view at `path`.
+
+    Raises SourceError for one that is too old, comes from the future, is not whole, was changed by
+    anybody else, or could have been; OSError when there is none.
+    """
+    with path.open("rb") as file:
+        _require_ours(os.fstat(file.fileno()), path)
+        text = file.read(SAVED_BYTES_MAX + 1)
+    body, _, last = text.removesuffix(b"\n").rpartition(b"\n")
+    seal = wire.document(last, f"{path}: last line").text("sha256")
+    if hashlib.sha256(body + b"\n").hexdigest() != seal:
+        raise SourceError(f"{path}: its content is not what was written")
+    first, *rest = body.split(b"\n")
+    head = wire.document(first, f"{path}: first line")
+    if head.whole("format") != wire.FORMAT:
+        raise SourceError(f"{path}: written in format {head.whole('format')}")
+    confirmed = head.time("confirmed")
+    if not now - AGE_MAX <= confirmed <= now + AHEAD_MAX:
+        raise SourceError(
+            f"{path}: confirmed at {wire.time_text(confirmed)}, now it is {wire.time_text(now)}"
+        )
+    return Saved(confirmed, tuple(_locks(rest, path)))
+
+
+def _lines(saved: Saved) -> Iterator[bytes]:
+    # A line for each lock: one document of 100,000 would hold the interpreter, and with it every
+    # request, for a second.
+    yield _line({"format": wire.FORMAT, "confirmed": wire.time_text(saved.confirmed)})
+    for lock in saved.locks:
+        yield _line(wire.change_fields(Set(lock)))
+
+
+def _line(fields: Mapping[str, object]) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
+
+
+def _locks(lines: Iterable[bytes], path: Path) -> Iterator[Lock]:
+    for line in lines:
+        change = wire.change_of(wire.document(line, str(path)), [])
+        if isinstance(change, Set):
+            yield change.lock
+
+
+def _require_ours(stat: os.stat_result, path: Path) -> None:
+    # The digest finds an accident; against somebody who wants callers refused, only the owner helps.
+    if stat.st_uid != os.geteuid() or stat.st_mode & 0o022:
+        raise SourceError(f"{path}: others may write to it; expected a file of our own, with mode 0600")

@@ -1,0 +1,188 @@
+"""The feed's answer as JSON: the same over HTTP, in a file, and in the view that is kept on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, SourceError, Update
+
+FORMAT = 1  # a new word does not change it; a word that means something else does
+SECONDS_MAX = 1e12  # no duration is longer than the calendar
+NEXT_POLL_S = 0.4  # where an answer does not say
+
+ANSWER = {"format", "version", "mark", "since", "snapshot", "now", "behind_s", "next_poll_s", "changes"}
+CLEAR = {"op", "scope", "key", "resource", "policy"}
+SET = CLEAR | {"kind", "action", "status", "reason", "detail", "began", "until", "on_stale"}
+
+
+def dump(update: Update) -> str:
+    """The answer as one JSON document, in ASCII."""
+    return json.dumps(
+        {
+            "format": FORMAT,
+            "version": update.at.version,
+            "mark": update.at.mark,
+            "since": update.since,
+            "snapshot": update.snapshot,
+            "now": time_text(update.now),
+            "behind_s": update.behind,
+            "next_poll_s": update.next_poll,
+            "changes": [change_fields(change) for change in update.changes],
+        }
+    )
+
+
+def load(text: str | bytes) -> Update:
+    """The answer in `text`. What this version does not know is left out and named in `unknown`.
+
+    Raises SourceError unless the document is whole: half an answer must not become half a view.
+    """
+    answer = document(text, "answer")
+    if answer.whole("format") != FORMAT:
+        raise SourceError(f"answer: format {answer.fields['format']}; this gatekeeper reads format {FORMAT}")
+    unknown = answer.strangers(ANSWER)
+    changes = tuple(_changes_in(answer, unknown))
+    return Update(
+        at=Cursor(answer.whole("version"), answer.text("mark", "")),
+        since=None if answer.fields.get("since") is None else answer.whole("since"),
+        snapshot=answer.truth("snapshot"),
+        now=answer.time("now"),
+        behind=answer.seconds("behind_s", 0.0),
+        next_poll=answer.seconds("next_poll_s", NEXT_POLL_S),
+        changes=changes,
+        unknown=tuple(unknown),
+    )
+
+
+def change_fields(change: Change) -> dict[str, object]:
+    """The change as the object that stands for it in JSON."""
+    at = change.at
+    named = {"scope": at.scope, "key": at.key, "resource": at.resource or None, "policy": at.policy}
+    if isinstance(change, Clear):
+        return {"op": "clear", **named}
+    lock = change.lock
+    return {
+        "op": "set",
+        **named,
+        "kind": lock.kind,
+        "action": lock.action,
+        "status": lock.status,
+        "reason": lock.reason,
+        "detail": lock.detail,
+        "began": time_text(lock.began),
+        "until": time_text(lock.until),
+        "on_stale": lock.on_stale,
+    }
+
+
+class Fields(NamedTuple):
+    """A JSON object and where it stands. Each method gives one field, or raises SourceError."""
+
+    fields: Mapping[str, object]
+    where: str
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self.fields.get(name, default)
+        if isinstance(value, str):
+            return value
+        raise self.expected(name, "text")
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        value = self.fields.get(name, default)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise self.expected(name, "a whole number")
+
+    def seconds(self, name: str, default: float) -> float:
+        value = self.fields.get(name, default)
+        # The comparison also turns away NaN, which Python's JSON reads.
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= SECONDS_MAX:
+            return float(value)
+        raise self.expected(name, "seconds")
+
+    def truth(self, name: str) -> bool:
+        value = self.fields.get(name)
+        if isinstance(value, bool):
+            return value
+        raise self.expected(name, "true or false")
+
+    def time(self, name: str) -> datetime:
+        try:
+            time = datetime.fromisoformat(self.text(name))
+            if time.tzinfo:
+                return time.astimezone(UTC)
+        except (ValueError, OverflowError):
+            pass
+        raise self.expected(name, "a time with its zone")
+
+    def strangers(self, known: set[str]) -> list[str]:
+        return [f"field {name}" for name in self.fields if name not in known]
+
+    def expected(self, name: str, what: str) -> SourceError:
+        return SourceError(f"{self.where}: expected {name} to be {what}, got {self.fields.get(name)!r:.60}")
+
+
+def document(text: str | bytes, where: str) -> Fields:
+    """The JSON object that `text` is. Raises SourceError."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{where}: not a JSON document: {error}") from error
+    return as_object(value, where)
+
+
+def as_object(value: object, where: str) -> Fields:
+    if isinstance(value, dict):
+        return Fields(value, where)
+    raise SourceError(f"{where}: expected an object, got {value!r:.60}")
+
+
+def change_of(fields: Fields, unknown: list[str]) -> Change | None:
+    """The change that the object stands for; None when its op is unknown. What is unknown is added
+    to `unknown`. Raises SourceError."""
+    op = fields.text("op")
+    if op not in ("set", "clear"):
+        unknown.append(f"op {op}")
+        return None
+    unknown += fields.strangers(SET if op == "set" else CLEAR)
+    at = LockKey(fields.text("scope"), fields.text("key"), _resource(fields), fields.text("policy"))
+    return Set(_lock(fields, at)) if op == "set" else Clear(at)
+
+
+def _lock(fields: Fields, at: LockKey) -> Lock:
+    return Lock(
+        scope=at.scope,
+        key=at.key,
+        policy=at.policy,
+        began=fields.time("began"),
+        until=fields.time("until"),
+        resource=at.resource,
+        kind=fields.text("kind", "quota"),
+        action=fields.text("action"),
+        status=fields.whole("status", 429),
+        reason=fields.text("reason", "quota-exceeded"),
+        detail=fields.text("detail", ""),
+        on_stale=fields.text("on_stale", "keep"),
+    )
+
+
+def _resource(fields: Fields) -> str:
+    return "" if fields.fields.get("resource") is None else fields.text("resource")
+
+
+def _changes_in(answer: Fields, unknown: list[str]) -> Iterator[Change]:
+    listed = answer.fields.get("changes")
+    if not isinstance(listed, list):
+        raise answer.expected("changes", "a list")
+    for number, item in enumerate(listed):
+        change = change_of(as_object(item, f"{answer.where}: changes[{number}]"), unknown)
+        if change is not None:
+            yield change
+
+
+def time_text(time: datetime) -> str:
+    """RFC 3339, UTC: 2026-11-20T21:14:04Z; as many digits of a second as there are."""
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,223 @@
+"""The view: locks by key, and what an update does to it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatekeeper import wire
+from gatekeeper.model import Change, Clear, Cursor, Lock, Set, SourceError, Update
+from gatekeeper.poller import Known, Poller
+from gatekeeper.testing import ManualClock
+from gatekeeper.view import (
+    EMPTY,
+    IGNORED_MAX,
+    NEVER_NS,
+    OutOfStep,
+    View,
+    apply,
+    end_ns,
+    with_locks,
+    without_ended,
+)
+from tests.support.feed import NOON, HandFeed, a_lock
+
+ACME = a_lock("api_key:acme")
+BOB = a_lock("user:bob")
+
+
+def an_update(
+    *changes: Change,
+    since: int | None = 1,
+    to: int = 2,
+    mark: str | None = None,
+    unknown: tuple[str, ...] = (),
+) -> Update:
+    at = Cursor(to, mark or f"m{to}")
+    return Update(at, since, since is None, NOON, 0.0, 0.4, changes, unknown)
+
+
+def a_view(*locks: Lock) -> View:
+    return apply(EMPTY, an_update(*map(Set, locks), since=None, to=1))
+
+
+def test_a_snapshot_replaces_everything() -> None:
+    assert list(apply(a_view(ACME), an_update(Set(BOB), since=None, to=2))) == [BOB]
+
+
+def test_changes_apply_in_their_order() -> None:
+    view = apply(a_view(), an_update(Set(ACME), Clear(ACME.at), Set(BOB), Clear(ACME.at), Set(ACME)))
+    assert set(view) == {ACME, BOB}
+    assert view.at == Cursor(2, "m2")
+
+
+def test_a_lock_set_again_is_extended_and_not_doubled() -> None:
+    longer = a_lock("api_key:acme", ends_in=7200)
+    assert list(apply(a_view(ACME), an_update(Set(longer)))) == [longer]
+
+
+def test_clearing_one_lock_leaves_the_others_of_the_caller() -> None:
+    other_policy = a_lock("api_key:acme", "flood")
+    other_resource = a_lock("api_key:acme", resource="/v1/export")
+    view = apply(a_view(ACME, other_policy, other_resource), an_update(Clear(ACME.at)))
+    assert set(view) == {other_policy, other_resource}
+
+
+def test_clearing_what_is_not_there_changes_nothing() -> None:
+    assert list(apply(a_view(ACME), an_update(Clear(BOB.at)))) == [ACME]
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        an_update(since=3, to=4),
+        an_update(since=0, to=1),
+        an_update(since=1, to=0),
+        an_update(since=1, to=1, mark="another"),
+        an_update(Set(BOB), since=1, to=1),
+    ],
+    ids=["a gap", "again", "back", "another history", "changes without a version"],
+)
+def test_an_update_that_does_not_follow_is_refused(update: Update) -> None:
+    with pytest.raises(OutOfStep):
+        apply(a_view(ACME), update)
+
+
+def test_changes_without_a_view_to_apply_them_to_are_refused() -> None:
+    with pytest.raises(OutOfStep):
+        apply(EMPTY, an_update(Set(ACME)))
+
+
+def test_an_answer_without_news_gives_the_same_view() -> None:
+    view = a_view(ACME)
+    assert apply(view, an_update(since=1, to=1)) is view
+
+
+def test_the_old_view_stays_as_it_was() -> None:
+    """Requests may be reading it."""
+    before = a_view(ACME)
+    after = apply(before, an_update(Set(BOB), Clear(ACME.at)))
+    assert (list(before), list(after)) == ([ACME], [BOB])
+
+
+def test_locks_that_have_ended_are_pruned_at_their_end_and_not_before() -> None:
+    view = a_view(ACME, a_lock("user:bob", ends_in=10))
+    end = end_ns(a_lock(ends_in=10))
+    assert without_ended(view, end - 1) is view
+    assert list(without_ended(view, end)) == [ACME]
+    assert without_ended(view, end).next_end_ns == end_ns(ACME)
+    assert without_ended(view, end_ns(ACME)).next_end_ns == NEVER_NS
+
+
+def test_the_end_of_a_lock_is_exact() -> None:
+    assert end_ns(a_lock(ends_in=0.000001)) - end_ns(a_lock(ends_in=0)) == 1_000
+    assert end_ns(a_lock()) == int((NOON + timedelta(hours=1)).timestamp()) * 10**9
+
+
+def test_a_lock_narrowed_to_a_resource_applies_to_that_resource_alone() -> None:
+    view = a_view(a_lock(resource="/v1/export"))
+    asked = [("caller", "api_key:acme")]
+    assert (len(view.of(asked, "/v1/export")), view.of(asked, "/v1/items"), view.of(asked, "")) == (1, [], [])
+
+
+def test_what_is_unknown_is_passed_over_and_counted() -> None:
+    changes = [
+        Set(a_lock("203.0.113.0/24", scope="range")),
+        Set(a_lock("api_key:acme", action="slow")),
+        Set(a_lock("api_key:acme", "flood", on_stale="ask")),
+        Set(a_lock("api_key:acme", "other", action="slow")),
+    ]
+    view = apply(a_view(), an_update(*changes, unknown=("op warn",)))
+    assert [lock.policy for lock in view] == ["flood"]
+    assert view.ignored == {"op warn": 1, "scope range": 1, "action slow": 2, "on_stale ask": 1}
+
+
+def test_a_lock_whose_action_becomes_unknown_is_not_enforced_as_it_was() -> None:
+    view = apply(a_view(ACME), an_update(Set(a_lock("api_key:acme", action="tag"))))
+    assert list(view) == []
+
+
+def test_a_source_that_makes_up_words_is_not_remembered_word_by_word() -> None:
+    view = apply(a_view(), an_update(unknown=tuple(f"op {n}" for n in range(1000))))
+    assert len(view.ignored) == IGNORED_MAX + 1
+    assert sum(view.ignored.values()) == 1000
+
+
+def test_a_view_can_be_made_of_locks_alone() -> None:
+    view = with_locks(EMPTY, [ACME, BOB])
+    assert (set(view), view.at, list(EMPTY)) == ({ACME, BOB}, None, [])
+
+
+# -- whatever becomes of the answers -------------------------------------------------------------
+
+
+class BadLine:
+    """A way to the feed on which answers get lost, come again, or arrive by half."""
+
+    def __init__(self, feed: HandFeed) -> None:
+        self.feed = feed
+        self.does = "well"
+        self.last: Update | None = None
+
+    def fetch(self, since: Cursor | None) -> Update:
+        answer = self.feed.fetch(since)
+        before, self.last = self.last, answer
+        match self.does:
+            case "lost":
+                raise SourceError("the answer was lost")
+            case "half":
+                text = wire.dump(answer)
+                return wire.load(text[: len(text) // 2])
+            case "again" if before is not None:
+                self.last = before
+                return before
+            case "raises":
+                raise ZeroDivisionError("a fault of the source's own")
+        return wire.load(wire.dump(answer))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+LOCKS = [
+    a_lock(caller, policy, **narrowed)
+    for caller in ("api_key:acme", "user:bob")
+    for policy in ("daily", "flood")
+    for narrowed in ({}, {"resource": "/v1/export"})
+] + [a_lock("", scope="everyone"), a_lock("/v1/search", scope="resource"), a_lock("acme", scope="tenant")]
+
+CHANGES = st.sampled_from(LOCKS).flatmap(lambda lock: st.sampled_from([Set(lock), Clear(lock.at)]))
+STEPS = st.one_of(
+    st.tuples(st.just("publish"), st.lists(CHANGES, min_size=1, max_size=4)),
+    st.tuples(st.sampled_from(["prune", "backup", "restore"]), st.none()),
+    st.tuples(st.just("poll"), st.sampled_from(["well", "well", "lost", "half", "again", "raises"])),
+)
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_whatever_is_lost_repeated_or_cut_the_view_ends_equal_to_the_locks(
+    steps: list[tuple[str, object]],
+) -> None:
+    clock, feed = ManualClock(), HandFeed()
+    line = BadLine(feed)
+    poller = Poller(line, clock, Known(), pace_max_s=15.0, shelf=None)
+    kept = feed.backup()
+    for step, what in [*steps, ("poll", "well"), ("poll", "well")]:
+        match step:
+            case "publish":
+                feed.publish(*what)
+            case "prune":
+                feed.prune()
+            case "backup":
+                kept = feed.backup()
+            case "restore":
+                feed.restore(kept)
+            case "poll":
+                line.does = str(what)
+                clock.advance(11.0)  # beyond the longest delay
+                poller.turn()
+    assert {lock.at: lock for lock in poller.known.view} == feed.locks
+    assert poller.known.view.at == feed.at

@@ -1,0 +1,162 @@
+"""The feed's answer as JSON, written and read."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatekeeper import wire
+from gatekeeper.model import Clear, Cursor, Lock, LockKey, Set, SourceError, Update
+from tests.support.feed import NOON, a_lock
+
+TIMES = st.datetimes(timezones=st.just(UTC))
+LOCKS = st.builds(
+    Lock,
+    scope=st.text(),
+    key=st.text(),
+    policy=st.text(),
+    began=TIMES,
+    until=TIMES,
+    resource=st.text(),
+    kind=st.text(),
+    action=st.text(),
+    status=st.integers(),
+    reason=st.text(),
+    detail=st.text(),
+    on_stale=st.text(),
+)
+SECONDS = st.floats(0, wire.SECONDS_MAX)
+UPDATES = st.builds(
+    Update,
+    at=st.builds(Cursor, st.integers(0), st.text()),
+    since=st.none() | st.integers(0),
+    snapshot=st.booleans(),
+    now=TIMES,
+    behind=SECONDS,
+    next_poll=SECONDS,
+    changes=st.lists(
+        LOCKS.map(Set) | st.builds(LockKey, st.text(), st.text(), st.text(), st.text()).map(Clear)
+    ).map(tuple),
+    unknown=st.just(()),  # is what the reader does not know
+)
+
+
+def an_answer(**fields: object) -> dict[str, object]:
+    answer = json.loads(wire.dump(Update(Cursor(57, "9f3c"), 41, False, NOON, 0.8, 0.4, (Set(a_lock()),))))
+    return answer | fields
+
+
+@given(UPDATES)
+def test_what_is_written_is_read_again(update: Update) -> None:
+    assert wire.load(wire.dump(update)) == update
+
+
+@given(UPDATES, st.data())
+def test_no_part_of_an_answer_passes_for_the_whole(update: Update, data: st.DataObject) -> None:
+    text = wire.dump(update)
+    with pytest.raises(SourceError):
+        wire.load(text[: data.draw(st.integers(0, len(text) - 1))])
+
+
+@given(st.binary() | st.text() | st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(sorted(wire.ANSWER | wire.SET)), inner),
+).map(json.dumps))  # fmt: skip
+def test_whatever_arrives_is_an_answer_or_a_source_error(text: str | bytes) -> None:
+    with suppress(SourceError):
+        wire.load(text)
+
+
+def test_the_answer_looks_as_it_was_agreed() -> None:
+    """Field by field: other programs read and write it too."""
+    lock = Lock(
+        scope="caller",
+        key="api_key:acme",
+        policy="daily",
+        began=datetime(2026, 11, 20, 21, 14, 3, tzinfo=UTC),
+        until=datetime(2026, 11, 20, 23, tzinfo=UTC),
+        detail="100,000 requests per day (Europe/Berlin), 100,214 counted",
+    )
+    flood = Clear(LockKey("range", "203.0.113.0/24", "", "flood"))
+    now = datetime(2026, 11, 20, 21, 14, 4, tzinfo=UTC)
+    update = Update(Cursor(57, "9f3c"), 41, False, now, 0.8, 0.4, (Set(lock), flood))
+    assert json.loads(wire.dump(update)) == {
+        "format": 1,
+        "version": 57,
+        "mark": "9f3c",
+        "since": 41,
+        "snapshot": False,
+        "now": "2026-11-20T21:14:04Z",
+        "behind_s": 0.8,
+        "next_poll_s": 0.4,
+        "changes": [
+            {
+                "op": "set",
+                "scope": "caller",
+                "key": "api_key:acme",
+                "resource": None,
+                "policy": "daily",
+                "kind": "quota",
+                "action": "deny",
+                "status": 429,
+                "reason": "quota-exceeded",
+                "detail": "100,000 requests per day (Europe/Berlin), 100,214 counted",
+                "began": "2026-11-20T21:14:03Z",
+                "until": "2026-11-20T23:00:00Z",
+                "on_stale": "keep",
+            },
+            {"op": "clear", "scope": "range", "key": "203.0.113.0/24", "resource": None, "policy": "flood"},
+        ],
+    }
+
+
+def test_what_a_later_version_adds_is_left_out_and_named() -> None:
+    known = wire.change_fields(Set(a_lock()))
+    answer = an_answer(
+        hint="x",
+        changes=[
+            {"op": "warn", "of": "anything at all"},
+            known | {"slow": {"limit": 10, "period": 1}},
+            wire.change_fields(Clear(a_lock().at)) | {"by": "ann"},
+        ],
+    )
+    update = wire.load(json.dumps(answer))
+    assert update.changes == (Set(a_lock()), Clear(a_lock().at))
+    assert update.unknown == ("field hint", "op warn", "field slow", "field by")
+
+
+def test_times_in_other_zones_are_the_same_moments() -> None:
+    berlin = NOON.astimezone(timezone(timedelta(hours=1)))
+    assert wire.load(json.dumps(an_answer(now=berlin.isoformat()))).now == NOON
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"format": 2}, "format 2; this gatekeeper reads format 1"),
+        ({"version": "57"}, "expected version to be a whole number, got '57'"),
+        ({"version": True}, "expected version to be a whole number"),
+        ({"now": "2026-11-20T21:14:04"}, "expected now to be a time with its zone"),
+        ({"now": "yesterday"}, "expected now to be a time with its zone"),
+        ({"now": "0001-01-01T00:00:00+12:00"}, "expected now to be a time with its zone"),
+        ({"behind_s": float("nan")}, "expected behind_s to be seconds"),
+        ({"next_poll_s": -1}, "expected next_poll_s to be seconds"),
+        ({"next_poll_s": 10**400}, "expected next_poll_s to be seconds"),
+        ({"snapshot": 1}, "expected snapshot to be true or false"),
+        ({"changes": None}, "expected changes to be a list"),
+        ({"changes": [7]}, r"changes\[0\]: expected an object, got 7"),
+        (
+            {"changes": [{"op": "clear", "scope": "caller", "key": 7}]},
+            r"changes\[0\]: expected key to be text",
+        ),
+        ({"changes": [{"op": "set", "scope": "caller", "key": "k", "policy": "p"}]}, "began"),
+    ],
+)
+def test_an_answer_that_is_none_says_where_and_why(fields: dict[str, object], why: str) -> None:
+    with pytest.raises(SourceError, match=why):
+        wire.load(json.dumps(an_answer(**fields)))

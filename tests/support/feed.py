@@ -1,0 +1,100 @@
+"""Locks, and a feed that a test writes by hand: the slow obvious way to serve one."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, SourceError, Update
+
+NOON = datetime(2026, 1, 1, tzinfo=UTC)  # where a ManualClock begins
+
+
+def a_lock(
+    caller: str = "api_key:acme", policy: str = "daily", *, ends_in: float = 3600.0, **others: str | int
+) -> Lock:
+    """A lock on `caller`, in force at NOON and so many seconds on."""
+    scoped = {"scope": "caller", "key": caller} | others
+    return Lock(
+        policy=policy,
+        began=NOON - timedelta(minutes=1),
+        until=NOON + timedelta(seconds=ends_in),
+        **scoped,
+    )
+
+
+class Version(NamedTuple):
+    number: int
+    mark: str
+    changes: tuple[Change, ...]
+
+
+class HandFeed:
+    """A LockSource whose every version stays known until `prune`, and that can be away."""
+
+    def __init__(self, *locks: Lock) -> None:
+        self.locks: dict[LockKey, Lock] = {}
+        self.versions = [Version(0, "m0", ())]
+        self.marks = itertools.count(1)
+        self.away = False
+        self.asked: list[Cursor | None] = []
+        self.behind = 0.0
+        self.next_poll = 0.4
+        self.now = NOON
+        if locks:
+            self.publish(*map(Set, locks))
+
+    def publish(self, *changes: Change) -> None:
+        for change in changes:
+            if isinstance(change, Set):
+                self.locks[change.at] = change.lock
+            else:
+                self.locks.pop(change.at, None)
+        self.versions.append(Version(self.at.version + 1, f"m{next(self.marks)}", changes))
+
+    def set(self, *locks: Lock) -> None:
+        self.publish(*map(Set, locks))
+
+    def clear(self, *locks: Lock) -> None:
+        self.publish(*(Clear(lock.at) for lock in locks))
+
+    def prune(self) -> None:
+        """Forget every version but the last."""
+        del self.versions[:-1]
+
+    def backup(self) -> tuple[dict[LockKey, Lock], list[Version]]:
+        return copy.copy(self.locks), copy.copy(self.versions)
+
+    def restore(self, kept: tuple[dict[LockKey, Lock], list[Version]]) -> None:
+        """Go back to an older copy; the marks of what follows are others than those given before."""
+        self.locks, self.versions = copy.copy(kept[0]), copy.copy(kept[1])
+
+    @property
+    def at(self) -> Cursor:
+        return Cursor(self.versions[-1].number, self.versions[-1].mark)
+
+    def fetch(self, since: Cursor | None) -> Update:
+        self.asked.append(since)
+        if self.away:
+            raise SourceError("the feed is away")
+        known = since is not None and any(since == version[:2] for version in self.versions)
+        changes = [
+            change
+            for version in self.versions
+            if since and version.number > since.version
+            for change in version.changes
+        ]
+        return Update(
+            at=self.at,
+            since=since.version if since and known else None,
+            snapshot=not known,
+            now=self.now,
+            behind=self.behind,
+            next_poll=self.next_poll,
+            changes=tuple(changes) if known else tuple(map(Set, self.locks.values())),
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""
