@@ -1,0 +1,57 @@
+"""Whether the numbers agree: each partition's ledger with itself, and all buckets with all ledgers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.core.meters import REQUESTS
+from analyzer.store.engine import reading
+from analyzer.store.schema import buckets, offsets
+
+
+class Ledger(NamedTuple):
+    """What became of the records of one partition."""
+
+    cluster: str
+    topic_id: str
+    partition: int
+    source: str
+    topic: str
+    next: int
+    seen: int
+    counted: int
+    duplicate: int
+    dead: int
+    late: int
+
+    @property
+    def equal(self) -> bool:
+        return self.seen == self.counted + self.duplicate + self.dead + self.late
+
+
+class Audit(NamedTuple):
+    partitions: list[Ledger]
+    buckets: int  # requests let through and denied, over all callers and all time
+
+    @property
+    def counted(self) -> int:
+        return sum(ledger.counted for ledger in self.partitions)
+
+    @property
+    def equal(self) -> bool:
+        return self.buckets == self.counted and all(ledger.equal for ledger in self.partitions)
+
+
+def audit(engine: sa.Engine) -> Audit:
+    """The ledgers and the sum of the buckets, from one snapshot: flushes that go on meanwhile are in both
+    or in neither. Raises StoreAway."""
+    total = sa.func.coalesce(sa.func.sum(buckets.c.value + buckets.c.denied), 0)
+    of_everyone = sa.select(total).where(buckets.c.grouping == "caller", buckets.c.meter == REQUESTS.name)
+    places = (offsets.c.topic, offsets.c.partition, offsets.c.cluster, offsets.c.topic_id)
+    with reading(engine) as db:
+        if db.dialect.name == "postgresql":
+            db.exec_driver_sql("set local statement_timeout = 0")
+        ledgers = db.execute(sa.select(*(offsets.c[name] for name in Ledger._fields)).order_by(*places))
+        return Audit([Ledger(*row) for row in ledgers], int(db.execute(of_everyone).scalar_one()))
