@@ -1,4 +1,4 @@
-"""What must change, and the sentence that explains it: one truth for the daemon, the commands and the tests."""
+"""What must change, and the sentence that explains it: one truth for daemon, commands and tests."""
 
 from __future__ import annotations
 

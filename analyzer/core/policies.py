@@ -18,7 +18,7 @@ class Calendar:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """At most `limit` of a meter for each series in each window; then its gate closes until the window ends."""
+    """At most `limit` of a meter for each series and window; then the gate closes till the window ends."""
 
     name: str
     limit: int
