@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from analyzer.config.faults import Complaint
-from analyzer.config.fields import PlainEntry
+from analyzer.config.fields import FieldsTable, PlainEntry
 from analyzer.config.lines import Path
 from analyzer.config.sections import AnalyzerTable, KafkaTable
-from analyzer.config.tables import PARTS, MeterTable, PolicyTable, SourceTable
+from analyzer.config.tables import MeterTable, PolicyTable, SourceTable
 from analyzer.config.values import NAME, either, meant, quoted
+from analyzer.core.combined_format import PARTS
 from analyzer.core.meters import REQUESTS
 
 
@@ -119,13 +120,12 @@ def _source(at: Path, source: SourceTable, added_up: frozenset[str]) -> Iterator
         yield Complaint((*at, "groupings"), '"caller+resource" needs the field resource', _map_it("resource"))
     for name, entry in source.fields.others.items():
         yield from _field((*at, "fields", name), name, entry, added_up)
+    yield from _shared((*at, "fields"), source.fields)
 
 
 def _combined(at: Path, source: SourceTable) -> Iterator[Complaint]:
-    fields = source.fields
-    entries = {"time": fields.time, "address": fields.address, "resource": fields.resource, **fields.others}
-    for name, entry in entries.items():
-        if entry is not None and ".".join(entry.path) not in PARTS:
+    for name, entry in source.fields.entries.items():
+        if ".".join(entry.path) not in PARTS:
             yield Complaint(
                 (*at, "fields", name),
                 f"a combined line has no part {quoted('.'.join(entry.path))}",
@@ -176,6 +176,19 @@ def _field(at: Path, name: str, entry: PlainEntry, added_up: frozenset[str]) -> 
         )
 
 
+def _shared(at: Path, fields: FieldsTable) -> Iterator[Complaint]:
+    """A value is read either exactly, as digits, or as what it is in the record: not both."""
+    exact = {entry.path: name for name, entry in fields.others.items() if entry.is_exact}
+    for name, entry in fields.entries.items():
+        other = exact.get(entry.path, name)
+        if other != name and not (isinstance(entry, PlainEntry) and entry.is_exact):
+            yield Complaint(
+                (*at, name),
+                f"{quoted('.'.join(entry.path))} is read as an exact number by {quoted(other)}",
+                "log it under two keys, or make both numbers",
+            )
+
+
 def _meter(at: Path, meter: MeterTable, sources: Mapping[int, SourceTable]) -> Iterator[Complaint]:
     if meter.name == REQUESTS.name:
         yield Complaint((*at, "name"), f"{quoted(meter.name)} is built in", "give this meter another name")
@@ -212,6 +225,10 @@ def _number(at: Path, name: str, sources: Mapping[int, SourceTable]) -> Iterator
 def _conditions(at: Path, wanted: Iterable[str], sources: Mapping[int, SourceTable]) -> Iterator[Complaint]:
     for name in wanted:
         yield from _mapped((*at, name), name, sources)
+        entries = [source.fields.others.get(name) for source in sources.values()]
+        if any(entry is not None and entry.is_exact for entry in entries):
+            what = f"{quoted(name)} is a decimal or a duration: conditions compare text and whole numbers"
+            yield Complaint((*at, name), what, "name another field")
 
 
 def _mapped(at: Path, name: str, sources: Mapping[int, SourceTable]) -> Iterator[Complaint]:

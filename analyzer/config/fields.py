@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from analyzer.config.values import Amount, FieldPath, Names, Text, one_of, quoted, refuse, whole
+from analyzer.config.values import Amount, FieldPath, Routes, Text, one_of, quoted, refuse, whole
 from analyzer.core.mapping import AddressField, NumberField, ResourceField, TextField, TimeField, TimeUnit
 
 Unit = Literal["s", "ms", "us", "ns"]
@@ -54,7 +54,7 @@ class AddressEntry(Entry):
 
 
 class ResourceEntry(Entry):
-    routes: Names = ()
+    routes: Routes = ()
     other: Text = Field("other", alias="else")
 
     def field(self) -> ResourceField:
@@ -80,6 +80,11 @@ class PlainEntry(Entry):
         kind = self.number_kind
         default = None if self.required else self.smallest(self.default or Decimal(0))
         return NumberField(self.path, kind, self.unit or "s", default)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its digits are read, through no float; only who says so is."""
+        return self.says_number and self.number_kind != "whole"
 
     @property
     def number_kind(self) -> Literal["whole", "decimal", "duration"]:
@@ -113,7 +118,16 @@ class FieldsTable(Table):
         return self.__pydantic_extra__
 
     @property
+    def entries(self) -> dict[str, Entry]:
+        """Every field that there is, by name."""
+        found: dict[str, Entry | None] = {
+            "time": self.time,
+            "address": self.address,
+            "resource": self.resource,
+        }
+        return {name: entry for name, entry in (found | dict(self.others)).items() if entry is not None}
+
+    @property
     def names(self) -> frozenset[str]:
-        """Every field that a caller, condition or meter may name; `time` is not one of them."""
-        kept = {"address": self.address, "resource": self.resource}
-        return frozenset(self.others) | {name for name, entry in kept.items() if entry is not None}
+        """The fields that a caller, condition or meter may name: all but the time."""
+        return frozenset(self.entries) - {"time"}

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from analyzer.config.fields import FieldsTable, Table
 from analyzer.config.values import Name, Names, Text, Wanted, Zone, one_of, whole
+from analyzer.core.combined_format import PARTS
 from analyzer.core.mapping import Field as AnyField
 from analyzer.core.mapping import Mapping
 from analyzer.core.meters import Meter
@@ -22,8 +23,7 @@ Grouping = Annotated[
     one_of("caller", "caller+resource", later=("tenant", "resource", "address", "address/24", "everyone")),
 ]
 
-# A combined line has these parts; all but the path are fields of the same name without being mapped.
-PARTS = ("address", "agent", "bytes", "method", "path", "referer", "status", "time", "user")
+# The parts of a combined line, but for the path, are fields of the same name without being mapped.
 COMBINED: dict[str, Any] = {part: part for part in PARTS if part != "path"} | {
     "resource": "path",
     "time": {"path": "time", "unit": "clf"},

@@ -159,6 +159,14 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_text(name) for name in each))
 
 
+def _routes(value: object) -> tuple[str, ...]:
+    found = _names(value)
+    for route in found:
+        if not route.startswith("/") or "?" in route or "#" in route:
+            refuse(f"{quoted(route)} is the route of no path", 'write "/v1/items/{id}", without a query')
+    return found
+
+
 def _path(value: object) -> tuple[str, ...]:
     parts = value.split(".") if isinstance(value, str) else value
     if not isinstance(parts, (list, tuple)) or not parts or not all(isinstance(p, str) and p for p in parts):
@@ -218,6 +226,7 @@ def _listen(value: object) -> str:
 Text = Annotated[str, BeforeValidator(_text)]
 Name = Annotated[str, BeforeValidator(_name)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Routes = Annotated[tuple[str, ...], BeforeValidator(_routes)]
 FieldPath = Annotated[tuple[str, ...], BeforeValidator(_path)]
 Wanted = Annotated[tuple[str, ...], BeforeValidator(_wanted)]
 Zone = Annotated[str, BeforeValidator(_zone)]

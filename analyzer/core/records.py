@@ -200,7 +200,14 @@ def _text_for(mapping: Mapping, name: str, slots: Slots) -> tuple[int, Name]:
 def _conditions_for(
     mapping: Mapping, conditions: Sequence[tuple[str, tuple[str, ...]]], slots: Slots
 ) -> list[tuple[int, Condition]]:
-    return [(slots.of(mapping.fields[name].path), condition_for(wanted)) for name, wanted in conditions]
+    return [_condition_for(mapping, name, wanted, slots) for name, wanted in conditions]
+
+
+def _condition_for(mapping: Mapping, name: str, wanted: Sequence[str], slots: Slots) -> tuple[int, Condition]:
+    field = mapping.fields.get(name)
+    if field is None:  # this source does not know it: a meter that asks for it counts none of its requests
+        return slots.of(mapping.fields[mapping.caller[0]].path), lambda _raw: False
+    return slots.of(field.path), condition_for(wanted)
 
 
 def _amounts_for(
