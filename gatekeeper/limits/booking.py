@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 from gatekeeper.limits.deciding import Ruled, decision, no_room
 from gatekeeper.limits.keyed import Keys
 from gatekeeper.limits.protocol import Key
 from gatekeeper.limits.units import SECOND_NS, seconds, whole
 from gatekeeper.model import Decision
+
+
+class Booked(NamedTuple):
+    """The state of one key around a booking."""
+
+    keys: Keys[Any]
+    seat: Key
+    before: object
+    after: object
+
+    def give_back(self) -> bool:
+        """Whether nothing happened to the key since, so that it could be put back."""
+        return self.keys.inside(self._give_back)
+
+    def _give_back(self) -> bool:
+        if self.keys.get(self.seat) != self.after:
+            return False
+        self.keys.old.pop(self.seat, None)
+        self.keys.put(self.seat, self.before)
+        return True
 
 
 class Reservation:
@@ -25,7 +45,7 @@ class Reservation:
         decision: Decision,
         delay: float | None,
         due_ns: int = 0,
-        booked: tuple[Keys[Any], Key, object, object] | None = None,
+        booked: tuple[Booked, ...] = (),
     ) -> None:
         self.decision = decision  # as of the moment that was booked
         self.delay = delay
@@ -44,19 +64,9 @@ class Reservation:
         They do unless somebody passed or booked behind this reservation: times already given to
         others stand, and moving up behind them could let too many pass. Calling twice is safe.
         """
-        booked, self._booked = self._booked, None
-        if booked is None:
-            return False
-        keys, seat, before, after = booked
-
-        def give_back() -> bool:
-            if keys.get(seat) != after:
-                return False
-            keys.old.pop(seat, None)
-            keys.put(seat, before)
-            return True
-
-        return keys.inside(give_back)
+        booked, self._booked = self._booked, ()
+        back = [each.give_back() for each in booked]  # each of them, also after a False
+        return bool(back) and all(back)
 
 
 def reserve(self: Ruled, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation:
@@ -90,14 +100,19 @@ def reserve(self: Ruled, key: Key = "", cost: int = 1, max_wait: float | None = 
         due_ns = now_ns + wait_ns
         if not cost:
             return Reservation(decision(self, state, due_ns, 0), seconds(wait_ns), due_ns)
-        before = copy.copy(state)
-        state = rule.spend(state, due_ns, cost)
-        keys.young[seat] = state
+        booked, state = book(self, seat, state, due_ns, cost)
         keys.keep_booked(wait_ns)
-        booked = (keys, seat, before, copy.copy(state))
-        return Reservation(decision(self, state, due_ns, 0), seconds(wait_ns), due_ns, booked)
+        return Reservation(decision(self, state, due_ns, 0), seconds(wait_ns), due_ns, (booked,))
     finally:
         keys.release()
+
+
+def book(self: Ruled, seat: Key, state: object, due_ns: int, cost: int) -> tuple[Booked, object]:
+    """Spend at `due_ns`, and remember how it was; the caller holds the mutex."""
+    before = copy.copy(state)
+    state = self._rule.spend(state, due_ns, cost)
+    self._keys.young[seat] = state
+    return Booked(self._keys, seat, before, copy.copy(state)), state
 
 
 def wait_in_ns(duration: float | None, name: str) -> int | None:

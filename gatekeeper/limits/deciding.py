@@ -5,7 +5,7 @@ A limiter is its keys and its rule; these are its methods, by assignment in the 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gatekeeper.limits.keyed import Keys
 from gatekeeper.limits.protocol import Key, Rule
@@ -160,3 +160,35 @@ def no_room(self: Ruled) -> Decision:
         limit=self._rule.limit,
         retry_after=seconds(keys.settle_ns),
     )
+
+
+class Look(NamedTuple):
+    """What a limiter sees of one key at one moment."""
+
+    limiter: Ruled
+    seat: Key | None  # None: no room for it
+    state: Any
+    now_ns: int
+    wait_ns: int | None
+
+    def decision(self) -> Decision:
+        """The answer of this limiter alone."""
+        if self.seat is None:
+            return no_room(self.limiter)
+        return decision(self.limiter, self.state, self.now_ns, self.wait_ns)
+
+
+def look(self: Ruled, key: Key, cost: int, spending: bool) -> Look:
+    """What `check` would see, or `peek` when not `spending`; the caller holds the mutex."""
+    keys = self._keys
+    now_ns = keys.clock()
+    if now_ns >= keys.turn_ns:
+        keys.turn(now_ns)
+    if not spending:
+        seat = keys.would_seat(key)
+    else:
+        seat = key if key in keys.young else keys.seat(key)
+    if seat is None:
+        return Look(self, None, None, now_ns, 0 if keys.overflow == "allow" else keys.settle_ns)
+    state = keys.get(seat)
+    return Look(self, seat, state, now_ns, self._rule.wait_ns(state, now_ns, cost))

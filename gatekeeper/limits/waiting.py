@@ -7,18 +7,32 @@ when the first one leaves, its booking goes back.
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any, Protocol
 
-from gatekeeper.limits.booking import Reservation, reserve, wait_in_ns
-from gatekeeper.limits.deciding import Ruled, check, peek
+from gatekeeper.limits.booking import Reservation, wait_in_ns
+from gatekeeper.limits.keyed import Keys
 from gatekeeper.limits.lines import Bell, TaskBell, ThreadBell
 from gatekeeper.limits.protocol import Key
 from gatekeeper.limits.units import seconds
 from gatekeeper.model import Decision
 
+
+class Bookable(Protocol):
+    """A limiter that can be booked, with the line in which its waiters stand."""
+
+    @property
+    def _keys(self) -> Keys[Any]: ...
+    @property
+    def _name(self) -> str: ...
+    def check(self, key: Key = "", cost: int = 1) -> Decision: ...
+    def peek(self, key: Key = "", cost: int = 1) -> Decision: ...
+    def reserve(self, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation: ...
+
+
 Naps = Generator[float | None, None, Decision]  # yields how long to wait for the bell at most
 
 
-def wait(self: Ruled, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
+def wait(self: Bookable, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
     """Allowed once `cost` requests may pass, after those who came before; this thread waits.
 
     Refused, with nothing spent, as soon as it is clear that `timeout` seconds will not do, or that
@@ -36,7 +50,7 @@ def wait(self: Ruled, key: Key = "", cost: int = 1, timeout: float | None = None
         naps.close()
 
 
-async def wait_async(self: Ruled, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
+async def wait_async(self: Bookable, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
     """The same for a task of asyncio; cancelling it spends nothing."""
     bell = TaskBell()
     naps = _naps(self, key, cost, timeout, bell)
@@ -50,12 +64,12 @@ async def wait_async(self: Ruled, key: Key = "", cost: int = 1, timeout: float |
         naps.close()
 
 
-def _naps(self: Ruled, key: Key, cost: int, timeout: float | None, bell: Bell) -> Naps:
+def _naps(self: Bookable, key: Key, cost: int, timeout: float | None, bell: Bell) -> Naps:
     """How a waiter waits, whoever lets the time pass; closing it gives everything back."""
     keys = self._keys
     timeout_ns = wait_in_ns(timeout, "timeout")
     if not keys.lines.waiting(key):
-        at_once = check(self, key, cost)
+        at_once = self.check(key, cost)
         if at_once.allowed or at_once.retry_after is None:
             return at_once
     end_ns = None if timeout_ns is None else keys.clock() + timeout_ns
@@ -66,7 +80,7 @@ def _naps(self: Ruled, key: Key, cost: int, timeout: float | None, bell: Bell) -
             if _left(self, end_ns) == 0:
                 return _refused(self, key, cost, "others came first")
             yield _left(self, end_ns)
-        booking = reserve(self, key, cost, _left(self, end_ns))
+        booking = self.reserve(key, cost, _left(self, end_ns))
         if booking:
             yield from _until(self, booking)
         return booking.decision
@@ -74,7 +88,7 @@ def _naps(self: Ruled, key: Key, cost: int, timeout: float | None, bell: Bell) -
         keys.inside(lambda: keys.lines.leave(key, bell))
 
 
-def _until(self: Ruled, booking: Reservation) -> Generator[float, None, None]:
+def _until(self: Bookable, booking: Reservation) -> Generator[float, None, None]:
     try:
         while (left_ns := booking.due_ns - self._keys.clock()) > 0:
             yield seconds(left_ns)
@@ -83,10 +97,10 @@ def _until(self: Ruled, booking: Reservation) -> Generator[float, None, None]:
         raise
 
 
-def _left(self: Ruled, end_ns: int | None) -> float | None:
+def _left(self: Bookable, end_ns: int | None) -> float | None:
     return None if end_ns is None else seconds(max(0, end_ns - self._keys.clock()))
 
 
-def _refused(self: Ruled, key: Key, cost: int, why: str) -> Decision:
-    answer = peek(self, key, cost)
+def _refused(self: Bookable, key: Key, cost: int, why: str) -> Decision:
+    answer = self.peek(key, cost)
     return answer._replace(allowed=False, policy=self._name, reason="limited", detail=why)

@@ -1,0 +1,191 @@
+"""AllOf: several limits that decide as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeVar
+
+from gatekeeper.limits import using, waiting
+from gatekeeper.limits.booking import Reservation, book, wait_in_ns
+from gatekeeper.limits.deciding import Look, Ruled, look
+from gatekeeper.limits.keyed import Keys
+from gatekeeper.limits.protocol import Key, Saved
+from gatekeeper.limits.units import seconds, whole
+from gatekeeper.model import Decision
+
+T = TypeVar("T")
+EVER_NS: Final = 1 << 62  # longer than any wait: what never passes, for comparison
+
+
+class Part(Ruled, Protocol):
+    """A limiter of a rate; not Concurrency, whose permits come back by hand."""
+
+    def refund(self, key: Key = "", cost: int = 1) -> None: ...
+    def reset(self, key: Key = "") -> None: ...
+    def dump(self) -> Saved: ...
+    def load(self, saved: Saved) -> None: ...
+
+
+class AllOf:
+    """Passes when all of its limiters let it pass, and then counts in each of them.
+
+    Promise: one decision. Nothing is counted anywhere unless all allow, and no other thread comes
+    between. A refusal is that of the limiter with the longest wait, and `also` names the others
+    that refuse; when it passes, the limit and what remains are of the one that is nearest to its
+    end. The parts stay what they are and may be asked alone.
+    """
+
+    __slots__ = ("_keys", "_name", "_ordered", "_parts")
+    _parts: tuple[Part, ...]
+
+    def __init__(self, *parts: Part | AllOf, name: str = "") -> None:
+        """Raises ValueError for no part, and for one that is given twice."""
+        flat: list[Part] = []
+        for part in parts:
+            flat += part._parts if isinstance(part, AllOf) else [part]
+        if not flat or len({id(part._keys) for part in flat}) < len(flat):
+            raise ValueError("AllOf: expected one limiter or more, each of them once")
+        self._parts = tuple(flat)
+        # Whoever takes several mutexes takes them in this order, or two could wait for each other.
+        self._ordered = sorted((part._keys for part in flat), key=id)
+        self._keys: Keys[Any] = Keys(1, 1, "shared", flat[0]._keys.clock)  # for the line of its waiters
+        self._name = name
+
+    def _inside(self, do: Callable[[], T]) -> T:
+        for keys in self._ordered:
+            do = _held(keys, do)
+        return do()
+
+    def allow(self, key: Key = "", cost: int = 1) -> bool:
+        """Whether `cost` requests of `key` may pass now; they are counted in all when they may.
+
+        Raises ValueError for a negative cost.
+        """
+        return self.check(key, cost).allowed
+
+    def check(self, key: Key = "", cost: int = 1) -> Decision:
+        """The same, with its fields."""
+        whole(cost, "cost", least=0)
+
+        def decide() -> Decision:
+            looks = [look(part, key, cost, spending=True) for part in self._parts]
+            if cost and all(each.wait_ns == 0 for each in looks):
+                looks = [_spent(each, cost) for each in looks]
+            return self._summary(looks)
+
+        return self._inside(decide)
+
+    def peek(self, key: Key = "", cost: int = 1) -> Decision:
+        """What `check` would decide now; nothing is counted."""
+        whole(cost, "cost", least=0)
+        return self._inside(
+            lambda: self._summary([look(part, key, cost, spending=False) for part in self._parts])
+        )
+
+    def refund(self, key: Key = "", cost: int = 1) -> None:
+        """Give `cost` permits of `key` back to each. Raises ValueError below 0."""
+        whole(cost, "cost", least=0)
+
+        def give() -> None:
+            for part in self._parts:
+                part.refund(key, cost)
+
+        self._inside(give)
+
+    def reset(self, key: Key = "") -> None:
+        """Forget `key` in each."""
+
+        def forget() -> None:
+            for part in self._parts:
+                part.reset(key)
+
+        self._inside(forget)
+
+    def reserve(self, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation:
+        """Permits of all for the first moment at which all have them.
+
+        Nothing is booked when that is above `max_wait` seconds. Raises ValueError for a negative
+        cost or wait. Cancelling returns false when not all of them could go back.
+        """
+        whole(cost, "cost", least=0)
+        max_wait_ns = wait_in_ns(max_wait, "max_wait")
+
+        def decide() -> Reservation:
+            looks = [look(part, key, cost, spending=True) for part in self._parts]
+            longest_ns = max(_wait_ns(each) for each in looks)
+            ahead_ns = [EVER_NS - 1 if max_wait_ns is None else max_wait_ns]
+            ahead_ns += [p._rule.ahead_ns for p in self._parts if p._rule.ahead_ns is not None]
+            if longest_ns > min(ahead_ns):
+                later = self._summary(looks)
+                return Reservation(
+                    later._replace(allowed=False, reason="limited"),
+                    None if longest_ns == EVER_NS else seconds(longest_ns),
+                )
+            booked, passed = [], []
+            for each in looks:
+                due_ns = each.now_ns + longest_ns
+                state = each.state
+                if each.seat is not None and cost:
+                    one, state = book(each.limiter, each.seat, each.state, due_ns, cost)
+                    each.limiter._keys.keep_booked(longest_ns)
+                    booked.append(one)
+                passed.append(each._replace(state=state, now_ns=due_ns, wait_ns=0))
+            due_ns = self._keys.clock() + longest_ns
+            return Reservation(self._summary(passed), seconds(longest_ns), due_ns, tuple(booked))
+
+        return self._inside(decide)
+
+    def _summary(self, looks: list[Look]) -> Decision:
+        answers = [each.decision() for each in looks]
+        refusals = [n for n, answer in enumerate(answers) if not answer.allowed]
+        if refusals:
+            worst = max(refusals, key=lambda n: _wait_ns(looks[n]))
+            also = tuple(answers[n].policy for n in refusals if n != worst and answers[n].policy)
+            refusal = answers[worst]
+            return refusal._replace(policy=refusal.policy or self._name, also=also)
+        nearest = min(answers, key=lambda answer: EVER_NS if answer.remaining is None else answer.remaining)
+        resets = [answer.reset_after for answer in answers if answer.reset_after is not None]
+        return nearest._replace(reset_after=max(resets, default=None))
+
+    def dump(self) -> Saved:
+        """All that is counted in its limiters, as json.dumps takes it."""
+        return {"limiter": "AllOf", "parts": [part.dump() for part in self._parts]}
+
+    def load(self, saved: Saved) -> None:
+        """Count on from what `dump` saved of as many limiters in the same order. Raises ValueError."""
+        if saved.get("limiter") != "AllOf" or len(saved["parts"]) != len(self._parts):
+            raise ValueError(f"saved: expected AllOf of {len(self._parts)} limiters, got {saved!r:.80}")
+        for part, its in zip(self._parts, saved["parts"], strict=True):
+            part.load(its)
+
+    wait = waiting.wait
+    wait_async = waiting.wait_async
+    enforce = using.enforce
+    guard = using.guard
+    ticks = using.ticks
+    leave = using.nothing_to_leave
+    allow_async = using.allow_async
+    check_async = using.check_async
+    peek_async = using.peek_async
+    reserve_async = using.reserve_async
+    enforce_async = using.enforce_async
+    __enter__ = using.enter
+    __exit__ = using.leave_block
+    __aenter__ = using.enter_async
+    __aexit__ = using.leave_block_async
+
+
+def _held(keys: Keys[Any], do: Callable[[], T]) -> Callable[[], T]:
+    return lambda: keys.inside(do)
+
+
+def _wait_ns(seen: Look) -> int:
+    return EVER_NS if seen.wait_ns is None else seen.wait_ns
+
+
+def _spent(seen: Look, cost: int) -> Look:
+    if seen.seat is None:
+        return seen
+    state = seen.limiter._rule.spend(seen.state, seen.now_ns, cost)
+    seen.limiter._keys.young[seen.seat] = state
+    return seen._replace(state=state)

@@ -1,0 +1,243 @@
+"""Several limits as one, limits as text, by plan, and in shards."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatekeeper.limits import AllOf, ByPlan, FixedWindow, LeakyQueue, Sharded, SlidingLog, TokenBucket, parse
+from tests.limits.loops import run
+from tests.limits.oracles import HandClock, LogOracle
+
+SECOND_NS = 1_000_000_000
+modest = settings(max_examples=80, deadline=None)
+
+
+@modest
+@given(
+    st.integers(1, 4),
+    st.integers(2, 9),
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.sampled_from("cpr"), st.integers(0, 20)),
+        max_size=50,
+    ),
+)
+def test_all_of_passes_when_each_would_and_spends_in_all_or_none(few, many, play):
+    clock = HandClock()
+    both = AllOf(SlidingLog(few, 10, clock=clock), SlidingLog(many, 40, clock=clock))
+    oracles = {key: (LogOracle(few, 10 * SECOND_NS), LogOracle(many, 40 * SECOND_NS)) for key in "ab"}
+    for key, cost, what, seconds_pass in play:
+        clock.now_ns += seconds_pass * SECOND_NS
+        if what == "p":
+            both.peek(key, cost)
+            continue
+        passes = all(oracle.remaining(clock.now_ns) >= cost for oracle in oracles[key])
+        if passes:
+            for oracle in oracles[key]:
+                oracle.allow(clock.now_ns, cost)
+        looked = both.peek(key, cost)
+        answer = both.check(key, cost)
+        assert answer.allowed == looked.allowed == passes
+        if passes:
+            assert answer.remaining == min(oracle.remaining(clock.now_ns) for oracle in oracles[key])
+    refused = both.peek("a", 2)
+    if not refused and refused.retry_after is not None:
+        clock.now_ns += round(refused.retry_after * 1e9) - 1
+        assert not both.peek("a", 2)
+        clock.now_ns += 1
+        assert both.check("a", 2)
+
+
+def test_the_longest_wait_answers_and_names_the_others():
+    clock = HandClock()
+    per_second = SlidingLog(1, 1, name="per second", clock=clock)
+    per_minute = SlidingLog(1, 60, name="per minute", clock=clock)
+    both = AllOf(per_second, per_minute)
+    assert both.allow("a")
+    refused = both.check("a")
+    assert (refused.policy, refused.retry_after, refused.also) == ("per minute", 60.0, ("per second",))
+    assert per_second.peek("a").remaining == 0, "the parts are the same limiters"
+    clock.now_ns += SECOND_NS
+    assert (both.check("a").also, per_second.peek("a").remaining) == ((), 1)
+
+
+def test_a_reservation_of_all_is_for_the_moment_that_suits_all():
+    clock = HandClock()
+    log, bucket = SlidingLog(2, 10, clock=clock), TokenBucket(1, 3, clock=clock)
+    both = AllOf(log, AllOf(bucket))
+    booked = [both.reserve() for _ in range(5)]
+    assert [each.delay for each in booked] == [0.0, 3.0, 10.0, 13.0, 20.0]
+    assert booked[-1].cancel()
+    assert log.peek().retry_after == bucket.peek().retry_after + 4.0 == 20.0
+    assert not booked[1].cancel(), "others have booked behind it"
+    assert not both.reserve(max_wait=1)
+    assert not AllOf(LeakyQueue(1, 10, queue=0, clock=clock), SlidingLog(1, 5, clock=clock)).reserve(cost=2)
+
+
+def test_tasks_wait_in_line_for_all_of_it():
+    clock = HandClock()
+    both = AllOf(SlidingLog(2, 10, clock=clock), TokenBucket(1, 3, clock=clock))
+    served = []
+
+    async def story() -> None:
+        async for _ in both.ticks():
+            served.append(clock.now_ns // SECOND_NS)
+            if len(served) == 5:
+                return
+
+    run(clock, story())
+    assert served == [0, 3, 10, 13, 20]
+
+
+def test_threads_that_take_the_same_limiters_in_opposite_order_do_not_wait_for_each_other():
+    a, b = SlidingLog(500, 3600), FixedWindow(700, 3600)
+    passed: list[bool] = []
+    limiters = [AllOf(a, b), AllOf(b, a)]
+    threads = [
+        threading.Thread(target=lambda both=both: passed.extend([both.allow() for _ in range(300)]))
+        for both in limiters * 2
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sum(passed) == 500
+    assert b.peek().remaining == 200
+
+
+@pytest.mark.parametrize("parts", [[], "twice"])
+def test_all_of_nothing_or_of_the_same_twice_is_refused(parts):
+    one = SlidingLog(1, 1)
+    with pytest.raises(ValueError, match="each of them once"):
+        AllOf(*([one, AllOf(one)] if parts == "twice" else parts))
+
+
+def test_all_of_gives_back_forgets_and_survives_a_restart():
+    clock = HandClock()
+
+    def make() -> AllOf:
+        return AllOf(SlidingLog(3, 10, clock=clock), TokenBucket(5, 10, clock=clock))
+
+    both, after = make(), make()
+    both.allow("a", 3)
+    both.refund("a", 2)
+    assert both.peek("a").remaining == 2
+    after.load(json.loads(json.dumps(both.dump())))
+    assert after.peek("a") == both.peek("a")
+    both.reset("a")
+    assert both.peek("a").remaining == 3
+    with pytest.raises(ValueError, match="saved: expected AllOf of 2 limiters"):
+        both.load({"limiter": "AllOf", "parts": []})
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        ("10/second", [(10, 1)]),
+        ("100 per 2 minutes", [(100, 120)]),
+        ("5/30s", [(5, 30)]),
+        ("1_000 / hour", [(1000, 3600)]),
+        ("10/second; 1000/hour", [(10, 1), (1000, 3600)]),
+        ("1/S, 2 per Minute; 3/2d;", [(1, 1), (2, 60), (3, 172_800)]),
+    ],
+)
+def test_a_rate_is_written_as_people_write_it(text, rates):
+    limiter = parse(text, clock=HandClock())
+    parts = limiter._parts if isinstance(limiter, AllOf) else [limiter]
+    assert [(part._rule.limit, part._rule.period_ns // SECOND_NS) for part in parts] == rates
+    assert limiter.peek().limit == min(limit for limit, _ in rates)
+
+
+def test_text_can_ask_for_any_limiter():
+    bucket = parse("10/second", TokenBucket, burst=3, clock=HandClock())
+    assert sum(bucket.allow() for _ in range(9)) == 3
+    assert parse("1/s", clock=HandClock()).check(cost=2).policy == "1/s"
+
+
+@pytest.mark.parametrize(
+    "text", ["", ";", "10", "/second", "ten/second", "10/month", "10/second/hour", "0/s", "1.5/s"]
+)
+def test_what_is_not_a_rate_is_shown(text):
+    with pytest.raises(ValueError, match="expected a"):
+        parse(text)
+
+
+def test_a_plan_is_chosen_per_request():
+    clock = HandClock()
+    plans = ByPlan({"free": SlidingLog(1, 10, clock=clock), "pro": SlidingLog(3, 10, clock=clock)}, "free")
+    assert [plans.allow("a", plan="pro") for _ in range(4)] == [True, True, True, False]
+    assert [plans.allow("a"), plans.allow("a", plan="gold")] == [True, False], "the default, twice"
+    assert plans.check("b", plan="pro").limit == 3
+    assert plans.reserve("a", plan="pro").delay == plans.wait("a", timeout=0).retry_after == 10.0
+    assert plans.of("pro").peek("b").remaining == 2
+    plans.refund("b", plan="pro")
+    plans.reset("a")
+    assert plans.peek("a").remaining == 1
+
+    async def wait() -> bool:
+        return bool(await plans.wait_async("a", plan="free"))
+
+    assert run(clock, wait())
+    strict = ByPlan({"free": SlidingLog(1, 1)})
+    for asked in (None, "gold"):
+        with pytest.raises(ValueError, match=r"plan: expected one of \['free'\]"):
+            strict.allow(plan=asked)
+    with pytest.raises(ValueError, match="default"):
+        ByPlan({"free": SlidingLog(1, 1)}, "gold")
+
+
+def test_shards_answer_as_one_limiter_would():
+    clock = HandClock()
+    whole, cut = SlidingLog(2, 10, clock=clock), Sharded(lambda: SlidingLog(2, 10, clock=clock), shards=8)
+    for n, key in itertools.product(range(3), [f"key {n}" for n in range(50)]):
+        clock.now_ns += n * SECOND_NS // 50
+        assert cut.check(key) == whole.check(key)
+        assert cut.allow(key) == whole.allow(key)
+        assert cut.peek(key) == whole.peek(key)
+    assert len({id(cut.of(f"key {n}")) for n in range(50)}) == 8
+    cut.reset("key 1")
+    cut.allow("key 1")
+    cut.refund("key 1")
+    assert cut.peek("key 1").remaining == 2
+    assert cut.reserve("key 2").delay == whole.reserve("key 2").delay
+    assert not cut.wait("key 2", timeout=0)
+    with pytest.raises(ValueError, match="shards: expected a power of two"):
+        Sharded(lambda: whole, shards=6)
+
+
+def test_shards_survive_a_restart_with_another_number_of_them():
+    clock = HandClock()
+    before = Sharded(lambda: TokenBucket(5, 10, clock=clock), shards=8)
+    for n in range(100):
+        before.allow(f"key {n}", 1 + n % 4)
+    before.allow(("a", 1))
+    after = Sharded(lambda: TokenBucket(5, 10, clock=clock), shards=2)
+    after.load(json.loads(json.dumps(before.dump())))
+    keys = [("a", 1), *(f"key {n}" for n in range(100))]
+    assert [after.peek(key) for key in keys] == [before.peek(key) for key in keys]
+
+
+def test_several_clients_share_ten_requests_a_second():
+    """What a service allows holds for all threads together, here ten times as fast."""
+    log = SlidingLog(10, 0.1)
+    calls: list[str] = []
+
+    def client() -> None:
+        for _ in range(5):
+            if log.wait("service"):
+                calls.append("call")
+
+    began_ns = time.monotonic_ns()
+    threads = [threading.Thread(target=client) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 30
+    assert time.monotonic_ns() - began_ns >= 200_000_000, "30 calls lie in three periods at least"
