@@ -1,0 +1,140 @@
+"""For the tests of applications: a clock that is moved by hand, and callers that are locked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from math import ceil
+from math import ceil
+
+from gatekeeper.clock import Running
+from gatekeeper.gate import Gate
+from gatekeeper.model import Lock
+from gatekeeper.sources.fixed import FixedSource
+
+SECOND_NS = 1_000_000_000
+TURNS_MAX = 1_000  # at one moment; more is a loop that would never end
+
+
+class ManualClock:
+    """Time that stands still until `advance`. A gate on it has no thread: its polls happen inside
+    `advance`, and in `Gate.ready`, in order.
+
+    Called, it gives nanoseconds, as the limiters' `clock` wants it.
+    """
+
+    def __init__(self, now: datetime = datetime(2026, 1, 1, tzinfo=UTC), luck: float = 0.5) -> None:
+        self.luck = luck  # what `random` says; 0.5 is a poll without jitter
+        self._up_ns = 0
+        self._wall_ns = (now - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000
+        self._series: list[Turns] = []
+
+    def __call__(self) -> int:
+        return self._up_ns
+
+    def uptime_s(self) -> float:
+        return self._up_ns / SECOND_NS
+
+    def wall_ns(self) -> int:
+        return self._wall_ns
+
+    def now(self) -> datetime:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self._wall_ns // 1_000)
+
+    def random(self) -> float:
+        return self.luck
+
+    def run(self, turn: Callable[[], float], name: str) -> Running:
+        self._series.append(Turns(turn, self._up_ns))
+        return self._series[-1]
+
+    def wait(self, event: threading.Event, timeout: float) -> bool:
+        self._pass(round(timeout * SECOND_NS), until=event.is_set)
+        return event.is_set()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and take the turns that fall due, each at its own moment."""
+        self._pass(round(seconds * SECOND_NS), until=lambda: False)
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock, and nothing else, forward or back."""
+        self._wall_ns += round(seconds * SECOND_NS)
+
+    def _pass(self, ns: int, until: Callable[[], bool]) -> None:
+        end_ns, turns = self._up_ns + ns, 0
+        while not until() and (due := self._next()) and due.due_ns <= end_ns:
+            turns = turns + 1 if due.due_ns <= self._up_ns else 0
+            if turns > TURNS_MAX:
+                raise RuntimeError("a turn wants its next at the same moment, again and again")
+            self._move(max(due.due_ns, self._up_ns))
+            due.take(self._up_ns)
+        if not until():
+            self._move(end_ns)
+
+    def _next(self) -> Turns | None:
+        self._series = [series for series in self._series if series.alive]
+        return min(self._series, key=lambda series: series.due_ns, default=None)
+
+    def _move(self, up_ns: int) -> None:
+        self._wall_ns += up_ns - self._up_ns
+        self._up_ns = up_ns
+
+
+class Turns:
+    """One series of turns on a manual clock."""
+
+    def __init__(self, turn: Callable[[], float], due_ns: int) -> None:
+        self.alive = True
+        self.due_ns = due_ns
+        self._turn = turn
+
+    def take(self, now_ns: int) -> None:
+        try:
+            # Rounded up: a wait shorter than a nanosecond would never pass.
+            self.due_ns = now_ns + ceil(self._turn() * SECOND_NS)
+        except SystemExit:  # ends a thread quietly, and so this
+            self.alive = False
+
+    def stop(self, timeout: float) -> None:
+        self.alive = False
+
+
+@contextmanager
+def locked(
+    gate: Gate,
+    *callers: str,
+    policy: str = "test",
+    status: int = 429,
+    reason: str = "quota-exceeded",
+    seconds: float = 3600.0,
+) -> Iterator[None]:
+    """Inside, `gate` refuses exactly these callers, for so many seconds of a clock that stands
+    still, and asks no source."""
+    clock = ManualClock(datetime.now(UTC))
+    until = clock.now() + timedelta(seconds=seconds)
+    locks = [
+        Lock(
+            "caller",
+            caller,
+            policy,
+            clock.now(),
+            until,
+            status=status,
+            reason=reason,
+            detail="locked by a test",
+        )
+        for caller in callers
+    ]
+    was_running, before = gate._running is not None, dict(vars(gate))
+    gate.close()
+    vars(gate).update(vars(Gate(FixedSource(*locks), shadow=gate._shadow, clock=clock)))
+    gate.ready(0)
+    try:
+        yield
+    finally:
+        gate.close()
+        vars(gate).update(before)
+        if was_running:
+            gate.start()

@@ -1,0 +1,207 @@
+"""The whole loop in one thread, under one clock: from a record to a refused request and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.counter import PythonCounter
+from analyzer.core.mapping import Mapping as SourceMapping
+from analyzer.core.mapping import TextField, TimeField
+from analyzer.core.model import Counter, Lag, Partition, Record, Records, Taken
+from analyzer.core.plan import Plan, plan_of
+from analyzer.core.policies import Calendar, Quota
+from analyzer.daemon import Daemon
+from analyzer.pipeline import Flushed, Pipeline
+from analyzer.store.engine import open_engine
+from analyzer.store.migrate import upgrade
+from analyzer.store.store import SqlStore
+from analyzer.store.upkeep import Upkeep
+from analyzer.warden import Warden
+from gatekeeper import Gate
+from gatekeeper.testing import ManualClock
+
+PART = Partition("cluster", "topic-id", 0, "log", "access-log")
+LIMIT = 5
+PLAN = plan_of([], [], [Quota("hourly", LIMIT, Calendar("hour", "Asia/Kolkata"))])
+MAPPING = SourceMapping(
+    time=TimeField(("ts",), "ms"),
+    caller=("api_key",),
+    fields={"api_key": TextField(("key",)), "status": TextField(("status",))},
+    deny_if=(("status", ("429",)),),
+)
+
+
+class Log:
+    """A log of one partition in memory, and the `Source` that reads it."""
+
+    def __init__(self, store: SqlStore, clock: ManualClock) -> None:
+        self.records: list[Record] = []
+        self._store = store
+        self._clock = clock
+        self._next = store.begin(PART, 0).next
+
+    def write(self, key: str, status: int = 200) -> None:
+        now_ms = self._clock.wall_ns() // 1_000_000
+        value = json.dumps({"ts": now_ms, "key": key, "status": status}).encode()
+        self.records.append(Record(len(self.records), now_ms, value))
+
+    def take(self, timeout_s: float) -> Iterator[Taken]:
+        start, self._next = self._next, len(self.records)
+        if self._next > start:
+            yield Records(PART, start, self._next, self.records[start:])
+
+    def lags(self) -> Mapping[Partition, Lag]:
+        return {PART: Lag(len(self.records) - self._next, 0.0)}
+
+    def positions(self) -> Mapping[Partition, int]:
+        return {PART: self._next}
+
+    def problems(self) -> Mapping[str, str]:
+        return {}
+
+    def rewind(self, parts: Collection[Partition] | None = None) -> None:
+        self._next = self._store.positions([PART])[PART].next
+
+    def stop(self, part: Partition, why: str) -> None:
+        raise AssertionError(why)
+
+    def acknowledge(self, stored: Mapping[Partition, int]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Quiet:
+    """A `Health` that nobody asks."""
+
+    def turned(self) -> None: ...
+    def flushed(self, flushed: Flushed) -> None: ...
+    def failed(self, what: str, sentence: str) -> None:
+        raise AssertionError(sentence)
+
+    def recovered(self, what: str) -> None: ...
+
+
+class World:
+    """An analyzer, a database and a gate. Time passes when it is told to, and for all of them alike."""
+
+    def __init__(self, url: str) -> None:
+        # 10:00 in Kolkata is 04:30 UTC: its hours begin at half past.
+        self.clock = ManualClock(datetime(2026, 11, 21, 4, 29, 58, tzinfo=UTC))
+        sa.event.listen(sa.Engine, "connect", self._keep_time)  # the analyzer's database and the gate's
+        self.engine = open_engine(url)
+        self.store = SqlStore(
+            self.engine, "analyzer", random_mark=lambda: f"{self.random.getrandbits(32):08x}"
+        )
+        self.random = Random(7)
+        self.log = Log(self.store, self.clock)
+        self.gate = Gate(url, clock=self.clock)
+        self.daemon = self._daemon()
+
+    def _keep_time(self, connection: object, _record: object) -> None:
+        days = lambda *_: self.clock.wall_ns() / 86_400e9 + 2_440_587.5  # noqa: E731 - a function for SQL
+        connection.create_function("julianday", -1, days)  # type: ignore[attr-defined]
+
+    def _daemon(self) -> Daemon:
+        pipeline = Pipeline(
+            self.log, self._counter(PLAN), self.store, PLAN, self.store.activate(PLAN), self.clock.uptime_s
+        )
+        warden = Warden(Upkeep(self.engine, "analyzer", lambda: "mark"), self.clock.uptime_s)
+        return Daemon(pipeline, warden, self.store.active, self._counter, Quiet(), self.random)
+
+    def _counter(self, plan: Plan) -> Counter:
+        return PythonCounter({"log": MAPPING}, plan.groupings, plan.meters)
+
+    def restart_analyzer(self) -> None:
+        """As after SIGKILL: nothing of the old one is left but what it stored."""
+        self.log.rewind()
+        self.daemon = self._daemon()
+
+    def pass_s(self, seconds: float) -> None:
+        for _ in range(round(seconds * 10)):
+            self.daemon.turn()
+            self.clock.advance(0.1)
+
+    def ask(self, key: str) -> bool:
+        """A request: asked of the gate, answered, written to the log."""
+        allowed = self.gate.allow(f"api_key:{key}")
+        self.log.write(key, 200 if allowed else 429)
+        return allowed
+
+    def close(self) -> None:
+        self.gate.close()
+        self.engine.dispose()
+        sa.event.remove(sa.Engine, "connect", self._keep_time)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    url = f"sqlite:///{tmp_path}/gatelock.db"
+    upgrade(url)
+    world = World(url)
+    yield world
+    world.close()
+
+
+def test_a_caller_is_refused_from_its_limit_until_the_window_ends(world: World) -> None:
+    #   09:59:58          10:00 (Kolkata)                          11:00
+    #      |  3 requests    |  5: the limit, refused from here on    |  allowed again
+    world.gate.ready(1)
+    assert [world.ask("acme") for _ in range(3)] == [True] * 3
+    world.pass_s(3)
+    assert [world.ask("acme") for _ in range(LIMIT)] == [True] * LIMIT
+    assert world.ask("ann")
+    world.pass_s(0.7)  # one flush and one poll
+    assert not world.ask("acme")
+    assert world.ask("ann")
+    decision = world.gate.check("api_key:acme")
+    assert decision.policy == "hourly"
+    assert decision.detail == "5 requests per hour (Asia/Kolkata), 5 counted"
+    assert decision.until == datetime(2026, 11, 21, 5, 30, tzinfo=UTC)
+    world.clock.jump(decision.retry_after or 0)
+    assert world.gate.allow("api_key:acme")
+
+
+def test_a_killed_analyzer_goes_on_where_it_had_stored(world: World) -> None:
+    world.gate.ready(1)
+    world.pass_s(3)
+    for _ in range(LIMIT - 1):
+        world.ask("acme")
+    world.pass_s(0.3)
+    world.ask("acme")
+    list(world.log.take(0))  # taken by the one that is killed, and not stored
+    world.restart_analyzer()
+    world.pass_s(0.7)
+    assert not world.gate.allow("api_key:acme")
+
+
+def test_refused_requests_keep_no_lock_alive_and_the_warden_ends_it(world: World) -> None:
+    world.gate.ready(1)
+    world.pass_s(3)
+    for _ in range(LIMIT):
+        world.ask("acme")
+    for _ in range(20):
+        world.pass_s(1)
+        world.ask("acme")
+    world.pass_s(0.2)
+    with world.engine.connect() as db:
+        assert db.execute(
+            sa.text("select value, denied from buckets where width_s = 60 order by bucket_s")
+        ).all() == [(LIMIT, 20)]
+    world.clock.jump(timedelta(hours=1).total_seconds())
+    world.pass_s(2)
+    with world.engine.connect() as db:
+        assert db.execute(sa.text("select count(*) from locks")).scalar_one() == 0
+        assert db.execute(sa.text("select op from lock_changes order by version")).scalars().all() == [
+            "set",
+            "clear",
+        ]
+    assert world.gate.allow("api_key:acme")
