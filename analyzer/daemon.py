@@ -87,7 +87,7 @@ class Daemon:
             log.info("unlocked %s", change)
 
     def adopt(self) -> None:
-        """Count under the plan that is in force now; what was counted under ours and not stored is read again."""
+        """Count under the plan that is in force now; what was counted under ours is read again."""
         self.pipeline.start_over()
         self.pipeline.version, self.pipeline.plan = self.active()
         self.pipeline.counter = self.counter_for(self.pipeline.plan)

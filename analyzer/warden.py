@@ -13,12 +13,12 @@ LEASE = "warden"
 
 
 class Upkeep(Protocol):
-    """What the warden asks of the store: each call one transaction, safe to repeat. Raises StoreAway."""
+    """What the warden asks of the store: each call bounded, safe to repeat. Raises StoreAway."""
 
     def hold(self, name: str) -> bool: ...
     def release(self, name: str) -> None: ...
     def end_locks(self) -> Sequence[Change]: ...
-    def prune(self) -> None: ...
+    def prune(self) -> int: ...
     def roll_up(self, meters: Collection[Meter], minutes_kept_s: int, quarters_kept_s: int) -> int: ...
 
 
@@ -34,8 +34,8 @@ class Warden:
     uptime_s: Callable[[], float]
     look_every_s: float = 1.0
     tidy_every_s: float = 60.0
-    minutes_kept_s: int = 40 * DAY_S  # beyond the oldest record that is still counted
-    quarters_kept_s: int = 400 * DAY_S
+    minutes_kept_s: int = 2 * DAY_S
+    quarters_kept_s: int = 40 * DAY_S  # the longest window is a month
     looked_s: float = float("-inf")
     tidied_s: float = float("-inf")
 
@@ -49,9 +49,10 @@ class Warden:
             return ()
         changes = self.upkeep.end_locks()
         if now_s - self.tidied_s >= self.tidy_every_s:
-            self.tidied_s = now_s
-            self.upkeep.prune()
-            self.upkeep.roll_up(meters, self.minutes_kept_s, self.quarters_kept_s)
+            went = self.upkeep.prune()
+            went += self.upkeep.roll_up(meters, self.minutes_kept_s, self.quarters_kept_s)
+            if not went:  # otherwise the rest goes in the next second: each call is bounded, what is due is not
+                self.tidied_s = now_s
         return changes
 
     def close(self) -> None:

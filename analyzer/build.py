@@ -1,0 +1,117 @@
+"""The one place where parts are put together."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import sqlalchemy as sa
+
+from analyzer.config.tables import SourceTable
+from analyzer.core.counter import PythonCounter
+from analyzer.core.model import Counter
+from analyzer.core.plan import Plan
+from analyzer.daemon import Daemon, Health
+from analyzer.files import FollowedFile, ImportedFiles
+from analyzer.kafka import KafkaRecords
+from analyzer.pipeline import Pace, Pipeline
+from analyzer.settings import Settings
+from analyzer.sources import Several, Source
+from analyzer.store.engine import open_engine
+from analyzer.store.migrate import require_head
+from analyzer.store.store import SqlStore
+from analyzer.store.upkeep import Upkeep
+from analyzer.warden import Warden
+
+
+@contextmanager
+def opened(settings: Settings) -> Iterator[sa.Engine]:
+    """The database, its tables of this version. Raises StoreAway, SchemaBehind."""
+    require_head(settings.database.address)
+    engine = open_engine(settings.database.address)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def owner_of(settings: Settings) -> str:
+    """This process among others: a name for people, and its number."""
+    return f"{settings.analyzer.name}:{os.getpid()}"
+
+
+def build(settings: Settings, engine: sa.Engine, health: Health) -> Daemon:
+    """The analyzer that follows every source of `settings`. Its plan is in force from now on.
+    Raises StoreAway."""
+    store = SqlStore(engine, owner_of(settings))
+    source = Several([*_topics(settings, store), *_files(settings, store)])
+    return _daemon(settings, engine, store, source, health)
+
+
+def build_import(
+    settings: Settings, engine: sa.Engine, health: Health, source: str, files: Sequence[str | Path]
+) -> tuple[Daemon, ImportedFiles]:
+    """The same for files that are read once, as records of the source named `source`; turn the daemon until
+    the files are done. Raises StoreAway."""
+    store = SqlStore(engine, owner_of(settings))
+    once = ImportedFiles(files, source, store)
+    return _daemon(settings, engine, store, once, health), once
+
+
+def _daemon(settings: Settings, engine: sa.Engine, store: SqlStore, source: Source, health: Health) -> Daemon:
+    mappings = settings.mappings()
+
+    def counter_for(plan: Plan) -> Counter:
+        return PythonCounter(mappings, plan.groupings, plan.meters)
+
+    plan = settings.plan()
+    pipeline = Pipeline(
+        source=source,
+        counter=counter_for(plan),
+        store=store,
+        plan=plan,
+        version=store.activate(plan),
+        uptime_s=time.monotonic,
+        pace=Pace(flush_every_s=settings.analyzer.flush_every),
+    )
+    warden = Warden(
+        Upkeep(engine, owner_of(settings), lambda: secrets.token_hex(4)),
+        time.monotonic,
+        minutes_kept_s=int(settings.analyzer.keep_minutes),
+        quarters_kept_s=int(settings.analyzer.keep_quarters),
+    )
+    return Daemon(pipeline, warden, store.active, counter_for, health, Random())  # noqa: S311 - jitter
+
+
+def _topics(settings: Settings, store: SqlStore) -> list[Source]:
+    """One client for all topics that begin at the same end."""
+    begins: dict[str, list[SourceTable]] = {}
+    for source in settings.sources:
+        if source.topic is not None:
+            begins.setdefault(source.start, []).append(source)
+    kafka = settings.kafka
+    return [
+        KafkaRecords(
+            {source.topic: source.name for source in sources if source.topic is not None},
+            store,
+            group_id=kafka.group_id,
+            assign=kafka.assign,
+            start=sources[0].start,
+            session_timeout_s=kafka.session_timeout,
+            options=kafka.client(),
+        )
+        for sources in begins.values()
+    ]
+
+
+def _files(settings: Settings, store: SqlStore) -> list[Source]:
+    return [
+        FollowedFile(Path(source.file), source.name, store, start=source.start)
+        for source in settings.sources
+        if source.file is not None
+    ]
