@@ -1,0 +1,375 @@
+"""Record sets out of Kafka, each partition from the position that the store holds for it.
+
+Kafka tells who reads which partition, and nothing else: positions come from the store alone, sought
+while the assignment is being made, and a zombie that still reads fails at the store's compare-and-set.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from kafka import ConsumerRebalanceListener, TopicPartition
+from kafka.errors import InvalidSessionTimeoutError, KafkaError
+
+from analyzer.core.model import Lag, Lost, Partition, Position, Taken
+from analyzer.errors import AnalyzerError
+from analyzer.kafka_client import NO_RAW, Advice, Batch, Client, Unreadable, options_of
+from analyzer.kafka_logs import Logs
+from analyzer.kafka_metadata import Options, Topic
+from analyzer.kafka_watch import SILENT_S, Watch
+from analyzer.sources import Places
+
+log = logging.getLogger(__name__)
+
+SESSION_MS_MAX = 120_000
+
+
+@dataclass(slots=True)
+class Held:
+    """A partition that we read."""
+
+    part: Partition
+    next: int  # the offset that will be given next
+    fetched: int  # ... and the one that will be fetched next
+    stored: int
+    seen_ms: int  # Kafka time of the last record given; before the first, when we began
+    stopped: str = ""
+
+
+class KafkaRecords:
+    """The records of some topics of one cluster. A `Source`.
+
+    `topics` names the source of each topic. `assign="group"` shares the partitions with every other
+    member of `group_id`; `"all"` reads all of them, and `group_id` only tells lag monitors how far.
+    Topics that were never counted begin at `start`. `options` are kafka-python's. `raw=None` takes
+    record sets where this kafka-python gives them, and records otherwise.
+    """
+
+    def __init__(
+        self,
+        topics: Mapping[str, str],
+        places: Places,
+        *,
+        group_id: str = "",
+        assign: Literal["group", "all"] = "group",
+        start: Literal["earliest", "latest"] = "earliest",
+        session_timeout_s: float = 6.0,
+        options: Options | None = None,
+        raw: bool | None = None,
+        wall_s: Callable[[], float] = time.time,
+        uptime_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Raises ValueError for options that do not exist or cannot be had; connects to nobody yet."""
+        if assign == "group" and not group_id:
+            raise ValueError('assign = "group" needs a group_id')
+        if raw and NO_RAW:
+            raise ValueError(NO_RAW)
+        self._sources = dict(topics)
+        self._places = places
+        self._group_id = group_id
+        self._assign = assign
+        self._start = start
+        self._session_ms = int(session_timeout_s * 1000)
+        self._options = options_of(options or {})
+        self._raw = not NO_RAW if raw is None else raw
+        self._wall_s = wall_s
+        self._uptime_s = uptime_s
+        self._sleep = sleep
+
+        self._client: Client | None = None
+        self._held: dict[TopicPartition, Held] = {}
+        self._unplaced: set[TopicPartition] = set()  # assigned to us, but we do not know yet where to go on
+        self._lost: deque[Partition] = deque()
+        self._fetched: deque[tuple[Held, Batch]] = deque()
+        self._logs = Logs(self._sources, places)
+        self._watch = Watch(uptime_s)
+        self._advice = Advice(uptime_s)
+        self.polling_since: float | None = None  # uptime; for whoever watches that this does not hang
+
+    # ---------------------------------------------------------------------------------- for the pipeline
+
+    def take(self, timeout_s: float) -> Iterator[Taken]:
+        """At most one poll; yields what it brought. See `Source`. Trouble with Kafka is not raised but
+        told by `problems()`: the connection is made anew, and what was read is read again."""
+        if not self._lost and not self._fetched:
+            self._read(timeout_s)
+        while self._lost:
+            yield Lost(self._lost.popleft())
+        while self._fetched:
+            held, batch = self._fetched.popleft()
+            held.next = batch.next
+            held.seen_ms = batch.last_ms or held.seen_ms
+            yield batch.of(held.part)
+
+    def lags(self) -> dict[Partition, Lag]:
+        wall_ms = self._wall_s() * 1000
+        lags = {}
+        for at, held in list(self._held.items()):
+            records = max(0, self._client.end(at) - held.next) if self._client is not None else 0
+            behind_s = max(0.0, wall_ms - held.seen_ms) / 1000 if records or held.stopped else 0.0
+            lags[held.part] = Lag(records, behind_s)
+        return lags
+
+    def positions(self) -> dict[Partition, int]:
+        # Of a stopped partition the counter may have refused a part of what it was given.
+        return {held.part: held.stored if held.stopped else held.next for held in list(self._held.values())}
+
+    def problems(self) -> dict[str, str]:
+        found = self._logs.problems()
+        found |= {str(held.part): held.stopped for held in list(self._held.values()) if held.stopped}
+        problem = self._watch.problem
+        if not problem and self._watch.idle_s >= SILENT_S:
+            absent = self._logs.absent()
+            problem = f"there is no topic {', '.join(absent)}, or we may not read it" if absent else ""
+        if problem:
+            found["kafka"] = f"{self._options['bootstrap_servers']}: {problem}"
+        return found
+
+    def rewind(self, parts: Collection[Partition] | None = None) -> None:
+        again = {at for at, held in self._held.items() if parts is None or held.part in parts}
+        for at in again:
+            self._drop(at)
+        if self._client is not None:
+            self._client.hold(again)
+            self._unplaced |= again
+
+    def stop(self, part: Partition, why: str) -> None:
+        at = TopicPartition(part.topic, part.number)
+        held = self._held.get(at)
+        if held is not None and held.part == part:
+            log.error("%s: stopped: %s", part, why)
+            held.stopped = why
+            self._forget_fetched(held)
+            if self._client is not None:
+                self._client.hold([at])
+
+    def acknowledge(self, stored: Mapping[Partition, int]) -> None:
+        for at, held in self._held.items():
+            if held.part in stored:
+                held.stored = stored[held.part]
+                self._advice.note({at: held.stored})
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            if self._group_id and not self._watch.trouble:
+                self._advice.send_last(client)
+            client.close()
+
+    # ------------------------------------------------------------------------------------------- reading
+
+    def _read(self, timeout_s: float) -> None:
+        client = self._client or self._open()
+        if client is None:
+            self._sleep(min(timeout_s, self._watch.wait_s))
+            return
+        if client.spoilt & self._unplaced:
+            self._give_up(Spoilt("a damaged batch is to be read again, which takes another connection"))
+            return
+        self._look_at_topics(client)
+        self._place(client)  # raises StoreAway: then nothing is read either
+        if self._group_id:
+            self._advice.send(client)
+        began_s = self.polling_since = self._uptime_s()
+        try:
+            found = client.poll(timeout_s)
+        except Exception as failed:  # noqa: BLE001 - whatever it is: kafka-python may hang in the next poll
+            self._give_up(failed)
+        else:
+            for each in found:
+                self._keep(each)
+            self._look_at_connection(client, self._uptime_s() - began_s)
+        finally:
+            self.polling_since = None
+
+    def _keep(self, batch: Batch | Unreadable) -> None:
+        held = self._held.get(batch.at)
+        if held is None or held.stopped:
+            return
+        if isinstance(batch, Unreadable):
+            self.stop(held.part, batch.why)
+            return
+        if batch.start != held.fetched:
+            # Never seen. It would be a client that reads from elsewhere than we said.
+            log.error("%s: Kafka gave offset %d for %d", held.part, batch.start, held.fetched)
+            self._lost.append(held.part)
+            self.rewind([held.part])
+            return
+        held.fetched = batch.next
+        self._fetched.append((held, batch))
+
+    def _drop(self, at: TopicPartition) -> None:
+        held = self._held.pop(at)
+        self._forget_fetched(held)
+
+    def _forget_fetched(self, held: Held) -> None:
+        self._fetched = deque(each for each in self._fetched if each[0] is not held)
+        held.fetched = held.next
+
+    # --------------------------------------------------------------------------------- connecting, again
+
+    def _open(self) -> Client | None:
+        if self._watch.wait_s:
+            return None
+        options = {**self._options, "group_id": self._group_id or None}
+        if self._assign == "group":
+            options["session_timeout_ms"] = self._session_ms
+            options["heartbeat_interval_ms"] = min(
+                self._session_ms // 4, options.get("heartbeat_interval_ms", self._session_ms)
+            )
+        try:
+            client = Client(self._sources, options, raw=self._raw, uptime_s=self._uptime_s)
+        except Exception as failed:  # noqa: BLE001 - wrong certificates, names, ports: many kinds, one cure
+            self._give_up(failed)
+            return None
+        if self._assign == "group":
+            client.subscribe(Listener(self))
+        self._client = client
+        self._watch.opened()
+        return client
+
+    def _give_up(self, failed: Exception) -> None:
+        """Throw the connection away and make another one after a while; what was read is read again."""
+        refused = isinstance(failed, InvalidSessionTimeoutError) and self._session_ms < SESSION_MS_MAX
+        if refused:
+            self._session_ms *= 2  # this broker allows no shorter one
+        pause_s = self._watch.failed(failed, at_once=refused)
+        log.warning("Kafka: %s; connecting again in %.1f s", self._watch.trouble, pause_s)
+        self.revoked(list(self._held))
+        self._unplaced.clear()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _look_at_connection(self, client: Client, waited_s: float) -> None:
+        reading = any(not held.stopped for held in self._held.values())
+        self._watch.waited(waited_s, client.answers, reading=reading, assigned=bool(client.assignment()))
+        if self._assign == "group" and self._watch.idle_s >= max(SILENT_S, 2 * self._session_ms / 1000):
+            # Having no partition is right when others have them all. Members have been seen left out, too.
+            try:
+                left_out = client.unread()
+            except KafkaError as failed:
+                self._give_up(failed)
+                return
+            if left_out:
+                self._give_up(LeftOut(f"group {self._group_id} leaves partitions unread, and us without one"))
+            elif client.topics():
+                self._watch.spare()
+
+    # -------------------------------------------------------------------------- partitions come and go
+
+    def assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        """On the client's own thread, while `take()` waits in `poll()`. Must not raise, nor ask Kafka."""
+        client = self._client
+        if client is None:
+            return
+        ours = set(assigned)
+        client.hold(ours)  # whatever happens now, nothing is fetched from the wrong place
+        self._unplaced |= ours
+        try:
+            self._place_stored(client)
+        except Exception as failed:  # noqa: BLE001 - the next take() places them, and raises what is wrong
+            log.warning("%d partitions wait for their stored positions: %s", len(ours), failed)
+
+    def revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        """On the client's own thread, too."""
+        for at in revoked:
+            self._unplaced.discard(at)
+            self._advice.forget([at])
+            if at in self._held:
+                self._lost.append(self._held[at].part)
+                self._drop(at)
+            if self._client is not None:
+                self._client.let_go(at)
+
+    def _look_at_topics(self, client: Client) -> None:
+        """Stop a topic that is another one than it was; read partitions that are new."""
+        client.refresh()
+        topics = client.topics()
+        self._logs.look(client.cluster, topics)
+        for held in self._held.values():
+            if held.part.topic in self._logs.refused and not held.stopped:
+                self.stop(held.part, self._logs.refused[held.part.topic])
+        if self._assign == "all":
+            every = {at for name in topics for at in partitions(name, topics)}
+            if more := every - client.assignment():
+                client.assign(more)
+                self.assigned(more)
+
+    # ------------------------------------------------------------------------------------------- placing
+
+    def _place(self, client: Client) -> None:
+        """Find out where each partition goes on that has no place yet. Raises StoreAway."""
+        if self._unplaced:
+            self._place_stored(client)
+        for topic in sorted({at.topic for at in self._logs.parts(self._unplaced).values()}):
+            self._begin(client, topic)
+
+    def _place_stored(self, client: Client) -> None:
+        """Go on with those whose position is stored. Raises StoreAway; asks nothing of Kafka."""
+        self._logs.look(client.cluster, client.topics())
+        parts = self._logs.parts(self._unplaced)
+        stored = self._places.positions(list(parts)) if parts else {}
+        for part, position in stored.items():
+            self._go_on(client, parts[part], position)
+
+    def _begin(self, client: Client, topic: str) -> None:
+        """Begin partitions that nobody has counted yet. Raises StoreAway."""
+        known = self._logs.counted_before(topic)
+        # All partitions of a new topic begin as the configuration says. One that comes later begins at its
+        # beginning: what was written to it before it was noticed is not to be left out.
+        new = {at for at in self._logs.parts(self._unplaced).values() if at.topic == topic}
+        if not new:
+            return
+        wanted = new if known else new | partitions(topic, client.topics())
+        latest = self._start == "latest" and not known
+        try:
+            first = client.ends(wanted) if latest else client.begins(wanted)
+        except KafkaError as away:
+            log.warning("%s waits for its offsets: %r", topic, away)
+            return
+        for at in sorted(wanted):
+            position = self._places.begin(self._logs.part(at), first[at])
+            if at in new:
+                self._go_on(client, at, position)
+
+    def _go_on(self, client: Client, at: TopicPartition, position: Position) -> None:
+        self._unplaced.discard(at)
+        next_offset, now_ms = position.next, int(self._wall_s() * 1000)
+        part = self._logs.part(at)
+        self._held[at] = Held(part, next_offset, next_offset, next_offset, now_ms)
+        client.go_on(at, next_offset)
+
+
+def partitions(name: str, topics: Mapping[str, Topic]) -> set[TopicPartition]:
+    return {TopicPartition(name, number) for number in topics[name].partitions} if name in topics else set()
+
+
+class Spoilt(AnalyzerError):
+    """This connection cannot be used for what comes next."""
+
+
+class LeftOut(AnalyzerError):
+    """We are a member of the group, but it has no work for us and leaves some undone."""
+
+
+class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
+    """Passes on what the group's coordinator says. Lost or revoked is the same to us: the store decides."""
+
+    def __init__(self, reader: KafkaRecords) -> None:
+        self._reader = reader
+
+    def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        self._reader.assigned(assigned)
+
+    def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        self._reader.revoked(revoked)
+
+    def on_partitions_lost(self, lost: Iterable[TopicPartition]) -> None:
+        self._reader.revoked(lost)

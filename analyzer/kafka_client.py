@@ -1,0 +1,357 @@
+"""One connection to Kafka: kafka-python's consumer, with what is needed of it in one typed place.
+
+Knows nothing of stored positions. After any error from `poll()` throw it away and make another:
+kafka-python may hang for ever in the poll after a failed one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.errors import (
+    CorruptRecordError,
+    KafkaError,
+    KafkaTimeoutError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+)
+from kafka.net.compat import KafkaNetClient
+
+from analyzer.core.model import Partition, Record, Records, RecordSet
+from analyzer.kafka_metadata import Options, Topic, metadata_of, unread
+
+try:
+    from analyzer.kafka_raw import Fetched, RawFetcher, raw_fetcher
+except ImportError as changed:  # pragma: no cover - depends on the release of kafka-python
+    NO_RAW = str(changed)
+else:
+    NO_RAW = ""
+
+log = logging.getLogger(__name__)
+
+DEFAULTS: Options = {
+    "client_id": "gatelock",
+    # The cost at low rates is the number of fetches, not of records: a least size with a bounded wait
+    # took 7 times less than kafka-python's defaults, and was fresher.
+    "fetch_min_bytes": 100_000,
+    "fetch_max_wait_ms": 100,
+    "metadata_max_age_ms": 10_000,  # how soon new partitions and recreated topics are seen
+    "reconnect_backoff_max_ms": 1_000,  # a broker that is back should not wait half a minute for us
+    "bootstrap_timeout_ms": 5_000,
+    # A member that has not polled for so long is let go, so that the rest of its group is not held up
+    # for minutes by one that cannot reach its database.
+    "max_poll_interval_ms": 30_000,
+    # The others read on while some partitions move. Joining takes a second round, 1 to 3 s against 0.5 to
+    # 1 s; taking over after a SIGKILL takes the same.
+    "partition_assignment_strategy": (CooperativeStickyAssignor,),
+}
+OURS: Options = {
+    "enable_auto_commit": False,
+    "auto_offset_reset": "none",  # positions come from the store; a gap is for people to decide on
+    "isolation_level": "read_committed",
+    "allow_auto_create_topics": False,
+    "check_crcs": True,
+}
+THEIRS = (
+    "group_id",
+    "session_timeout_ms",
+    "key_deserializer",
+    "value_deserializer",
+    "kafka_client",
+    "consumer_timeout_ms",
+)
+
+# The only place where kafka-python says which batch is damaged.
+DAMAGED = re.compile(r"topic='(?P<topic>[^']+)', partition=(?P<number>\d+)\) at offset")
+
+RAW_SETS_MAX = 64  # of one poll: 64 MiB at the default size of a fetch
+PLAIN_RECORDS_MAX = 10_000
+ASK_S_MAX = 2.0
+ADVISE_EVERY_S = 1.0
+PROBE_EVERY_S = 4.0  # whether a broker answers, where fetches do not tell
+
+
+class Batch(NamedTuple):
+    """What one poll brought of one partition."""
+
+    at: TopicPartition
+    start: int
+    next: int
+    last_ms: int | None
+    content: bytes | list[Record]
+    aborted: Iterable[tuple[int, int]] = ()
+
+    def of(self, part: Partition) -> RecordSet | Records:
+        if isinstance(self.content, bytes):
+            return RecordSet(part, self.start, self.content, tuple(self.aborted))
+        return Records(part, self.start, self.next, self.content)
+
+
+class Unreadable(NamedTuple):
+    """A partition that cannot be read on from where we are. `hold` it, or every poll says so again."""
+
+    at: TopicPartition
+    why: str
+
+
+def options_of(given: Options) -> dict[str, Any]:
+    """All options of a consumer, ours and `given`. Raises ValueError for those that cannot be given."""
+    if unknown := given.keys() - KafkaConsumer.DEFAULT_CONFIG.keys():
+        raise ValueError(f"kafka-python knows no option {', '.join(sorted(unknown))}")
+    if ours := given.keys() & {*OURS, *THEIRS}:
+        raise ValueError(f"not a matter of choice: {', '.join(sorted(ours))}")
+    return {**DEFAULTS, **given, **OURS}
+
+
+class Client:
+    """A consumer of `topics`. What it fetched of a partition begins where `go_on` said."""
+
+    def __init__(
+        self, topics: Collection[str], options: Options, *, raw: bool, uptime_s: Callable[[], float]
+    ) -> None:
+        """Connects. Raises KafkaError when no broker answers in time, ValueError and OSError for options
+        that cannot work."""
+        self._topics = sorted(topics)
+        self._options = options
+        self._uptime_s = uptime_s
+        self._consumer = connected(options)
+        try:
+            self._metadata = metadata_of(self._consumer, options, self._topics, uptime_s)
+            self._raw: RawFetcher | None = raw_fetcher(self._consumer) if raw else None
+        except BaseException:
+            self.close()
+            raise
+        self._sets_max = options.get("max_poll_records") or (RAW_SETS_MAX if raw else PLAIN_RECORDS_MAX)
+        self._at: dict[TopicPartition, int] = {}  # the offset of what comes next, of those that go on
+        self._ends: dict[TopicPartition, int] = {}
+        self._answers = 0
+        self._failed: KafkaError | None = None
+        self._probed_s = uptime_s()
+        # Partitions with a damaged batch: once kafka-python has looked at it, it hangs when it goes on there.
+        self.spoilt: set[TopicPartition] = set()
+
+    @property
+    def cluster(self) -> str:
+        return self._metadata.cluster
+
+    def topics(self) -> dict[str, Topic]:
+        """What the cluster says of our topics, as of the last refresh; those that it lacks are left out."""
+        return self._metadata.topics()
+
+    def refresh(self) -> None:
+        """Have `topics()` look again where it cannot see by itself. Not from the client's own thread."""
+        self._metadata.refresh()
+
+    @property
+    def answers(self) -> int:
+        """Rises when a broker answers."""
+        return self._answers + (self._raw.answers if self._raw is not None else 0)
+
+    def subscribe(self, listener: ConsumerRebalanceListener) -> None:
+        self._consumer.subscribe(self._topics, listener=listener)
+
+    def assign(self, more: Collection[TopicPartition]) -> None:
+        self._consumer.assign(sorted({*self.assignment(), *more}))
+
+    def assignment(self) -> set[TopicPartition]:
+        return set(self._consumer.assignment())
+
+    def hold(self, at: Iterable[TopicPartition]) -> None:
+        """Fetch nothing of these until `go_on`. Any thread may call it, and nothing is asked of Kafka."""
+        for each in at:
+            self._at.pop(each, None)
+            if each in self._consumer.assignment():
+                self._consumer.pause(each)
+                # Somewhere, so that the client does not look for a committed offset, and fails.
+                self._consumer.seek(each, 0)
+
+    def go_on(self, at: TopicPartition, offset: int) -> None:
+        """Fetch from `offset`; what was fetched from elsewhere is thrown away."""
+        # What kafka-python (3.0.12) had begun to unpack when a partition was paused it sets aside, may never
+        # look at again, and fetches nothing more until it has.
+        getattr(self._consumer._fetcher, "_paused_partition_records", {}).pop(at, None)
+        self._consumer.seek(at, offset)
+        self._consumer.resume(at)
+        self._at[at] = offset
+
+    def let_go(self, at: TopicPartition) -> None:
+        """This partition is no longer assigned to us."""
+        self._at.pop(at, None)
+
+    def poll(self, timeout_s: float) -> list[Batch | Unreadable]:
+        """What was fetched, waiting at most so long. Raises anything; calls the listener."""
+        try:
+            return [*self._poll(timeout_s)]
+        except OffsetOutOfRangeError as gone:  # again and again, until these are held
+            return self._out_of_range(gone.args[0])
+        except LogTruncationError as cut:
+            return [
+                Unreadable(at, f"the log was cut off behind us: {end}")
+                for at, end in cut.divergent_offsets.items()
+            ]
+        except CorruptRecordError as damaged:
+            if found := DAMAGED.search(str(damaged)):
+                at = TopicPartition(found["topic"], int(found["number"]))
+                self.spoilt.add(at)
+                return [Unreadable(at, str(damaged))]
+            raise
+
+    def _poll(self, timeout_s: float) -> list[Batch]:
+        if failed := self._failed:
+            self._failed = None
+            raise failed
+        fetched = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=self._sets_max)
+        if self._raw is not None:
+            return [self._whole(at, each) for at, sets in fetched.items() for each in sets]
+        if fetched:
+            self._answers += 1
+        batches = [self._plain(at, records) for at, records in fetched.items()]
+        batches += self._passed_over(fetched)
+        self._ends |= {at: self._consumer.highwater(at) or 0 for at in self._at}
+        self._probe()
+        return batches
+
+    def _out_of_range(self, offsets: Mapping[TopicPartition, int]) -> list[Batch | Unreadable]:
+        """Kafka has no record at these offsets. Raises KafkaError."""
+        first, end = self.begins(offsets), self.ends(offsets)
+        found: list[Batch | Unreadable] = []
+        for at, offset in offsets.items():
+            if offset < first[at]:
+                why = f"[{offset}, {first[at]}) was deleted before it was counted"
+            else:
+                why = f"offset {offset} is past the end of the log, which is {end[at]}"
+            found.append(Unreadable(at, why))
+        return found
+
+    def _whole(self, at: TopicPartition, fetched: Fetched) -> Batch:
+        self._at[at] = fetched.next
+        return Batch(at, fetched.start, fetched.next, fetched.last_ms, fetched.raw, fetched.aborted)
+
+    def _plain(self, at: TopicPartition, records: Iterable[Any]) -> Batch:
+        items = [
+            Record(each.offset, each.timestamp if each.timestamp >= 0 else None, each.value)
+            for each in records
+        ]
+        start, self._at[at] = self._at[at], items[-1].offset + 1
+        return Batch(at, start, self._at[at], items[-1].kafka_ms, items)
+
+    def _passed_over(self, fetched: Collection[TopicPartition]) -> list[Batch]:
+        """Partitions of which nothing was shown to us, but whose position moved: over aborted records,
+        say. Without these the lag behind them would never end."""
+        batches = []
+        try:
+            for at in self._at.keys() - fetched:
+                start, self._at[at] = self._at[at], self._consumer.position(at)
+                if self._at[at] > start:
+                    batches.append(Batch(at, start, self._at[at], None, []))
+        except KafkaError as failed:
+            self._failed = failed  # raised by the next poll: what this one brought is not to be lost
+        return batches
+
+    def _probe(self) -> None:
+        if self._at and self._uptime_s() - self._probed_s >= PROBE_EVERY_S:
+            self._probed_s = self._uptime_s()
+            try:
+                self.ends(self._at)
+                self._answers += 1
+            except KafkaTimeoutError:
+                log.debug("no broker answers")
+
+    def end(self, at: TopicPartition) -> int:
+        """Where the partition ended when Kafka last said so; never before what was read of it."""
+        known = self._ends if self._raw is None else self._raw.ends
+        return max(known.get(at, 0), self._at.get(at, 0))
+
+    def begins(self, at: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that is there. Raises KafkaError."""
+        return dict(self._consumer.beginning_offsets(list(at), timeout_ms=int(ASK_S_MAX * 1000)))
+
+    def ends(self, at: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset after the last record that can be read. Raises KafkaError."""
+        return dict(self._consumer.end_offsets(list(at), timeout_ms=int(ASK_S_MAX * 1000)))
+
+    def commit_soon(self, offsets: Mapping[TopicPartition, int]) -> Callable[[], bool]:
+        """Tell Kafka how far we are; returns what says whether it is done, one way or the other."""
+        sent = self._consumer.commit_async(committed(offsets), callback=told)
+        return lambda: bool(sent.is_done)
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """The same, waiting for it. Raises KafkaError."""
+        self._consumer.commit(committed(offsets), timeout_ms=int(ASK_S_MAX * 1000))
+
+    def unread(self) -> bool:
+        """Whether the group is settled and leaves one of our partitions unread. Raises KafkaError."""
+        return unread(self._options, self.topics())
+
+    def close(self) -> None:
+        try:
+            self._consumer.close(autocommit=False, timeout_ms=int(ASK_S_MAX * 1000))
+        except Exception as failed:  # noqa: BLE001 - it is being thrown away, in whatever state it is
+            log.debug("closing the Kafka client: %r", failed)
+
+
+def connected(options: Options) -> KafkaConsumer:
+    """A consumer that has heard of the cluster. When it fails, nothing of it stays behind: kafka-python
+    leaves a thread and its sockets."""
+    made: list[KafkaNetClient] = []
+
+    def make(**config: Any) -> KafkaNetClient:
+        made.append(KafkaNetClient(**config))
+        return made[-1]
+
+    try:
+        consumer = KafkaConsumer(**options, kafka_client=make)
+        consumer.bootstrap(timeout_ms=options["bootstrap_timeout_ms"])
+    except BaseException:
+        for net in made:
+            net.close()
+        raise
+    return consumer
+
+
+def committed(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {at: OffsetAndMetadata(offset, "", -1) for at, offset in offsets.items()}
+
+
+def told(offsets: object, answer: object) -> None:
+    if isinstance(answer, Exception):
+        log.debug("Kafka was not told how far we are: %r", answer)
+
+
+class Advice:
+    """How far we are, told to Kafka now and then: nobody but lag monitors reads it."""
+
+    def __init__(self, uptime_s: Callable[[], float]) -> None:
+        self._uptime_s = uptime_s
+        self._next: dict[TopicPartition, int] = {}
+        self._done: Callable[[], bool] = lambda: True
+        self._sent_s = float("-inf")
+
+    def note(self, stored: Mapping[TopicPartition, int]) -> None:
+        self._next |= stored
+
+    def forget(self, at: Iterable[TopicPartition]) -> None:
+        """These are somebody else's to tell of."""
+        for each in at:
+            self._next.pop(each, None)
+
+    def send(self, client: Client) -> None:
+        """At most one commit on its way, and one a second: an absent broker piles nothing up."""
+        if self._next and self._done() and self._uptime_s() - self._sent_s >= ADVISE_EVERY_S:
+            try:
+                self._done = client.commit_soon(self._next)
+            except KafkaError as failed:
+                told(None, failed)
+            self._next, self._sent_s = {}, self._uptime_s()
+
+    def send_last(self, client: Client) -> None:
+        try:
+            if self._next:
+                client.commit(self._next)
+        except KafkaError as failed:
+            told(None, failed)

@@ -1,0 +1,68 @@
+"""Which log a topic's name stands for. A topic that was deleted and created again is another log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from kafka import TopicPartition
+
+from analyzer.core.model import Partition
+from analyzer.kafka_metadata import Topic
+from analyzer.sources import LogId, Places
+
+log = logging.getLogger(__name__)
+
+
+class Logs:
+    """Knows each topic's log as it was when it was first seen, and refuses any other.
+
+    Offsets of one log mean nothing in another, but kafka-python goes on at them without a word.
+    """
+
+    def __init__(self, sources: Mapping[str, str], places: Places) -> None:
+        self._sources = sources
+        self._places = places
+        self._first: dict[str, LogId] = {}
+        self.refused: dict[str, str] = {}  # by topic, with the reason
+
+    def look(self, cluster: str, topics: Mapping[str, Topic]) -> None:
+        """Note what the cluster says now. No I/O, any thread."""
+        for name, topic in topics.items():
+            now = LogId(cluster, topic.id)
+            was = self._first.setdefault(name, now)
+            if was != now and name not in self.refused:
+                self._refuse(name, was, now)
+
+    def counted_before(self, topic: str) -> bool:
+        """Whether this log is in the store. One that is there under the same name and is another is refused.
+        Raises StoreAway."""
+        known = self._places.logs(self._sources[topic], topic)
+        if known and self._first[topic] not in known:
+            self._refuse(topic, min(known), self._first[topic])
+        return bool(known)
+
+    def absent(self) -> list[str]:
+        """Topics that no cluster has shown us."""
+        return sorted(self._sources.keys() - self._first.keys())
+
+    def parts(self, places: Iterable[TopicPartition]) -> dict[Partition, TopicPartition]:
+        """Those that may be read, by their lasting names."""
+        return {
+            self.part(at): at for at in places if at.topic in self._first and at.topic not in self.refused
+        }
+
+    def part(self, at: TopicPartition) -> Partition:
+        known = self._first[at.topic]
+        return Partition(known.cluster, known.topic_id, at.partition, self._sources[at.topic], at.topic)
+
+    def problems(self) -> dict[str, str]:
+        return {self._sources[topic]: why for topic, why in list(self.refused.items())}
+
+    def _refuse(self, topic: str, was: LogId, now: LogId) -> None:
+        why = (
+            f"topic {topic} was deleted and created again, or is in another cluster: it was {was.topic_id} "
+            f"of {was.cluster}, it is {now.topic_id} of {now.cluster}; nothing more is counted of it"
+        )
+        log.error("%s", why)
+        self.refused[topic] = why

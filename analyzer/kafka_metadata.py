@@ -1,0 +1,137 @@
+"""What a Kafka cluster says of topics and groups: ids, partitions, who reads them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.errors import KafkaError
+
+log = logging.getLogger(__name__)
+
+Options = Mapping[str, Any]
+
+
+class Topic(NamedTuple):
+    id: str
+    partitions: frozenset[int]
+
+
+class Metadata(Protocol):
+    @property
+    def cluster(self) -> str:
+        """The cluster's id."""
+
+    def topics(self) -> dict[str, Topic]:
+        """Our topics as of the last look; those that the cluster lacks are left out. Any thread."""
+
+    def refresh(self) -> None:
+        """Look again, if that is due and does not happen by itself. Not from the client's own thread."""
+
+
+def metadata_of(
+    consumer: KafkaConsumer, options: Options, topics: Collection[str], uptime_s: Callable[[], float]
+) -> Metadata:
+    """Raises KafkaError."""
+    cluster = getattr(consumer, "_cluster", None)
+    if all(hasattr(cluster, name) for name in ClientMetadata.NAMES):
+        return ClientMetadata(cluster, topics, ids_told=consumer.config["api_version"] >= (2, 8))
+    return AdminMetadata(options, topics, uptime_s)
+
+
+class ClientMetadata:
+    """Ids and partitions from the consumer's own metadata, which it keeps fresh. Private to kafka-python."""
+
+    NAMES = ("add_topic", "cluster_id", "topic_id", "partitions_for_topic")
+
+    def __init__(self, cluster: Any, topics: Collection[str], *, ids_told: bool) -> None:
+        self._cluster = cluster
+        self._ids_told = ids_told
+        self._topics = topics
+        for name in topics:
+            cluster.add_topic(name)
+
+    @property
+    def cluster(self) -> str:
+        return str(self._cluster.cluster_id)
+
+    def topics(self) -> dict[str, Topic]:
+        found = {}
+        for name in self._topics:
+            numbers, topic_id = self._cluster.partitions_for_topic(name), self._cluster.topic_id(name)
+            if numbers and (topic_id is not None or not self._ids_told):
+                found[name] = Topic(id_or_name(topic_id, name), frozenset(numbers))
+        return found
+
+    def refresh(self) -> None:
+        """Nothing to do: the client refreshes by itself."""
+
+
+class AdminMetadata:
+    """The same by kafka-python's public names, from a connection of its own."""
+
+    def __init__(self, options: Options, topics: Collection[str], uptime_s: Callable[[], float]) -> None:
+        self._topics = list(topics)
+        self._uptime_s = uptime_s
+        self._every_s = options["metadata_max_age_ms"] / 1000
+        self._options = admin_options(options)
+        self._found: dict[str, Topic] = {}
+        self.cluster = ""
+        self._look()
+
+    def topics(self) -> dict[str, Topic]:
+        return self._found
+
+    def refresh(self) -> None:
+        if self._uptime_s() - self._looked_s >= self._every_s:
+            try:
+                self._look()
+            except KafkaError as away:
+                log.debug("the topics' ids could not be looked at: %s", away)
+
+    def _look(self) -> None:
+        self._looked_s = self._uptime_s()
+        admin = KafkaAdminClient(**self._options)
+        try:
+            self.cluster = str(admin.describe_cluster()["cluster_id"])
+            described = admin.describe_topics(self._topics)
+        finally:
+            admin.close()
+        self._found = {
+            each["name"]: Topic(
+                id_or_name(each.get("topic_id"), each["name"]),
+                frozenset(part["partition_index"] for part in each["partitions"]),
+            )
+            for each in described
+            if each["partitions"]
+        }
+
+
+def id_or_name(topic_id: object, name: str) -> str:
+    """A topic's id as text. Before Kafka 2.8 there was none, and the name has to do."""
+    text = str(topic_id or "")
+    return text if text.strip("0-") else f"name:{name}"
+
+
+def admin_options(options: Options) -> dict[str, Any]:
+    return {name: options[name] for name in options.keys() & KafkaAdminClient.DEFAULT_CONFIG.keys()}
+
+
+def unread(options: Options, topics: Mapping[str, Topic]) -> bool:
+    """Whether the consumer group is settled, and leaves a partition unread. Raises KafkaError."""
+    admin = KafkaAdminClient(**admin_options(options))
+    try:
+        group = admin.describe_groups([options["group_id"]])[options["group_id"]]
+    finally:
+        admin.close()
+    if group["group_state"] in ("PreparingRebalance", "CompletingRebalance"):
+        return False
+    read = {
+        (of["topic"], number)
+        for member in group["members"]
+        for of in member["member_assignment"]["assigned_partitions"]
+        for number in of["partitions"]
+    }
+    return not {(name, number) for name, topic in topics.items() for number in topic.partitions} <= read

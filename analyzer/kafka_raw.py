@@ -1,0 +1,150 @@
+"""Record batches as Kafka holds them, out of kafka-python's own fetcher.
+
+The client makes one object per record, which costs more than counting it. This hook, set on one
+consumer and nowhere else, hands the bytes of a fetch on whole. It rests on names that are private to
+kafka-python: when one is missing or has another face, importing this module raises ImportError and
+the source takes records the public way.
+"""
+
+from __future__ import annotations
+
+import inspect
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.consumer.fetcher import Fetcher
+from kafka.record import MemoryRecords
+
+# Of a batch (v2): base offset, length, leader epoch, magic, (crc, attributes,) offset of the last
+# record from the base, (first timestamp,) greatest timestamp.
+HEADER = struct.Struct(">qiib6xi8xq")
+HEADER_BYTES = 61  # up to the first record
+BEFORE_LENGTH = 12  # the length counts what follows it
+
+FACES = {
+    "_unpack_records": ["self", "tp", "records", "key_deserializer", "value_deserializer"],
+    "_maybe_skip_record": ["self", "record"],
+    "drain": ["self"],
+}
+FIELDS = ("fetch_offset", "next_fetch_offset", "bytes_read", "aborted_transactions", "leader_epoch")
+CALLS = {
+    "_handle_fetch_response": ["self", "node_id", "fetch_offsets", "send_time", "response"],
+    "_parse_fetched_data": ["self", "completed_fetch"],
+}
+
+
+def check() -> None:
+    """Raises ImportError when kafka-python is not built as this module needs it."""
+    try:
+        records = Fetcher.PartitionRecords(0, None, MemoryRecords(b""))
+        missing = [name for name in FIELDS if not hasattr(records, name)]
+        for owner, faces in ((Fetcher, CALLS), (Fetcher.PartitionRecords, FACES)):
+            missing += [name for name, face in faces.items() if parameters(owner, name) != face]
+        if not hasattr(MemoryRecords(b""), "_buffer"):
+            missing.append("MemoryRecords._buffer")
+    except (AttributeError, TypeError) as changed:
+        raise ImportError(f"kafka-python's fetcher has changed: {changed}") from changed
+    if missing:
+        raise ImportError(f"kafka-python's fetcher has changed: {', '.join(missing)}")
+
+
+def parameters(owner: Any, name: str) -> list[str]:
+    return list(inspect.signature(getattr(owner, name)).parameters)
+
+
+check()
+
+
+class Walked(NamedTuple):
+    """What the headers of a stretch of batches say."""
+
+    size: int  # bytes of whole batches; Kafka may cut the last one short
+    next: int
+    epoch: int
+    last_ms: int | None
+
+
+def walk(raw: bytes, start: int) -> Walked:
+    """How far `raw` reaches, by the headers of its batches alone.
+
+    At a batch that makes no sense the walk ends, but the bytes are kept: the counter is to say
+    what is wrong, and nobody is to step over it.
+    """
+    at, next_offset, epoch, last_ms = 0, start, -1, -1
+    while len(raw) - at >= HEADER_BYTES:
+        base, length, leader_epoch, magic, last, greatest_ms = HEADER.unpack_from(raw, at)
+        if magic != 2 or length < HEADER_BYTES - BEFORE_LENGTH or last < 0:
+            return Walked(len(raw), next_offset, epoch, last_ms if last_ms >= 0 else None)
+        if at + BEFORE_LENGTH + length > len(raw):
+            break
+        at += BEFORE_LENGTH + length
+        # A compacted batch keeps the offset of its last record even when that record is gone.
+        next_offset = max(next_offset, base + last + 1)
+        epoch, last_ms = leader_epoch, greatest_ms
+    return Walked(at, next_offset, epoch, last_ms if last_ms >= 0 else None)
+
+
+class Fetched(NamedTuple):
+    """The record batches that one fetch brought of one partition."""
+
+    start: int  # the offset that was asked for
+    next: int
+    raw: bytes
+    aborted: list[tuple[int, int]]
+    last_ms: int | None
+
+
+class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python has no types
+    """Stands for a stretch of records and yields one thing: all of it."""
+
+    def _maybe_skip_record(self, record: Fetched) -> bool:
+        return False
+
+    def _unpack_records(
+        self, tp: TopicPartition, records: MemoryRecords, key_deserializer: None, value_deserializer: None
+    ) -> Iterator[Fetched]:
+        raw = bytes(records._buffer)  # no copy: these are bytes already
+        walked = walk(raw, self.fetch_offset)
+        aborted = [(each.producer_id, each.first_offset) for each in self.aborted_transactions]
+        # The client asks for this offset next. The epoch lets the broker see that what we have read
+        # has since been cut away.
+        self.next_fetch_offset, self.leader_epoch = walked.next, walked.epoch
+        self.bytes_read = walked.size
+        if walked.size:
+            yield Fetched(self.fetch_offset, walked.next, raw[: walked.size], aborted, walked.last_ms)
+        self.drain()
+
+
+class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
+    """Fetches as its parent does; keeps the bytes, where partitions end, and that a broker answered."""
+
+    PartitionRecords = RawRecords
+    answers = 0
+    ends: dict[TopicPartition, int]
+
+    def _handle_fetch_response(
+        self, node_id: Any, fetch_offsets: Any, send_time: float, response: Any
+    ) -> None:
+        self.answers += 1
+        super()._handle_fetch_response(node_id, fetch_offsets, send_time, response)
+
+    def _parse_fetched_data(self, completed_fetch: Any) -> RawRecords | None:
+        records = super()._parse_fetched_data(completed_fetch)
+        if records is not None:
+            data = completed_fetch.partition_data
+            stable = data.last_stable_offset  # behind an open transaction nothing can be read
+            known = stable is not None and stable >= 0
+            self.ends[completed_fetch.topic_partition] = stable if known else data.high_watermark
+        return records  # type: ignore[no-any-return]  # kafka-python has no types
+
+
+def raw_fetcher(consumer: KafkaConsumer) -> RawFetcher:
+    """`consumer`'s own fetcher, which from now on makes `poll()` return `Fetched`."""
+    fetcher = consumer._fetcher
+    if type(fetcher) is not Fetcher:
+        raise TypeError(f"another fetcher than kafka-python's: {type(fetcher).__name__}")
+    fetcher.__class__ = RawFetcher
+    fetcher.ends = {}
+    return fetcher  # type: ignore[no-any-return]  # kafka-python has no types
