@@ -1,0 +1,188 @@
+"""One file, from its identification to its end.
+
+A file is known again by its content, under whatever name it is found, plain or compressed: its first
+line gives the name of its partition, and the digest of all counted bytes, kept beside the offset,
+must be that of the file's own first bytes. Files that begin alike get a number after the name; when
+several fit, the one that was counted furthest is it. So two files are taken for one only as long as
+they are the same byte for byte, and then it makes no difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import IO
+
+from analyzer.core.model import Lag, Partition, Position, Records
+from analyzer.lines import Lines, Mark
+from analyzer.sources import Places
+
+log = logging.getLogger(__name__)
+
+CLUSTER = "file"
+NAMES_AT_ONCE = 8
+MARKS_MAX = 1_000  # of takes that are not stored; behind them a file is read again from its beginning
+
+Inode = tuple[int, int]  # device and number
+
+
+class Reading:
+    """Gives a file's lines from where it was counted to.
+
+    `size` says how many bytes there are, where that is known without reading them.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        source: str,
+        stream: IO[bytes],
+        *,
+        inode: Inode,
+        size: Callable[[], int] | None,
+        line_bytes_max: int,
+        now_s: float,
+    ) -> None:
+        self.path = path
+        self.inode = inode
+        self.lines = Lines(stream, line_bytes_max)
+        self.part: Partition | None = None
+        self.placed = False
+        self.ended = False  # nothing more will come
+        self.cut = False  # what was read is not there any more
+        self.stopped = ""
+        self.stored = 0
+        self.opened_s = self.grew_s = now_s
+        self._source = source
+        self._size = size
+        self._waiting = 0  # bytes
+        self._caught_up_s = now_s
+        self._taken = 0  # lines
+        self._marks: deque[Mark] = deque(maxlen=MARKS_MAX)  # where we may be sent back to
+
+    @property
+    def done(self) -> bool:
+        """Nothing more will come, and what came is stored."""
+        return self.ended and (self.part is None or self.stored == self.lines.next)
+
+    def over(self) -> bool:
+        """Whether there is nothing to be had of it, for now or ever."""
+        return self.ended or bool(self.stopped)
+
+    def place(
+        self, places: Places, others: Mapping[str, Reading], *, final: bool = False, latest: bool = False
+    ) -> bool:
+        """Find out which log this is, and stand where it was counted to; False while that cannot be told.
+
+        `others` are the files that this process reads, by their topic id. `latest`: a log that was
+        never counted begins at its end. Raises StoreAway.
+        """
+        if self.part is not None and self._go_back(places, self.part):
+            return True
+        self.lines.go_back()
+        line = self.lines.first_line(final=final)
+        if line is None:
+            return False
+        known, unused = self._known(places, hashlib.sha256(line).hexdigest())
+        for part in list(known):
+            other = others.get(part.topic_id, self)
+            if other is self:
+                continue
+            if other.ended or other.inode == self.inode:
+                return False  # it may be this very content, and how far it is counted is not settled
+            del known[part]
+        return self._go_on(known) or self._begin(places, unused, latest=latest)
+
+    def take(self, now_s: float, *, final: bool) -> Records | None:
+        """The next lines; None when there are none. Raises OSError, EOFError, zlib.error."""
+        if self.part is None:
+            return None
+        start, items = self.lines.next, self.lines.take(final=final)
+        self._waiting = 0
+        if self.lines.at_end:
+            self._caught_up_s = now_s
+        else:
+            self._waiting = self.lines.read_to - self.lines.next
+            if self._size is not None:
+                self._waiting = max(self._waiting, self._size() - self.lines.next)
+        if items is None:
+            return None
+        self.grew_s = now_s
+        self._taken += len(items)
+        self._marks.append(self.lines.mark())
+        return Records(self.part, start, self.lines.next, items, self.lines.witness)
+
+    def rewind(self) -> None:
+        """Stand at the stored position again, as soon as `place` has asked for it."""
+        if self.part is not None:
+            self.placed = self.ended = False
+            self.stopped = ""
+
+    def acknowledge(self, stored: int) -> None:
+        self.stored = stored
+        while self._marks and self._marks[0].next < stored:
+            self._marks.popleft()
+
+    def lag(self, now_s: float) -> Lag:
+        """In lines as long as those that were taken, and since when some of them wait."""
+        if not self._waiting:
+            return Lag(0, 0.0)
+        mean_bytes = max(1, self.lines.next // max(1, self._taken))
+        return Lag(max(1, self._waiting // mean_bytes), max(0.0, now_s - self._caught_up_s))
+
+    def _go_back(self, places: Places, part: Partition) -> bool:
+        """To a place we still know, without reading everything before it again. Raises StoreAway."""
+        stored = places.positions([part]).get(part, Position(0))
+        if self.cut:
+            if stored.next < self.lines.next:
+                lost = f"bytes [{stored.next}, {self.lines.next}) were cut away before they were stored"
+                log.error("%s: %s; if a copy was kept, import it", self.path, lost)
+            self.placed, self.ended, self.stored = True, True, self.lines.next
+            return True
+        for mark in self._marks:
+            if mark.next == stored.next and mark.digest.hexdigest() == stored.witness:
+                self._stand(part, mark)
+                return True
+        return False
+
+    def _known(self, places: Places, name: str) -> tuple[dict[Partition, Position], Partition]:
+        """Every log with this first line, and a name for one more."""
+        known: dict[Partition, Position] = {}
+        for first in itertools.count(0, NAMES_AT_ONCE):
+            ids = [f"{name}#{number}" if number else name for number in range(first, first + NAMES_AT_ONCE)]
+            parts = [Partition(CLUSTER, topic_id, 0, self._source, self.path) for topic_id in ids]
+            known |= places.positions(parts)
+            unused = next((part for part in parts if part not in known), None)
+            if unused is not None:
+                return known, unused
+        raise AssertionError("counting has no end")
+
+    def _go_on(self, known: Mapping[Partition, Position]) -> bool:
+        best: tuple[Partition, Mark] | None = None
+        for part, position in sorted(known.items(), key=lambda item: item[1].next):
+            if not self.lines.pass_to(position.next):
+                break
+            if self.lines.witness == position.witness:
+                best = part, self.lines.mark()
+        if best is not None:
+            self._stand(*best)
+        return best is not None
+
+    def _begin(self, places: Places, part: Partition, *, latest: bool) -> bool:
+        self.lines.go_back()
+        while latest and self.lines.take(final=False) is not None:
+            pass
+        wanted = Position(self.lines.next, self.lines.witness)
+        if places.begin(part, wanted.next, wanted.witness) != wanted:
+            return False  # somebody was faster; it may be this file or another, so look again
+        self._stand(part, self.lines.mark())
+        return True
+
+    def _stand(self, part: Partition, mark: Mark) -> None:
+        self.part, self.placed, self.stored = part, True, mark.next
+        self.lines.go_back(mark)
+        self._marks.clear()
+        self._marks.append(mark)
