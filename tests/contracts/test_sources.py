@@ -1,0 +1,296 @@
+"""What every source keeps to, whatever it reads from."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from confluent_kafka import Producer
+
+from analyzer.core.model import Partition, Position
+from analyzer.errors import StoreAway
+from analyzer.files import FollowedFile, ImportedFiles
+from analyzer.kafka import KafkaRecords
+from analyzer.sources import Several, Source
+from tests.support.places import MemoryPlaces, Reader, values
+from tests.support.servers.kafka import Kafka
+
+PARTITIONS = 4
+NOBODY = Partition("elsewhere", "t", 0, "s", "t")
+
+
+class Rig(Protocol):
+    """Something that can be written to and read from."""
+
+    def write(self, lines: Sequence[bytes]) -> None: ...
+    def source(self, places: MemoryPlaces) -> Source: ...
+
+
+@dataclass
+class KafkaRig:
+    kafka: Kafka
+    raw: bool
+    topic: str
+
+    def write(self, lines: Sequence[bytes]) -> None:
+        """Line by line to the partitions in turn, in small batches."""
+        config = {"linger.ms": 5, "batch.num.messages": 7}
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap, **config})
+        for number, line in enumerate(lines):
+            producer.produce(self.topic, line, partition=number % PARTITIONS)
+        producer.flush()
+
+    def source(self, places: MemoryPlaces) -> Source:
+        little = {"max_partition_fetch_bytes": 300, "fetch_min_bytes": 1}  # so that it takes several turns
+        if not self.raw:
+            little["max_poll_records"] = 5
+        options = {**self.kafka.client, "bootstrap_servers": self.kafka.bootstrap, **little}
+        return KafkaRecords({self.topic: "log"}, places, assign="all", raw=self.raw, options=options)
+
+
+@dataclass
+class FileRig:
+    path: Path
+
+    def write(self, lines: Sequence[bytes]) -> None:
+        with self.path.open("ab") as file:
+            file.writelines(line + b"\n" for line in lines)
+
+    def source(self, places: MemoryPlaces) -> Source:
+        return FollowedFile(self.path, "log", places, line_bytes_max=200)
+
+
+class OnceRig(FileRig):
+    def source(self, places: MemoryPlaces) -> Source:
+        return ImportedFiles([self.path], "log", places, line_bytes_max=200)
+
+
+class SeveralRig(FileRig):
+    def source(self, places: MemoryPlaces) -> Source:
+        return Several([FollowedFile(self.path.with_name("none"), "none", places), super().source(places)])
+
+
+@pytest.fixture(params=["raw", "plain", "followed", "once", "several"])
+def rig(request: pytest.FixtureRequest, tmp_path: Path, small_chunks: None) -> Rig:
+    match request.param:
+        case "raw" | "plain" as kind:
+            kafka: Kafka = request.getfixturevalue("kafka")
+            return KafkaRig(kafka, kind == "raw", kafka.create_topic(partitions=PARTITIONS))
+        case "followed":
+            return FileRig(tmp_path / "access.log")
+        case "once":
+            return OnceRig(tmp_path / "access.log")
+        case _:
+            return SeveralRig(tmp_path / "access.log")
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a few lines already take several turns."""
+    monkeypatch.setattr("analyzer.lines.CHUNK_BYTES", 256)
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Source], Source]]:
+    sources: list[Source] = []
+
+    def opened(source: Source) -> Source:
+        sources.append(source)
+        return source
+
+    yield opened
+    for source in sources:
+        source.close()
+
+
+def lines(count: int, begin: int = 0) -> list[bytes]:
+    return [b"line %06d" % number for number in range(begin, begin + count)]
+
+
+def in_order(reader: Reader) -> list[bytes]:
+    """All that was stored. The offsets of each partition rise, so that none of it is there twice."""
+    for records in reader.kept.values():
+        offsets = [record.offset for record in records]
+        assert offsets == sorted(set(offsets)), offsets
+    return sorted(line for series in values(reader.kept).values() for line in series if line is not None)
+
+
+def read_all(reader: Reader, expected: Sequence[bytes]) -> None:
+    reader.run_until(lambda: len(in_order(reader)) >= len(expected))
+    assert in_order(reader) == sorted(expected)
+
+
+def take_some(reader: Reader) -> None:
+    assert any(reader.take() for _ in range(100))
+
+
+def test_everything_is_given_once_and_in_order(rig: Rig, opened: Callable[[Source], Source]):
+    rig.write(lines(500))
+    reader = Reader(opened(rig.source(places := MemoryPlaces())), places, {})
+    read_all(reader, lines(500))
+    assert reader.lost == []
+    assert reader.source.problems().keys() <= {
+        str(getattr(rig, "path", Path())).replace("access.log", "none")
+    }
+
+
+def test_it_goes_on_at_the_stored_position(rig: Rig, opened: Callable[[Source], Source]):
+    places, kept = MemoryPlaces(), {}
+    rig.write(lines(100))
+    first = Reader(rig.source(places), places, kept)
+    read_all(first, lines(100))
+    first.source.close()
+    rig.write(lines(100, begin=100))
+    second = Reader(opened(rig.source(places)), places, kept)
+    read_all(second, lines(200))
+
+
+def test_what_was_taken_and_not_stored_comes_again_to_the_next_one(
+    rig: Rig, opened: Callable[[Source], Source]
+):
+    places, kept = MemoryPlaces(), {}
+    rig.write(lines(200))
+    dies = Reader(rig.source(places), places, kept)
+    dies.run_until(lambda: len(in_order(dies)) > 0)
+    take_some(dies)
+    dies.source.close()
+    read_all(Reader(opened(rig.source(places)), places, kept), lines(200))
+
+
+def test_rewinding_repeats_exactly_what_was_not_stored(rig: Rig, opened: Callable[[Source], Source]):
+    places = MemoryPlaces()
+    rig.write(lines(300))
+    reader = Reader(opened(rig.source(places)), places, {})
+    for turn in itertools.count():
+        reader.take()
+        if turn % 3 == 0:
+            reader.start_over()
+        else:
+            reader.store()
+        if len(in_order(reader)) >= 300 or turn > 500:
+            break
+    assert in_order(reader) == lines(300)
+
+
+def test_rewinding_between_two_items_leaves_nothing_stale(rig: Rig, opened: Callable[[Source], Source]):
+    places = MemoryPlaces()
+    rig.write(lines(300))
+    reader = Reader(opened(rig.source(places)), places, {})
+    iterator = next(each for _ in range(100) if next(each := reader.source.take(0.05), None))
+    reader.source.rewind()
+    assert list(iterator) == []
+    read_all(reader, lines(300))
+
+
+def test_an_iterator_that_is_dropped_half_way_loses_nothing(rig: Rig, opened: Callable[[Source], Source]):
+    class OneByOne:
+        def __init__(self, source: Source) -> None:
+            self.source = source
+
+        def take(self, timeout_s: float) -> Iterator[object]:
+            yield from itertools.islice(self.source.take(timeout_s), 1)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.source, name)
+
+    places = MemoryPlaces()
+    rig.write(lines(200))
+    read_all(Reader(OneByOne(opened(rig.source(places))), places, {}), lines(200))  # type: ignore[arg-type]
+
+
+def test_a_stopped_partition_gives_nothing_until_it_is_rewound(rig: Rig, opened: Callable[[Source], Source]):
+    places = MemoryPlaces()
+    rig.write(lines(300))
+    reader = Reader(opened(rig.source(places)), places, {})
+    reader.run_until(lambda: len(in_order(reader)) > 0)
+    part = next(iter(reader.kept))
+    kept = len(reader.kept[part])
+    reader.source.stop(part, "a batch is damaged")
+    for _ in range(20):
+        reader.turn()
+    assert len(reader.kept[part]) == kept
+    assert reader.source.positions()[part] == places.positions([part])[part].next, (
+        "heartbeats need what is stored"
+    )
+    assert "a batch is damaged" in reader.source.problems().values()
+    reader.start_over()
+    read_all(reader, lines(300))
+    assert "a batch is damaged" not in reader.source.problems().values()
+
+
+def test_it_waits_for_a_database_that_is_away_and_goes_on_by_itself(
+    rig: Rig, opened: Callable[[Source], Source]
+):
+    places = MemoryPlaces(away=True)
+    rig.write(lines(100))
+    reader = Reader(opened(rig.source(places)), places, {})
+    with pytest.raises(StoreAway):
+        reader.run_until(lambda: False)
+    places.away = False
+    reader.run_until(lambda: len(in_order(reader)) >= 20)
+
+    places.away = True
+    for _ in range(10):
+        try:
+            reader.take()
+            reader.store()
+        except StoreAway:
+            reader.start_over()
+    places.away = False
+    read_all(reader, lines(100))
+
+
+def test_after_somebody_else_counted_on_it_goes_on_from_there(rig: Rig, opened: Callable[[Source], Source]):
+    places, kept = MemoryPlaces(), {}
+    rig.write(lines(200))
+    zombie = Reader(opened(rig.source(places)), places, kept)
+    zombie.run_until(lambda: len(in_order(zombie)) > 0)
+    take_some(zombie)
+    other = Reader(opened(rig.source(places)), places, kept)
+    other.run_until(lambda: len(in_order(other)) >= 150)
+    read_all(zombie, lines(200))
+
+
+def test_caught_up_means_no_lag(rig: Rig, opened: Callable[[Source], Source]):
+    places = MemoryPlaces()
+    rig.write(lines(300))
+    reader = Reader(opened(rig.source(places)), places, {})
+    reader.run_until(lambda: len(reader.kept) > 0)
+    behind = reader.source.lags()
+    assert any(lag.records > 0 for lag in behind.values())
+    assert all(lag.seconds < 60 for lag in behind.values())
+    read_all(reader, lines(300))
+    for _ in range(3):
+        positions, lags = reader.source.positions(), reader.source.lags()
+        reader.turn()
+    assert all(lag == (0, 0.0) for lag in lags.values())
+    assert all(places.stored[part].next == offset for part, offset in positions.items())
+
+
+def test_partitions_that_are_not_held_are_ignored(rig: Rig, opened: Callable[[Source], Source]):
+    places = MemoryPlaces()
+    rig.write(lines(100))
+    reader = Reader(opened(rig.source(places)), places, {})
+    reader.run_until(lambda: len(in_order(reader)) > 0)
+    reader.source.stop(NOBODY, "no")
+    reader.source.rewind([NOBODY])
+    reader.source.acknowledge({NOBODY: 7})
+    read_all(reader, lines(100))
+    assert NOBODY not in reader.source.positions()
+
+
+def test_begun_at_a_place_it_starts_there(rig: Rig, opened: Callable[[Source], Source]):
+    """The position may be one that the store was given by hand; nothing before it is given."""
+    places, kept = MemoryPlaces(), {}
+    rig.write(lines(40))
+    first = Reader(rig.source(places), places, kept)
+    read_all(first, lines(40))
+    first.source.close()
+    assert all(isinstance(position, Position) and position.next > 0 for position in places.stored.values())
+    again = Reader(opened(rig.source(places)), places, {})
+    for _ in range(10):
+        assert again.turn() == 0

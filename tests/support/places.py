@@ -1,0 +1,124 @@
+"""What a source asks of the store, in memory, and a pipeline that only notes what it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from analyzer.core.model import Lost, Partition, Position, Record, Records, RecordSet
+from analyzer.errors import PartitionLost, StoreAway
+from analyzer.sources import LogId, Source
+from tests.support.batches import records_of
+
+
+@dataclass
+class MemoryPlaces:
+    """A store of positions, which compares before it sets, and can be away."""
+
+    stored: dict[Partition, Position] = field(default_factory=dict)
+    finished: set[Partition] = field(default_factory=set)
+    away: bool = False
+
+    def positions(self, parts: Collection[Partition]) -> Mapping[Partition, Position]:
+        self._reach()
+        named = {part[:3]: position for part, position in self.stored.items()}
+        return {part: named[part[:3]] for part in parts if part[:3] in named}
+
+    def begin(self, part: Partition, offset: int, witness: str = "") -> Position:
+        self._reach()
+        if part not in self.positions([part]):
+            self.stored[part] = Position(offset, witness)
+        return self.positions([part])[part]
+
+    def finish(self, parts: Collection[Partition]) -> None:
+        self._reach()
+        self.finished.update(parts)
+
+    def logs(self, source: str, topic: str) -> Collection[LogId]:
+        self._reach()
+        return {LogId(p.cluster, p.topic_id) for p in self.stored if (p.source, p.topic) == (source, topic)}
+
+    def move(self, part: Partition, start: int, to: Position) -> None:
+        self._reach()
+        key = next((known for known in self.stored if known[:3] == part[:3]), None)
+        if key is None or self.stored[key].next != start:
+            raise PartitionLost(part, start)
+        self.stored[key] = to
+
+    def _reach(self) -> None:
+        if self.away:
+            raise StoreAway("the database is away")
+
+
+@dataclass
+class Held:
+    start: int
+    next: int
+    witness: str
+    records: list[Record]
+
+
+@dataclass
+class Reader:
+    """Takes from a source and stores, position and records together, as the pipeline does with counts."""
+
+    source: Source
+    places: MemoryPlaces
+    kept: dict[Partition, list[Record]]  # what was stored, by everybody
+    held: dict[Partition, Held] = field(default_factory=dict)
+    lost: list[Partition] = field(default_factory=list)
+
+    def take(self, timeout_s: float = 0.05) -> int:
+        """How many records came."""
+        came = 0
+        for taken in self.source.take(timeout_s):
+            if isinstance(taken, Lost):
+                self.held.pop(taken.part, None)
+                self.lost.append(taken.part)
+                continue
+            next_offset, records = contents(taken)
+            held = self.held.setdefault(taken.part, Held(taken.start, taken.start, "", []))
+            assert taken.start == held.next, f"{taken.part}: {taken.start} after {held.next}"
+            held.next, held.witness = next_offset, taken.witness
+            held.records += records
+            came += len(records)
+        return came
+
+    def store(self) -> None:
+        """Raises PartitionLost and StoreAway; then call `start_over`."""
+        for part, held in sorted(self.held.items()):
+            self.places.move(part, held.start, Position(held.next, held.witness))
+            self.kept.setdefault(part, []).extend(held.records)
+        stored = {part: held.next for part, held in self.held.items()}
+        self.held.clear()
+        self.source.acknowledge(stored)
+
+    def start_over(self) -> None:
+        self.held.clear()
+        self.source.rewind()
+
+    def turn(self) -> int:
+        came = self.take()
+        try:
+            self.store()
+        except PartitionLost:
+            self.start_over()
+        return came
+
+    def run_until(self, enough: Callable[[], bool], turns: int = 600) -> None:
+        for _ in range(turns):
+            if enough():
+                return
+            self.turn()
+        raise AssertionError(f"not enough after {turns} turns: {values(self.kept)}")
+
+
+def contents(taken: RecordSet | Records) -> tuple[int, list[Record]]:
+    """The next offset and the records at or after `start`."""
+    if isinstance(taken, RecordSet):
+        return records_of(taken.raw, taken.start, taken.aborted)
+    return taken.next, [record for record in taken.items if record.offset >= taken.start]
+
+
+def values(kept: Mapping[Partition, list[Record]]) -> dict[str, list[bytes | None]]:
+    return {str(part): [record.value for record in records] for part, records in kept.items()}
