@@ -34,8 +34,8 @@ class Warden:
     uptime_s: Callable[[], float]
     look_every_s: float = 1.0
     tidy_every_s: float = 60.0
-    minutes_kept_s: int = 2 * DAY_S
-    quarters_kept_s: int = 40 * DAY_S  # the longest window is a month
+    minutes_kept_s: int = 40 * DAY_S  # beyond the oldest record that is still counted
+    quarters_kept_s: int = 400 * DAY_S
     looked_s: float = float("-inf")
     tidied_s: float = float("-inf")
 

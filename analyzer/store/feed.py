@@ -13,7 +13,6 @@ from analyzer.store.times import instant, millis
 from gatekeeper.model import Change, Clear, Lock, LockKey, Set
 
 ENDED_MAX = 10_000  # locks ended in one transaction
-CHANGES_KEPT_MS = 3_600_000  # a gate that was away for longer gets a snapshot
 
 KEY = (locks.c.scope, locks.c.key, locks.c.resource, locks.c.policy)
 
@@ -24,7 +23,8 @@ def held(db: sa.Connection, keys: Collection[LockKey]) -> dict[LockKey, Lock]:
         return {}
     wanted = values_of(db, KEY, sorted(keys))
     match = sa.and_(*(column == wanted.c[column.name] for column in KEY))
-    return _by_key(db.execute(sa.select(locks).join(wanted, match).with_for_update(of=locks)))
+    statement = sa.select(locks).join(wanted, match).order_by(*KEY).with_for_update(of=locks)
+    return _by_key(db.execute(statement))
 
 
 def of_policies(db: sa.Connection, policies: Collection[str]) -> dict[LockKey, Lock]:
@@ -33,10 +33,12 @@ def of_policies(db: sa.Connection, policies: Collection[str]) -> dict[LockKey, L
     return _by_key(db.execute(statement))
 
 
-def due(db: sa.Connection) -> list[Lock]:
-    """Locks whose time is over by the database's clock, up to a bound, their rows locked. Those that a
-    flush is just judging are left for the next second."""
-    statement = sa.select(locks).where(locks.c.until_ms <= NowMs()).order_by(*KEY).limit(ENDED_MAX)
+def due(db: sa.Connection, now_ms: int) -> list[Lock]:
+    """Locks whose time is over, the oldest first, up to a bound, their rows locked. Those that a flush is
+    judging just now are left for the next second."""
+    # A clock inside the statement would be asked for every row, and no index could be used.
+    statement = sa.select(locks).where(locks.c.until_ms <= now_ms)
+    statement = statement.order_by(locks.c.until_ms, *KEY).limit(ENDED_MAX)
     return list(_by_key(db.execute(statement.with_for_update(skip_locked=True))).values())
 
 
@@ -73,18 +75,21 @@ def _apply(db: sa.Connection, changes: Sequence[Change]) -> None:
         db.execute(sa.delete(locks).where(sa.exists().where(match)))
 
 
-def prune(db: sa.Connection) -> None:
-    """Forget changes that no gate will ask for any more; whoever still does gets a snapshot."""
-    oldest = sa.select(sa.func.max(feed_versions.c.version)).where(
-        feed_versions.c.at_ms < NowMs() - CHANGES_KEPT_MS, feed_versions.c.version < feed.c.version
+def prune(db: sa.Connection, before_ms: int, most: int) -> int:
+    """Forget what was told before `before_ms`, version by version until `most` changes are gone; how many
+    went. Who still asks for them gets a snapshot. The version that the feed is at stays, because gates
+    hold its mark."""
+    old = sa.select(sa.func.max(feed_versions.c.version)).where(
+        feed_versions.c.at_ms < before_ms,
+        feed_versions.c.version < sa.select(feed.c.version).scalar_subquery(),
     )
-    pruned_to = db.execute(
-        sa.update(feed)
-        .values(pruned_to=sa.func.coalesce(oldest.scalar_subquery(), feed.c.pruned_to))
-        .returning(feed.c.pruned_to)
-    ).scalar_one()
-    for table in (lock_changes, feed_versions):
-        db.execute(sa.delete(table).where(table.c.version <= pruned_to))
+    enough = sa.select(lock_changes.c.version).order_by(*lock_changes.primary_key).offset(most - 1).limit(1)
+    if (oldest := db.execute(old).scalar()) is None:
+        return 0
+    pruned_to = min(oldest, db.execute(enough).scalar() or oldest)
+    db.execute(sa.update(feed).values(pruned_to=pruned_to))
+    db.execute(sa.delete(feed_versions).where(feed_versions.c.version <= pruned_to))
+    return db.execute(sa.delete(lock_changes).where(lock_changes.c.version <= pruned_to)).rowcount
 
 
 def _columns(change: Change) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from gatekeeper.model import Change
 LEASE_MS = 5_000
 DELETED_MAX = 10_000  # rows in one transaction
 REJECTS_KEPT = 100_000  # the newest; the ledger keeps the count of all
+CHANGES_KEPT_MS = 3_600_000  # of the feed; a gate that was away for longer gets a snapshot
 TOTALS_KEPT_MS = 2 * DAY_S * 1000  # after their window ended: nothing judges them then
 
 
@@ -50,21 +51,24 @@ class Upkeep:
     def end_locks(self) -> list[Change]:
         """Open the gates whose time is over; what was changed."""
         with writing(self._engine) as db:
-            now = instant(db.execute(sa.select(NowMs())).scalar_one())
-            changes = ended(feed.due(db), now)
+            now_ms = db.execute(sa.select(NowMs())).scalar_one()
+            changes = ended(feed.due(db, now_ms), instant(now_ms))
             if changes:
                 feed.publish(db, changes, self._random_mark())
             return changes
 
-    def prune(self) -> None:
-        """Forget what nobody will ask for: old changes of the feed, totals of past windows, the oldest
-        rejected records beyond a bound."""
+    def prune(self) -> int:
+        """Forget what nobody will ask for: totals of past windows, the oldest rejected records beyond a
+        bound, old changes of the feed; how many rows went. Call again until it returns 0."""
         with writing(self._engine) as db:
-            db.execute(delete_in_order(totals, totals.c.until_s * 1000 < NowMs() - TOTALS_KEPT_MS))
+            now_ms = db.execute(sa.select(NowMs())).scalar_one()
+            over = totals.c.until_s < (now_ms - TOTALS_KEPT_MS) // 1000
             newest = sa.select(rejects.c.at_ms).order_by(rejects.c.at_ms.desc())
-            beyond = newest.offset(REJECTS_KEPT).limit(1).scalar_subquery()
-            db.execute(delete_in_order(rejects, rejects.c.at_ms <= beyond))
-            feed.prune(db)
+            beyond = rejects.c.at_ms <= newest.offset(REJECTS_KEPT).limit(1).scalar_subquery()
+            went = [
+                db.execute(delete_in_order(*rows)).rowcount for rows in ((totals, over), (rejects, beyond))
+            ]
+            return sum(went) + feed.prune(db, now_ms - CHANGES_KEPT_MS, DELETED_MAX)
 
     def roll_up(self, meters: Collection[Meter], minutes_kept_s: int, quarters_kept_s: int) -> int:
         """Join old minutes into quarters of an hour, and old quarters into days of UTC; how many rows went.

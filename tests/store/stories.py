@@ -108,3 +108,18 @@ def together(*acts: Callable[[], object]) -> list[BaseException | object]:
     for thread in threads:
         thread.join()
     return answers
+
+
+def wait_for_waiters(engine: sa.Engine, number: int) -> None:
+    """Returns when so many of this database's connections wait for a lock."""
+    statement = sa.text(
+        "select count(*) from pg_stat_activity"
+        " where wait_event_type = 'Lock' and datname = current_database()"
+    )
+    pause = threading.Event()
+    for _ in range(500):
+        with engine.connect() as db:
+            if db.execute(statement).scalar_one() >= number:
+                return
+        pause.wait(0.01)
+    raise AssertionError("nobody waits")

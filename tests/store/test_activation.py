@@ -31,6 +31,7 @@ from tests.store.stories import (
     told,
     until,
     used,
+    wait_for_waiters,
 )
 
 NewEngine = Callable[[], sa.Engine]
@@ -320,21 +321,6 @@ def test_an_activation_comes_through_however_busy_the_others_are(
         done.set()
         for thread in threads:
             thread.join()
-
-
-def wait_for_waiters(engine: sa.Engine, number: int) -> None:
-    """Returns when so many of this database's connections wait for a lock."""
-    statement = sa.text(
-        "select count(*) from pg_stat_activity"
-        " where wait_event_type = 'Lock' and datname = current_database()"
-    )
-    pause = threading.Event()
-    for _ in range(500):
-        with engine.connect() as db:
-            if db.execute(statement).scalar_one() >= number:
-                return
-        pause.wait(0.01)
-    raise AssertionError("nobody waits")
 
 
 def test_nothing_is_told_when_nothing_changes_for_a_gate(store: SqlStore, engine: sa.Engine) -> None:

@@ -1,0 +1,260 @@
+"""What one analyzer at a time does for all: the lease, locks that are due, tables that stay small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.model import Rejected
+from analyzer.store import upkeep as module
+from analyzer.store.engine import NowMs, writing
+from analyzer.store.schema import feed, feed_versions, leases, lock_changes, locks, rejects, totals
+from analyzer.store.store import SqlStore
+from analyzer.store.times import millis
+from analyzer.store.upkeep import CHANGES_KEPT_MS, LEASE_MS, TOTALS_KEPT_MS, Upkeep
+from gatekeeper.model import Clear, Lock, Set
+from tests.store.stories import PART, at_version, together, told
+
+NewEngine = Callable[[], sa.Engine]
+on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+
+
+@pytest.fixture
+def now(engine: sa.Engine) -> datetime:
+    with engine.connect() as db:
+        return datetime.fromtimestamp(db.execute(sa.select(NowMs())).scalar_one() / 1000, UTC)
+
+
+def a_lock(key: str, until: datetime) -> Lock:
+    return Lock("caller", key, "daily", until - timedelta(days=1), until)
+
+
+def publish(store: SqlStore, *changes: Set | Clear) -> None:
+    with store.transaction() as tx:
+        tx.publish(changes)
+
+
+def everything(engine: sa.Engine, table: sa.Table, *columns: str) -> list[tuple[object, ...]]:
+    with engine.connect() as db:
+        chosen = [table.c[name] for name in columns]
+        return [tuple(row) for row in db.execute(sa.select(*chosen).order_by(*table.primary_key))]
+
+
+def execute(engine: sa.Engine, *statements: sa.Executable) -> None:
+    with writing(engine) as db:
+        for statement in statements:
+            db.execute(statement)
+
+
+# The lease
+
+
+def test_the_lease_is_held_by_one_and_kept_by_asking_again(upkeep: Upkeep, engine: sa.Engine) -> None:
+    other = Upkeep(engine, "there", str)
+    assert [upkeep.hold("warden"), other.hold("warden"), upkeep.hold("warden")] == [True, False, True]
+    assert other.hold("another work")
+
+
+def test_a_lease_ends_by_the_clock_of_the_database(upkeep: Upkeep, engine: sa.Engine, now: datetime) -> None:
+    other = Upkeep(engine, "there", str)
+    assert upkeep.hold("warden")
+    (until_ms,) = everything(engine, leases, "until_ms")[0]
+    assert 0 < until_ms - millis(now) - LEASE_MS < 60_000
+    execute(engine, sa.update(leases).values(until_ms=NowMs() + 60_000))
+    assert not other.hold("warden")
+    execute(engine, sa.update(leases).values(until_ms=NowMs() - 1))
+    assert other.hold("warden")
+    assert not upkeep.hold("warden")
+
+
+def test_a_lease_that_is_given_up_is_free_at_once(upkeep: Upkeep, engine: sa.Engine) -> None:
+    other = Upkeep(engine, "there", str)
+    assert upkeep.hold("warden")
+    other.release("warden")  # not theirs to give
+    assert not other.hold("warden")
+    upkeep.release("warden")
+    assert other.hold("warden")
+
+
+@on_postgresql
+def test_of_four_that_ask_for_a_lease_at_once_one_gets_it(new_engine: NewEngine) -> None:
+    wardens = [Upkeep(new_engine(), f"analyzer {n}", str) for n in range(4)]
+    for warden in wardens:
+        warden.release("nothing")  # connected: what follows is simultaneous
+    for n in range(10):
+        answers = together(*(lambda w=warden, n=n: w.hold(f"work {n}") for warden in wardens))
+        assert sorted(answers) == [False, False, False, True]
+
+
+# Locks that are due
+
+
+def test_locks_that_are_due_end_and_the_feed_tells(
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime
+) -> None:
+    due, later = a_lock("user:due", now), a_lock("user:later", now + timedelta(hours=1))
+    publish(store, Set(due), Set(later))
+    assert upkeep.end_locks() == [Clear(due.at)]
+    assert upkeep.end_locks() == []
+    assert everything(engine, locks, "key") == [("user:later",)]
+    assert told(engine)[2:] == [(2, "clear", "user:due")]
+
+
+def test_of_very_many_locks_some_end_now_and_the_rest_in_the_next_second(
+    store: SqlStore, upkeep: Upkeep, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("analyzer.store.feed.ENDED_MAX", 2)
+    publish(store, *(Set(a_lock(f"user:{n}", now)) for n in range(5)))
+    assert [len(upkeep.end_locks()) for _ in range(4)] == [2, 2, 1, 0]
+
+
+@on_postgresql
+def test_a_lock_that_a_flush_is_judging_is_left_for_the_next_second(
+    store: SqlStore, new_engine: NewEngine, now: datetime
+) -> None:
+    first, second = a_lock("user:first", now), a_lock("user:second", now)
+    publish(store, Set(first), Set(second))
+    warden = Upkeep(new_engine(), "there", lambda: "mark")
+    with store.transaction() as tx:
+        assert tx.locks([first.at]) == {first.at: first}
+        assert warden.end_locks() == [Clear(second.at)]
+    assert warden.end_locks() == [Clear(first.at)]
+
+
+@on_postgresql
+def test_a_lock_that_was_extended_meanwhile_stays(
+    store: SqlStore, new_engine: NewEngine, engine: sa.Engine, now: datetime
+) -> None:
+    """The warden finds the row due, and somebody else gives it a later end before it is locked."""
+    lock = a_lock("user:ann", now)
+    publish(store, Set(lock))
+    warden = Upkeep(new_engine(), "there", str)
+    with store.transaction() as tx:
+        tx.publish([Set(a_lock("user:ann", now + timedelta(hours=1)))])
+        assert warden.end_locks() == []
+    assert warden.end_locks() == []
+    assert len(everything(engine, locks, "key")) == 1
+
+
+@on_postgresql
+def test_what_is_due_is_found_by_an_index(store: SqlStore, upkeep: Upkeep, engine: sa.Engine) -> None:
+    """Each second: 100,000 locks must not be read for the two that end."""
+    plans: list[str] = []
+
+    @sa.event.listens_for(engine, "before_cursor_execute")
+    def explain(db: sa.Connection, _cursor: object, text: str, values: dict[str, object], *_: object) -> None:
+        if "FROM locks" in text:
+            cursor = db.connection.cursor()
+            cursor.execute("set local enable_seqscan = off")  # an empty table is scanned for choice
+            plans.extend(line for (line,) in cursor.execute(f"explain {text}", values).fetchall())
+
+    upkeep.end_locks()
+    assert any("ix_locks_until_ms" in line for line in plans)
+    assert any("Index Cond: (until_ms <= " in line for line in plans)
+
+
+# Tables that stay small
+
+
+def test_changes_of_the_feed_are_forgotten_after_an_hour_by_version(
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime
+) -> None:
+    later = now + timedelta(days=1)
+    for n in range(4):
+        publish(store, Set(a_lock(f"user:{n}", later)), Set(a_lock(f"user:{n}{n}", later)))
+    upkeep.prune()
+    assert everything(engine, feed, "version", "pruned_to") == [(4, 0)]
+    execute(engine, sa.update(feed_versions).where(feed_versions.c.version <= 2).values(
+        at_ms=NowMs() - CHANGES_KEPT_MS - 1))  # fmt: skip
+    upkeep.prune()
+    assert everything(engine, feed, "version", "pruned_to") == [(4, 2)]
+    assert everything(engine, feed_versions, "version") == [(3,), (4,)]
+    assert [version for version, *_ in told(engine)] == [3, 3, 4, 4]
+    assert len(everything(engine, locks, "key")) == 8
+
+
+def test_the_version_that_gates_hold_keeps_its_mark_however_old(
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime
+) -> None:
+    """Nothing happened for a day; that is no reason to send a snapshot to everybody."""
+    for key in ("user:ann", "user:bob"):
+        publish(store, Set(a_lock(key, now + timedelta(days=1))))
+    execute(engine, sa.update(feed_versions).values(at_ms=0))
+    upkeep.prune()
+    assert everything(engine, feed, "version", "pruned_to") == [(2, 1)]
+    assert everything(engine, feed_versions, "version", "mark") == [(2, "a2")]
+    upkeep.prune()
+    assert everything(engine, feed, "pruned_to") == [(1,)]
+
+
+def test_of_very_many_changes_some_are_forgotten_now_and_a_version_never_in_part(
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DELETED_MAX", 4)
+    for n in range(6):
+        publish(store, *(Set(a_lock(f"user:{n}{m}", now)) for m in range(3)))
+    execute(engine, sa.update(feed_versions).values(at_ms=0))
+    pruned = []
+    for _ in range(4):
+        upkeep.prune()
+        pruned.append((everything(engine, feed, "pruned_to")[0][0], len(told(engine))))
+    assert pruned == [(2, 12), (4, 6), (5, 3), (5, 3)]
+
+
+def test_totals_are_forgotten_two_days_after_their_window(
+    upkeep: Upkeep, engine: sa.Engine, now: datetime
+) -> None:
+    kept_s = TOTALS_KEPT_MS // 1000
+    now_s = millis(now) // 1000
+    ends = {
+        "long ago": 0,
+        "just over": now_s - kept_s - 1,
+        "not yet": now_s - kept_s + 60,
+        "open": now_s + 60,
+    }
+    execute(engine, sa.insert(totals).values(
+        [(policy, "user:ann", "", 0, until_s, 7) for policy, until_s in ends.items()]))  # fmt: skip
+    upkeep.prune()
+    assert everything(engine, totals, "policy") == [("not yet",), ("open",)]
+
+
+def test_the_newest_rejected_records_are_kept(
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REJECTS_KEPT", 3)
+    for n in range(5):
+        with store.transaction() as tx:
+            tx.set_aside([Rejected(PART, 10 - n, "bad-json", b"")], now + timedelta(seconds=n))
+    upkeep.prune()
+    assert everything(engine, rejects, "offset") == [(6,), (7,), (8,)]
+    upkeep.prune()
+    assert len(everything(engine, rejects, "offset")) == 3
+
+
+def test_each_time_so_many_rows_and_the_next_time_the_rest(
+    upkeep: Upkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DELETED_MAX", 2)
+    execute(engine, sa.insert(totals).values([(f"p{n}", "user:ann", "", 0, 0, 7) for n in range(5)]))
+    assert [upkeep.prune() for _ in range(4)] == [2, 2, 1, 0]
+    assert everything(engine, totals, "policy") == []
+
+
+@on_postgresql
+def test_pruning_does_not_wait_for_a_flush(upkeep: Upkeep, engine: sa.Engine, new_engine: NewEngine) -> None:
+    """Nor does the flush wait for more than the rest: a row that it holds is left for the next minute."""
+    execute(engine, sa.insert(totals).values([(f"p{n}", "user:ann", "", 0, 0, 7) for n in range(3)]))
+    with writing(new_engine()) as db:
+        db.execute(sa.update(totals).where(totals.c.policy == "p1").values(used=8))
+        upkeep.prune()
+    assert everything(engine, totals, "policy") == [("p1",)]
+    upkeep.prune()
+    assert everything(engine, totals, "policy") == []
+
+
+def test_pruning_an_empty_database_changes_nothing(upkeep: Upkeep, engine: sa.Engine) -> None:
+    assert upkeep.prune() == 0
+    assert (at_version(engine), everything(engine, lock_changes, "version")) == (0, [])
