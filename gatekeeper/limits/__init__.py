@@ -9,6 +9,7 @@ from gatekeeper.limits.leaky_bucket import LeakyBucket
 from gatekeeper.limits.leaky_queue import LeakyQueue
 from gatekeeper.limits.paced import Paced
 from gatekeeper.limits.parsing import parse
+from gatekeeper.limits.priority_scheduler import PriorityScheduler
 from gatekeeper.limits.protocol import Key, Limiter
 from gatekeeper.limits.sharded import Sharded
 from gatekeeper.limits.sliding_counter import SlidingCounter
@@ -25,6 +26,7 @@ __all__ = [
     "LeakyQueue",
     "Limiter",
     "Paced",
+    "PriorityScheduler",
     "Reservation",
     "Sharded",
     "SlidingCounter",

@@ -15,7 +15,7 @@ from tests.limits.oracles import HandClock, worst_in_any
 
 NEVER = None
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
-modest = settings(max_examples=60, deadline=None)
+modest = settings(max_examples=35, deadline=None)
 
 limits = st.integers(1, 7)
 periods = st.one_of(st.integers(1, 40), st.sampled_from([10_000_000_000, 999_999_937, 60_000_000_001]))

@@ -17,7 +17,7 @@ from tests.limits.oracles import HandClock, worst_in_any
 
 SECOND_NS = 1_000_000_000
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
-modest = settings(max_examples=50, deadline=None)
+modest = settings(max_examples=35, deadline=None)
 
 bookings = st.lists(
     st.tuples(

@@ -1,0 +1,228 @@
+"""Who goes when: TPControl's four runs, and what it could not do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from concurrent.futures import CancelledError
+
+import pytest
+
+from gatekeeper.limits import PriorityScheduler
+from tests.limits.loops import run
+from tests.limits.oracles import HandClock
+
+MS_NS = 1_000_000
+
+
+def departures(
+    scheduler: PriorityScheduler, clock: HandClock, priorities: list[int]
+) -> list[tuple[int, int]]:
+    """Milliseconds and priority of each departure, when all arrive at once in this order."""
+    went: list[tuple[int, int]] = []
+
+    async def worker(priority: int) -> None:
+        assert await scheduler.acquire_async(priority)
+        went.append((clock.now_ns // MS_NS, priority))
+
+    async def story() -> None:
+        await asyncio.gather(*(worker(priority) for priority in priorities))
+
+    run(clock, story())
+    return went
+
+
+def test_five_a_second_go_two_hundred_milliseconds_apart():
+    clock = HandClock()
+    went = departures(PriorityScheduler(5, 1, clock=clock), clock, [0] * 5)
+    assert went == [(0, 0), (200, 0), (400, 0), (600, 0), (800, 0)]
+
+
+def test_a_pool_of_five_goes_at_once_and_then_evenly():
+    clock = HandClock()
+    went = departures(PriorityScheduler(5, 1, burst=5, clock=clock), clock, [0] * 10)
+    assert [at for at, _ in went] == [0, 0, 0, 0, 0, 200, 400, 600, 800, 1000]
+
+
+def test_three_priorities_go_in_their_order_and_evenly():
+    clock = HandClock()
+    scheduler = PriorityScheduler(5, 1, priorities=3, clock=clock)
+    assert scheduler.try_acquire()
+    went = departures(scheduler, clock, [2, 1, 0] * 3)
+    assert went == [(200 * (n + 1), priority) for n, priority in enumerate([0, 0, 0, 1, 1, 1, 2, 2, 2])]
+
+
+def test_ten_in_three_seconds_with_a_pool_and_three_priorities():
+    clock = HandClock()
+    went = departures(PriorityScheduler(10, 3, 3, 5, clock=clock), clock, [0, 1, 2] * 4)
+    assert [at for at, _ in went] == [0] * 5 + [300 * n for n in range(1, 8)]
+    assert [priority for _, priority in went] == [0, 1, 2, 0, 1, 0, 0, 1, 1, 2, 2, 2]
+
+
+def test_an_important_one_that_comes_late_goes_first_and_the_spacing_holds():
+    clock = HandClock()
+    scheduler = PriorityScheduler(1, 1, 2, clock=clock)
+    went: list[tuple[str, int]] = []
+
+    async def worker(name: str, priority: int, after: float) -> None:
+        await asyncio.sleep(after)
+        assert await scheduler.acquire_async(priority)
+        went.append((name, clock.now_ns // MS_NS))
+
+    async def story() -> None:
+        await asyncio.gather(worker("a", 1, 0), worker("b", 1, 0.1), worker("c", 1, 0.2), worker("d", 0, 1.5))
+
+    run(clock, story())
+    assert went == [("a", 0), ("b", 1000), ("d", 2000), ("c", 3000)]
+
+
+@pytest.mark.parametrize(("age_after", "unimportant_at"), [(None, 20), (3, 6)])
+def test_a_flood_of_important_ones_starves_nobody_who_ages(age_after, unimportant_at):
+    clock = HandClock()
+    scheduler = PriorityScheduler(1, 1, 3, age_after=age_after, clock=clock)
+    went: list[str] = []
+
+    async def worker(name: str, priority: int) -> None:
+        assert await scheduler.acquire_async(priority)
+        went.append(name)
+
+    async def story() -> None:
+        tasks = [asyncio.create_task(worker("important", 0)) for _ in range(2)]
+        tasks.append(asyncio.create_task(worker("unimportant", 2)))
+        for _ in range(18):
+            await asyncio.sleep(0.9)
+            tasks.append(asyncio.create_task(worker("important", 0)))
+        await asyncio.gather(*tasks)
+
+    run(clock, story())
+    assert abs(went.index("unimportant") - unimportant_at) <= 1
+
+
+def test_who_leaves_uses_nothing_up_and_holds_nobody_up():
+    clock, chance = HandClock(), random.Random(3)
+    scheduler = PriorityScheduler(10, 1, 3, clock=clock)
+    went: list[int] = []
+
+    async def worker() -> None:
+        timeout = chance.choice([None, None, 0.3])
+        if await scheduler.acquire_async(chance.randrange(3), timeout):
+            went.append(clock.now_ns // MS_NS)
+
+    async def story() -> None:
+        tasks = [asyncio.create_task(worker()) for _ in range(60)]
+        await asyncio.sleep(0.55)
+        for task in chance.sample(tasks, 15):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(clock, story())
+    assert len(went) > 20
+    assert went == [100 * n for n in range(len(went))]
+    assert scheduler.waiting() == 0
+
+
+def test_trying_overtakes_nobody_of_its_priority_or_above():
+    clock = HandClock()
+    scheduler = PriorityScheduler(1, 1, 3, clock=clock)
+
+    async def story() -> None:
+        assert scheduler.try_acquire(2)
+        assert not scheduler.try_acquire(0), "nothing is there"
+        waiting = asyncio.create_task(scheduler.acquire_async(1))
+        await asyncio.sleep(0)
+        clock.now_ns += 1000 * MS_NS
+        assert not scheduler.try_acquire(1)
+        assert not scheduler.try_acquire(2)
+        assert scheduler.try_acquire(0)
+        assert await waiting
+
+    run(clock, story())
+    for priority in (3, -1):
+        with pytest.raises(ValueError, match="priority: expected 0 to 2"):
+            scheduler.try_acquire(priority)
+
+
+def test_jobs_run_in_the_order_of_their_priority_and_leave_no_thread():
+    scheduler = PriorityScheduler(100, 1, 2)
+    ran: list[str] = []
+    assert scheduler.try_acquire()
+    futures = [scheduler.submit(lambda n=n: ran.append(f"low {n}"), 1) for n in range(3)]
+    futures += [scheduler.submit(lambda n=n: ran.append(f"high {n}")) for n in range(3)]
+    cancelled = scheduler.submit(lambda: ran.append("never"))
+    assert cancelled.cancel()
+    failed = scheduler.submit(lambda: 1 // 0, 1)
+    began = time.monotonic()
+    for future in futures:
+        future.result(5)
+    with pytest.raises(ZeroDivisionError):
+        failed.result(5)
+    assert ran == ["high 0", "high 1", "high 2", "low 0", "low 1", "low 2"]
+    assert time.monotonic() - began < 5
+    while scheduler._threads:
+        time.sleep(0.001)
+    assert "priority scheduler" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_slow_job_does_not_hold_up_the_next():
+    scheduler = PriorityScheduler(1000, 1)
+    done = threading.Event()
+    slow = scheduler.submit(lambda: done.wait(10))
+    assert scheduler.submit(lambda: "ran").result(5) == "ran"
+    done.set()
+    assert slow.result(5)
+    scheduler.close(5)
+
+
+def test_closing_tells_everybody_and_waits_for_what_runs():
+    scheduler = PriorityScheduler(1, 60, 2)
+    started, go_on = threading.Event(), threading.Event()
+
+    def work() -> str:
+        started.set()
+        go_on.wait(5)
+        return "done"
+
+    running = scheduler.submit(work)
+    assert started.wait(5)
+    pending = scheduler.submit(lambda: "never")
+    answers: list[bool] = []
+    waiting = threading.Thread(target=lambda: answers.append(scheduler.acquire(1)))
+    waiting.start()
+    while scheduler.waiting() < 2:
+        time.sleep(0)
+    threading.Timer(0.02, go_on.set).start()
+    with scheduler:
+        pass
+    waiting.join(5)
+    assert answers == [False]
+    assert running.result(0) == "done"
+    with pytest.raises(CancelledError):
+        pending.result(0)
+    assert not scheduler.acquire()
+    assert not scheduler.try_acquire()
+    scheduler.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        scheduler.submit(work)
+
+
+def test_many_threads_and_jobs_all_get_their_turn():
+    scheduler = PriorityScheduler(4000, 1, 3)
+    went: list[bool] = []
+
+    def worker(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(20):
+            went.append(scheduler.acquire(chance.randrange(3), timeout=20))
+            went.append(scheduler.submit(lambda: True, chance.randrange(3)).result(20))
+
+    began_ns = time.monotonic_ns()
+    threads = [threading.Thread(target=worker, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert went == [True] * 240
+    assert time.monotonic_ns() - began_ns >= 239 * 250_000
+    assert scheduler.waiting() == 0
