@@ -1,1 +1,41 @@
 """Refuses requests where they arrive: gates that know the locks, and exact limiters for short periods."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gatekeeper.gate import Gate
+    from gatekeeper.limits import SlidingLog, TokenBucket
+    from gatekeeper.model import ALLOWED, Decision, Lock, LockSource, Refused, SourceError
+
+# Each is loaded when it is first asked for: an application pays for what it uses.
+HOMES = {
+    "gatekeeper.gate": ("Gate",),
+    "gatekeeper.limits": ("SlidingLog", "TokenBucket"),
+    "gatekeeper.model": ("ALLOWED", "Decision", "Lock", "LockSource", "Refused", "SourceError"),
+}
+
+__all__ = [
+    "ALLOWED",
+    "Decision",
+    "Gate",
+    "Lock",
+    "LockSource",
+    "Refused",
+    "SlidingLog",
+    "SourceError",
+    "TokenBucket",
+]
+
+
+def __getattr__(name: str) -> object:
+    for module, names in HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,334 @@
+"""The gate: knows the locks, decides from memory, and says how old its knowledge is."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Container
+from math import inf
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol, Self
+
+from gatekeeper.clock import SYSTEM_CLOCK, Clock, Running
+from gatekeeper.model import ALLOWED, Decision, Lock, LockSource, Refused
+from gatekeeper.poller import Known, Poller
+from gatekeeper.sources import open_source
+from gatekeeper.view import end_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from gatekeeper.saved import Shelf
+
+log = logging.getLogger("gatekeeper")
+
+RESTART_EVERY_S = 1.0  # a poller that dies at once must not cost each request a thread
+CLOSE_S = 2.0  # how long `close` waits for a poll that is going on
+
+STALE = Decision(
+    False, reason="stale", detail="The locks are not known at the moment.", retry_after=None, status=503
+)
+
+
+class Checks(Protocol):
+    """A limiter, as far as a gate needs one."""
+
+    def check(self, key: str, /) -> Decision: ...
+
+
+class Everybody:
+    """Holds every caller: sends all of them to `check`, which looks at the clock and at the poller."""
+
+    def __contains__(self, caller: object) -> bool:
+        return True
+
+
+EVERYBODY = Everybody()
+
+
+class Gate:
+    """Refuses the callers that have a lock, by what a poller in the background has learnt.
+
+    `source` is a URL (see `gatekeeper.sources.open_source`) or a LockSource. Nothing is started
+    here: the first check does that, also in a process that was forked later, or `start`, or `with`.
+
+    `stale_after` seconds after the last answer's question was asked the view is stale. Then each
+    lock follows its policy's `on_stale`: it is kept until its end, or lets pass. Callers without a
+    lock follow this one: "allow", "deny" (503) or a limiter. A gate that is new has as long to get
+    its first answer, and lets callers without a lock pass meanwhile.
+
+    `saved` names a file to keep the view in, for a start while the source is away. With `shadow`
+    nobody is refused: the decision is true, and says what it would have been.
+
+    Raises ValueError for a setting that cannot be, ImportError when the source needs what is not
+    installed.
+    """
+
+    def __init__(
+        self,
+        source: str | LockSource,
+        *,
+        token: str | None = None,
+        stale_after: float = 30.0,
+        on_stale: Literal["allow", "deny"] | Checks = "allow",
+        saved: Path | None = None,
+        name: str = "",
+        shadow: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if not 0 < stale_after < inf:
+            raise ValueError(f"stale_after: expected seconds above 0, got {stale_after!r}")
+        if isinstance(on_stale, str) and on_stale not in ("allow", "deny"):
+            raise ValueError(f"on_stale: expected 'allow', 'deny' or a limiter, got {on_stale!r}")
+        if token is not None:
+            raise ValueError("token: none of the sources takes one; a database's password goes into its URL")
+        self._source = open_source(source) if isinstance(source, str) else source
+        self._clock = clock
+        self._stale_after_s = stale_after
+        self._on_stale = on_stale
+        self._shelf = None if saved is None else _shelf(saved)
+        self._name = name
+        self._shadow = shadow
+        self._known = Known()
+        self._begun_s: float | None = None  # uptime at the first start
+        self._forget_threads()
+        self._closed = False
+        _gates.add(self)
+
+    def _forget_threads(self) -> None:
+        """Begin without threads: at birth, and in a forked child, where the parent's are not."""
+        self._locked: Container[str] = EVERYBODY
+        self._mutex = threading.Lock()  # never waited for while a request is served
+        self._answered = threading.Event()
+        self._running: Running | None = None
+        self._poller: Poller | None = None
+        self._restart_s = -inf  # the next start not before this uptime
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def allow(self, caller: str) -> bool:
+        """Whether `caller` may pass: from memory; reads no clock, never blocks, never raises."""
+        # The poller swaps in a set that holds everybody when more than a look-up is called for.
+        return caller not in self._locked or self.check(caller).allowed
+
+    def check(self, caller: str = "", *, resource: str = "", address: str = "", tenant: str = "") -> Decision:
+        """Whether a request of this caller, tenant and address for this resource may pass, by which
+        policy not, and when again. From memory, as `allow`.
+
+        Of several locks that apply the one that ends last answers; `also` names the others.
+        """
+        if self._running is None or not self._running.alive:
+            self._revive()
+        known = self._known  # read once: the poller may replace it meanwhile
+        now_s, now_ns = self._clock.uptime_s(), self._clock.wall_ns()
+        is_stale = now_s - known.confirmed_s > self._stale_after_s
+        locks = [
+            lock
+            for lock in known.view.of(_asked(caller, tenant, address, resource), resource)
+            if now_ns < end_ns(lock) and not (is_stale and lock.on_stale == "allow")
+        ]
+        decision = denial(locks, now_ns) if locks else self._without_lock(caller or address, now_s)
+        if self._shadow and not decision.allowed:
+            return decision._replace(allowed=True, shadow=True, retry_after=0.0)
+        return decision
+
+    def enforce(
+        self, caller: str = "", *, resource: str = "", address: str = "", tenant: str = ""
+    ) -> Decision:
+        """The same, but a refusal is raised as Refused, which carries the decision."""
+        decision = self.check(caller, resource=resource, address=address, tenant=tenant)
+        if not decision.allowed:
+            raise Refused(decision)
+        return decision
+
+    def _without_lock(self, key: str, now_s: float) -> Decision:
+        if self._on_stale == "allow" or now_s <= self._patient_until_s(self._known):
+            return ALLOWED
+        return STALE if self._on_stale == "deny" else self._on_stale.check(key)
+
+    def _patient_until_s(self, known: Known) -> float:
+        """Uptime until which callers without a lock pass whatever the application chose for later."""
+        begun_s = self._clock.uptime_s() if self._begun_s is None else self._begun_s
+        return max(known.confirmed_s, begun_s) + self._stale_after_s
+
+    # -- its health ----------------------------------------------------------------------------
+
+    @property
+    def age(self) -> float:
+        """Seconds since the question was asked that the view answers; infinite before the first answer."""
+        return self._clock.uptime_s() - self._known.confirmed_s
+
+    @property
+    def version(self) -> int:
+        """The feed's version that the view is at; 0 before the first answer."""
+        at = self._known.view.at
+        return 0 if at is None else at.version
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the poller lives and the view is not stale."""
+        running = self._running
+        return running is not None and running.alive and self.age <= self._stale_after_s
+
+    @property
+    def behind(self) -> float:
+        """Seconds that the analyzers were behind the log, by the last answer."""
+        return self._known.behind
+
+    @property
+    def clock_skew(self) -> float:
+        """Seconds that this machine's clock is ahead of the source's. Shown, not believed: locks end
+        by this machine's."""
+        return self._known.clock_skew
+
+    @property
+    def ignored(self) -> Mapping[str, int]:
+        """What the feed said that this version does not know and does not enforce ("action slow"),
+        and how often it was met."""
+        return self._known.view.ignored
+
+    # -- its poller ----------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start polling now rather than at the first check; again changes nothing."""
+        with self._mutex:
+            self._closed = False
+            self._start_poller()
+        return self
+
+    def ready(self, timeout: float) -> bool:
+        """Whether the source has answered, now or within `timeout` seconds."""
+        self.start()
+        return self._clock.wait(self._answered, timeout)
+
+    def close(self) -> None:
+        """Stop polling and give back what the source holds. Checks go on by the last view, which
+        grows stale; `start` begins again."""
+        with self._mutex:
+            self._closed = True
+            running, poller = self._running, self._poller
+            self._running = self._poller = None
+            self._locked = EVERYBODY
+        if running is not None and poller is not None:
+            running.stop(CLOSE_S)
+            poller.finish()
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _revive(self) -> None:
+        """Start the poller if nobody else is doing it: the first check, or its thread has ended."""
+        if (
+            self._closed
+            or self._clock.uptime_s() < self._restart_s
+            or not self._mutex.acquire(blocking=False)
+        ):
+            return
+        try:
+            self._start_poller()
+        except RuntimeError as error:  # no thread to be had, or the interpreter is going down
+            log.warning("the poller cannot be started: %s", error)
+        finally:
+            self._mutex.release()
+
+    def _start_poller(self) -> None:
+        if self._running is not None and self._running.alive:
+            return
+        now_s = self._clock.uptime_s()
+        self._restart_s = now_s + RESTART_EVERY_S
+        if self._begun_s is None:
+            self._begun_s = now_s
+        self._poller = Poller(
+            self._source, self._clock, self._known, pace_max_s=self._stale_after_s / 2, shelf=self._shelf
+        )
+        turn = functools.partial(self._turn, self._poller)
+        self._running = self._clock.run(turn, f"gatelock {self._name}".strip())
+
+    def _turn(self, poller: Poller) -> float:
+        try:
+            if self._on_stale != "allow":
+                # Nobody knows how long the answer will take; meanwhile the view may become stale.
+                self._locked = EVERYBODY
+            wait_s = poller.turn()
+            with self._mutex:
+                if poller is self._poller:
+                    self._know(poller.known, wait_s)
+            return wait_s
+        except BaseException:
+            self._locked = EVERYBODY  # this thread ends; the next check notices and starts another
+            log.exception("the poller of the lock feed ended; the next request starts another")
+            raise
+
+    def _know(self, known: Known, wait_s: float) -> None:
+        self._known = known
+        if known.view.at is not None:
+            self._answered.set()
+        soon_stale = self._clock.uptime_s() + wait_s >= self._patient_until_s(known)
+        if known.view.scopes["everyone"] or (self._on_stale != "allow" and soon_stale):
+            self._locked = EVERYBODY
+        else:
+            self._locked = known.view.scopes["caller"]
+
+
+def denial(locks: Sequence[Lock], now_ns: int) -> Decision:
+    """The refusal that these locks, at least one and all in force, amount to at `now_ns`."""
+    last, *others = sorted(locks, key=lambda lock: (-end_ns(lock), lock.policy))
+    return Decision(
+        allowed=False,
+        policy=last.policy,
+        reason=last.reason,
+        detail=last.detail,
+        retry_after=(end_ns(last) - now_ns) / 1e9,
+        until=last.until,
+        status=last.status,
+        also=tuple(dict.fromkeys(lock.policy for lock in others if lock.policy != last.policy)),
+    )
+
+
+def _shelf(path: Path) -> Shelf:
+    from gatekeeper.saved import Shelf  # what it needs for its digest is a tenth of a start without it
+
+    return Shelf(path)
+
+
+def _asked(caller: str, tenant: str, address: str, resource: str) -> list[tuple[str, str]]:
+    """Where to look for locks. Nobody is locked by having no name."""
+    asked = [("everyone", "")]
+    if caller:
+        asked.append(("caller", caller))
+    if resource:
+        asked.append(("resource", resource))
+    if address:
+        asked.append(("address", address))
+    if tenant:
+        asked.append(("tenant", tenant))
+    return asked
+
+
+# A child of fork has only the thread that forked, and a mutex held by another is held for ever.
+_gates: weakref.WeakSet[Gate] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for gate in list(_gates):
+        gate._forget_threads()
+
+
+def _at_exit() -> None:
+    for gate in list(_gates):
+        gate.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)  # a daemon thread that is stopped inside a driver may take the process down with it

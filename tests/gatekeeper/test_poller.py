@@ -1,0 +1,254 @@
+"""The poller: when it asks, what it makes of the answer, and what cannot stop it."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatekeeper.model import Cursor, Set, Update
+from gatekeeper.poller import CEILING_S, PACE_MIN_S, Known, Poller, next_delay
+from gatekeeper.saved import Saved, Shelf, read, write
+from gatekeeper.testing import ManualClock
+from tests.support.feed import NOON, HandFeed, a_lock
+
+LUCK = st.floats(0, 1, exclude_max=True)
+PACES = st.floats(PACE_MIN_S, 60)
+
+
+class World:
+    """A poller on a clock and a feed that a test moves by hand."""
+
+    def __init__(self, *, pace_max: float = 15.0, shelf: Shelf | None = None) -> None:
+        self.clock, self.feed = ManualClock(), HandFeed()
+        self.poller = Poller(self.feed, self.clock, Known(), pace_max_s=pace_max, shelf=shelf)
+
+    def run(self, seconds: float) -> list[float]:
+        """Let the poller take its turns for so long; the moments at which the feed was asked."""
+        moments: list[float] = []
+
+        def turn() -> float:
+            before = len(self.feed.asked)
+            wait_s = self.poller.turn()
+            moments.extend([self.clock.uptime_s()] * (len(self.feed.asked) - before))
+            return wait_s
+
+        turns = self.clock.run(turn, "")
+        self.clock.advance(seconds)
+        turns.stop(0)
+        return moments
+
+    @property
+    def callers(self) -> list[str]:
+        return [lock.key for lock in self.poller.known.view]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@given(PACES, LUCK)
+def test_a_poll_comes_at_the_pace_give_or_take_a_tenth(pace: float, luck: float) -> None:
+    assert 0.9 * pace <= next_delay(pace, 0, luck) <= 1.1 * pace
+
+
+@given(PACES, st.integers(1, 10_000), LUCK)
+def test_after_failures_it_waits_longer_but_never_beyond_the_ceiling(
+    pace: float, failures: int, luck: float
+) -> None:
+    wait = next_delay(pace, failures, luck)
+    assert min(pace, CEILING_S / 2) <= wait <= CEILING_S
+    assert wait <= next_delay(pace, failures + 1, luck)
+
+
+def test_gates_that_failed_together_come_back_apart() -> None:
+    waits = {next_delay(0.4, 10, luck / 10) for luck in range(10)}
+    assert max(waits) - min(waits) > CEILING_S / 3
+
+
+def test_the_server_sets_the_pace(world: World) -> None:
+    world.feed.next_poll = 2.0
+    assert world.run(7.0) == [0.0, 2.0, 4.0, 6.0]
+    world.feed.next_poll = 0.5
+    assert world.run(2.9) == [8.0, 8.5, 9.0, 9.5]
+
+
+def test_no_server_makes_a_gate_hammer_or_sleep_into_staleness() -> None:
+    world = World(pace_max=15.0)
+    world.feed.next_poll = 0.0
+    assert len(world.run(10 * PACE_MIN_S)) == 10
+    world.feed.next_poll = 1e9
+    world.run(60.0)
+    assert world.clock.uptime_s() - world.poller.known.confirmed_s <= 15.0
+
+
+def test_the_first_question_is_for_everything_and_each_later_one_for_what_is_new(world: World) -> None:
+    world.feed.set(a_lock())
+    world.run(0.3)
+    world.feed.set(a_lock("user:bob"))
+    world.run(0.8)
+    assert world.feed.asked == [None, Cursor(1, "m1"), Cursor(2, "m2")]
+    assert world.callers == ["api_key:acme", "user:bob"]
+
+
+def test_a_source_that_is_away_is_asked_less_and_less_and_found_again(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.run(0.3)
+    world.feed.away = True
+    with caplog.at_level(logging.INFO, "gatekeeper"):
+        moments = world.run(300.0)
+        assert 300 / CEILING_S <= len(moments) < 60
+        world.feed.away = False
+        world.feed.set(a_lock())
+        world.run(CEILING_S)
+    assert world.callers == ["api_key:acme"]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_an_answer_that_does_not_follow_leads_to_a_snapshot(world: World) -> None:
+    world.run(0.3)
+    world.feed.set(a_lock())
+    good, gap = (
+        world.feed.fetch,
+        Update(Cursor(9, "m9"), 8, False, NOON, 0.0, 0.4, (Set(a_lock("user:bob")),)),
+    )
+    world.feed.fetch = lambda since: gap  # an answer to a question that somebody else asked
+    world.run(0.4)
+    world.feed.fetch = good
+    world.run(2.0)
+    assert world.feed.asked[1] is None
+    assert world.callers == ["api_key:acme"]
+
+
+def test_a_fault_of_the_source_is_borne_and_shown(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.feed.set(a_lock())
+    good = world.feed.fetch
+    world.feed.fetch = lambda since: 1 / 0
+    world.run(5.0)
+    assert "ZeroDivisionError" in caplog.text
+    world.feed.fetch = good
+    world.run(CEILING_S)
+    assert world.callers == ["api_key:acme"]
+
+
+def test_age_counts_from_the_question_not_from_the_answer(world: World) -> None:
+    """What the source saw may be as old as the question."""
+    good = world.feed.fetch
+
+    def slow(since: Cursor | None) -> Update:
+        update = good(since)
+        world.clock.advance(3.0)
+        return update
+
+    world.feed.fetch = slow
+    world.poller.turn()
+    assert world.clock.uptime_s() - world.poller.known.confirmed_s == 3.0
+
+
+def test_the_difference_of_the_clocks_is_measured_at_the_middle_of_the_question(world: World) -> None:
+    good = world.feed.fetch
+
+    def slow(since: Cursor | None) -> Update:
+        world.clock.advance(1.0)
+        world.feed.now = world.clock.now() - timedelta(seconds=20)
+        update = good(since)
+        world.clock.advance(1.0)
+        return update
+
+    world.feed.fetch = slow
+    world.feed.behind = 7.5
+    world.poller.turn()
+    assert world.poller.known.clock_skew == pytest.approx(20.0)
+    assert world.poller.known.behind == 7.5
+
+
+def test_ended_locks_are_pruned_while_the_source_is_away(world: World) -> None:
+    world.feed.set(a_lock(ends_in=10), a_lock("user:bob", ends_in=20))
+    world.run(1.0)
+    world.feed.away = True
+    world.run(8.9)
+    assert len(world.callers) == 2
+    world.run(0.2)
+    assert world.callers == ["user:bob"]
+    world.run(10.0)
+    assert world.callers == []
+
+
+def test_locks_that_end_one_after_the_other_do_not_keep_it_busy(world: World) -> None:
+    world.feed.next_poll = 10.0
+    world.feed.set(*(a_lock(f"user:{n}", ends_in=1 + n / 1000) for n in range(1000)))
+    turns = 0
+    while world.clock.uptime_s() < 3.0:
+        world.clock.advance(world.poller.turn())
+        turns += 1
+    assert world.callers == []
+    assert turns < 10
+
+
+def test_what_the_feed_says_that_is_not_known_is_logged_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(5):
+        world.feed.set(a_lock(f"user:{n}", action="slow"))
+        world.run(1.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the lock feed uses 'action slow', which this gatekeeper does not know and passes over"
+    ]
+    assert world.poller.known.view.ignored["action slow"] == 5
+
+
+class TestSavedView:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return tmp_path / "view"
+
+    def test_a_start_while_the_source_is_away_knows_the_saved_locks(self, path: Path) -> None:
+        write(path, Saved(NOON - timedelta(seconds=100), (a_lock(),)))
+        world = World(shelf=Shelf(path))
+        world.feed.away = True
+        world.run(1.0)
+        assert world.callers == ["api_key:acme"]
+        assert world.clock.uptime_s() - world.poller.known.confirmed_s == pytest.approx(101.0)
+
+    def test_the_saved_view_counts_before_the_source_is_asked(self, path: Path) -> None:
+        """Which may be away, and take its time to say so."""
+        write(path, Saved(NOON, (a_lock(),)))
+        world = World(shelf=Shelf(path))
+        world.poller.turn()
+        assert (world.callers, world.feed.asked) == (["api_key:acme"], [])
+
+    def test_the_source_is_asked_for_everything_whatever_was_saved(self, path: Path) -> None:
+        write(path, Saved(NOON, (a_lock("user:lifted"),)))
+        world = World(shelf=Shelf(path))
+        world.feed.set(a_lock())
+        world.run(0.1)
+        assert (world.feed.asked, world.callers) == ([None], ["api_key:acme"])
+
+    def test_what_is_known_is_saved_with_the_time_of_its_question(self, path: Path) -> None:
+        world = World(shelf=Shelf(path))
+        world.feed.set(a_lock())
+        world.run(0.1)
+        assert read(path, NOON) == Saved(NOON, (a_lock(),))
+
+    def test_at_the_end_the_last_change_is_saved_too(self, path: Path) -> None:
+        world = World(shelf=Shelf(path))
+        world.run(0.3)
+        world.feed.set(a_lock())
+        world.run(0.4)
+        assert read(path, NOON).locks == ()
+        world.poller.finish()
+        assert read(path, NOON).locks == (a_lock(),)
+
+    def test_a_view_that_no_source_confirmed_is_not_made_young_by_saving_it(self, path: Path) -> None:
+        write(path, Saved(NOON - timedelta(hours=1), (a_lock(),)))
+        world = World(shelf=Shelf(path))
+        world.feed.away = True
+        world.run(600.0)
+        world.poller.finish()
+        assert read(path, NOON).confirmed == NOON - timedelta(hours=1)

@@ -1,0 +1,164 @@
+"""A gate on the real clock: its thread, forks, and the end of the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from gatekeeper import Gate
+from gatekeeper.clock import SystemClock
+from gatekeeper.model import Cursor, Update
+from tests.support.feed import HandFeed, a_lock
+
+PROMPTLY_S = 10.0  # how long a busy machine may take for what takes milliseconds
+
+
+def soon(holds: Callable[[], bool]) -> bool:
+    end_s = time.monotonic() + PROMPTLY_S
+    while not holds() and time.monotonic() < end_s:
+        time.sleep(0.005)
+    return holds()
+
+
+def run_script(text: str) -> str:
+    """Run it in an interpreter of its own, where every warning is an error; what it printed."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+@pytest.fixture
+def feed() -> HandFeed:
+    feed = HandFeed(a_lock(ends_in=10**9))
+    feed.next_poll = 0.05
+    return feed
+
+
+def test_the_first_check_starts_a_thread_that_learns_of_locks(feed: HandFeed) -> None:
+    gate = Gate(feed, name="shop")
+    assert gate.allow("user:bob")
+    assert gate.ready(PROMPTLY_S)
+    assert not gate.allow("api_key:acme")
+    assert "gatelock shop" in {thread.name for thread in threading.enumerate()}
+    feed.set(a_lock("user:bob", ends_in=10**9))
+    assert soon(lambda: not gate.allow("user:bob"))
+    gate.close()
+    assert "gatelock shop" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)  # that it ends is the story
+def test_a_thread_that_ended_is_replaced_by_the_next_request(feed: HandFeed) -> None:
+    with Gate(feed) as gate:
+        assert gate.ready(PROMPTLY_S)
+        good, feed.fetch = feed.fetch, leave
+        assert soon(lambda: not gate.healthy)
+        feed.fetch = good
+        feed.set(a_lock("user:bob", ends_in=10**9))
+        assert soon(lambda: not gate.allow("user:bob"))
+
+
+def leave(since: Cursor | None) -> Update:
+    raise SystemExit
+
+
+def test_closing_does_not_wait_for_the_next_poll(feed: HandFeed) -> None:
+    feed.next_poll = 15.0
+    gate = Gate(feed)
+    assert gate.ready(PROMPTLY_S)
+    begun_s = time.monotonic()
+    gate.close()
+    assert time.monotonic() - begun_s < 5.0
+
+
+def test_many_threads_that_ask_first_start_one_poller(feed: HandFeed) -> None:
+    gate, together = Gate(feed, name="crowd"), threading.Barrier(16)
+
+    def ask() -> None:
+        together.wait()
+        gate.allow("user:bob")
+
+    threads = [threading.Thread(target=ask) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [thread.name for thread in threading.enumerate()].count("gatelock crowd") == 1
+    gate.close()
+
+
+def test_chance_is_spread_and_within_its_bounds() -> None:
+    drawn = [SystemClock().random() for _ in range(1000)]
+    assert 0 <= min(drawn) < 0.1
+    assert 0.9 < max(drawn) < 1
+
+
+def test_a_forked_child_has_the_view_and_a_poller_of_its_own() -> None:
+    printed = run_script("""
+        import os, threading, time
+        from gatekeeper import Gate
+        from gatekeeper.model import Set
+        from tests.support.feed import HandFeed, a_lock
+
+        feed = HandFeed(a_lock(ends_in=10**9))
+        feed.next_poll = 0.05
+        gate = Gate(feed)
+        assert gate.ready(10)
+        assert gate.allow("user:bob")
+        gate._mutex.acquire()                      # as the poller's thread may, at the moment of the fork
+        child = os.fork()
+        if not child:
+            feed.set(a_lock("user:bob", ends_in=10**9))
+            assert not gate.healthy
+            assert not gate.allow("api_key:acme")  # known from the parent
+            end = time.monotonic() + 10
+            while gate.allow("user:bob") and time.monotonic() < end:
+                time.sleep(0.01)
+            print("child", gate.allow("user:bob"), gate.healthy, flush=True)
+            os._exit(0)
+        gate._mutex.release()
+        assert os.waitpid(child, 0)[1] == 0
+        print("parent", gate.allow("user:bob"), gate.healthy)
+    """)
+    assert printed.split() == ["child", "False", "True", "parent", "True", "True"]
+
+
+def test_a_gate_that_was_not_started_before_the_fork_starts_in_the_child() -> None:
+    printed = run_script("""
+        import os
+        from gatekeeper import Gate
+        from tests.support.feed import HandFeed, a_lock
+
+        gate = Gate(HandFeed(a_lock(ends_in=10**9)))
+        child = os.fork()
+        if not child:
+            print(gate.ready(10), gate.allow("api_key:acme"), flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        print(gate.healthy)
+    """)
+    assert printed.split() == ["True", "False", "False"]
+
+
+def test_a_program_that_forgets_to_close_its_gate_ends_quietly_and_at_once() -> None:
+    begun_s = time.monotonic()
+    run_script("""
+        from gatekeeper import Gate
+        from gatekeeper.sources.fixed import FixedSource
+
+        Gate(FixedSource()).ready(10)
+    """)
+    assert time.monotonic() - begun_s < PROMPTLY_S
