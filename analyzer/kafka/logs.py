@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from kafka import TopicPartition
 
 from analyzer.core.model import Partition
-from analyzer.kafka_metadata import Topic
+from analyzer.kafka.metadata import Topic
 from analyzer.sources import LogId, Places
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import IO
 
 from analyzer.core.model import Lag, Partition, Position, Records
-from analyzer.lines import Lines, Mark
+from analyzer.files.lines import Lines, Mark
 from analyzer.sources import Places
 
 log = logging.getLogger(__name__)

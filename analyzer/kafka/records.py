@@ -18,10 +18,10 @@ from kafka.errors import InvalidSessionTimeoutError, KafkaError
 
 from analyzer.core.model import Lag, Lost, Partition, Position, Taken
 from analyzer.errors import AnalyzerError
-from analyzer.kafka_client import NO_RAW, Advice, Batch, Client, Unreadable, options_of
-from analyzer.kafka_logs import Logs
-from analyzer.kafka_metadata import Options, Topic
-from analyzer.kafka_watch import SILENT_S, Watch
+from analyzer.kafka.client import NO_RAW, Advice, Batch, Client, Unreadable, options_of
+from analyzer.kafka.logs import Logs
+from analyzer.kafka.metadata import Options, Topic
+from analyzer.kafka.watch import SILENT_S, Watch
 from analyzer.sources import Places
 
 log = logging.getLogger(__name__)

@@ -23,10 +23,10 @@ from kafka.errors import (
 from kafka.net.compat import KafkaNetClient
 
 from analyzer.core.model import Partition, Record, Records, RecordSet
-from analyzer.kafka_metadata import Options, Topic, metadata_of, unread
+from analyzer.kafka.metadata import Options, Topic, metadata_of, unread
 
 try:
-    from analyzer.kafka_raw import Fetched, RawFetcher, raw_fetcher
+    from analyzer.kafka.raw import Fetched, RawFetcher, raw_fetcher
 except ImportError as changed:  # pragma: no cover - depends on the release of kafka-python
     NO_RAW = str(changed)
 else:

@@ -1,0 +1,5 @@
+"""Record sets out of Kafka."""
+
+from analyzer.kafka.records import KafkaRecords
+
+__all__ = ["KafkaRecords"]
