@@ -1,0 +1,255 @@
+"""Old minutes become quarters of an hour, old quarters days; every count stays in exactly one row."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analyzer.core.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, Meter
+from analyzer.core.model import Row
+from analyzer.store import upkeep as module
+from analyzer.store.engine import writing
+from analyzer.store.schema import TOTAL_MAX, buckets
+from analyzer.store.store import SqlStore
+from analyzer.store.upkeep import Upkeep, widen
+from tests.store.stories import ACME, ANN, now_s
+
+SLOWEST = Meter("slowest", "duration", "max")
+METERS = (REQUESTS, SLOWEST)
+KEPT_S = 2 * DAY_S, 40 * DAY_S
+NewEngine = Callable[[], sa.Engine]
+
+
+def a_row(bucket_s: int, value: int = 1, key: str = ACME, meter: str = "requests", denied: int = 0) -> Row:
+    return Row("caller", key, "", meter, MINUTE_S, bucket_s, value, denied)
+
+
+def add(store: SqlStore, *rows: Row) -> None:
+    with store.transaction() as tx:
+        tx.add_counts(sorted(rows), METERS)
+
+
+def roll_up_whole(upkeep: Upkeep) -> int:
+    """How many calls it took until nothing was left."""
+    calls = 0
+    while upkeep.roll_up(METERS, *KEPT_S):
+        calls += 1
+    return calls
+
+
+def stored(engine: sa.Engine) -> list[Row]:
+    with engine.connect() as db:
+        return sorted(Row(**row._mapping) for row in db.execute(sa.select(buckets)))
+
+
+def sums(rows: list[Row]) -> Counter[tuple[str, str, str]]:
+    counted: Counter[tuple[str, str, str]] = Counter()
+    for row in rows:
+        counted[row.key, row.meter, "value"] += row.value
+        counted[row.key, row.meter, "denied"] += row.denied
+    return +counted
+
+
+@pytest.fixture
+def today_s(engine: sa.Engine) -> int:
+    """When this day of UTC began; far enough from its end for one test."""
+    return now_s(engine) // DAY_S * DAY_S
+
+
+def test_minutes_become_quarters_after_two_days_and_quarters_days_after_forty(
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
+) -> None:
+    now = today_s + (now_s(engine) - today_s) // QUARTER_S * QUARTER_S
+    just_kept, just_old = now - 2 * DAY_S, now - 2 * DAY_S - MINUTE_S
+    month_old, older = today_s - 40 * DAY_S, today_s - 40 * DAY_S - MINUTE_S
+    add(store, *(a_row(at_s) for at_s in (now, just_kept, just_old, month_old, older)))
+    roll_up_whole(upkeep)
+    assert {(row.width_s, row.bucket_s) for row in stored(engine)} == {
+        (MINUTE_S, now),
+        (MINUTE_S, just_kept),
+        (QUARTER_S, just_kept - QUARTER_S),
+        (QUARTER_S, month_old),
+        (DAY_S, month_old - DAY_S),
+    }
+
+
+def test_sums_stay_and_maxima_stay(store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int) -> None:
+    for first_s in (today_s - 5 * DAY_S, today_s - 50 * DAY_S):
+        minutes = [first_s + MINUTE_S * n for n in (0, 1, 14, 15, 600, 1439)]
+        add(store, *(a_row(at_s, n, denied=2) for n, at_s in enumerate(minutes, 1)))
+        add(store, *(a_row(at_s, n % 4, meter="slowest") for n, at_s in enumerate(minutes, 1)))
+        add(store, a_row(first_s, 7, ANN))
+    before = sums([row for row in stored(engine) if row.meter == "requests"])
+    roll_up_whole(upkeep)
+    after = stored(engine)
+    assert sums([row for row in after if row.meter == "requests"]) == before
+    assert [row.value for row in after if row.meter == "slowest" and row.width_s == DAY_S] == [3]
+    quarters = {
+        row.bucket_s: row.value for row in after if row.meter == "slowest" and row.width_s == QUARTER_S
+    }
+    first_s = today_s - 5 * DAY_S
+    assert quarters == {
+        first_s: 3,
+        first_s + QUARTER_S: 0,
+        first_s + 36_000: 1,
+        first_s + DAY_S - QUARTER_S: 2,
+    }
+
+
+def test_once_more_changes_nothing(store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int) -> None:
+    add(store, a_row(today_s - 5 * DAY_S, 3), a_row(today_s - 50 * DAY_S, 4))
+    roll_up_whole(upkeep)
+    before = stored(engine)
+    assert upkeep.roll_up(METERS, *KEPT_S) == 0
+    assert stored(engine) == before
+
+
+def test_a_late_record_after_a_roll_up_joins_its_quarter_the_next_time(
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
+) -> None:
+    at_s = today_s - 5 * DAY_S
+    add(store, a_row(at_s, 3), a_row(at_s, 9, meter="slowest"))
+    roll_up_whole(upkeep)
+    add(store, a_row(at_s, 4, denied=1), a_row(at_s, 5, meter="slowest"))
+    assert sums(stored(engine))[ACME, "requests", "value"] == 7  # in two rows of two widths
+    roll_up_whole(upkeep)
+    assert stored(engine) == [
+        Row("caller", ACME, "", "requests", QUARTER_S, at_s, 7, 1),
+        Row("caller", ACME, "", "slowest", QUARTER_S, at_s, 9, 0),
+    ]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 7])
+def test_a_few_rows_at_a_time_come_to_the_same(
+    store: SqlStore,
+    upkeep: Upkeep,
+    engine: sa.Engine,
+    today_s: int,
+    monkeypatch: pytest.MonkeyPatch,
+    at_once: int,
+) -> None:
+    """A quarter of which half the minutes are joined already goes on with the other half."""
+    monkeypatch.setattr(module, "DELETED_MAX", at_once)
+    rows = [a_row(today_s - days * DAY_S + 60 * n, n + 1, key) for days in (3, 60) for n in range(4)
+            for key in (ACME, ANN)]  # fmt: skip
+    add(store, *rows)
+    calls = roll_up_whole(upkeep)
+    assert calls >= len(rows) / (2 * at_once)
+    assert [(row.key, row.width_s, row.value) for row in stored(engine)] == [
+        (ACME, QUARTER_S, 10),
+        (ACME, DAY_S, 10),
+        (ANN, QUARTER_S, 10),
+        (ANN, DAY_S, 10),
+    ]
+
+
+def test_a_meter_that_nobody_knows_is_left_as_it_is(
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
+) -> None:
+    """Whether two of its values are added up or compared was written in a plan that is gone."""
+    add(store, a_row(today_s - 5 * DAY_S, 3, meter="once"))
+    assert upkeep.roll_up(METERS, *KEPT_S) == 0
+    assert [row.width_s for row in stored(engine)] == [MINUTE_S]
+
+
+def test_a_day_that_is_full_to_the_last_bit_is_joined_all_the_same(
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
+) -> None:
+    at_s = today_s - 5 * DAY_S
+    add(store, a_row(at_s, TOTAL_MAX), a_row(at_s + 60, TOTAL_MAX))
+    roll_up_whole(upkeep)
+    assert [(row.width_s, row.value) for row in stored(engine)] == [(QUARTER_S, TOTAL_MAX)]
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_row_that_a_flush_is_adding_to_is_left_for_the_next_time(
+    store: SqlStore, new_engine: NewEngine, engine: sa.Engine, today_s: int
+) -> None:
+    at_s = today_s - 5 * DAY_S
+    add(store, a_row(at_s, 3), a_row(at_s + 60, 4))
+    other = Upkeep(new_engine(), "there", str)
+    with store.transaction() as tx:
+        tx.add_counts([a_row(at_s, 1)], METERS)
+        assert other.roll_up(METERS, *KEPT_S) == 1
+    assert {(row.width_s, row.value) for row in stored(engine)} == {(MINUTE_S, 4), (QUARTER_S, 4)}
+    assert other.roll_up(METERS, *KEPT_S) == 1
+    assert {(row.width_s, row.value) for row in stored(engine)} == {(QUARTER_S, 8)}
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_late_record_that_comes_during_a_roll_up_is_in_neither_lost_nor_twice(
+    store: SqlStore, new_engine: NewEngine, engine: sa.Engine, today_s: int
+) -> None:
+    at_s = today_s - 5 * DAY_S
+    add(store, a_row(at_s, 3))
+    slow = new_engine()
+    late: list[bool] = []
+
+    @sa.event.listens_for(slow, "commit")
+    def meanwhile(_db: sa.Connection) -> None:
+        """The minute is deleted and not yet committed: the flush waits for it, then begins it anew."""
+        if not late:
+            late.append(True)
+            flushing.start()
+
+    flushing = threading.Thread(target=add, args=(store, a_row(at_s, 4)))
+    warden = Upkeep(slow, "there", str)
+    assert warden.roll_up(METERS, *KEPT_S) == 1
+    flushing.join()
+    assert {(row.width_s, row.value) for row in stored(engine)} == {(MINUTE_S, 4), (QUARTER_S, 3)}
+    warden.roll_up(METERS, *KEPT_S)
+    assert {(row.width_s, row.value) for row in stored(engine)} == {(QUARTER_S, 7)}
+
+
+# widen(), against adding up by hand
+
+rows = st.lists(
+    st.builds(
+        Row,
+        st.sampled_from(["caller", "caller+resource"]),
+        st.sampled_from([ACME, ANN]),
+        st.sampled_from(["", "/a"]),
+        st.sampled_from(["requests", "slowest"]),
+        st.just(MINUTE_S),
+        st.integers(-2 * DAY_S, 2 * DAY_S).map(lambda s: s // MINUTE_S * MINUTE_S),
+        st.integers(0, 2**62),
+        st.integers(0, 5),
+    ),
+    unique_by=lambda row: row[:6],
+    max_size=30,
+)
+
+
+@given(rows, st.sampled_from([QUARTER_S, DAY_S]))
+def test_widened_rows_say_what_the_narrow_ones_said(narrow: list[Row], width_s: int) -> None:
+    wide = widen(narrow, width_s, {"slowest"})
+    assert wide == sorted(wide)
+    assert len({row[:6] for row in wide}) == len(wide)
+    for row in wide:
+        assert (row.width_s, row.bucket_s % width_s) == (width_s, 0)
+        inside = [n for n in narrow if n[:4] == row[:4] and 0 <= n.bucket_s - row.bucket_s < width_s]
+        join = max if row.meter == "slowest" else sum
+        assert (row.value, row.denied) == (join(n.value for n in inside), join(n.denied for n in inside))
+        narrow = [n for n in narrow if n not in inside]
+    assert narrow == []
+
+
+@given(rows)
+def test_days_by_way_of_quarters_are_the_same_days(narrow: list[Row]) -> None:
+    assert widen(widen(narrow, QUARTER_S, {"slowest"}), DAY_S, {"slowest"}) == widen(
+        narrow, DAY_S, {"slowest"}
+    )
+
+
+def test_rows_are_written_as_they_are_read(store: SqlStore, engine: sa.Engine) -> None:
+    """The columns are read back into a Row by name."""
+    row = Row("caller+resource", ACME, "/a", "requests", MINUTE_S, 60, 1, 2)
+    add(store, row)
+    with writing(engine) as db:
+        assert [Row(**found._mapping) for found in db.execute(sa.select(buckets))] == [row]
