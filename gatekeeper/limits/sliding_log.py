@@ -100,6 +100,8 @@ class LogRule:
 
     def gone(self, ring: Ring, now: int) -> int:
         """How many of the ring's stamps have left the period."""
+        if self.age(ring.stamps[ring.oldest], now) < self.period:
+            return 0  # as in a busy period, and in every refusal
         return bisect_left(
             range(len(ring.stamps)), 1, key=lambda n: int(self.age(ring.nth(n), now) < self.period)
         )
@@ -177,7 +179,7 @@ class SlidingLog:
     Promise: never more than `limit` in (t - period, t] for any t, and no refusal unless admitting
     would break that, or would overtake a reservation. A key is as large as its busiest period
     needed. `compact=True` remembers in 4 bytes, to a 64th of a period by 2**32 (149 ns for 10 s):
-    still never more, refusing for up to two such ticks longer, at about three times the time.
+    still never more, refusing for up to two such ticks longer, at some ten times the time of `allow`.
     """
 
     __slots__ = ("_compact", "_keys", "_name", "_rule")
