@@ -1,0 +1,109 @@
+"""A small web application behind a gate: one worker of it. Its requests go to Kafka as its log.
+
+It serves one request at a time, 20 ms each, so that whoever comes too often makes the others wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import uvicorn
+from gatekeeper.adapters.asgi import Guard, header
+from kafka import KafkaProducer
+
+from gatekeeper import Gate
+from gatekeeper.limits import SlidingLog
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+WORK_S = 0.020
+BURST, PERIOD_S = 20, 1  # the exact limiter in front: it gives the overshoot its bound
+
+
+class Shop:
+    """Answers each request after 20 ms of work, one after the other."""
+
+    def __init__(self) -> None:
+        self._counter = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        async with self._counter:
+            await asyncio.sleep(WORK_S)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"3")]})
+        await send({"type": "http.response.body", "body": b"ok\n"})
+
+
+class Logged:
+    """Writes one record about each request when it has been answered, as a proxy would."""
+
+    def __init__(self, app: App, write: Callable[[bytes], object]) -> None:
+        self._app = app
+        self._write = write
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began_s = time.time()
+        status = 500
+
+        async def listen(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, listen)
+        finally:
+            key = dict(scope["headers"]).get(b"x-api-key", b"").decode("latin-1")
+            self._write(
+                json.dumps({"ts": began_s, "api_key": key, "path": scope["path"], "status": status}).encode()
+            )
+
+
+def main() -> None:
+    given = argparse.ArgumentParser()
+    given.add_argument("--port", type=int, required=True)
+    given.add_argument("--database", required=True)
+    given.add_argument("--kafka", required=True)
+    given.add_argument("--topic", required=True)
+    given.add_argument("--options", type=json.loads, default={})
+    options = given.parse_args()
+
+    producer = KafkaProducer(
+        bootstrap_servers=options.kafka, acks=1, enable_idempotence=False, linger_ms=5, **options.options
+    )
+    gate = Gate(options.database, name=f"shop-{options.port}")
+    gate.ready(timeout=10)
+    guarded = Guard(Shop(), gate, SlidingLog(limit=BURST, period=PERIOD_S), caller=header("x-api-key"))
+    app = Logged(guarded, lambda record: producer.send(options.topic, record))
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=options.port, log_level="error", access_log=False, lifespan="off"
+    )
+    server = uvicorn.Server(config)
+    threading.Thread(target=_leave_with_the_parent, args=(server,), daemon=True).start()
+    with contextlib.closing(gate):
+        server.run()
+    producer.close(timeout=5)
+    os._exit(0)  # the client's threads have nothing left to say
+
+
+def _leave_with_the_parent(server: uvicorn.Server) -> None:
+    sys.stdin.read()  # ends when the parent closes its side, or is gone
+    server.should_exit = True
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Starts and ends the processes of a demonstration; nothing of it outlives its parent."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from analyzer.demo import broker
+
+WORKERS = 4
+START_S = 30.0
+TOPIC = "access-log"
+POLICY = "per-day"
+
+
+class StageError(Exception):
+    """A process of the demonstration did not start."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """A broker, an analyzer and four workers of a web application, each in its own process."""
+
+    folder: Path
+    limit: int
+    kafka: str | None = None
+    database: str | None = None
+    topic: str = TOPIC
+    ports: list[int] = field(default_factory=list)
+    analyzer_port: int = 0
+    _children: ExitStack = field(default_factory=ExitStack)
+    _analyzer: subprocess.Popen[bytes] | None = None
+
+    @property
+    def database_url(self) -> str:
+        return self.database or f"sqlite:///{self.folder / 'gatelock.db'}"
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "gatelock.toml"
+
+    def start(self) -> None:
+        """Everything up and ready. Raises StageError."""
+        options: dict[str, object] = {}
+        if self.kafka is None:
+            started = self._start("broker", [sys.executable, "-m", "analyzer.demo.broker"])
+            assert started.stdout is not None  # noqa: S101 - it was asked for
+            self.kafka = started.stdout.readline().decode().strip()
+            options = {"api_version": broker.API_VERSION}
+            if not self.kafka:
+                raise StageError(self._said("broker"))
+        self.analyzer_port, *self.ports = free_ports(1 + WORKERS)
+        self.config.write_text(self._configuration(options))
+        self.start_analyzer()
+        self._wait_for_analyzer()
+        producing = {"compression_type": broker.CODEC, **options}
+        for port in self.ports:
+            told = ["--port", str(port), "--database", self.database_url, "--kafka", self.kafka]
+            told += ["--topic", self.topic, "--options", json.dumps(producing)]
+            self._start(f"worker-{port}", [sys.executable, "-m", "analyzer.demo.shop", *told])
+        for port in self.ports:
+            self._wait_for_port(port, f"worker-{port}")
+
+    def start_analyzer(self) -> None:
+        command = [sys.executable, "-m", "analyzer.cli", "--config", str(self.config), "run"]
+        self._analyzer = self._start("analyzer", command)
+
+    def kill_analyzer(self) -> None:
+        """SIGKILL: no flush, no goodbye."""
+        if self._analyzer is not None:
+            self._analyzer.send_signal(signal.SIGKILL)
+            self._analyzer.wait()
+
+    def close(self) -> None:
+        """Let every child go, and wait for it."""
+        self._children.close()
+
+    def _configuration(self, options: dict[str, object]) -> str:
+        told = "".join(f'{name} = "{value}"\n' for name, value in options.items())
+        return CONFIGURATION.format(
+            database=self.database_url,
+            kafka=self.kafka,
+            topic=self.topic,
+            limit=self.limit,
+            policy=POLICY,
+            port=self.analyzer_port,
+            assign="all" if options else "group",
+            options=told,
+            zone=zone_in_the_middle_of_its_day(),
+        )
+
+    def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        said = self._children.enter_context((self.folder / f"{name}.log").open("ab"))
+        child = subprocess.Popen(  # noqa: S603 - our own modules
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE if name == "broker" else said,
+            stderr=said,
+            start_new_session=True,  # Ctrl-C is for the one who ends them in order
+        )
+        self._children.callback(end, child)
+        return child
+
+    def _said(self, name: str) -> str:
+        return f"{name} did not start:\n" + (self.folder / f"{name}.log").read_text(errors="replace")[-2000:]
+
+    def _wait_for_analyzer(self) -> None:
+        url = f"http://127.0.0.1:{self.analyzer_port}/readyz"
+        until_s = time.monotonic() + START_S
+        while time.monotonic() < until_s and self._analyzer is not None and self._analyzer.poll() is None:
+            try:
+                with urllib.request.urlopen(url, timeout=1) as answer:
+                    if answer.status == 200:
+                        return
+            except OSError:
+                time.sleep(0.05)
+        raise StageError(self._said("analyzer"))
+
+    def _wait_for_port(self, port: int, name: str) -> None:
+        until_s = time.monotonic() + START_S
+        while time.monotonic() < until_s:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+            except OSError:
+                time.sleep(0.02)
+            else:
+                return
+        raise StageError(self._said(name))
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """Ask a child to go, by the end of its input and by SIGTERM; after five seconds without asking."""
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()
+    child.terminate()
+    try:
+        child.wait(5)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def zone_in_the_middle_of_its_day() -> str:
+    """A zone whose midnight is not about to end a lock that was meant to last the day."""
+    return "UTC" if datetime.now(UTC).hour < 23 else "Asia/Tokyo"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on just now."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(closing(socket.socket())) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+CONFIGURATION = """\
+[database]
+url = "{database}"
+
+[kafka]
+bootstrap_servers = "{kafka}"
+group_id = "gatelock-demo"
+assign = "{assign}"
+[kafka.options]
+{options}
+[analyzer]
+http = "127.0.0.1:{port}"
+log = "json"
+
+[[sources]]
+topic = "{topic}"
+caller = ["api_key"]
+deny_if = {{ status = 429 }}
+[sources.fields]
+time = {{ path = "ts", unit = "s" }}
+api_key = "api_key"
+status = "status"
+
+[[policies]]
+name = "{policy}"
+kind = "quota"
+per = "caller"
+limit = {limit}
+window = {{ per = "day", zone = "{zone}" }}
+"""
