@@ -1,0 +1,31 @@
+"""`make bench`: every figure beside its rival, within one run. `make bench ARGS='allow refusal'` for some."""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+from tests.benchmarks import allow, refusal, throughput
+from tests.benchmarks.servers import servers
+
+ALONE = {"allow": allow.run}
+WITH_SERVERS = {"throughput": throughput.run, "refusal": refusal.run}
+
+
+def main(names: list[str]) -> None:
+    wanted = names or [*ALONE, *WITH_SERVERS]
+    unknown = set(wanted) - ALONE.keys() - WITH_SERVERS.keys()
+    if unknown:
+        sys.exit(f"there is no {', '.join(unknown)}; there are {', '.join([*ALONE, *WITH_SERVERS])}")
+    print(f"Python {platform.python_version()}, {platform.machine()}")
+    for name in wanted:
+        if name in ALONE:
+            ALONE[name]()
+    if needing := [name for name in wanted if name in WITH_SERVERS]:
+        with servers() as found:
+            for name in needing:
+                WITH_SERVERS[name](found)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

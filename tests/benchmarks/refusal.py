@@ -1,0 +1,94 @@
+"""Seconds from the record that reaches a limit to the first refusal, at default settings."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from statistics import quantiles
+
+from confluent_kafka import Producer
+
+from gatekeeper import Gate
+from tests.benchmarks.servers import Servers
+
+LIMIT = 10
+CONFIGURATION = """
+[database]
+url = "{database}"
+[kafka]
+bootstrap_servers = "{kafka}"
+[analyzer]
+http = "off"
+[[sources]]
+topic = "{topic}"
+[sources.fields]
+time = {{ path = "ts", unit = "ms" }}
+api_key = "key"
+[[policies]]
+name = "daily"
+limit = {limit}
+window = {{ per = "day" }}
+"""
+
+
+def run(servers: Servers, locks: int = 200, every_s: float = 0.137) -> None:
+    database, topic = servers.postgres.new_database(), servers.kafka.create_topic(partitions=4)
+    config = servers.folder / "refusal.toml"
+    config.write_text(
+        CONFIGURATION.format(database=database, kafka=servers.kafka.bootstrap, topic=topic, limit=LIMIT)
+    )
+    with (servers.folder / "refusal.log").open("wb") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "analyzer.cli", "--config", str(config), "run"], stdout=log, stderr=log
+        )
+        try:
+            _warm_up(servers, topic, database)
+            waits_s = sorted(_measure(servers, topic, database, locks, every_s))
+        finally:
+            child.terminate()
+            child.wait(15)
+    cuts = quantiles(waits_s, n=100)
+    print(f"limit reached to first refusal, s, {locks} locks, flush every 0.1 s, poll every 0.4 s")
+    print(f"  p50 {cuts[49]:.3f}   p90 {cuts[89]:.3f}   p99 {cuts[98]:.3f}   max {waits_s[-1]:.3f}")
+
+
+def _warm_up(servers: Servers, topic: str, database: str) -> None:
+    until_s = time.monotonic() + 30
+    while time.monotonic() < until_s:
+        try:
+            _measure(servers, topic, database, 1, 0.0, key="warm")
+        except Exception:  # noqa: BLE001 - not up yet
+            time.sleep(0.2)
+        else:
+            return
+    raise TimeoutError("the analyzer did not come up")
+
+
+def _measure(
+    servers: Servers, topic: str, database: str, locks: int, every_s: float, key: str = "caller"
+) -> list[float]:
+    producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 0})
+    reached_s: dict[str, float] = {}
+    waits_s: list[float] = []
+    with Gate(database) as gate:
+        gate.ready(5)
+        began_s = time.monotonic()
+        until_s = began_s + locks * every_s + 10
+        while len(waits_s) < locks:
+            now_s = time.monotonic()
+            assert now_s < until_s, f"{len(waits_s)} of {locks} locked"
+            if len(reached_s) + len(waits_s) < locks and now_s - began_s >= every_s * (
+                len(reached_s) + len(waits_s)
+            ):
+                name = f"{key}-{len(reached_s) + len(waits_s)}-{time.time_ns()}"
+                for _ in range(LIMIT):
+                    producer.produce(topic, json.dumps({"ts": int(time.time() * 1000), "key": name}))
+                producer.poll(0)
+                reached_s[f"api_key:{name}"] = time.monotonic()
+            for caller in [caller for caller in reached_s if not gate.allow(caller)]:
+                waits_s.append(time.monotonic() - reached_s.pop(caller))
+            time.sleep(0.002)
+    producer.flush(5)
+    return waits_s
