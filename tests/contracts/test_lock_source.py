@@ -1,0 +1,434 @@
+"""What every LockSource promises, whatever it reads: a desk writes, the source tells."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from analyzer.store import feed as feed_store
+from analyzer.store.engine import open_engine
+from analyzer.store.schema import feed, feed_versions, lock_changes, locks
+from gatekeeper import wire
+from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, LockSource, Set, SourceError, Update
+from gatekeeper.sources import open_source
+from gatekeeper.sources.fixed import FixedSource
+from gatekeeper.view import EMPTY, View, apply
+from tests.support.feed import HandFeed
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+FED = (feed, feed_versions, lock_changes, locks)
+
+
+def a_lock(
+    caller: str = "api_key:acme", policy: str = "daily", *, hours: float = 24.0, **others: str
+) -> Lock:
+    scoped = {"scope": "caller", "key": caller} | others
+    return Lock(policy=policy, began=NOW, until=NOW + timedelta(hours=hours), **scoped)
+
+
+ACME, BOB, EVE = (
+    a_lock(),
+    a_lock("user:bob", "flood", resource="/v1/export"),
+    a_lock("user:ev:e", on_stale="allow"),
+)
+
+
+class Desk(Protocol):
+    """Where a kind of source gets its locks from."""
+
+    @property
+    def source(self) -> LockSource: ...
+    def publish(self, *changes: Change) -> None: ...
+    def backup(self) -> Any: ...
+    def restore(self, kept: Any) -> None: ...
+    def break_down(self) -> None: ...
+    def mend(self) -> None: ...
+
+
+class HandDesk:
+    """The feed written by hand that other tests use: it must keep its word like the real ones."""
+
+    def __init__(self) -> None:
+        self.feed = self.source = HandFeed()
+        self.publish, self.backup, self.restore = self.feed.publish, self.feed.backup, self.feed.restore
+
+    def break_down(self) -> None:
+        self.feed.away = True
+
+    def mend(self) -> None:
+        self.feed.away = False
+
+
+class FileDesk(HandDesk):
+    """A program that writes the file anew after each change."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.source = open_source(path.as_uri())
+        self.publish = self._publish
+        self.restore = self._restore
+        self.mend()
+
+    def _publish(self, *changes: Change) -> None:
+        self.feed.publish(*changes)
+        self.mend()
+
+    def _restore(self, kept: Any) -> None:
+        self.feed.restore(kept)
+        self.mend()
+
+    def break_down(self) -> None:
+        self.path.unlink()
+
+    def mend(self) -> None:
+        beside = self.path.with_suffix(".new")
+        beside.write_text(wire.dump(self.feed.fetch(None)))
+        beside.replace(self.path)
+
+
+class FixedDesk:
+    """Another list is another source."""
+
+    def __init__(self) -> None:
+        self.locks: dict[LockKey, Lock] = {}
+
+    @property
+    def source(self) -> FixedSource:
+        return FixedSource(*self.locks.values())
+
+    def publish(self, *changes: Change) -> None:
+        for change in changes:
+            self.locks.pop(change.at, None)
+            if isinstance(change, Set):
+                self.locks[change.at] = change.lock
+
+    def backup(self) -> Any:
+        return copy.copy(self.locks)
+
+    def restore(self, kept: Any) -> None:
+        self.locks = copy.copy(kept)
+
+    def break_down(self) -> None:
+        pytest.skip("a fixed list is never away")
+
+    def mend(self) -> None:
+        pytest.skip("a fixed list is never away")
+
+
+class SqlDesk:
+    """The analyzer's own hand: what it publishes is what a gate reads."""
+
+    def __init__(self, url: str) -> None:
+        self.engine = open_engine(url)
+        self.source = open_source(url)
+        self.marks = count(1)
+
+    def publish(self, *changes: Change) -> None:
+        with self.engine.begin() as db:
+            feed_store.publish(db, changes, f"m{next(self.marks)}")
+
+    def prune(self) -> None:
+        with self.engine.begin() as db:
+            feed_store.prune(db, before_ms=1 << 60, most=1_000)
+
+    def backup(self) -> Any:
+        with self.engine.begin() as db:
+            return {table: [row._asdict() for row in db.execute(sa.select(table))] for table in FED}
+
+    def restore(self, kept: Any) -> None:
+        with self.engine.begin() as db:
+            for table, rows in kept.items():
+                db.execute(sa.delete(table))
+                if rows:
+                    db.execute(sa.insert(table), rows)
+
+    def break_down(self) -> None:
+        with self.engine.begin() as db:
+            db.exec_driver_sql("alter table feed rename to gone")
+
+    def mend(self) -> None:
+        with self.engine.begin() as db:
+            db.exec_driver_sql("alter table gone rename to feed")
+
+    def close(self) -> None:
+        self.source.close()
+        self.engine.dispose()
+
+
+@pytest.fixture
+def sqlite_desk(sqlite_template: Path, tmp_path: Path) -> Iterator[SqlDesk]:
+    shutil.copyfile(sqlite_template, tmp_path / "gatelock.db")
+    desk = SqlDesk(f"sqlite:///{tmp_path}/gatelock.db")
+    yield desk
+    desk.close()
+
+
+@pytest.fixture
+def postgresql_desk(postgres: Any, postgres_template: str) -> Iterator[SqlDesk]:
+    url = postgres.new_database(template=postgres_template)
+    desk = SqlDesk(url)
+    yield desk
+    desk.close()
+    postgres.drop(url)
+
+
+@pytest.fixture(params=["by hand", "fixed", "file", "sqlite", "postgresql"])
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Desk:
+    match request.param:
+        case "by hand":
+            return HandDesk()
+        case "fixed":
+            return FixedDesk()
+        case "file":
+            return FileDesk(tmp_path / "locks.json")
+    return request.getfixturevalue(f"{request.param}_desk")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def sql_desk(request: pytest.FixtureRequest) -> SqlDesk:
+    return request.getfixturevalue(f"{request.param}_desk")
+
+
+def seen(view: View) -> set[Lock]:
+    return set(view)
+
+
+def caught_up(view: View, desk: Desk) -> View:
+    return apply(view, desk.source.fetch(view.at))
+
+
+def test_the_first_answer_is_a_snapshot_of_every_lock(desk: Desk) -> None:
+    desk.publish(Set(ACME), Set(BOB))
+    update = desk.source.fetch(None)
+    assert (update.snapshot, update.since, update.unknown) == (True, None, ())
+    assert seen(apply(EMPTY, update)) == {ACME, BOB}
+
+
+def test_a_feed_without_locks_has_a_version_too(desk: Desk) -> None:
+    update = desk.source.fetch(None)
+    assert (update.snapshot, update.changes) == (True, ())
+    assert caught_up(apply(EMPTY, update), desk).at == update.at
+
+
+def test_without_news_there_are_no_changes(desk: Desk) -> None:
+    desk.publish(Set(ACME))
+    at = desk.source.fetch(None).at
+    update = desk.source.fetch(at)
+    assert (update.at, update.since, update.snapshot, update.changes) == (at, at.version, False, ())
+
+
+def test_asking_twice_gets_the_same_twice(desk: Desk) -> None:
+    """So a lost answer costs nothing."""
+    desk.publish(Set(ACME))
+    at = desk.source.fetch(None).at
+    desk.publish(Set(BOB))
+    first, second = desk.source.fetch(at), desk.source.fetch(at)
+    assert (first.at, first.snapshot, first.changes) == (second.at, second.snapshot, second.changes)
+
+
+def test_what_changes_is_told_in_order(desk: Desk) -> None:
+    desk.publish(Set(ACME), Set(BOB))
+    view = caught_up(EMPTY, desk)
+    desk.publish(Clear(ACME.at), Set(EVE))
+    desk.publish(Set(a_lock(hours=48)))
+    assert seen(caught_up(view, desk)) == {BOB, EVE, a_lock(hours=48)}
+    desk.publish(Clear(BOB.at))
+    assert seen(caught_up(caught_up(view, desk), desk)) == {EVE, a_lock(hours=48)}
+
+
+def test_clearing_one_lock_leaves_the_others_of_the_caller(desk: Desk) -> None:
+    desk.publish(Set(ACME), Set(a_lock(policy="flood")), Set(a_lock(resource="/v1/export")))
+    view = caught_up(EMPTY, desk)
+    desk.publish(Clear(ACME.at))
+    assert seen(caught_up(view, desk)) == {a_lock(policy="flood"), a_lock(resource="/v1/export")}
+
+
+def test_a_cursor_of_another_history_gets_a_snapshot(desk: Desk) -> None:
+    desk.publish(Set(ACME))
+    at = desk.source.fetch(None).at
+    for stranger in (Cursor(at.version, "another"), Cursor(at.version + 1, at.mark), Cursor(-1, at.mark)):
+        assert desk.source.fetch(stranger).snapshot
+
+
+def test_after_a_restore_from_an_older_copy_everybody_gets_a_snapshot(desk: Desk) -> None:
+    """Also when the versions that were given before are given again, for other locks."""
+    desk.publish(Set(ACME))
+    kept = desk.backup()
+    desk.publish(Set(BOB))
+    ahead = caught_up(EMPTY, desk)
+    desk.restore(kept)
+    assert seen(caught_up(ahead, desk)) == {ACME}
+    desk.publish(Set(EVE))
+    assert seen(caught_up(ahead, desk)) == {ACME, EVE}
+    desk.publish(Clear(ACME.at))
+    assert seen(caught_up(ahead, desk)) == {EVE}
+
+
+def test_a_source_that_is_away_says_so_and_is_found_again(desk: Desk) -> None:
+    desk.publish(Set(ACME))
+    view = caught_up(EMPTY, desk)
+    desk.break_down()
+    for _ in range(2):
+        with pytest.raises(SourceError):
+            desk.source.fetch(view.at)
+    desk.mend()
+    assert ACME in caught_up(view, desk)
+
+
+def test_a_closed_source_opens_again(desk: Desk) -> None:
+    desk.publish(Set(ACME))
+    desk.source.close()
+    desk.source.close()
+    assert seen(caught_up(EMPTY, desk)) == {ACME}
+
+
+def test_the_answer_says_what_time_it_is_and_when_to_ask_again(desk: Desk) -> None:
+    if isinstance(desk, HandDesk) and not isinstance(desk, FileDesk):
+        desk.feed.now = datetime.now(UTC)
+    update = desk.source.fetch(None)
+    assert abs(update.now - datetime.now(UTC)) < timedelta(seconds=5)
+    assert update.now.tzinfo is not None
+    assert 0 < update.next_poll <= 10
+
+
+# -- over SQL, where there is a history ----------------------------------------------------------
+
+
+def test_changes_are_told_as_changes_while_they_are_kept(sql_desk: SqlDesk) -> None:
+    sql_desk.publish(Set(ACME))
+    at = sql_desk.source.fetch(None).at
+    sql_desk.publish(Set(BOB), Clear(ACME.at))
+    sql_desk.publish(Set(EVE))
+    update = sql_desk.source.fetch(at)
+    assert (update.snapshot, update.since) == (False, at.version)
+    assert sorted(update.changes[:2], key=repr) == sorted([Set(BOB), Clear(ACME.at)], key=repr)
+    assert update.changes[2:] == (Set(EVE),)
+
+
+def test_who_asks_for_what_was_pruned_gets_a_snapshot(sql_desk: SqlDesk) -> None:
+    cursors = []
+    for lock in (ACME, BOB, EVE):
+        sql_desk.publish(Set(lock))
+        cursors.append(sql_desk.source.fetch(None).at)
+    sql_desk.prune()
+    assert [sql_desk.source.fetch(at).snapshot for at in cursors] == [True, True, False]
+    assert seen(apply(EMPTY, sql_desk.source.fetch(cursors[0]))) == {ACME, BOB, EVE}
+
+
+LOCKS = [a_lock(caller, policy) for caller in ("api_key:acme", "user:bob") for policy in ("daily", "flood")]
+STEPS = st.one_of(
+    st.tuples(
+        st.just("publish"),
+        st.lists(st.sampled_from(LOCKS), min_size=1, max_size=3, unique=True).flatmap(
+            lambda some: st.tuples(*(st.sampled_from([Set(lock), Clear(lock.at)]) for lock in some))
+        ),
+    ),
+    st.tuples(st.sampled_from(["prune", "backup", "restore", "poll", "poll", "lost"]), st.just(())),
+)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(STEPS, max_size=12))
+def test_whatever_happens_to_the_feed_the_next_poll_makes_the_view_equal_to_the_locks(
+    sql_desk: SqlDesk, steps: list[tuple[str, tuple[Change, ...]]]
+) -> None:
+    view, kept = EMPTY, sql_desk.backup()
+    for step, changes in [*steps, ("poll", ())]:
+        match step:
+            case "publish":
+                sql_desk.publish(*changes)
+            case "prune":
+                sql_desk.prune()
+            case "backup":
+                kept = sql_desk.backup()
+            case "restore":
+                sql_desk.restore(kept)
+            case "lost":
+                sql_desk.source.fetch(view.at)
+            case "poll":
+                view = caught_up(view, sql_desk)
+    with sql_desk.engine.begin() as db:
+        truth = {feed_store.lock_of(row) for row in db.execute(sa.select(locks))}
+    assert seen(view) == truth
+
+
+# -- the file ------------------------------------------------------------------------------------
+
+
+class TestFile:
+    @pytest.fixture
+    def desk(self, tmp_path: Path) -> FileDesk:
+        return FileDesk(tmp_path / "locks.json")
+
+    def test_a_file_that_is_half_written_is_not_half_a_view(self, desk: FileDesk) -> None:
+        desk.publish(Set(ACME))
+        view = caught_up(EMPTY, desk)
+        text = desk.path.read_text()
+        for size in range(0, len(text), 7):
+            desk.path.write_text(text[:size])
+            with pytest.raises(SourceError, match=r"locks\.json"):
+                desk.source.fetch(view.at)
+        desk.path.write_text(text)
+        assert not desk.source.fetch(view.at).changes
+
+    def test_a_file_edited_by_hand_is_read_though_its_version_stayed(self, desk: FileDesk) -> None:
+        desk.publish(Set(ACME))
+        view = caught_up(EMPTY, desk)
+        desk.path.write_text(desk.path.read_text().replace("api_key:acme", "api_key:bobs"))
+        desk.source.fetch(view.at)  # an answer that is lost
+        assert [lock.key for lock in caught_up(view, desk)] == ["api_key:bobs"]
+
+    def test_an_unchanged_file_is_not_read_again(
+        self, desk: FileDesk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        at = desk.source.fetch(None).at
+        monkeypatch.setattr(wire, "load", None)
+        assert desk.source.fetch(at).at == at
+
+    def test_a_file_that_nobody_renews_falls_behind(self, desk: FileDesk) -> None:
+        desk.feed.now, desk.feed.behind = datetime.now(UTC) - timedelta(hours=1), 5.0
+        desk.publish(Set(ACME))
+        assert 3605 <= desk.source.fetch(None).behind < 3700
+
+    def test_changes_alone_are_not_enough(self, desk: FileDesk) -> None:
+        update = Update(Cursor(2, "m2"), 1, False, NOW, 0.0, 0.4, ())
+        desk.path.write_text(wire.dump(update))
+        with pytest.raises(SourceError, match="expected a snapshot, got the changes since version 1"):
+            desk.source.fetch(None)
+
+    def test_a_log_that_was_named_by_mistake_is_not_read_into_memory(self, desk: FileDesk) -> None:
+        os.truncate(desk.path, 100 << 20)
+        with pytest.raises(SourceError, match="is this the right file"):
+            desk.source.fetch(None)
+
+
+# -- by URL --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis://localhost", "no source reads 'redis' URLs: expected postgresql"),
+        ("https://gatelock:8080", "no source reads 'https' URLs"),
+        ("postgresql://localhost/gatelock", r"for PostgreSQL write postgresql\+psycopg://"),
+        ("sqlite://", "expected the analyzer's file"),
+        ("sqlite:///:memory:", "expected the analyzer's file"),
+        ("file://elsewhere/locks.json", "expected a file on this machine"),
+        ("locks.json", "no source reads 'locks.json' URLs"),
+    ],
+)
+def test_a_url_that_nothing_reads_names_those_that_are(url: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        open_source(url)

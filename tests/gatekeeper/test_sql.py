@@ -1,0 +1,344 @@
+"""The feed over SQL: what is particular to databases, and to databases that misbehave."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.store import feed as feed_store
+from analyzer.store import schema
+from analyzer.store.engine import open_engine
+from gatekeeper import Gate
+from gatekeeper.model import Clear, Cursor, Lock, Set, SourceError
+from gatekeeper.sources import sql
+from gatekeeper.sources.sql import CHANGES_MAX, FETCH_S, TABLES, SqlSource
+from gatekeeper.view import EMPTY, apply
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+
+
+def a_lock(caller: str = "api_key:acme", *, hours: float = 24.0) -> Lock:
+    return Lock("caller", caller, "daily", NOW, NOW + timedelta(hours=hours))
+
+
+@pytest.fixture
+def engine(migrated_url: str) -> Iterator[sa.Engine]:
+    engine = open_engine(migrated_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def publish(engine: sa.Engine) -> Callable[..., None]:
+    def publish(*changes: Set | Clear, mark: str = "m") -> None:
+        with engine.begin() as db:
+            feed_store.publish(db, changes, mark)
+
+    return publish
+
+
+@pytest.fixture
+def source(migrated_url: str) -> Iterator[SqlSource]:
+    source = SqlSource(migrated_url)
+    yield source
+    source.close()
+
+
+def callers(source: SqlSource, since: Cursor | None = None) -> list[str]:
+    return sorted(change.at.key for change in source.fetch(since).changes)
+
+
+def test_what_a_gate_reads_is_in_the_analyzers_schema() -> None:
+    """The gatekeeper writes the columns down for itself, to stand without the analyzer."""
+    for table in TABLES:
+        theirs = schema.metadata.tables[table.name].columns.keys()
+        assert set(table.columns.keys()) <= set(theirs), table.name
+    assert set(sql.LOCK) == set(schema.locks.columns.keys())
+
+
+def test_locks_that_have_ended_are_not_in_a_snapshot(source: SqlSource, publish: Callable[..., None]) -> None:
+    publish(Set(a_lock()), Set(a_lock("user:late", hours=-0.001)))
+    assert callers(source) == ["api_key:acme"]
+
+
+def test_more_changes_than_an_answer_holds_are_told_as_a_snapshot(
+    source: SqlSource, publish: Callable[..., None]
+) -> None:
+    publish(Set(a_lock("user:0")))
+    start = source.fetch(None).at
+    publish(*(Set(a_lock(f"user:{n}")) for n in range(CHANGES_MAX)))
+    assert not source.fetch(start).snapshot
+    publish(Clear(a_lock("user:0").at))
+    assert source.fetch(start).snapshot
+    assert len(source.fetch(start).changes) == CHANGES_MAX - 1
+
+
+def test_what_a_later_analyzer_may_write_is_left_out_and_named(
+    source: SqlSource, publish: Callable[..., None], engine: sa.Engine
+) -> None:
+    publish(Set(a_lock("user:eve")))
+    start = source.fetch(None).at
+    publish(Set(a_lock()), Set(a_lock("user:bob")))
+    with engine.begin() as db:
+        at_bob = schema.lock_changes.c.key == "user:bob"
+        db.execute(sa.update(schema.lock_changes).where(at_bob).values(op="warn"))
+    update = source.fetch(start)
+    assert (update.changes, update.unknown) == ((Set(a_lock()),), ("op warn",))
+
+
+def test_changes_that_are_gone_are_not_taken_for_none_though_their_marks_are_kept(
+    source: SqlSource, publish: Callable[..., None], engine: sa.Engine
+) -> None:
+    publish(Set(a_lock()), mark="m1")
+    at = source.fetch(None).at
+    publish(Set(a_lock("user:bob")), mark="m2")
+    publish(Set(a_lock("user:eve")), mark="m3")
+    with engine.begin() as db:
+        db.execute(sa.delete(schema.lock_changes).where(schema.lock_changes.c.version <= 2))
+        db.execute(sa.update(schema.feed).values(pruned_to=2))
+    assert callers(source, at) == ["api_key:acme", "user:bob", "user:eve"]
+
+
+class TestBehind:
+    """A database that answers is not yet one that is fed."""
+
+    @pytest.fixture
+    def beat(self, engine: sa.Engine) -> Callable[..., None]:
+        def beat(partition: int, *, ago: float | None, behind: float = 0.0) -> None:
+            ms = None if ago is None else int((time.time() - ago) * 1000)
+            row = {"cluster": "c", "topic_id": "t", "partition": partition, "next": 0}
+            with engine.begin() as db:
+                db.execute(sa.insert(schema.offsets).values(beat_ms=ms, behind_ms=int(behind * 1000), **row))
+
+        return beat
+
+    def test_the_partition_that_is_furthest_behind_counts(
+        self, source: SqlSource, beat: Callable[..., None]
+    ) -> None:
+        beat(0, ago=1.0, behind=2.0)
+        beat(1, ago=0.5, behind=60.0)
+        assert source.fetch(None).behind == pytest.approx(60.5, abs=5)
+
+    def test_analyzers_that_died_fall_behind(self, source: SqlSource, beat: Callable[..., None]) -> None:
+        beat(0, ago=3600.0)
+        assert source.fetch(None).behind == pytest.approx(3600, abs=5)
+
+    def test_what_nobody_follows_cannot_be_behind(self, source: SqlSource, beat: Callable[..., None]) -> None:
+        assert source.fetch(None).behind == 0.0
+        beat(0, ago=None, behind=99.0)
+        assert source.fetch(None).behind == 0.0
+
+    def test_an_analyzer_whose_clock_is_ahead_is_not_ahead_of_the_log(
+        self, source: SqlSource, beat: Callable[..., None]
+    ) -> None:
+        beat(0, ago=-60.0)
+        assert source.fetch(None).behind == 0.0
+
+
+def test_an_answer_is_one_snapshot_whatever_is_pruned_meanwhile(
+    source: SqlSource, publish: Callable[..., None], engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(Set(a_lock("user:eve")), mark="m1")
+    start = source.fetch(None).at
+    publish(Set(a_lock()), mark="m2")
+    publish(Set(a_lock("user:bob")), mark="m3")
+    standing = sql._standing
+
+    def then_prune(*arguments: Any) -> sql.Standing:
+        found = standing(*arguments)
+        with engine.begin() as db:
+            feed_store.prune(db, before_ms=1 << 60, most=1_000)
+            db.execute(sa.delete(schema.lock_changes))
+        return found
+
+    monkeypatch.setattr(sql, "_standing", then_prune)
+    assert callers(source, start) == ["api_key:acme", "user:bob"]
+
+
+def test_a_database_without_tables_or_without_a_feed_names_the_cure(database_url: str, request: Any) -> None:
+    with_file = open_engine(database_url)
+    with with_file.begin() as db:
+        db.exec_driver_sql("create table other (id integer)")
+    source = SqlSource(database_url)
+    with pytest.raises(SourceError, match="gatelock db upgrade"):
+        source.fetch(None)
+    with with_file.begin() as db:
+        schema.metadata.create_all(db)
+    with pytest.raises(SourceError, match="the feed was never begun: run `gatelock db upgrade`"):
+        source.fetch(None)
+    source.close()
+    with_file.dispose()
+
+
+def test_a_password_is_in_no_message() -> None:
+    source = SqlSource("postgresql+psycopg://gate:hunter2@127.0.0.1:1/gatelock")
+    with pytest.raises(SourceError, match=r"gate:[*]{3}@127[.]0[.]0[.]1") as refused:
+        source.fetch(None)
+    assert "hunter2" not in repr(refused.value)
+
+
+def test_many_fetches_while_a_writer_writes_end_at_the_truth(
+    source: SqlSource, publish: Callable[..., None], engine: sa.Engine
+) -> None:
+    view, done = apply(EMPTY, source.fetch(None)), threading.Event()
+
+    def write() -> None:
+        for n in range(60):
+            publish(Set(a_lock(f"user:{n}")), mark=f"m{n}")
+            if n % 3 == 0:
+                publish(Clear(a_lock(f"user:{n}").at), mark=f"c{n}")
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not done.is_set():
+        view = apply(view, source.fetch(view.at))
+    writer.join()
+    view = apply(view, source.fetch(view.at))
+    assert {lock.key for lock in view} == {f"user:{n}" for n in range(60) if n % 3}
+
+
+class TestSQLite:
+    @pytest.fixture
+    def path(self, sqlite_template: Path, tmp_path: Path) -> Path:
+        return Path(shutil.copyfile(sqlite_template, tmp_path / "gate lock#1%.db"))
+
+    def test_a_mistaken_path_does_not_become_an_empty_database(self, tmp_path: Path) -> None:
+        source = SqlSource(f"sqlite:///{tmp_path}/nowhere.db")
+        with pytest.raises(SourceError, match="unable to open database file"):
+            source.fetch(None)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_it_cannot_write(self, path: Path) -> None:
+        source = SqlSource(f"sqlite:///{path}")
+        with source._engine.connect() as db, pytest.raises(sa.exc.OperationalError, match="readonly"):
+            db.exec_driver_sql("delete from feed")
+
+    def test_a_file_that_was_replaced_by_an_older_copy_is_noticed(self, path: Path, tmp_path: Path) -> None:
+        source, engine = SqlSource(f"sqlite:///{path}"), open_engine(f"sqlite:///{path}")
+        with engine.begin() as db:
+            feed_store.publish(db, [Set(a_lock())], "m1")
+        engine.dispose()
+        shutil.copyfile(path, tmp_path / "backup.db")
+        with engine.begin() as db:
+            feed_store.publish(db, [Set(a_lock("user:bob"))], "m2")
+        view = apply(EMPTY, source.fetch(None))
+        engine.dispose()
+        (tmp_path / "backup.db").replace(path)
+        assert {lock.key for lock in apply(view, source.fetch(view.at))} == {"api_key:acme"}
+
+    def test_what_an_analyzer_left_behind_that_was_killed_is_read(self, path: Path) -> None:
+        code = f"""
+            import os, sqlite3
+            db = sqlite3.connect({str(path)!r})
+            db.execute("pragma journal_mode = wal")
+            db.execute("update feed set version = 7, mark = 'm7'")
+            db.commit()
+            os.kill(os.getpid(), 9)
+        """
+        subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
+        assert SqlSource(f"sqlite:///{path}").fetch(None).at == Cursor(7, "m7")
+
+    def test_a_writer_that_holds_the_file_does_not_hold_the_gate(self, path: Path) -> None:
+        writer = sqlite3.connect(path, isolation_level=None)
+        writer.execute("pragma journal_mode = wal")
+        writer.execute("begin exclusive")
+        begun_s = time.monotonic()
+        assert SqlSource(f"sqlite:///{path}").fetch(None).snapshot
+        assert time.monotonic() - begun_s < 1.0
+        writer.close()
+
+
+class TestPostgres:
+    @pytest.fixture
+    def url(self, own_postgres: Any) -> str:
+        from analyzer.store.migrate import upgrade
+
+        url = own_postgres.new_database()
+        upgrade(url)
+        return url
+
+    def test_a_server_that_died_is_found_again(self, own_postgres: Any, url: str) -> None:
+        source = SqlSource(url)
+        at = source.fetch(None).at
+        own_postgres.kill()
+        for _ in range(2):
+            with pytest.raises(SourceError):
+                source.fetch(at)
+        own_postgres.start()
+        assert source.fetch(at).at == at
+        source.close()
+
+    def test_a_server_that_was_stopped_does_not_hold_the_poller_for_ever(
+        self, own_postgres: Any, url: str
+    ) -> None:
+        """Its machine goes on acknowledging packets, and its own time-outs stand still with it."""
+        source = SqlSource(url)
+        at = source.fetch(None).at
+        own_postgres.pause()
+        for _ in range(2):  # with the connection that is open, and with a new one
+            begun_s = time.monotonic()
+            with pytest.raises(SourceError):
+                source.fetch(at)
+            assert time.monotonic() - begun_s < FETCH_S + 2
+        own_postgres.resume()
+        assert source.fetch(at).at == at
+        source.close()
+
+    def test_it_cannot_write_and_asks_for_the_primary(self, url: str) -> None:
+        source = SqlSource(url)
+        with source._snapshot() as db:
+            assert db.exec_driver_sql("show transaction_isolation").scalar() == "repeatable read"
+            assert db.exec_driver_sql("show statement_timeout").scalar() == "2s"
+            with pytest.raises(sa.exc.DBAPIError, match="read-only"):
+                db.exec_driver_sql("delete from feed")
+        source.close()
+
+    def test_a_forked_child_never_touches_its_parents_connection(self, url: str) -> None:
+        source = SqlSource(url)
+        at = source.fetch(None).at
+        with source._engine.connect() as db:
+            backend = db.exec_driver_sql("select pg_backend_pid()").scalar()
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                same = source.fetch(at).at == at
+                with source._engine.connect() as db:
+                    other = db.exec_driver_sql("select pg_backend_pid()").scalar() != backend
+                source.close()
+                gc.collect()
+                status = 0 if same and other else 2
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        with source._engine.connect() as db:
+            assert db.exec_driver_sql("select pg_backend_pid()").scalar() == backend
+        assert source.fetch(at).at == at
+        source.close()
+
+
+def test_a_gate_by_its_url_learns_of_a_lock(migrated_url: str, publish: Callable[..., None]) -> None:
+    with Gate(migrated_url) as gate:
+        assert gate.ready(10.0)
+        assert gate.allow("api_key:acme")
+        publish(Set(a_lock()), mark="m1")
+        end_s = time.monotonic() + 10.0
+        while gate.allow("api_key:acme") and time.monotonic() < end_s:
+            time.sleep(0.01)
+        assert gate.check("api_key:acme").policy == "daily"
+        assert abs(gate.clock_skew) < 5.0
