@@ -31,7 +31,7 @@ group_id = "{topic}"
 session_timeout = "{session_s}s"
 options = {{ heartbeat_interval_ms = 500, reconnect_backoff_max_ms = 500 }}
 [analyzer]
-http = "off"
+http = "{http}"
 log = "json"
 flush_every = "{flush_s}s"
 [[sources]]
@@ -122,10 +122,12 @@ class Fleet:
     database: str
     kafka: str
     topic: str
+    partitions: int
     limit: int = 1_000_000
     flush_s: float = 0.1
     session_s: float = 2.0
     mutation: str = ""
+    http: str = "off"
     members: list[subprocess.Popen[bytes]] = field(default_factory=list)
     engine: sa.Engine = field(init=False)
 
@@ -140,12 +142,16 @@ class Fleet:
                 session_s=self.session_s,
                 flush_s=self.flush_s,
                 limit=self.limit,
+                http=self.http,
             )
         )
 
     @property
     def config(self) -> Path:
         return self.folder / "gatelock.toml"
+
+    def traffic(self, random: Random) -> Traffic:
+        return Traffic(self.kafka, self.topic, self.partitions, random)
 
     def join(self) -> subprocess.Popen[bytes]:
         program = [str(MUTANT), self.mutation] if self.mutation else ["-m", "analyzer.cli"]

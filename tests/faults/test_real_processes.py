@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
-from tests.faults.fleet import Fleet, Traffic
+from tests.faults.fleet import Fleet
 
-PARTITIONS = 6
 KILLS = 20
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def random() -> Random:
-    seed = int(os.environ.get("GATELOCK_TEST_SEED", time.time_ns() % 1_000_000))
-    print(f"seed {seed}: repeat with GATELOCK_TEST_SEED={seed}")
-    return Random(seed)
-
-
-@pytest.fixture
-def fleet_of(real_kafka: object, postgres: object, tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
-    fleets: list[Fleet] = []
-
-    def make(**options: object) -> Fleet:
-        topic = real_kafka.create_topic(partitions=PARTITIONS)
-        fleet = Fleet(tmp_path, postgres.new_database(), real_kafka.bootstrap, topic, **options)
-        fleets.append(fleet)
-        return fleet
-
-    yield make
-    for fleet in fleets:
-        fleet.close()
-
-
-def traffic_for(fleet: Fleet, random: Random) -> Traffic:
-    return Traffic(fleet.kafka, fleet.topic, PARTITIONS, random)
+Make = Callable[..., Fleet]
 
 
 def test_kills_pauses_joins_and_leaves_are_not_seen_in_the_counts(
-    fleet_of: Callable[..., Fleet], random: Random
+    fleet_of: Make, real_kafka: object, postgres: object, random: Random
 ) -> None:
-    fleet = fleet_of(limit=2_000)
-    traffic = traffic_for(fleet, random)
+    fleet = fleet_of(real_kafka, postgres, limit=2_000)
+    traffic = fleet.traffic(random)
     for _ in range(3):
         fleet.join()
     traffic.start()
@@ -82,11 +54,11 @@ def test_kills_pauses_joins_and_leaves_are_not_seen_in_the_counts(
 
 
 def test_without_the_compare_and_set_a_zombie_counts_twice(
-    fleet_of: Callable[..., Fleet], random: Random
+    fleet_of: Make, real_kafka: object, postgres: object, random: Random
 ) -> None:
-    """The same story must come out wrong, or it proves nothing. Long flushes: a zombie needs something in hand."""
-    fleet = fleet_of(mutation="without_compare_and_set", flush_s=1.0)
-    traffic = traffic_for(fleet, random)
+    """The same story must come out wrong, or it proves nothing. Long flushes: a zombie needs some in hand."""
+    fleet = fleet_of(real_kafka, postgres, mutation="without_compare_and_set", flush_s=1.0)
+    traffic = fleet.traffic(random)
     for _ in range(2):
         fleet.join()
     traffic.start()
@@ -107,10 +79,10 @@ def test_without_the_compare_and_set_a_zombie_counts_twice(
 
 
 def test_with_offsets_in_a_transaction_of_their_own_a_kill_loses_records(
-    fleet_of: Callable[..., Fleet], random: Random
+    fleet_of: Make, real_kafka: object, postgres: object, random: Random
 ) -> None:
-    fleet = fleet_of(mutation="offsets_in_a_transaction_of_their_own")
-    traffic = traffic_for(fleet, random)
+    fleet = fleet_of(real_kafka, postgres, mutation="offsets_in_a_transaction_of_their_own")
+    traffic = fleet.traffic(random)
     member = fleet.join()
     traffic.start()
     for _ in range(8):
