@@ -1,0 +1,54 @@
+"""The slow, obvious answer: count everything again from the beginning, for each flush."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from analyzer.core.model import Row
+from analyzer.core.plan import Plan
+from analyzer.core.windows import Window, window_at
+
+
+class Flush(NamedTuple):
+    """What one analyzer stored at one moment of the database's clock."""
+
+    now_s: int
+    rows: Sequence[Row]
+
+
+class Crossing(NamedTuple):
+    """In which flush a gate closed, for whom, until when, and what had been counted."""
+
+    flush: int
+    policy: str
+    key: str
+    resource: str
+    until: datetime
+    used: int
+
+
+def crossings(plan: Plan, flushes: Sequence[Flush]) -> list[Crossing]:
+    """Each (policy, series, window) at most once: in the first flush that touches it during the window
+    with the limit reached."""
+    found: dict[tuple[str, str, str, Window], Crossing] = {}
+    for number, flush in enumerate(flushes):
+        for policy in plan.policies:
+            window = window_at(policy.window, flush.now_s)
+            for key, resource in sorted({(row.key, row.resource) for row in flush.rows if row.value}):
+                touched, used = (
+                    sum(
+                        row.value
+                        for row in rows
+                        if (row.grouping, row.meter) == (policy.per, policy.meter)
+                        and (row.key, row.resource) == (key, resource)
+                        and window.start_s <= row.bucket_s < window.until_s
+                    )
+                    for rows in (flush.rows, [row for each in flushes[: number + 1] for row in each.rows])
+                )
+                until = datetime.fromtimestamp(window.until_s, UTC)
+                if touched and used >= policy.limit:
+                    at = (policy.name, key, resource, window)
+                    found.setdefault(at, Crossing(number, policy.name, key, resource, until, used))
+    return sorted(found.values())

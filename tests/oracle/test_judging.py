@@ -1,0 +1,140 @@
+"""Whole floods, flushed by two analyzers in any order: each limit closes its gate once, and when it must."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import event, example, given, settings
+from hypothesis import strategies as st
+
+from analyzer.core.decisions import Series, Standing, at_limit, changes, ended, explain, lock_key, totals_of
+from analyzer.core.model import Row
+from analyzer.core.plan import plan_of
+from analyzer.core.policies import Calendar, Quota
+from gatekeeper.model import Clear, Lock, LockKey, Set
+from tests.oracle.judging import Crossing, Flush, crossings
+
+ACME, ANN = "api_key:acme", "user:ann"
+PLAN = plan_of(
+    [],
+    [],
+    [
+        Quota("burst", 4, Calendar("minute")),
+        Quota("daily", 9, Calendar("day", "Europe/Berlin")),
+        Quota("export", 3, Calendar("hour", "Asia/Kathmandu"), per="caller+resource"),
+    ],
+)
+BEGIN_S = int(datetime(2026, 11, 21, 22, 57, 30, tzinfo=UTC).timestamp())  # Berlin's day ends at 23:00
+
+
+class World:
+    """What the database holds between flushes: totals, and the locks."""
+
+    def __init__(self) -> None:
+        self.totals: dict[Series, int] = {}
+        self.locks: dict[LockKey, Lock] = {}
+        self.log: list[Crossing] = []
+
+    def flush(self, number: int, rows: Sequence[Row], now: datetime) -> None:
+        standings = []
+        for series, more in totals_of(PLAN, rows).items():
+            self.totals[series] = self.totals.get(series, 0) + more
+            standings.append(Standing(series, self.totals[series]))
+        crossed = at_limit(PLAN, standings)
+        locks = {at: self.locks[at] for s in crossed if (at := lock_key(s.series)) in self.locks}
+        for change in changes(PLAN, crossed, locks, now):
+            assert isinstance(change, Set)
+            lock = self.locks[change.at] = change.lock
+            assert lock.began == now < lock.until
+            (used,) = (
+                standing.used
+                for standing in crossed
+                if (lock_key(standing.series), standing.series.window.until_s)
+                == (lock.at, lock.until.timestamp())
+            )
+            assert lock.detail == explain(PLAN.policy(lock.policy), used)
+            self.log.append(Crossing(number, lock.policy, lock.key, lock.resource, lock.until, used))
+
+    def end_locks(self, now: datetime) -> None:
+        for change in ended(self.locks.values(), now):
+            assert isinstance(change, Clear)
+            del self.locks[change.at]
+
+
+def a_row(now_s: int, off_min: int, key: str, resource: str, value: int, denied: int) -> Row:
+    bucket_s = (now_s + 60 * off_min) // 60 * 60
+    grouping = "caller+resource" if resource else "caller"
+    return Row(grouping, key, resource, "requests", 60, bucket_s, value, denied)
+
+
+# Minutes from now: late ones, and up to five of a clock that runs ahead.
+amounts = st.tuples(
+    st.sampled_from([-61, -2, -1, 0, 0, 0, 0, 1, 5]),
+    st.sampled_from([ACME, ANN]),
+    st.sampled_from(["", "", "/a", "/b"]),
+    st.integers(0, 4),
+    st.integers(0, 9),
+)
+flushed = st.lists(amounts, max_size=5)
+# Two analyzers flush what each has counted, in whatever order; the warden looks now and then, or never.
+steps = st.lists(st.tuples(st.integers(0, 45), flushed, st.booleans()), min_size=1, max_size=25)
+
+
+@settings(max_examples=300)
+@given(steps)
+@example(
+    [(0, [(1, ACME, "", 9, 0)], False), (40, [(0, ACME, "", 0, 5)], False), (1, [(0, ACME, "", 1, 0)], True)]
+)
+@example(
+    [
+        (0, [(0, ACME, "", 4, 0)], False),
+        (30, [(-1, ACME, "", 4, 0)], False),
+        (0, [(0, ACME, "", 4, 0)], False),
+    ]
+)
+def test_each_limit_closes_its_gate_once_and_in_the_flush_that_reaches_it(steps: list[tuple]) -> None:
+    world, story, now_s = World(), [], BEGIN_S
+    for number, (later_s, wanted, warden_looks) in enumerate(steps):
+        now_s += later_s
+        rows = sorted(dict.fromkeys(a_row(now_s, *each) for each in wanted))
+        story.append(Flush(now_s, rows))
+        now = datetime.fromtimestamp(now_s, UTC)
+        world.flush(number, rows, now)
+        if warden_looks:
+            world.end_locks(now)
+    assert sorted(world.log) == crossings(PLAN, story)
+    event(f"{min(len(world.log), 5)} gates closed")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([ACME, ANN]), st.integers(1, 9)), min_size=1, max_size=30), st.data()
+)
+def test_in_whatever_order_two_analyzers_flush_the_same_gates_close(
+    counted: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    """What is counted in one minute, by whom and in which order: the gates that are closed in the end are
+    those of the callers at their limit, each closed once."""
+    now = datetime.fromtimestamp(BEGIN_S, UTC)
+    ours, theirs = counted[::2], counted[1::2]
+    world = World()
+    number = 0
+    while ours or theirs:
+        queue = ours if not theirs or (ours and data.draw(st.booleans())) else theirs
+        key, value = queue.pop(0)
+        world.flush(number, [a_row(BEGIN_S, 0, key, "", value, 0)], now + number * timedelta(milliseconds=1))
+        number += 1
+    used = {key: sum(value for at, value in counted if at == key) for key in (ACME, ANN)}
+    limits = {"burst": 4, "daily": 9}
+    at_their_limit = {(policy, key) for policy, limit in limits.items() for key in used if used[key] >= limit}
+    assert sorted((crossing.policy, crossing.key) for crossing in world.log) == sorted(at_their_limit)
+
+
+@given(steps)
+def test_denied_requests_alone_never_close_a_gate(steps: list[tuple]) -> None:
+    world = World()
+    for number, (_, wanted, _) in enumerate(steps):
+        rows = [a_row(BEGIN_S, *each)._replace(value=0) for each in wanted]
+        world.flush(number, rows, datetime.fromtimestamp(BEGIN_S, UTC))
+    assert world.log == []
+    assert world.totals == {}
