@@ -1,0 +1,1 @@
+"""Refuse requests inside the frameworks people use: thin layers over a gate and `http`."""

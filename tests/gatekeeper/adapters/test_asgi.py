@@ -1,0 +1,300 @@
+"""The Guard, called as a server calls it, and then under a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+
+from gatekeeper import ALLOWED, Gate, SlidingLog
+from gatekeeper.adapters.asgi import Guard, address, header, peer, user
+from gatekeeper.sources.fixed import FixedSource
+from gatekeeper.testing import ManualClock, locked
+from tests.support.feed import HandFeed, a_lock
+
+Scope = dict[str, Any]
+
+
+def a_request(path: str = "/", *, method: str = "GET", **headers: str) -> Scope:
+    return {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "headers": [
+            (name.replace("_", "-").encode(), text.encode("latin-1")) for name, text in headers.items()
+        ],
+        "client": ("192.0.2.7", 4711),
+    }
+
+
+class Shop:
+    """An application that remembers what reached it."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        self.scopes.append(scope)
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+
+def call(app: Any, scope: Scope) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the answer. The request's body must not be asked for."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("the request's body was read")
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    if not sent:
+        return 0, {}, b""
+    headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], headers, sent[1]["body"]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+@pytest.fixture
+def gate(clock: ManualClock) -> Gate:
+    locks = [
+        a_lock("api_key:acme"),
+        a_lock("user:ann"),
+        a_lock("address:192.0.2.9"),
+        a_lock("192.0.2.66", scope="address"),
+        a_lock("api_key:bob", resource="/v1/export"),
+    ]
+    gate = Gate(FixedSource(*locks), clock=clock)
+    assert gate.ready(1.0)
+    return gate
+
+
+def test_a_locked_caller_is_refused_and_never_reaches_the_application(shop: Shop, gate: Gate) -> None:
+    status, headers, body = call(Guard(shop, gate), a_request(x_api_key="acme"))
+    assert (status, headers["gatelock"], headers["retry-after"]) == (429, 'denied;policy="daily"', "3600")
+    assert headers["content-type"] == "application/problem+json"
+    assert int(headers["content-length"]) == len(body)
+    assert json.loads(body)["violated-policies"] == ["daily"]
+    assert shop.scopes == []
+
+
+def test_everybody_else_reaches_it_with_the_decision_in_the_requests_state(shop: Shop, gate: Gate) -> None:
+    scope = a_request(x_api_key="bob") | {"state": {"pool": 1}}
+    status, headers, body = call(Guard(shop, gate), scope)
+    assert (status, headers, body) == (200, {}, b"ok")
+    assert shop.scopes[0]["state"] == {"pool": 1, "gatelock": ALLOWED}
+    assert scope["state"] == {"pool": 1}
+
+
+def test_a_refused_head_request_has_the_headers_and_no_body(shop: Shop, gate: Gate) -> None:
+    status, headers, body = call(Guard(shop, gate), a_request(method="HEAD", x_api_key="acme"))
+    assert (status, body) == (429, b"")
+    assert int(headers["content-length"]) > 0
+
+
+def test_exempt_paths_are_not_asked_about(shop: Shop, gate: Gate) -> None:
+    guard = Guard(shop, gate, exempt=["/healthz"])
+    assert call(guard, a_request("/healthz", x_api_key="acme"))[0] == 200
+    assert call(guard, a_request("/healthz/", x_api_key="acme"))[0] == 429
+    assert "state" not in shop.scopes[0]
+
+
+def test_what_is_not_http_passes_through(shop: Shop, gate: Gate) -> None:
+    call(Guard(shop, gate), {"type": "websocket", "path": "/", "headers": [(b"x-api-key", b"acme")]})
+    call(Guard(shop, gate), {"type": "lifespan"})
+    assert [scope["type"] for scope in shop.scopes] == ["websocket", "lifespan"]
+
+
+def test_the_gate_starts_with_the_application(shop: Shop, clock: ManualClock) -> None:
+    feed = HandFeed()
+    call(Guard(shop, Gate(feed, clock=clock)), {"type": "lifespan"})
+    clock.advance(0.0)
+    assert feed.asked == [None]
+
+
+@pytest.mark.parametrize(
+    ("caller", "scope", "status"),
+    [
+        (header("X-API-Key"), a_request(x_api_key="acme"), 429),
+        (header("x-api-key"), a_request(), 200),
+        (header("x-user", kind="user"), a_request(x_user="ann"), 429),
+        (header("x-user", kind="user"), a_request(x_user="acme"), 200),
+        (header("x-real-ip", kind="address"), a_request(x_real_ip="192.0.2.9"), 429),
+        (address(), a_request() | {"client": ("192.0.2.9", 1)}, 429),
+        (address(), a_request() | {"client": ("::ffff:192.0.2.9", 1)}, 429),
+        (address(), a_request() | {"client": None}, 200),
+        (user(lambda scope: scope.get("session")), a_request() | {"session": "ann"}, 429),
+        (user(lambda scope: scope.get("session")), a_request(), 200),
+        (lambda scope: "api_key:acme", a_request(), 429),
+    ],
+)
+def test_who_calls_is_found_where_the_application_says(
+    shop: Shop, gate: Gate, caller: Any, scope: Scope, status: int
+) -> None:
+    assert call(Guard(shop, gate, caller=caller), scope)[0] == status
+
+
+def test_what_cannot_be_a_name_is_no_caller(shop: Shop, gate: Gate) -> None:
+    for bad in ("x" * 300, "acme\x00", "\x85acme"):
+        assert header("x-api-key")(a_request(x_api_key=bad)) == ""
+    assert header("x-api-key")(a_request(x_api_key="é")) == "api_key:é"
+
+
+def test_of_two_headers_the_first_counts() -> None:
+    scope = a_request() | {"headers": [(b"x-api-key", b"acme"), (b"x-api-key", b"bob")]}
+    assert header("x-api-key")(scope) == "api_key:acme"
+
+
+def test_a_kind_of_caller_that_nobody_counts_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="kind: expected one of api_key, user, address, got 'ip'"):
+        header("x-real-ip", kind="ip")
+
+
+def test_an_address_is_asked_for_beside_the_caller(shop: Shop, gate: Gate) -> None:
+    scope = a_request(x_api_key="bob") | {"client": ("192.0.2.66", 1)}
+    assert call(Guard(shop, gate), scope)[0] == 429
+    assert peer({"client": ("/run/app.sock", None)}) == ""
+    assert peer({}) == ""
+
+
+def test_a_lock_for_one_resource_needs_the_resource_to_be_told(shop: Shop, gate: Gate) -> None:
+    guard = Guard(shop, gate, resource=lambda scope: scope["path"])
+    assert call(guard, a_request("/v1/export", x_api_key="bob"))[0] == 429
+    assert call(guard, a_request("/v1/items", x_api_key="bob"))[0] == 200
+    assert call(Guard(shop, gate), a_request("/v1/export", x_api_key="bob"))[0] == 200
+
+
+class TestLimiters:
+    def test_a_limiter_refuses_what_the_gate_let_pass(
+        self, shop: Shop, gate: Gate, clock: ManualClock
+    ) -> None:
+        guard = Guard(shop, gate, SlidingLog(limit=2, period=10, clock=clock))
+        answers = [call(guard, a_request(x_api_key="bob")) for _ in range(3)]
+        assert [status for status, _, _ in answers] == [200, 200, 429]
+        assert answers[2][1]["retry-after"] == "10"
+        assert [scope["state"]["gatelock"].remaining for scope in shop.scopes] == [1, 0]
+        clock.advance(10.0)
+        assert call(guard, a_request(x_api_key="bob"))[0] == 200
+
+    def test_a_locked_caller_takes_nothing_from_a_limiter(
+        self, shop: Shop, gate: Gate, clock: ManualClock
+    ) -> None:
+        burst = SlidingLog(limit=2, period=10, clock=clock)
+        for _ in range(5):
+            call(Guard(shop, gate, burst), a_request(x_api_key="acme"))
+        assert burst.peek("api_key:acme").remaining == 2
+
+    def test_who_has_no_name_is_limited_by_address(self, shop: Shop, gate: Gate, clock: ManualClock) -> None:
+        """One flood without a key must not use up what all others without a key have."""
+        guard = Guard(shop, gate, SlidingLog(limit=1, period=10, clock=clock))
+        there, elsewhere = a_request(), a_request() | {"client": ("192.0.2.8", 1)}
+        assert [call(guard, scope)[0] for scope in (there, there, elsewhere)] == [200, 429, 200]
+
+    def test_the_decision_that_leaves_least_is_the_one_in_the_state(
+        self, shop: Shop, gate: Gate, clock: ManualClock
+    ) -> None:
+        wide, narrow = (SlidingLog(limit=limit, period=10, clock=clock) for limit in (100, 5))
+        call(Guard(shop, gate, wide, narrow, wide), a_request(x_api_key="bob"))
+        assert shop.scopes[0]["state"]["gatelock"].remaining == 4
+
+
+class TestShadow:
+    def test_a_guard_in_shadow_lets_pass_and_says_who_would_not(
+        self, shop: Shop, gate: Gate, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.INFO, "gatekeeper"):
+            assert call(Guard(shop, gate, shadow=True), a_request(x_api_key="acme"))[0] == 200
+        decision = shop.scopes[0]["state"]["gatelock"]
+        assert (decision.allowed, decision.shadow, decision.policy) == (True, True, "daily")
+        assert caplog.messages == ["would be refused: GET api_key:acme by daily (quota-exceeded)"]
+
+    def test_a_gate_in_shadow_is_heard_through_its_guard(
+        self, shop: Shop, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        gate = Gate(FixedSource(a_lock("api_key:acme")), clock=clock, shadow=True)
+        gate.ready(1.0)
+        with caplog.at_level(logging.INFO, "gatekeeper"):
+            assert call(Guard(shop, gate), a_request(x_api_key="acme"))[0] == 200
+        assert "would be refused" in caplog.text
+
+
+# -- under a real server -------------------------------------------------------------------------
+
+
+class Served:
+    """An application under uvicorn, in a thread, on a port of its own."""
+
+    def __init__(self, app: Any) -> None:
+        self.server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
+        self.started = threading.Event()
+        self.thread = threading.Thread(target=self.server.run)
+
+    def __enter__(self) -> str:
+        self.thread.start()
+        for _ in range(1000):
+            if self.server.started:
+                return f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
+            self.started.wait(0.01)
+        raise AssertionError("uvicorn did not start")
+
+    def __exit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        self.thread.join()
+
+
+@pytest.fixture
+def shop_gate() -> Iterator[Gate]:
+    gate = Gate(HandFeed())
+    yield gate
+    gate.close()
+
+
+def test_in_a_real_application_a_locked_caller_is_refused_and_others_are_not(shop_gate: Gate) -> None:
+    api = FastAPI()
+
+    @api.get("/items")
+    def items(request: Request) -> dict[str, object]:
+        return {"remaining": request.state.gatelock.remaining}
+
+    @api.post("/items")
+    async def add(request: Request) -> int:
+        return len(await request.body())
+
+    app = Guard(api, shop_gate, SlidingLog(limit=3, period=60), exempt=["/openapi.json"])
+    with Served(app) as url, httpx2.Client(base_url=url) as client, locked(shop_gate, "api_key:acme"):
+        ours, theirs = {"x-api-key": "bob"}, {"x-api-key": "acme"}
+        assert client.get("/items", headers=ours).json() == {"remaining": 2}
+        refused = client.get("/items", headers=theirs)
+        assert refused.status_code == 429
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert refused.headers["gatelock"] == 'denied;policy="test"'
+        assert int(refused.headers["retry-after"]) == 3600
+        assert refused.json()["detail"] == "locked by a test"
+        assert client.head("/items", headers=theirs).content == b""
+        assert client.get("/openapi.json", headers=theirs).status_code == 200
+        # The connection can be used on, though the body of what was refused was never read.
+        assert client.post("/items", headers=theirs, content=b"x" * 100_000).status_code == 429
+        assert client.post("/items", headers=ours, content=b"x" * 100_000).json() == 100_000
+        assert client.get("/items", headers=ours).status_code == 200
+        limited = client.get("/items", headers=ours)
+        assert (limited.status_code, limited.json()["type"][-14:]) == (429, "quota-exceeded")
