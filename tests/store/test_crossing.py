@@ -1,0 +1,88 @@
+"""When two analyzers cross a limit together, exactly one sees it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.decisions import Series, Standing, at_limit, changes, lock_key
+from analyzer.core.meters import MINUTE_S
+from analyzer.core.model import Row
+from analyzer.core.windows import window_at
+from analyzer.store.schema import buckets
+from analyzer.store.store import Flush, SqlStore
+from gatekeeper.model import Change
+from tests.store.stories import a_row, judged, now_s, plan, quota, together, told
+
+pytestmark = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+
+Judge = Callable[[Flush, Sequence[Row], datetime], object]
+NewEngine = Callable[[], sa.Engine]
+TRIES = 200
+PLAN = plan(quota(100))
+HALF = 60  # each of two adds so much: neither reaches the limit alone
+
+
+def by_totals(tx: Flush, rows: Sequence[Row], now: datetime) -> None:
+    judged(tx, PLAN, rows, now)
+
+
+def by_sums_of_buckets(tx: Flush, rows: Sequence[Row], now: datetime) -> Sequence[Change]:
+    """The same judgement, from what is counted, without a row that both must touch."""
+    tx.add_counts(rows, PLAN.meters)
+    (policy,) = PLAN.policies
+    window = window_at(policy.window, rows[0].bucket_s)
+    used = sa.select(sa.func.sum(buckets.c.value)).where(buckets.c.key == rows[0].key)
+    standing = Standing(Series(policy.name, rows[0].key, "", window), int(tx._db.execute(used).scalar_one()))
+    crossed = at_limit(PLAN, [standing])
+    changed = changes(PLAN, crossed, tx.locks([lock_key(s.series) for s in crossed]), now)
+    tx.publish(changed)
+    return changed
+
+
+def race(new_engine: NewEngine, judge: Judge, tries: int) -> Counter[str]:
+    """How often the feed told of each caller. Both analyzers are in their transactions before either
+    counts; the buckets are different rows, as they are when two partitions hold different minutes."""
+    engines = [new_engine(), new_engine()]
+    stores = [SqlStore(engine, f"analyzer {n}") for n, engine in enumerate(engines)]
+    version = stores[0].activate(PLAN)
+    at_s = now_s(engines[0])
+    both_began = threading.Barrier(2)
+
+    def add(number: int, store: SqlStore) -> None:
+        for attempt in range(tries):
+            row = a_row(HALF, at_s - MINUTE_S * number, f"user:{attempt:03}")
+            with store.transaction() as tx:
+                now = tx.agree_with(version)
+                both_began.wait(10)
+                judge(tx, [row], now)
+
+    errors = together(*(lambda n=n, s=store: add(n, s) for n, store in enumerate(stores)))
+    assert errors == [None, None]
+    return Counter(key for _, _, key in told(engines[0]))
+
+
+def test_two_analyzers_that_cross_a_limit_together_lock_once(new_engine: NewEngine) -> None:
+    seen = race(new_engine, by_totals, TRIES)
+    assert seen == {f"user:{attempt:03}": 1 for attempt in range(TRIES)}
+
+
+def test_without_the_row_that_both_touch_nobody_sees_it(new_engine: NewEngine) -> None:
+    """The test above has teeth: the same race, judged by sums of buckets, misses a crossing."""
+
+    def both_read_before_either_commits(tx: Flush, rows: Sequence[Row], now: datetime) -> None:
+        by_sums_of_buckets(tx, rows, now)
+        both_judged.wait(10)
+
+    both_judged = threading.Barrier(2)
+    assert race(new_engine, both_read_before_either_commits, 5) == {}
+
+
+def test_and_in_a_race_without_a_referee_it_is_missed_often(new_engine: NewEngine) -> None:
+    seen = race(new_engine, by_sums_of_buckets, TRIES)
+    assert sum(seen.values()) < TRIES
