@@ -5,6 +5,7 @@ from gatekeeper.limits.booking import Reservation
 from gatekeeper.limits.by_plan import ByPlan
 from gatekeeper.limits.concurrency import Concurrency
 from gatekeeper.limits.fixed_window import FixedWindow
+from gatekeeper.limits.keyed_scheduler import AsyncKeyedScheduler, KeyedScheduler
 from gatekeeper.limits.leaky_bucket import LeakyBucket
 from gatekeeper.limits.leaky_queue import LeakyQueue
 from gatekeeper.limits.paced import Paced
@@ -18,10 +19,12 @@ from gatekeeper.limits.token_bucket import TokenBucket
 
 __all__ = [
     "AllOf",
+    "AsyncKeyedScheduler",
     "ByPlan",
     "Concurrency",
     "FixedWindow",
     "Key",
+    "KeyedScheduler",
     "LeakyBucket",
     "LeakyQueue",
     "Limiter",

@@ -28,7 +28,7 @@ def configure(
 ) -> None:
     """Another limit from now on, with the history kept: what was used stays used.
 
-    None leaves a number as it is. All keys are converted at once, some 2 microseconds each, while
+    None leaves a number as it is. All keys are converted at once, one to three microseconds each, while
     decisions wait. Raises ValueError.
     """
     if limit is not None:

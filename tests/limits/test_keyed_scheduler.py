@@ -1,0 +1,217 @@
+"""Never two at once for one key, high before low, nobody starves, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import threading
+import time
+from collections import defaultdict
+
+import pytest
+
+from gatekeeper.limits import AsyncKeyedScheduler, KeyedScheduler
+
+
+def no_threads_left() -> bool:
+    deadline = time.monotonic() + 5
+    while any(thread.name == "keyed scheduler" for thread in threading.enumerate()):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def blocked(scheduler: KeyedScheduler, key: str) -> threading.Event:
+    """Keeps `key` busy until it is set."""
+    started, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.set()
+        go_on.wait(10)
+
+    scheduler.submit(key, work)
+    assert started.wait(5)
+    return go_on
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_threads_that_race_to_submit_lose_nothing_and_no_key_runs_twice_at_once(workers):
+    ran = defaultdict(list)
+    inside = defaultdict(int)
+    overlaps: list[str] = []
+    threads_seen = set()
+
+    with KeyedScheduler(workers, yield_after=3) as scheduler:
+
+        def job(key: str, submitter: int, n: int) -> None:
+            inside[key] += 1
+            if inside[key] > 1:
+                overlaps.append(key)
+            time.sleep(0)  # let the others run in the middle
+            threads_seen.add(threading.current_thread().name)
+            ran[key, submitter].append(n)
+            inside[key] -= 1
+
+        def submit(submitter: int) -> None:
+            chance = random.Random(submitter)
+            for n in range(300):
+                key = chance.choice("abcde")
+                scheduler.submit(key, lambda key=key, n=n: job(key, submitter, n))
+
+        submitters = [threading.Thread(target=submit, args=(n,)) for n in range(4)]
+        for submitter in submitters:
+            submitter.start()
+        for submitter in submitters:
+            submitter.join()
+    assert sum(map(len, ran.values())) == 1200
+    assert all(order == sorted(order) for order in ran.values())
+    assert overlaps == []
+    assert threads_seen == {"keyed scheduler"}, "one ran where it was submitted"
+    assert no_threads_left()
+
+
+def test_high_ones_go_before_all_that_wait_but_never_interrupt():
+    with KeyedScheduler(2) as scheduler:
+        go_on, ran = blocked(scheduler, "a"), []
+        for name in ("low 1", "low 2"):
+            scheduler.submit("a", lambda name=name: ran.append(name))
+        for name in ("high 1", "high 2"):
+            scheduler.submit("a", lambda name=name: ran.append(name), high=True)
+        assert (scheduler.pending("a"), ran) == (4, [])
+        go_on.set()
+    assert ran == ["high 1", "high 2", "low 1", "low 2"]
+    assert scheduler.pending("a") == 0
+
+
+@pytest.mark.parametrize(
+    ("others_wait", "order"), [(True, "aaabaa"), (False, "aaaaa")], ids=["others wait", "nobody waits"]
+)
+def test_a_worker_yields_after_so_many_only_if_others_wait(others_wait, order):
+    with KeyedScheduler(1, yield_after=3) as scheduler:
+        go_on, ran = blocked(scheduler, "first"), []
+        for _ in range(5):
+            scheduler.submit("a", lambda: ran.append("a"))
+        if others_wait:
+            scheduler.submit("b", lambda: ran.append("b"))
+        go_on.set()
+    assert "".join(ran) == order
+
+
+def test_a_removed_key_drains_first_and_is_a_new_one_then():
+    with KeyedScheduler(1) as scheduler:
+        go_on, ran = blocked(scheduler, "a"), []
+        for n in range(3):
+            scheduler.submit("a", lambda n=n: ran.append(n))
+        drained = scheduler.remove("a")
+        with pytest.raises(RuntimeError, match="'a' takes no more jobs"):
+            scheduler.submit("a", lambda: None)
+        assert not drained.done()
+        go_on.set()
+        drained.result(5)
+        assert ran == [0, 1, 2]
+        assert scheduler.submit("a", lambda: "new").result(5) == "new"
+        assert scheduler.remove("never seen").result(0) is None
+
+
+def test_aborting_cancels_what_waits_and_lets_the_running_one_end():
+    with KeyedScheduler(1) as scheduler:
+        go_on, ran = blocked(scheduler, "a"), []
+        waiting = [scheduler.submit("a", lambda: ran.append("never"), high=n > 1) for n in range(4)]
+        assert waiting[0].cancel(), "one alone can be cancelled, too"
+        assert scheduler.abort("a") == 3, "the other ones"
+        assert scheduler.abort("never seen") == scheduler.pending("a") == 0
+        go_on.set()
+        assert scheduler.submit("a", lambda: "after").result(5) == "after"
+    assert ran == []
+    assert all(future.cancelled() for future in waiting)
+
+
+def test_an_exception_reaches_who_looks_and_the_log_when_nobody_does(caplog):
+    with KeyedScheduler(1) as scheduler:
+        looked = scheduler.submit("a", lambda: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            looked.result(5)
+        scheduler.submit(("b", 1), lambda: {}["missing"])
+        assert scheduler.submit("a", lambda: "goes on").result(5) == "goes on"
+    with caplog.at_level(logging.ERROR):
+        del looked
+        gc.collect()
+    assert [record.getMessage() for record in caplog.records] == [
+        "a job of ('b', 1) failed, and nobody looked"
+    ]
+    assert caplog.records[0].exc_info[0] is KeyError
+
+
+def test_a_closed_scheduler_drains_and_takes_nothing_more():
+    scheduler = KeyedScheduler(2)
+    ran: list[int] = []
+    for n in range(50):
+        scheduler.submit(f"key {n % 5}", lambda n=n: ran.append(n))
+    scheduler.close()
+    assert sorted(ran) == list(range(50))
+    with pytest.raises(RuntimeError, match="takes no more jobs"):
+        scheduler.submit("a", lambda: None)
+    for arguments in ((0,), (1, 0)):
+        with pytest.raises(ValueError, match="expected a whole number of at least 1"):
+            KeyedScheduler(*arguments)
+
+
+def test_tasks_run_in_order_per_key_and_many_keys_at_once():
+    ran = defaultdict(list)
+    inside, most = defaultdict(int), defaultdict(int)
+    chance = random.Random(7)
+
+    async def job(key: str, n: int) -> None:
+        for counted in (key, "all"):
+            inside[counted] += 1
+            most[counted] = max(most[counted], inside[counted])
+        await asyncio.sleep(0 if chance.random() < 0.9 else 0.0005)
+        ran[key].append(n)
+        for counted in (key, "all"):
+            inside[counted] -= 1
+
+    async def story() -> None:
+        async with AsyncKeyedScheduler(3, yield_after=2) as scheduler:
+            for n in range(200):
+                scheduler.submit(key := chance.choice("abcde"), lambda key=key, n=n: job(key, n))
+            assert inside == {}, "none runs inside submit"
+
+    asyncio.run(story())
+    assert sum(map(len, ran.values())) == 200
+    assert all(order == sorted(order) for order in ran.values())
+    assert most["all"] == 3
+    assert all(most[key] == 1 for key in "abcde")
+
+
+def test_tasks_go_high_first_abort_and_drain():
+    async def story() -> None:
+        scheduler, go_on, ran = AsyncKeyedScheduler(1), asyncio.Event(), []
+
+        async def note(what: str) -> str:
+            ran.append(what)
+            return what
+
+        async def fail() -> None:
+            raise OSError("no")
+
+        scheduler.submit("a", go_on.wait)
+        await asyncio.sleep(0)
+        low = scheduler.submit("a", lambda: note("low"))
+        high = scheduler.submit("a", lambda: note("high"), high=True)
+        failed = scheduler.submit("a", fail)
+        dropped = scheduler.submit("b", lambda: note("dropped"))
+        assert (scheduler.pending("a"), scheduler.abort("b")) == (3, 1)
+        go_on.set()
+        await scheduler.remove("a")
+        assert ran == ["high", "low"]
+        assert [await low, await high] == ["low", "high"]
+        with pytest.raises(OSError, match="no"):
+            await failed
+        assert dropped.cancelled()
+        assert await scheduler.submit("a", lambda: note("new")) == "new"
+        await scheduler.close()
+
+    asyncio.run(story())
