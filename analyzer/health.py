@@ -22,6 +22,7 @@ class Health:
 
     metrics: Metrics
     uptime_s: Callable[[], float]
+    settle_s: float = HELD_S  # how long it may take until partitions are assigned; files need no time
     began_s: float = field(init=False)
     turned_s: float | None = None
     flushed_s: float | None = None
@@ -66,7 +67,7 @@ class Health:
     @property
     def settled(self) -> bool:
         """Whether partitions are held, or there was time enough to be given some."""
-        return bool(self.held) or self.uptime_s() - self.began_s >= HELD_S
+        return bool(self.held) or self.uptime_s() - self.began_s >= self.settle_s
 
     @property
     def since_flush_s(self) -> float | None:

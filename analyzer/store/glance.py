@@ -55,5 +55,5 @@ def locks_in_force(engine: sa.Engine, key: str | None = None, policy: str | None
     order = (locks.c.until_ms.desc(), locks.c.policy, locks.c.scope, locks.c.key, locks.c.resource)
     with unhurried(engine) as db:
         statement = sa.select(locks).where(*wanted).order_by(*order)
-        for row in db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}):
-            yield lock_of(row)
+        with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
+            yield from map(lock_of, rows)

@@ -49,11 +49,12 @@ def usage_rows(engine: sa.Engine, asked: Asked) -> Iterator[UsageRow]:
     """
     with unhurried(engine) as db:
         statement = _statement(asked, _largest(db))
-        for row in db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}):
-            value = row.value_high * HALF + row.value_low
-            denied = row.denied_high * HALF + row.denied_low
-            series = row.key, row.resource, row.meter, row.start_s, row.stretch_s
-            yield UsageRow(*series, int(value), int(denied))
+        with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
+            for row in rows:
+                value = row.value_high * HALF + row.value_low
+                denied = row.denied_high * HALF + row.denied_low
+                series = row.key, row.resource, row.meter, row.start_s, row.stretch_s
+                yield UsageRow(*series, int(value), int(denied))
 
 
 def is_counted(engine: sa.Engine, grouping: str) -> bool:

@@ -67,6 +67,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
+        bound.listen()  # at once: who connects before the thread is there waits instead of being refused
     except OSError as error:
         bound.close()
         raise _cannot(host, port, error) from error

@@ -1,0 +1,63 @@
+"""`gatelock`: verbs act on the installation, nouns manage things.
+
+Each command imports what it needs when it is called, so that help and completion come at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+try:
+    import typer
+except ImportError as missing:
+    sys.exit(f"gatelock needs its analyzer's parts ({missing.name} is missing): install gatelock[analyzer]")
+
+from analyzer.cli import audit, check, db, demo, import_, locks, run, usage
+
+app = typer.Typer(
+    name="gatelock",
+    help="Counts every caller in your request log exactly, and closes the gate on who passes the limit.",
+    epilog="Exit codes: 0 fine, 1 found something, 2 wrong usage, 3 cannot reach.",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help is there in a third of the time
+    pretty_exceptions_enable=False,  # they print local variables, secrets among them
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"gatelock {version('gatelock')}")
+        raise typer.Exit
+
+
+@app.callback()
+def everywhere(
+    context: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Else $GATELOCK_CONFIG, ./gatelock.toml, /etc/gatelock/gatelock.toml."),
+    ] = None,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    context.obj = config
+
+
+app.command("run")(run.run)
+app.command("check")(check.check)
+app.command("usage")(usage.usage)
+app.command("audit")(audit.audit)
+app.command("import")(import_.import_)
+app.command("demo")(demo.demo)
+app.add_typer(locks.app, name="locks")
+app.add_typer(db.app, name="db")
+
+
+def main() -> None:
+    app(prog_name="gatelock")

@@ -1,0 +1,5 @@
+"""`python -m analyzer.cli` is `gatelock`."""
+
+from analyzer.cli import main
+
+main()

@@ -1,0 +1,36 @@
+"""`gatelock audit`: whether the numbers agree."""
+
+from __future__ import annotations
+
+import typer
+
+from analyzer.cli.ending import FOUND, told
+from analyzer.cli.given import Config, Json, database_of
+
+
+def audit(context: typer.Context, config: Config = None, json: Json = False) -> None:
+    """Find out whether the numbers agree.
+
+    Each partition's ledger with itself: seen is counted, duplicate, dead (unreadable, or from the future)
+    and late (too old) together. And all buckets with all ledgers: each counted request is in one bucket.
+    """
+    with told(), database_of(context, config) as engine:
+        from analyzer.cli.show import json_lines, table
+        from analyzer.store.audit import audit as audited
+
+        found = audited(engine)
+        if json:
+            partitions = [{**ledger._asdict(), "equal": ledger.equal} for ledger in found.partitions]
+            counted = {"buckets": found.buckets, "counted": found.counted, "equal": found.equal}
+            json_lines([{"partitions": partitions, **counted}])
+        else:
+            columns = ["topic", "partition", "next", "seen", "counted", "duplicate", "dead", "late"]
+            rows = [
+                [*(getattr(ledger, name) for name in columns), "=" if ledger.equal else "differs"]
+                for ledger in found.partitions
+            ]
+            table([*columns, ""], rows, "nothing was read yet")
+            verdict = "equal" if found.equal else "NOT EQUAL"
+            typer.echo(f"{found.counted:,} counted, {found.buckets:,} in buckets: {verdict}")
+        if not found.equal:
+            raise typer.Exit(FOUND)

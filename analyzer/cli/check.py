@@ -1,0 +1,119 @@
+"""`gatelock check`: whether a configuration can be used, offline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from analyzer.cli.ending import FOUND, told
+from analyzer.cli.given import Config, Json, config_file
+
+if TYPE_CHECKING:
+    from analyzer.config.faults import Fault
+    from analyzer.core.mapping import Condition
+    from analyzer.core.meters import Meter
+    from analyzer.core.policies import Quota
+    from analyzer.settings import Settings
+
+
+def check(context: typer.Context, config: Config = None, json: Json = False) -> None:
+    """Find every fault of the configuration.
+
+    Each is told with its line and its cure; without any, what the configuration does. Offline.
+    """
+    from analyzer.config.faults import Fault, Faulty
+    from analyzer.settings import load
+
+    with told():
+        file = config_file(context, config)
+        shown = str(file) if file is not None else "no file"
+        faults: tuple[Fault, ...] = ()
+        settings = None
+        try:
+            settings = load(file)
+        except Faulty as faulty:
+            faults = faulty.faults
+        else:
+            if not settings.sources:
+                cure = 'add [[sources]] with topic = "..." or file = "..."'
+                faults = (Fault(shown, None, "sources", "nothing is read", cure),)
+        _say(shown, faults, settings, as_json=json)
+        if faults:
+            raise typer.Exit(FOUND)
+
+
+def _say(shown: str, faults: tuple[Fault, ...], settings: Settings | None, *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from analyzer.cli.show import json_lines
+
+    if as_json:
+        about = {} if faults or settings is None else _about(settings)
+        json_lines([{"file": shown, "faults": [asdict(fault) for fault in faults], **about}])
+        return
+    for fault in faults:
+        typer.echo(str(fault))
+    if faults:
+        typer.echo(f"\n{shown}: {len(faults)} fault{'s' * (len(faults) > 1)}", err=True)
+    elif settings is not None:
+        typer.echo("\n".join([f"{shown}: nothing is wrong", "", *_in_words(settings)]))
+
+
+def _about(settings: Settings) -> dict[str, object]:
+    plan = settings.plan()
+    return {
+        "database": settings.database.shown,
+        "sources": [{"name": each.name, "topic": each.topic, "file": each.file} for each in settings.sources],
+        "groupings": list(plan.groupings),
+        "meters": [{"name": each.name, "width_s": each.width_s} for each in plan.meters],
+        "policies": [policy_in_words(each) for each in plan.policies],
+    }
+
+
+def _in_words(settings: Settings) -> Iterator[str]:
+    plan = settings.plan()
+    yield f"database    {settings.database.shown}"
+    for source in settings.sources:
+        where = f"topic {source.topic}" if source.topic else f"file {source.file}"
+        callers = " or ".join(source.callers)
+        yield f"source      {source.name}: {where}, {source.format}; the caller is {callers}"
+    yield f"counted by  {', '.join(plan.groupings)}"
+    for meter in plan.meters:
+        yield f"meter       {meter_in_words(meter, _unit(settings, meter))}"
+    for policy in plan.policies:
+        yield f"policy      {policy_in_words(policy)}"
+    if not plan.policies:
+        yield "policy      none: everything is counted, nobody is refused"
+
+
+def _unit(settings: Settings, meter: Meter) -> str:
+    """In what a meter's value, and so its limits, are given."""
+    from analyzer.core.mapping import NumberField
+
+    fields = [mapping.fields.get(meter.field or "") for mapping in settings.mappings().values()]
+    kinds = {field.kind for field in fields if isinstance(field, NumberField)}
+    return {"duration": "microseconds", "decimal": "millionths"}.get(next(iter(kinds), ""), "")
+
+
+def meter_in_words(meter: Meter, unit: str) -> str:
+    """One meter: what it counts, under which conditions, how finely."""
+    joined = "largest" if meter.join == "max" else "sum of"
+    what = f"{joined} {meter.field}" if meter.field else "one for each request"
+    unit = f" in {unit}" if unit else ""
+    return f"{meter.name}: {what}{unit}{_conditions(meter.where)}; kept in stretches of {meter.width_s} s"
+
+
+def _conditions(where: tuple[Condition, ...]) -> str:
+    each = [f"{name} is {' or '.join(wanted)}" for name, wanted in where]
+    return f" where {' and '.join(each)}" if each else ""
+
+
+def policy_in_words(policy: Quota) -> str:
+    """One policy, as it would be explained to the caller that it locks."""
+    each = {"caller": "each caller", "caller+resource": "each caller and resource"}[policy.per]
+    return (
+        f"{policy.name}: at most {policy.limit:,} {policy.meter} for {each} per {policy.window.per} "
+        f"({policy.window.zone}), then {policy.status} until it ends"
+    )

@@ -1,0 +1,65 @@
+"""`gatelock db`: the database's tables."""
+
+from __future__ import annotations
+
+import typer
+
+from analyzer.cli.ending import FOUND, told
+from analyzer.cli.given import Config, Json, must_exist, settings_of
+
+app = typer.Typer(help="The database's tables.", no_args_is_help=True)
+
+
+@app.callback()
+def db() -> None:
+    """The database's tables."""
+
+
+@app.command()
+def upgrade(context: typer.Context, config: Config = None) -> None:
+    """Bring the tables to this program's version. Again changes nothing."""
+    with told():
+        settings = settings_of(context, config)
+        from analyzer.store import migrate
+
+        before = migrate.current(settings.database.address)
+        migrate.upgrade(settings.database.address)
+        now = migrate.current(settings.database.address)
+        what = f"were already at version {now}" if before == now else f"are at version {now} (from {before})"
+        typer.echo(f"{settings.database.shown}: the tables {what}")
+
+
+@app.command()
+def check(context: typer.Context, config: Config = None, json: Json = False) -> None:
+    """Find what differs between the database's tables and this program's."""
+    with told():
+        settings = settings_of(context, config)
+        must_exist(settings)
+        from analyzer.cli.show import json_lines
+        from analyzer.store import migrate
+
+        have, need = migrate.current(settings.database.address), migrate.head()
+        differences = migrate.check(settings.database.address)
+        if json:
+            json_lines([{"current": have, "head": need, "differences": differences}])
+        else:
+            typer.echo(f"{settings.database.shown}: the tables are at version {have or 'none'} of {need}")
+            typer.echo("\n".join(differences) if differences else "nothing differs")
+        if have != need or differences:
+            raise typer.Exit(FOUND)
+
+
+@app.command()
+def current(context: typer.Context, config: Config = None, json: Json = False) -> None:
+    """Say of which version the tables are."""
+    with told():
+        settings = settings_of(context, config)
+        must_exist(settings)
+        from analyzer.cli.show import json_lines
+        from analyzer.store import migrate
+
+        have = migrate.current(settings.database.address)
+        if json:
+            json_lines([{"current": have, "head": migrate.head()}])
+        else:
+            typer.echo(have or "none")

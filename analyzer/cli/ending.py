@@ -1,0 +1,36 @@
+"""How a command ends: one clear sentence and an exit code, never a traceback for what a person can mend."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+FINE, FOUND, USAGE, AWAY = 0, 1, 2, 3
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn our own errors into their sentence on stderr: 3 when something cannot be reached, else 2."""
+    from analyzer.config.secret import masked
+    from analyzer.errors import AnalyzerError, StoreAway
+
+    try:
+        yield
+    except AnalyzerError as error:
+        away = isinstance(error, StoreAway)
+        typer.echo(masked(f"cannot reach the database: {error}" if away else str(error)), err=True)
+        raise typer.Exit(AWAY if away else USAGE) from error
+    except BrokenPipeError:
+        # Whoever read us (`| head`) has seen enough. What Python flushes at exit goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(FINE) from None
+
+
+def wrong(sentence: str) -> typer.Exit:
+    """The end of a command that was asked for what cannot be: raise it."""
+    typer.echo(sentence, err=True)
+    return typer.Exit(USAGE)

@@ -1,0 +1,118 @@
+"""`gatelock import`: files, read once."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from analyzer.cli.ending import AWAY, FOUND, told, wrong
+from analyzer.cli.given import Config, Json, settings_of
+
+if TYPE_CHECKING:
+    from analyzer.daemon import Daemon
+    from analyzer.files import ImportedFiles
+    from analyzer.pipeline import Flushed
+    from analyzer.settings import Settings
+
+PATIENCE = 10  # attempts in a row at a database that is away; some fifteen seconds
+
+
+@dataclass(slots=True)
+class Heard:
+    """What an import's loop tells: how much was stored, and how often in a row the database was away."""
+
+    stored: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("seen", "counted", "dead", "late"), 0)
+    )
+    away: int = 0
+    sentence: str = ""
+
+    def turned(self) -> None:
+        """Nobody asks whether we live: somebody is watching."""
+
+    def flushed(self, flushed: Flushed) -> None:
+        for progress in flushed.counted.parts:
+            for name in self.stored:
+                self.stored[name] += getattr(progress, name)
+
+    def failed(self, _what: str, sentence: str) -> None:
+        self.away += 1
+        self.sentence = sentence
+
+    def recovered(self, _what: str) -> None:
+        self.away = 0
+
+
+def import_(
+    context: typer.Context,
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Files; .gz is unpacked, - is stdin.")
+    ],
+    source: Annotated[str, typer.Option(help="The name of the source that says how their records are read.")],
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Count the records of files, once.
+
+    The files are complete; those that grow are sources of `gatelock run`. The same file
+    again counts nothing twice.
+    """
+    with told():
+        settings = settings_of(context, config)
+        _known(settings, source)
+        from analyzer.build import build_import, opened
+        from analyzer.logs import set_up
+
+        set_up(settings.analyzer.log)
+        with opened(settings) as engine:
+            heard = Heard()
+            try:
+                daemon, once = build_import(settings, engine, heard, source, files)
+            except OSError as error:
+                raise wrong(f"{error.filename}: {error.strerror}") from error
+            _work(daemon, once, heard)
+        _say(heard, once, as_json=json)
+
+
+def _known(settings: Settings, source: str) -> None:
+    from analyzer.config.values import meant, quoted
+
+    names = [each.name for each in settings.sources]
+    if source not in names:
+        slip = meant(source, names)
+        cure = f"did you mean {quoted(slip)}?" if slip else f"known are: {', '.join(names) or 'none'}"
+        raise wrong(f"no source is called {quoted(source)}; {cure}")
+
+
+def _work(daemon: Daemon, once: ImportedFiles, heard: Heard) -> None:
+    pause = threading.Event()
+    try:
+        while not once.done:
+            pause.wait(daemon.turn())
+            if heard.away >= PATIENCE:
+                typer.echo(
+                    f"cannot reach the database: {heard.sentence}; import again to go on where it ended",
+                    err=True,
+                )
+                raise typer.Exit(AWAY)
+    finally:
+        daemon.close()
+
+
+def _say(heard: Heard, once: ImportedFiles, *, as_json: bool) -> None:
+    from analyzer.cli.show import json_lines
+
+    problems = dict(once.problems())
+    if as_json:
+        json_lines([{**heard.stored, "problems": problems}])
+    else:
+        counts = ", ".join(f"{count:,} {name}" for name, count in heard.stored.items())
+        typer.echo(counts if heard.stored["seen"] else "nothing that was not counted before")
+        for name, why in problems.items():
+            typer.echo(f"{name}: {why}", err=True)
+    if problems:
+        raise typer.Exit(FOUND)

@@ -1,0 +1,82 @@
+"""`gatelock run`: the analyzer, until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import typer
+
+from analyzer.cli.ending import FOUND, told, wrong
+from analyzer.cli.given import Config, config_file
+
+if TYPE_CHECKING:
+    from analyzer.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def run(context: typer.Context, config: Config = None) -> None:
+    """Count, judge and lock, until SIGTERM."""
+    from analyzer.errors import AnalyzerError
+    from analyzer.logs import set_up
+    from analyzer.settings import load
+
+    with told():
+        file = config_file(context, config)
+        settings = load(file)
+        if not settings.sources:
+            raise wrong(f"{file or 'no configuration file'}: there is nothing to read: add [[sources]]")
+        set_up(settings.analyzer.log)
+        log.info("configured by %s", file or "the environment", extra={"database": settings.database.shown})
+        try:
+            _run(settings)
+        except AnalyzerError:
+            raise
+        except Exception as bug:
+            # Loudly, but through the log: a bare traceback may show what a log never does.
+            log.critical("ended by a mistake of ours", exc_info=bug)
+            raise typer.Exit(FOUND) from bug
+
+
+def _run(settings: Settings) -> None:
+    """Put everything together and work. Raises what `told` turns into a sentence."""
+    import time
+    from functools import partial
+    from importlib.metadata import version
+
+    from analyzer.build import build, opened
+    from analyzer.health import Health
+    from analyzer.metrics import Metrics
+    from analyzer.store.glance import glance
+    from analyzer.store.migrate import head
+    from analyzer.web.app import Watched, application
+    from analyzer.web.server import serving
+
+    stopping = _stopping()
+    with opened(settings) as engine:
+        health = Health(Metrics(version("gatelock")), time.monotonic)
+        if not any(source.topic for source in settings.sources):
+            health.settle_s = 0.0
+        daemon = build(settings, engine, health)
+        watched = Watched(health, daemon.pipeline.source.problems, partial(glance, engine, head()), head())
+        with serving(application(watched), settings.analyzer.listen):
+            daemon.run(stopping)
+    log.info("stopped")
+
+
+def _stopping() -> threading.Event:
+    """Set by SIGTERM or SIGINT; the same signal once more ends the process at once."""
+    stopping = threading.Event()
+
+    def stop(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        log.info("stopping: what is counted is stored first", extra={"signal": signal.Signals(number).name})
+        # A handler interrupts the very thread that may be about to wait for this event, and hold its mutex.
+        threading.Thread(target=stopping.set, daemon=True).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    return stopping

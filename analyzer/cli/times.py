@@ -1,0 +1,35 @@
+"""Moments as people write them."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime, timedelta
+
+WRITTEN = 'write 2026-11-20, 2026-11-20T14:00:00Z, "today" or "yesterday"'
+
+
+def second_of(text: str, now: datetime) -> int:
+    """The moment in whole seconds since 1970: of buckets that begin at or after it, the first begins here.
+
+    Days begin at midnight UTC, as the buckets do. Raises ValueError with what to write instead.
+
+    >>> now = datetime(1970, 1, 3, tzinfo=UTC)
+    >>> [second_of(text, now) for text in ("yesterday", "1970-01-02", "1970-01-01T01:00:00.5+01:00")]
+    [86400, 86400, 1]
+    """
+    if text in ("today", "yesterday"):
+        day = now.astimezone(UTC).date() - timedelta(days=text == "yesterday")
+        return _midnight_s(day)
+    try:
+        if len(text) == len("2026-11-20"):
+            return _midnight_s(date.fromisoformat(text))
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no time: {WRITTEN}") from error
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} does not say its zone: {WRITTEN}")
+    return math.ceil(moment.timestamp())
+
+
+def _midnight_s(day: date) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())

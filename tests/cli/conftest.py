@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from analyzer.cli import app
+
+Gatelock = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty folder to be in, and an environment that says nothing of ours."""
+    for name in os.environ:
+        if name.upper().startswith("GATELOCK_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def gatelock() -> Gatelock:
+    """Runs a command inside this process."""
+    runner = CliRunner()
+
+    def gatelock(*arguments: str) -> Any:
+        result = runner.invoke(app, arguments)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return gatelock
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Gatelock:
+    """Runs a command as people do, to its end."""
+
+    def process(*arguments: str, **popen: Any) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "analyzer.cli", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, **popen)
+
+    return process
+
+
+@pytest.fixture
+def configure(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes ./gatelock.toml."""
+
+    def configure(text: str) -> Path:
+        file = tmp_path / "gatelock.toml"
+        file.write_text(dedent(text))
+        return file
+
+    return configure

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Gatelock = Callable[..., Any]
+Configure = Callable[[str], Path]
+
+FINE = """
+    [database]
+    url = "postgresql+psycopg://ada:s3cret@db/gatelock"
+    [[sources]]
+    topic = "access-log"
+    [sources.fields]
+    user     = "user"
+    status   = "status"
+    resource = { path = "path" }
+    took     = { path = "took", unit = "s" }
+    [[sources]]
+    file   = "/var/log/nginx/access.log"
+    format = "combined"
+    caller = "address"
+    [[meters]]
+    name = "busy"
+    sum  = "took"
+    [[meters]]
+    name  = "errors"
+    count = true
+    where = { status = [429, "5-9"] }
+    [[policies]]
+    name   = "daily"
+    limit  = 100_000
+    window = { per = "day", zone = "Europe/Berlin" }
+    [[policies]]
+    name   = "hourly"
+    meter  = "busy"
+    per    = "caller+resource"
+    limit  = 60_000_000
+    window = { per = "hour" }
+    status = 503
+"""
+
+
+def test_a_fine_configuration_is_said_in_words(gatelock: Gatelock, configure: Configure) -> None:
+    configure(FINE)
+    told = gatelock("check")
+    assert told.exit_code == 0
+    assert told.output.splitlines() == [
+        "gatelock.toml: nothing is wrong",
+        "",
+        "database    postgresql+psycopg://ada:***@db/gatelock",
+        "source      access-log: topic access-log, json; the caller is user",
+        "source      access.log: file /var/log/nginx/access.log, combined; the caller is address",
+        "counted by  caller, caller+resource",
+        "meter       busy: sum of took in microseconds; kept in stretches of 60 s",
+        "meter       errors: one for each request where status is 429 or 5-9; kept in stretches of 60 s",
+        "meter       requests: one for each request; kept in stretches of 60 s",
+        "policy      daily: at most 100,000 requests for each caller per day (Europe/Berlin), then 429"
+        " until it ends",
+        "policy      hourly: at most 60,000,000 busy for each caller and resource per hour (UTC),"
+        " then 503 until it ends",
+    ]
+
+
+def test_json_says_the_same_to_programs(gatelock: Gatelock, configure: Configure) -> None:
+    configure(FINE)
+    told = json.loads(gatelock("check", "--json").output)
+    assert told["faults"] == []
+    assert told["database"] == "postgresql+psycopg://ada:***@db/gatelock"
+    assert told["groupings"] == ["caller", "caller+resource"]
+    assert {"name": "busy", "width_s": 60} in told["meters"]
+    assert len(told["sources"]) == len(told["policies"]) == 2
+
+
+def test_faults_are_all_told_and_end_with_1(gatelock: Gatelock, configure: Configure) -> None:
+    configure(FINE.replace('sum  = "took"', 'sum  = "tok"').replace("Berlin", "Berln"))
+    told = gatelock("check")
+    assert told.exit_code == 1
+    assert told.output.count("did you mean") == 2
+    assert "gatelock.toml: 2 faults" in told.stderr
+    told = gatelock("check", "--json")
+    assert told.exit_code == 1
+    assert [(fault["file"], fault["line"], fault["cure"]) for fault in json.loads(told.output)["faults"]] == [
+        ("gatelock.toml", 17, 'did you mean "took"?'),
+        ("gatelock.toml", 25, 'did you mean "Europe/Berlin"?'),
+    ]
+
+
+def test_nothing_to_read_is_a_fault(gatelock: Gatelock) -> None:
+    told = gatelock("check")
+    assert told.exit_code == 1
+    assert "no file: sources: nothing is read" in told.output

@@ -1,0 +1,293 @@
+"""usage, audit, locks and db on a database with something in it, SQLite and PostgreSQL alike."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analyzer.cli.show import TABLE_ROWS_MAX
+from analyzer.cli.times import second_of
+from analyzer.store.engine import open_engine
+from analyzer.store.migrate import head
+from analyzer.store.schema import buckets, locks, offsets
+
+Gatelock = Callable[..., Any]
+Configure = Callable[[str], Path]
+
+DAY_S = 86_400
+HOSTILE = "user:[red]\x1b[2J\u202e"
+
+
+@pytest.fixture
+def engine(migrated_url: str, configure: Configure) -> Iterator[sa.Engine]:
+    configure(f'[database]\nurl = "{migrated_url}"\n')
+    engine = open_engine(migrated_url)
+    yield engine
+    engine.dispose()
+
+
+def count(engine: sa.Engine, key: str, bucket_s: int, value: int, **more: Any) -> None:
+    row = {"grouping": "caller", "key": key, "resource": "", "meter": "requests", "width_s": 60, "denied": 0}
+    with engine.begin() as db:
+        db.execute(sa.insert(buckets).values(row | {"bucket_s": bucket_s, "value": value} | more))
+
+
+def ledger(engine: sa.Engine, **counts: int) -> None:
+    place = {"cluster": "c", "topic_id": "t", "partition": 0, "source": "s", "topic": "access-log", "next": 9}
+    with engine.begin() as db:
+        db.execute(sa.insert(offsets).values(**place, **counts))
+
+
+# usage
+
+
+def test_usage_gives_one_object_per_row(gatelock: Gatelock, engine: sa.Engine) -> None:
+    count(engine, "api_key:acme", 0, 3, denied=1)
+    count(engine, "api_key:acme", 3600, 4)
+    count(engine, "api_key:acme", DAY_S, 5)
+    told = gatelock("usage", "--json")
+    assert told.exit_code == 0
+    first, second = [json.loads(line) for line in told.output.splitlines()]
+    assert first == {
+        "caller": "api_key:acme",
+        "resource": "",
+        "meter": "requests",
+        "bucket": "1970-01-01T00:00:00Z",
+        "value": 7,
+        "denied": 1,
+    }
+    assert (second["bucket"], second["value"]) == ("1970-01-02T00:00:00Z", 5)
+
+
+def test_usage_is_asked_for_by_width_time_caller_and_meter(gatelock: Gatelock, engine: sa.Engine) -> None:
+    for key in ("user:ann", "user:bob"):
+        for bucket_s in (0, 60, 3600, DAY_S):
+            count(engine, key, bucket_s, 1)
+            count(engine, key, bucket_s, 1, meter="bytes")
+
+    def seen(*arguments: str) -> list[tuple[str, int]]:
+        lines = gatelock("usage", "--json", "--caller", "user:ann", "--meter", "bytes", *arguments).output
+        rows = [json.loads(line) for line in lines.splitlines()]
+        assert {(row["caller"], row["meter"]) for row in rows} <= {("user:ann", "bytes")}
+        return [(row["bucket"][5:16], row["value"]) for row in rows]
+
+    assert seen("--width", "hour") == [("01-01T00:00", 2), ("01-01T01:00", 1), ("01-02T00:00", 1)]
+    assert seen("--width", "minute", "--to", "1970-01-01T01:00:00Z") == [
+        ("01-01T00:00", 1),
+        ("01-01T00:01", 1),
+    ]
+    assert seen("--from", "1970-01-02", "--to", "1970-01-03") == [("01-02T00:00", 1)]
+    assert seen("--from", "today") == []
+
+
+def test_a_wider_row_of_long_ago_says_how_wide_it_is(gatelock: Gatelock, engine: sa.Engine) -> None:
+    count(engine, "user:ann", 0, 9, width_s=DAY_S)
+    assert json.loads(gatelock("usage", "--json", "--width", "hour").output)["width_s"] == DAY_S
+    assert "width_s" not in json.loads(gatelock("usage", "--json").output)
+    assert "1970-01-01T00:00:00Z (86400 s)" in gatelock("usage", "--width", "hour").output
+
+
+def test_usage_by_resource_says_which_setting_counts_it(gatelock: Gatelock, engine: sa.Engine) -> None:
+    told = gatelock("usage", "--by", "caller+resource")
+    assert told.exit_code == 2
+    assert 'groupings = ["caller+resource"]' in told.stderr
+    count(engine, "user:ann", 0, 3, grouping="caller+resource", resource="/v1/search")
+    told = gatelock("usage", "--by", "caller+resource", "--json")
+    assert json.loads(told.output)["resource"] == "/v1/search"
+    assert "/v1/search" in gatelock("usage", "--by", "caller+resource").output
+
+
+def test_a_table_is_for_eyes_and_obeys_no_name(gatelock: Gatelock, engine: sa.Engine) -> None:
+    count(engine, HOSTILE, 0, 1_234_567)
+    told = gatelock("usage")
+    assert "user:[red]\\x1b[2J\\u202e" in told.output
+    assert "1,234,567" in told.output
+    assert json.loads(gatelock("usage", "--json").output)["caller"] == HOSTILE
+
+
+def test_a_table_has_an_end_and_json_has_none(gatelock: Gatelock, engine: sa.Engine) -> None:
+    rows = [
+        {"grouping": "caller", "key": f"user:{n:05}", "resource": "", "meter": "requests", "width_s": 60,
+         "bucket_s": 0, "value": 1, "denied": 0}
+        for n in range(TABLE_ROWS_MAX + 1)
+    ]  # fmt: skip
+    with engine.begin() as db:
+        db.execute(sa.insert(buckets), rows)
+    told = gatelock("usage")
+    assert f"user:{TABLE_ROWS_MAX - 1:05}" in told.stdout
+    assert f"user:{TABLE_ROWS_MAX:05}" not in told.stdout
+    assert "--json gives all" in told.stderr
+    assert len(gatelock("usage", "--json").stdout.splitlines()) == TABLE_ROWS_MAX + 1
+
+
+def test_nothing_counted_is_said_to_eyes_and_is_nothing_to_programs(
+    gatelock: Gatelock, engine: sa.Engine
+) -> None:
+    assert gatelock("usage").output == "nothing was counted\n"
+    assert gatelock("usage", "--json").output == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--from", "tomorrow"], "'tomorrow' is no time: write 2026-11-20, 2026-11-20T14:00:00Z"),
+        (["--to", "2026-11-20T14:00:00"], "'2026-11-20T14:00:00' does not say its zone"),
+        (["--from", "2026-11-20", "--to", "2026-11-20"], "--from 2026-11-20 is not before --to 2026-11-20"),
+    ],
+)
+def test_a_time_that_is_none_is_2(gatelock: Gatelock, arguments: list[str], sentence: str) -> None:
+    told = gatelock("usage", *arguments)
+    assert told.exit_code == 2
+    assert told.stderr.startswith(sentence)
+
+
+def test_whoever_has_seen_enough_may_leave(engine: sa.Engine, configure: Configure) -> None:
+    """`gatelock usage --json | head -1`: no traceback, no error."""
+    with engine.begin() as db:
+        db.execute(
+            sa.insert(buckets),
+            [
+                {"grouping": "caller", "key": f"user:{n}", "resource": "", "meter": "requests",
+                 "width_s": 60, "bucket_s": 0, "value": 1, "denied": 0}
+                for n in range(20_000)
+            ],
+        )  # fmt: skip
+    command = [sys.executable, "-m", "analyzer.cli", "usage", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert json.loads(child.stdout.readline())["value"] == 1
+        child.stdout.close()
+        assert child.wait(60) == 0
+        assert child.stderr.read() == b""
+
+
+@given(st.datetimes(timezones=st.timezones()).filter(lambda moment: 1 < moment.year < 9999))
+def test_a_moment_is_the_first_second_that_begins_at_or_after_it(moment: datetime) -> None:
+    second = second_of(moment.isoformat(), datetime.now(UTC))
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    assert epoch + timedelta(seconds=second) >= moment.astimezone(UTC) > epoch + timedelta(seconds=second - 1)
+
+
+def test_days_begin_at_midnight_utc() -> None:
+    now = datetime(2026, 11, 21, 0, 30, tzinfo=UTC)
+    for text in ("2026-11-20", "yesterday", "2026-11-20T00:00:00Z", "2026-11-20T01:00:00+01:00"):
+        assert second_of(text, now) == second_of("today", now) - DAY_S == 1_795_132_800
+
+
+# audit
+
+
+def test_the_audit_of_what_agrees_is_0(gatelock: Gatelock, engine: sa.Engine) -> None:
+    count(engine, "user:ann", 0, 5, denied=1)
+    ledger(engine, seen=9, counted=6, duplicate=1, dead=1, late=1)
+    told = gatelock("audit", "--json")
+    assert told.exit_code == 0
+    assert json.loads(told.output) == {
+        "partitions": [
+            {"cluster": "c", "topic_id": "t", "partition": 0, "source": "s", "topic": "access-log", "next": 9,
+             "seen": 9, "counted": 6, "duplicate": 1, "dead": 1, "late": 1, "equal": True}
+        ],
+        "buckets": 6,
+        "counted": 6,
+        "equal": True,
+    }  # fmt: skip
+    assert "6 counted, 6 in buckets: equal" in gatelock("audit").output
+
+
+@pytest.mark.parametrize(("seen", "in_buckets"), [(9, 5), (9, 7), (8, 6)])
+def test_the_audit_of_what_differs_is_1(
+    gatelock: Gatelock, engine: sa.Engine, seen: int, in_buckets: int
+) -> None:
+    count(engine, "user:ann", 0, in_buckets)
+    ledger(engine, seen=seen, counted=6, dead=3)
+    told = gatelock("audit", "--json")
+    assert told.exit_code == 1
+    assert json.loads(told.output)["equal"] is False
+    told = gatelock("audit")
+    assert told.exit_code == 1
+    assert "NOT EQUAL" in told.output
+
+
+# locks
+
+
+def test_locks_are_listed_as_the_feed_tells_them(gatelock: Gatelock, engine: sa.Engine) -> None:
+    assert gatelock("locks", "list").output == "no gate is closed\n"
+    lock = {
+        "scope": "caller", "resource": "", "kind": "quota", "action": "deny", "status": 429,
+        "reason": "quota-exceeded", "detail": "100,000 requests per day", "began_ms": 1_000,
+        "on_stale": "keep",
+    }  # fmt: skip
+    with engine.begin() as db:
+        for key, policy, until_ms in [
+            ("api_key:acme", "daily", 4_102_444_800_000),
+            ("user:ann", "hourly", 4_102_444_900_000),
+            ("user:over", "hourly", 2_000),
+        ]:
+            db.execute(sa.insert(locks).values(lock | {"key": key, "policy": policy, "until_ms": until_ms}))
+    told = gatelock("locks", "list", "--json", "--caller", "api_key:acme")
+    assert json.loads(told.output) == {
+        "scope": "caller",
+        "key": "api_key:acme",
+        "resource": None,
+        "policy": "daily",
+        "kind": "quota",
+        "action": "deny",
+        "status": 429,
+        "reason": "quota-exceeded",
+        "detail": "100,000 requests per day",
+        "began": "1970-01-01T00:00:01Z",
+        "until": "2100-01-01T00:00:00Z",
+        "on_stale": "keep",
+    }
+    listed = gatelock("locks", "list").output
+    assert listed.index("user:ann") < listed.index("api_key:acme")
+    assert "user:over" not in listed
+    assert "user:ann" in gatelock("locks", "list", "--policy", "hourly").output
+
+
+# db
+
+
+def test_tables_are_made_once_and_checked(
+    gatelock: Gatelock, configure: Configure, database_url: str
+) -> None:
+    configure(f'[database]\nurl = "{database_url}"\n')
+    told = gatelock("db", "upgrade")
+    assert (told.exit_code, f"are at version {head()} (from None)" in told.output) == (0, True), told.output
+    assert f"were already at version {head()}" in gatelock("db", "upgrade").output
+    assert gatelock("db", "current").output == f"{head()}\n"
+    assert json.loads(gatelock("db", "current", "--json").output) == {"current": head(), "head": head()}
+    told = gatelock("db", "check")
+    assert told.exit_code == 0
+    assert told.output.endswith("nothing differs\n")
+
+
+def test_tables_that_differ_are_1(gatelock: Gatelock, engine: sa.Engine) -> None:
+    with engine.begin() as db:
+        db.exec_driver_sql("alter table rejects add column extra text")
+    told = gatelock("db", "check", "--json")
+    assert told.exit_code == 1
+    assert "extra" in json.loads(told.output)["differences"][0]
+
+
+@pytest.mark.parametrize("command", [["usage"], ["audit"], ["locks", "list"]])
+def test_tables_of_another_version_are_2_with_the_cure(
+    gatelock: Gatelock, engine: sa.Engine, command: list[str]
+) -> None:
+    with engine.begin() as db:
+        db.exec_driver_sql("update alembic_version set version_num = 'x'")
+    told = gatelock(*command)
+    assert told.exit_code == 2
+    assert "run `gatelock db upgrade`" in told.stderr

@@ -1,0 +1,243 @@
+"""`run` and `import` as real processes: files in, counts in a database, and a good end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+Gatelock = Callable[..., Any]
+Configure = Callable[[str], Path]
+
+PATIENCE_S = 30.0
+CONFIGURATION = """
+    [database]
+    url = "{database}"
+    [analyzer]
+    http = "127.0.0.1:0"
+    name = "here"
+    [[sources]]
+    name    = "web"
+    file    = "access.log"
+    format  = "combined"
+    caller  = "address"
+    deny_if = {{ status = 429 }}
+    [[policies]]
+    name   = "ever"
+    limit  = 3
+    window = {{ per = "month" }}
+"""
+
+
+def line(address: str, day: int, status: int = 200) -> str:
+    return f'{address} - - [{day:02}/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" {status} 5\n'
+
+
+@pytest.fixture
+def configured(configure: Configure, database_url: str) -> Path:
+    return configure(CONFIGURATION.format(database=database_url))
+
+
+class Analyzer:
+    """A `gatelock run` and what it says."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        with log.open("wb") as stream:
+            self.child = subprocess.Popen([sys.executable, "-m", "analyzer.cli", "run"], stderr=stream)
+
+    def said(self) -> list[dict[str, Any]]:
+        whole = [text for text in self.log.read_text().splitlines(keepends=True) if text.endswith("\n")]
+        return [json.loads(text) for text in whole]
+
+    def url(self) -> str:
+        return until(
+            lambda: next(s["message"].split()[-1] for s in self.said() if "listening" in s["message"])
+        )
+
+    def ready(self) -> dict[str, Any]:
+        url = f"{self.url()}/readyz"
+        return until(lambda: httpx2.get(url).raise_for_status().json())
+
+    def metric(self, name: str) -> float:
+        text = httpx2.get(f"{self.url()}/metrics").text
+        return sum(float(row.split()[-1]) for row in text.splitlines() if row.startswith(name))
+
+    def stop(self, by: int = signal.SIGTERM) -> int:
+        self.child.send_signal(by)
+        return self.child.wait(10)
+
+
+def until(ask: Callable[[], Any]) -> Any:
+    """What `ask` gives, as soon as that is something."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        with contextlib.suppress(StopIteration, httpx2.HTTPError):
+            if found := ask():
+                return found
+        assert time.monotonic() < deadline_s, "it does not come"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def analyzer(configured: Path, tmp_path: Path) -> Iterator[Analyzer]:
+    analyzer = Analyzer(tmp_path / "analyzer.log")
+    yield analyzer
+    analyzer.child.kill()
+    analyzer.child.wait()
+
+
+def used(gatelock: Gatelock) -> dict[str, tuple[int, int]]:
+    rows = map(
+        json.loads, gatelock("usage", "--json", "--width", "day", "--meter", "requests").output.splitlines()
+    )
+    return {f"{row['caller']} {row['bucket'][:10]}": (row["value"], row["denied"]) for row in rows}
+
+
+def test_a_file_that_grows_is_counted_and_whoever_passes_the_limit_is_locked(
+    tmp_path: Path, analyzer: Analyzer, gatelock: Gatelock
+) -> None:
+    access = tmp_path / "access.log"
+    access.write_text(line("192.0.2.1", 20) + line("192.0.2.2", 21))
+    analyzer.ready()
+    until(lambda: analyzer.metric("gatelock_records_total") == 2)
+    with access.open("a") as file:
+        file.writelines([line("192.0.2.1", 21)] * 2 + [line("192.0.2.1", 21, status=429), "no line\n"])
+    until(lambda: analyzer.metric("gatelock_records_total") == 6)
+    assert analyzer.metric('gatelock_rejected_records_total{reason="bad-line"') == 1
+    assert analyzer.stop() == 0
+    assert used(gatelock) == {
+        "address:192.0.2.1 2026-11-20": (1, 0),
+        "address:192.0.2.1 2026-11-21": (2, 1),
+        "address:192.0.2.2 2026-11-21": (1, 0),
+    }
+    assert gatelock("audit").exit_code == 0
+    messages = [said["message"] for said in analyzer.said()]
+    assert "configured by gatelock.toml" in messages
+    assert messages[-1] == "stopped"
+    assert not [said for said in analyzer.said() if said["level"] in ("error", "critical")]
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_it_stops_in_good_order_when_told(analyzer: Analyzer, tmp_path: Path, by: int) -> None:
+    (tmp_path / "access.log").write_text(line("192.0.2.1", 20))
+    analyzer.ready()
+    assert analyzer.stop(by) == 0
+    assert analyzer.said()[-1]["message"] == "stopped"
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_two_cannot_listen_on_one_address(
+    analyzer: Analyzer, configure: Configure, process: Gatelock, tmp_path: Path
+) -> None:
+    (tmp_path / "access.log").touch()
+    address = analyzer.url().removeprefix("http://")
+    told = process("run", env={**os.environ, "GATELOCK_ANALYZER__HTTP": address})
+    assert told.returncode == 2
+    assert told.stderr.splitlines()[-1].startswith(f"cannot listen on {address}: Address already in use; set")
+
+
+def test_nothing_to_read_is_2(process: Gatelock, configure: Configure) -> None:
+    configure("[kafka]\n")
+    told = process("run")
+    assert told.returncode == 2
+    assert told.stderr == "gatelock.toml: there is nothing to read: add [[sources]]\n"
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_tables_of_another_version_are_left_alone(
+    configured: Path, process: Gatelock, database_url: str
+) -> None:
+    import sqlalchemy as sa
+
+    assert process("db", "upgrade").returncode == 0
+    engine = sa.create_engine(database_url)
+    with engine.begin() as db:
+        db.exec_driver_sql("update alembic_version set version_num = 'x'")
+    engine.dispose()
+    told = process("run")
+    assert told.returncode == 2
+    assert told.stderr.splitlines()[-1].endswith("run `gatelock db upgrade`")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_a_broker_that_is_away_is_named_and_does_not_end_it(
+    configure: Configure, database_url: str, tmp_path: Path
+) -> None:
+    configure(f"""
+        [database]
+        url = "{database_url}"
+        [kafka]
+        bootstrap_servers = "127.0.0.1:1"
+        [analyzer]
+        http = "127.0.0.1:0"
+        [[sources]]
+        topic = "access-log"
+        [sources.fields]
+        user = "user"
+        """)
+    analyzer = Analyzer(tmp_path / "analyzer.log")
+    try:
+        problems = until(lambda: httpx2.get(f"{analyzer.url()}/readyz").json()["problems"].get("kafka"))
+        assert "127.0.0.1:1" in problems
+        assert httpx2.get(f"{analyzer.url()}/livez").status_code == 200
+        assert analyzer.stop() == 0
+    finally:
+        analyzer.child.kill()
+        analyzer.child.wait()
+
+
+# import
+
+
+def test_files_are_counted_once_however_often_they_are_imported(
+    configured: Path, gatelock: Gatelock, process: Gatelock, tmp_path: Path
+) -> None:
+    (tmp_path / "old.log").write_text(line("192.0.2.1", 20) * 3 + "no line\n")
+    (tmp_path / "new.log").write_text(line("192.0.2.2", 21))
+    told = process("import", "old.log", "new.log", "--source", "web", "--json")
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout) == {"seen": 5, "counted": 4, "dead": 1, "late": 0, "problems": {}}
+    told = process("import", "new.log", "old.log", "--source", "web")
+    assert (told.returncode, told.stdout) == (0, "nothing that was not counted before\n")
+    assert used(gatelock) == {"address:192.0.2.1 2026-11-20": (3, 0), "address:192.0.2.2 2026-11-21": (1, 0)}
+    assert gatelock("audit").exit_code == 0
+    assert json.loads(gatelock("locks", "list", "--json").output)["key"] == "address:192.0.2.1"
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_standard_input_is_a_file_too(configured: Path, process: Gatelock, gatelock: Gatelock) -> None:
+    told = process("import", "-", "--source", "web", input=line("192.0.2.1", 20) * 2)
+    assert (told.returncode, told.stdout) == (0, "2 seen, 2 counted, 0 dead, 0 late\n")
+    assert used(gatelock) == {"address:192.0.2.1 2026-11-20": (2, 0)}
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["access.log", "--source", "webb"], 'no source is called "webb"; did you mean "web"?'),
+        (["access.log", "--source", "x"], 'no source is called "x"; known are: web'),
+        (["nowhere.log", "--source", "web"], "nowhere.log: No such file or directory"),
+        ([".", "--source", "web"], ".: Is a directory"),
+    ],
+)
+def test_what_cannot_be_imported_is_2(
+    configured: Path, tmp_path: Path, process: Gatelock, arguments: list[str], sentence: str
+) -> None:
+    (tmp_path / "access.log").touch()
+    told = process("import", *arguments)
+    assert told.returncode == 2
+    assert told.stderr.splitlines()[-1] == sentence
