@@ -25,7 +25,7 @@ def main(*, kafka: str | None = None, database: str | None = None, as_json: bool
         with view_for(console) as view:
             found = asyncio.run(tell(view, kafka, database))
     except StageError as error:
-        Console(stderr=True).print(str(error), style="red", highlight=False)
+        Console(stderr=True).print(str(error), style="red", highlight=False, soft_wrap=True)
         return 3
     if as_json:
         sys.stdout.write(json.dumps(found.as_dict()) + "\n")

@@ -14,10 +14,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from analyzer.demo import broker
+from analyzer.errors import AnalyzerError
+from analyzer.store.engine import open_engine, reading
+from analyzer.store.migrate import require_head
+from analyzer.store.schema import offsets
 
 WORKERS = 4
 START_S = 30.0
+REACH_S = 3.0
 TOPIC = "access-log"
 POLICY = "per-day"
 
@@ -50,8 +57,11 @@ class Stage:
 
     def start(self) -> None:
         """Everything up and ready. Raises StageError."""
+        self._look_at_the_database()
         options: dict[str, object] = {}
-        if self.kafka is None:
+        if self.kafka is not None:
+            reach(self.kafka)
+        else:
             started = self._start("broker", [sys.executable, "-m", "analyzer.demo.broker"])
             assert started.stdout is not None  # noqa: S101 - it was asked for
             self.kafka = started.stdout.readline().decode().strip()
@@ -69,6 +79,21 @@ class Stage:
             self._start(f"worker-{port}", [sys.executable, "-m", "analyzer.demo.shop", *told])
         for port in self.ports:
             self._wait_for_port(port, f"worker-{port}")
+
+    def _look_at_the_database(self) -> None:
+        """Bring its tables, and leave it alone if somebody counts in it: our plan would replace theirs."""
+        try:
+            require_head(self.database_url)
+            engine = open_engine(self.database_url)
+            with reading(engine) as db:
+                taken = db.execute(sa.select(offsets.c.topic).limit(1)).scalar()
+            engine.dispose()
+        except AnalyzerError as error:
+            raise StageError(f"cannot use the database: {error}") from error
+        except (sa.exc.ArgumentError, ImportError) as error:
+            raise StageError(f"{self.database} is no database URL that can be used: {error}") from error
+        if taken is not None:
+            raise StageError(f"the database counts {taken} already: give the demonstration one of its own")
 
     def start_analyzer(self) -> None:
         command = [sys.executable, "-m", "analyzer.cli", "--config", str(self.config), "run"]
@@ -135,6 +160,15 @@ class Stage:
             else:
                 return
         raise StageError(self._said(name))
+
+
+def reach(address: str) -> None:
+    """Whether anybody answers at HOST:PORT. Raises StageError."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), REACH_S).close()
+    except (OSError, ValueError) as error:
+        raise StageError(f"cannot reach Kafka at {address}: {error}") from error
 
 
 def end(child: subprocess.Popen[bytes]) -> None:

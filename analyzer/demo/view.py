@@ -17,6 +17,7 @@ from analyzer.demo.crowd import NOISY, Answer
 from analyzer.demo.findings import p95_ms
 
 LOOK_BACK_S = 2.0
+BAR = 26  # characters
 
 
 class View(Protocol):
@@ -44,7 +45,8 @@ class Steps:
         pass
 
     def step(self, sentence: str) -> None:
-        self._console.print(f"{time.monotonic() - self._began_s:5.1f} s  {sentence}", highlight=False)
+        took_s = time.monotonic() - self._began_s
+        self._console.print(f"{took_s:5.1f} s  {sentence}", highlight=False, soft_wrap=True)
 
     def show(self, answers: Sequence[Answer], counted: int) -> None:
         pass
@@ -77,6 +79,8 @@ class Screen(Steps):
         noisy = [answer for answer in recent if answer.caller == NOISY]
         passed = sum(answer.status == 200 for answer in noisy)
         table = Table.grid(padding=(0, 2))
+        for width in (19, 8, BAR, 20):  # fixed: what stands still can be read
+            table.add_column(width=width, no_wrap=True)
         waits = p95_ms(answer.took_s for answer in recent if answer.caller != NOISY)
         table.add_row("40 ordinary callers", "wait", bar(waits / 250), f"{waits:.0f} ms")
         rate = passed / LOOK_BACK_S
@@ -87,7 +91,7 @@ class Screen(Steps):
         self._live.update(table)
 
 
-def bar(share: float, style: str = "green", width: int = 30) -> Text:
+def bar(share: float, style: str = "green", width: int = BAR) -> Text:
     return Text("█" * round(min(1.0, max(0.0, share)) * width), style=style)
 
 
