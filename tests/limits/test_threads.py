@@ -77,7 +77,8 @@ def test_an_exception_out_of_a_signal_handler_leaves_no_limiter_shut():
 
     bucket, log = TokenBucket(10**6, 1), SlidingLog(5, 1)
 
-    def ask_for_ever() -> None:
+    def ask_until_interrupted(after_s: float) -> None:
+        signal.setitimer(signal.ITIMER_REAL, after_s)
         while True:
             bucket.allow("k")
             log.allow("k")
@@ -85,9 +86,8 @@ def test_an_exception_out_of_a_signal_handler_leaves_no_limiter_shut():
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         for round_ in range(400):
-            signal.setitimer(signal.ITIMER_REAL, 0.0005 + round_ * 1e-7)
             with pytest.raises(InterruptError):
-                ask_for_ever()
+                ask_until_interrupted(0.0005 + round_ * 1e-7)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
