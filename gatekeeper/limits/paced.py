@@ -93,12 +93,20 @@ class PacedRule:
         return list(state)
 
     def unpack(self, numbers: list[int], shift_ns: int) -> Piece:
-        # A later piece, when the clock is not the same: as if all had passed later than it did.
-        return Piece(numbers[0] - -shift_ns * self.k // self.period_ns, numbers[1])
+        number, used = numbers
+        if not shift_ns:
+            return Piece(number, used)
+        # By another clock the pieces have other numbers and are dealt otherwise: only a whole period
+        # after the last piece is it sure that old and new admissions share none.
+        free_ns = self._start_ns(number + 1) + shift_ns + self.period_ns
+        return Piece(-(-free_ns * self.k // self.period_ns), 0)
 
     def adopt(self, old: PacedRule, state: Piece, now_ns: int) -> Piece | None:
         """What passed in the present piece counts in the present one of the new rule."""
-        used = old._at(state, now_ns).used
+        number, used = old._at(state, now_ns)
+        start_ns = old._start_ns(number)
+        if start_ns > now_ns:  # booked ahead
+            return Piece(start_ns * self.k // self.period_ns, used)
         return Piece(now_ns * self.k // self.period_ns, used) if used else None
 
 
