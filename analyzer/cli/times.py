@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, date, datetime, timedelta
 
+EPOCH, SECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(seconds=1)
 WRITTEN = 'write 2026-11-20, 2026-11-20T14:00:00Z, "today" or "yesterday"'
 
 
@@ -28,7 +28,7 @@ def second_of(text: str, now: datetime) -> int:
         raise ValueError(f"{text!r} is no time: {WRITTEN}") from error
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} does not say its zone: {WRITTEN}")
-    return math.ceil(moment.timestamp())
+    return -((EPOCH - moment) // SECOND)  # rounded up; exact, where a float of seconds is not
 
 
 def _midnight_s(day: date) -> int:
