@@ -84,7 +84,8 @@ class Poller:
         asked_s, asked_ns = self._clock.uptime_s(), self._clock.wall_ns()
         try:
             update = self._source.fetch(self._since)
-            view = apply(self.known.view, update)
+            self._confirmed(apply(self.known.view, update), update, asked_s, asked_ns)
+            self._since = update.at
         except OutOfStep as error:
             self._since = None
             self._failed(error)
@@ -92,9 +93,6 @@ class Poller:
             self._failed(error)
         except Exception as error:  # noqa: BLE001  # a fault of the source's must not end the polling
             self._failed(error, with_trace=True)
-        else:
-            self._since = update.at
-            self._confirmed(view, update, asked_s, asked_ns)
         self._ask_s = self._clock.uptime_s() + next_delay(self._pace_s, self.failures, self._clock.random())
 
     def _confirmed(self, view: View, update: Update, asked_s: float, asked_ns: int) -> None:
@@ -103,7 +101,8 @@ class Poller:
         for word in view.ignored.keys() - self.known.view.ignored.keys():
             log.warning("the lock feed uses %r, which this gatekeeper does not know and passes over", word)
         self.failures = 0
-        self._pace_s = min(max(update.next_poll, PACE_MIN_S), self._pace_max_s)
+        # In this order NaN, which is neither more nor less, becomes the least pace instead of never.
+        self._pace_s = min(self._pace_max_s, max(PACE_MIN_S, update.next_poll))
         midway_ns = (asked_ns + self._clock.wall_ns()) // 2
         skew = midway_ns / 1e9 - update.now.timestamp()
         self.known = Known(view, asked_s, update.behind, skew)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from math import ceil
-from math import ceil
 
 from gatekeeper.clock import Running
 from gatekeeper.gate import Gate

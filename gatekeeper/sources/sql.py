@@ -185,6 +185,7 @@ def _open_postgresql(url: sa.URL) -> sa.Engine:
             isolation_level="REPEATABLE READ",
             pool_size=1,
             max_overflow=0,
+            pool_timeout=CONNECT_S,
             use_native_hstore=False,  # asking for a type that we do not read is one more thing to wait for
             connect_args=arguments | {"options": " ".join(f"-c {name}={to}" for name, to in options.items())},
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,8 @@ def test_no_server_makes_a_gate_hammer_or_sleep_into_staleness() -> None:
     world = World(pace_max=15.0)
     world.feed.next_poll = 0.0
     assert len(world.run(10 * PACE_MIN_S)) == 10
+    world.feed.next_poll = nan
+    assert len(world.run(10 * PACE_MIN_S)) > 8
     world.feed.next_poll = 1e9
     world.run(60.0)
     assert world.clock.uptime_s() - world.poller.known.confirmed_s <= 15.0
