@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import typer
 
-from analyzer.cli.ending import FOUND, told, wrong
+from analyzer.cli.ending import AWAY, FOUND, told, wrong
 from analyzer.cli.given import Config, config_file
 
 if TYPE_CHECKING:
     from analyzer.settings import Settings
 
 log = logging.getLogger(__name__)
+
+STOP_S = 8.0  # a database that hangs must not make whoever told us to stop resort to SIGKILL
 
 
 def run(context: typer.Context, config: Config = None) -> None:
@@ -43,7 +47,6 @@ def run(context: typer.Context, config: Config = None) -> None:
 
 def _run(settings: Settings) -> None:
     """Put everything together and work. Raises what `told` turns into a sentence."""
-    import time
     from functools import partial
     from importlib.metadata import version
 
@@ -67,6 +70,16 @@ def _run(settings: Settings) -> None:
     log.info("stopped")
 
 
+def _leave(stopping: threading.Event) -> None:
+    """Have the loop end; end the process when it does not. Offsets and counts are stored together, so
+    that costs nothing but reading again."""
+    stopping.set()
+    time.sleep(STOP_S)
+    log.warning("the database does not answer: what was not stored is read again by the next analyzer")
+    logging.shutdown()
+    os._exit(AWAY)
+
+
 def _stopping() -> threading.Event:
     """Set by SIGTERM or SIGINT; the same signal once more ends the process at once."""
     stopping = threading.Event()
@@ -74,8 +87,8 @@ def _stopping() -> threading.Event:
     def stop(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
         log.info("stopping: what is counted is stored first", extra={"signal": signal.Signals(number).name})
-        # A handler interrupts the very thread that may be about to wait for this event, and hold its mutex.
-        threading.Thread(target=stopping.set, daemon=True).start()
+        # In a thread: a handler interrupts the very one that may just hold the mutex of this event.
+        threading.Thread(target=_leave, args=(stopping,), daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)

@@ -16,6 +16,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.support.servers.postgres import NativePostgres
+
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
 
@@ -241,3 +243,30 @@ def test_what_cannot_be_imported_is_2(
     told = process("import", *arguments)
     assert told.returncode == 2
     assert told.stderr.splitlines()[-1] == sentence
+
+
+# A database that neither answers nor goes away
+
+
+@pytest.mark.slow
+def test_a_database_that_hangs_is_said_and_does_not_keep_it_from_stopping(
+    configure: Configure, own_postgres: NativePostgres, tmp_path: Path
+) -> None:
+    configure(CONFIGURATION.format(database=own_postgres.new_database()))
+    access = tmp_path / "access.log"
+    access.write_text(line("192.0.2.1", 20))
+    analyzer = Analyzer(tmp_path / "analyzer.log")
+    try:
+        analyzer.ready()
+        own_postgres.pause()
+        with access.open("a") as file:
+            file.write(line("192.0.2.1", 20))
+        problems = until(lambda: httpx2.get(f"{analyzer.url()}/readyz").json()["problems"])
+        assert "database" in problems
+        assert httpx2.get(f"{analyzer.url()}/livez").status_code == 200
+        assert analyzer.stop() == 3
+        assert "read again" in analyzer.said()[-1]["message"]
+    finally:
+        analyzer.child.kill()
+        analyzer.child.wait()
+        own_postgres.resume()
