@@ -29,7 +29,8 @@ class Window(NamedTuple):
 def window_at(calendar: Calendar, at_s: int) -> Window:
     """The window of `calendar` that holds `at_s`. Weeks begin on Monday.
 
-    Raises OverflowError before the year 1 and after 9998, ZoneInfoNotFoundError for an unknown zone.
+    Raises OverflowError or ValueError before the year 1 and after 9998, ZoneInfoNotFoundError for an unknown
+    zone.
     """
     if calendar.per == "minute":  # the offsets of all zones have been whole minutes since 1972
         return Window(at_s - at_s % 60, at_s - at_s % 60 + 60)
