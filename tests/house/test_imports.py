@@ -33,9 +33,11 @@ class Law(NamedTuple):
 LAWS = {
     "applications get no analyzer": Law(("gatekeeper",), ("analyzer",)),
     "the analyzer shares the contract alone": Law(
-        ("analyzer.core", *EDGES, *LOOP), ("gatekeeper",), ("gatekeeper.model", "gatekeeper.wire")
+        ("analyzer.core", *EDGES, *LOOP),
+        ("gatekeeper",),
+        ("gatekeeper.model", "gatekeeper.identity", "gatekeeper.wire"),
     ),
-    "the contract stands on nothing": Law(("gatekeeper.model",), ("gatekeeper",)),
+    "the contract stands on nothing": Law(("gatekeeper.model", "gatekeeper.identity"), ("gatekeeper",)),
     "limits know the contract alone": Law(
         ("gatekeeper.limits",), ("gatekeeper",), ("gatekeeper.limits", "gatekeeper.model", "gatekeeper.clock")
     ),
@@ -47,7 +49,9 @@ LAWS = {
         ("gatekeeper.gate", "gatekeeper.poller"), ("gatekeeper.adapters",)
     ),
     "the core knows itself and the contract": Law(
-        ("analyzer.core",), ("analyzer", "gatekeeper"), ("analyzer.core", "gatekeeper.model")
+        ("analyzer.core",),
+        ("analyzer", "gatekeeper"),
+        ("analyzer.core", "gatekeeper.model", "gatekeeper.identity"),
     ),
     "the core reads no clock and does no input or output": Law(
         ("analyzer.core",),
@@ -82,7 +86,7 @@ GUESTS = {
     "fastapi": ("analyzer.web",),
     "kafka": ("analyzer.kafka", "analyzer.demo"),
     "lz4": ("analyzer.core",),
-    "msgspec": ("analyzer.core", "analyzer.files", "analyzer.cli", "analyzer.demo"),
+    "msgspec": ("analyzer.core", "analyzer.store", "analyzer.files", "analyzer.cli", "analyzer.demo"),
     "prometheus_client": ("analyzer.metrics", "analyzer.web"),
     "psycopg": ("analyzer.store",),
     "pydantic": ("analyzer.config", "analyzer.settings", "analyzer.web"),
@@ -90,7 +94,13 @@ GUESTS = {
     "pydantic_settings": ("analyzer.config", "analyzer.settings"),
     "rich": ("analyzer.cli", "analyzer.demo"),
     "snappy": ("analyzer.core",),
-    "sqlalchemy": ("analyzer.store", "analyzer.build", "analyzer.demo", "gatekeeper.sources.sql"),
+    "sqlalchemy": (
+        "analyzer.store",
+        "analyzer.build",
+        "analyzer.cli",
+        "analyzer.demo",
+        "gatekeeper.sources.sql",
+    ),
     "starlette": ("analyzer.web",),
     "typer": ("analyzer.cli", "analyzer.demo"),
     "uvicorn": ("analyzer.web", "analyzer.cli", "analyzer.demo"),

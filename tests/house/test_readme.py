@@ -1,0 +1,83 @@
+"""Every command and every snippet of the README is run as it stands there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+LOG = ROOT / "tests" / "data" / "apache_combined_10k.log.gz"
+GATELOCK = Path(sys.executable).with_name("gatelock")
+
+
+def blocks(kind: str) -> list[str]:
+    """What stands between fences of this kind, in order."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return [text for named, text in fenced if named == kind]
+
+
+def commands(block: str) -> list[list[str]]:
+    """The `gatelock` commands of a block, without what is said about them."""
+    lines = (line.partition("#")[0].split() for line in block.splitlines())
+    return [line[1:] for line in lines if line and line[0] == "gatelock"]
+
+
+def gatelock(folder: Path, *arguments: str) -> str:
+    ran = subprocess.run([GATELOCK, *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, f"gatelock {' '.join(arguments)}: {ran.stdout}{ran.stderr}"
+    return ran.stdout
+
+
+def test_the_three_lines_of_python_guard_an_application() -> None:
+    (snippet,) = blocks("python")
+    assert len(snippet.splitlines()) == 3
+
+    async def app(scope: object, receive: object, send: object) -> None: ...
+
+    names: dict[str, object] = {"app": app}
+    exec("from gatekeeper import Gate, SlidingLog\nfrom gatekeeper.adapters.asgi import Guard, header", names)  # noqa: S102
+    exec(snippet, names)  # noqa: S102 - it is what the README tells people to run
+    assert type(names["app"]).__name__ == "Guard"
+
+
+def test_a_log_that_is_there_is_counted_in_two_commands(tmp_path: Path) -> None:
+    import gzip
+
+    with gzip.open(LOG) as packed, (tmp_path / "access.log").open("wb") as plain:
+        shutil.copyfileobj(packed, plain)
+    (tmp_path / "gatelock.toml").write_text(blocks("toml")[0])
+    (first,) = [block for block in blocks("") if "gatelock import" in block]
+    said = [gatelock(tmp_path, *command) for command in commands(first)]
+    assert "address:" in said[-1]
+
+
+@pytest.mark.slow
+def test_the_commands_of_an_installation_do_what_is_said(
+    tmp_path: Path, real_kafka: object, postgres: object
+) -> None:
+    configuration = blocks("toml")[1]
+    assert "postgresql+psycopg://localhost/gatelock" in configuration
+    configuration = configuration.replace("postgresql+psycopg://localhost/gatelock", postgres.new_database())
+    configuration = configuration.replace("localhost:9092", real_kafka.bootstrap)
+    (tmp_path / "gatelock.toml").write_text(configuration.replace("access-log", real_kafka.create_topic()))
+    (told,) = [block for block in blocks("") if "gatelock run" in block]
+    ours = [command for command in commands(told) if command != ["run"]]
+    running = subprocess.Popen(
+        [GATELOCK, "run"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    try:
+        time.sleep(4)
+        for command in ours:
+            gatelock(tmp_path, *command)
+        assert running.poll() is None
+    finally:
+        running.terminate()
+        _, said = running.communicate(timeout=15)
+    assert running.returncode == 0, said
