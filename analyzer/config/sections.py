@@ -107,7 +107,7 @@ class KafkaTable(Table):
     group_id: Text = "gatelock"
     assign: Annotated[Literal["group", "all"], one_of("group", "all")] = "group"
     # How long Kafka waits for an analyzer that was killed before another takes over its partitions.
-    session_timeout: Annotated[float, seconds(1, 1800)] = 10.0
+    session_timeout: Annotated[float, seconds(1, 1800)] = 6.0
     security_protocol: Annotated[
         Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
