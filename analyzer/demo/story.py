@@ -22,7 +22,7 @@ from analyzer.demo.view import View
 from analyzer.store.engine import open_engine
 from analyzer.store.schema import buckets, locks, offsets
 
-LIMIT = 800
+LIMIT = 1_200
 CALM_S = 6.0
 KILL_AFTER_S = 4.0
 CLOSED_WITHIN_S = 25.0
@@ -30,7 +30,7 @@ AFTER_S = 8.0
 DRAINED_WITHIN_S = 10.0
 
 # What each wait costs at its worst here; the sum is what the bound is computed from.
-DELAY = Delay(request_s=0.6, shipping_s=0.1, fetch_s=0.2, flush_s=0.1, commit_s=0.2, poll_s=0.5)
+DELAY = Delay(request_s=0.6, shipping_s=0.2, fetch_s=0.3, flush_s=0.3, commit_s=0.5, poll_s=1.0)
 BOUND = slipped_at_most(Front(shop.BURST, shop.PERIOD_S, WORKERS), DELAY.total_s, STORM_CONNECTIONS)
 
 
