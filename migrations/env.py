@@ -9,12 +9,17 @@ from analyzer.store.schema import metadata
 
 config = context.config
 
+SCRATCH = "sqlite:///scratch.db"  # for `alembic upgrade head`, `check` and `revision`: nobody's data
+
+
+def database_url() -> str:
+    """`alembic -x database=URL ...` names another database than the scratch one."""
+    return context.get_x_argument(as_dictionary=True).get("database", SCRATCH)
+
 
 def run_offline() -> None:
     """Print the SQL for a person to apply: `alembic upgrade head --sql`."""
-    context.configure(
-        url=config.get_main_option("sqlalchemy.url"), target_metadata=metadata, literal_binds=True
-    )
+    context.configure(url=database_url(), target_metadata=metadata, literal_binds=True)
     with context.begin_transaction():
         context.run_migrations()
 
@@ -24,9 +29,12 @@ def run_online() -> None:
     if connection is not None:
         run_on(connection)
         return
-    with open_engine(config.get_main_option("sqlalchemy.url") or "", statement_ms=0).connect() as connection:
-        run_on(connection)
-        connection.commit()
+    engine = open_engine(database_url(), statement_ms=0)
+    try:
+        with engine.begin() as connection:
+            run_on(connection)
+    finally:
+        engine.dispose()
 
 
 def run_on(connection: object) -> None:

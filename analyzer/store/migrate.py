@@ -71,9 +71,12 @@ def require_head(url: str | sa.URL) -> None:
     if have is None:
         upgrade(url)
     elif have != head():
-        raise SchemaBehind(
-            f"the database is at version {have}, this program needs {head()}: run `gatelock db upgrade`"
-        )
+        cure = "run `gatelock db upgrade`" if have in _known() else "it was upgraded by a newer one, run that"
+        raise SchemaBehind(f"the database is at version {have}, this program needs {head()}: {cure}")
+
+
+def _known() -> set[str]:
+    return {script.revision for script in ScriptDirectory.from_config(_config(None)).walk_revisions()}
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "feed",
-        sa.Column("id", sa.BigInteger(), nullable=False),
+        sa.Column("id", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("version", sa.BigInteger(), nullable=False),
         sa.Column("mark", sa.Text(), nullable=False),
         sa.Column("pruned_to", sa.BigInteger(), nullable=False),
@@ -52,7 +52,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "feed_versions",
-        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.Column("version", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("mark", sa.Text(), nullable=False),
         sa.Column("at_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("version", name=op.f("pk_feed_versions")),
@@ -123,7 +123,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "plans",
-        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.Column("version", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
         sa.Column("active", sa.BigInteger(), nullable=False),
@@ -156,7 +156,8 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_totals_until_s"), "totals", ["until_s"], unique=False)
     # A gate that holds version 0 of another database must not take this one for it.
-    feed = sa.table("feed", *map(sa.column, ("id", "version", "mark", "pruned_to")))
+    kinds = {"id": sa.BigInteger, "version": sa.BigInteger, "mark": sa.Text, "pruned_to": sa.BigInteger}
+    feed = sa.table("feed", *(sa.column(name, kind) for name, kind in kinds.items()))
     op.bulk_insert(feed, [{"id": 1, "version": 0, "mark": secrets.token_hex(4), "pruned_to": 0}])
 
 

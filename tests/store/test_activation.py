@@ -225,7 +225,8 @@ print(SqlStore(open_engine(sys.argv[1]), "one of three").activate(Plan()))
 """
 
 
-def test_three_processes_start_on_an_empty_database(database_url: str) -> None:
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_three_processes_start_on_an_empty_file(database_url: str) -> None:
     """Each brings the tables, puts the plan in force, and none of them fails."""
     children = [
         subprocess.Popen(
