@@ -17,7 +17,7 @@ from analyzer.core.counter import PythonCounter
 from analyzer.core.model import Counter
 from analyzer.core.plan import Plan
 from analyzer.daemon import Daemon, Health
-from analyzer.files import FollowedFile, ImportedFiles
+from analyzer.files import FollowedFile, Held, ImportedFiles
 from analyzer.kafka import KafkaRecords
 from analyzer.pipeline import Pace, Pipeline
 from analyzer.settings import Settings
@@ -110,8 +110,9 @@ def _topics(settings: Settings, store: SqlStore) -> list[Source]:
 
 
 def _files(settings: Settings, store: SqlStore) -> list[Source]:
+    held: Held = {}  # each knows what the others read, or two logs that begin alike would be taken for one
     return [
-        FollowedFile(Path(source.file), source.name, store, start=source.start)
+        FollowedFile(Path(source.file), source.name, store, start=source.start, held=held)
         for source in settings.sources
         if source.file is not None
     ]
