@@ -23,6 +23,7 @@ from kafka.errors import (
 from kafka.net.compat import KafkaNetClient
 
 from analyzer.core.model import Partition, Record, Records, RecordSet
+from analyzer.kafka.joining import join_patiently
 from analyzer.kafka.metadata import Options, Topic, metadata_of, unread
 
 try:
@@ -153,6 +154,8 @@ class Client:
         return self._answers + (self._raw.answers if self._raw is not None else 0)
 
     def subscribe(self, listener: ConsumerRebalanceListener) -> None:
+        if not join_patiently(self._consumer):
+            log.info("this kafka-python joins groups in its own way")
         self._consumer.subscribe(self._topics, listener=listener)
 
     def assign(self, more: Collection[TopicPartition]) -> None:

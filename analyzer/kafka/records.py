@@ -27,6 +27,7 @@ from analyzer.sources import Places
 log = logging.getLogger(__name__)
 
 SESSION_MS_MAX = 120_000
+METADATA_WAIT_S = 0.05
 
 
 @dataclass(slots=True)
@@ -178,7 +179,7 @@ class KafkaRecords:
             self._advice.send(client)
         began_s = self.polling_since = self._uptime_s()
         try:
-            found = client.poll(timeout_s)
+            found = self._poll(client, timeout_s)
         except Exception as failed:  # noqa: BLE001 - whatever it is: kafka-python may hang in the next poll
             self._give_up(failed)
         else:
@@ -187,6 +188,13 @@ class KafkaRecords:
             self._look_at_connection(client, self._uptime_s() - began_s)
         finally:
             self.polling_since = None
+
+    def _poll(self, client: Client, timeout_s: float) -> list[Batch | Unreadable]:
+        if self._assign == "group" and not client.topics():
+            # Joined before it knows of any partition, a group's leader gives none to anybody.
+            self._sleep(min(timeout_s, METADATA_WAIT_S))
+            return []
+        return client.poll(timeout_s)
 
     def _keep(self, batch: Batch | Unreadable) -> None:
         held = self._held.get(batch.at)

@@ -1,0 +1,307 @@
+"""Any number of analyzers share the partitions of a topic, come and go, and store each record once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+
+from analyzer.errors import PartitionLost
+from analyzer.kafka import KafkaRecords
+from tests.support.kafka_log import lines, open_source, produce, run_all, stored
+from tests.support.places import MemoryPlaces, Reader
+from tests.support.servers.kafka import GivenKafka, NativeKafka
+
+SESSION_S = 1.5
+RealKafka = NativeKafka | GivenKafka
+
+
+def fast() -> float:
+    """A minute takes three seconds."""
+    return time.monotonic() * 20
+
+
+class Group:
+    """Members of one group over one store."""
+
+    def __init__(self, kafka: RealKafka, topic: str, **given: Any) -> None:
+        self.kafka, self.topic, self.given = kafka, topic, given
+        self.places, self.kept = MemoryPlaces(), {}
+        self.members: list[Reader] = []
+        self.written: list[bytes] = []
+
+    def join(self) -> Reader:
+        source = open_source(
+            self.kafka,
+            self.places,
+            self.topic,
+            group_id=self.topic,
+            session_timeout_s=SESSION_S,
+            **self.given,
+        )
+        self.members.append(Reader(source, self.places, self.kept))
+        return self.members[-1]
+
+    def write(self, count: int = 100) -> None:
+        more = lines(count, begin=len(self.written))
+        self.written += more
+        produce(self.kafka, self.topic, more)
+
+    def leave(self, member: Reader) -> None:
+        self.members.remove(member)
+        member.source.close()
+
+    def crash(self, member: Reader) -> None:
+        """As SIGKILL does: no word to anybody, the sockets are closed."""
+        self.members.remove(member)
+        client(member)._consumer._client.close()
+
+    def settle(self, shares: list[int], seconds: float = 20) -> None:
+        """Read until the members hold so many partitions."""
+        end_s = time.monotonic() + seconds
+        while sorted(len(member.source.positions()) for member in self.members) != shares:
+            assert time.monotonic() < end_s, [member.source.positions() for member in self.members]
+            for member in self.members:
+                member.turn()
+
+    def read(self) -> None:
+        run_all(self.members, self.written)
+
+
+def client(member: Reader) -> Any:
+    assert isinstance(member.source, KafkaRecords)
+    return member.source._client
+
+
+@pytest.fixture
+def group(real_kafka: RealKafka) -> Iterator[Group]:
+    group = Group(real_kafka, real_kafka.create_topic(), options={})
+    yield group
+    for member in list(group.members):
+        group.leave(member)
+
+
+@pytest.fixture(params=["cooperative", "eager"])
+def either_group(request: pytest.FixtureRequest, group: Group) -> Group:
+    """Eager is what an option may ask for: everybody lets go of everything at each change."""
+    if request.param == "eager":
+        group.given["options"] = {"partition_assignment_strategy": (RangePartitionAssignor,)}
+    return group
+
+
+def test_members_that_join_and_leave_share_the_work(either_group: Group) -> None:
+    group = either_group
+    group.write()
+    group.join()
+    group.settle([4])
+    group.read()
+    group.join()
+    group.join()
+    group.write()
+    group.settle([1, 1, 2])
+    group.write()
+    group.read()
+    group.leave(group.members[0])
+    group.write()
+    group.settle([2, 2])
+    group.read()
+
+
+def test_the_partitions_of_a_member_that_died_are_read_on_by_the_others(either_group: Group) -> None:
+    group = either_group
+    for _ in range(3):
+        group.join()
+    group.write()
+    group.settle([1, 1, 2])
+    group.read()
+    group.write()
+    doomed = group.members[0]
+    doomed.take()  # what it has in its hands dies with it
+    group.crash(doomed)
+    died_s = time.monotonic()
+    group.settle([2, 2])
+    assert time.monotonic() - died_s < SESSION_S + 5
+    group.read()
+
+
+def test_a_zombie_that_wakes_stores_nothing_and_hears_of_its_loss(either_group: Group) -> None:
+    group = either_group
+    group.given["options"] = {**group.given["options"], "max_poll_interval_ms": 2_000}
+    zombie = group.join()
+    group.join()
+    group.write()
+    group.settle([2, 2])
+    group.read()
+    group.write()
+    assert any(zombie.take() for _ in range(100))
+    taken = set(zombie.held)
+    zombie.lost.clear()
+
+    group.members.remove(zombie)  # it sleeps
+    group.settle([4])
+    group.read()
+    group.members.append(zombie)
+    with pytest.raises(PartitionLost):
+        zombie.store()
+    assert any(zombie.lost for _ in range(100) if zombie.take() >= 0)
+    assert taken <= set(zombie.lost)
+    assert not taken & zombie.held.keys(), "the loss comes before anything that was read after it"
+    zombie.start_over()
+    group.write()
+    group.settle([2, 2])
+    group.read()
+
+
+def test_positions_are_sought_while_the_assignment_is_made(group: Group) -> None:
+    """One poll later would be too late: the client would look for a committed offset, or fetch from one."""
+    first = group.join()
+    group.write()
+    group.settle([4])
+    group.read()
+    group.leave(first)
+
+    asked: list[str] = []
+    positions = group.places.positions
+    group.places.positions = lambda parts: (asked.append(threading.current_thread().name), positions(parts))[
+        1
+    ]  # type: ignore[method-assign]
+    group.write()
+    group.join()
+    group.settle([4])
+    group.read()
+    assert asked
+    assert all(name.startswith("kafka-io-") for name in asked)
+
+
+def test_a_database_that_is_away_in_the_callback_is_asked_again(group: Group) -> None:
+    first = group.join()
+    group.write()
+    group.settle([4])
+    group.read()
+    group.leave(first)
+
+    group.places.away = True
+    group.write()
+    member = group.join()
+    refused = 0
+    for _ in range(40):
+        try:
+            assert member.take() == 0
+        except Exception:  # noqa: BLE001 - StoreAway, once it is our thread that asks
+            refused += 1
+    assert refused > 0
+    assert member.source.positions() == {}
+    assert client(member).assignment(), "it stays in the group"
+    group.places.away = False
+    group.read()
+
+
+def test_a_member_without_work_is_nothing_to_worry_about(real_kafka: RealKafka) -> None:
+    group = Group(real_kafka, real_kafka.create_topic(partitions=1), uptime_s=fast)
+    group.join()
+    group.join()
+    group.settle([0, 1])
+    spare = next(member for member in group.members if not member.source.positions())
+    connection = client(spare)
+    began_s = fast()
+    while fast() - began_s < 60:
+        for member in group.members:
+            member.turn()
+    assert spare.source.problems() == {}
+    assert client(spare) is connection, "it did not leave and join again"
+    for member in list(group.members):
+        group.leave(member)
+
+
+def test_a_member_that_was_left_out_joins_again(real_kafka: RealKafka) -> None:
+    """It sits in the group, has no partition, and nobody reads some: seen once in eight starts under load."""
+
+    class NothingAtFirst(RangePartitionAssignor):
+        name = "nothing-at-first"
+        rounds = 0
+
+        @classmethod
+        def assign(cls, cluster: Any, members: Any) -> Any:
+            assignments = super().assign(cluster, members)
+            cls.rounds += 1
+            if cls.rounds == 1:
+                for assignment in assignments.values():
+                    assignment.assigned_partitions.clear()
+            return assignments
+
+    options = {"partition_assignment_strategy": (NothingAtFirst,)}
+    group = Group(real_kafka, real_kafka.create_topic(), options=options, uptime_s=fast)
+    member = group.join()
+    group.write()
+    group.settle([4])
+    assert NothingAtFirst.rounds == 2
+    group.read()
+    assert member.source.problems() == {}
+    group.leave(member)
+
+
+def test_a_session_that_the_broker_finds_too_short_is_made_longer(real_kafka: RealKafka) -> None:
+    topic = real_kafka.create_topic()
+    places = MemoryPlaces()
+    source = open_source(real_kafka, places, topic, group_id=topic, session_timeout_s=0.3)
+    produce(real_kafka, topic, lines(40))
+    reader = Reader(source, places, {})
+    run_all([reader], lines(40))
+    assert source.problems() == {}
+    source.close()
+
+
+def test_lag_monitors_are_told_how_far_we_are(real_kafka: RealKafka) -> None:
+    topic = real_kafka.create_topic()
+    places = MemoryPlaces()
+    reader = Reader(open_source(real_kafka, places, topic, group_id=topic), places, {})
+    produce(real_kafka, topic, lines(40))
+    run_all([reader], lines(40))
+    began_s = time.monotonic()
+    while committed(real_kafka, topic) != dict.fromkeys(range(4), 10):
+        reader.turn()
+        assert time.monotonic() - began_s < 10
+    produce(real_kafka, topic, lines(40, begin=40))
+    run_all([reader], lines(80))
+    reader.source.close()  # does not wait for the next second
+    assert committed(real_kafka, topic) == dict.fromkeys(range(4), 20)
+
+
+def committed(kafka: RealKafka, group_id: str) -> dict[int, int]:
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    try:
+        offsets = admin.list_group_offsets(
+            {group_id: [TopicPartition(group_id, number) for number in range(4)]}
+        )
+    finally:
+        admin.close()
+    return {at.partition: told.offset for at, told in offsets[group_id].items()}
+
+
+def test_every_record_is_stored_once_by_all_together(group: Group) -> None:
+    """Members come, go and die while records are written."""
+    acts: list[Callable[[], object]] = [
+        group.join,
+        group.join,
+        lambda: group.crash(group.members[0]),
+        group.join,
+        lambda: group.leave(group.members[0]),
+        lambda: group.crash(group.members[-1]),
+        group.join,
+    ]
+    group.join()
+    for act in acts:
+        group.write()
+        for _ in range(10):
+            for member in group.members:
+                member.turn()
+        for member in group.members:
+            member.take()  # something in everybody's hands
+        act()
+    group.read()
+    assert stored(group.members) == sorted(group.written)
