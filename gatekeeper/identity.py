@@ -29,10 +29,11 @@ def address_of(text: str, prefix6: int = 128) -> str | None:
     """The one way to write an IP address; None when it is none.
 
     IPv4 in IPv6 (`::ffff:192.0.2.1`) is the IPv4 address. IPv6 is cut to its first `prefix6` bits, because
-    one household has 2**64 of them. Zones (`fe80::1%eth0`), ports and leading zeros are not accepted.
+    one household has 2**64 of them, and then says so. Zones (`fe80::1%eth0`), ports and leading zeros are
+    not accepted.
 
     >>> address_of("2001:DB8:0:0:1::9", 64), address_of("::ffff:192.0.2.1"), address_of("1.2.3")
-    ('2001:db8::', '192.0.2.1', None)
+    ('2001:db8::/64', '192.0.2.1', None)
     """
     if "%" in text:
         return None
@@ -43,7 +44,9 @@ def address_of(text: str, prefix6: int = 128) -> str | None:
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return str(address.ipv4_mapped)
-        return str(IPv6Address(int(address) >> (128 - prefix6) << (128 - prefix6)))
+        if prefix6 < 128:
+            rest = 128 - prefix6
+            return f"{IPv6Address(int(address) >> rest << rest)}/{prefix6}"
     return str(address)
 
 
@@ -52,25 +55,23 @@ def typed(kind: str, text: str) -> str:
     return f"{kind}:{text}"
 
 
-def caller_of(
-    *, api_key: str | None = None, user: str | None = None, address: str | None = None, prefix6: int = 128
-) -> str:
-    """The caller's typed name: by the first of the three that is there; "" when none is.
+def caller_of(*, prefix6: int = 128, **names: str | None) -> str:
+    """The caller's typed name, by the first of `names` that is there; "" when none is.
 
-    Raises ValueError when the one that is there cannot be a name. It never falls through to the next: a
-    caller whose key is broken must not be counted as its proxy's address.
+    Give them in the order of the source's `caller`. Raises ValueError when the one that is there cannot be
+    a name. It never falls through to the next: a caller whose key is broken must not be counted as its
+    proxy's address.
 
-    >>> caller_of(api_key="acme", address="192.0.2.1"), caller_of(user="", address="192.0.2.1")
-    ('api_key:acme', 'address:192.0.2.1')
+    >>> caller_of(api_key="acme", address="192.0.2.1"), caller_of(user="", address="2001:db8::9", prefix6=64)
+    ('api_key:acme', 'address:2001:db8::/64')
     """
-    for kind, text in (("api_key", api_key), ("user", user)):
-        if text:
-            if not is_name(text):
-                raise ValueError(f"this {kind} cannot be a name: too long, or hidden characters in it")
-            return typed(kind, text)
-    if address:
-        known = address_of(address, prefix6)
-        if known is None:
-            raise ValueError("this address is no IP address")
-        return typed("address", known)
+    for kind, text in names.items():
+        if text is None or text == "":
+            continue
+        known = address_of(text, prefix6) if kind == "address" else text
+        if known is None or not is_name(known):
+            raise ValueError(
+                f"this {kind} cannot be a name: no IP address, too long, or hidden characters in it"
+            )
+        return typed(kind, known)
     return ""
