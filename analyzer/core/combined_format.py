@@ -4,49 +4,87 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from analyzer.core.mapping import Path
+from analyzer.core.formats import Columns, not_utf8
+from analyzer.core.mapping import (
+    AddressField,
+    Field,
+    Mapping,
+    NumberField,
+    Path,
+    ResourceField,
+    TextField,
+    TimeField,
+)
+from analyzer.core.model import Reason
 
 # Anchored, possessive, one way to match each part: a hostile line cannot make it try again and again.
 QUOTED = r'"((?:[^"\\]|\\.)*+)"'
 LINE = re.compile(
-    rf'(\S++) (\S++) (\S++(?: [^\[" ]++)*+) \[([^\]]++)\] {QUOTED} (\d{{3}}|-) (\d++|-)'
+    rf'([^ ]++) [^ ]++ ([^ ]++(?: [^\[" ]++)*+) \[([^\]]++)\] {QUOTED} ([0-9]{{3}}|-) ([0-9]++|-)'
     rf"(?: {QUOTED} {QUOTED})?+(?: .*+)?",
     re.DOTALL,
 )
-REQUEST = re.compile(r"([A-Z]++) (\S++)(?: (HTTP/[\d.]++))?")
+REQUEST = re.compile(r"([A-Z]++) ([^ ]++)(?: (HTTP/[0-9.]++))?")
+OUTSIDE = ("address", "user", "time", "", "status", "bytes", "referer", "agent")  # "": the request
+INSIDE = ("method", "path", "protocol")
 PARTS = ("address", "user", "time", "method", "path", "protocol", "status", "bytes", "referer", "agent")
+WHOLE = ("status", "bytes")
+
+NOTHING = (None,) * len(OUTSIDE)
+NO_REQUEST = (None,) * len(INSIDE)
+WHOLE_DIGITS_MAX = 19
+
+FIELDS: dict[str, Field] = {
+    "address": AddressField(("address",)),
+    "user": TextField(("user",)),
+    "resource": ResourceField(("path",)),
+    "method": TextField(("method",)),
+    "status": TextField(("status",)),
+    "bytes": NumberField(("bytes",)),
+}
+TIME = TimeField(("time",), "clf")
 
 
 class CombinedFormat:
-    """Reads the parts that `paths` name; `-` is missing, and so are method and path of a request line that
-    is no request. Parts with other names are missing always."""
+    """Reads the parts that `paths` name, of many lines at once; `-` is missing, and so are method and path of
+    a request line that is no request. Parts with other names are missing always."""
 
-    def __init__(self, paths: Sequence[Path], digits: frozenset[Path]) -> None:
-        self._names = [(path[0] if len(path) == 1 else "", path in digits) for path in paths]
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._names = [path[0] if len(path) == 1 else "" for path in paths]
 
-    def read(self, value: bytes, text: str | None) -> tuple[Any, ...] | None:
-        """The values in a line; None when it is none."""
-        match = LINE.fullmatch((value.decode("ascii") if text is None else text).rstrip("\r\n"))
-        if match is None:
-            return None
-        address, _, user, time, request, status, size, referer, agent = match.groups()
-        asked = REQUEST.fullmatch(request)
-        method, path, protocol = asked.groups() if asked else (None, None, None)
-        found = dict(
-            zip(
-                PARTS,
-                (address, user, time, method, path, protocol, status, size, referer, agent),
-                strict=True,
-            )
-        )
-        return tuple(_given(found.get(name), name, digits) for name, digits in self._names)
+    def read(self, values: Sequence[bytes]) -> tuple[Columns, dict[int, Reason]]:
+        """A column of values for each path, and which lines are none; their parts are missing."""
+        refused: dict[int, Reason] = dict.fromkeys(not_utf8(values), "bad-utf8")
+        rows: list[tuple[str | None, ...]] = []
+        for at, value in enumerate(values):
+            match = None if at in refused else LINE.fullmatch(value.decode().rstrip("\r\n"))
+            rows.append(NOTHING if match is None else match.groups())
+            if match is None:
+                refused.setdefault(at, "bad-line")
+        parts = dict(zip(OUTSIDE, zip(*rows, strict=True), strict=True))
+        if any(name in INSIDE for name in self._names):
+            asked = (None if line is None else REQUEST.fullmatch(line) for line in parts[""])
+            inside = [NO_REQUEST if match is None else match.groups() for match in asked]
+            parts |= dict(zip(INSIDE, zip(*inside, strict=True), strict=True))
+        return [self._column(name, parts.get(name, ()), len(values)) for name in self._names], refused
 
-    exact = read
+    def _column(self, name: str, found: Sequence[str | None], size: int) -> list[Any]:
+        if name not in PARTS:
+            return [None] * size
+        if name in WHOLE:
+            return [None if text is None or text == "-" else _whole(text) for text in found]
+        return [None if text == "-" else text for text in found]
 
 
-def _given(text: str | None, name: str, digits: bool) -> str | int | None:
-    if text is None or text == "-":
-        return None
-    return int(text) if name in ("status", "bytes") and not digits and len(text) < 20 else text
+def _whole(text: str) -> int | bytes:
+    return int(text) if len(text) <= WHOLE_DIGITS_MAX else text.encode()
+
+
+def with_usual_fields(mapping: Mapping) -> Mapping:
+    """A combined line has its parts in known places: who maps nothing gets them under their own names."""
+    if mapping.fields:
+        return mapping
+    return replace(mapping, fields=FIELDS, time=mapping.time or TIME)

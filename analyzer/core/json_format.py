@@ -2,108 +2,132 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from analyzer.core import exact_json
-from analyzer.core.exact_json import Number
+from analyzer.core.formats import Columns, not_utf8
 from analyzer.core.mapping import Path
+from analyzer.core.model import Reason
 
-Values = tuple[Any, ...]  # one for each path: str, int, float, bool, None, text of a number, or of no use
-NO_TEXT = "\x00"  # what stands for a value that is no number where digits are wanted
+Tree = dict[str, Any]  # by key: a tree, or None where a value is
 
-INTEGER_DIGITS_MAX = 20
+REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class JsonFormat:
-    """Reads the values at `paths`. Those in `digits` are given as they are written, numbers only."""
+    """Reads the values at `paths`, of many documents at once."""
 
-    def __init__(self, paths: Sequence[Path], digits: frozenset[Path]) -> None:
+    def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(paths)
-        self._digits = digits
-        self._fast = None if _overlap(paths) else _compile(paths, digits)
-
-    def read(self, value: bytes, text: str | None) -> Values | None:
-        """The values in `value`, which is known to be UTF-8 (`text`, or ASCII when None); None when it is no
-        JSON object. Floats are the nearest ones: ask `exact` where a digit matters."""
-        if self._fast is not None:
-            try:
-                return self._fast(value)
-            except (msgspec.DecodeError, RecursionError):  # perhaps only beyond what msgspec takes
-                pass
-        return self.exact(value, text)
-
-    def exact(self, value: bytes, text: str | None) -> Values | None:
-        """The same from the digits: a number that is no 64-bit integer comes as its text."""
+        self._structs: Structs | None
         try:
-            document = exact_json.read(value.decode() if text is None else text)
-        except ValueError:
-            return None
-        return tuple(self._given(path, document) for path in self._paths)
+            self._structs = Structs(self._paths)
+        except ValueError:  # one path leads through another, or a key has quotes in it
+            self._structs = None
 
-    def _given(self, path: Path, document: object) -> object:
-        for key in path:
-            if not isinstance(document, dict):
-                return None
-            document = document.get(key)
-        if path in self._digits:
-            return None if document is None else str(document) if isinstance(document, Number) else NO_TEXT
-        if (
-            isinstance(document, Number)
-            and document.lstrip("-").isdigit()
-            and len(document) <= INTEGER_DIGITS_MAX
-        ):
-            return int(document)
-        return document
-
-
-def _overlap(paths: Sequence[Path]) -> bool:
-    """Whether one path leads through another: msgspec has one type for each place."""
-    return any(a != b and b[: len(a)] == a for a in paths for b in paths)
-
-
-def _compile(paths: Sequence[Path], digits: frozenset[Path]) -> Callable[[bytes], Values]:
-    names = {path: tuple(f"f{n}" for n in range(len(path))) for path in paths}
-    tree: dict[str, Any] = {}
-    for path in paths:
-        inner = tree
-        for key in path[:-1]:
-            inner = inner.setdefault(key, {})
-        inner[path[-1]] = path in digits
-    struct, attributes = _struct(tree)
-    decode: Callable[[bytes], Any] = msgspec.json.Decoder(struct).decode
-    dotted = [".".join(attributes[path[: n + 1]] for n in range(len(path))) for path in names]
-    take: Callable[[Any], Any] = operator.attrgetter(*dotted, dotted[0])  # one more: always a tuple
-    at_digits = [n for n, path in enumerate(paths) if path in digits]
-    if not at_digits:
-        return lambda value: take(decode(value))
-
-    def read(value: bytes) -> Values:
-        found = list(take(decode(value)))
-        for n in at_digits:
-            raw = found[n]
-            found[n] = None if raw is None or raw == b"null" else bytes(raw).decode()
-        return tuple(found)
-
-    return read
-
-
-def _struct(tree: dict[str, Any], prefix: Path = ()) -> tuple[type, dict[Path, str]]:
-    """A struct for one level of the tree, and the attribute of every path in it and below."""
-    fields: list[tuple[str, Any, Any]] = []
-    attributes: dict[Path, str] = {}
-    rename: dict[str, str] = {}
-    for n, (key, below) in enumerate(tree.items()):
-        name = f"f{n}"
-        rename[name] = key
-        attributes[(*prefix, key)] = name
-        if isinstance(below, dict):
-            inner, further = _struct(below, (*prefix, key))
-            attributes |= further
-            fields.append((name, inner, msgspec.field(default_factory=inner)))
+    def read(self, values: Sequence[bytes]) -> tuple[Columns, dict[int, Reason]]:
+        """A column of values for each path, and which documents are none; theirs are missing."""
+        refused: dict[int, Reason] = dict.fromkeys(not_utf8(values), "bad-utf8")
+        if self._structs is None:
+            columns: Columns = [[None] * len(values) for _ in self._paths]
+            doubtful: Collection[int] = range(len(values))
         else:
-            fields.append((name, msgspec.Raw if below else Any, None))
-    return msgspec.defstruct("Document", fields, rename=rename, gc=False), attributes
+            columns, doubtful = self._structs.read(values, refused)
+        for at in doubtful:
+            if at in refused:
+                continue
+            # It need not be wrong: msgspec refuses some documents that are good JSON.
+            try:
+                document = exact_json.read(values[at].decode())
+            except exact_json.NotJsonError:
+                refused[at] = "bad-json"
+            else:
+                for column, path in zip(columns, self._paths, strict=True):
+                    column[at] = value_at(path, document)
+        return columns, refused
+
+
+class Structs:
+    """The paths as nested msgspec types, so that nothing else of a document is made into objects."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Raises ValueError when msgspec has no such type."""
+        tree: Tree = {}
+        for path in paths:
+            _plant(tree, path)
+        struct = _struct(tree)
+        self._missing = struct()
+        # Numbers that are not whole come as their digits. No string in JSON is bytes, so nothing is mixed up.
+        self._decode = msgspec.json.Decoder(struct, float_hook=str.encode).decode
+        self._names = [_attributes(tree, path) for path in paths]
+
+    def read(self, values: Sequence[bytes], skip: Collection[int]) -> tuple[Columns, list[int]]:
+        """A column for each path, and which documents msgspec refuses. Those to `skip` it must not see."""
+        doubtful: list[int] = []
+        decode = self._decode
+        try:
+            rows = [decode(value) for value in values] if not skip else None
+        except REFUSALS:
+            rows = None
+        if rows is None:
+            rows = []
+            for at, value in enumerate(values):
+                try:
+                    rows.append(self._missing if at in skip else decode(value))
+                except REFUSALS:
+                    rows.append(self._missing)
+                    doubtful.append(at)
+        return [_column(rows, names) for names in self._names], doubtful
+
+
+def _column(rows: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    try:
+        return list(map(attrgetter(".".join(names)), rows))
+    except AttributeError:  # a parent is null
+        column = rows
+        for name in names:
+            column = [None if row is None else getattr(row, name) for row in column]
+        return list(column)
+
+
+def _plant(tree: Tree, path: Path) -> None:
+    *parents, last = path
+    for key in parents:
+        tree = tree.setdefault(key, {})
+        if tree is None:
+            raise ValueError("a path leads through another one's value")
+    if tree.setdefault(last) is not None:
+        raise ValueError("a path leads through another one's value")
+
+
+def _attributes(tree: Tree, path: Path) -> list[str]:
+    names = []
+    for key in path:
+        names.append(f"f{list(tree).index(key)}")
+        tree = tree[key]
+    return names
+
+
+def _struct(tree: Tree) -> type[msgspec.Struct]:
+    fields: list[tuple[str, Any, Any]] = []
+    for n, below in enumerate(tree.values()):
+        if below is None:
+            fields.append((f"f{n}", Any, None))
+        else:
+            inner = _struct(below)
+            fields.append((f"f{n}", inner | None, None))
+    rename = {f"f{n}": key for n, key in enumerate(tree)}
+    return msgspec.defstruct("Document", fields, rename=rename, gc=False)
+
+
+def value_at(path: Path, document: object) -> Any:
+    """What is there; None when it is missing."""
+    for key in path:
+        if not isinstance(document, dict):
+            return None
+        document = document.get(key)
+    return document

@@ -1,40 +1,40 @@
-"""Decimals, scaled exactly from their digits to whole numbers, never through floats."""
+"""Numbers, scaled exactly from their digits to whole ones, never through floats."""
 
 from __future__ import annotations
 
 import re
 
-VALUE_MAX = 2**53
-DIGITS_MAX = 400  # written longer than this it is no measurement
-DECIMAL = re.compile(r"(-?)(0|[1-9][0-9]*+)(?:\.([0-9]++))?(?:[eE]([+-]?[0-9]{1,4}+))?")
+# Beyond this many digits before the point nothing is a time or an amount, in whatever unit.
+DIGITS_MAX = 40
+EXPONENT_DIGITS_MAX = 9
+NUMBER = re.compile(rb"(-?)([0-9]++)(?:\.([0-9]++))?(?:[eE]([+-]?)0*+([0-9]*+))?")
 
 
-def scaled(digits: str, places: int) -> int | None:
-    """`digits` times 10**places, cut towards zero to a whole number; None when it is no number as JSON
-    writes it, or out of any use.
+def scaled(written: int | bytes, places: int) -> int | None:
+    """`written` times 10**places, rounded down; None when it is too long to be of use.
 
-    >>> scaled("0.29", 2), scaled("1.0000019", 6), scaled("2e3", 0), scaled("-0.5", 0), scaled("1e999", 0)
-    (29, 1000001, 2000, 0, None)
+    `bytes` are a number as JSON writes it. Rounding down cuts what is positive and keeps the order of what
+    is not: -0.5 is -1.
+
+    >>> scaled(b"0.29", 2), scaled(b"1.0000019", 6), scaled(b"2e3", 0), scaled(b"-0.5", 0), scaled(1500, -3)
+    (29, 1000001, 2000, -1, 1)
     """
-    if len(digits) > DIGITS_MAX or (match := DECIMAL.fullmatch(digits)) is None:
+    if isinstance(written, int):
+        return written * int(10 ** max(0, places)) // int(10 ** max(0, -places))
+    match = NUMBER.fullmatch(written)
+    if match is None:
         return None
-    sign, whole, fraction, exponent = match.groups()
-    fraction = fraction or ""
-    shift = places + int(exponent or 0) - len(fraction)
-    number = int(whole + fraction)
-    if number == 0:
+    sign, whole, fraction, exponent_sign, exponent = match.groups()
+    fraction = fraction or b""
+    digits = (whole + fraction).lstrip(b"0")
+    if not digits:
         return 0
-    if not -DIGITS_MAX * 2 <= shift <= 64:
-        return None if shift > 0 else 0
-    cut: int = number * 10**shift if shift >= 0 else number // 10**-shift
-    return -cut if sign else cut
-
-
-def floored(digits: str, places: int) -> int | None:
-    """The same, cut downwards: times before 1970 are negative, and buckets are half-open."""
-    number = scaled(digits, places)
-    if number is None or not digits.startswith("-"):
-        return number
-    finer = scaled(digits, places + DIGITS_MAX // 2)
-    exact = finer is not None and finer == number * 10 ** (DIGITS_MAX // 2)
-    return number if exact else number - 1
+    if len(exponent or b"") > EXPONENT_DIGITS_MAX:
+        exponent = b"9" * EXPONENT_DIGITS_MAX
+    shift = int((exponent_sign or b"") + (exponent or b"0"))
+    before_point = len(digits) - len(fraction) + shift + places
+    if before_point > DIGITS_MAX:
+        return None
+    kept, cut = (digits[:before_point], digits[before_point:]) if before_point > 0 else (b"", digits)
+    number = int(kept.ljust(max(0, before_point), b"0") or b"0")
+    return number if not sign else -number - bool(cut.strip(b"0"))

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
-FREE = "{"  # a segment that begins with a brace stands for any one
+FREE = re.compile(r"\{.*\}", re.DOTALL)  # a segment in braces stands for any one that is not empty
+ANY = "[^/?#]++"
+END = r"(?=[?#]|\Z)"
 
 
 class Routes:
-    """The first of `patterns` that fits, or `other`. Patterns with a fixed segment in some place come before
-    those that leave it free there, so their order in the configuration does not matter."""
+    """The pattern that fits, or `other`. Patterns with a fixed segment in some place come before those that
+    leave it free there, so their order in the configuration does not matter."""
 
     def __init__(self, patterns: Sequence[str], other: str) -> None:
-        self._other = other
-        self._by_length: dict[int, list[tuple[list[str], str]]] = {}
-        for pattern in sorted(patterns, key=lambda p: [segment.startswith(FREE) for segment in p.split("/")]):
-            segments = pattern.split("/")
-            self._by_length.setdefault(len(segments), []).append((segments, pattern))
+        self._names = [other]
+        split = [([None if FREE.fullmatch(s) else s for s in p.split("/")], p) for p in patterns]
+        # One expression for all, as a tree: paths that have little in common with a route cost little.
+        self._match = re.compile(_tree(split, self._names) if patterns else r"(?!)").match
 
     def of(self, path: str) -> str:
         """The resource of `path`, without its query and fragment; a slash at the end counts.
@@ -24,8 +26,32 @@ class Routes:
         >>> Routes(["/v1/{kind}", "/v1/search"], "other").of("/v1/search?q=1")
         '/v1/search'
         """
-        segments = path.partition("?")[0].partition("#")[0].split("/")
-        for wanted, pattern in self._by_length.get(len(segments), ()):
-            if all(w == s or (w.startswith(FREE) and s) for w, s in zip(wanted, segments, strict=True)):
-                return pattern
-        return self._other
+        return self.of_each([path])[0]
+
+    def of_each(self, paths: Iterable[str]) -> list[str]:
+        """The resource of each path; "" asks for nothing."""
+        match, names, other = self._match, self._names, self._names[0]
+        resources = []
+        for path in paths:
+            found = match(path)
+            resources.append(names[found.lastindex or 0] if found else other if path else "")
+        return resources
+
+
+def _tree(routes: Iterable[tuple[list[str | None], str]], names: list[str]) -> str:
+    """The expression for `routes`, each split into segments; the n-th group in it is for `names[n]`."""
+    by_first: dict[str | None, list[tuple[list[str | None], str]]] = {}
+    for (first, *rest), pattern in routes:
+        by_first.setdefault(first, []).append((rest, pattern))
+    branches = []
+    for first in sorted(by_first, key=lambda segment: (segment is None, segment or "")):
+        endings = []
+        ended = [pattern for rest, pattern in by_first[first] if not rest]
+        deeper = [(rest, pattern) for rest, pattern in by_first[first] if rest]
+        if ended:
+            names.append(ended[0])
+            endings.append(f"(){END}")
+        if deeper:
+            endings.append(f"/{_tree(deeper, names)}")
+        branches.append(f"{ANY if first is None else re.escape(first)}(?:{'|'.join(endings)})")
+    return f"(?:{'|'.join(branches)})"

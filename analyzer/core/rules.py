@@ -1,70 +1,124 @@
-"""What a single value must be: a name, a text, a condition. Each rule judges a value once and remembers."""
+"""What a single value must be: a name, a text, a condition. An answer of None: it cannot be read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from analyzer.core.mapping import AddressField, Field, ResourceField
+from analyzer.core.formats import Raw
+from analyzer.core.mapping import AddressField, Field, NumberField, ResourceField
 from analyzer.core.routes import Routes
 from gatekeeper.identity import address_of, is_name, typed
 
+Rule = Callable[[Any], Any]
+
 REMEMBERED_MAX = 50_000  # values per rule; then it begins anew
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+RANGE_DIGITS_MAX = 19
 
-Name = Callable[[Any], str | None]  # the text to count by; None: it cannot be one
-Condition = Callable[[Any], bool | None]  # whether it holds; None: this is no text
-
-
-def name_for(kind: str, prefix6: int | None, bytes_max: int) -> Name:
-    """The typed name of a caller. A number is none, so that 1 and "1" never meet."""
-
-    def name(raw: str) -> str | None:
-        if prefix6 is None:
-            return typed(kind, raw) if is_name(raw, bytes_max) else None
-        known = address_of(raw, prefix6)
-        return None if known is None else typed(kind, known)
-
-    return _remembering(lambda raw: name(raw) if type(raw) is str else None)
+# Kinds of values of which none of one kind is equal to any of another; True, as a key, would be 1.
+PLAIN: frozenset[type] = frozenset({str, int, type(None)})
 
 
-def text_for(field: Field, bytes_max: int) -> Name:
+class Remembered(dict[Any, Any]):
+    """A rule that is asked once for each value."""
+
+    def __init__(self, rule: Rule, kinds: frozenset[type] = PLAIN) -> None:
+        """Only values of `kinds` are remembered."""
+        super().__init__()
+        self.rule = rule
+        self._kinds = kinds
+
+    def __missing__(self, raw: Raw) -> Any:
+        found = self.rule(raw)
+        if len(self) >= REMEMBERED_MAX:
+            self.clear()
+        self[raw] = found
+        return found
+
+    def answers(self, column: Sequence[Raw]) -> list[Any]:
+        if self._kinds.issuperset(map(type, column)):
+            return list(map(self.__getitem__, column))
+        return [self.rule(raw) for raw in column]
+
+
+class Routed:
+    """The rule of a resource. Nothing is remembered: most paths are never seen again."""
+
+    def __init__(self, field: ResourceField) -> None:
+        self._routes = Routes(field.routes, field.other)
+
+    def rule(self, raw: Raw) -> str | None:
+        if raw is None:
+            return ""
+        return self.answers([raw])[0] if type(raw) is str else None
+
+    def answers(self, column: Sequence[Raw]) -> list[Any]:
+        if {str}.issuperset(map(type, column)):
+            return self._routes.of_each(column)  # type: ignore[arg-type]  # all are
+        return [self.rule(raw) for raw in column]
+
+
+def caller_rule(kind: str, field: Field, bytes_max: int) -> Remembered:
+    """A caller's typed name; "" when this field is missing. A number is no name, so that 1 and "1" never
+    meet. Raises ValueError for a field that cannot hold a name."""
+    if isinstance(field, ResourceField | NumberField):
+        raise ValueError(f"{kind} is a {type(field).__name__}: it cannot say who called")  # noqa: TRY004
+    prefix6 = field.prefix6 if isinstance(field, AddressField) else None
+
+    def name(raw: Raw) -> str | None:
+        if raw is None or raw == "":
+            return ""
+        if type(raw) is not str:
+            return None
+        known = raw if prefix6 is None else address_of(raw, prefix6)
+        return typed(kind, known) if known is not None and is_name(known, bytes_max) else None
+
+    return Remembered(name)
+
+
+def text_rule(field: Field, bytes_max: int) -> Remembered | Routed:
     """The text of a field that is counted by; missing is ""."""
     if isinstance(field, ResourceField):
-        routes = Routes(field.routes, field.other)
-        return _remembering(lambda raw: "" if raw is None else routes.of(raw) if type(raw) is str else None)
-    if isinstance(field, AddressField):
-        prefix6 = field.prefix6
-        return _remembering(
-            lambda raw: (
-                "" if raw is None or raw == "" else address_of(raw, prefix6) if type(raw) is str else None
-            )
-        )
+        return Routed(field)
+    prefix6 = field.prefix6 if isinstance(field, AddressField) else None
 
-    def text(raw: Any) -> str | None:
+    def text(raw: Raw) -> str | None:
         plain = text_of(raw)
-        return plain if plain == "" or (plain is not None and is_name(plain, bytes_max)) else None
+        if plain == "" or plain is None:
+            return plain
+        if prefix6 is not None:
+            return address_of(plain, prefix6)
+        return plain if is_name(plain, bytes_max) else None
 
-    return _remembering(text)
+    return Remembered(text)
 
 
-def condition_for(wanted: Sequence[str]) -> Condition:
-    """Whether a value's text is one of `wanted`, or a whole number in one of its ranges ("500-599")."""
+def condition_rule(field: Field, wanted: Sequence[str]) -> Remembered:
+    """Whether a field's text is one of `wanted`, or a whole number in one of its ranges ("500-599")."""
     texts = frozenset(wanted)
     parted = (each.partition("-") for each in wanted)
-    ranges = [(int(low), int(high)) for low, _, high in parted if _digits(low, high)]
+    ranges = [
+        range(int(low), int(high) + 1) for low, _, high in parted if _is_digits(low) and _is_digits(high)
+    ]
+    # Addresses and resources are compared as they are counted by; any other text as it is, however long.
+    counted_by = text_rule(field, 0).rule if isinstance(field, AddressField | ResourceField) else text_of
 
-    def holds(raw: Any) -> bool | None:
-        plain = text_of(raw)
+    def holds(raw: Raw) -> bool | None:
+        plain = counted_by(raw)
         if plain is None:
             return None
-        number = int(plain) if plain.isdecimal() and plain.isascii() and len(plain) < 20 else None
-        return plain in texts or (number is not None and any(low <= number <= high for low, high in ranges))
+        return plain in texts or (_is_digits(plain) and any(int(plain) in numbers for numbers in ranges))
 
-    return _remembering(holds)
+    return Remembered(holds)
 
 
-def text_of(raw: Any) -> str | None:
+def time_rule(ms_of: Callable[[str], int | None]) -> Remembered:
+    """The milliseconds of a time that is written as text."""
+    return Remembered(lambda raw: ms_of(raw) if type(raw) is str else None)
+
+
+def text_of(raw: Raw) -> str | None:
     """Strings, whole numbers of 64 bits, and booleans as text; missing is "". None for anything else."""
     if raw is None:
         return ""
@@ -75,23 +129,5 @@ def text_of(raw: Any) -> str | None:
     return str(raw) if type(raw) is int and INT64_MIN <= raw <= INT64_MAX else None
 
 
-def _digits(low: str, high: str) -> bool:
-    return low.isascii() and high.isascii() and low.isdecimal() and high.isdecimal()
-
-
-def _remembering(rule: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same rule, asked once for each string or whole number: as a key, 1.0 and True would be 1."""
-    known: dict[Any, Any] = {}
-
-    def ask(raw: Any) -> Any:
-        if type(raw) is not str and type(raw) is not int:
-            return rule(raw)
-        try:
-            return known[raw]
-        except KeyError:
-            if len(known) >= REMEMBERED_MAX:
-                known.clear()
-            found = known[raw] = rule(raw)
-            return found
-
-    return ask
+def _is_digits(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= RANGE_DIGITS_MAX

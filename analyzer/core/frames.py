@@ -1,0 +1,202 @@
+"""The records inside one unpacked batch. Every record goes through the loop in `read_frames`, twice
+nothing: a fifth of the time that counting takes is spent here."""
+
+from __future__ import annotations
+
+import struct
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+from analyzer.core.codecs import DamagedError
+
+ABORT = b"\x00\x00"  # of a control record's key, after two bytes of version
+KEY_BYTES_MAX = 63  # a key whose length is one byte
+NULL = 1  # -1 in zigzag
+
+
+class Frames(NamedTuple):
+    """Records, a list for each part of them. A missing Kafka time is None, and so is a tombstone's value."""
+
+    offsets: list[int]
+    kafka_ms: list[int | None]
+    values: list[bytes | None]
+
+
+class Shape(NamedTuple):
+    """How wide the numbers of a record's head are. Records that follow each other mostly have one shape, so
+    a head is read by one `unpack_from` and some tables instead of byte by byte.
+
+    A table gives what a stored number means, and None where the bytes are no number of this width: using
+    that raises TypeError, which is how the loop learns that it met another shape.
+    """
+
+    unpack: Any  # from (data, at): length, time delta, offset delta, length of the key, length of the value
+    bytes: int  # of the head, up to the value
+    length_bytes: int
+    lengths: list[Any]
+    times: list[Any]
+    offsets: list[Any]
+    key: int  # the length of the key as it is stored
+    sizes: list[Any]
+
+
+class Frame(NamedTuple):
+    """One record, read byte by byte."""
+
+    time_delta: int
+    offset_delta: int
+    key: bytes | None
+    value: bytes | None
+    end: int
+    widths: tuple[int, int, int, int, int]  # bytes of its length, time, offset; of the key (-1: none); ...
+
+
+def read_frames(data: bytes, count: int, last: int, base: int, first_ms: int) -> Frames:
+    """The `count` records that `data` consists of, offsets rising from `base` to at most `base + last`.
+
+    Raises DamagedError when the bytes say anything else: a length that lies, one byte too many.
+    """
+    frames = Frames([], [], [])
+    offsets, times, values = frames
+    at = expected = 0
+    unpack, head, length_bytes, lengths, time_deltas, offset_deltas, key, sizes = _shape(2, 1, 1, -1, 2)
+    for _ in range(count):
+        try:
+            length, time_delta, offset_delta, key_size, size = unpack(data, at)
+            begin = at + head
+            end = begin + sizes[size]
+            usual = (
+                at + length_bytes + lengths[length] == end + 1
+                and offset_deltas[offset_delta] == expected
+                and key_size == key
+                and not data[end]  # no headers
+            )
+            kafka_ms = first_ms + time_deltas[time_delta]
+        except (TypeError, IndexError, struct.error):
+            usual = False
+        if usual:
+            values.append(data[begin:end])
+            at = end + 1
+        else:
+            frame = _read_frame(data, at)
+            if frame.offset_delta < expected:
+                raise DamagedError
+            kafka_ms, expected, at = first_ms + frame.time_delta, frame.offset_delta, frame.end
+            values.append(frame.value)
+            unpack, head, length_bytes, lengths, time_deltas, offset_deltas, key, sizes = _shape(
+                *frame.widths
+            )
+        times.append(kafka_ms)
+        offsets.append(base + expected)
+        expected += 1
+    if at != len(data) or expected > last + 1:
+        raise DamagedError
+    return frames
+
+
+def is_abort(data: bytes, count: int, last: int) -> bool:
+    """Whether the records of a control batch are one abort marker: its key is a version and type 0.
+
+    What cannot be read says nothing, and is passed over all the same.
+    """
+    try:
+        frame = _read_frame(data, 0)
+    except DamagedError:
+        return False
+    whole = count == 1 and frame.end == len(data) and 0 <= frame.offset_delta <= last
+    return whole and frame.key is not None and frame.key[2:4] == ABORT
+
+
+def _read_frame(data: bytes, at: int) -> Frame:
+    """The record at `at`, whatever its shape. Raises DamagedError."""
+    try:
+        length, start = _varint(data, at)
+        end = start + length
+        time_delta, after_time = _varint(data, start + 1)  # nobody uses the byte of attributes between
+        offset_delta, after_offset = _varint(data, after_time)
+        key, after_key = _bytes(data, after_offset, end)
+        value, after_value = _bytes(data, after_key, end)
+        if length <= 0 or end > len(data) or _past_headers(data, after_value, end) != end:
+            raise DamagedError
+    except IndexError:
+        raise DamagedError from None
+    key_bytes = -1 if key is None else len(key)
+    size_bytes = after_value - after_key - (0 if value is None else len(value))
+    widths = (start - at, after_time - start - 1, after_offset - after_time, key_bytes, size_bytes)
+    return Frame(time_delta, offset_delta, key, value, end, widths)
+
+
+def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    """The bytes behind their length, none for -1, and where they end."""
+    size, at = _varint(data, at)
+    if size == -1:
+        return None, at
+    if size < 0 or at + size > end:
+        raise DamagedError
+    return data[at : at + size], at + size
+
+
+def _past_headers(data: bytes, at: int, end: int) -> int:
+    count, at = _varint(data, at)
+    if count < 0:
+        raise DamagedError
+    for _ in range(count):
+        name, at = _bytes(data, at, end)
+        if name is None:
+            raise DamagedError
+        _, at = _bytes(data, at, end)
+    return at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at `at`, zigzag, of at most ten bytes and 64 bits, and where it ends."""
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            break
+        shift += 7
+        if shift > 63:
+            raise DamagedError
+    number &= 2**64 - 1
+    return (number >> 1) ^ -(number & 1), at
+
+
+@cache
+def _tables(width: int) -> tuple[list[int | None], list[int | None]]:
+    """What each varint of `width` bytes, read as one number, means: as a signed number, and as a length."""
+    if width == 1:
+        signed = [_zigzag(n) if n < 128 else None for n in range(256)]
+    else:
+        # Little-endian: the first byte is the low one, and says by its highest bit that a second follows.
+        signed = [None] * 65536
+        for high in range(128):
+            for low in range(128):
+                signed[high << 8 | low | 128] = _zigzag(high << 7 | low)
+    return signed, [n if n is not None and n >= 0 else None for n in signed]
+
+
+def _zigzag(number: int) -> int:
+    return (number >> 1) ^ -(number & 1)
+
+
+@lru_cache(maxsize=256)
+def _shape(length: int, time: int, offset: int, key: int, size: int) -> Shape:
+    """The shape of a head with these widths. One that is too wide for tables gets the narrowest shape, which
+    will not fit the next record either."""
+    if max(length, time, offset, size) > 2 or key > KEY_BYTES_MAX:
+        return _shape(1, 1, 1, -1, 1)
+    letter = {1: "B", 2: "H"}
+    head = struct.Struct(f"<{letter[length]}x{letter[time]}{letter[offset]}B{max(key, 0)}x{letter[size]}")
+    return Shape(
+        head.unpack_from,
+        head.size,
+        length,
+        _tables(length)[1],
+        _tables(time)[0],
+        _tables(offset)[1],
+        NULL if key < 0 else key << 1,
+        _tables(size)[1],
+    )

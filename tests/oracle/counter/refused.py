@@ -1,0 +1,5 @@
+"""What stops the slow counter."""
+
+
+class Refused(Exception):
+    """A record, with the reason; or a batch, with the status."""

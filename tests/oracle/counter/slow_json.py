@@ -1,0 +1,142 @@
+"""Strict RFC 8259, character by character."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.oracle.counter.refused import Refused
+
+DIGITS = set("0123456789")
+HEX = DIGITS | set("abcdefABCDEF")
+SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/"}
+BEGUN = object()  # an array, or an object that was begun
+
+
+class Digits(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+def parse_json(text: str) -> dict[str, Any]:
+    """The object that `text` is; the last of equal keys wins. Raises Refused."""
+    return Text(text).document()
+
+
+class Text:
+    """Reads a text from its beginning, and never goes back."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+
+    def peek(self, size: int = 1) -> str:
+        return self.text[self.at : self.at + size]
+
+    def blank(self) -> None:
+        while self.peek() in {" ", "\t", "\n", "\r"}:
+            self.at += 1
+
+    def take(self, token: str) -> bool:
+        if self.peek(len(token)) != token:
+            return False
+        self.at += len(token)
+        return True
+
+    def expect(self, token: str) -> None:
+        if not self.take(token):
+            raise Refused("bad-json")
+
+    def document(self) -> dict[str, Any]:
+        """Open objects and arrays are on a stack of our own: they may be nested deeper than calls may be."""
+        self.blank()
+        self.expect("{")
+        top: dict[str, Any] = {}
+        stack: list[Any] = [top]
+        comma = False  # whether one must come before the next value
+        while stack:
+            inside = stack[-1]
+            self.blank()
+            if self.take("}" if isinstance(inside, dict) else "]"):
+                stack.pop()
+                comma = True
+                continue
+            if comma:
+                self.expect(",")
+            key = self.key() if isinstance(inside, dict) else None
+            self.blank()
+            value: Any = self.container()
+            comma = value is None
+            if value is None:
+                value = self.scalar()
+            else:
+                stack.append(value)
+            if isinstance(inside, dict):
+                inside[key] = value
+            else:
+                inside.append(value)
+        self.blank()
+        if self.peek():
+            raise Refused("bad-json")
+        return top
+
+    def container(self) -> dict[str, Any] | list[Any] | None:
+        return {} if self.take("{") else [] if self.take("[") else None
+
+    def key(self) -> str:
+        self.blank()
+        found = self.string()
+        self.blank()
+        self.expect(":")
+        return found
+
+    def scalar(self) -> Any:
+        if self.peek() == '"':
+            return self.string()
+        for word, value in (("true", True), ("false", False), ("null", None)):
+            if self.take(word):
+                return value
+        return self.number()
+
+    def string(self) -> str:
+        self.expect('"')
+        units: list[str] = []
+        while not self.take('"'):
+            char = self.peek()
+            if char == "" or char < " ":
+                raise Refused("bad-json")
+            self.at += 1
+            units.append(self.escaped() if char == "\\" else char)
+        return "".join(units).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+    def escaped(self) -> str:
+        if self.take("u"):
+            digits = self.peek(4)
+            if len(digits) < 4 or not set(digits) <= HEX:
+                raise Refused("bad-json")
+            self.at += 4
+            return chr(int(digits, 16))
+        if self.peek() not in SHORT:
+            raise Refused("bad-json")
+        self.at += 1
+        return SHORT[self.text[self.at - 1]]
+
+    def number(self) -> Digits:
+        begin = self.at
+        self.take("-")
+        whole = self.digits()
+        if whole != "0" and whole.startswith("0"):
+            raise Refused("bad-json")
+        if self.take("."):
+            self.digits()
+        if self.take("e") or self.take("E"):
+            _ = self.take("+") or self.take("-")
+            self.digits()
+        return Digits(self.text[begin : self.at])
+
+    def digits(self) -> str:
+        begin = self.at
+        while self.peek() in DIGITS:
+            self.at += 1
+        if self.at == begin:
+            raise Refused("bad-json")
+        return self.text[begin : self.at]

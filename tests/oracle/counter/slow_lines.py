@@ -1,0 +1,99 @@
+"""Combined lines, character by character."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.oracle.counter.refused import Refused
+from tests.oracle.counter.slow_json import DIGITS, Digits
+
+CAPITALS = set("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+def parse_combined(line: str) -> dict[str, Any]:
+    """The parts that a line has. Raises Refused."""
+    found = Line(line.rstrip("\r\n")).parts()
+    return {name: None if value == "-" else value for name, value in found.items()}
+
+
+class Line:
+    """Reads a line from its beginning, and never goes back."""
+
+    def __init__(self, line: str) -> None:
+        self.line, self.at = line, 0
+
+    def peek(self) -> str:
+        return self.line[self.at : self.at + 1]
+
+    def until(self, stops: str) -> str:
+        begin = self.at
+        while self.at < len(self.line) and self.peek() not in stops:
+            self.at += 1
+        if self.at == begin:
+            raise Refused("bad-line")
+        return self.line[begin : self.at]
+
+    def expect(self, token: str) -> None:
+        if not self.line.startswith(token, self.at):
+            raise Refused("bad-line")
+        self.at += len(token)
+
+    def quoted(self) -> str:
+        self.expect('"')
+        begin = self.at
+        while self.peek() != '"':
+            self.at += 2 if self.peek() == "\\" else 1
+            if self.at >= len(self.line):
+                raise Refused("bad-line")
+        self.at += 1
+        return self.line[begin : self.at - 1]
+
+    def user(self) -> str:
+        """One word or more: what comes before the bracket of the time."""
+        words = [self.until(" ")]
+        while self.peek() == " " and self.line[self.at + 1 : self.at + 2] not in {"", "[", '"', " "}:
+            self.at += 1
+            words.append(self.until('[" '))
+        return " ".join(words)
+
+    def parts(self) -> dict[str, Any]:
+        address = self.until(" ")
+        self.expect(" ")
+        self.until(" ")
+        self.expect(" ")
+        user = self.user()
+        self.expect(" [")
+        time = self.until("]")
+        self.expect("] ")
+        request = self.quoted()
+        self.expect(" ")
+        status = self.until(" ")
+        self.expect(" ")
+        size = self.until(" ")
+        if not is_number(status) or not is_number(size) or (status != "-" and len(status) != 3):
+            raise Refused("bad-line")
+        if self.at < len(self.line):
+            self.expect(" ")  # what follows is nobody's business
+        found = {
+            "address": address,
+            "user": user,
+            "time": time,
+            "status": Digits(status),
+            "bytes": Digits(size),
+        }
+        return found | asked(request)
+
+
+def is_number(text: str) -> bool:
+    return text == "-" or set(text) <= DIGITS
+
+
+def asked(request: str) -> dict[str, str]:
+    """Method and path of a request that is one."""
+    method, *rest = request.split(" ")
+    if not method or not set(method) <= CAPITALS or len(rest) not in {1, 2} or not rest[0]:
+        return {}
+    version = rest[1] if len(rest) == 2 else "HTTP/0"
+    if not version.startswith("HTTP/") or not version[5:] or not set(version[5:]) <= DIGITS | {"."}:
+        return {}
+    return {"method": method, "path": rest[0]}

@@ -1,0 +1,156 @@
+"""One record: what it says, or the first reason why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from analyzer.core import mapping as mappings
+from analyzer.core.meters import Meter
+from tests.oracle.counter.refused import Refused
+from tests.oracle.counter.slow_json import Digits, parse_json
+from tests.oracle.counter.slow_lines import parse_combined
+from tests.oracle.counter.slow_values import (
+    MISSING,
+    address_of,
+    counted_text,
+    exactly,
+    is_digits,
+    is_name,
+    is_whole,
+    text_of,
+    time_ms,
+)
+
+CALENDAR_MS = range(253_339_228_800_000)
+Look = Callable[[tuple[str, ...]], Any]
+
+
+class Request(NamedTuple):
+    """What one record says."""
+
+    texts: Mapping[str, str]  # by dimension
+    ms: int
+    numbers: Mapping[str, int]  # by field
+    denied: bool
+    held: Mapping[str, bool]  # by meter: whether its conditions do
+
+
+def all_hold(conditions: Sequence[mappings.Condition], look: Look, mapping: mappings.Mapping) -> bool:
+    """Whether all do; one on a field that this source does not have never does."""
+    if not all(name in mapping.fields for name, _ in conditions):
+        return False
+    held = [holds(look, mapping.fields[name], wanted) for name, wanted in conditions]
+    return all(held)
+
+
+def holds(look: Look, field: mappings.Field, wanted: Sequence[str]) -> bool:
+    as_counted = isinstance(field, mappings.ResourceField | mappings.AddressField)
+    text = counted_text(look(field.path), field, 256) if as_counted else text_of(look(field.path))
+    if text is None:
+        raise Refused("bad-field")
+    return any(text == one or in_range(text, one) for one in wanted)
+
+
+def in_range(text: str, wanted: str) -> bool:
+    low, _, high = wanted.partition("-")
+    numbers = (low, text, high)
+    return all(is_digits(n) and len(n) < 20 for n in numbers) and int(low) <= int(text) <= int(high)
+
+
+def number_of(name: str, look: Look, mapping: mappings.Mapping) -> int | None:
+    field = mapping.fields.get(name)
+    if not isinstance(field, mappings.NumberField):
+        return None
+    value = look(field.path)
+    if value is MISSING:
+        if field.default is None:
+            raise Refused("bad-number")
+        return field.default
+    if not isinstance(value, Digits) or (field.kind == "whole" and not is_whole(value)):
+        raise Refused("bad-number")
+    per_unit = {"s": Fraction(10**6), "ms": Fraction(1000), "us": Fraction(1), "ns": Fraction(1, 1000)}
+    unit = {"whole": Fraction(1), "decimal": Fraction(10**6)}.get(field.kind, per_unit[field.unit])
+    number = exactly(value, unit)
+    if number is None or not 0 <= number <= 2**53:
+        raise Refused("bad-number")
+    return number
+
+
+def caller_of(look: Look, mapping: mappings.Mapping) -> str:
+    for name in mapping.caller:
+        field = mapping.fields.get(name)
+        value = MISSING if field is None else look(field.path)
+        if field is None or value is MISSING or (type(value) is str and value == ""):
+            continue
+        text = value if type(value) is str else None
+        if text is not None and isinstance(field, mappings.AddressField):
+            text = address_of(text, field.prefix6)
+        if text is None or not is_name(text, mapping.name_bytes_max):
+            raise Refused("bad-caller")
+        return f"{name}:{text}"
+    raise Refused("bad-caller")
+
+
+def document_of(value: bytes | None, mapping: mappings.Mapping) -> dict[str, Any]:
+    if value is None:
+        raise Refused("tombstone")
+    if len(value) > mapping.value_bytes_max:
+        raise Refused("too-large")
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        raise Refused("bad-utf8") from None
+    return parse_json(text) if mapping.format == "json" else parse_combined(text)
+
+
+def texts_of(dimensions: Sequence[str], look: Look, mapping: mappings.Mapping) -> dict[str, str]:
+    texts = {}
+    for name in dimensions:
+        field = mapping.fields.get(name)
+        found = "" if field is None else counted_text(look(field.path), field, mapping.name_bytes_max)
+        if found is None:
+            raise Refused("bad-field")
+        texts[name] = found
+    return texts
+
+
+def check_time(ms: int, kafka_ms: int | None, mapping: mappings.Mapping) -> None:
+    if kafka_ms is not None and ms > kafka_ms + mapping.future_ms_max:
+        raise Refused("future")
+    if kafka_ms is not None and ms < kafka_ms - mapping.past_ms_max:
+        raise Refused("past")
+    if ms not in CALENDAR_MS:
+        raise Refused("bad-time")
+
+
+def judge(
+    value: bytes | None,
+    kafka_ms: int | None,
+    mapping: mappings.Mapping,
+    dimensions: Sequence[str],
+    meters: Sequence[Meter],
+) -> Request:
+    """What a record says. Raises Refused with the first reason, in the contract's order."""
+    document = document_of(value, mapping)
+
+    def look(path: tuple[str, ...]) -> Any:
+        found: Any = document
+        for key in path:
+            found = found.get(key, MISSING) if isinstance(found, dict) else MISSING
+        return found
+
+    caller = caller_of(look, mapping)
+    known_ms = kafka_ms if kafka_ms is not None and kafka_ms >= 0 else None
+    ms = known_ms if mapping.time is None else time_ms(look(mapping.time.path), mapping.time)
+    if ms is None:
+        raise Refused("bad-time")
+    names = {meter.field for meter in meters if meter.field is not None}
+    numbers = {name: number_of(name, look, mapping) for name in names}
+    denied = bool(mapping.deny_if) and all_hold(mapping.deny_if, look, mapping)
+    held = {meter.name: all_hold(meter.where, look, mapping) for meter in meters}
+    texts = texts_of([name for name in dimensions if name != "caller"], look, mapping)
+    check_time(ms, known_ms, mapping)
+    has = {name: number for name, number in numbers.items() if number is not None}
+    return Request({"caller": caller} | texts, ms, has, denied, held)

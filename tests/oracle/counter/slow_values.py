@@ -1,0 +1,181 @@
+"""Single values of a record: names, numbers, times, routes, conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from ipaddress import IPv6Address, ip_address
+from math import floor
+from typing import Any
+
+from analyzer.core import mapping as mappings
+from tests.oracle.counter.slow_json import Digits
+
+INT64 = range(-(2**63), 2**63)
+BIDIRECTIONAL = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+MISSING = None
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, Digits) and not set(value) & set(".eE")
+
+
+def exactly(written: Digits, unit: Fraction) -> int | None:
+    """`written` times `unit`, rounded down; None beyond 10**39."""
+    mantissa, _, exponent = written.lower().partition("e")
+    whole, _, places = mantissa.partition(".")
+    digits = int_of(whole.lstrip("-") + places)
+    if digits == 0:
+        return 0
+    power = max(-10_000_000, min(10_000_000, int_of(exponent or "0"))) - len(places)
+    if power > 10_000:
+        return None
+    if power < -2_000_000:  # nothing but a sign is left of it
+        return -1 if whole.startswith("-") else 0
+    value = digits * unit * (Fraction(10**power) if power >= 0 else Fraction(1, 10**-power))
+    return None if value >= 10**39 else floor(-value if whole.startswith("-") else value)
+
+
+def int_of(text: str) -> int:
+    """`int`, which refuses more than 4,300 digits."""
+    sign = -1 if text.startswith("-") else 1
+    text, number = text.lstrip("+-"), 0
+    for at in range(0, len(text), 4000):
+        piece = text[at : at + 4000]
+        number = number * 10 ** len(piece) + int(piece)
+    return sign * number
+
+
+def is_name(text: str, bytes_max: int) -> bool:
+    if any(ord(char) < 32 or 127 <= ord(char) < 160 or char in BIDIRECTIONAL for char in text):
+        return False
+    if any(0xD800 <= ord(char) < 0xE000 for char in text):
+        return False
+    return 0 < len(text.encode()) <= bytes_max
+
+
+def address_of(text: str, prefix6: int) -> str | None:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address):
+        if address.scope_id is not None:
+            return None
+        if int(address) >> 32 == 0xFFFF:
+            return str(ip_address(int(address) & 0xFFFFFFFF))
+        if prefix6 < 128:
+            kept = int(address) - int(address) % 2 ** (128 - prefix6)
+            return f"{IPv6Address(kept)}/{prefix6}"
+    return str(address)
+
+
+def text_of(value: Any) -> str | None:
+    if value is MISSING:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Digits):
+        small = is_whole(value) and len(value) < 40 and int(value) in INT64
+        return str(int(value)) if small else None
+    return value if isinstance(value, str) else None
+
+
+def route_of(path: str, field: mappings.ResourceField) -> str:
+    for mark in "?#":
+        path, _, _ = path.partition(mark)
+    segments = path.split("/")
+
+    def fits(route: str) -> bool:
+        wanted = route.split("/")
+        return len(wanted) == len(segments) and all(
+            s != "" if is_free(w) else w == s for w, s in zip(wanted, segments, strict=True)
+        )
+
+    def is_free(segment: str) -> bool:
+        return segment.startswith("{") and segment.endswith("}")
+
+    fitting = [route for route in field.routes if fits(route)]
+    return min(fitting, key=lambda route: [is_free(s) for s in route.split("/")], default=field.other)
+
+
+def counted_text(value: Any, field: mappings.Field, bytes_max: int) -> str | None:
+    """The text that a field is counted by."""
+    if isinstance(field, mappings.ResourceField):
+        if value is MISSING or value == "":
+            return ""
+        return route_of(value, field) if type(value) is str else None
+    text = text_of(value)
+    if text is None or text == "":
+        return text
+    if isinstance(field, mappings.AddressField):
+        return address_of(text, field.prefix6)
+    return text if is_name(text, bytes_max) else None
+
+
+def time_ms(value: Any, field: mappings.TimeField) -> int | None:
+    if field.unit in ("rfc3339", "clf"):
+        if type(value) is not str:
+            return None
+        return rfc3339_ms(value) if field.unit == "rfc3339" else clf_ms(value)
+    if not isinstance(value, Digits):
+        return None
+    per_ms = {"s": Fraction(1000), "ms": Fraction(1), "us": Fraction(1, 1000), "ns": Fraction(1, 10**6)}
+    ms = exactly(value, per_ms[field.unit])
+    return ms if ms is not None and ms in INT64 else None
+
+
+def rfc3339_ms(text: str) -> int | None:
+    date, rest = text[:11], text[11:]
+    if date[10:] not in {"T", "t", " "} or date[4:5] != "-" or date[7:8] != "-":
+        return None
+    zone_at = next((at for at, char in enumerate(rest) if char in "Zz+-"), None)
+    if zone_at is None:
+        return None
+    clock, zone = rest[:zone_at], rest[zone_at:]
+    clock, point, places = clock.partition(".")
+    if clock[2:3] != ":" or clock[5:6] != ":" or len(clock) != 8 or (point and not is_digits(places)):
+        return None
+    if zone not in {"Z", "z"} and not (len(zone) == 6 and zone[3] == ":"):
+        return None
+    hours, minutes = ("00", "00") if zone in {"Z", "z"} else (zone[1:3], zone[4:6])
+    parts = [date[:4], date[5:7], date[8:10], clock[:2], clock[3:5], clock[6:], hours, minutes]
+    return moment_ms(parts, west=zone.startswith("-"), ms=int((places + "000")[:3]))
+
+
+def clf_ms(text: str) -> int | None:
+    if text.startswith("["):
+        if not text.endswith("]"):
+            return None
+        text = text[1:-1]
+    marks = [(2, "/"), (6, "/"), (11, ":"), (14, ":"), (17, ":"), (20, " ")]
+    if len(text) != 26 or any(text[at] != mark for at, mark in marks) or text[21] not in "+-":
+        return None
+    if text[3:6] not in MONTHS:
+        return None
+    month = f"{MONTHS.index(text[3:6]) + 1:02}"
+    parts = [text[7:11], month, text[:2], text[12:14], text[15:17], text[18:20], text[22:24], text[24:]]
+    return moment_ms(parts, west=text[21] == "-", ms=0)
+
+
+def is_digits(text: str) -> bool:
+    return text != "" and set(text) <= set("0123456789")
+
+
+def moment_ms(parts: Sequence[str], *, west: bool, ms: int) -> int | None:
+    if not all(is_digits(part) for part in parts):
+        return None
+    year, month, day, hour, minute, second, hours, minutes = (int(part) for part in parts)
+    if second == 60:
+        second, ms = 59, 999
+    if hours > 23 or minutes > 59:
+        return None
+    try:
+        at = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError:
+        return None
+    since = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1) + ms
+    east_ms = (hours * 60 + minutes) * 60_000
+    return since + east_ms if west else since - east_ms
