@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
@@ -15,7 +15,7 @@ from analyzer.core.plan import Plan
 from analyzer.errors import AnalyzerError, PartitionLost, PlanChanged, StoreAway
 from analyzer.pipeline import Flushed, Pipeline
 from analyzer.warden import Warden
-from gatekeeper.model import Set
+from gatekeeper.model import Change, Set
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ class Health(Protocol):
 
     def turned(self) -> None: ...
     def flushed(self, flushed: Flushed) -> None: ...
+    def ended(self, changes: Sequence[Change]) -> None: ...
     def failed(self, what: str, sentence: str) -> None: ...
     def recovered(self, what: str) -> None: ...
 
@@ -59,6 +60,9 @@ class Daemon:
             # While the database is away nothing is read: what we hold could not be stored, and whether the
             # last flush was is not known. The stored positions will tell.
             self.pipeline.start_over()
+            # An analyzer without partitions asks the database nothing but this. The next turn is to ask it
+            # whatever else happens: that a turn went well would not mean that the database is back.
+            self.warden.look_again()
             return self.back_off("database", away)
         finally:
             self.health.turned()
@@ -85,8 +89,10 @@ class Daemon:
             for change in flushed.changes:
                 if isinstance(change, Set):
                     log.info("locked %s until %s: %s", change.lock.key, change.lock.until, change.lock.detail)
-        for change in self.warden.run_once(self.pipeline.plan.meters):
-            log.info("unlocked %s", change)
+        changes = self.warden.run_once(self.pipeline.plan.meters)
+        self.health.ended(changes)
+        for change in changes:
+            log.info("unlocked %s: the window of %s is over", change.at.key, change.at.policy)
 
     def adopt(self) -> None:
         """Count under the plan that is in force now; what was counted under ours is read again."""

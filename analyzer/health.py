@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analyzer.core.model import Lag, Partition
 from analyzer.metrics import Metrics
 from analyzer.pipeline import Flushed
+from gatekeeper.model import Change
 
 # A turn takes a flush at most; the database's own time-outs bound that, a lost connection included.
 TURN_MAX_S = 30.0
@@ -43,6 +44,10 @@ class Health:
         self.lags = flushed.lags
         self.flushed_s = self.uptime_s()
         self.metrics.flushed(flushed.counted, flushed.changes, flushed.seconds)
+
+    def ended(self, changes: Sequence[Change]) -> None:
+        """The warden ended these locks."""
+        self.metrics.changed(changes)
 
     def failed(self, what: str, sentence: str) -> None:
         """`what` ("database", ...) is away; it is tried again."""

@@ -108,6 +108,10 @@ class Metrics:
         rejected = Tally((each.part.source, each.reason) for each in counted.rejected)
         for labels, count in rejected.items():
             self._rejected.labels(*labels).inc(count)
+        self.changed(changes)
+
+    def changed(self, changes: Sequence[Change]) -> None:
+        """These locks were set, extended or cleared."""
         for change in changes:
             policy, word = (
                 (change.lock.policy, "set") if isinstance(change, Set) else (change.at.policy, "clear")

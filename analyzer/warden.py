@@ -51,9 +51,13 @@ class Warden:
         if now_s - self.tidied_s >= self.tidy_every_s:
             went = self.upkeep.prune()
             went += self.upkeep.roll_up(meters, self.minutes_kept_s, self.quarters_kept_s)
-            if not went:  # otherwise the rest goes in the next second: each call is bounded, what is due is not
+            if not went:  # otherwise the rest goes in the next second: a call is bounded, what is due is not
                 self.tidied_s = now_s
         return changes
+
+    def look_again(self) -> None:
+        """Have the next `run_once` look, however soon it comes."""
+        self.looked_s = float("-inf")
 
     def close(self) -> None:
         """Hand the work over. Raises StoreAway."""

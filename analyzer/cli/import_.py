@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from analyzer.files import ImportedFiles
     from analyzer.pipeline import Flushed
     from analyzer.settings import Settings
+    from gatekeeper.model import Change
 
 PATIENCE = 10  # attempts in a row at a database that is away; some fifteen seconds
 
@@ -38,6 +40,9 @@ class Heard:
         for progress in flushed.counted.parts:
             for name in self.stored:
                 self.stored[name] += getattr(progress, name)
+
+    def ended(self, _changes: Sequence[Change]) -> None:
+        """Locks end all the time; that is not what this command was asked for."""
 
     def failed(self, _what: str, sentence: str) -> None:
         self.away += 1

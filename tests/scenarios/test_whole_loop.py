@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -25,6 +25,7 @@ from analyzer.store.store import SqlStore
 from analyzer.store.upkeep import Upkeep
 from analyzer.warden import Warden
 from gatekeeper import Gate
+from gatekeeper.model import Change
 from gatekeeper.testing import ManualClock
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
@@ -84,6 +85,7 @@ class Quiet:
 
     def turned(self) -> None: ...
     def flushed(self, flushed: Flushed) -> None: ...
+    def ended(self, changes: Sequence[Change]) -> None: ...
     def failed(self, what: str, sentence: str) -> None:
         raise AssertionError(sentence)
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import httpx2
@@ -28,11 +29,12 @@ from analyzer.store.migrate import head
 from analyzer.store.schema import feed, locks
 from analyzer.web.app import Watched, application
 from analyzer.web.server import CannotListen, serving
-from gatekeeper.model import Clear, LockKey
+from gatekeeper.model import Clear, Lock, Set
 
 PART = Partition("cluster", "topic-id", 0, "calls", "access-log")
 OTHER = PART._replace(number=1)
-LOCK = LockKey("caller", "api_key:noisy", "", "daily")
+BEGAN = datetime(2026, 11, 21, tzinfo=UTC)
+A_LOCK = Lock("caller", "api_key:noisy", "daily", BEGAN, BEGAN + timedelta(days=1))
 
 
 @dataclass
@@ -66,11 +68,12 @@ class World:
                     [Rejected(PART, 3, "bad-json", b"{"), Rejected(PART, 4, "bad-json", b"{")],
                 ),
                 lags={PART: Lag(7, 1.5), OTHER: Lag(0, 0.0)} if lags is None else lags,
-                changes=[Clear(LOCK)],
+                changes=[Set(A_LOCK)],
                 version=58,
                 seconds=seconds,
             )
         )
+        self.health.ended([Clear(A_LOCK.at)])
 
 
 @pytest.fixture
@@ -210,6 +213,7 @@ def test_metrics_tell_what_happened_and_how_it_stands(world: World, client: http
         ("gatelock_records_total", (("result", "counted"), ("source", "calls")), 12),
         ("gatelock_records_total", (("result", "late"), ("source", "calls")), 2),
         ("gatelock_rejected_records_total", (("reason", "bad-json"), ("source", "calls")), 4),
+        ("gatelock_lock_changes_total", (("change", "set"), ("policy", "daily")), 2),
         ("gatelock_lock_changes_total", (("change", "clear"), ("policy", "daily")), 2),
         ("gatelock_failures_total", (("what", "database"),), 1),
         ("gatelock_lag_records", part, 7),

@@ -1,0 +1,55 @@
+"""An analyzer that was given no partition, while others have them all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+from analyzer.core.counter import PythonCounter
+from analyzer.core.model import Counter
+from analyzer.core.plan import Plan
+from analyzer.daemon import Daemon
+from analyzer.files import ImportedFiles
+from analyzer.health import Health
+from analyzer.metrics import Metrics
+from analyzer.pipeline import Pipeline
+from analyzer.store.engine import open_engine
+from analyzer.store.migrate import upgrade
+from analyzer.store.store import SqlStore
+from analyzer.store.upkeep import Upkeep
+from analyzer.warden import Warden
+from gatekeeper.testing import ManualClock
+
+
+def counter_for(plan: Plan) -> Counter:
+    return PythonCounter({}, plan.groupings, plan.meters)
+
+
+def test_a_spare_analyzer_says_that_the_database_is_back_when_it_is(tmp_path: Path) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    url = f"sqlite:///{here}/gatelock.db"
+    upgrade(url)
+    clock, engine = ManualClock(), open_engine(url)
+    store, upkeep = SqlStore(engine, "spare"), Upkeep(engine, "spare", lambda: "mark")
+    version, plan = store.activate(Plan()), Plan()
+    nothing = ImportedFiles([], "log", store)
+    pipeline = Pipeline(nothing, counter_for(plan), store, plan, version, clock.uptime_s)
+    health = Health(Metrics("test"), clock.uptime_s)
+    warden = Warden(upkeep, clock.uptime_s)
+    daemon = Daemon(pipeline, warden, store.active, counter_for, health, Random(7))
+    daemon.turn()
+    assert not health.failures
+
+    engine.dispose()
+    here.rename(elsewhere)
+    clock.advance(1.0)
+    for _ in range(5):  # within the second in which the warden need not look
+        assert daemon.turn() > 0.0
+        assert "database" in health.failures
+        clock.advance(0.1)
+    elsewhere.rename(here)
+    assert daemon.turn() == 0.0
+    assert not health.failures
+    daemon.close()
+    engine.dispose()
