@@ -15,6 +15,7 @@ from analyzer.core.meters import Meter
 from analyzer.core.model import Lag, Partition, Position, Progress, Rejected, Row
 from analyzer.core.plan import Plan
 from analyzer.errors import PartitionLost, PlanChanged
+from analyzer.sources import LogId
 from analyzer.store import feed, plans
 from analyzer.store.engine import NowMs, insert, reading, values_of, writing
 from analyzer.store.schema import TOTAL_MAX, buckets, offsets, rejects, totals
@@ -76,6 +77,15 @@ class SqlStore:
                 .on_conflict_do_nothing()
             )
         return self.positions([part])[part]
+
+    def logs(self, source: str, topic: str) -> list[LogId]:
+        """Every log that was begun for this source under this name. Raises StoreAway."""
+        named = sa.and_(offsets.c.source == source, offsets.c.topic == topic)
+        with reading(self._engine) as connection:
+            rows = connection.execute(
+                sa.select(offsets.c.cluster, offsets.c.topic_id).where(named).distinct()
+            )
+            return [LogId(*row) for row in rows]
 
     def finish(self, parts: Collection[Partition]) -> None:
         """Nobody follows these any more: they were read to their end. Raises StoreAway."""
