@@ -19,7 +19,7 @@ from analyzer.store.store import SqlStore
 from analyzer.store.upkeep import Upkeep
 from tests.store.stories import PART
 from tests.support.servers.child import free_port
-from tests.support.servers.postgres import NativePostgres, Postgres, dsn_of
+from tests.support.servers.postgres import NativePostgres, dsn_of
 
 NewEngine = Callable[[], sa.Engine]
 on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -31,9 +31,9 @@ def says(db: sa.Connection, setting: str) -> str:
 
 
 @pytest.fixture
-def unkind(migrated_url: str) -> Iterator[sa.Engine]:
+def unkind(own_postgres_url: str) -> Iterator[sa.Engine]:
     """An engine of a database whose owner has other defaults than we need."""
-    with psycopg.connect(dsn_of(migrated_url), autocommit=True) as connection:
+    with psycopg.connect(dsn_of(own_postgres_url), autocommit=True) as connection:
         for setting in (
             "default_transaction_isolation = 'repeatable read'",
             "synchronous_commit = off",
@@ -41,16 +41,15 @@ def unkind(migrated_url: str) -> Iterator[sa.Engine]:
             "timezone = 'America/St_Johns'",
         ):
             connection.execute(f'alter database "{connection.info.dbname}" set {setting}')  # type: ignore[call-overload]
-    engine = open_engine(migrated_url)
+    engine = open_engine(own_postgres_url)
     yield engine
     engine.dispose()
 
 
-@on_postgresql
 def test_writers_are_read_committed_and_durable_whatever_the_server_says(
-    unkind: sa.Engine, migrated_url: str
+    unkind: sa.Engine, own_postgres_url: str
 ) -> None:
-    with psycopg.connect(dsn_of(migrated_url)) as plain:
+    with psycopg.connect(dsn_of(own_postgres_url)) as plain:
         assert plain.execute("show transaction_isolation").fetchone() == ("repeatable read",)
     with writing(unkind) as db:
         assert says(db, "transaction_isolation") == "read committed"
@@ -162,13 +161,12 @@ def test_a_connection_that_is_cut_in_mid_flush(store: SqlStore, engine: sa.Engin
     assert store.positions([PART]) == {PART: (0, "")}
 
 
-@on_postgresql
-def test_a_server_that_only_reads_is_away_for_us(migrated_url: str, postgres: Postgres) -> None:
+def test_a_server_that_only_reads_is_away_for_us(own_postgres_url: str) -> None:
     """After a failover the old address may lead to what is a standby now."""
-    with psycopg.connect(dsn_of(migrated_url), autocommit=True) as connection:
+    with psycopg.connect(dsn_of(own_postgres_url), autocommit=True) as connection:
         name = connection.info.dbname
         connection.execute(f'alter database "{name}" set default_transaction_read_only = on')  # type: ignore[call-overload]
-    engine = open_engine(migrated_url)
+    engine = open_engine(own_postgres_url)
     store = SqlStore(engine, "here")
     with pytest.raises(StoreAway, match="read-only transaction"):
         store.begin(PART, 0)

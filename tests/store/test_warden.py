@@ -28,7 +28,15 @@ def clock() -> list[float]:
 
 @pytest.fixture
 def wardens(engine: sa.Engine, marks: Callable[[], str], clock: list[float]) -> tuple[Warden, Warden]:
-    first, second = (Warden(Upkeep(engine, owner, marks), lambda: clock[0]) for owner in ("here", "there"))
+    first, second = (
+        Warden(
+            Upkeep(engine, owner, marks),
+            lambda: clock[0],
+            minutes_kept_s=2 * DAY_S,
+            quarters_kept_s=40 * DAY_S,
+        )
+        for owner in ("here", "there")
+    )
     return first, second
 
 
