@@ -17,7 +17,7 @@ class OneLookUp:
 
 
 def run(rounds: int = 7, calls: int = 1_000_000) -> None:
-    with Gate(FixedSource([])) as gate:
+    with Gate(FixedSource()) as gate:
         gate.ready(5)
         plain = OneLookUp()
         best = {"gate.allow": 1e9, "one look-up": 1e9}
@@ -25,7 +25,7 @@ def run(rounds: int = 7, calls: int = 1_000_000) -> None:
             for name, method in (("gate.allow", gate.allow), ("one look-up", plain.allow)):
                 took_s = timeit.timeit("allow('api_key:acme')", globals={"allow": method}, number=calls)
                 best[name] = min(best[name], took_s / calls)
-    ratio = best["gate.allow"] / best["one look-up"]
+    ours_ns, plain_ns = (best[name] * 1e9 for name in ("gate.allow", "one look-up"))
     print(
-        f"gate.allow {best['gate.allow'] * 1e9:.0f} ns, a method with one look-up {best['one look-up'] * 1e9:.0f} ns: {ratio:.2f}x"
+        f"gate.allow {ours_ns:.0f} ns, a method with one look-up {plain_ns:.0f} ns: {ours_ns / plain_ns:.2f}x"
     )

@@ -60,10 +60,16 @@ def fill(servers: Servers, records: int) -> str:
     encode = msgspec.json.Encoder().encode
     for n, caller in enumerate(callers):
         record = {
-            "ts": now_ms + n * 600_000 // records, "id": f"{chance.getrandbits(96):024x}", "key": f"acct-{caller:07}",
-            "app": f"svc-{caller % 20:02}", "method": "GET", "path": f"/v1/items/{n % 100_000}", "status": 200,
-            "bytes": chance.randrange(20_000), "ms": chance.randrange(900),
-        }  # fmt: skip
+            "ts": now_ms + n * 600_000 // records,
+            "id": f"{chance.getrandbits(96):024x}",
+            "key": f"acct-{caller:07}",
+            "app": f"svc-{caller % 20:02}",
+            "method": "GET",
+            "path": f"/v1/items/{n % 100_000}",
+            "status": 200,
+            "bytes": chance.randrange(20_000),
+            "ms": chance.randrange(900),
+        }
         while True:
             try:
                 producer.produce(topic, encode(record), partition=caller % PARTITIONS)
