@@ -31,5 +31,9 @@ class StoreAway(AnalyzerError):
     """The database cannot be reached, or the outcome of a commit is not known."""
 
 
+class NotInstalled(AnalyzerError):
+    """What the configuration asks for needs a package that is not there."""
+
+
 class SchemaBehind(AnalyzerError):
     """The database's tables are of another version than this program's."""

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import ColumnElement
 
-from analyzer.errors import StoreAway
+from analyzer.errors import NotInstalled, StoreAway
 
 # An analyzer that was stopped in mid-flush must not hold the others up for longer than this.
 IDLE_IN_TRANSACTION_MS = 5_000
@@ -29,10 +29,17 @@ READ_ONLY = {
 def open_engine(url: str | sa.URL, *, statement_ms: int = STATEMENT_MS) -> sa.Engine:
     """An engine for the analyzer's writers: READ COMMITTED and full durability on PostgreSQL whatever the
     server's defaults are, WAL with FULL and BEGIN IMMEDIATE on SQLite. `statement_ms` 0 means no limit,
-    for commands that read much."""
+    for commands that read much. Raises NotInstalled."""
     url = sa.make_url(url)
     if url.get_backend_name() == "sqlite":
         return _open_sqlite(url)
+    try:
+        return _open_postgresql(url, statement_ms)
+    except ImportError as missing:
+        raise NotInstalled("PostgreSQL needs psycopg 3: pip install 'gatelock[postgres]'") from missing
+
+
+def _open_postgresql(url: sa.URL, statement_ms: int) -> sa.Engine:
     options = {
         "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_MS,
         "lock_timeout": STATEMENT_MS,

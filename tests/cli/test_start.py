@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -156,3 +157,14 @@ def test_reading_makes_no_database(gatelock: Gatelock, tmp_path: Path, command: 
     assert told.exit_code == 3
     assert "there is no file gatelock.db" in told.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_whose_driver_is_not_installed_is_one_clear_sentence() -> None:
+    code = "import sys; sys.modules['psycopg'] = None; sys.argv[1:] = ['db', 'current']\n"
+    code += "import analyzer.cli as c; c.main()"
+    url = {"GATELOCK_DATABASE__URL": "postgresql+psycopg://ada:s3cret@localhost/gatelock"}
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=os.environ | url
+    )
+    assert told.returncode == 2
+    assert told.stderr == "PostgreSQL needs psycopg 3: pip install 'gatelock[postgres]'\n"
