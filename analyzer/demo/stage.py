@@ -67,7 +67,7 @@ class Stage:
             self.kafka = started.stdout.readline().decode().strip()
             options = {"api_version": broker.API_VERSION}
             if not self.kafka:
-                raise StageError(self._said("broker"))
+                raise StageError(self.said("broker"))
         self.analyzer_port, *self.ports = free_ports(1 + WORKERS)
         self.config.write_text(self._configuration(options))
         self.start_analyzer()
@@ -135,7 +135,8 @@ class Stage:
         self._children.callback(end, child)
         return child
 
-    def _said(self, name: str) -> str:
+    def said(self, name: str) -> str:
+        """What this process logged, for whoever waited for it in vain."""
         return f"{name} did not start:\n" + (self.folder / f"{name}.log").read_text(errors="replace")[-2000:]
 
     def _wait_for_analyzer(self) -> None:
@@ -148,7 +149,7 @@ class Stage:
                         return
             except OSError:
                 time.sleep(0.05)
-        raise StageError(self._said("analyzer"))
+        raise StageError(self.said("analyzer"))
 
     def _wait_for_port(self, port: int, name: str) -> None:
         until_s = time.monotonic() + START_S
@@ -159,7 +160,7 @@ class Stage:
                 time.sleep(0.02)
             else:
                 return
-        raise StageError(self._said(name))
+        raise StageError(self.said(name))
 
 
 def reach(address: str) -> None:

@@ -17,7 +17,7 @@ from analyzer.core.overshoot import Delay, Front, slipped_at_most
 from analyzer.demo import shop
 from analyzer.demo.crowd import NOISY, STORM_CONNECTIONS, Crowd
 from analyzer.demo.findings import Findings, findings_of, truth_of
-from analyzer.demo.stage import TOPIC, WORKERS, Stage
+from analyzer.demo.stage import TOPIC, WORKERS, Stage, StageError
 from analyzer.demo.view import View
 from analyzer.store.engine import open_engine
 from analyzer.store.schema import buckets, locks, offsets
@@ -25,6 +25,7 @@ from analyzer.store.schema import buckets, locks, offsets
 LIMIT = 1_200
 CALM_S = 6.0
 KILL_AFTER_S = 4.0
+BACK_WITHIN_S = 30.0
 CLOSED_WITHIN_S = 25.0
 AFTER_S = 8.0
 DRAINED_WITHIN_S = 10.0
@@ -116,7 +117,10 @@ async def _kill_and_restart(view: View, stage: Stage, books: Books) -> float:
     before = await asyncio.to_thread(books.total)
     view.step("the analyzer is killed (SIGKILL) and started again")
     await asyncio.to_thread(stage.start_analyzer)
+    deadline_s = killed_s + BACK_WITHIN_S
     while await asyncio.to_thread(books.total) == before:
+        if time.monotonic() > deadline_s:
+            raise StageError(stage.said("analyzer"))
         await asyncio.sleep(0.05)
     gap_s = time.monotonic() - killed_s
     view.step(f"the analyzer counts again, {gap_s:.1f} s after it was killed")
