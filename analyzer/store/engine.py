@@ -65,7 +65,7 @@ def _open_sqlite(url: sa.URL) -> sa.Engine:
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: object) -> None:
         connection.isolation_level = None  # the driver begins nothing by itself; see `begin`
-        connection.execute("pragma journal_mode = wal")
+        _turn_to_wal(connection)
         connection.execute("pragma synchronous = full")
 
     @sa.event.listens_for(engine, "begin")
@@ -76,6 +76,20 @@ def _open_sqlite(url: sa.URL) -> sa.Engine:
         connection.exec_driver_sql("begin" if reads else "begin immediate")
 
     return engine
+
+
+def _turn_to_wal(connection: sqlite3.Connection) -> None:
+    """Where several open a new file at once, one turns it; the others are told at once that it is locked,
+    whatever the time-out. For a transaction SQLite does wait."""
+    while True:
+        try:
+            connection.execute("pragma journal_mode = wal")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+        connection.execute("begin exclusive")
+        connection.execute("rollback")
 
 
 @contextmanager

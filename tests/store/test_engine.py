@@ -17,7 +17,7 @@ from analyzer.store.engine import NowMs, open_engine, reading, writing
 from analyzer.store.schema import buckets, leases
 from analyzer.store.store import SqlStore
 from analyzer.store.upkeep import Upkeep
-from tests.store.stories import PART
+from tests.store.stories import PART, together
 from tests.support.servers.child import free_port
 from tests.support.servers.postgres import NativePostgres, dsn_of
 
@@ -252,3 +252,18 @@ def test_a_full_disk_loses_the_flush_and_nothing_else(
         tx.move_offsets([Progress(PART, 0, 7)], {})
         tx._db.execute(sa.insert(buckets), rows)
     assert store.positions([PART]) == {PART: (7, "")}
+
+
+def test_a_new_file_that_four_open_at_once(tmp_path: Path) -> None:
+    """SQLite does not wait when it turns a file to WAL: one in fifteen was told that it is locked."""
+
+    def open_and_look(path: Path) -> str:
+        engine = open_engine(f"sqlite:///{path}")
+        with reading(engine) as db:
+            mode = str(db.exec_driver_sql("pragma journal_mode").scalar_one())
+        engine.dispose()
+        return mode
+
+    for n in range(40):
+        answers = together(*[lambda n=n: open_and_look(tmp_path / f"{n}.db")] * 4)
+        assert answers == ["wal"] * 4
