@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import uvicorn
-from gatekeeper.adapters.asgi import Guard, header
 from kafka import KafkaProducer
 
 from gatekeeper import Gate
+from gatekeeper.adapters.asgi import Guard, header
 from gatekeeper.limits import SlidingLog
 
 Scope = MutableMapping[str, Any]
