@@ -11,8 +11,6 @@ import msgspec
 from analyzer.core.meters import REQUESTS, Meter
 from analyzer.core.policies import Quota
 
-GROUPINGS = ("caller", "caller+resource")
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
