@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+import msgspec
 import sqlalchemy as sa
 
 from analyzer.core.decisions import Series, Standing, decide, lock_key, outlived
@@ -12,6 +13,7 @@ from analyzer.core.meters import DAY_S, MINUTE_S, QUARTER_S
 from analyzer.core.plan import Plan, plan_from
 from analyzer.core.policies import Quota
 from analyzer.core.windows import Window, window_at
+from analyzer.errors import SchemaBehind
 from analyzer.store import feed
 from analyzer.store.engine import NowMs
 from analyzer.store.schema import TOTAL_MAX, buckets, plans, totals
@@ -35,7 +37,7 @@ def active(db: sa.Connection) -> tuple[int, Plan]:
     row = db.execute(sa.select(plans.c.version, plans.c.body).where(plans.c.active == 1)).first()
     if row is None:
         raise LookupError("no plan is in force yet")
-    return row.version, plan_from(row.body)
+    return row.version, _known(row.body)
 
 
 def activate(db: sa.Connection, plan: Plan, random_mark: Callable[[], str]) -> int:
@@ -45,7 +47,7 @@ def activate(db: sa.Connection, plan: Plan, random_mark: Callable[[], str]) -> i
     old = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
     if old is not None and old.digest == plan.digest:
         return int(old.version)
-    before = Plan() if old is None else plan_from(old.body)
+    before = Plan() if old is None else _known(old.body)
     version, now = _put_in_force(db, plan, 1 if old is None else old.version + 1)
     judged_anew = [policy for policy in plan.policies if policy != before.policy(policy.name)]
     gone = [policy.name for policy in before.policies if plan.policy(policy.name) is None]
@@ -135,3 +137,12 @@ def _sum(column: sa.Column[int]) -> sa.ColumnElement[int]:
         (high + low // HALF >= HALF // 2, sa.literal(TOTAL_MAX, sa.BigInteger)),
         else_=sa.cast(high * HALF + low, sa.BigInteger),
     )
+
+
+def _known(body: str) -> Plan:
+    try:
+        return plan_from(body)
+    except msgspec.ValidationError as error:
+        raise SchemaBehind(
+            f"the plan in force was written by another version of Gatelock ({error}); upgrade this one"
+        ) from error

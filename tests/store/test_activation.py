@@ -12,9 +12,9 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.plan import Plan
+from analyzer.core.plan import Plan, plan_of
 from analyzer.core.windows import window_at
-from analyzer.errors import PlanChanged, StoreAway
+from analyzer.errors import PlanChanged, SchemaBehind, StoreAway
 from analyzer.store.schema import TOTAL_MAX, plans, totals
 from analyzer.store.store import SqlStore
 from tests.store.stories import (
@@ -216,7 +216,7 @@ def test_analyzers_that_start_together_with_plans_of_their_own_take_turns(
 
 ACTIVATE = """\
 import sys
-from analyzer.core.plan import Plan
+from analyzer.core.plan import Plan, plan_of
 from analyzer.store.engine import open_engine
 from analyzer.store.migrate import require_head
 from analyzer.store.store import SqlStore
@@ -329,3 +329,14 @@ def test_nothing_is_told_when_nothing_changes_for_a_gate(store: SqlStore, engine
     flush(store, plan(quota(10)), [a_row(3, now_s(engine))])
     store.activate(plan(quota(20)))
     assert at_version(engine) == 0
+
+
+def test_a_plan_of_a_version_that_knows_more_is_one_clear_sentence(
+    store: SqlStore, engine: sa.Engine
+) -> None:
+    store.activate(Plan())
+    with engine.begin() as db:
+        db.execute(sa.update(plans).values(digest="", body='{"policies": [{"kind": "surge"}]}'))
+    for use in (store.active, lambda: store.activate(plan_of([], [], []))):
+        with pytest.raises(SchemaBehind, match="another version of Gatelock"):
+            use()
