@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from random import Random
 
@@ -60,7 +61,10 @@ def build_import(
     the files are done. Raises StoreAway."""
     store = SqlStore(engine, owner_of(settings))
     once = ImportedFiles(files, source, store)
-    return _daemon(settings, engine, store, once, health), once
+    daemon = _daemon(settings, engine, store, once, health)
+    # An old log would be rolled up while it is read: who imports it wants to look at it first.
+    daemon.warden.tidied_s = inf
+    return daemon, once
 
 
 def _daemon(settings: Settings, engine: sa.Engine, store: SqlStore, source: Source, health: Health) -> Daemon:
