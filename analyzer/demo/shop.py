@@ -28,6 +28,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+DATABASE = "GATELOCK_DEMO_DATABASE"  # the variable that holds its URL
 WORK_S = 0.020
 BURST, PERIOD_S = 20, 1  # the exact limiter in front: it gives the overshoot its bound
 
@@ -76,7 +77,6 @@ class Logged:
 def main() -> None:
     given = argparse.ArgumentParser()
     given.add_argument("--port", type=int, required=True)
-    given.add_argument("--database", required=True)
     given.add_argument("--kafka", required=True)
     given.add_argument("--topic", required=True)
     given.add_argument("--options", type=json.loads, default={})
@@ -85,7 +85,7 @@ def main() -> None:
     producer = KafkaProducer(
         bootstrap_servers=options.kafka, acks=1, enable_idempotence=False, linger_ms=5, **options.options
     )
-    gate = Gate(options.database, name=f"shop-{options.port}")
+    gate = Gate(os.environ[DATABASE], name=f"shop-{options.port}")
     gate.ready(timeout=10)
     guarded = Guard(Shop(), gate, SlidingLog(limit=BURST, period=PERIOD_S), caller=header("x-api-key"))
     app = Logged(guarded, lambda record: producer.send(options.topic, record))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from analyzer.demo import broker
+from analyzer.demo.shop import DATABASE
 from analyzer.errors import AnalyzerError
 from analyzer.store.engine import open_engine, reading
 from analyzer.store.migrate import require_head
@@ -74,7 +76,7 @@ class Stage:
         self._wait_for_analyzer()
         producing = {"compression_type": broker.CODEC, **options}
         for port in self.ports:
-            told = ["--port", str(port), "--database", self.database_url, "--kafka", self.kafka]
+            told = ["--port", str(port), "--kafka", self.kafka]
             told += ["--topic", self.topic, "--options", json.dumps(producing)]
             self._start(f"worker-{port}", [sys.executable, "-m", "analyzer.demo.shop", *told])
         for port in self.ports:
@@ -118,7 +120,6 @@ class Stage:
             limit=self.limit,
             policy=POLICY,
             port=self.analyzer_port,
-            assign="all" if options else "group",
             options=told,
             zone=zone_in_the_middle_of_its_day(),
         )
@@ -131,6 +132,7 @@ class Stage:
             stdout=subprocess.PIPE if name == "broker" else said,
             stderr=said,
             start_new_session=True,  # Ctrl-C is for the one who ends them in order
+            env=os.environ | {DATABASE: self.database_url},  # a password is nothing for a command line
         )
         self._children.callback(end, child)
         return child
@@ -206,7 +208,7 @@ url = "{database}"
 [kafka]
 bootstrap_servers = "{kafka}"
 group_id = "gatelock-demo"
-assign = "{assign}"
+assign = "all"  # there is one analyzer: nobody waits for the session of one that was killed
 [kafka.options]
 {options}
 [analyzer]
