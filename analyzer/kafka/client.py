@@ -132,7 +132,7 @@ class Client:
         self._ends: dict[TopicPartition, int] = {}
         self._answers = 0
         self._failed: KafkaError | None = None
-        self._probed_s = uptime_s()
+        self._probed_s = float("-inf")
         # Partitions with a damaged batch: once kafka-python has looked at it, it hangs when it goes on there.
         self.spoilt: set[TopicPartition] = set()
 
@@ -222,6 +222,7 @@ class Client:
     def _out_of_range(self, offsets: Mapping[TopicPartition, int]) -> list[Batch | Unreadable]:
         """Kafka has no record at these offsets. Raises KafkaError."""
         first, end = self.begins(offsets), self.ends(offsets)
+        self._ends |= end
         found: list[Batch | Unreadable] = []
         for at, offset in offsets.items():
             if offset < first[at]:
@@ -267,8 +268,8 @@ class Client:
 
     def end(self, at: TopicPartition) -> int:
         """Where the partition ended when Kafka last said so; never before what was read of it."""
-        known = self._ends if self._raw is None else self._raw.ends
-        return max(known.get(at, 0), self._at.get(at, 0))
+        fetched = 0 if self._raw is None else self._raw.ends.get(at, 0)
+        return max(fetched, self._ends.get(at, 0), self._at.get(at, 0))
 
     def begins(self, at: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that is there. Raises KafkaError."""

@@ -42,10 +42,6 @@ class Logs:
             self._refuse(topic, min(known), self._first[topic])
         return bool(known)
 
-    def absent(self) -> list[str]:
-        """Topics that no cluster has shown us."""
-        return sorted(self._sources.keys() - self._first.keys())
-
     def parts(self, places: Iterable[TopicPartition]) -> dict[Partition, TopicPartition]:
         """Those that may be read, by their lasting names."""
         return {

@@ -38,20 +38,21 @@ CALLS = {
 def check() -> None:
     """Raises ImportError when kafka-python is not built as this module needs it."""
     try:
-        records = Fetcher.PartitionRecords(0, None, MemoryRecords(b""))
-        missing = [name for name in FIELDS if not hasattr(records, name)]
-        for owner, faces in ((Fetcher, CALLS), (Fetcher.PartitionRecords, FACES)):
-            missing += [name for name, face in faces.items() if parameters(owner, name) != face]
+        missing = [
+            name
+            for owner, faces in ((Fetcher, CALLS), (Fetcher.PartitionRecords, FACES))
+            for name, face in faces.items()
+            if list(inspect.signature(getattr(owner, name)).parameters) != face
+        ]
+        if not missing:
+            records = Fetcher.PartitionRecords(0, None, MemoryRecords(b""))
+            missing = [name for name in FIELDS if not hasattr(records, name)]
         if not hasattr(MemoryRecords(b""), "_buffer"):
-            missing.append("MemoryRecords._buffer")
+            missing.append("_buffer")
     except (AttributeError, TypeError) as changed:
         raise ImportError(f"kafka-python's fetcher has changed: {changed}") from changed
     if missing:
         raise ImportError(f"kafka-python's fetcher has changed: {', '.join(missing)}")
-
-
-def parameters(owner: Any, name: str) -> list[str]:
-    return list(inspect.signature(getattr(owner, name)).parameters)
 
 
 check()

@@ -124,9 +124,9 @@ class KafkaRecords:
     def problems(self) -> dict[str, str]:
         found = self._logs.problems()
         found |= {str(held.part): held.stopped for held in list(self._held.values()) if held.stopped}
-        problem = self._watch.problem
-        if not problem and self._watch.idle_s >= SILENT_S:
-            absent = self._logs.absent()
+        problem, client = self._watch.problem, self._client
+        if not problem and client is not None and self._watch.connected_s >= SILENT_S:
+            absent = sorted(self._sources.keys() - client.topics().keys())
             problem = f"there is no topic {', '.join(absent)}, or we may not read it" if absent else ""
         if problem:
             found["kafka"] = f"{self._options['bootstrap_servers']}: {problem}"
@@ -257,7 +257,8 @@ class KafkaRecords:
 
     def _look_at_connection(self, client: Client, waited_s: float) -> None:
         reading = any(not held.stopped for held in self._held.values())
-        self._watch.waited(waited_s, client.answers, reading=reading, assigned=bool(client.assignment()))
+        busy = bool(client.assignment()) or not client.topics()
+        self._watch.waited(waited_s, client.answers, reading=reading, idle=not busy)
         if self._assign == "group" and self._watch.idle_s >= max(SILENT_S, 2 * self._session_ms / 1000):
             # Having no partition is right when others have them all. Members have been seen left out, too.
             try:
@@ -267,7 +268,7 @@ class KafkaRecords:
                 return
             if left_out:
                 self._give_up(LeftOut(f"group {self._group_id} leaves partitions unread, and us without one"))
-            elif client.topics():
+            else:
                 self._watch.spare()
 
     # -------------------------------------------------------------------------- partitions come and go

@@ -16,7 +16,7 @@ class Watch:
         self._uptime_s = uptime_s
         self._failures = 0
         self._opened_s = float("-inf")
-        self._opens_s = float("-inf")
+        self._opens_s = uptime_s()  # not before
         self._answers = 0
         self.trouble = ""  # what the last connection was given up for, until a broker answers
         self.silent_s = 0.0  # spent waiting for records since a broker last answered
@@ -27,13 +27,18 @@ class Watch:
         """How long to wait before connecting; 0.0 when it is time."""
         return max(0.0, self._opens_s - self._uptime_s())
 
+    @property
+    def connected_s(self) -> float:
+        """Since when there is a connection; 0.0 when there is none."""
+        return 0.0 if self._opens_s > self._opened_s else self._uptime_s() - self._opened_s
+
     def opened(self) -> None:
         self._opened_s = self._uptime_s()
         self._answers, self.silent_s, self.idle_s = 0, 0.0, 0.0
 
     def failed(self, failed: Exception, *, at_once: bool = False) -> float:
         """The connection is given up; how many seconds to wait before the next one."""
-        if self._uptime_s() - self._opened_s > 2 * OPEN_AGAIN_MAX_S:
+        if self.connected_s > 2 * OPEN_AGAIN_MAX_S:
             self._failures = 0
         pause_s = min(OPEN_AGAIN_MAX_S, OPEN_AGAIN_FIRST_S * 2.0 ** min(self._failures, 10))
         self._failures += 1
@@ -41,13 +46,13 @@ class Watch:
         self.trouble = f"{type(failed).__name__}: {failed}"
         return self.wait_s
 
-    def waited(self, seconds: float, answers: int, *, reading: bool, assigned: bool) -> None:
+    def waited(self, seconds: float, answers: int, *, reading: bool, idle: bool) -> None:
         """A poll came back after so long; `answers` brokers had answered until then."""
         if answers != self._answers:
             self._answers, self.silent_s, self.trouble = answers, 0.0, ""
         elif reading:
             self.silent_s += seconds
-        self.idle_s = 0.0 if assigned else self.idle_s + seconds
+        self.idle_s = self.idle_s + seconds if idle else 0.0
 
     def spare(self) -> None:
         """It is right that we have nothing to read."""

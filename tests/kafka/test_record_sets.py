@@ -1,0 +1,256 @@
+"""What comes out of a fetch: batches whole and untouched, or records where the client gives no more."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from kafka.consumer.fetcher import Fetcher
+from kafka.record.memory_records import MemoryRecordsBuilder
+
+import analyzer.kafka.raw
+from analyzer.core.model import Position, Records, RecordSet
+from analyzer.kafka import KafkaRecords
+from analyzer.kafka.raw import walk
+from tests.support.kafka_log import lines, open_source, produce, run_all
+from tests.support.places import MemoryPlaces, Reader
+from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
+
+RealKafka = NativeKafka | GivenKafka
+
+
+@pytest.fixture(params=[True, False], ids=["raw", "plain"])
+def raw(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def opened() -> Iterator[Any]:
+    readers: list[Reader] = []
+
+    def opened(kafka: Kafka, topic: str, **given: Any) -> Reader:
+        places = MemoryPlaces()
+        readers.append(Reader(open_source(kafka, places, topic, **given), places, {}))
+        return readers[-1]
+
+    yield opened
+    for reader in readers:
+        reader.source.close()
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_is_handed_on_as_it_is(kafka: Kafka, raw: bool, codec: str, opened: Any) -> None:
+    if codec == "zstd" and not kafka.real:
+        pytest.skip("the mock does not know zstd")
+    topic = kafka.create_topic()
+    produce(kafka, topic, lines(400), compression_type=codec, linger_ms=20)
+    run_all([opened(kafka, topic, raw=raw)], lines(400))
+
+
+def test_raw_means_bytes_and_plain_means_records(kafka: Kafka, raw: bool, opened: Any) -> None:
+    topic = kafka.create_topic()
+    produce(kafka, topic, lines(40))
+    source = opened(kafka, topic, raw=raw).source
+    taken = next(each for _ in range(100) for each in source.take(0.1))
+    assert isinstance(taken, RecordSet if raw else Records)
+
+
+def test_aborted_records_are_passed_over_and_leave_no_lag(
+    real_kafka: RealKafka, raw: bool, opened: Any
+) -> None:
+    topic = real_kafka.create_topic(partitions=1)
+    producer = Producer(
+        {"bootstrap.servers": real_kafka.bootstrap, "transactional.id": topic, "linger.ms": 2}
+    )
+    producer.init_transactions(30)
+    wanted: list[bytes] = []
+    for number in range(8):
+        producer.begin_transaction()
+        batch = lines(10, begin=10 * number)
+        for line in batch:
+            producer.produce(topic, line, partition=0)
+        producer.flush(30)
+        if number % 2:
+            producer.abort_transaction(30)  # the last one too: its tail holds nothing to read
+        else:
+            producer.commit_transaction(30)
+            wanted += batch
+    reader = opened(real_kafka, topic, raw=raw, options={"max_partition_fetch_bytes": 400})
+    run_all([reader], wanted)
+    reader.run_until(lambda: list(reader.source.positions().values()) == [88])  # 80 records, 8 markers
+    assert [lag.records for lag in reader.source.lags().values()] == [0]
+    assert [position.next for position in reader.places.stored.values()] == [88]
+
+
+def test_behind_an_open_transaction_there_is_nothing_to_read(real_kafka: RealKafka, opened: Any) -> None:
+    topic = real_kafka.create_topic(partitions=1)
+    produce(real_kafka, topic, lines(10), partition=0)
+    producer = Producer({"bootstrap.servers": real_kafka.bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    producer.flush(30)
+    produce(real_kafka, topic, lines(10, begin=10), partition=0)
+
+    reader = opened(real_kafka, topic, raw=True)
+    run_all([reader], lines(10))
+    for _ in range(5):
+        assert reader.turn() == 0
+    assert [lag.records for lag in reader.source.lags().values()] == [0]
+    producer.commit_transaction(30)
+    run_all([reader], [*lines(20), b"open"])
+
+
+def test_holes_that_compaction_left_are_stepped_over(real_kafka: RealKafka, opened: Any) -> None:
+    eager = {"segment.ms": 100, "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": 100}
+    topic = real_kafka.create_topic(partitions=1, configs={"cleanup.policy": "compact", **eager})
+    producer = Producer({"bootstrap.servers": real_kafka.bootstrap, "linger.ms": 2, "batch.num.messages": 10})
+
+    def write(line: bytes, key: bytes) -> None:
+        producer.produce(topic, line, key=key, partition=0)
+
+    for number in range(200):
+        write(b"line %06d" % number, b"%d" % (number if number % 40 == 0 else -1 - number % 7))
+    producer.flush(30)
+
+    def read(raw: bool, start: int = 0) -> list[tuple[int, bytes | None]]:
+        reader = opened(real_kafka, topic, raw=raw)
+        reader.places.begin = lambda part, offset, witness="": reader.places.stored.setdefault(
+            part, Position(start)
+        )
+        reader.run_until(lambda: list(reader.source.positions().values()) >= [200])
+        return [(record.offset, record.value) for record in reader.kept.popitem()[1] if record.offset < 200]
+
+    end_s = time.monotonic() + 60
+    while len(found := read(raw=True)) > 50:
+        assert time.monotonic() < end_s
+        write(b"the segment in use is never cleaned", b"roll")
+        producer.flush(30)
+    assert read(raw=False) == found
+    assert found[-1] == (199, b"line 000199")
+    hole = next(one[0] + 1 for one, two in itertools.pairwise(found) if two[0] > one[0] + 1)
+    behind = [each for each in found if each[0] >= hole]
+    assert read(raw=True, start=hole) == behind
+    assert read(raw=False, start=hole) == behind
+
+
+def test_one_record_larger_than_a_fetch_comes_all_the_same(
+    real_kafka: RealKafka, raw: bool, opened: Any
+) -> None:
+    topic = real_kafka.create_topic(partitions=1, configs={"max.message.bytes": 5_000_000})
+    large = b"x" * 3_000_000
+    produce(real_kafka, topic, [b"before", large, b"behind"], partition=0, message_max_bytes=5_000_000)
+    reader = opened(real_kafka, topic, raw=raw, options={"max_partition_fetch_bytes": 1000})
+    run_all([reader], [b"before", large, b"behind"])
+
+
+def a_batch(base: int, count: int, *, at_ms: int = 1_000) -> bytes:
+    builder = MemoryRecordsBuilder(2, 0, 100_000, offset=0)
+    for number in range(count):
+        builder.append(at_ms + number, None, b"value %d" % number)
+    builder.close()
+    raw = bytearray(builder.buffer())
+    raw[:8] = base.to_bytes(8, "big")  # as the broker does; the checksum begins behind it
+    return bytes(raw)
+
+
+class TestWalk:
+    """The headers alone tell how far a stretch of batches reaches."""
+
+    def test_nothing_is_nothing(self) -> None:
+        assert walk(b"", 7)[:2] == (0, 7)
+
+    def test_it_ends_after_the_last_record_of_the_last_batch(self) -> None:
+        raw = a_batch(100, 5) + a_batch(110, 2, at_ms=5_000)
+        assert walk(raw, 100) == (len(raw), 112, 0, 5_001)
+
+    def test_a_batch_that_was_cut_short_is_left_for_the_next_fetch(self) -> None:
+        first, second = a_batch(100, 5), a_batch(105, 5)
+        for size in (1, 11, 12, 60, 61, len(second) - 1):
+            assert walk(first + second[:size], 100)[:2] == (len(first), 105)
+
+    @pytest.mark.parametrize("damage", ["magic", "length", "delta"])
+    def test_at_what_makes_no_sense_it_stops_and_keeps_the_bytes(self, damage: str) -> None:
+        bad = bytearray(a_batch(105, 5))
+        match damage:
+            case "magic":
+                bad[16] = 1
+            case "length":
+                bad[8:12] = (10).to_bytes(4, "big")
+            case _:
+                bad[23:27] = (-1).to_bytes(4, "big", signed=True)
+        raw = a_batch(100, 5) + bytes(bad) + a_batch(110, 5)
+        assert walk(raw, 100)[:2] == (len(raw), 105)
+
+    def test_a_position_inside_a_batch_is_no_step_back(self) -> None:
+        assert walk(a_batch(100, 5), 103)[:2] == (len(a_batch(100, 5)), 105)
+        assert walk(a_batch(90, 5), 103)[1] == 103
+
+
+class TestWithoutThePrivateNames:
+    @pytest.mark.parametrize("name", ["_unpack_records", "_maybe_skip_record", "drain"])
+    def test_a_changed_face_of_the_records_is_noticed(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Fetcher.PartitionRecords, name, lambda self, something, new: None)
+        with pytest.raises(ImportError, match=name):
+            importlib.reload(analyzer.kafka.raw)
+
+    def test_a_missing_class_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(Fetcher, "PartitionRecords")
+        with pytest.raises(ImportError, match="PartitionRecords"):
+            importlib.reload(analyzer.kafka.raw)
+
+    def test_records_come_the_public_way(self, kafka: Kafka) -> None:
+        """As with a kafka-python whose fetcher takes one thing more."""
+        topic = kafka.create_topic()
+        produce(kafka, topic, lines(40))
+        code = f"""
+from kafka.consumer.fetcher import Fetcher
+unpack = Fetcher.PartitionRecords._unpack_records
+Fetcher.PartitionRecords._unpack_records = lambda self, tp, raw, a, b, c=0: unpack(self, tp, raw, a, b)
+
+from analyzer.core.model import Records
+from analyzer.kafka import KafkaRecords
+from tests.support.places import MemoryPlaces
+options = {{"bootstrap_servers": {kafka.bootstrap!r}, **{dict(kafka.client)!r}}}
+source = KafkaRecords({{{topic!r}: "log"}}, MemoryPlaces(), assign="all", options=options)
+values = []
+while len(values) < 40:
+    for taken in source.take(0.1):
+        assert isinstance(taken, Records)
+        values += [record.value for record in taken.items]
+source.close()
+assert sorted(values) == [b"line %06d" % number for number in range(40)]
+try:
+    KafkaRecords({{{topic!r}: "log"}}, MemoryPlaces(), assign="all", options=options, raw=True)
+except ValueError as told:
+    print(told)
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert "_unpack_records" in done.stdout
+
+
+class TestOptions:
+    def test_one_that_does_not_exist_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="fetch_min_byte"):
+            KafkaRecords({"t": "log"}, MemoryPlaces(), assign="all", options={"fetch_min_byte": 1})
+
+    @pytest.mark.parametrize(
+        "name", ["enable_auto_commit", "auto_offset_reset", "isolation_level", "group_id"]
+    )
+    def test_one_that_would_break_a_promise_is_refused(self, name: str) -> None:
+        with pytest.raises(ValueError, match=name):
+            KafkaRecords({"t": "log"}, MemoryPlaces(), assign="all", options={name: "x"})
+
+    def test_a_group_needs_a_name(self) -> None:
+        with pytest.raises(ValueError, match="group_id"):
+            KafkaRecords({"t": "log"}, MemoryPlaces())

@@ -1,0 +1,218 @@
+"""Topics change under a reader: they are new, grow, are cut, or are made again under the same name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, TopicPartition
+
+from analyzer.core.model import Position
+from tests.support.kafka_log import lines, open_source, produce, run_all, stored
+from tests.support.places import MemoryPlaces, Reader
+from tests.support.servers.kafka import GivenKafka, NativeKafka, new_name
+
+RealKafka = NativeKafka | GivenKafka
+Open = Callable[..., Reader]
+
+
+@pytest.fixture(params=["group", "all"])
+def assign(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def opened(real_kafka: RealKafka) -> Iterator[Open]:
+    readers: list[Reader] = []
+
+    def opened(topic: str, places: MemoryPlaces | None = None, assign: str = "all", **given: Any) -> Reader:
+        places = places or MemoryPlaces()
+        if assign == "group":
+            given |= {"group_id": new_name(), "session_timeout_s": 1.5}
+        readers.append(Reader(open_source(real_kafka, places, topic, **given), places, {}))
+        return readers[-1]
+
+    yield opened
+    for reader in readers:
+        reader.source.close()
+
+
+@pytest.fixture
+def admin(real_kafka: RealKafka) -> Iterator[KafkaAdminClient]:
+    admin = KafkaAdminClient(bootstrap_servers=real_kafka.bootstrap)
+    yield admin
+    admin.close()
+
+
+def turn_until(reader: Reader, enough: Callable[[], object], seconds: float = 15) -> None:
+    end_s = time.monotonic() + seconds
+    while not enough():
+        assert time.monotonic() < end_s, reader.source.problems()
+        reader.turn()
+
+
+def make_again(admin: KafkaAdminClient, topic: str, partitions: int = 4) -> None:
+    admin.delete_topics([topic])
+    while topic in admin.list_topics():
+        time.sleep(0.02)
+    admin.create_topics(
+        {topic: {"num_partitions": partitions, "replication_factor": 1}}, wait_for_metadata=True
+    )
+
+
+def test_a_topic_that_is_made_later_is_read_from_its_beginning(
+    real_kafka: RealKafka, assign: str, opened: Open
+) -> None:
+    topic = new_name()
+    reader = opened(topic, assign=assign, start="latest", uptime_s=lambda: time.monotonic() * 5)
+    turn_until(reader, lambda: topic in str(reader.source.problems()))
+    real_kafka.create_topic(topic)
+    turn_until(reader, lambda: len(reader.source.positions()) == 4)
+    produce(real_kafka, topic, lines(40))
+    run_all([reader], lines(40))
+    assert reader.source.problems() == {}
+
+
+def test_new_partitions_are_read_from_their_beginning(
+    real_kafka: RealKafka, assign: str, opened: Open, admin: KafkaAdminClient
+) -> None:
+    """Also where only what comes from now on is wanted: they are written to before anybody sees them."""
+    topic = real_kafka.create_topic(partitions=2)
+    produce(real_kafka, topic, [b"old"], partition=0)
+    reader = opened(topic, assign=assign, start="latest")
+    turn_until(reader, lambda: len(reader.source.positions()) == 2)
+    admin.create_partitions({topic: 4})
+    produce(real_kafka, topic, lines(40))
+    run_all([reader], lines(40))
+    assert len(reader.source.positions()) == 4
+
+
+def test_latest_begins_every_partition_at_its_end_at_once(real_kafka: RealKafka, opened: Open) -> None:
+    topic = real_kafka.create_topic()
+    produce(real_kafka, topic, lines(40))
+    reader = opened(topic, start="latest")
+    turn_until(reader, lambda: len(reader.source.positions()) == 4)
+    assert {position.next for position in reader.places.stored.values()} == {10}
+    produce(real_kafka, topic, lines(40, begin=40))
+    run_all([reader], lines(40, begin=40))
+
+
+def test_a_topic_made_again_while_it_is_read_is_not_counted(
+    real_kafka: RealKafka, assign: str, opened: Open, admin: KafkaAdminClient
+) -> None:
+    """The client itself goes on at the old offset without a word."""
+    topic = real_kafka.create_topic()
+    produce(real_kafka, topic, lines(40))
+    reader = opened(topic, assign=assign)
+    run_all([reader], lines(40))
+    make_again(admin, topic)
+    turn_until(reader, lambda: "log" in reader.source.problems())
+    produce(real_kafka, topic, lines(80, begin=100))
+    for _ in range(40):
+        reader.turn()
+    assert stored([reader]) == lines(40)
+    assert f"topic {topic} was deleted and created again" in reader.source.problems()["log"]
+    assert {position.next for position in reader.places.stored.values()} == {10}
+
+    reader.start_over()
+    for _ in range(20):
+        reader.turn()
+    assert stored([reader]) == lines(40), "rewinding does not make it the old one"
+
+
+def test_a_topic_made_again_while_nobody_read_it_is_not_counted(
+    real_kafka: RealKafka, assign: str, opened: Open, admin: KafkaAdminClient
+) -> None:
+    topic = real_kafka.create_topic()
+    produce(real_kafka, topic, lines(40))
+    first = opened(topic)
+    run_all([first], lines(40))
+    first.source.close()
+    make_again(admin, topic)
+    produce(real_kafka, topic, lines(80, begin=100))
+
+    reader = opened(topic, first.places, assign=assign)
+    turn_until(reader, lambda: "log" in reader.source.problems())
+    for _ in range(20):
+        assert reader.turn() == 0
+    assert len(first.places.stored) == 4, "nothing was begun in its place"
+
+
+def test_what_retention_took_before_it_was_counted_stops_that_partition_alone(
+    real_kafka: RealKafka, assign: str, opened: Open, admin: KafkaAdminClient
+) -> None:
+    topic = real_kafka.create_topic()
+    produce(real_kafka, topic, lines(400))
+    first = opened(topic)
+    turn_until(first, lambda: len(first.source.positions()) == 4)
+    for part in first.places.stored:
+        first.places.stored[part] = Position(50)
+    first.source.close()
+    admin.delete_records({TopicPartition(topic, 2): 70})
+
+    reader = opened(topic, first.places, assign=assign)
+    turn_until(reader, reader.source.problems)
+    produce(real_kafka, topic, lines(40, begin=400))
+    wanted = [line for number, line in enumerate(lines(440)) if number >= 200 and number % 4 != 2]
+    run_all([reader], wanted)
+    assert reader.source.problems() == {f"{topic}[2]": "[50, 70) was deleted before it was counted"}
+    stopped = next(part for part in reader.places.stored if part.number == 2)
+    assert reader.source.positions()[stopped] == 50
+    assert reader.source.lags()[stopped].records >= 50
+    assert reader.source.lags()[stopped].seconds > 0
+
+    # A decision of somebody's, and it goes on.
+    reader.places.stored[stopped] = Position(70)
+    reader.start_over()
+    run_all(
+        [reader],
+        [*wanted, *(line for number, line in enumerate(lines(440)) if number >= 280 and number % 4 == 2)],
+    )
+    assert reader.source.problems() == {}
+
+
+def test_a_position_past_the_end_stops_that_partition_alone(
+    real_kafka: RealKafka, assign: str, opened: Open
+) -> None:
+    topic = real_kafka.create_topic()
+    produce(real_kafka, topic, lines(40))
+    first = opened(topic)
+    turn_until(first, lambda: len(first.source.positions()) == 4)
+    first.source.close()
+    for part in first.places.stored:
+        first.places.stored[part] = Position(1000 if part.number == 1 else 0)
+
+    reader = opened(topic, first.places, assign=assign)
+    run_all([reader], [line for number, line in enumerate(lines(40)) if number % 4 != 1])
+    assert reader.source.problems() == {f"{topic}[1]": "offset 1000 is past the end of the log, which is 10"}
+
+
+def test_without_the_clients_own_metadata_an_admin_is_asked(
+    real_kafka: RealKafka, opened: Open, admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("analyzer.kafka.metadata.ClientMetadata.NAMES", ("a_name_that_is_gone",))
+    topic = real_kafka.create_topic()
+    produce(real_kafka, topic, lines(40))
+    reader = opened(topic)
+    run_all([reader], lines(40))
+    plain = opened(topic, MemoryPlaces(), raw=False)
+    run_all([plain], lines(40))
+    assert {part.topic_id for part in reader.kept} == {admin.describe_topics([topic])[0]["topic_id"]}
+    assert {part.cluster for part in reader.kept} == {admin.describe_cluster()["cluster_id"]}
+    make_again(admin, topic)
+    turn_until(reader, lambda: "log" in reader.source.problems())
+
+
+def test_the_name_of_a_partition_is_the_same_by_either_way(
+    real_kafka: RealKafka, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = real_kafka.create_topic()
+    produce(real_kafka, topic, lines(40))
+    one = opened(topic)
+    run_all([one], lines(40))
+    monkeypatch.setattr("analyzer.kafka.metadata.ClientMetadata.NAMES", ("a_name_that_is_gone",))
+    other = opened(topic, one.places)
+    turn_until(other, lambda: len(other.source.positions()) == 4)
+    assert set(other.source.positions()) == set(one.source.positions())
