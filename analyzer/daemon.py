@@ -20,6 +20,7 @@ from gatekeeper.model import Change, Set
 log = logging.getLogger(__name__)
 
 RETRY_FIRST_S = 0.1
+REJECTED_EVERY_S = 60.0
 RETRY_MAX_S = 2.0  # so that an outage costs no more than this beyond its own length
 
 
@@ -44,6 +45,7 @@ class Daemon:
     health: Health
     random: Random
     retries: int = 0
+    rejected_s: float = float("-inf")  # uptime when unreadable records were last spoken of
 
     def run(self, stopping: threading.Event) -> None:
         """Work until `stopping` is set, then store what is counted and let the partitions go."""
@@ -86,13 +88,25 @@ class Daemon:
             return
         if flushed is not None:
             self.health.flushed(flushed)
-            for change in flushed.changes:
-                if isinstance(change, Set):
-                    log.info("locked %s until %s: %s", change.lock.key, change.lock.until, change.lock.detail)
+            self.tell(flushed)
         changes = self.warden.run_once(self.pipeline.plan.meters)
         self.health.ended(changes)
         for change in changes:
             log.info("unlocked %s: the window of %s is over", change.at.key, change.at.policy)
+
+    def tell(self, flushed: Flushed) -> None:
+        """Log who was locked, and, once a minute, that there are records which cannot be read."""
+        for change in flushed.changes:
+            if isinstance(change, Set):
+                log.info("locked %s until %s: %s", change.lock.key, change.lock.until, change.lock.detail)
+        rejected, now_s = flushed.counted.rejected, self.pipeline.uptime_s()
+        if rejected and now_s - self.rejected_s >= REJECTED_EVERY_S:
+            self.rejected_s = now_s
+            seen, first = sum(progress.seen for progress in flushed.counted.parts), rejected[0]
+            log.warning(
+                "%d of %d records cannot be read; the first is %s@%d: %s: %r",
+                len(rejected), seen, first.part, first.offset, first.reason, first.sample[:80],
+            )  # fmt: skip
 
     def adopt(self) -> None:
         """Count under the plan that is in force now; what was counted under ours is read again."""

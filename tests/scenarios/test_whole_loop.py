@@ -207,3 +207,14 @@ def test_refused_requests_keep_no_lock_alive_and_the_warden_ends_it(world: World
             "clear",
         ]
     assert world.gate.allow("api_key:acme")
+
+
+def test_records_that_cannot_be_read_are_spoken_of_once_a_minute(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mapping that does not fit must not turn a whole log into dead letters in silence."""
+    for _ in range(3):
+        world.log.records.append(Record(len(world.log.records), world.clock.wall_ns() // 1_000_000, b"{no"))
+        world.pass_s(0.3)
+    spoken = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+    assert spoken == ["1 of 1 records cannot be read; the first is access-log[0]@0: bad-json: b'{no'"]
