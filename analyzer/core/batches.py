@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from analyzer.core.codecs import DamagedError, TooLargeError, unpack
+from analyzer.core.codecs import DamagedError, TooLargeError, Unpacker
 from analyzer.core.frames import Frames, is_abort, read_frames
 from analyzer.core.model import Status
 
@@ -60,12 +60,14 @@ class Batch(NamedTuple):
     status: Status = "ok"
 
 
-def batches(raw: bytes, start: int, aborted: Sequence[tuple[int, int]], bytes_max: int) -> Iterator[Batch]:
+def batches(
+    raw: bytes, start: int, aborted: Sequence[tuple[int, int]], unpacker: Unpacker
+) -> Iterator[Batch]:
     """The batches of one record set with their records at or after `start`, up to the first batch that is
     refused, or that the fetch cut off.
 
     Control batches and batches of aborted transactions have no records. `aborted` is what the fetch said:
-    (producer id, first offset). A batch that unpacks to more than `bytes_max` is refused.
+    (producer id, first offset).
     """
     to_come = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     aborting: set[int] = set()  # producers inside an aborted transaction
@@ -84,7 +86,7 @@ def batches(raw: bytes, start: int, aborted: Sequence[tuple[int, int]], bytes_ma
         head = Head(base, *REST.unpack_from(raw, at + HEAD.size))
         while to_come and to_come[-1][1] < head.next:
             aborting.add(to_come.pop()[0])
-        batch = _read(head, memoryview(raw)[at:end], start, aborting, bytes_max)
+        batch = _read(head, memoryview(raw)[at:end], start, aborting, unpacker)
         yield batch
         if batch.status != "ok":
             return
@@ -92,7 +94,7 @@ def batches(raw: bytes, start: int, aborted: Sequence[tuple[int, int]], bytes_ma
 
 
 def _read(  # noqa: PLR0911 - each way out is a kind of batch
-    head: Head, batch: memoryview, start: int, aborting: set[int], bytes_max: int
+    head: Head, batch: memoryview, start: int, aborting: set[int], unpacker: Unpacker
 ) -> Batch:
     """One batch; takes its producer out of `aborting` where the transaction ends."""
     if head.base < 0 or head.delta < 0 or head.next > OFFSET_MAX:
@@ -107,7 +109,7 @@ def _read(  # noqa: PLR0911 - each way out is a kind of batch
     if head.next <= start or (head.attributes & TRANSACTIONAL and head.producer in aborting):
         return Batch(head.base, head.next, NOTHING)
     try:
-        frames = _frames(head, unpack(head.attributes & CODEC, data, bytes_max))
+        frames = _frames(head, unpacker.unpack(head.attributes & CODEC, data))
     except TooLargeError:
         return Batch(head.base, head.next, NOTHING, "too-large")
     except DamagedError:

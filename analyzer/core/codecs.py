@@ -5,17 +5,16 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Callable
 from typing import Protocol, cast
 
 import cramjam
 import lz4.frame
 import zstandard
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 LZ4_RATIO_MAX = 255  # a byte of a block stands for at most so many
-ZSTD_WINDOW_MAX = 1 << 27  # what `zstd --long` writes at most by default; a frame may ask for 2 GB
-XERIAL = b"\x82SNAPPY\x00"
+ZSTD_WINDOW_BYTES_MAX = 1 << 27  # what the highest level writes; a frame may ask for 2 GB
+XERIAL, XERIAL_HEAD_BYTES = b"\x82SNAPPY\x00", 16
 
 
 class TooLargeError(Exception):
@@ -30,98 +29,95 @@ class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-def unpack(codec: int, data: memoryview, bytes_max: int) -> bytes:
-    """The plain bytes behind `data`. Codecs are Kafka's: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
+class Unpacker:
+    """Unpacks up to `bytes_max`; what is allocated on the way stays within that and some megabytes. Nothing
+    may follow what is packed but more of the same. Not to be shared between threads."""
 
-    Raises TooLargeError beyond `bytes_max`, DamagedError, KeyError for an unknown codec. What is
-    allocated on the way stays within `bytes_max` and some megabytes.
-    """
-    return CODECS[codec](data, bytes_max)
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._codecs = {0: self._none, 1: self._gzip, 2: self._snappy, 3: self._lz4, 4: self._zstd}
+        # Kept, because making one takes as long as unpacking 200 records.
+        self._zstandard = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
 
+    def unpack(self, codec: int, data: memoryview) -> bytes:
+        """The plain bytes behind `data`; codecs are Kafka's: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
 
-def _none(data: memoryview, bytes_max: int) -> bytes:
-    if len(data) > bytes_max:
-        raise TooLargeError
-    return bytes(data)
+        Raises TooLargeError, DamagedError, KeyError for an unknown codec.
+        """
+        return self._codecs[codec](data)
 
+    def _none(self, data: memoryview) -> bytes:
+        if len(data) > self._bytes_max:
+            raise TooLargeError
+        return bytes(data)
 
-def _gzip(data: memoryview, bytes_max: int) -> bytes:
-    out, rest = bytearray(), bytes(data)
-    while rest:  # several members in a row are one content
-        member = zlib.decompressobj(wbits=31)
+    def _gzip(self, data: memoryview) -> bytes:
+        out, rest = bytearray(), bytes(data)
+        while rest:  # several members in a row are one content
+            member = zlib.decompressobj(wbits=31)
+            try:
+                while not member.eof:
+                    piece = member.decompress(rest, CHUNK_BYTES)
+                    rest = member.unconsumed_tail or member.unused_data
+                    if not (piece or rest or member.eof):
+                        raise DamagedError
+                    out += piece
+                    if len(out) > self._bytes_max:
+                        raise TooLargeError
+            except zlib.error as error:
+                raise DamagedError from error
+        return bytes(out)
+
+    def _snappy(self, data: memoryview) -> bytes:
+        """One raw block, or what Java clients write (xerial): a header, then lengths and blocks."""
+        if bytes(data[: len(XERIAL)]) != XERIAL:
+            return self._snappy_block(data, self._bytes_max)
+        out, at = bytearray(), XERIAL_HEAD_BYTES
+        while at < len(data):
+            if at + 4 > len(data):
+                raise DamagedError
+            (length,) = struct.unpack_from(">I", data, at)
+            at += 4 + length
+            if at > len(data):
+                raise DamagedError
+            out += self._snappy_block(data[at - length : at], self._bytes_max - len(out))
+        return bytes(out)
+
+    def _snappy_block(self, data: memoryview, bytes_max: int) -> bytes:
         try:
-            while not member.eof:
-                piece = member.decompress(rest, CHUNK)
-                rest = member.unconsumed_tail or member.unused_data
-                if not (piece or rest or member.eof):
-                    raise DamagedError
-                out += piece
-                if len(out) > bytes_max:
-                    raise TooLargeError
-        except zlib.error as error:
+            if cramjam.snappy.decompress_raw_len(data) > bytes_max:  # it says its length first
+                raise TooLargeError
+            return bytes(cramjam.snappy.decompress_raw(data))
+        except cramjam.DecompressionError as error:
             raise DamagedError from error
-    return bytes(out)
 
+    def _lz4(self, data: memoryview) -> bytes:
+        try:
+            # In one call where that cannot pass the bound, which is three times as fast. It believes any size
+            # that a frame says of itself, and it stops behind the first frame.
+            if len(data) * LZ4_RATIO_MAX <= self._bytes_max:
+                said_bytes = lz4.frame.get_frame_info(data)["content_size"]
+                if said_bytes <= self._bytes_max:
+                    plain, read_bytes = lz4.frame.decompress(data, return_bytes_read=True)
+                    if read_bytes == len(data):
+                        return cast(bytes, plain)
+            with lz4.frame.open(io.BytesIO(data), "rb") as stream:
+                return self._read(stream)
+        except (RuntimeError, EOFError, OSError) as error:
+            raise DamagedError from error
 
-def _snappy(data: memoryview, bytes_max: int) -> bytes:
-    """One raw block, or what snappy-java (xerial) writes: a header, then lengths and blocks."""
-    if bytes(data[:8]) != XERIAL:
-        return _snappy_block(data, bytes_max)
-    out, at = bytearray(), 16
-    while at < len(data):
-        if at + 4 > len(data):
-            raise DamagedError
-        (length,) = struct.unpack_from(">I", data, at)
-        at += 4 + length
-        if at > len(data):
-            raise DamagedError
-        out += _snappy_block(data[at - length : at], bytes_max - len(out))
-    return bytes(out)
+    def _zstd(self, data: memoryview) -> bytes:
+        try:
+            with self._zstandard.stream_reader(data, read_across_frames=True) as stream:
+                return self._read(stream)
+        except zstandard.ZstdError as error:
+            raise DamagedError from error
 
-
-def _snappy_block(data: memoryview, bytes_max: int) -> bytes:
-    try:
-        if cramjam.snappy.decompress_raw_len(data) > bytes_max:  # it says its length first
-            raise TooLargeError
-        return bytes(cramjam.snappy.decompress_raw(data))
-    except cramjam.DecompressionError as error:
-        raise DamagedError from error
-
-
-def _lz4(data: memoryview, bytes_max: int) -> bytes:
-    try:
-        # In one call where that cannot pass the bound, which is three times as fast. It would believe any
-        # size that a frame says of itself, and stop behind the first frame.
-        if (
-            len(data) * LZ4_RATIO_MAX <= bytes_max
-            and lz4.frame.get_frame_info(data)["content_size"] <= bytes_max
-        ):
-            plain, read = lz4.frame.decompress(data, return_bytes_read=True)
-            if read == len(data):
-                return cast(bytes, plain)
-        with lz4.frame.open(io.BytesIO(data), "rb") as stream:
-            return _read(stream, bytes_max)
-    except (RuntimeError, EOFError, OSError) as error:
-        raise DamagedError from error
-
-
-def _zstd(data: memoryview, bytes_max: int) -> bytes:
-    unpacker = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX)
-    try:
-        with unpacker.stream_reader(data, read_across_frames=True) as stream:
-            return _read(stream, bytes_max)
-    except zstandard.ZstdError as error:
-        raise DamagedError from error
-
-
-def _read(stream: Readable, bytes_max: int) -> bytes:
-    pieces, size = [], 0
-    while piece := stream.read(CHUNK):
-        pieces.append(piece)
-        size += len(piece)
-        if size > bytes_max:
-            raise TooLargeError
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-CODECS: dict[int, Callable[[memoryview, int], bytes]] = {0: _none, 1: _gzip, 2: _snappy, 3: _lz4, 4: _zstd}
+    def _read(self, stream: Readable) -> bytes:
+        pieces, size = [], 0
+        while piece := stream.read(CHUNK_BYTES):
+            pieces.append(piece)
+            size += len(piece)
+            if size > self._bytes_max:
+                raise TooLargeError
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -8,6 +8,7 @@ from itertools import chain
 
 from analyzer.core import mapping as mappings
 from analyzer.core.batches import Batch, batches
+from analyzer.core.codecs import Unpacker
 from analyzer.core.frames import Frames
 from analyzer.core.meters import REQUESTS, Meter
 from analyzer.core.model import Counted, Fed, Partition, Progress, Records, RecordSet, Rejected
@@ -21,7 +22,7 @@ TOGETHER = 2_000
 
 
 @dataclass(slots=True)
-class Tally:
+class Ledger:
     """What was counted of one partition since the last drain."""
 
     part: Partition
@@ -85,76 +86,76 @@ class PythonCounter:
         self._mapped = mapped
         self._counting = Counting(groupings, meters)
         self._readers = {source: Reader(mapping, self._counting.asked) for source, mapping in mapped.items()}
+        self._unpackers = {source: Unpacker(mapping.batch_bytes_max) for source, mapping in mapped.items()}
         self._rows_max = rows_max
         self._rejected_max = rejected_max
-        self._tallies: dict[Partition, Tally] = {}
+        self._ledgers: dict[Partition, Ledger] = {}
 
     def feed(self, taken: RecordSet | Records) -> Fed:
         """See `Counter.feed`. Raises ValueError for a set that does not follow what was fed before: the
         offsets between would pass for counted. Raises KeyError for a source that was never mapped."""
-        tally = self._tally(taken.part, taken.start)
-        seen, counted = tally.seen, tally.counted
+        ledger = self._ledger_of(taken.part, taken.start)
+        seen, counted = ledger.seen, ledger.counted
         refused = None
         if isinstance(taken, Records):
-            tally.count(_frames_of(taken))
-            tally.next = max(tally.next, taken.next)
+            ledger.count(_frames_of(taken))
+            ledger.next = max(ledger.next, taken.next)
         else:
-            refused = self._count_batches(tally, taken)
-        tally.witness = taken.witness or tally.witness
-        fed = Fed(tally.next, tally.seen - seen, tally.counted - counted)
+            refused = self._count_batches(ledger, taken)
+        ledger.witness = taken.witness or ledger.witness
+        fed = Fed(ledger.next, ledger.seen - seen, ledger.counted - counted)
         if refused is None:
             return fed
         return fed._replace(status=refused.status, bad=refused.base, skip_to=refused.next)
 
     def full(self) -> bool:
-        tallies = self._tallies.values()
+        ledgers = self._ledgers.values()
         return (
-            sum(len(tally.tables) for tally in tallies) >= self._rows_max
-            or sum(len(tally.rejected) for tally in tallies) >= self._rejected_max
+            sum(len(ledger.tables) for ledger in ledgers) >= self._rows_max
+            or sum(len(ledger.rejected) for ledger in ledgers) >= self._rejected_max
         )
 
     def forget(self, part: Partition) -> None:
-        self._tallies.pop(part, None)
+        self._ledgers.pop(part, None)
 
     def drain(self) -> Counted:
         moved = [
-            tally for _, tally in sorted(self._tallies.items()) if tally.next > tally.start or tally.seen
+            ledger for _, ledger in sorted(self._ledgers.items()) if ledger.next > ledger.start or ledger.seen
         ]
-        self._tallies = {}
+        self._ledgers = {}
         return Counted(
-            [tally.progress for tally in moved],
-            rows_of(self._counting, [tally.tables for tally in moved]),
-            [rejected for tally in moved for rejected in tally.rejected],
+            [ledger.progress for ledger in moved],
+            rows_of(self._counting, [ledger.tables for ledger in moved]),
+            [rejected for ledger in moved for rejected in ledger.rejected],
         )
 
-    def _tally(self, part: Partition, start: int) -> Tally:
-        tally = self._tallies.get(part)
-        if tally is None:
+    def _ledger_of(self, part: Partition, start: int) -> Ledger:
+        ledger = self._ledgers.get(part)
+        if ledger is None:
             sample_bytes = self._mapped[part.source].sample_bytes
             tables = Tables(self._counting)
-            tally = Tally(part, start, start, self._readers[part.source], sample_bytes, tables)
-            self._tallies[part] = tally
-        elif tally.next != start:
-            raise ValueError(f"{part}: a set from {start} was fed after {tally.next}")
-        return tally
+            ledger = Ledger(part, start, start, self._readers[part.source], sample_bytes, tables)
+            self._ledgers[part] = ledger
+        elif ledger.next != start:
+            raise ValueError(f"{part}: a set from {start} was fed after {ledger.next}")
+        return ledger
 
-    def _count_batches(self, tally: Tally, taken: RecordSet) -> Batch | None:
+    def _count_batches(self, ledger: Ledger, taken: RecordSet) -> Batch | None:
         """Count the batches up to one that is refused, which is returned."""
-        bytes_max = self._mapped[taken.part.source].batch_bytes_max
         waiting: list[Frames] = []
         size = 0
         refused = None
-        for batch in batches(taken.raw, taken.start, taken.aborted, bytes_max):
+        for batch in batches(taken.raw, taken.start, taken.aborted, self._unpackers[taken.part.source]):
             if batch.status != "ok":
                 refused = batch
                 break
-            tally.next = max(tally.next, batch.next)
+            ledger.next = max(ledger.next, batch.next)
             waiting.append(batch.frames)
             size += len(batch.frames.values)
             if size >= TOGETHER:
-                tally.count(_joined(waiting))
+                ledger.count(_joined(waiting))
                 waiting, size = [], 0
-        tally.count(_joined(waiting))
+        ledger.count(_joined(waiting))
         return refused
 
 

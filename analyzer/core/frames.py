@@ -58,7 +58,7 @@ def read_frames(data: bytes, count: int, last: int, base: int, first_ms: int) ->
     """
     frames = Frames([], [], [])
     offsets, times, values = frames
-    at = expected = 0
+    at = expected = run = 0  # offsets are mostly one run of numbers: from `run` up to the one expected
     unpack, head, length_bytes, lengths, time_deltas, offset_deltas, key, sizes = _shape(2, 1, 1, -1, 2)
     for _ in range(count):
         try:
@@ -79,16 +79,19 @@ def read_frames(data: bytes, count: int, last: int, base: int, first_ms: int) ->
             at = end + 1
         else:
             frame = _read_frame(data, at)
-            if frame.offset_delta < expected:
-                raise DamagedError
-            kafka_ms, expected, at = first_ms + frame.time_delta, frame.offset_delta, frame.end
+            if frame.offset_delta != expected:
+                if frame.offset_delta < expected:
+                    raise DamagedError
+                offsets += range(base + run, base + expected)
+                run = expected = frame.offset_delta
+            kafka_ms, at = first_ms + frame.time_delta, frame.end
             values.append(frame.value)
             unpack, head, length_bytes, lengths, time_deltas, offset_deltas, key, sizes = _shape(
                 *frame.widths
             )
         times.append(kafka_ms)
-        offsets.append(base + expected)
         expected += 1
+    offsets += range(base + run, base + expected)
     if at != len(data) or expected > last + 1:
         raise DamagedError
     return frames

@@ -15,8 +15,8 @@ Answers = list[Any]  # one for each record; None where it cannot be read
 
 VALUE_MAX = 2**53
 MS_MAX = 2**63
-WHOLE = {int}
 QUICK_MAX = 2**50  # a time in any unit that is no trouble in any other
+WHOLE = {int}
 MS_PLACES = {"s": 3, "ms": 0, "us": -3, "ns": -6}  # from a unit to milliseconds
 MICRO_PLACES = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 

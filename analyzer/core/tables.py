@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, repeat
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from analyzer.core.meters import REQUESTS, Meter
 from analyzer.core.model import Row
 from analyzer.core.records import Asked, Sheet
 
-Key = tuple[Any, ...]  # start of the bucket in seconds, then a text for each dimension
-Series = tuple[str, str, int]  # key, resource, start of the bucket
+Series = tuple[str, str, int]  # key, resource, number of the bucket since 1970
 
 
 class Grouping(NamedTuple):
-    """A grouping by name, and where in a `Key` its one or two parts are; None: always ""."""
+    """A grouping by name, and which dimensions its one or two parts are; None: always ""."""
 
     name: str
     key: int | None
     resource: int | None
+    dimensions: int  # how many there are
 
-    def series(self, keys: Iterable[Key]) -> Iterator[Series]:
-        at_key, at_resource = self.key, self.resource
-        if at_key is not None and at_resource is not None:
-            return map(itemgetter(at_key, at_resource, 0), keys)
-        if at_key is not None:
-            return ((key[at_key], "", key[0]) for key in keys)
-        return (("", "", key[0]) for key in keys)
+    def series(self, table: Table) -> Iterator[tuple[Series, int]]:
+        """The series and the slot of each key; where a grouping leaves a dimension out, a series has many."""
+        for number, bucket in table.items():
+            nothing = repeat("")
+            columns = [bucket.keys()] if self.dimensions == 1 else list(zip(*bucket, strict=True))
+            keys = nothing if self.key is None else columns[self.key]
+            resources = nothing if self.resource is None else columns[self.resource]
+            yield from zip(zip(keys, resources, repeat(number)), bucket.values(), strict=False)
 
 
 class Counting:
@@ -40,9 +40,10 @@ class Counting:
         self.meters = tuple(by_name.values())
         parts = {grouping: grouping.partition("+")[::2] for grouping in groupings}
         dimensions = sorted({part for each in parts.values() for part in each} - {"", "everyone"})
-        place = {name: at for at, name in enumerate(dimensions, 1)}
+        place = {name: at for at, name in enumerate(dimensions)}
         self.groupings = [
-            Grouping(name, place.get(key), place.get(rest)) for name, (key, rest) in sorted(parts.items())
+            Grouping(name, place.get(key), place.get(rest), len(dimensions))
+            for name, (key, rest) in sorted(parts.items())
         ]
         self.asked = Asked(
             dimensions=tuple(dimensions),
@@ -93,32 +94,50 @@ class Tally:
                     values[slot] = number
 
 
-class Table(dict[Key, int]):
-    """All meters of one width. Each key has a slot, the place of its values in every tally, so that a request
-    is looked up once, however many meters there are."""
+class Bucket(dict[Any, int]):
+    """The slot of each key in one bucket: of its text, or of several texts as a tuple."""
 
-    def __init__(self, width_s: int, counting: Counting) -> None:
+    def __init__(self, tallies: Sequence[Tally]) -> None:
         super().__init__()
-        self.tallies = [Tally(meter, counting.asked) for meter in counting.meters if meter.width_s == width_s]
-        self._width_s = width_s
-        self._width_ms = width_s * 1000
+        self._tallies = tallies
 
-    def __missing__(self, key: Key) -> int:
-        slot = self[key] = len(self)
-        for tally in self.tallies:
+    def __missing__(self, key: Any) -> int:
+        slot = self[key] = len(self._tallies[0].passed)
+        for tally in self._tallies:
             tally.passed.append(0)
             tally.denied.append(0)
         return slot
 
+
+class Table(dict[int, Bucket]):
+    """All meters of one width, by the number of the bucket since 1970. Each key has a slot, the place of its
+    values in every tally, so that a request is looked up once, however many meters there are."""
+
+    def __init__(self, width_s: int, counting: Counting) -> None:
+        super().__init__()
+        self.tallies = [Tally(meter, counting.asked) for meter in counting.meters if meter.width_s == width_s]
+        self._width_ms = width_s * 1000
+
+    def __missing__(self, number: int) -> Bucket:
+        bucket = self[number] = Bucket(self.tallies)
+        return bucket
+
     def add(self, sheet: Sheet) -> None:
-        width_ms, width_s = self._width_ms, self._width_s
+        width_ms = self._width_ms
+        keys: Iterable[Any] = zip(*sheet.dimensions, strict=True)
+        if len(sheet.dimensions) < 2:
+            keys = sheet.dimensions[0] if sheet.dimensions else repeat((), len(sheet.times_ms))
         first, last = min(sheet.times_ms) // width_ms, max(sheet.times_ms) // width_ms
-        starts: Iterable[int] = repeat(first * width_s, len(sheet.times_ms))
-        if first != last:
-            starts = [ms // width_ms * width_s for ms in sheet.times_ms]
-        slots = list(map(self.__getitem__, zip(starts, *sheet.dimensions, strict=True)))
+        if first == last:
+            slots = list(map(self[first].__getitem__, keys))
+        else:
+            slots = [self[ms // width_ms][key] for ms, key in zip(sheet.times_ms, keys, strict=True)]
         for tally in self.tallies:
             tally.add(slots, sheet)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.values())) * len(self.tallies)
 
 
 class Tables:
@@ -133,7 +152,7 @@ class Tables:
                 table.add(sheet)
 
     def __len__(self) -> int:
-        return sum(len(table) * len(table.tallies) for table in self.tables)
+        return sum(table.size for table in self.tables)
 
 
 def rows_of(counting: Counting, every: Sequence[Tables]) -> list[Row]:
@@ -145,31 +164,32 @@ def rows_of(counting: Counting, every: Sequence[Tables]) -> list[Row]:
         for tables in zip(*(each.tables for each in every), strict=True):
             series = [list(grouping.series(table)) for table in tables]
             for at, tally in enumerate(tables[0].tallies):
-                entries += _entries(tally.meter, series, [table.tallies[at] for table in tables])
+                joined = _joined(tally.meter, series, [table.tallies[at] for table in tables])
+                name, width_s = tally.meter.name, tally.meter.width_s
+                entries += [
+                    (key, resource, name, width_s, number * width_s, value, denied)
+                    for (key, resource, number), (value, denied) in joined.items()
+                ]
         entries.sort()
         rows += [Row(grouping.name, *entry) for entry in entries]
     return rows
 
 
-def _entries(
-    meter: Meter, series: Sequence[Sequence[Series]], tallies: Sequence[Tally]
-) -> Iterator[tuple[Any, ...]]:
-    """What follows the grouping's name in a row."""
-    passed = _joined(meter, series, [tally.passed for tally in tallies])
-    denied = _joined(meter, series, [tally.denied for tally in tallies])
-    name, width_s = meter.name, meter.width_s
-    for (key, resource, bucket_s), value in passed.items():
-        refused = denied.get((key, resource, bucket_s), 0)
-        if value or refused:
-            yield key, resource, name, width_s, bucket_s, value, refused
-
-
 def _joined(
-    meter: Meter, series: Sequence[Sequence[Series]], values: Sequence[Sequence[int]]
-) -> dict[Series, int]:
-    totals: dict[Series, int] = {}
-    for each_series, each_values in zip(series, values, strict=True):
-        for one, value in zip(each_series, each_values, strict=True):
-            known = totals.get(one, 0)
-            totals[one] = known + value if meter.join == "sum" else max(known, value)
+    meter: Meter, series: Sequence[Sequence[tuple[Series, int]]], tallies: Sequence[Tally]
+) -> dict[Series, tuple[int, int]]:
+    """What is not nothing: passed and denied of each series, over all partitions."""
+    totals: dict[Series, tuple[int, int]] = {}
+    for slots, tally in zip(series, tallies, strict=True):
+        passed, denied = tally.passed, tally.denied
+        for one, slot in slots:
+            value, refused = passed[slot], denied[slot]
+            known = totals.get(one)
+            if known is None:
+                if value or refused:
+                    totals[one] = value, refused
+            elif meter.join == "sum":
+                totals[one] = known[0] + value, known[1] + refused
+            else:
+                totals[one] = max(known[0], value), max(known[1], refused)
     return totals

@@ -1,0 +1,80 @@
+"""The log counts a caller under the very name that a gate asks for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzer.core.mapping import AddressField, Field, Mapping, NumberField, TextField
+from tests.support.counting import counted, reasons, totals
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "callers.json").read_text())
+
+
+def mapping_by(*names: str, prefix6: int = 128) -> Mapping:
+    fields: dict[str, Field] = {name: TextField((name,)) for name in names}
+    if "address" in fields:
+        fields["address"] = AddressField(("address",), prefix6)
+    return Mapping(caller=names, fields=fields)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: json.dumps(vector["names"]))
+def test_a_record_is_counted_under_the_name_that_a_gate_asks_for(vector: dict[str, Any]) -> None:
+    mapping = mapping_by(*vector["names"], prefix6=vector.get("prefix6", 128))
+    found = counted(mapping, json.dumps(vector["names"]).encode())
+    if vector["caller"]:
+        assert totals(found) == {(vector["caller"], "requests"): (1, 0)}
+    else:  # nobody, or nobody who may be named
+        assert reasons(found) == ["bad-caller"]
+
+
+@pytest.mark.parametrize("value", ["1", "1.0", "true", "false", '["acme"]', '{"id":"acme"}', "1e999"])
+def test_what_is_no_text_is_no_caller(value: str) -> None:
+    record = f'{{"api_key": {value}, "user": "ann"}}'.encode()
+    assert reasons(counted(mapping_by("api_key", "user"), record)) == ["bad-caller"]
+
+
+def test_a_number_and_a_text_never_meet() -> None:
+    mapping = mapping_by("api_key")
+    found = counted(
+        mapping, b'{"api_key": "1"}', b'{"api_key": 1}', b'{"api_key": true}', b'{"api_key": "1"}'
+    )
+    assert reasons(found) == ["bad-caller"] * 2
+    assert [(row.key, row.value) for row in found.rows] == [("api_key:1", 2)]
+
+
+def test_fallbacks_are_asked_in_order_by_each_record_for_itself() -> None:
+    mapping = mapping_by("api_key", "user", "address")
+    found = counted(
+        mapping,
+        b'{"api_key": "acme", "user": "ann", "address": "192.0.2.1"}',
+        b'{"api_key": null, "user": "ann", "address": "192.0.2.1"}',
+        b'{"api_key": "", "address": "192.0.2.1"}',
+        b'{"user": "ann", "address": "nowhere"}',
+        b'{"user": "\\n", "address": "192.0.2.1"}',
+        b"{}",
+    )
+    assert reasons(found) == ["bad-caller", "bad-caller"]
+    assert [(row.key, row.value) for row in found.rows] == [
+        ("address:192.0.2.1", 1),
+        ("api_key:acme", 1),
+        ("user:ann", 2),
+    ]
+
+
+def test_many_callers_are_forgotten_and_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analyzer.core.rules.REMEMBERED_MAX", 3)
+    records = [json.dumps({"api_key": f"c{n % 7}"}).encode() for n in range(70)]
+    assert totals(counted(mapping_by("api_key"), *records)) == {
+        (f"api_key:c{n}", "requests"): (10, 0) for n in range(7)
+    }
+
+
+def test_a_mapping_by_which_nobody_can_call_is_refused() -> None:
+    with pytest.raises(ValueError, match="nobody can be a caller"):
+        counted(Mapping(caller=("api_key",), fields={"user": TextField(("user",))}))
+    with pytest.raises(ValueError, match="cannot say who called"):
+        counted(Mapping(caller=("n",), fields={"n": NumberField(("n",))}))

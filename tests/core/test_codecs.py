@@ -1,0 +1,145 @@
+"""Unpacking, and bombs: few bytes that want to be many."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+
+import cramjam
+import lz4.frame
+import pytest
+import zstandard
+
+from analyzer.core.codecs import DamagedError, TooLargeError, Unpacker
+from tests.support.recordsets import PACK
+
+PLAIN = b'{"key":"acme"}\n' * 1000
+BOMB_BYTES, BOUND_BYTES = 256 << 20, 16 << 20
+ZEROES = bytes(1 << 20)
+
+
+def streamed(begin: bytes, compress: Callable[[bytes], bytes], end: Callable[[], bytes]) -> bytes:
+    return begin + b"".join(compress(ZEROES) for _ in range(BOMB_BYTES // len(ZEROES))) + end()
+
+
+def gzip_bomb() -> bytes:
+    packer = zlib.compressobj(9, wbits=31)
+    return streamed(b"", packer.compress, packer.flush)
+
+
+def lz4_bomb() -> bytes:
+    packer = lz4.frame.LZ4FrameCompressor()
+    return streamed(packer.begin(), packer.compress, packer.flush)
+
+
+def zstd_bomb() -> bytes:
+    packer = zstandard.ZstdCompressor().compressobj()
+    return streamed(b"", packer.compress, packer.flush)
+
+
+def snappy_bomb() -> bytes:
+    return bytes(cramjam.snappy.compress_raw(bytes(BOUND_BYTES + 1)))
+
+
+def xerial_bomb() -> bytes:
+    """Each block is small."""
+    block = bytes(cramjam.snappy.compress_raw(ZEROES))
+    return b"\x82SNAPPY\0" + bytes(8) + (len(block).to_bytes(4, "big") + block) * (BOMB_BYTES // len(ZEROES))
+
+
+def lz4_lie(size: int) -> bytes:
+    """A frame that says of itself what is not so; the byte behind says that the header is in order."""
+    frame = bytearray(lz4.frame.compress(PLAIN, store_size=True))
+    frame[6:14] = size.to_bytes(8, "little")
+    for check in range(256):
+        frame[14] = check
+        try:
+            lz4.frame.get_frame_info(bytes(frame))
+        except RuntimeError:
+            continue
+        return bytes(frame)
+    raise AssertionError("no checksum fits")
+
+
+BOMBS = {
+    "none": (0, lambda: bytes(BOUND_BYTES + 1)),
+    "gzip": (1, gzip_bomb),
+    "snappy": (2, snappy_bomb),
+    "xerial": (2, xerial_bomb),
+    "snappy, of 4 GB by its own words": (2, lambda: b"\xff\xff\xff\xff\x0f" + bytes(50)),
+    "lz4": (3, lz4_bomb),
+    "lz4, of 1 TB by its own words": (3, lambda: lz4_lie(1 << 40)),
+    "zstd": (4, zstd_bomb),
+    "zstd with a window of 2 GB": (4, lambda: b"\x28\xb5\x2f\xfd\x00\xa8\x09\x00\x00x"),
+}
+MEASURE = """
+import sys
+from analyzer.core.codecs import DamagedError, TooLargeError, Unpacker
+def peak_kb():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+data, unpacker = sys.stdin.buffer.read(), Unpacker(int(sys.argv[2]))
+before_kb = peak_kb()
+try:
+    unpacker.unpack(int(sys.argv[1]), memoryview(data))
+except (TooLargeError, DamagedError) as refused:
+    print(type(refused).__name__, peak_kb() - before_kb)
+"""
+
+
+@pytest.mark.parametrize("codec", PACK)
+@pytest.mark.parametrize(
+    "plain", [PLAIN, b"", b"x", bytes(3 << 20)], ids=["text", "nothing", "a byte", "3 MB"]
+)
+def test_what_is_packed_comes_back(codec: str, plain: bytes) -> None:
+    number, pack = PACK[codec]
+    assert Unpacker(len(plain)).unpack(number, memoryview(pack(plain))) == plain
+
+
+@pytest.mark.parametrize("codec", PACK)
+def test_one_byte_beyond_the_bound_is_too_much(codec: str) -> None:
+    number, pack = PACK[codec]
+    with pytest.raises(TooLargeError):
+        Unpacker(len(PLAIN) - 1).unpack(number, memoryview(pack(PLAIN)))
+
+
+@pytest.mark.parametrize(("codec", "bomb"), BOMBS.values(), ids=BOMBS.keys())
+def test_a_bomb_is_refused_and_takes_little_memory(codec: int, bomb: Callable[[], bytes]) -> None:
+    """In a process of its own, whose greatest size tells."""
+    command = [sys.executable, "-c", MEASURE, str(codec), str(BOUND_BYTES)]
+    ran = subprocess.run(command, input=bomb(), capture_output=True, check=True)
+    refused, grown_kb = ran.stdout.split()
+    assert refused in {b"TooLargeError", b"DamagedError"}
+    assert int(grown_kb) * 1024 < 4 * BOUND_BYTES
+
+
+@pytest.mark.parametrize("codec", [name for name in PACK if name != "none"])
+def test_damage_is_told_and_nothing_of_it_is_left_for_the_next(codec: str) -> None:
+    number, pack = PACK[codec]
+    unpacker, packed = Unpacker(1 << 20), pack(PLAIN)
+    for broken in (b"x" + packed, packed + b"rubbish", packed[: len(packed) // 2]):
+        try:
+            plain = unpacker.unpack(number, memoryview(broken))
+        except DamagedError:
+            pass
+        else:  # zstd gives what it has; the frames in it will not add up
+            assert (codec[:4], len(plain) < len(PLAIN)) == ("zstd", True)
+        assert unpacker.unpack(number, memoryview(packed)) == PLAIN
+
+
+def test_several_streams_in_a_row_are_one_content() -> None:
+    unpacker = Unpacker(1 << 20)
+    assert unpacker.unpack(1, memoryview(gzip.compress(b"one") + gzip.compress(b"two"))) == b"onetwo"
+    assert (
+        unpacker.unpack(3, memoryview(lz4.frame.compress(b"one") + lz4.frame.compress(b"two"))) == b"onetwo"
+    )
+    pack = zstandard.ZstdCompressor().compress
+    assert unpacker.unpack(4, memoryview(pack(b"one") + pack(b"two"))) == b"onetwo"
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_an_unknown_codec_is_not_guessed(codec: int) -> None:
+    with pytest.raises(KeyError):
+        Unpacker(1 << 20).unpack(codec, memoryview(PLAIN))

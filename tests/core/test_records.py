@@ -1,0 +1,295 @@
+"""What a record says, and the reason when it cannot be read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from analyzer.core.mapping import (
+    AddressField,
+    Field,
+    NumberField,
+    ResourceField,
+    TextField,
+    TimeField,
+    TimeUnit,
+)
+from analyzer.core.meters import Meter
+from tests.support.counting import a_record, counted, mapping_of, reasons, totals
+from tests.support.recordsets import NOW_MS
+
+DAY_MS = 86_400_000
+FIELDS: dict[str, Field] = {"bytes": NumberField(("bytes",)), "status": TextField(("status",))}
+VOLUME = Meter("volume", "bytes")
+
+WRONG = {
+    "tombstone": None,
+    "too-large": a_record(x="x" * 1000),
+    "bad-utf8": a_record()[:-1] + b',"x":"\xff"}',
+    "bad-json": a_record()[:-1],
+    "bad-caller": a_record(key="a\nb"),
+    "bad-time": a_record(ts="now"),
+    "bad-number": a_record(bytes="7"),
+    "bad-field": a_record(status=[429]),
+    "future": a_record(ts=NOW_MS + 300_001),
+    "past": a_record(ts=NOW_MS - 35 * DAY_MS - 1),
+}
+
+
+@pytest.mark.parametrize(("reason", "value"), WRONG.items(), ids=WRONG.keys())
+def test_what_cannot_be_read_is_set_aside_with_the_reason(reason: str, value: bytes | None) -> None:
+    mapping = mapping_of(FIELDS, value_bytes_max=999, deny_if=(("status", ("429",)),), sample_bytes=20)
+    found = counted(mapping, a_record(), value, a_record(), meters=[VOLUME])
+    ((part, offset, why, sample),) = found.rejected
+    assert (part.topic, offset, why, sample) == ("access-log", 1, reason, (value or b"")[:20])
+    (progress,) = found.parts
+    late = reason == "past"
+    assert (progress.seen, progress.counted, progress.dead, progress.late) == (3, 2, 1 - late, late)
+    assert [(row.meter, row.value) for row in found.rows] == [("requests", 2)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "faults"),
+    [
+        ("bad-caller", {"key": 1, "ts": "now", "bytes": -1, "status": []}),
+        ("bad-time", {"ts": "now", "bytes": -1, "status": []}),
+        ("bad-number", {"ts": NOW_MS * 2, "bytes": -1, "status": []}),
+        ("bad-field", {"ts": NOW_MS * 2, "status": []}),
+        ("future", {"ts": NOW_MS * 2}),
+    ],
+)
+def test_of_several_faults_the_first_is_told(reason: str, faults: dict[str, object]) -> None:
+    mapping = mapping_of(FIELDS, deny_if=(("status", ("429",)),))
+    assert reasons(counted(mapping, a_record(**faults), meters=[VOLUME])) == [reason]
+
+
+def test_a_field_that_nothing_needs_refuses_nobody() -> None:
+    assert totals(counted(mapping_of(FIELDS), a_record(bytes="many", status=[], x={"y": [1e5]}))) == {
+        ("api_key:acme", "requests"): (1, 0)
+    }
+
+
+# ------------------------------------------------------------------------------------------------- JSON
+
+GOOD = {
+    "half a surrogate pair in a field that nobody reads": b'"x":"\\ud800"',
+    "a number beyond all floats": b'"x":1e999',
+    "five thousand digits": b'"x":' + b"9" * 5000,
+    "arrays in arrays": b'"x":' + b"[" * 100_000 + b"]" * 100_000,
+    "objects in objects": b'"x":' + b'{"x":' * 100_000 + b"1" + b"}" * 100_000,
+    "ten megabytes": b'"x":"' + b"x" * 10_000_000 + b'"',
+    "the key written by escapes": b'"key":"other","\\u006bey":"acme"',
+    "the last of equal keys": b'"key":7,"key":"acme"',
+    "control characters by escapes": b'"x":"\\u0000\\u001f\\u202e"',
+}
+
+
+@pytest.mark.parametrize("more", GOOD.values(), ids=GOOD.keys())
+def test_good_json_is_read_however_strange(more: bytes) -> None:
+    value = a_record()[:-1] + b"," + more + b"}"
+    found = counted(mapping_of(value_bytes_max=1 << 24), value)
+    assert totals(found) == {("api_key:acme", "requests"): (1, 0)}
+
+
+BAD = {
+    "NaN": b'"x":NaN',
+    "Infinity": b'"x":-Infinity',
+    "a leading zero": b'"x":01',
+    "a bare point": b'"x":1.',
+    "a control character": b'"x":"\x01"',
+    "an escape that is none": b'"x":"\\x41"',
+    "a comma at the end": b'"x":1,',
+    "brackets that do not match": b'"x":[1}',
+    "brackets that nobody closes": b'"x":' + b"[" * 100_000,
+    "single quotes": b"'x':1",
+    "a comment": b'"x":1/**/',
+}
+
+
+@pytest.mark.parametrize("more", BAD.values(), ids=BAD.keys())
+def test_what_is_nearly_json_is_not_read(more: bytes) -> None:
+    assert reasons(counted(mapping_of(), a_record()[:-1] + b"," + more + b"}")) == ["bad-json"]
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b'"acme"', b"null", a_record() + b"{}", b"\xef\xbb\xbf" + a_record()]
+)
+def test_a_record_is_one_object_and_nothing_else(value: bytes) -> None:
+    assert reasons(counted(mapping_of(), value)) == ["bad-json"]
+
+
+def test_two_broken_characters_do_not_make_a_whole_one() -> None:
+    """Values are looked at together; what is between them parts them."""
+    first, second = a_record()[:-2] + b"\xc3", b"\xa9" + a_record()
+    assert reasons(counted(mapping_of(), first, second)) == ["bad-utf8", "bad-utf8"]
+
+
+def test_a_path_leads_into_objects_only() -> None:
+    mapping = mapping_of({"user": TextField(("http", "user"))}, caller=("api_key", "user"))
+    found = counted(
+        mapping,
+        *(
+            a_record(key=None, http=http)
+            for http in ({"user": "ann"}, {"user": None}, [{"user": "ann"}], "ann", 7)
+        ),
+        a_record(key=None)[:-1] + b',"http":{"user":"ann"},"http":null}',
+        a_record(key="acme", http=None),
+    )
+    assert [row.key for row in found.rows] == ["api_key:acme", "user:ann"]
+    assert [rejected.offset for rejected in found.rejected] == [1, 2, 3, 4, 5]
+
+
+def test_a_key_may_be_written_with_anything_in_it() -> None:
+    mapping = mapping_of({"api_key": TextField(('a "key".\\', "ключ"))})
+    value = json.dumps({"ts": NOW_MS, 'a "key".\\': {"ключ": "acme"}}).encode()
+    assert totals(counted(mapping, value)) == {("api_key:acme", "requests"): (1, 0)}
+
+
+# ------------------------------------------------------------------------------------------------ times
+
+
+@pytest.mark.parametrize(
+    ("unit", "written"),
+    [
+        ("s", b"1795216000.000999999999999"),
+        ("s", b"1795216e3"),
+        ("ms", b"1795216000000"),
+        ("us", b"1795216000000999"),
+        ("ns", b"1795216000000999999"),
+        ("rfc3339", b'"2026-11-20T23:06:40.0009Z"'),
+        ("clf", b'"21/Nov/2026:00:06:40 +0100"'),
+    ],
+)
+def test_a_time_is_read_exactly_in_its_unit(unit: TimeUnit, written: bytes) -> None:
+    """All are the same millisecond: the last one that is not from the future."""
+    mapping = mapping_of(time=TimeField(("ts",), unit))
+    value = b'{"key":"acme","ts":%b}' % written
+    assert not counted(mapping, value, kafka_ms=NOW_MS - 300_000).rejected
+    assert reasons(counted(mapping, value, kafka_ms=NOW_MS - 300_001)) == ["future"]
+
+
+def test_without_a_time_of_its_own_a_record_has_that_of_kafka() -> None:
+    mapping = mapping_of(time=None)
+    assert [row.bucket_s for row in counted(mapping, a_record(ts=None), kafka_ms=119_999).rows] == [60]
+    assert reasons(counted(mapping, a_record(ts=None), kafka_ms=None)) == ["bad-time"]
+    assert reasons(counted(mapping, a_record(ts=None), kafka_ms=-1)) == ["bad-time"]
+
+
+def test_a_line_of_a_file_is_judged_by_nobody_but_the_calendar() -> None:
+    last_ms = 253_339_228_800_000  # 9998: a window that begins later may not end within the calendar
+    found = counted(mapping_of(), *(a_record(ts=ms) for ms in (0, -1, last_ms - 1, last_ms)), kafka_ms=None)
+    assert [(rejected.offset, rejected.reason) for rejected in found.rejected] == [
+        (1, "bad-time"),
+        (3, "bad-time"),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit", "written", "amount"),
+    [
+        ("whole", "s", b"9007199254740992", 9007199254740992),
+        ("whole", "s", b"-0", 0),
+        ("decimal", "s", b"0.29", 290_000),
+        ("decimal", "s", b"1.0000019", 1_000_001),
+        ("decimal", "s", b"9007199254.740992", 9007199254740992),
+        ("duration", "s", b"0.004", 4_000),
+        ("duration", "ms", b"0.29", 290),
+        ("duration", "us", b"7.9", 7),
+        ("duration", "ns", b"1999", 1),
+        ("duration", "s", b"5e-324", 0),
+    ],
+)
+def test_numbers_are_scaled_from_their_digits(kind: str, unit: str, written: bytes, amount: int) -> None:
+    mapping = mapping_of({"n": NumberField(("n",), kind, unit)})  # type: ignore[arg-type]
+    found = counted(mapping, a_record(key="one")[:-1] + b',"n":%b}' % written, meters=[Meter("n", "n")])
+    assert [row.value for row in found.rows if row.meter == "n"] == ([amount] if amount else [])
+    assert not found.rejected
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        *(("whole", text) for text in (b"-1", b"1.0", b"1e3", b"9007199254740993", b'"1"', b"true", b"[]")),
+        *(("decimal", text) for text in (b"-0.1", b"9007199254.740993", b"1e400", b"1e9999999999", b'"0.1"')),
+    ],
+)
+def test_what_is_no_amount_is_refused(kind: str, written: bytes) -> None:
+    mapping = mapping_of({"n": NumberField(("n",), kind)})  # type: ignore[arg-type]
+    value = a_record()[:-1] + b',"n":%b}' % written
+    assert reasons(counted(mapping, value, meters=[Meter("n", "n")])) == ["bad-number"]
+
+
+def test_a_number_that_is_missing_is_its_default_or_refused() -> None:
+    meters = [Meter("n", "n")]
+    missing = [a_record(), a_record()[:-1] + b',"n":null}']
+    assert totals(counted(mapping_of({"n": NumberField(("n",), default=5)}), *missing, meters=meters)) == {
+        ("api_key:acme", "requests"): (2, 0),
+        ("api_key:acme", "n"): (10, 0),
+    }
+    found = counted(mapping_of({"n": NumberField(("n",), default=None)}), *missing, meters=meters)
+    assert reasons(found) == ["bad-number"] * 2
+
+
+# ------------------------------------------------------------------------------- conditions and resources
+
+
+def test_conditions_compare_texts_and_ranges_of_whole_numbers() -> None:
+    mapping = mapping_of(FIELDS, deny_if=(("status", ("denied", "true", "500-599")),))
+    statuses = ["denied", True, 500, "599", 600, 499, None, "", "5xx", "true", -500, "0500", 1]
+    held = [bool(row.denied) for status in statuses for row in counted(mapping, a_record(status=status)).rows]
+    assert held == [True, True, True, True, False, False, False, False, False, True, False, True, False]
+
+
+def test_all_conditions_must_hold() -> None:
+    mapping = mapping_of(
+        FIELDS | {"gate": TextField(("gate",))}, deny_if=(("gate", ("no",)), ("status", ("429",)))
+    )
+    records = [a_record(gate=gate, status=status) for gate in ("no", "yes") for status in (429, 200)]
+    assert totals(counted(mapping, *records)) == {("api_key:acme", "requests"): (3, 1)}
+
+
+def test_a_resource_is_the_route_that_fits_best() -> None:
+    routes = ("/v1/{kind}/{id}", "/v1/items/{id}", "/v1/items/new", "/v1/{kind}/new/{tag}", "/")
+    mapping = mapping_of({"resource": ResourceField(("path",), routes, "none")})
+    paths = {
+        "/v1/items/7": "/v1/items/{id}",
+        "/v1/items/7?x=/v1/users/7": "/v1/items/{id}",
+        "/v1/items/7#new": "/v1/items/{id}",
+        "/v1/items/new": "/v1/items/new",
+        "/v1/users/new": "/v1/{kind}/{id}",
+        "/v1/items/new/x": "/v1/{kind}/new/{tag}",
+        "/": "/",
+        "/v1/items/": "none",
+        "/v1/items": "none",
+        "/v1//7": "none",
+        "v1/items/7": "none",
+        "/v1/items/7/": "none",
+        "/v1/a\nb/\ud800": "/v1/{kind}/{id}",
+    }
+    for path, resource in paths.items():
+        found = counted(mapping, a_record(path=path), groupings=["resource"])
+        assert [row.key for row in found.rows] == [resource], path
+
+
+def test_a_record_without_what_it_is_counted_by_counts_under_nothing() -> None:
+    fields: dict[str, Field] = {
+        "tenant": TextField(("org",)),
+        "resource": ResourceField(("path",)),
+        "address": AddressField(("ip",)),
+    }
+    records = [a_record(), a_record(org="", path="", ip=""), a_record(org=None, path="/", ip="192.0.2.1")]
+    groupings = ("tenant", "caller+resource", "address", "everyone", "caller+elsewhere")
+    found = counted(mapping_of(fields), *records, groupings=groupings)
+    assert {(row.grouping, row.key, row.resource): row.value for row in found.rows} == {
+        ("tenant", "", ""): 3,
+        ("caller+resource", "api_key:acme", ""): 2,
+        ("caller+resource", "api_key:acme", "other"): 1,
+        ("address", "", ""): 2,
+        ("address", "192.0.2.1", ""): 1,
+        ("everyone", "", ""): 3,
+        ("caller+elsewhere", "api_key:acme", ""): 3,
+    }

@@ -1,0 +1,48 @@
+"""The typed name that a gate asks for; the counter is held to the same vectors in tests/core."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatekeeper.identity import NAME_BYTES_MAX, address_of, caller_of, is_name, typed
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "callers.json").read_text())
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: json.dumps(vector["names"]))
+def test_a_caller_has_one_name(vector: dict[str, Any]) -> None:
+    def ask() -> str:
+        return caller_of(prefix6=vector.get("prefix6", 128), **vector["names"])
+
+    if vector["caller"] is not None:
+        assert ask() == vector["caller"]
+    else:
+        with pytest.raises(ValueError, match="cannot be a name"):
+            ask()
+
+
+def test_a_name_has_at_most_256_bytes() -> None:
+    assert is_name("x" * NAME_BYTES_MAX)
+    assert not is_name("x" * (NAME_BYTES_MAX + 1))
+    assert is_name("é" * 128)
+    assert not is_name("é" * 128 + "x")
+    assert not is_name("")
+
+
+def test_a_written_address_is_left_as_it_is() -> None:
+    """Asking twice changes nothing, so both sides may do it."""
+    for address in ("192.0.2.1", "2001:db8::1", "::"):
+        assert address_of(address) == address
+
+
+def test_a_network_never_passes_for_an_address() -> None:
+    assert address_of("2001:db8::", 128) == "2001:db8::"
+    assert address_of("2001:db8::", 64) == "2001:db8::/64"
+
+
+def test_the_kind_comes_first() -> None:
+    assert typed("api_key", "user:ann") == "api_key:user:ann"
