@@ -1,18 +1,31 @@
-"""What docstrings show is so."""
+"""What docstrings show is so, and docs/counter.md leaves nothing out."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
 import pkgutil
+import re
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import analyzer.core
+from analyzer.core.combined_format import FIELDS, TIME
+from analyzer.core.mapping import TimeUnit
+from analyzer.core.model import Reason, Status
 
+PAGE = (Path(__file__).parents[2] / "docs" / "counter.md").read_text()
 MODULES = [f"analyzer.core.{module.name}" for module in pkgutil.iter_modules(analyzer.core.__path__)]
 
 
 @pytest.mark.parametrize("name", [*MODULES, "gatekeeper.identity"])
 def test_every_example_gives_what_it_shows(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_the_contract_names_every_reason_status_unit_and_part() -> None:
+    named = set(re.findall(r"`([^`]+)`", PAGE))
+    wanted = {*get_args(Reason), *get_args(Status), *get_args(TimeUnit), *FIELDS, *TIME.path} - {"ok"}
+    assert wanted - named == set()
