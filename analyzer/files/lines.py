@@ -10,14 +10,16 @@ from analyzer.core.model import Record
 CHUNK_BYTES = 1 << 20
 FIRST_LINE_BYTES_MAX = 64 * 1024
 TAIL_BYTES = 256
+FIRST_PRINT_BYTES = 4096
 
 
 class Mark(NamedTuple):
     """A place to come back to."""
 
-    next: int
-    digest: hashlib._Hash
-    last: bytes
+    next: int = 0
+    digest: hashlib._Hash = hashlib.sha256()
+    prints: tuple[str, ...] = ()
+    last: bytes = b"\n"
 
 
 class Lines:
@@ -35,12 +37,18 @@ class Lines:
         self._ahead = b""  # read, but not taken
         self.tail = b""  # the last bytes that were read
         self.at_end = False  # nothing was behind `_ahead` when we last looked
-        self._stand_at(Mark(0, hashlib.sha256(), b"\n"))
+        self._stand_at(Mark())
 
     @property
     def witness(self) -> str:
-        """SHA-256 of all bytes before `next`."""
-        return self._digest.hexdigest()
+        """SHA-256 of all bytes before `next`, and the prints of their first 4 KiB, 8 KiB, 16 KiB, ..."""
+        return ".".join((self._digest.hexdigest(), *self._prints))
+
+    def begins(self, witness: str) -> bool:
+        """Whether what is before `next` is the beginning of what `witness` stands for, as far as its prints
+        tell: of at least half of it, and not of less than 4 KiB."""
+        prints = tuple(witness.split(".")[1:])
+        return bool(self._prints) and prints[: len(self._prints)] == self._prints
 
     @property
     def empty(self) -> bool:
@@ -95,11 +103,11 @@ class Lines:
         return True
 
     def mark(self) -> Mark:
-        return Mark(self.next, self._digest.copy(), self._last)
+        return Mark(self.next, self._digest.copy(), self._prints, self._last)
 
     def go_back(self, mark: Mark | None = None) -> None:
         """Stand where `mark` was taken, or at the beginning."""
-        mark = mark or Mark(0, hashlib.sha256(), b"\n")
+        mark = mark or Mark()
         self._stream.seek(mark.next)
         self._ahead, self.tail, self.at_end = b"", b"", False
         self._stand_at(mark)
@@ -111,7 +119,12 @@ class Lines:
         self._stream.close()
 
     def _stand_at(self, mark: Mark) -> None:
-        self.next, self._digest, self._last = mark.next, mark.digest.copy(), mark.last
+        self.next, self._digest, self._prints, self._last = (
+            mark.next,
+            mark.digest.copy(),
+            mark.prints,
+            mark.last,
+        )
 
     def _fill(self) -> None:
         while (wanted := self._chunk_bytes - len(self._ahead)) > 0:
@@ -124,6 +137,11 @@ class Lines:
 
     def _pass(self, size: int) -> None:
         passed, self._ahead = self._ahead[:size], self._ahead[size:]
-        self._digest.update(passed)
         self._last = passed[-1:]
-        self.next += size
+        while passed:
+            print_at = FIRST_PRINT_BYTES << len(self._prints)
+            piece, passed = passed[: print_at - self.next], passed[print_at - self.next :]
+            self._digest.update(piece)
+            self.next += len(piece)
+            if self.next == print_at:
+                self._prints += (self._digest.hexdigest()[:16],)

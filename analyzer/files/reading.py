@@ -4,7 +4,9 @@ A file is known again by its content, under whatever name it is found, plain or 
 line gives the name of its partition, and the digest of all counted bytes, kept beside the offset,
 must be that of the file's own first bytes. Files that begin alike get a number after the name; when
 several fit, the one that was counted furthest is it. So two files are taken for one only as long as
-they are the same byte for byte, and then it makes no difference.
+they are the same byte for byte, and then it makes no difference. A file that ends before anything
+that was counted with its first line is a new one; unless it is final and its prints say that it is an
+older copy, of which there is nothing left to count.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class Reading:
         self.cut = False  # what was read is not there any more
         self.stopped = ""
         self.stored = 0
-        self.opened_s = self.grew_s = now_s
+        self.opened_s = now_s
+        self.grew_s = now_s  # when more was found where the end had been
         self._source = source
         self._size = size
         self._waiting = 0  # bytes
@@ -94,13 +97,22 @@ class Reading:
             if other.ended or other.inode == self.inode:
                 return False  # it may be this very content, and how far it is counted is not settled
             del known[part]
-        return self._go_on(known) or self._begin(places, unused, latest=latest)
+        if self._go_on(known):
+            return True
+        if final and self._is_older_copy(known):
+            log.warning("%s: everything in it was counted before, from a longer file", self.path)
+            self.part, self.ended = None, True
+            return False
+        return self._begin(places, unused, latest=latest)
 
     def take(self, now_s: float, *, final: bool) -> Records | None:
         """The next lines; None when there are none. Raises OSError, EOFError, zlib.error."""
         if self.part is None:
             return None
+        read_to, at_end = self.lines.read_to, self.lines.at_end
         start, items = self.lines.next, self.lines.take(final=final)
+        if at_end and self.lines.read_to > read_to:
+            self.grew_s = now_s
         self._waiting = 0
         if self.lines.at_end:
             self._caught_up_s = now_s
@@ -110,7 +122,6 @@ class Reading:
                 self._waiting = max(self._waiting, self._size() - self.lines.next)
         if items is None:
             return None
-        self.grew_s = now_s
         self._taken += len(items)
         self._marks.append(self.lines.mark())
         return Records(self.part, start, self.lines.next, items, self.lines.witness)
@@ -162,6 +173,7 @@ class Reading:
 
     def _go_on(self, known: Mapping[Partition, Position]) -> bool:
         best: tuple[Partition, Mark] | None = None
+        self.lines.go_back()
         for part, position in sorted(known.items(), key=lambda item: item[1].next):
             if not self.lines.pass_to(position.next):
                 break
@@ -170,6 +182,11 @@ class Reading:
         if best is not None:
             self._stand(*best)
         return best is not None
+
+    def _is_older_copy(self, known: Mapping[Partition, Position]) -> bool:
+        """Once `_go_on` has read as far as anything was counted."""
+        end = self.lines.next
+        return any(each.next > end and self.lines.begins(each.witness) for each in known.values())
 
     def _begin(self, places: Places, part: Partition, *, latest: bool) -> bool:
         self.lines.go_back()

@@ -81,8 +81,8 @@ class Readings:
             reading.stopped = f"cannot be read on: {failed!r}"
             log.error("%s: %s", reading.path, reading.stopped)  # noqa: TRY400 - the reason is all there is
             return None
-        if reading.part is not None and reading.placed:
-            self._held[reading.part.topic_id] = reading
+        if reading.placed:
+            self._hold(reading)
         reading.ended = reading.ended or (
             final and records is None and (reading.placed or reading.lines.empty)
         )
@@ -95,11 +95,20 @@ class Readings:
                 self._places.finish([reading.part])
             self._close(reading)
 
+    def _hold(self, reading: Reading) -> None:
+        """Say in this process which log `reading` is."""
+        self._forget(reading)
+        if reading.part is not None:
+            self._held[reading.part.topic_id] = reading
+
+    def _forget(self, reading: Reading) -> None:
+        for topic_id in [each for each, holder in self._held.items() if holder is reading]:
+            del self._held[topic_id]
+
     def _close(self, reading: Reading) -> None:
         self.open.remove(reading)
+        self._forget(reading)
         reading.lines.close()
-        if reading.part is not None and self._held.get(reading.part.topic_id) is reading:
-            del self._held[reading.part.topic_id]
 
     def _placed(self) -> dict[Partition, Reading]:
         return {each.part: each for each in list(self.open) if each.part is not None and each.placed}

@@ -1,0 +1,453 @@
+"""A file that is being written, renamed, cut and written anew."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from analyzer.core.model import Partition, Position, Records
+from analyzer.errors import StoreAway
+from analyzer.files import FollowedFile
+from analyzer.files.sources import QUIET_S, ROTATIONS_MAX
+from tests.support.places import MemoryPlaces, Reader
+
+
+class World:
+    """A path, a store, and a clock that only sleeping moves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "access.log"
+        self.places = MemoryPlaces()
+        self.kept: dict[Partition, list] = {}  # type: ignore[type-arg]
+        self.now_s = 1_000.0
+        self.readers: list[Reader] = []
+        self.reader = self.follow()
+
+    def follow(self, **given: object) -> Reader:
+        source = FollowedFile(
+            given.pop("path", self.path),  # type: ignore[arg-type]
+            "web",
+            self.places,
+            line_bytes_max=100,
+            uptime_s=lambda: self.now_s,
+            sleep=self.sleep,
+            **given,  # type: ignore[arg-type]
+        )
+        self.readers.append(Reader(source, self.places, self.kept))
+        return self.readers[-1]
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def write(self, text: str) -> None:
+        with self.path.open("a") as file:
+            file.write(text)
+
+    def turns(self, count: int = 5) -> list[str]:
+        for _ in range(count):
+            self.reader.turn()
+        return self.lines()
+
+    def lines(self) -> list[str]:
+        return [record.value.decode() for records in self.kept.values() for record in records]
+
+    def rotate(self) -> None:
+        self.path.rename(self.path.with_suffix(".1"))
+
+    def restart(self) -> None:
+        self.reader.source.close()
+        self.reader = self.follow()
+
+    def wait_quiet(self) -> None:
+        self.sleep(QUIET_S)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr("analyzer.files.lines.CHUNK_BYTES", 64)
+    world = World(tmp_path)
+    yield world
+    for reader in world.readers:
+        reader.source.close()
+
+
+def test_a_line_is_taken_when_it_is_whole(world: World) -> None:
+    assert world.turns() == []
+    world.write("one\ntw")
+    assert world.turns() == ["one"]
+    world.write("o")
+    assert world.turns() == ["one"]
+    world.write("\nthree\n")
+    assert world.turns() == ["one", "two", "three"]
+
+
+def test_not_even_the_name_is_known_before_the_first_line_is_whole(world: World) -> None:
+    world.write("on")
+    assert world.turns() == []
+    assert world.places.stored == {}
+    world.write("e\n")
+    assert world.turns() == ["one"]
+
+
+def test_the_offset_of_a_record_is_where_its_line_begins(world: World) -> None:
+    world.write("one\n\ntwo\r\n\r\nthree\n")
+    world.turns()
+    (records,) = world.kept.values()
+    assert [(record.offset, record.value) for record in records] == [
+        (0, b"one"),
+        (5, b"two\r"),
+        (12, b"three"),
+    ]
+    assert all(record.kafka_ms is None for record in records)
+    assert list(world.reader.source.positions().values()) == [18]
+
+
+def test_it_goes_on_where_it_stopped(world: World) -> None:
+    world.write("one\ntwo\n")
+    world.turns()
+    world.restart()
+    assert world.turns() == ["one", "two"]
+    world.write("three\n")
+    assert world.turns() == ["one", "two", "three"]
+
+
+def test_of_a_rotated_file_the_rest_is_read_first(world: World) -> None:
+    world.write("one\n")
+    world.turns()
+    world.write("two\n")
+    world.rotate()
+    world.write("three\n")
+    world.turns()
+    world.wait_quiet()
+    assert world.turns() == ["one", "two", "three"]
+
+
+def test_a_writer_may_go_on_in_the_old_file_for_a_while(world: World) -> None:
+    world.write("one\n")
+    world.turns()
+    old = world.path.open("a")
+    world.rotate()
+    world.write("three\n")
+    world.turns()
+    old.write("two\n")
+    old.close()
+    assert world.turns() == ["one", "two"]
+    world.wait_quiet()
+    assert world.turns() == ["one", "two", "three"]
+
+
+def test_the_last_line_of_a_rotated_file_needs_no_newline(world: World) -> None:
+    world.write("one\ntwo")
+    world.turns()
+    world.rotate()
+    world.write("three\n")
+    assert world.turns() == ["one"]
+    world.wait_quiet()
+    assert world.turns() == ["one", "two", "three"]
+
+
+def test_several_rotations_while_the_database_is_away_lose_nothing(world: World) -> None:
+    world.write("one\n")
+    world.turns()
+    world.places.away = True
+    for number in range(4):
+        world.write(f"more {number}\n")
+        for _ in range(2):
+            with pytest.raises(StoreAway):
+                world.turns()
+            world.reader.start_over()
+        world.path.rename(world.path.with_suffix(f".{9 - number}"))
+    world.write("last\n")
+    world.places.away = False
+    for _ in range(10):
+        world.wait_quiet()
+        world.turns()
+    assert world.lines() == ["one", "more 0", "more 1", "more 2", "more 3", "last"]
+    assert len(world.places.finished) == 4
+    assert len(world.reader.source.positions()) == 1
+
+
+def test_a_file_that_is_read_to_its_end_is_finished_once_it_is_stored(world: World) -> None:
+    world.write("one\n")
+    world.turns()
+    world.rotate()
+    world.write("two\n")
+    world.wait_quiet()
+    world.turns(1)
+    world.wait_quiet()
+    world.turns()
+    (first,) = world.places.finished
+    assert world.kept[first][0].value == b"one"
+    assert [world.kept[part][0].value for part in world.reader.source.positions()] == [b"two"]
+
+
+def test_what_was_not_stored_of_a_rotated_file_is_read_again_from_it(world: World) -> None:
+    world.write("one\ntwo\n")
+    world.reader.take()
+    world.rotate()
+    world.write("three\n")
+    world.wait_quiet()
+    for _ in range(4):
+        world.reader.take()
+        world.wait_quiet()
+    world.reader.start_over()
+    world.wait_quiet()
+    assert world.turns(10) == ["one", "two", "three"]
+
+
+def test_a_file_that_is_cut_and_written_anew_is_another_one(world: World) -> None:
+    world.write("one\ntwo\n")
+    world.turns()
+    shutil.copy(world.path, world.path.with_suffix(".1"))  # as `copytruncate` does
+    os.truncate(world.path, 0)
+    world.turns()
+    world.write("three\n")
+    assert world.turns() == ["one", "two", "three"]
+    assert len(world.places.stored) == 2
+
+
+def test_cut_and_grown_longer_between_two_looks_it_is_another_one(world: World) -> None:
+    world.write("one\ntwo\n")
+    world.turns()
+    os.truncate(world.path, 0)
+    world.write("three\nfour\nfive\n")
+    assert world.turns() == ["one", "two", "three", "four", "five"]
+
+
+def test_cut_and_with_the_same_first_line_it_is_another_one(world: World) -> None:
+    world.write("begin\none\n")
+    world.turns()
+    os.truncate(world.path, 0)
+    world.write("begin\ntwo\n")
+    assert world.turns() == ["begin", "one", "begin", "two"]
+    world.restart()
+    assert world.turns() == ["begin", "one", "begin", "two"]
+    assert len(world.places.stored) == 2
+
+
+def test_what_was_cut_away_before_it_was_stored_is_told(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.write("one\n")
+    world.turns()
+    world.write("two\n")
+    world.reader.take()
+    os.truncate(world.path, 0)
+    world.write("three\n")
+    world.reader.take()
+    world.reader.start_over()
+    assert world.turns() == ["one", "three"]
+    assert "bytes [4, 8) were cut away before they were stored" in caplog.text
+
+
+def test_a_line_that_is_too_long_is_given_as_far_as_its_length_can_be_judged(world: World) -> None:
+    """One byte more than the bound: the counter refuses it for its size."""
+    world.write("one\n" + "x" * 1000)
+    assert world.turns(20) == ["one", "x" * 101]
+    world.write("y" * 1000)
+    world.turns(20)
+    world.restart()
+    world.write("z\ntwo\n")
+    assert world.turns(20) == ["one", "x" * 101, "two"]
+    assert list(world.reader.source.positions().values()) == [world.path.stat().st_size]
+
+
+def test_a_long_first_line_names_the_file_by_its_beginning(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("analyzer.files.lines.FIRST_LINE_BYTES_MAX", 50)
+    world.write("x" * 60)
+    world.turns()
+    assert len(world.places.stored) == 1
+    world.write("\none\n")
+    assert world.turns() == ["x" * 60, "one"]
+
+
+def test_latest_begins_at_the_last_whole_line_and_only_once(world: World) -> None:
+    world.write("old\nhalf")
+    world.reader = world.follow(start="latest")
+    assert world.turns() == []
+    world.write(" new\n")
+    assert world.turns() == ["half new"]
+    world.rotate()
+    world.write("newer\n")
+    world.wait_quiet()
+    world.turns()
+    world.wait_quiet()
+    assert world.turns() == ["half new", "newer"]
+
+    world.reader.source.close()
+    world.rotate()
+    world.write("while nobody looked\n")
+    world.reader = world.follow(start="latest")
+    assert world.turns() == ["half new", "newer", "while nobody looked"]
+
+
+def test_a_file_that_is_not_there_is_a_problem_until_it_is(world: World) -> None:
+    world.turns()
+    assert world.reader.source.problems() == {str(world.path): "cannot be opened: No such file or directory"}
+    world.write("one\n")
+    assert world.turns() == ["one"]
+    assert world.reader.source.problems() == {}
+
+
+def test_rotations_that_wait_are_bounded(world: World) -> None:
+    world.places.away = True
+    for number in range(ROTATIONS_MAX + 3):
+        world.write(f"{number}\n")
+        with pytest.raises(StoreAway):
+            world.reader.take()
+        world.path.rename(world.path.with_suffix(f".{number}"))
+    world.write("last\n")
+    with pytest.raises(StoreAway):
+        world.reader.take()
+    assert "rotated files wait" in world.reader.source.problems()[str(world.path)]
+    world.reader.source.close()
+
+
+def test_an_empty_file_in_between_is_no_log(world: World) -> None:
+    world.write("one\n")
+    world.turns()
+    world.rotate()
+    world.write("")
+    world.path.touch()
+    world.turns()
+    world.path.rename(world.path.with_suffix(".2"))
+    world.write("two\n")
+    for _ in range(4):
+        world.wait_quiet()
+        world.turns()
+    assert world.lines() == ["one", "two"]
+    assert len(world.places.stored) == 2
+    assert len(world.reader.source.positions()) == 1
+
+
+def test_lag_is_told_in_lines_and_since_when_they_wait(world: World) -> None:
+    world.write("".join(f"line {number:03}\n" for number in range(100)))
+    world.reader.turn()
+    (lag,) = world.reader.source.lags().values()
+    assert 85 <= lag.records <= 95
+    world.sleep(7)
+    (lag,) = world.reader.source.lags().values()
+    assert lag.seconds == 7
+    world.turns(30)
+    assert list(world.reader.source.lags().values()) == [(0, 0.0)]
+
+
+class TestTwoFilesThatBeginAlike:
+    @pytest.fixture
+    def paths(self, tmp_path: Path) -> tuple[Path, Path]:
+        return tmp_path / "a.log", tmp_path / "b.log"
+
+    @pytest.mark.parametrize("first", [0, 1])
+    @pytest.mark.parametrize("shared", [True, False], ids=["one process", "two processes"])
+    def test_each_is_counted_once_and_goes_on(
+        self, world: World, paths: tuple[Path, Path], first: int, shared: bool
+    ) -> None:
+        held: dict[str, object] = {}
+
+        def both() -> list[Reader]:
+            given = {"held": held} if shared else {}
+            return [world.follow(path=path, **given) for path in paths]
+
+        def turn(readers: list[Reader]) -> None:
+            for _ in range(20):
+                for reader in (readers[first], readers[1 - first]):
+                    reader.turn()
+
+        for path in paths:
+            path.write_text("GET /healthz\n")
+        readers = both()
+        for reader in readers:
+            reader.turn()
+        for path, own in zip(paths, "ab", strict=True):
+            with path.open("a") as file:
+                file.writelines(f"{own}{number}\n" for number in range(30))
+        turn(readers)
+        for reader in readers:
+            reader.source.close()
+        held.clear()
+        for path, own in zip(paths, "ab", strict=True):
+            with path.open("a") as file:
+                file.writelines(f"{own}{number}\n" for number in range(30, 60))
+        readers = both()
+        turn(readers)
+        wanted = ["GET /healthz"] * 2 + [f"{own}{number}" for own in "ab" for number in range(60)]
+        assert sorted(world.lines()) == sorted(wanted)
+
+    def test_one_file_by_two_paths_is_counted_once(self, world: World, paths: tuple[Path, Path]) -> None:
+        held: dict[str, object] = {}
+        paths[0].write_text("one\ntwo\n")
+        paths[1].symlink_to(paths[0])
+        readers = [world.follow(path=path, held=held) for path in paths]
+        for _ in range(10):
+            for reader in readers:
+                reader.turn()
+        assert world.lines() == ["one", "two"]
+
+
+def test_a_second_follower_by_mistake_counts_nothing_twice(world: World) -> None:
+    second = world.follow()
+    for number in range(50):
+        world.write(f"line {number}\n")
+        world.reader.take()
+        second.take()
+        for reader in (world.reader, second) if number % 2 else (second, world.reader):
+            reader.turn()
+    for _ in range(10):
+        world.reader.turn()
+        second.turn()
+    assert world.lines() == [f"line {number}" for number in range(50)]
+
+
+def test_going_back_a_little_does_not_read_the_whole_file_again(world: World) -> None:
+    world.write("".join(f"line {number:03}\n" for number in range(100)))
+    world.turns(40)
+    read: list[int] = []
+    stream = world.reader.source._readings.open[0].lines._stream  # type: ignore[attr-defined]
+    reading = Counting(stream, read)
+    world.reader.source._readings.open[0].lines._stream = reading  # type: ignore[attr-defined]
+    world.write("more 1\n")
+    world.reader.take()
+    world.reader.start_over()
+    read.clear()
+    assert world.turns() == [*(f"line {number:03}" for number in range(100)), "more 1"]
+    assert sum(read) < 100
+
+
+class Counting:
+    def __init__(self, stream: object, read: list[int]) -> None:
+        self._stream, self._read = stream, read
+
+    def read(self, size: int) -> bytes:
+        got: bytes = self._stream.read(size)  # type: ignore[attr-defined]
+        self._read.append(len(got))
+        return got
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+def test_every_take_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.write("".join(f"line {number:03}\n" for number in range(1000)))
+    largest = 0
+    for _ in range(200):
+        for taken in world.reader.source.take(0.0):
+            assert isinstance(taken, Records)
+            largest = max(largest, taken.next - taken.start)
+    assert 0 < largest <= 101
+
+
+def test_a_witness_that_is_not_ours_means_another_file(world: World) -> None:
+    world.write("one\ntwo\n")
+    world.turns()
+    (part,) = world.places.stored
+    world.reader.source.close()
+    world.places.stored[part] = Position(4, "of something else")
+    world.reader = world.follow()
+    world.turns()
+    assert {known.topic_id for known in world.places.stored} == {part.topic_id, f"{part.topic_id}#1"}
