@@ -65,10 +65,8 @@ class Upkeep:
             over = totals.c.until_s < (now_ms - TOTALS_KEPT_MS) // 1000
             newest = sa.select(rejects.c.at_ms).order_by(rejects.c.at_ms.desc())
             beyond = rejects.c.at_ms <= newest.offset(REJECTS_KEPT).limit(1).scalar_subquery()
-            went = [
-                db.execute(delete_in_order(*rows)).rowcount for rows in ((totals, over), (rejects, beyond))
-            ]
-            return sum(went) + feed.prune(db, now_ms - CHANGES_KEPT_MS, DELETED_MAX)
+            went = sum(_delete(db, *rows) for rows in ((totals, over), (rejects, beyond)))
+            return went + feed.prune(db, now_ms - CHANGES_KEPT_MS, DELETED_MAX)
 
     def roll_up(self, meters: Collection[Meter], minutes_kept_s: int, quarters_kept_s: int) -> int:
         """Join old minutes into quarters of an hour, and old quarters into days of UTC; how many rows went.
@@ -99,7 +97,15 @@ def delete_in_order(table: sa.Table, condition: sa.ColumnElement[bool]) -> sa.De
     now are left for the next time, so that neither waits for the other."""
     key = list(table.primary_key.columns)
     found = sa.select(*key).where(condition).order_by(*key).limit(DELETED_MAX)
-    return sa.delete(table).where(sa.tuple_(*key).in_(found.with_for_update(skip_locked=True)))
+    # Found once, in a CTE: as a subquery PostgreSQL may run it once for each row that it looks at, and each
+    # time find others.
+    once = found.with_for_update(skip_locked=True).cte("found")
+    return sa.delete(table).where(sa.tuple_(*key).in_(sa.select(*once.c)))
+
+
+def _delete(db: sa.Connection, table: sa.Table, condition: sa.ColumnElement[bool]) -> int:
+    """How many rows went. Counted here: SQLite's driver has no number for a DELETE that begins with WITH."""
+    return len(db.execute(delete_in_order(table, condition).returning(next(iter(table.primary_key)))).all())
 
 
 def widen(rows: Collection[Row], width_s: int, largest: Collection[str]) -> list[Row]:
