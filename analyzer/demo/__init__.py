@@ -32,5 +32,5 @@ def main(*, kafka: str | None = None, database: str | None = None, as_json: bool
     else:
         console.print()
         for sentence in sentences(found, LIMIT):
-            console.print(sentence, highlight=False)
+            console.print(sentence, highlight=False, soft_wrap=True)
     return 0 if found.held else 1

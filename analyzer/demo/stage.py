@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import sqlalchemy as sa
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
 
 from analyzer.demo import broker
 from analyzer.demo.shop import DATABASE
@@ -63,6 +65,7 @@ class Stage:
         options: dict[str, object] = {}
         if self.kafka is not None:
             reach(self.kafka)
+            create_topic(self.kafka, self.topic)
         else:
             started = self._start("broker", [sys.executable, "-m", "analyzer.demo.broker"])
             assert started.stdout is not None  # noqa: S101 - it was asked for
@@ -172,6 +175,17 @@ def reach(address: str) -> None:
         socket.create_connection((host, int(port)), REACH_S).close()
     except (OSError, ValueError) as error:
         raise StageError(f"cannot reach Kafka at {address}: {error}") from error
+
+
+def create_topic(bootstrap: str, topic: str) -> None:
+    """A topic of the demonstration's own. Raises StageError."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        admin.create_topics({topic: {"num_partitions": WORKERS, "replication_factor": 1}}, timeout_ms=10_000)
+    except KafkaError as error:
+        raise StageError(f"cannot create the topic {topic} at {bootstrap}: {error}") from error
+    finally:
+        admin.close()
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
