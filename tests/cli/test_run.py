@@ -170,7 +170,7 @@ def test_tables_of_another_version_are_left_alone(
     engine.dispose()
     told = process("run")
     assert told.returncode == 2
-    assert told.stderr.splitlines()[-1].endswith("run `gatelock db upgrade`")
+    assert "the database is at version x, this program needs" in told.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow

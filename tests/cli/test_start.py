@@ -62,8 +62,12 @@ def test_the_version_is_said(gatelock: Gatelock) -> None:
     assert gatelock("--version").output == f"gatelock {version('gatelock')}\n"
 
 
-def test_completion_is_offered(process: Gatelock) -> None:
-    assert "_GATELOCK_COMPLETE" in process("--show-completion", "bash").stdout
+def test_completion_is_offered(process: Gatelock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the shell's script asks for it: which shell it is cannot be told where there is none."""
+    monkeypatch.setenv("_GATELOCK_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "gatelock us")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert process().stdout.split() == ["usage"]
 
 
 def test_without_a_command_there_is_help(process: Gatelock) -> None:
