@@ -21,7 +21,7 @@ from analyzer.core.mapping import (
 from analyzer.core.model import Reason
 
 # Anchored, possessive, one way to match each part: a hostile line cannot make it try again and again.
-QUOTED = r'"((?:[^"\\]|\\.)*+)"'
+QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 LINE = re.compile(
     rf'([^ ]++) [^ ]++ ([^ ]++(?: [^\[" ]++)*+) \[([^\]]++)\] {QUOTED} ([0-9]{{3}}|-) ([0-9]++|-)'
     rf"(?: {QUOTED} {QUOTED})?+(?: .*+)?",

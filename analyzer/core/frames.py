@@ -4,7 +4,7 @@ nothing: a fifth of the time that counting takes is spent here."""
 from __future__ import annotations
 
 import struct
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 from analyzer.core.codecs import DamagedError
@@ -22,6 +22,23 @@ class Frames(NamedTuple):
     values: list[bytes | None]
 
 
+class Heads(dict[int, tuple[Any, int]]):
+    """How a head is unpacked, and how long it is, by the length of its key as it is stored. The widths are
+    those of the numbers around the key: of the record's length, time, offset, and the value's length."""
+
+    def __init__(self, widths: tuple[int, int, int, int]) -> None:
+        super().__init__()
+        self._letters = ["BH"[width - 1] for width in widths]
+
+    def __missing__(self, key: int) -> tuple[Any, int]:
+        if key != NULL and (key & 1 or key > KEY_BYTES_MAX << 1):
+            raise IndexError
+        length, time, offset, size = self._letters
+        head = struct.Struct(f"<{length}x{time}{offset}B{0 if key == NULL else key >> 1}x{size}")
+        self[key] = head.unpack_from, head.size
+        return self[key]
+
+
 class Shape(NamedTuple):
     """How wide the numbers of a record's head are. Records that follow each other mostly have one shape, so
     a head is read by one `unpack_from` and some tables instead of byte by byte.
@@ -30,13 +47,11 @@ class Shape(NamedTuple):
     that raises TypeError, which is how the loop learns that it met another shape.
     """
 
-    unpack: Any  # from (data, at): length, time delta, offset delta, length of the key, length of the value
-    bytes: int  # of the head, up to the value
+    heads: Heads
     length_bytes: int
     lengths: list[Any]
     times: list[Any]
     offsets: list[Any]
-    key: int  # the length of the key as it is stored
     sizes: list[Any]
 
 
@@ -48,7 +63,7 @@ class Frame(NamedTuple):
     key: bytes | None
     value: bytes | None
     end: int
-    widths: tuple[int, int, int, int, int]  # bytes of its length, time, offset; of the key (-1: none); ...
+    widths: tuple[int, int, int, int]  # of its length, time, offset, and its value's length
 
 
 def read_frames(data: bytes, count: int, last: int, base: int, first_ms: int) -> Frames:
@@ -59,16 +74,19 @@ def read_frames(data: bytes, count: int, last: int, base: int, first_ms: int) ->
     frames = Frames([], [], [])
     offsets, times, values = frames
     at = expected = run = 0  # offsets are mostly one run of numbers: from `run` up to the one expected
-    unpack, head, length_bytes, lengths, time_deltas, offset_deltas, key, sizes = _shape(2, 1, 1, -1, 2)
+    heads, length_bytes, lengths, time_deltas, offset_deltas, sizes = _shape(2, 1, 1, 2)
+    key, (unpack, head) = NULL, heads[NULL]
     for _ in range(count):
         try:
             length, time_delta, offset_delta, key_size, size = unpack(data, at)
+            if key_size != key:
+                key, (unpack, head) = key_size, heads[key_size]
+                length, time_delta, offset_delta, key_size, size = unpack(data, at)
             begin = at + head
             end = begin + sizes[size]
             usual = (
                 at + length_bytes + lengths[length] == end + 1
                 and offset_deltas[offset_delta] == expected
-                and key_size == key
                 and not data[end]  # no headers
             )
             kafka_ms = first_ms + time_deltas[time_delta]
@@ -86,9 +104,8 @@ def read_frames(data: bytes, count: int, last: int, base: int, first_ms: int) ->
                 run = expected = frame.offset_delta
             kafka_ms, at = first_ms + frame.time_delta, frame.end
             values.append(frame.value)
-            unpack, head, length_bytes, lengths, time_deltas, offset_deltas, key, sizes = _shape(
-                *frame.widths
-            )
+            heads, length_bytes, lengths, time_deltas, offset_deltas, sizes = _shape(*frame.widths)
+            key, (unpack, head) = NULL, heads[NULL]
         times.append(kafka_ms)
         expected += 1
     offsets += range(base + run, base + expected)
@@ -123,9 +140,8 @@ def _read_frame(data: bytes, at: int) -> Frame:
             raise DamagedError
     except IndexError:
         raise DamagedError from None
-    key_bytes = -1 if key is None else len(key)
     size_bytes = after_value - after_key - (0 if value is None else len(value))
-    widths = (start - at, after_time - start - 1, after_offset - after_time, key_bytes, size_bytes)
+    widths = (start - at, after_time - start - 1, after_offset - after_time, size_bytes)
     return Frame(time_delta, offset_delta, key, value, end, widths)
 
 
@@ -185,21 +201,17 @@ def _zigzag(number: int) -> int:
     return (number >> 1) ^ -(number & 1)
 
 
-@lru_cache(maxsize=256)
-def _shape(length: int, time: int, offset: int, key: int, size: int) -> Shape:
+@cache
+def _shape(length: int, time: int, offset: int, size: int) -> Shape:
     """The shape of a head with these widths. One that is too wide for tables gets the narrowest shape, which
     will not fit the next record either."""
-    if max(length, time, offset, size) > 2 or key > KEY_BYTES_MAX:
-        return _shape(1, 1, 1, -1, 1)
-    letter = {1: "B", 2: "H"}
-    head = struct.Struct(f"<{letter[length]}x{letter[time]}{letter[offset]}B{max(key, 0)}x{letter[size]}")
+    if max(length, time, offset, size) > 2:
+        return _shape(1, 1, 1, 1)
     return Shape(
-        head.unpack_from,
-        head.size,
+        Heads((length, time, offset, size)),
         length,
         _tables(length)[1],
         _tables(time)[0],
         _tables(offset)[1],
-        NULL if key < 0 else key << 1,
         _tables(size)[1],
     )

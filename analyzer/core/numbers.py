@@ -21,6 +21,9 @@ def scaled(written: int | bytes, places: int) -> int | None:
     """
     if isinstance(written, int):
         return written * int(10 ** max(0, places)) // int(10 ** max(0, -places))
+    before, _, behind = written.partition(b".")
+    if places >= 0 and before.isdigit() and behind.isdigit() and len(before) < DIGITS_MAX - places:
+        return int(before + behind[:places].ljust(places, b"0"))  # as most are written
     match = NUMBER.fullmatch(written)
     if match is None:
         return None

@@ -74,7 +74,7 @@ class When:
             return [None if ms is None or ms < 0 else ms for ms in kafka_ms]
         column = columns[self._slot]
         if self._written is not None:
-            return self._written.answers(column)
+            return list(map(self._written, column))
         if set(map(type, column)) == WHOLE and min(column) > -QUICK_MAX and max(column) < QUICK_MAX:
             times, parts = 10 ** max(0, self._places), 10 ** max(0, -self._places)
             return column if times == parts else [raw * times // parts for raw in column]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from gatekeeper.identity import address_of, is_name, typed
 Rule = Callable[[Any], Any]
 
 REMEMBERED_MAX = 50_000  # values per rule; then it begins anew
+REMEMBERED_BYTES_MAX = 400  # what is larger is judged each time: a log may be full of it
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 RANGE_DIGITS_MAX = 19
 
@@ -31,9 +33,10 @@ class Remembered(dict[Any, Any]):
 
     def __missing__(self, raw: Raw) -> Any:
         found = self.rule(raw)
-        if len(self) >= REMEMBERED_MAX:
-            self.clear()
-        self[raw] = found
+        if sys.getsizeof(raw) <= REMEMBERED_BYTES_MAX:
+            if len(self) >= REMEMBERED_MAX:
+                self.clear()
+            self[raw] = found
         return found
 
     def answers(self, column: Sequence[Raw]) -> list[Any]:
@@ -113,9 +116,9 @@ def condition_rule(field: Field, wanted: Sequence[str]) -> Remembered:
     return Remembered(holds)
 
 
-def time_rule(ms_of: Callable[[str], int | None]) -> Remembered:
+def time_rule(ms_of: Callable[[str], int | None]) -> Rule:
     """The milliseconds of a time that is written as text."""
-    return Remembered(lambda raw: ms_of(raw) if type(raw) is str else None)
+    return lambda raw: ms_of(raw) if type(raw) is str else None
 
 
 def text_of(raw: Raw) -> str | None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import date
 from functools import lru_cache
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MINUTE = timedelta(minutes=1)
+EPOCH_DAY = date(1970, 1, 1).toordinal()
 MINUTE_MS = 60_000
 
 # One pinned grammar of RFC 3339: T, t or a blank after the date, any number of places, Z, z or an offset.
-RFC3339 = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]++))?"
-    r"(?:[Zz]|([+-][0-9]{2}):([0-9]{2}))"
+SECOND_CHARS = 19  # up to the point
+SECOND = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}):([0-9]{2})(?:[Zz]|([+-][0-9]{2}:[0-9]{2}))"
 )
 # 10/Oct/2000:13:55:36 -0700 as Apache and nginx write it, with or without their brackets.
+CLF_CHARS_MAX = 28
 CLF = re.compile(
-    r"(\[)?([0-9]{2})/([A-Z][a-z]{2})/([0-9]{4}):([0-9]{2}):([0-9]{2}):([0-9]{2})"
+    r"(\[)?([0-9]{2})/([A-Z][a-z]{2})/([0-9]{4}):([0-9]{2}:[0-9]{2}):([0-9]{2})"
     r" ([+-][0-9]{2})([0-9]{2})(?(1)\])"
 )
 MONTHS = {
@@ -36,13 +36,26 @@ def rfc3339_ms(text: str) -> int | None:
     >>> rfc3339_ms("1970-01-01T01:00:00.0019+01:00"), rfc3339_ms("1970-01-01T00:00:60Z")
     (1, 59999)
     """
-    match = RFC3339.fullmatch(text)
+    zone = text[-1:] if text[-1:] in ("Z", "z") else text[-6:]
+    fraction = text[SECOND_CHARS : -len(zone)]
+    ms = 0
+    if fraction:
+        if fraction[0] != "." or not (fraction[1:].isdigit() and fraction.isascii()):
+            return None
+        ms = int(fraction[1:4].ljust(3, "0"))
+    second_ms = _second_ms(text[:SECOND_CHARS] + zone)
+    if second_ms is None or text[SECOND_CHARS - 2 : SECOND_CHARS] == "60":
+        return second_ms
+    return second_ms + ms
+
+
+@lru_cache(maxsize=4096)  # requests that follow each other share their second
+def _second_ms(text: str) -> int | None:
+    match = SECOND.fullmatch(text)
     if match is None:
         return None
-    year, month, day, hour, minute, second, fraction, east_hours, east_minutes = match.groups()
-    ms = int((fraction or "")[:3].ljust(3, "0"))
-    begin_ms = _minute_ms(year, month, day, hour, minute, east_hours or "+00", east_minutes or "00")
-    return _within(begin_ms, int(second), ms)
+    day, clock, second, zone = match.groups()
+    return _within(_minute_ms(day, clock, zone or "+00:00"), int(second))
 
 
 def clf_ms(text: str) -> int | None:
@@ -51,31 +64,34 @@ def clf_ms(text: str) -> int | None:
     >>> clf_ms("01/Jan/1970:01:00:01 +0100"), clf_ms("[32/Jan/1970:01:00:01 +0100]")
     (1000, None)
     """
+    return _clf_ms(text) if len(text) <= CLF_CHARS_MAX else None
+
+
+@lru_cache(maxsize=4096)
+def _clf_ms(text: str) -> int | None:
     match = CLF.fullmatch(text)
     if match is None:
         return None
-    _, day, month, year, hour, minute, second, east_hours, east_minutes = match.groups()
-    begin_ms = _minute_ms(year, MONTHS.get(month, "00"), day, hour, minute, east_hours, east_minutes)
-    return _within(begin_ms, int(second), 0)
+    _, day, month, year, clock, second, hours, minutes = match.groups()
+    written = f"{year}-{MONTHS.get(month, '00')}-{day}"
+    return _within(_minute_ms(written, clock, f"{hours}:{minutes}"), int(second))
 
 
-def _within(begin_ms: int | None, second: int, ms: int) -> int | None:
+def _within(begin_ms: int | None, second: int) -> int | None:
     if begin_ms is None or second > 60:
         return None
-    return begin_ms + (second * 1000 + ms if second < 60 else MINUTE_MS - 1)
+    return begin_ms + (second * 1000 if second < 60 else MINUTE_MS - 1)
 
 
-@lru_cache(maxsize=4096)  # requests that follow each other share their minute
-def _minute_ms(
-    year: str, month: str, day: str, hour: str, minute: str, east_hours: str, east_minutes: str
-) -> int | None:
-    """When a minute begins that is shown so many hours and minutes east of UTC; None when there is none."""
-    east = timedelta(hours=int(east_hours[1:]), minutes=int(east_minutes))
-    if int(east_minutes) > 59:
-        return None
+@lru_cache(maxsize=4096)
+def _minute_ms(day: str, clock: str, zone: str) -> int | None:
+    """When the minute begins that is shown where clocks are `zone` east of UTC; None when there is none."""
     try:
-        zone = timezone(east if east_hours[0] == "+" else -east)
-        at = datetime(int(year), int(month), int(day), int(hour), int(minute), tzinfo=zone)
-        return (at - EPOCH) // MINUTE * MINUTE_MS
-    except (ValueError, OverflowError):
+        days = date.fromisoformat(day).toordinal() - EPOCH_DAY
+    except ValueError:
         return None
+    hour, minute, east_hours, east_minutes = int(clock[:2]), int(clock[3:]), int(zone[1:3]), int(zone[4:])
+    if hour > 23 or minute > 59 or east_hours > 23 or east_minutes > 59:
+        return None
+    east = east_hours * 60 + east_minutes
+    return (days * 1440 + hour * 60 + minute + (-east if zone[0] == "+" else east)) * MINUTE_MS

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from analyzer.core.mapping import AddressField, Field, Mapping, NumberField, TextField
+from analyzer.core.rules import caller_rule
 from tests.support.counting import counted, reasons, totals
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "callers.json").read_text())
@@ -78,3 +79,10 @@ def test_a_mapping_by_which_nobody_can_call_is_refused() -> None:
         counted(Mapping(caller=("api_key",), fields={"user": TextField(("user",))}))
     with pytest.raises(ValueError, match="cannot say who called"):
         counted(Mapping(caller=("n",), fields={"n": NumberField(("n",))}))
+
+
+def test_what_is_large_is_not_remembered() -> None:
+    """A log may be full of megabytes where a name belongs: they must not stay in memory."""
+    rule = caller_rule("api_key", TextField(("key",)), 256)
+    assert rule.answers(["acme", "x" * 1000, "ann"]) == ["api_key:acme", None, "api_key:ann"]
+    assert set(rule) == {"acme", "ann"}

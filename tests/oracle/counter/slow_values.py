@@ -138,7 +138,7 @@ def rfc3339_ms(text: str) -> int | None:
     clock, point, places = clock.partition(".")
     if clock[2:3] != ":" or clock[5:6] != ":" or len(clock) != 8 or (point and not is_digits(places)):
         return None
-    if zone not in {"Z", "z"} and not (len(zone) == 6 and zone[3] == ":"):
+    if zone not in {"Z", "z"} and not (len(zone) == 6 and zone[0] in "+-" and zone[3] == ":"):
         return None
     hours, minutes = ("00", "00") if zone in {"Z", "z"} else (zone[1:3], zone[4:6])
     parts = [date[:4], date[5:7], date[8:10], clock[:2], clock[3:5], clock[6:], hours, minutes]

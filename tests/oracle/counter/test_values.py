@@ -1,0 +1,113 @@
+"""Numbers, times, routes and names, each against its slow double."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from analyzer.core import mapping as mappings
+from analyzer.core.numbers import scaled
+from analyzer.core.routes import Routes
+from analyzer.core.times import clf_ms, rfc3339_ms
+from gatekeeper.identity import address_of, is_name
+from tests.oracle.counter import slow_values
+from tests.oracle.counter.slow_json import Digits
+
+NUMBERS = st.from_regex(r"\A-?(0|[1-9][0-9]{0,20})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?\Z")
+
+
+@settings(max_examples=500)
+@given(NUMBERS, st.integers(-9, 9))
+@example("-0.0", 6)
+@example("0." + "0" * 400 + "1e400", 3)
+def test_a_number_is_scaled_exactly_and_rounded_down(written: str, places: int) -> None:
+    exact = slow_values.exactly(Digits(written), Fraction(10) ** places)
+    found = scaled(written.encode(), places)
+    if found is None:
+        assert exact is None or abs(exact) >= 10**38  # of no use as a time or an amount
+    elif exact is not None:
+        assert found == exact
+
+
+@given(st.integers(-(2**80), 2**80), st.integers(-9, 9))
+def test_a_whole_number_is_scaled_like_its_digits(number: int, places: int) -> None:
+    assert scaled(number, places) == slow_values.exactly(Digits(str(number)), Fraction(10) ** places)
+
+
+DATES = st.dates().map(str)
+CLOCKS = st.tuples(st.integers(0, 25), st.integers(0, 61), st.integers(0, 61)).map(
+    lambda each: ":".join(f"{part:02}" for part in each)
+)
+ZONES = st.one_of(
+    st.sampled_from(["Z", "z", ""]),
+    st.tuples(st.sampled_from("+-"), st.integers(0, 25), st.integers(0, 61)).map(
+        lambda each: f"{each[0]}{each[1]:02}:{each[2]:02}"
+    ),
+)
+PLACES = st.sampled_from(["", ".", ".0", ".5", ".999", ".0009", ".123456789", ".1\u0661", ".\u00b2", ",5"])
+MONTHS = st.sampled_from([*slow_values.MONTHS, "jan", "Foo"])
+
+
+def one_char_off(text: str, at: int, char: str) -> str:
+    """`text`, perhaps with another character in one place."""
+    place = at % (len(text) + 8)
+    return text if place >= len(text) else text[:place] + char + text[place + 1 :]
+
+
+CHARS = st.sampled_from(["", " ", "0", "9", ":", "-", "\uff11", "\n", "Z"])
+
+
+@settings(max_examples=500)
+@given(DATES, st.sampled_from(["T", "t", " ", "_"]), CLOCKS, PLACES, ZONES, st.integers(0, 60), CHARS)
+def test_rfc3339_has_one_grammar(
+    date: str, between: str, clock: str, places: str, zone: str, at: int, char: str
+) -> None:
+    text = one_char_off(f"{date}{between}{clock}{places}{zone}", at, char)
+    assert rfc3339_ms(text) == slow_values.rfc3339_ms(text)
+
+
+@settings(max_examples=300)
+@given(
+    st.integers(0, 32), MONTHS, st.integers(1, 9999), CLOCKS, ZONES, st.booleans(), st.integers(0, 60), CHARS
+)
+def test_clf_has_one_grammar(
+    day: int, month: str, year: int, clock: str, zone: str, brackets: bool, at: int, char: str
+) -> None:
+    text = f"{day:02}/{month}/{year:04}:{clock} {zone.replace(':', '')}"
+    text = one_char_off(f"[{text}]" if brackets else text, at, char)
+    assert clf_ms(text) == slow_values.clf_ms(text)
+
+
+SEGMENTS = st.sampled_from(["v1", "v", "", "items", "a.b", "{id}", "{kind}", "{}", "x{y}", "{", "(", "é"])
+PATTERNS = st.lists(SEGMENTS, min_size=1, max_size=4).map(lambda each: "/" + "/".join(each))
+PATHS = st.tuples(
+    st.lists(
+        st.sampled_from(["v1", "v", "", "items", "a.b", "axb", "7", "x{y}", "{id}", "(", "é", "\n"]),
+        max_size=5,
+    ),
+    st.sampled_from(["", "", "?", "#", "?a/b", "#/v1?x"]),
+).map(lambda each: "/" + "/".join(each[0]) + each[1])
+
+
+@settings(max_examples=500)
+@given(st.lists(PATTERNS, max_size=8, unique=True), st.lists(PATHS, min_size=1, max_size=6))
+def test_a_path_has_the_route_that_fits_best(patterns: list[str], paths: list[str]) -> None:
+    field = mappings.ResourceField(("path",), tuple(patterns), "other")
+    assert Routes(patterns, "other").of_each(paths) == [slow_values.route_of(path, field) for path in paths]
+
+
+@given(
+    st.one_of(st.ip_addresses().map(str), st.text(alphabet="0123456789abcdef:.%/ ", max_size=24)),
+    st.integers(1, 128),
+)
+@example("1.2.3.4\n", 128)
+@example("\u0661.2.3.4", 128)
+def test_an_address_is_written_in_one_way(text: str, prefix6: int) -> None:
+    assert address_of(text, prefix6) == slow_values.address_of(text, prefix6)
+
+
+@given(st.text(max_size=300), st.integers(1, 300))
+def test_a_name_hides_nothing(text: str, bytes_max: int) -> None:
+    assert is_name(text, bytes_max) == slow_values.is_name(text, bytes_max)
