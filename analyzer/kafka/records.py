@@ -229,7 +229,7 @@ class KafkaRecords:
         if self._assign == "group":
             options["session_timeout_ms"] = self._session_ms
             options["heartbeat_interval_ms"] = min(
-                self._session_ms // 4, options.get("heartbeat_interval_ms", self._session_ms)
+                self._session_ms // 6, options.get("heartbeat_interval_ms", self._session_ms)
             )
         try:
             client = Client(self._sources, options, raw=self._raw, uptime_s=self._uptime_s)

@@ -141,7 +141,7 @@ def test_a_topic_made_again_while_nobody_read_it_is_not_counted(
 
 
 def test_what_retention_took_before_it_was_counted_stops_that_partition_alone(
-    real_kafka: RealKafka, assign: str, opened: Open, admin: KafkaAdminClient
+    real_kafka: RealKafka, opened: Open, admin: KafkaAdminClient
 ) -> None:
     topic = real_kafka.create_topic()
     produce(real_kafka, topic, lines(400))
@@ -152,7 +152,7 @@ def test_what_retention_took_before_it_was_counted_stops_that_partition_alone(
     first.source.close()
     admin.delete_records({TopicPartition(topic, 2): 70})
 
-    reader = opened(topic, first.places, assign=assign)
+    reader = opened(topic, first.places, assign="group")
     turn_until(reader, reader.source.problems)
     produce(real_kafka, topic, lines(40, begin=400))
     wanted = [line for number, line in enumerate(lines(440)) if number >= 200 and number % 4 != 2]
@@ -173,9 +173,7 @@ def test_what_retention_took_before_it_was_counted_stops_that_partition_alone(
     assert reader.source.problems() == {}
 
 
-def test_a_position_past_the_end_stops_that_partition_alone(
-    real_kafka: RealKafka, assign: str, opened: Open
-) -> None:
+def test_a_position_past_the_end_stops_that_partition_alone(real_kafka: RealKafka, opened: Open) -> None:
     topic = real_kafka.create_topic()
     produce(real_kafka, topic, lines(40))
     first = opened(topic)
@@ -184,7 +182,7 @@ def test_a_position_past_the_end_stops_that_partition_alone(
     for part in first.places.stored:
         first.places.stored[part] = Position(1000 if part.number == 1 else 0)
 
-    reader = opened(topic, first.places, assign=assign)
+    reader = opened(topic, first.places, assign="all")
     run_all([reader], [line for number, line in enumerate(lines(40)) if number % 4 != 1])
     assert reader.source.problems() == {f"{topic}[1]": "offset 1000 is past the end of the log, which is 10"}
 

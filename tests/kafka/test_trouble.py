@@ -130,7 +130,7 @@ def test_a_damaged_batch_stops_its_partition_alone(own_kafka: NativeKafka, opene
 
     for reader in readers:
         reader.start_over()  # it is looked at once more; kafka-python alone would hang
-    turns(readers, 4)
+    turns(readers, 2)
     assert [list(each) for each in problems(readers)] == [[f"{topic}[0]"]] * 3
     produce(own_kafka, topic, lines(10, begin=300), partition=1)
     run_each(readers, wanted + lines(10, begin=300))
