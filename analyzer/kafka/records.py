@@ -129,7 +129,7 @@ class KafkaRecords:
             absent = sorted(self._sources.keys() - client.topics().keys())
             problem = f"there is no topic {', '.join(absent)}, or we may not read it" if absent else ""
         if problem:
-            found["kafka"] = f"{self._options['bootstrap_servers']}: {problem}"
+            found["kafka"] = f"{self._options.get('bootstrap_servers', 'localhost')}: {problem}"
         return found
 
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
