@@ -29,7 +29,10 @@ OFFSET_MAX = 2**63 - 1
 
 CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 
-NOTHING = Frames([], [], [])
+FRAME_BYTES_MIN = 7
+# A batch may hold a record for each so many bytes of its bound: as an object, even the smallest takes that.
+RECORD_BYTES = 256
+NOTHING = Frames([], [], [], 0)
 
 
 class Head(NamedTuple):
@@ -109,7 +112,7 @@ def _read(  # noqa: PLR0911 - each way out is a kind of batch
     if head.next <= start or (head.attributes & TRANSACTIONAL and head.producer in aborting):
         return Batch(head.base, head.next, NOTHING)
     try:
-        frames = _frames(head, unpacker.unpack(head.attributes & CODEC, data))
+        frames = _frames(head, unpacker.unpack(head.attributes & CODEC, data), unpacker.bytes_max)
     except TooLargeError:
         return Batch(head.base, head.next, NOTHING, "too-large")
     except DamagedError:
@@ -119,7 +122,11 @@ def _read(  # noqa: PLR0911 - each way out is a kind of batch
     return Batch(head.base, head.next, frames if head.base >= start else _from(start, frames))
 
 
-def _frames(head: Head, plain: bytes) -> Frames:
+def _frames(head: Head, plain: bytes, bytes_max: int) -> Frames:
+    if head.records * FRAME_BYTES_MIN > len(plain):
+        raise DamagedError
+    if head.records * RECORD_BYTES > bytes_max:
+        raise TooLargeError
     frames = read_frames(plain, head.records, head.delta, head.base, head.first_ms)
     if head.attributes & LOG_APPEND_TIME:
         return frames._replace(kafka_ms=[head.greatest_ms] * head.records)
@@ -128,7 +135,10 @@ def _frames(head: Head, plain: bytes) -> Frames:
 
 def _from(start: int, frames: Frames) -> Frames:
     wanted = [offset >= start for offset in frames.offsets]
-    offsets, kafka_ms, values = frames
+    offsets, kafka_ms, values, size = frames
     return Frames(
-        list(compress(offsets, wanted)), list(compress(kafka_ms, wanted)), list(compress(values, wanted))
+        list(compress(offsets, wanted)),
+        list(compress(kafka_ms, wanted)),
+        list(compress(values, wanted)),
+        size,
     )

@@ -34,7 +34,7 @@ class Unpacker:
     may follow what is packed but more of the same. Not to be shared between threads."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._codecs = {0: self._none, 1: self._gzip, 2: self._snappy, 3: self._lz4, 4: self._zstd}
         # Kept, because making one takes as long as unpacking 200 records.
         self._zstandard = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
@@ -47,7 +47,7 @@ class Unpacker:
         return self._codecs[codec](data)
 
     def _none(self, data: memoryview) -> bytes:
-        if len(data) > self._bytes_max:
+        if len(data) > self.bytes_max:
             raise TooLargeError
         return bytes(data)
 
@@ -62,7 +62,7 @@ class Unpacker:
                     if not (piece or rest or member.eof):
                         raise DamagedError
                     out += piece
-                    if len(out) > self._bytes_max:
+                    if len(out) > self.bytes_max:
                         raise TooLargeError
             except zlib.error as error:
                 raise DamagedError from error
@@ -71,7 +71,7 @@ class Unpacker:
     def _snappy(self, data: memoryview) -> bytes:
         """One raw block, or what Java clients write (xerial): a header, then lengths and blocks."""
         if bytes(data[: len(XERIAL)]) != XERIAL:
-            return self._snappy_block(data, self._bytes_max)
+            return self._snappy_block(data, self.bytes_max)
         out, at = bytearray(), XERIAL_HEAD_BYTES
         while at < len(data):
             if at + 4 > len(data):
@@ -80,7 +80,7 @@ class Unpacker:
             at += 4 + length
             if at > len(data):
                 raise DamagedError
-            out += self._snappy_block(data[at - length : at], self._bytes_max - len(out))
+            out += self._snappy_block(data[at - length : at], self.bytes_max - len(out))
         return bytes(out)
 
     def _snappy_block(self, data: memoryview, bytes_max: int) -> bytes:
@@ -95,9 +95,9 @@ class Unpacker:
         try:
             # In one call where that cannot pass the bound, which is three times as fast. It believes any size
             # that a frame says of itself, and it stops behind the first frame.
-            if len(data) * LZ4_RATIO_MAX <= self._bytes_max:
+            if len(data) * LZ4_RATIO_MAX <= self.bytes_max:
                 said_bytes = lz4.frame.get_frame_info(data)["content_size"]
-                if said_bytes <= self._bytes_max:
+                if said_bytes <= self.bytes_max:
                     plain, read_bytes = lz4.frame.decompress(data, return_bytes_read=True)
                     if read_bytes == len(data):
                         return cast(bytes, plain)
@@ -118,6 +118,6 @@ class Unpacker:
         while piece := stream.read(CHUNK_BYTES):
             pieces.append(piece)
             size += len(piece)
-            if size > self._bytes_max:
+            if size > self.bytes_max:
                 raise TooLargeError
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)

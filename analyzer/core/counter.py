@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 from analyzer.core import mapping as mappings
 from analyzer.core.batches import Batch, batches
 from analyzer.core.codecs import Unpacker
-from analyzer.core.frames import Frames
+from analyzer.core.frames import Frames, joined, stretches
 from analyzer.core.meters import REQUESTS, Meter
 from analyzer.core.model import Counted, Fed, Partition, Progress, Records, RecordSet, Rejected
 from analyzer.core.records import Reader
@@ -38,8 +37,11 @@ class Ledger:
     last_ms: int | None = None
 
     def count(self, frames: Frames) -> None:
-        if not frames.values:
-            return
+        for stretch in stretches(frames):
+            if stretch.values:
+                self._count(stretch)
+
+    def _count(self, frames: Frames) -> None:
         sheet, refused = self.reader.read(frames)
         self.tables.add(sheet)
         for at, reason in sorted(refused.items()):
@@ -143,7 +145,7 @@ class PythonCounter:
     def _count_batches(self, ledger: Ledger, taken: RecordSet) -> Batch | None:
         """Count the batches up to one that is refused, which is returned."""
         waiting: list[Frames] = []
-        size = 0
+        records = 0
         refused = None
         for batch in batches(taken.raw, taken.start, taken.aborted, self._unpackers[taken.part.source]):
             if batch.status != "ok":
@@ -151,26 +153,19 @@ class PythonCounter:
                 break
             ledger.next = max(ledger.next, batch.next)
             waiting.append(batch.frames)
-            size += len(batch.frames.values)
-            if size >= TOGETHER:
-                ledger.count(_joined(waiting))
-                waiting, size = [], 0
-        ledger.count(_joined(waiting))
+            records += len(batch.frames.values)
+            if records >= TOGETHER:
+                ledger.count(joined(waiting))
+                waiting, records = [], 0
+        ledger.count(joined(waiting))
         return refused
-
-
-def _joined(each: Sequence[Frames]) -> Frames:
-    if len(each) == 1:
-        return each[0]
-    return (
-        Frames(*(list(chain.from_iterable(columns)) for columns in zip(*each, strict=True)))
-        if each
-        else Frames([], [], [])
-    )
 
 
 def _frames_of(records: Records) -> Frames:
     items = [item for item in records.items if item.offset >= records.start]
     return Frames(
-        [item.offset for item in items], [item.kafka_ms for item in items], [item.value for item in items]
+        [item.offset for item in items],
+        [item.kafka_ms for item in items],
+        [item.value for item in items],
+        sum(len(item.value or b"") for item in items),
     )

@@ -4,12 +4,16 @@ nothing: a fifth of the time that counting takes is spent here."""
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from analyzer.core.codecs import DamagedError
 
 ABORT = b"\x00\x00"  # of a control record's key, after two bytes of version
+# What is made of records at a time; hostile ones become dozens of times as large as they were.
+STRETCH_RECORDS, STRETCH_BYTES = 10_000, 4 << 20
 KEY_BYTES_MAX = 63  # a key whose length is one byte
 NULL = 1  # -1 in zigzag
 
@@ -20,6 +24,11 @@ class Frames(NamedTuple):
     offsets: list[int]
     kafka_ms: list[int | None]
     values: list[bytes | None]
+    size_bytes: int  # of all values, or somewhat more
+
+    def part(self, begin: int, end: int) -> Frames:
+        offsets, kafka_ms, values = self.offsets[begin:end], self.kafka_ms[begin:end], self.values[begin:end]
+        return Frames(offsets, kafka_ms, values, self.size_bytes)
 
 
 class Heads(dict[int, tuple[Any, int]]):
@@ -66,13 +75,39 @@ class Frame(NamedTuple):
     widths: tuple[int, int, int, int]  # of its length, time, offset, and its value's length
 
 
+def joined(each: Sequence[Frames]) -> Frames:
+    """All records of several batches as of one."""
+    if len(each) == 1:
+        return each[0]
+    return Frames(
+        list(chain.from_iterable(frames.offsets for frames in each)),
+        list(chain.from_iterable(frames.kafka_ms for frames in each)),
+        list(chain.from_iterable(frames.values for frames in each)),
+        sum(frames.size_bytes for frames in each),
+    )
+
+
+def stretches(frames: Frames) -> Iterator[Frames]:
+    """The same records in pieces that are not too much to be looked at together."""
+    if len(frames.values) <= STRETCH_RECORDS and frames.size_bytes <= STRETCH_BYTES:
+        yield frames
+        return
+    begin = size = 0
+    for at, value in enumerate(frames.values):
+        size += len(value or b"")
+        if at > begin and (size > STRETCH_BYTES or at - begin >= STRETCH_RECORDS):
+            yield frames.part(begin, at)
+            begin, size = at, len(value or b"")
+    yield frames.part(begin, len(frames.values))
+
+
 def read_frames(data: bytes, count: int, last: int, base: int, first_ms: int) -> Frames:
     """The `count` records that `data` consists of, offsets rising from `base` to at most `base + last`.
 
     Raises DamagedError when the bytes say anything else: a length that lies, one byte too many.
     """
-    frames = Frames([], [], [])
-    offsets, times, values = frames
+    frames = Frames([], [], [], len(data))
+    offsets, times, values, _ = frames
     at = expected = run = 0  # offsets are mostly one run of numbers: from `run` up to the one expected
     heads, length_bytes, lengths, time_deltas, offset_deltas, sizes = _shape(2, 1, 1, 2)
     key, (unpack, head) = NULL, heads[NULL]

@@ -77,7 +77,7 @@ class Reader:
 
     def read(self, frames: Frames) -> tuple[Sheet, dict[int, Reason]]:
         """The requests among `frames`, which are not none, and the reasons of the others by place."""
-        values, unread = self._sized(frames.values)
+        values, unread = self._sized(frames)
         columns, refused = self._format.read(values)
         refused |= unread
         callers = self._who.answers(columns)
@@ -95,11 +95,11 @@ class Reader:
         sheet = Sheet(times_ms, denied, [texts[name] for name in self._dimensions], numbers, conditions)
         return sheet.only([at not in refused for at in range(len(values))]) if refused else sheet, refused
 
-    def _sized(self, values: Sequence[bytes | None]) -> tuple[Sequence[bytes], dict[int, Reason]]:
+    def _sized(self, frames: Frames) -> tuple[Sequence[bytes], dict[int, Reason]]:
         """The values with those replaced that must not be read, and why those must not."""
-        bytes_max = self._mapping.value_bytes_max
+        values, bytes_max = frames.values, self._mapping.value_bytes_max
         refused: dict[int, Reason] = {}
-        if None in values or max(map(len, values)) > bytes_max:  # type: ignore[arg-type]  # not when it is None
+        if None in values or frames.size_bytes > bytes_max:
             for at, value in enumerate(values):
                 if value is None:
                     refused[at] = "tombstone"

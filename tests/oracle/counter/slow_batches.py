@@ -185,6 +185,8 @@ def kept_of(
     if (head.attributes & 16 and head.producer in inside) or base + head.last < start:
         return []
     found = records_in(unpacked(head.attributes & 7, payload, bytes_max), head.count, head.last)
+    if head.count * 256 > bytes_max:
+        raise Refused("too-large")
     return [
         Kept(base + offset, head.greatest_ms if head.attributes & 8 else head.first_ms + time, value)
         for time, offset, _key, value in found
