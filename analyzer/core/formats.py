@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 from analyzer.core.model import Reason
 
-# A value as a record has it. bytes are the digits of a number that is not whole, or too long to be of use.
-Raw = str | int | bytes | bool | dict[str, Any] | list[Any] | object | None
+# A value as a record has it: str, int, bool, None, or something that no field can be. bytes are the digits of
+# a number that is not whole, or too long to be of use.
+Raw = object
 Columns = list[list[Any]]  # one for each path, with a `Raw` for each record
 
 
