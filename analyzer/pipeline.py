@@ -133,4 +133,5 @@ def refusal(fed: Fed) -> str:
         "too-large": "a batch expands beyond the bound",
         "unsupported": "a batch is of an unknown format",
     }
-    return f"{what.get(fed.status, fed.status)}: offset {fed.bad}, the next batch begins at {fed.skip_to}"
+    beyond = "where the next begins is not known" if fed.skip_to < 0 else f"the next begins at {fed.skip_to}"
+    return f"{what.get(fed.status, fed.status)}: offset {fed.bad}, {beyond}"

@@ -107,7 +107,7 @@ class Reader:
                     refused[at] = "too-large"
         if not refused:
             return values, refused  # type: ignore[return-value]  # none is None
-        return [EMPTY if at in refused else value for at, value in enumerate(values)], refused  # type: ignore[misc]
+        return [EMPTY if at in refused else value for at, value in enumerate(values)], refused  # type: ignore[misc]  # none is None
 
 
 def note(refused: dict[int, Reason], reason: Reason, columns: Iterable[Sequence[Any]]) -> None:

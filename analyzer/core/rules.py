@@ -66,7 +66,7 @@ def caller_rule(kind: str, field: Field, bytes_max: int) -> Remembered:
     """A caller's typed name; "" when this field is missing. A number is no name, so that 1 and "1" never
     meet. Raises ValueError for a field that cannot hold a name."""
     if isinstance(field, ResourceField | NumberField):
-        raise ValueError(f"{kind} is a {type(field).__name__}: it cannot say who called")  # noqa: TRY004
+        raise ValueError(f"{kind} is a {type(field).__name__}: it cannot say who called")  # noqa: TRY004 - a wrong mapping
     prefix6 = field.prefix6 if isinstance(field, AddressField) else None
 
     def name(raw: Raw) -> str | None:
