@@ -179,3 +179,16 @@ leases = Table(
     text("holder"),
     Column("until_ms", BigInteger, nullable=False),
 )
+
+# Who did what by hand, when and why. Written in the transaction of the act itself; nothing deletes from it.
+events = Table(
+    "events",
+    metadata,
+    key("id"),
+    Column("at_ms", BigInteger, nullable=False),
+    text("who"),
+    text("act"),  # "gap accepted", "token created", ...
+    text("about"),  # what it was done to, as the commands name it
+    text("why"),
+    Index(None, "at_ms"),
+)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from analyzer.cli.show import TABLE_ROWS_MAX
 from analyzer.cli.times import second_of
 from analyzer.store.engine import open_engine
+from analyzer.store.events import record
 from analyzer.store.migrate import head
 from analyzer.store.schema import buckets, locks, offsets
 
@@ -292,3 +293,20 @@ def test_tables_of_another_version_are_2_with_the_cure(
     told = gatelock(*command)
     assert told.exit_code == 2
     assert "run `gatelock db upgrade`" in told.stderr
+
+
+# events
+
+
+def test_events_tells_what_people_did(gatelock: Gatelock, engine: sa.Engine) -> None:
+    with engine.begin() as db:
+        record(db, "ann@desk", "token created", "shop", "new gate")
+    [event] = [json.loads(line) for line in gatelock("events", "list", "--json").output.splitlines()]
+    assert [event[name] for name in ("who", "act", "about", "why")] == [
+        "ann@desk",
+        "token created",
+        "shop",
+        "new gate",
+    ]
+    assert gatelock("events", "list", "--from", "2999-01-01").output == "nothing was done by hand\n"
+    assert gatelock("events", "list", "--from", "soon").exit_code == 2

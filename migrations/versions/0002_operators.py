@@ -1,0 +1,48 @@
+"""What people do and decide beside the counting: an account of every manual act."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import context, op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+TABLES = ("events",)
+KEPT = ("events",)  # nobody can find out again what these say
+
+
+def upgrade() -> None:
+    op.create_table(
+        "events",
+        sa.Column("id", NAME, nullable=False),
+        sa.Column("at_ms", sa.BigInteger(), nullable=False),
+        sa.Column("who", sa.Text(), nullable=False),
+        sa.Column("act", sa.Text(), nullable=False),
+        sa.Column("about", sa.Text(), nullable=False),
+        sa.Column("why", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_events")),
+    )
+    op.create_index(op.f("ix_events_at_ms"), "events", ["at_ms"], unique=False)
+
+
+def downgrade() -> None:
+    keep_what_was_decided()
+    for table in TABLES:
+        op.drop_table(table)
+
+
+def keep_what_was_decided() -> None:
+    """Refuse to drop a table with decisions in it, unless told so: `-x drop-counts=yes`."""
+    if context.get_x_argument(as_dictionary=True).get("drop-counts") == "yes" or context.is_offline_mode():
+        return
+    for table in KEPT:
+        rows = op.get_bind().execute(sa.select(sa.func.count()).select_from(sa.table(table))).scalar_one()
+        if rows:
+            raise RuntimeError(
+                f"{table} holds {rows} rows that a downgrade would drop; "
+                "keep a copy, then say so with `-x drop-counts=yes`"
+            )

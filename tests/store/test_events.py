@@ -1,0 +1,35 @@
+"""What people did by hand is written down with the act, and stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.store.engine import open_engine, writing
+from analyzer.store.events import record, recorded
+
+
+@pytest.fixture
+def engine(migrated_url: str) -> Iterator[sa.Engine]:
+    engine = open_engine(migrated_url)
+    yield engine
+    engine.dispose()
+
+
+def test_an_act_is_told_with_who_what_and_why(engine: sa.Engine) -> None:
+    with writing(engine) as db:
+        record(db, "ann@desk", "gap accepted", "access-log[3]", "disk was full")
+    [event] = recorded(engine)
+    assert event[1:] == ("ann@desk", "gap accepted", "access-log[3]", "disk was full")
+    later_ms = round(event.at.timestamp() * 1000) + 1
+    assert list(recorded(engine, later_ms)) == []
+
+
+def test_an_act_that_failed_is_not_told(engine: sa.Engine) -> None:
+    with suppress(ZeroDivisionError), writing(engine) as db:
+        record(db, "ann@desk", "gap accepted", "access-log[3]", "disk was full")
+        raise ZeroDivisionError
+    assert list(recorded(engine)) == []
