@@ -19,6 +19,7 @@ from tests.support.servers.report import ServersUsed, in_ci
 if TYPE_CHECKING:  # a test that asks for no server does not wait for the clients' imports
     from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
     from tests.support.servers.postgres import NativePostgres, Postgres
+    from tests.support.servers.redis import NativeRedis, Redis
 
 # No deadline anywhere: how long an example takes tells of the machine, not of the code.
 hypothesis.settings.register_profile("default", deadline=None)
@@ -103,6 +104,37 @@ def own_postgres(servers: ServersUsed) -> Iterator[NativePostgres]:
             servers.lacks("postgresql", missing)
         server.start()
         servers.found("postgresql", server.kind)
+        yield server
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def redis_server(servers: ServersUsed) -> Iterator[Redis]:
+    """A Redis, started once. Its keys are everybody's: take a prefix of your own."""
+    from tests.support.servers.redis import find_redis
+
+    with tempfile.TemporaryDirectory(prefix="gatelock-redis-") as folder:
+        try:
+            found = find_redis(Path(folder))
+        except Missing as missing:
+            servers.lacks("redis", missing)
+        servers.found("redis", found.kind)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def own_redis(servers: ServersUsed) -> Iterator[NativeRedis]:
+    """A started server of the test's own: to kill, pause, restart, and count the round trips of."""
+    from tests.support.servers.redis import NativeRedis
+
+    with tempfile.TemporaryDirectory(prefix="gatelock-redis-") as folder:
+        try:
+            server = NativeRedis(Path(folder))
+        except Missing as missing:
+            servers.lacks("redis", missing)
+        server.start()
+        servers.found("redis", server.kind)
         yield server
         server.close()
 

@@ -92,6 +92,7 @@ GUESTS = {
     "pydantic": ("analyzer.config", "analyzer.settings", "analyzer.web"),
     "pydantic_core": ("analyzer.config", "analyzer.settings"),
     "pydantic_settings": ("analyzer.config", "analyzer.settings"),
+    "redis": ("gatekeeper.limits.redis",),
     "rich": ("analyzer.cli", "analyzer.demo"),
     "snappy": ("analyzer.core",),
     "sqlalchemy": (

@@ -15,6 +15,7 @@ from tests.support.servers import Missing
 from tests.support.servers.kafka import NativeKafka
 from tests.support.servers.kafka_home import find_home
 from tests.support.servers.postgres import find_programs, version_of
+from tests.support.servers.redis import find_program, program_version
 
 ROOT = Path(__file__).parents[3]
 
@@ -48,12 +49,18 @@ def prepare_postgres() -> str:
     return f"PostgreSQL {version_of(programs)}"
 
 
+def prepare_redis() -> str:
+    """Which Redis there is: the machine's own, for nothing of pip's brings one. Raises Missing."""
+    return f"Redis {program_version(find_program())}"
+
+
 def main() -> int:
-    """0 when both servers are real ones."""
+    """0 when all servers are real ones."""
     lacking = 0
     for prepare, otherwise in (
         (prepare_kafka, "tests of Kafka use a mock or are skipped"),
         (prepare_postgres, "tests on PostgreSQL are skipped"),
+        (prepare_redis, "tests on Redis are skipped"),
     ):
         try:
             print("For the tests:", prepare())

@@ -14,6 +14,7 @@ from tests.support.servers import Missing
 FIXTURES = {
     "kafka": {"kafka", "real_kafka", "own_kafka"},
     "postgresql": {"postgres", "own_postgres"},
+    "redis": {"redis_server", "own_redis"},
 }
 
 
