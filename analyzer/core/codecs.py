@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol, cast
 
 import cramjam
@@ -14,6 +16,7 @@ import zstandard
 CHUNK_BYTES = 1 << 20
 LZ4_RATIO_MAX = 255  # a byte of a block stands for at most so many
 ZSTD_WINDOW_BYTES_MAX = 1 << 27  # what the highest level writes; a frame may ask for 2 GB
+ZSTD_WINDOW_BYTES_USUAL = 1 << 23  # up to level 19
 XERIAL, XERIAL_HEAD_BYTES = b"\x82SNAPPY\x00", 16
 
 
@@ -37,7 +40,8 @@ class Unpacker:
         self.bytes_max = bytes_max
         self._codecs = {0: self._none, 1: self._gzip, 2: self._snappy, 3: self._lz4, 4: self._zstd}
         # Kept, because making one takes as long as unpacking 200 records.
-        self._zstandard = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
+        self._zstandard = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_USUAL)
+        self._wide_zstandard = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
 
     def unpack(self, codec: int, data: memoryview) -> bytes:
         """The plain bytes behind `data`; codecs are Kafka's: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
@@ -71,8 +75,8 @@ class Unpacker:
     def _snappy(self, data: memoryview) -> bytes:
         """One raw block, or what Java clients write (xerial): a header, then lengths and blocks."""
         if bytes(data[: len(XERIAL)]) != XERIAL:
-            return self._snappy_block(data, self.bytes_max)
-        out, at = bytearray(), XERIAL_HEAD_BYTES
+            return self._snappy_blocks([data])
+        blocks, at = [], XERIAL_HEAD_BYTES
         while at < len(data):
             if at + 4 > len(data):
                 raise DamagedError
@@ -80,14 +84,15 @@ class Unpacker:
             at += 4 + length
             if at > len(data):
                 raise DamagedError
-            out += self._snappy_block(data[at - length : at], self.bytes_max - len(out))
-        return bytes(out)
+            blocks.append(data[at - length : at])
+        return self._snappy_blocks(blocks)
 
-    def _snappy_block(self, data: memoryview, bytes_max: int) -> bytes:
+    def _snappy_blocks(self, blocks: Sequence[memoryview]) -> bytes:
         try:
-            if cramjam.snappy.decompress_raw_len(data) > bytes_max:  # it says its length first
+            # Each says its length first, and none is unpacked before all have said it.
+            if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > self.bytes_max:
                 raise TooLargeError
-            return bytes(cramjam.snappy.decompress_raw(data))
+            return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
         except cramjam.DecompressionError as error:
             raise DamagedError from error
 
@@ -107,11 +112,26 @@ class Unpacker:
             raise DamagedError from error
 
     def _zstd(self, data: memoryview) -> bytes:
+        with (
+            suppress(zstandard.ZstdError),
+            self._zstandard.stream_reader(data, read_across_frames=True) as stream,
+        ):
+            return self._read(stream)
+        # Damaged, or a large window, which fills up beside what comes out: look first whether that is too much.
         try:
-            with self._zstandard.stream_reader(data, read_across_frames=True) as stream:
+            with self._wide_zstandard.stream_reader(data, read_across_frames=True) as stream:
+                self._measure(stream)
+            with self._wide_zstandard.stream_reader(data, read_across_frames=True) as stream:
                 return self._read(stream)
         except zstandard.ZstdError as error:
             raise DamagedError from error
+
+    def _measure(self, stream: Readable) -> None:
+        size = 0
+        while piece := stream.read(CHUNK_BYTES):
+            size += len(piece)
+            if size > self.bytes_max:
+                raise TooLargeError
 
     def _read(self, stream: Readable) -> bytes:
         pieces, size = [], 0
