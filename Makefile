@@ -14,8 +14,9 @@ help:  ## this list
 demo: $(READY)  ## a noisy caller, counted and refused, within a minute
 	@.venv/bin/gatelock demo $(ARGS)
 
+# Three at a time: on two cores one of them usually waits for a server. ARGS='-n0 -x' for one at a time.
 test: $(READY) $(SERVERS)  ## every test, on SQLite, PostgreSQL and Kafka
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n3 --dist=worksteal $(ARGS)
 
 check: lint test  ## what a commit must pass: lint, and every test (`alembic check` is one of them)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+pytest_plugins = ["pytester"]
 pytest.register_assert_rewrite("tests.support")  # before it is imported: helpers assert too
 
 from tests.support.servers import Missing

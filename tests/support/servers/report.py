@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -16,6 +16,9 @@ FIXTURES = {
     "postgresql": {"postgres", "own_postgres"},
     "redis": {"redis_server", "own_redis"},
 }
+
+
+HANDED_OVER = "servers"
 
 
 class ServersUsed:
@@ -44,6 +47,22 @@ class ServersUsed:
         suite = "/".join(item.path.relative_to(item.config.rootpath).parts[:2])
         for server in servers_of(item):
             self._uses[server][suite] += 1
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """In one of several processes that share the tests: hand over what is known here."""
+        if (told := getattr(session.config, "workeroutput", None)) is not None:
+            told[HANDED_OVER] = [dict(self._kinds), {name: dict(uses) for name, uses in self._uses.items()}]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """In the process that has the last word: take what one of the others knows. One that was killed
+        hands over nothing."""
+        kinds, uses = getattr(node, "workeroutput", {}).get(HANDED_OVER, ({}, {}))
+        for server, known in kinds.items():
+            for kind in known:
+                self._note(server, kind)
+        for server, counts in uses.items():
+            self._uses[server].update(counts)
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
