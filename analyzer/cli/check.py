@@ -62,6 +62,8 @@ def _say(shown: str, faults: tuple[Fault, ...], settings: Settings | None, *, as
 
 
 def _about(settings: Settings) -> dict[str, object]:
+    from analyzer.core.overshoot import own_delay
+
     plan = settings.plan()
     return {
         "database": settings.database.shown,
@@ -69,6 +71,7 @@ def _about(settings: Settings) -> dict[str, object]:
         "groupings": list(plan.groupings),
         "meters": [{"name": each.name, "width_s": each.width_s} for each in plan.meters],
         "policies": [policy_in_words(each) for each in plan.policies],
+        "delay_s": round(own_delay(settings.analyzer.flush_every).total_s, 3),
     }
 
 
@@ -84,6 +87,8 @@ def _in_words(settings: Settings) -> Iterator[str]:
         yield f"meter       {meter_in_words(meter, _unit(settings, meter))}"
     for policy in plan.policies:
         yield f"policy      {policy_in_words(policy)}"
+    if plan.policies:
+        yield f"delay       {delay_in_words(settings.analyzer.flush_every)}"
     if not plan.policies:
         yield "policy      none: everything is counted, nobody is refused"
 
@@ -108,6 +113,17 @@ def meter_in_words(meter: Meter, unit: str) -> str:
 def _conditions(where: tuple[Condition, ...]) -> str:
     each = [f"{name} is {' or '.join(wanted)}" for name, wanted in where]
     return f" where {' and '.join(each)}" if each else ""
+
+
+def delay_in_words(flush_s: float) -> str:
+    """How late a lock comes, and of what that is made."""
+    from analyzer.core.overshoot import own_delay
+
+    delay = own_delay(flush_s)
+    return (
+        f"gates close within about {delay.total_s:.1f} s of the record's being in the log: "
+        f"fetch {delay.fetch_s:g}, flush {delay.flush_s:g}, commit {delay.commit_s:g}, poll {delay.poll_s:g}"
+    )
 
 
 def policy_in_words(policy: Quota) -> str:

@@ -13,7 +13,12 @@ from analyzer.config.sections import AnalyzerTable, KafkaTable
 from analyzer.config.tables import MeterTable, PolicyTable, SourceTable
 from analyzer.config.values import NAME, either, meant, quoted
 from analyzer.core.combined_format import PARTS
-from analyzer.core.meters import REQUESTS
+from analyzer.core.meters import DAY_S, MINUTE_S, REQUESTS
+from analyzer.core.overshoot import DELAY_SHARE_MAX, own_delay
+from analyzer.core.windows import HOUR_S
+
+# The shortest that a window may be: an hour that a change of clocks cuts is one all the same.
+WINDOWS_S = {"minute": MINUTE_S, "hour": HOUR_S, "day": DAY_S, "week": 7 * DAY_S, "month": 28 * DAY_S}
 
 
 class Parts(NamedTuple):
@@ -261,6 +266,21 @@ def _policy(at: Path, policy: PolicyTable, parts: Parts) -> Iterator[Complaint]:
             (*at, "per"),
             f'"caller+resource" needs the field resource in {_listed(without)}',
             _map_it("resource"),
+        )
+
+    yield from _delay(at, policy, parts.analyzer)
+
+
+def _delay(at: Path, policy: PolicyTable, analyzer: AnalyzerTable) -> Iterator[Complaint]:
+    """A gate that closes when much of the window is over is no limit."""
+    bound_s = WINDOWS_S[policy.window.per] * DELAY_SHARE_MAX
+    delay_s = own_delay(analyzer.flush_every).total_s
+    if delay_s > bound_s:
+        flush_s = bound_s - own_delay(0.0).total_s
+        yield Complaint(
+            (*at, "window"),
+            f"a {policy.window.per} is too short for gates that close {delay_s:.1f} s after the request",
+            f'write flush_every = "{int(flush_s)}s" or less in [analyzer], or take a longer window',
         )
 
 

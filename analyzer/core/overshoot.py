@@ -29,6 +29,25 @@ class Delay(NamedTuple):
         return sum(self)
 
 
+# How long a fetch waits for more, a commit takes on a busy disk, and a gate lets pass between two polls,
+# give or take its tenth.
+FETCH_S, COMMIT_S, POLL_S = 0.1, 0.25, 0.44
+
+# Of a window, so that what slips through stays small beside what the window lets through.
+DELAY_SHARE_MAX = 1 / 12
+
+
+def own_delay(flush_s: float) -> Delay:
+    """The waits that are ours, with a flush each `flush_s` seconds and gates at their usual pace: from the
+    record's being in the log to the last gate's knowing. The request itself and the log's shipping come
+    before, and nobody knows them beforehand.
+
+    >>> round(own_delay(0.1).total_s, 2)
+    0.89
+    """
+    return Delay(0.0, 0.0, FETCH_S, flush_s, COMMIT_S, POLL_S)
+
+
 def slipped_at_most(front: Front, delay_s: float, in_flight: int, *, weight: int = 1) -> int:
     """The most that one caller is let through beyond its limit before the last gate closes.
 

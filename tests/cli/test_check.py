@@ -61,6 +61,8 @@ def test_a_fine_configuration_is_said_in_words(gatelock: Gatelock, configure: Co
         " until it ends",
         "policy      hourly: at most 60,000,000 busy for each caller and resource per hour (UTC),"
         " then 503 until it ends",
+        "delay       gates close within about 0.9 s of the record's being in the log:"
+        " fetch 0.1, flush 0.1, commit 0.25, poll 0.44",
     ]
 
 
@@ -72,6 +74,7 @@ def test_json_says_the_same_to_programs(gatelock: Gatelock, configure: Configure
     assert told["groupings"] == ["caller", "caller+resource"]
     assert {"name": "busy", "width_s": 60} in told["meters"]
     assert len(told["sources"]) == len(told["policies"]) == 2
+    assert told["delay_s"] == 0.89
 
 
 def test_faults_are_all_told_and_end_with_1(gatelock: Gatelock, configure: Configure) -> None:
@@ -92,3 +95,25 @@ def test_nothing_to_read_is_a_fault(gatelock: Gatelock) -> None:
     told = gatelock("check")
     assert told.exit_code == 1
     assert "no file: sources: nothing is read" in told.output
+
+
+def test_a_window_that_is_over_before_its_gates_close_is_a_fault(
+    gatelock: Gatelock, configure: Configure
+) -> None:
+    rare = (
+        FINE
+        + """
+    [[policies]]
+    name   = "brief"
+    limit  = 100
+    window = { per = "minute" }
+    [analyzer]
+    flush_every = """
+    )
+    configure(rare + '"20s"')
+    told = gatelock("check")
+    assert told.exit_code == 1
+    assert "a minute is too short for gates that close 20.8 s after the request" in told.output
+    assert 'write flush_every = "4s" or less' in told.output
+    configure(rare + '"4s"')
+    assert gatelock("check").exit_code == 0
