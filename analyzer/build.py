@@ -24,6 +24,7 @@ from analyzer.pipeline import Pace, Pipeline
 from analyzer.settings import Settings
 from analyzer.sources import Several, Source
 from analyzer.store.engine import open_engine
+from analyzer.store.following import leave_off
 from analyzer.store.migrate import require_head
 from analyzer.store.store import SqlStore
 from analyzer.store.upkeep import Upkeep
@@ -50,6 +51,7 @@ def build(settings: Settings, engine: sa.Engine, health: Health) -> Daemon:
     """The analyzer that follows every source of `settings`. Its plan is in force from now on.
     Raises StoreAway."""
     store = SqlStore(engine, owner_of(settings))
+    leave_off(engine, settings.analyzer.name, {source.name for source in settings.sources})
     source = Several([*_topics(settings, store), *_files(settings, store)])
     return _daemon(settings, engine, store, source, health)
 

@@ -310,3 +310,27 @@ def test_events_tells_what_people_did(gatelock: Gatelock, engine: sa.Engine) -> 
     ]
     assert gatelock("events", "list", "--from", "2999-01-01").output == "nothing was done by hand\n"
     assert gatelock("events", "list", "--from", "soon").exit_code == 2
+
+
+# sources
+
+
+def test_sources_tells_who_is_not_heard_of_and_retires_it(gatelock: Gatelock, engine: sa.Engine) -> None:
+    place = {
+        "cluster": "c",
+        "topic_id": "t",
+        "partition": 3,
+        "source": "shop",
+        "topic": "access-log",
+        "next": 9,
+    }
+    with engine.begin() as db:
+        db.execute(sa.insert(offsets).values(**place, beat_ms=0, owner="one:7"))
+    told = gatelock("sources", "list")
+    assert told.exit_code == 1
+    assert "access-log[3]" in told.output
+    [object_] = [json.loads(line) for line in gatelock("sources", "list", "--json").output.splitlines()]
+    assert (object_["source"], object_["next"]) == ("shop", 9)
+    assert gatelock("sources", "retire", "shop", "--reason", "moved").output == "shop: 1 partition retired\n"
+    assert gatelock("sources", "list").exit_code == 0
+    assert gatelock("sources", "retire", "shop", "--reason", "moved").exit_code == 1

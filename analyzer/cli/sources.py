@@ -1,0 +1,75 @@
+"""`gatelock sources`: what is followed, by whom, and how far behind."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from analyzer.cli.ending import FOUND, told
+from analyzer.cli.given import Config, Json, database_of
+
+app = typer.Typer(help="What is followed, by whom, how far behind.", no_args_is_help=True)
+
+
+@app.callback()
+def sources() -> None:
+    """What is followed, by whom, how far behind."""
+
+
+@app.command("list")
+def list_(context: typer.Context, config: Config = None, json: Json = False) -> None:
+    """Show every partition that was ever counted.
+
+    How far it is counted, how far behind its analyzer was when it last spoke, and when that was. Ends with 1
+    when one of them is followed by nobody who is heard.
+    """
+    with told(), database_of(context, config) as engine:
+        from analyzer.cli.show import json_lines, table
+        from analyzer.store.following import SILENT_MS, followed
+
+        found = followed(engine)
+        if json:
+            json_lines(each._asdict() for each in found)
+        else:
+            rows = [
+                [
+                    each.source,
+                    f"{each.topic}[{each.partition}]",
+                    each.next,
+                    each.behind_records,
+                    f"{each.behind_s:.1f}",
+                    "retired" if each.heard_s is None else f"{each.heard_s:.0f} s ago",
+                    each.owner,
+                ]
+                for each in found
+            ]
+            columns = ["source", "partition", "next", "records behind", "seconds behind", "heard", "analyzer"]
+            table(columns, rows, "nothing was read yet")
+        if any(each.heard_s is not None and each.heard_s * 1000 > SILENT_MS for each in found):
+            raise typer.Exit(FOUND)
+
+
+@app.command("retire")
+def retire(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(help="The source's name.")],
+    reason: Annotated[str, typer.Option(help="Why, for those who come after.")],
+    config: Config = None,
+) -> None:
+    """Wait no longer for a source that nobody follows.
+
+    Gates stop calling the analyzers behind because of it. What was counted stays; an analyzer that is given
+    the source again goes on where it was. Ends with 1 when there was nothing to retire.
+    """
+    with told(), database_of(context, config) as engine:
+        from analyzer.cli.person import person
+        from analyzer.store.following import retire as retired
+
+        ended = retired(engine, source, person(), reason)
+        if not ended:
+            typer.echo(
+                f"{source}: no partition of it is waited for in vain (`gatelock sources list`)", err=True
+            )
+            raise typer.Exit(FOUND)
+        typer.echo(f"{source}: {ended} partition{'s' * (ended > 1)} retired")

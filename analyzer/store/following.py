@@ -1,0 +1,81 @@
+"""Which partitions are followed, by whom, and since when nobody has been heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.store.engine import NowMs, reading, writing
+from analyzer.store.events import record
+from analyzer.store.schema import offsets
+
+SILENT_MS = 15_000  # an analyzer that lives is heard of each second
+
+
+class Followed(NamedTuple):
+    """One partition: how far it is counted, and how far behind its analyzer was when it last said so."""
+
+    source: str
+    topic: str
+    partition: int
+    topic_id: str
+    next: int
+    behind_records: int
+    behind_s: float
+    heard_s: float | None  # seconds ago; None: nobody follows it any more
+    owner: str
+
+
+def followed(engine: sa.Engine) -> list[Followed]:
+    """Every partition that was ever counted, those of one source together. Raises StoreAway."""
+    of = offsets.c
+    heard_ms = NowMs() - of.beat_ms
+    place = (of.source, of.topic, of.partition, of.topic_id)
+    statement = sa.select(
+        *place, of.next, of.behind_records, of.behind_ms, heard_ms.label("heard_ms"), of.owner
+    )
+    with reading(engine) as db:
+        return [
+            Followed(
+                **row, behind_s=behind_ms / 1000, heard_s=None if heard is None else max(0, heard) / 1000
+            )
+            for behind_ms, heard, row in map(_parted, db.execute(statement.order_by(*place)).mappings())
+        ]
+
+
+def _parted(row: sa.RowMapping) -> tuple[int, int | None, dict[str, Any]]:
+    fields = dict(row)
+    return fields.pop("behind_ms"), fields.pop("heard_ms"), fields
+
+
+def leave_off(engine: sa.Engine, name: str, sources: Collection[str]) -> int:
+    """Stop waiting for what the analyzer `name` followed last and follows no more, because `sources` are all
+    that it has now; how many partitions that were. Who follows one all the same says so within a second.
+    Raises StoreAway."""
+    ours = offsets.c.owner.startswith(f"{name}:", autoescape=True)
+    with writing(engine) as db:
+        return _unfollow(db, sa.and_(ours, offsets.c.source.not_in(sources)))
+
+
+def retire(engine: sa.Engine, source: str, who: str, why: str) -> int:
+    """Stop waiting for the partitions of `source` of which nobody has been heard for a while; how many these
+    were. Their counts stay, and who follows them later goes on there. Raises StoreAway."""
+    silent = offsets.c.beat_ms < NowMs() - SILENT_MS
+    with writing(engine) as db:
+        ended = _unfollow(db, sa.and_(offsets.c.source == source, silent))
+        if ended:
+            record(db, who, "source retired", source, why)
+        return ended
+
+
+def _unfollow(db: sa.Connection, which: sa.ColumnElement[bool]) -> int:
+    # One by one, in the order in which a flush takes them: nobody waits for anybody in a circle.
+    place = tuple(offsets.primary_key)
+    wanted = sa.and_(which, offsets.c.beat_ms.is_not(None))
+    found = db.execute(sa.select(*place).where(wanted).order_by(*place).with_for_update()).all()
+    for row in found:
+        here = sa.and_(*(column == value for column, value in zip(place, row, strict=True)))
+        db.execute(sa.update(offsets).where(here).values(beat_ms=None, behind_ms=0, behind_records=0))
+    return len(found)

@@ -1,0 +1,79 @@
+"""Nobody waits for ever for a log that nobody follows any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.model import Lag, Partition, Progress
+from analyzer.store.engine import open_engine
+from analyzer.store.events import recorded
+from analyzer.store.following import followed, leave_off, retire
+from analyzer.store.schema import offsets
+from analyzer.store.store import SqlStore
+from gatekeeper.sources.sql import SqlSource
+
+OLD, NEW = (Partition("c", name, 0, name, f"{name}-log") for name in ("old", "new"))
+
+
+@pytest.fixture
+def engine(migrated_url: str) -> Iterator[sa.Engine]:
+    engine = open_engine(migrated_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def behind(migrated_url: str) -> Iterator[Any]:
+    source = SqlSource(migrated_url)
+    yield lambda: source.fetch(None).behind
+    source.close()
+
+
+def follow(engine: sa.Engine, part: Partition, owner: str) -> None:
+    store = SqlStore(engine, owner)
+    at = store.begin(part, 0).next
+    with store.transaction() as tx:
+        tx.move_offsets([Progress(part, at, at + 5)], {part: Lag(2, 0.5)})
+
+
+def silence(engine: sa.Engine, part: Partition, seconds: int) -> None:
+    with engine.begin() as db:
+        late = {"beat_ms": offsets.c.beat_ms - seconds * 1000}
+        db.execute(sa.update(offsets).where(offsets.c.topic_id == part.topic_id).values(late))
+
+
+def test_an_analyzer_that_has_a_source_no_more_is_not_waited_for(engine: sa.Engine, behind: Any) -> None:
+    follow(engine, OLD, "one:7")
+    follow(engine, NEW, "one:7")
+    silence(engine, OLD, 1000)
+    assert behind() > 1000
+    assert leave_off(engine, "one", {"new"}) == 1
+    assert 0.4 < behind() < 60
+    assert [(each.source, each.heard_s is None) for each in followed(engine)] == [
+        ("new", False),
+        ("old", True),
+    ]
+
+
+def test_what_another_analyzer_follows_is_its_own_affair(engine: sa.Engine) -> None:
+    follow(engine, OLD, "on%:7")
+    follow(engine, NEW, "one1:7")
+    assert leave_off(engine, "one", {"third"}) == leave_off(engine, "on_", {"third"}) == 0
+
+
+def test_a_source_whose_analyzer_is_gone_is_retired_by_hand(engine: sa.Engine, behind: Any) -> None:
+    follow(engine, OLD, "one:7")
+    assert retire(engine, "old", "ann@desk", "switched off") == 0, "somebody follows it"
+    silence(engine, OLD, 16)
+    assert retire(engine, "old", "ann@desk", "switched off") == 1
+    assert behind() == 0
+    assert [event[1:] for event in recorded(engine)] == [
+        ("ann@desk", "source retired", "old", "switched off")
+    ]
+    follow(engine, OLD, "two:9")
+    [again] = followed(engine)
+    assert (again.next, again.owner, again.behind_records, again.behind_s) == (10, "two:9", 2, 0.5)
