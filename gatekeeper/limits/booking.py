@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from gatekeeper.limits.deciding import Ruled, decision, no_room
 from gatekeeper.limits.keyed import Keys
 from gatekeeper.limits.protocol import Key
 from gatekeeper.limits.units import SECOND_NS, seconds, whole
 from gatekeeper.model import Decision
+
+
+class Taken(Protocol):
+    """What a reservation has to give back."""
+
+    def give_back(self) -> bool:
+        """Whether it could be put back as if nothing had been booked."""
+
+    async def give_back_async(self) -> bool:
+        """The same."""
 
 
 class Booked(NamedTuple):
@@ -23,6 +33,10 @@ class Booked(NamedTuple):
     def give_back(self) -> bool:
         """Whether nothing happened to the key since, so that it could be put back."""
         return self.keys.inside(self._give_back)
+
+    async def give_back_async(self) -> bool:
+        """The same; in this process it does not suspend."""
+        return self.give_back()
 
     def _give_back(self) -> bool:
         if self.keys.get(self.seat) != self.after:
@@ -45,7 +59,7 @@ class Reservation:
         decision: Decision,
         delay: float | None,
         due_ns: int = 0,
-        booked: tuple[Booked, ...] = (),
+        booked: tuple[Taken, ...] = (),
     ) -> None:
         self.decision = decision  # as of the moment that was booked
         self.delay = delay
@@ -68,6 +82,12 @@ class Reservation:
         back = [each.give_back() for each in booked]  # each of them, also after a False
         return bool(back) and all(back)
 
+    async def cancel_async(self) -> bool:
+        """As `cancel`, for a limiter whose store is awaited."""
+        booked, self._booked = self._booked, ()
+        back = [await each.give_back_async() for each in booked]
+        return bool(back) and all(back)
+
 
 def reserve(self: Ruled, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation:
     """Permits for the first moment at which they are free, behind all that is booked already.
@@ -78,8 +98,9 @@ def reserve(self: Ruled, key: Key = "", cost: int = 1, max_wait: float | None = 
     whole(cost, "cost", least=0)
     max_wait_ns = wait_in_ns(max_wait, "max_wait")
     keys, rule = self._keys, self._rule
+    mutex = keys.mutex
     try:
-        if not keys.acquire(False):
+        if not mutex.acquire(False):
             keys.take_turns()
         now_ns = keys.clock()
         if now_ns >= keys.turn_ns:
@@ -104,7 +125,7 @@ def reserve(self: Ruled, key: Key = "", cost: int = 1, max_wait: float | None = 
         keys.keep_booked(wait_ns)
         return Reservation(decision(self, state, due_ns, 0), seconds(wait_ns), due_ns, (booked,))
     finally:
-        keys.release()
+        mutex.release()
 
 
 def book(self: Ruled, seat: Key, state: object, due_ns: int, cost: int) -> tuple[Booked, object]:

@@ -32,8 +32,9 @@ def allow(self: Ruled, key: Key = "", cost: int = 1) -> bool:
     if cost != 1:
         whole(cost, "cost", least=0)
     keys, rule = self._keys, self._rule
+    mutex = keys.mutex
     try:
-        if not keys.acquire(False):
+        if not mutex.acquire(False):
             keys.take_turns()
         now_ns = keys.clock()
         if now_ns >= keys.turn_ns:
@@ -48,7 +49,7 @@ def allow(self: Ruled, key: Key = "", cost: int = 1) -> bool:
             keys.young[seat] = rule.spend(state, now_ns, cost)
         return True
     finally:
-        keys.release()
+        mutex.release()
 
 
 def check(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
@@ -60,8 +61,9 @@ def check(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
     """
     whole(cost, "cost", least=0)
     keys = self._keys
+    mutex = keys.mutex
     try:
-        if not keys.acquire(False):
+        if not mutex.acquire(False):
             keys.take_turns()
         now_ns = keys.clock()
         if now_ns >= keys.turn_ns:
@@ -76,15 +78,16 @@ def check(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
             keys.young[seat] = state
         return decision(self, state, now_ns, wait_ns)
     finally:
-        keys.release()
+        mutex.release()
 
 
 def peek(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
     """What `check` would decide now, with what remains before it; nothing is counted."""
     whole(cost, "cost", least=0)
     keys = self._keys
+    mutex = keys.mutex
     try:
-        if not keys.acquire(False):
+        if not mutex.acquire(False):
             keys.take_turns()
         now_ns = keys.clock()
         if now_ns >= keys.turn_ns:
@@ -95,15 +98,16 @@ def peek(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
         state = keys.get(seat)
         return decision(self, state, now_ns, self._rule.wait_ns(state, now_ns, cost))
     finally:
-        keys.release()
+        mutex.release()
 
 
 def refund(self: Ruled, key: Key = "", cost: int = 1) -> None:
     """Give `cost` permits of `key` back, at most what is counted. Raises ValueError below 0."""
     whole(cost, "cost", least=0)
     keys = self._keys
+    mutex = keys.mutex
     try:
-        if not keys.acquire(False):
+        if not mutex.acquire(False):
             keys.take_turns()
         now_ns = keys.clock()
         if now_ns >= keys.turn_ns:
@@ -114,18 +118,19 @@ def refund(self: Ruled, key: Key = "", cost: int = 1) -> None:
             keys.old.pop(seat, None)
             keys.put(seat, self._rule.give_back(state, now_ns, cost))
     finally:
-        keys.release()
+        mutex.release()
 
 
 def reset(self: Ruled, key: Key = "") -> None:
     """Forget `key`: its next request is its first."""
     keys = self._keys
+    mutex = keys.mutex
     try:
-        if not keys.acquire(False):
+        if not mutex.acquire(False):
             keys.take_turns()
         keys.drop(key)
     finally:
-        keys.release()
+        mutex.release()
 
 
 def decision(self: Ruled, state: object, now_ns: int, wait_ns: int | None) -> Decision:

@@ -13,9 +13,9 @@ from gatekeeper.limits.units import seconds_text, whole
 class GcraRule:
     """A bucket of `burst` permits that gains `rate` of them per `period_ns`.
 
-    The state is one number: when the bucket will be full again, in ticks of 1/`scale` ns, chosen so
-    that a permit weighs a whole number of ticks. So nothing is divided, no error gathers, and a
-    fresh key admits exactly `burst` for every rate and period.
+    The state is one number: since when, or when first, there is a permit, in ticks of 1/`scale` ns,
+    chosen so that a permit weighs a whole number of ticks. So nothing is divided, no error gathers,
+    and a fresh key admits exactly `burst` for every rate and period.
     """
 
     limit: int
@@ -27,6 +27,7 @@ class GcraRule:
     scale: int = field(init=False)  # ticks per nanosecond
     weight: int = field(init=False)  # ticks per permit
     depth: int = field(init=False)  # ticks of a whole bucket
+    slack: int = field(init=False)  # ticks from one permit to a whole bucket
 
     def __post_init__(self) -> None:
         whole(self.limit, "limit")
@@ -38,7 +39,8 @@ class GcraRule:
         common = gcd(rate, self.period_ns)
         weight = self.period_ns // common
         derived = {"burst": burst, "rate": rate, "scale": rate // common, "weight": weight}
-        for name, value in (derived | {"depth": burst * weight}).items():
+        derived |= {"depth": burst * weight, "slack": (burst - 1) * weight}
+        for name, value in derived.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -53,25 +55,28 @@ class GcraRule:
     def ahead_ns(self) -> None:
         return None
 
+    def _due(self, state: int | None, now: int) -> int:
+        """When the bucket is full again, `now` when it is."""
+        return now if state is None or state + self.slack < now else state + self.slack
+
     def wait_ns(self, state: int | None, now_ns: int, cost: int) -> int | None:
         if cost > self.burst:
             return None
         now = now_ns * self.scale
-        due = now if state is None or state < now else state
-        early = due + cost * self.weight - self.depth - now
+        early = self._due(state, now) + cost * self.weight - self.depth - now
         return -(-early // self.scale) if early > 0 else 0
 
     def spend(self, state: int | None, at_ns: int, cost: int) -> int:
-        at = at_ns * self.scale
-        return (at if state is None or state < at else state) + cost * self.weight
+        return self._due(state, at_ns * self.scale) + cost * self.weight - self.slack
 
     def give_back(self, state: int, now_ns: int, cost: int) -> int | None:
         """Counted from now on: the level falls by `cost`, to empty at most."""
-        due = state - cost * self.weight
-        return due if due > now_ns * self.scale else None
+        less = state - cost * self.weight
+        return less if less + self.slack > now_ns * self.scale else None
 
     def standing(self, state: int | None, now_ns: int) -> Standing:
-        debt = 0 if state is None else max(0, state - now_ns * self.scale)
+        now = now_ns * self.scale
+        debt = self._due(state, now) - now
         remaining = max(0, (self.depth - debt) // self.weight)
         return Standing(remaining, -(-debt // self.scale))
 
@@ -91,10 +96,10 @@ class GcraRule:
         Keeping the time instead would be wrong both ways: a spent bucket whose rate rises would
         stay shut for as long as at the old rate, and one whose rate falls would be full at once.
         """
-        debt = state - now_ns * old.scale
+        debt = state + old.slack - now_ns * old.scale
         if debt <= 0:
             return None
         booked = max(0, debt - old.depth)
         used = min(debt, old.depth)
         spent = min(-(-used * self.weight // old.weight), self.depth)
-        return now_ns * self.scale + spent + -(-booked * self.weight // old.weight)
+        return now_ns * self.scale + spent + -(-booked * self.weight // old.weight) - self.slack

@@ -24,15 +24,16 @@ class Keys(Generic[S]):
 
     Whoever reads or writes holds the mutex, in this form and no other:
 
+        mutex = keys.mutex
         try:
-            if not keys.acquire(False):
+            if not mutex.acquire(False):
                 keys.take_turns()
             now_ns = keys.clock()
             if now_ns >= keys.turn_ns:
                 keys.turn(now_ns)
             ...
         finally:
-            keys.release()
+            mutex.release()
 
     The mutex is tried, never slept on: under the GIL a thread that sleeps on a mutex must win
     back the GIL too, which makes each decision two context switches and costs a factor of ten.
@@ -44,16 +45,15 @@ class Keys(Generic[S]):
 
     __slots__ = (
         "__weakref__",
-        "acquire",
         "clock",
         "keep_ns",
         "lines",
         "max_keys",
+        "mutex",
         "old",
         "overflow",
         "overflowed",
         "places",
-        "release",
         "settle_ns",
         "turn_ns",
         "young",
@@ -77,30 +77,30 @@ class Keys(Generic[S]):
     def renew(self) -> None:
         """Start with a mutex that nobody holds and nobody in line: at birth, and in a forked child."""
         self.lines = Lines()
-        mutex = threading.RLock()
-        self.acquire: Callable[[bool], bool] = mutex.acquire
-        self.release: Callable[[], None] = mutex.release
+        self.mutex = threading.RLock()
 
     def take_turns(self) -> None:
         """Return with the mutex held, also when a signal handler raises meanwhile."""
+        mutex = self.mutex
         try:
             if gil_is_enabled():
-                while not self.acquire(False):
+                while not mutex.acquire(False):
                     time.sleep(0)  # lets another thread run
             else:
-                self.acquire(True)
+                mutex.acquire()
         except BaseException:
-            self.acquire(True)  # the caller's `finally` gives it back
+            mutex.acquire()  # the caller's `finally` gives it back
             raise
 
     def inside(self, do: Callable[[], T]) -> T:
         """What `do` returns, called with the mutex held: for what is rare enough to be called."""
+        mutex = self.mutex
         try:
-            if not self.acquire(False):
+            if not mutex.acquire(False):
                 self.take_turns()
             return do()
         finally:
-            self.release()
+            mutex.release()
 
     def turn(self, now_ns: int) -> None:
         """Forget the old generation, and let the young one be the old.

@@ -22,15 +22,16 @@ PERIODS_IN_STAMPS: Final = 64  # periods until a compact stamp wraps; it is drop
 class Ring:
     """The last admissions of one key, in a ring whose index points at the oldest.
 
-    It is as long as it ever had to be: an admission takes the place of the oldest when that has
-    left the period, and a new place otherwise. So there is no tail to move and nothing to scan.
+    It is as long as it ever had to be, or twice that: an admission takes the place of the oldest when
+    that has left the period, and a new place otherwise. So there is no tail to move and nothing to scan.
     """
 
-    __slots__ = ("oldest", "stamps")
+    __slots__ = ("oldest", "shut_ns", "stamps")
 
     def __init__(self, stamps: array[int], oldest: int = 0) -> None:
         self.stamps = stamps
         self.oldest = oldest
+        self.shut_ns = 0  # nobody passes before, whatever comes; 0 when that is not known
 
     def __copy__(self) -> Ring:
         return Ring(self.stamps[:], self.oldest)
@@ -136,6 +137,12 @@ class LogRule:
             state.oldest = oldest + 1
         return state
 
+    def grow(self, ring: Ring, now_ns: int) -> None:
+        """Make room in a ring all of whose stamps count: places that have left the period already,
+        as many as there are stamps, so that a busy key seldom comes here."""
+        room = min(len(ring.stamps), self.limit - len(ring.stamps))
+        ring.stamps[ring.oldest : ring.oldest] = array("q", [now_ns - self.period]) * room
+
     def give_back(self, state: Ring, now_ns: int, cost: int) -> Ring | None:
         """The oldest that still count go, so that whichever was meant, what stays counts longer."""
         kept = state.ordered()[self.gone(state, now_ns // self.tick_ns) + cost :]
@@ -209,10 +216,17 @@ class SlidingLog:
         if cost != 1 or self._compact:
             return self.check(key, cost).allowed
         keys = self._keys
+        ring = keys.young.get(key)
+        if ring is not None and ring.shut_ns and keys.clock() < ring.shut_ns:
+            # No mutex: only time opens a ring that is shut. Whatever else makes room, as a refund
+            # or another limit does, puts a new ring in its place.
+            return False
+        mutex = keys.mutex
         try:
-            if not keys.acquire(False):
+            if not mutex.acquire(False):
                 keys.take_turns()
-            now_ns = keys.clock()
+            clock = keys.clock
+            now_ns = clock()
             if now_ns >= keys.turn_ns:
                 keys.turn(now_ns)
             ring = keys.young.get(key)
@@ -221,18 +235,20 @@ class SlidingLog:
             rule = self._rule
             stamps = ring.stamps
             oldest = ring.oldest
-            if now_ns - stamps[oldest] >= rule.period:
-                stamps[oldest] = now_ns
-                oldest += 1
-                ring.oldest = oldest if oldest < len(stamps) else 0
-                return True
-            if len(stamps) < rule.limit and stamps[oldest - 1] <= now_ns:
-                stamps.insert(oldest, now_ns)
-                ring.oldest = oldest + 1
-                return True
-            return False
+            if now_ns - stamps[oldest] < rule.period:
+                if len(stamps) >= rule.limit:
+                    ring.shut_ns = stamps[oldest] + rule.period
+                    return False
+                if stamps[oldest - 1] > now_ns:  # booked ahead
+                    return False
+                rule.grow(ring, now_ns)
+            stamps[oldest] = now_ns
+            oldest += 1
+            ring.oldest = oldest if oldest < len(stamps) else 0
+            ring.shut_ns = 0
+            return True
         finally:
-            keys.release()
+            mutex.release()
 
     def _allow_newcomer(self, key: Key, now_ns: int) -> bool:
         """The same for a key that is not among the young; the caller holds the mutex."""

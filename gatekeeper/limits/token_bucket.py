@@ -73,28 +73,46 @@ class TokenBucket:
         if cost != 1:
             return self.check(key, cost).allowed
         keys = self._keys
+        mutex = keys.mutex
         try:
-            if not keys.acquire(False):
+            if not mutex.acquire(False):
                 keys.take_turns()
-            now_ns = keys.clock()
-            if now_ns >= keys.turn_ns:
-                keys.turn(now_ns)
+            clock = keys.clock
+            now = now_ns = clock()
             rule = self._rule
-            now = now_ns * rule.scale
-            due = keys.young.get(key)
-            if due is None:
-                seat = keys.seat(key)
-                if seat is None:
-                    return keys.overflow == "allow"
-                key = seat
-                due = keys.young.get(key, now)
-            due = (now if due < now else due) + rule.weight  # noqa: FURB136 - max() is a call, 40 ns
-            if due - now > rule.depth:
+            if rule.scale != 1:
+                now *= rule.scale
+            young = keys.young
+            ready = young.get(key)
+            if ready is None:
+                return self._allow_newcomer(key, now_ns)
+            if ready > now:
                 return False
-            keys.young[key] = due
+            full = now - rule.slack
+            if ready < full:
+                ready = full
+                if now_ns >= keys.turn_ns:  # here, because a bucket that was spent is no idle key
+                    keys.turn(now_ns)
+                    keys.drop(key)
+                    young = keys.young
+            young[key] = ready + rule.weight
             return True
         finally:
-            keys.release()
+            mutex.release()
+
+    def _allow_newcomer(self, key: Key, now_ns: int) -> bool:
+        """The same for a key that is not among the young; the caller holds the mutex."""
+        keys, rule = self._keys, self._rule
+        if now_ns >= keys.turn_ns:
+            keys.turn(now_ns)
+        seat = keys.seat(key)
+        if seat is None:
+            return keys.overflow == "allow"
+        state = keys.young.get(seat)
+        if rule.wait_ns(state, now_ns, 1) != 0:
+            return False
+        keys.young[seat] = rule.spend(state, now_ns, 1)
+        return True
 
     check = deciding.check
     peek = deciding.peek

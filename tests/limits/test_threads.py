@@ -102,11 +102,11 @@ def test_an_exception_out_of_a_signal_handler_leaves_no_limiter_shut():
 
 def test_a_handler_that_asks_the_limiter_inside_which_it_interrupts_gets_an_answer():
     bucket = TokenBucket(10**6, 1)
-    bucket._keys.acquire(False)
+    bucket._keys.mutex.acquire(False)
     try:
         assert bucket.allow()
     finally:
-        bucket._keys.release()
+        bucket._keys.mutex.release()
 
 
 def test_a_forked_child_does_not_inherit_a_mutex_that_nobody_will_give_back():
@@ -116,10 +116,10 @@ from gatekeeper.limits import TokenBucket
 bucket = TokenBucket(10, 1)
 inside, done = threading.Event(), threading.Event()
 def hold():
-    bucket._keys.acquire(True)
+    bucket._keys.mutex.acquire()
     inside.set()
     done.wait()
-    bucket._keys.release()
+    bucket._keys.mutex.release()
 holder = threading.Thread(target=hold)
 holder.start()
 inside.wait()
