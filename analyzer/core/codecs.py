@@ -117,7 +117,7 @@ class Unpacker:
             self._zstandard.stream_reader(data, read_across_frames=True) as stream,
         ):
             return self._read(stream)
-        # Damaged, or a large window, which fills up beside what comes out: look first whether that is too much.
+        # Damaged, or its window is a large one, which fills up beside what comes out: look at the size first.
         try:
             with self._wide_zstandard.stream_reader(data, read_across_frames=True) as stream:
                 self._measure(stream)

@@ -68,7 +68,7 @@ THEIRS = (
     "consumer_timeout_ms",
 )
 
-# The only place where kafka-python says which batch is damaged.
+# Where kafka-python says which batch is damaged, if it does.
 DAMAGED = re.compile(r"topic='(?P<topic>[^']+)', partition=(?P<number>\d+)\) at offset")
 
 RAW_SETS_MAX = 64  # of one poll: 64 MiB at the default size of a fetch
@@ -199,11 +199,17 @@ class Client:
                 for at, end in cut.divergent_offsets.items()
             ]
         except CorruptRecordError as damaged:
-            if found := DAMAGED.search(str(damaged)):
-                at = TopicPartition(found["topic"], int(found["number"]))
-                self.spoilt.add(at)
-                return [Unreadable(at, str(damaged))]
-            raise
+            if (at := self._damaged(str(damaged))) is None:
+                raise
+            self.spoilt.add(at)
+            return [Unreadable(at, f"{damaged}, at offset {self._at.get(at)} or behind it")]
+
+    def _damaged(self, why: str) -> TopicPartition | None:
+        """Which partition this is about: it says so, or it is the one that kafka-python was unpacking."""
+        if found := DAMAGED.search(why):
+            return TopicPartition(found["topic"], int(found["number"]))
+        unpacking = getattr(self._consumer._fetcher, "_next_partition_records", None)
+        return getattr(unpacking, "topic_partition", None)
 
     def _poll(self, timeout_s: float) -> list[Batch]:
         if failed := self._failed:

@@ -18,6 +18,7 @@ from kafka.errors import InvalidSessionTimeoutError, KafkaError
 
 from analyzer.core.model import Lag, Lost, Partition, Position, Taken
 from analyzer.errors import AnalyzerError
+from analyzer.kafka.bounded import bound
 from analyzer.kafka.client import NO_RAW, Advice, Batch, Client, Unreadable, options_of
 from analyzer.kafka.logs import Logs
 from analyzer.kafka.metadata import Options, Topic
@@ -79,6 +80,8 @@ class KafkaRecords:
         self._session_ms = int(session_timeout_s * 1000)
         self._options = options_of(options or {})
         self._raw = not NO_RAW if raw is None else raw
+        if not self._raw:
+            bound()  # what kafka-python unpacks itself
         self._wall_s = wall_s
         self._uptime_s = uptime_s
         self._sleep = sleep

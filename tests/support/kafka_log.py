@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from confluent_kafka import Producer
+from kafka.protocol.producer import ProduceRequest
 
 from analyzer.kafka import KafkaRecords
 from tests.support.places import MemoryPlaces, Reader
@@ -58,3 +61,25 @@ def run_all(readers: Collection[Reader], wanted: Sequence[bytes], turns: int = 1
         for reader in readers:
             reader.turn()
     assert stored(readers) == sorted(wanted)
+
+
+def produce_as_is(kafka: Kafka, topic: str, partition: int, raw: bytes) -> None:
+    """Write a batch byte for byte, as no producer would. The broker looks into it all the same."""
+    data = ProduceRequest.TopicProduceData.PartitionProduceData(index=partition, records=raw)
+    asked = ProduceRequest(
+        version=9,
+        transactional_id=None,
+        acks=1,
+        timeout_ms=30_000,
+        topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
+    )
+    asked.with_header(correlation_id=1, client_id="tests")
+    host, _, port = kafka.bootstrap.partition(",")[0].rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(asked.encode(framed=True, header=True))
+        with connection.makefile("rb") as answers:
+            (length,) = struct.unpack(">i", answers.read(4))
+            answer = answers.read(length)
+    # Behind the correlation id and tags: one topic by its name, one partition by its number, the error.
+    (error,) = struct.unpack_from(">h", answer, 4 + 1 + 1 + 1 + len(topic) + 1 + 4)
+    assert error == 0, f"the broker refused the batch: error {error}"

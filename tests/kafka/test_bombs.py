@@ -1,0 +1,132 @@
+"""Batches that would fill the memory are refused, on a real broker: their partitions stop, others go on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzer.kafka import bounded
+from tests.support.bombs import PACKERS, bomb
+from tests.support.kafka_log import produce, produce_as_is
+from tests.support.servers.kafka import GivenKafka, NativeKafka
+
+# Snappy packs no tighter than 1 in 21, and a broker takes no batch of any size.
+MEGABYTES = {"gzip": 512, "snappy": 96, "lz4": 512, "zstd": 512}
+GROWN_MEGABYTES_MAX = 100
+GOOD = len(PACKERS)  # the partition without a bomb
+LINES = [b'{"ts": 1795216000, "key": "acme"}'] * 10
+
+# The whole analyzer, in a process whose greatest size tells.
+ANALYZER = """
+import sys, time
+from pathlib import Path
+import json
+
+import analyzer.kafka.records as kafka
+from analyzer.build import build, opened
+from analyzer.health import Health
+from analyzer.metrics import Metrics
+from analyzer.settings import load
+from analyzer.store.migrate import upgrade
+
+if sys.argv[2] == "plain":
+    kafka.NO_RAW = "as if kafka-python's fetcher had changed"
+
+def megabytes(what):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(what)) // 1024
+
+settings = load(Path(sys.argv[1]))
+upgrade(settings.database.address)
+with opened(settings) as engine:
+    health = Health(Metrics("0"), time.monotonic)
+    daemon = build(settings, engine, health)
+    source = daemon.pipeline.source
+    before = 0
+    for step in sys.stdin:
+        (stopped, *wanted), deadline = json.loads(step), time.monotonic() + 60
+        while time.monotonic() < deadline:
+            daemon.turn()
+            now = {part.number: offset for part, offset in source.positions().items()}
+            problems = dict(source.problems())
+            if [now.get(number) for number in range(len(wanted))] == wanted and len(problems) >= stopped:
+                break
+        print(json.dumps({"at": now, "problems": problems, "grown": megabytes("VmHWM") - before}), flush=True)
+        Path("/proc/self/clear_refs").write_text("5")  # the greatest size is now's
+        before = megabytes("VmHWM")
+    daemon.close()
+"""
+
+
+class Running:
+    """Told up to which offsets to read, it says how that went."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def read_to(self, *offsets: int, stopped: int = 0) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps([stopped, *offsets]), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        assert line, "the analyzer has ended"
+        told: dict[str, Any] = json.loads(line)
+        assert told["at"] == {str(number): offset for number, offset in enumerate(offsets)}, told
+        return told
+
+
+@contextmanager
+def analyzer(bootstrap: str, topic: str, way: str, folder: Path) -> Iterator[Running]:
+    config = folder / "gatelock.toml"
+    config.write_text(f"""
+        database = {{ url = "sqlite:///{folder}/gatelock.db" }}
+        kafka    = {{ bootstrap_servers = "{bootstrap}", assign = "all" }}
+        [[sources]]
+        topic  = "{topic}"
+        fields = {{ time = {{ path = "ts", unit = "s" }}, api_key = "key" }}
+    """)
+    command = [sys.executable, "-c", ANALYZER, str(config), way]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Running(process)
+
+
+@pytest.mark.parametrize("way", ["raw", "plain"])
+def test_a_bomb_stops_its_partition_alone_and_takes_little_memory(
+    real_kafka: NativeKafka | GivenKafka, way: str, tmp_path: Path
+) -> None:
+    partitions = range(GOOD + 1)
+    topic = real_kafka.create_topic(partitions=len(partitions), configs={"max.message.bytes": 8_000_000})
+    with analyzer(real_kafka.bootstrap, topic, way, tmp_path) as running:
+        for partition in partitions:
+            produce(real_kafka, topic, LINES, partition=partition)
+        assert running.read_to(10, 10, 10, 10, 10)["problems"] == {}
+        for partition, codec in enumerate(PACKERS):
+            produce_as_is(real_kafka, topic, partition, bomb(codec, MEGABYTES[codec]))
+        for partition in partitions:
+            produce(real_kafka, topic, LINES, partition=partition)
+        told = running.read_to(10, 10, 10, 10, 20, stopped=GOOD)
+        print(way, told["grown"], "MB")
+        assert told["grown"] < GROWN_MEGABYTES_MAX
+        produce(real_kafka, topic, LINES, partition=GOOD)
+        told = running.read_to(10, 10, 10, 10, 30, stopped=GOOD)
+        assert told["problems"].keys() == {f"{topic}[{number}]" for number in range(GOOD)}
+        for why in told["problems"].values():
+            assert "expands beyond" in why
+            assert "offset 10" in why
+
+
+def test_what_kafka_python_cannot_be_had_to_bound_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if another release looked its decoders up elsewhere."""
+    own = bounded.default_records.zstd_decode
+    monkeypatch.setattr(bounded, "DECODERS", {"zstandard_decode": 4})
+    with pytest.raises(
+        ValueError, match=r"kafka-python 3\..* install a release that Gatelock was tested with"
+    ):
+        bounded.bound()
+    assert bounded.default_records.zstd_decode is own

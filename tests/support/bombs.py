@@ -1,0 +1,61 @@
+"""Few bytes that want to be many: one record of zeroes in a batch, packed by each codec."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+
+import cramjam
+import lz4.frame
+import zstandard
+
+from tests.support.recordsets import varint, wrapped
+
+ZEROES = bytes(1 << 20)
+
+
+def plain(megabytes: int) -> Iterator[bytes]:
+    """A frame with a value of so many zeroes, piece by piece."""
+    size = megabytes << 20
+    body = b"\0" + varint(0) + varint(0) + varint(-1) + varint(size)
+    yield varint(len(body) + size + 1) + body
+    yield from (ZEROES for _ in range(megabytes))
+    yield b"\0"  # no headers
+
+
+def gzip(pieces: Iterator[bytes]) -> bytes:
+    packer = zlib.compressobj(9, wbits=31)
+    return b"".join(map(packer.compress, pieces)) + packer.flush()
+
+
+def snappy(pieces: Iterator[bytes]) -> bytes:
+    """In blocks, as Java clients write it."""
+    blocks = [bytes(cramjam.snappy.compress_raw(piece)) for piece in pieces]
+    return (
+        b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(b)) + b for b in blocks)
+    )
+
+
+def lz4_frame(pieces: Iterator[bytes]) -> bytes:
+    packer = lz4.frame.LZ4FrameCompressor(block_linked=False)  # Kafka reads no other
+    return packer.begin() + b"".join(map(packer.compress, pieces)) + packer.flush()
+
+
+def zstd(pieces: Iterator[bytes]) -> bytes:
+    packer = zstandard.ZstdCompressor().compressobj()
+    return b"".join(map(packer.compress, pieces)) + packer.flush()
+
+
+PACKERS: dict[str, tuple[int, Callable[[Iterator[bytes]], bytes]]] = {
+    "gzip": (1, gzip),
+    "snappy": (2, snappy),
+    "lz4": (3, lz4_frame),
+    "zstd": (4, zstd),
+}
+
+
+def bomb(codec: str, megabytes: int) -> bytes:
+    """A batch that a broker takes, and that becomes so large."""
+    number, pack = PACKERS[codec]
+    return wrapped(pack(plain(megabytes)), count=1, last=0, attributes=number)
