@@ -7,23 +7,71 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gatekeeper.gate import Gate
-    from gatekeeper.limits import SlidingLog, TokenBucket
+    from gatekeeper.limits import (
+        AllOf,
+        AsyncKeyedScheduler,
+        ByPlan,
+        Concurrency,
+        FixedWindow,
+        KeyedScheduler,
+        LeakyBucket,
+        LeakyQueue,
+        Limiter,
+        Paced,
+        PriorityScheduler,
+        Reservation,
+        Sharded,
+        SlidingCounter,
+        SlidingLog,
+        TokenBucket,
+    )
     from gatekeeper.model import ALLOWED, Decision, Lock, LockSource, Refused, SourceError
 
 # Each is loaded when it is first asked for: an application pays for what it uses.
 HOMES = {
     "gatekeeper.gate": ("Gate",),
-    "gatekeeper.limits": ("SlidingLog", "TokenBucket"),
+    "gatekeeper.limits": (
+        "AllOf",
+        "AsyncKeyedScheduler",
+        "ByPlan",
+        "Concurrency",
+        "FixedWindow",
+        "KeyedScheduler",
+        "LeakyBucket",
+        "LeakyQueue",
+        "Limiter",
+        "Paced",
+        "PriorityScheduler",
+        "Reservation",
+        "Sharded",
+        "SlidingCounter",
+        "SlidingLog",
+        "TokenBucket",
+    ),
     "gatekeeper.model": ("ALLOWED", "Decision", "Lock", "LockSource", "Refused", "SourceError"),
 }
 
 __all__ = [
     "ALLOWED",
+    "AllOf",
+    "AsyncKeyedScheduler",
+    "ByPlan",
+    "Concurrency",
     "Decision",
+    "FixedWindow",
     "Gate",
+    "KeyedScheduler",
+    "LeakyBucket",
+    "LeakyQueue",
+    "Limiter",
     "Lock",
     "LockSource",
+    "Paced",
+    "PriorityScheduler",
     "Refused",
+    "Reservation",
+    "Sharded",
+    "SlidingCounter",
     "SlidingLog",
     "SourceError",
     "TokenBucket",

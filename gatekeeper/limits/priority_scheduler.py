@@ -159,6 +159,24 @@ class PriorityScheduler:
         with self._mutex:
             return sum(map(len, self._queues))
 
+    def configure(
+        self, limit: int | None = None, period: Period | None = None, burst: int | None = None
+    ) -> None:
+        """Another throughput from now on; who waits keeps its place, and what was used stays used.
+
+        None leaves a number as it is. Raises ValueError.
+        """
+        if limit is not None:
+            whole(limit, "limit")
+        period_ns = None if period is None else nanoseconds(period)
+        size = None if burst is None else max(1, whole(burst, "burst", least=0))
+        with self._mutex:
+            old, now_ns = self._rule, self._clock()
+            self._rule = old.changed(limit, period_ns, size)
+            self._due = None if self._due is None else self._rule.adopt(old, self._due, now_ns)
+            if (first := self._first(now_ns)) is not None:
+                first.bell.ring()  # its moment may be another one now
+
     def close(self, timeout: float | None = None) -> None:
         """Let nobody go any more: who waits gets False, jobs are cancelled, running ones are waited
         for, at most `timeout` seconds each. Calling twice is safe."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gatekeeper.limits import using
 from gatekeeper.limits.booking import Reservation
@@ -12,15 +12,7 @@ from gatekeeper.limits.protocol import Key, Saved
 from gatekeeper.limits.units import whole
 from gatekeeper.model import Decision
 
-
-class Shard(Planned, Protocol):
-    """A limiter that can be saved."""
-
-    def dump(self) -> Saved: ...
-    def load(self, saved: Saved) -> None: ...
-
-
-L = TypeVar("L", bound=Shard)
+L = TypeVar("L", bound=Planned)
 
 
 class Sharded(Generic[L]):
@@ -75,6 +67,11 @@ class Sharded(Generic[L]):
     async def wait_async(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
         """The same for a task; cancelling it spends nothing."""
         return await self.of(key).wait_async(key, cost, timeout)
+
+    def configure(self, **changes: Any) -> None:
+        """Another limit for every shard, one after the other. Raises ValueError, and nothing changes."""
+        for shard in self._shards:
+            shard.configure(**changes)
 
     def dump(self) -> Saved:
         """All that is counted, as json.dumps takes it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, Self, TypeVar, cast
 
@@ -22,8 +22,8 @@ class Waiter(Protocol):
     def check(self, key: Key = "", cost: int = 1) -> Decision: ...
     def wait(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision: ...
     async def wait_async(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision: ...
-    def leave(self, key: Key, cost: int) -> None:
-        """The guarded work is over."""
+    def leave(self, key: Key, cost: int) -> Awaitable[None] | None:
+        """The guarded work is over; something to await when a store has to be told."""
 
 
 class Checker(Protocol):
@@ -44,9 +44,15 @@ class Guarding:
     """Permits around a `with` block, an `async with` block, or each call of a function."""
 
     def __init__(
-        self, limiter: Waiter, key: Key | Callable[..., Key], cost: int, timeout: float | None
+        self,
+        limiter: Waiter | None,
+        key: Key | Callable[..., Key],
+        cost: int,
+        timeout: float | None,
+        choose: Callable[..., Waiter] | None = None,
     ) -> None:
         self._limiter = limiter
+        self._choose = choose  # the limiter, by the arguments of the guarded function
         self._key = key
         self._cost = cost
         self._timeout = timeout
@@ -71,24 +77,30 @@ class Guarding:
 
     def _of(self, *args: Any, **kwargs: Any) -> Guarding:
         key = self._key(*args, **kwargs) if callable(self._key) else self._key
-        return Guarding(self._limiter, key, self._cost, self._timeout)
+        limiter = self._limiter if self._choose is None else self._choose(*args, **kwargs)
+        return Guarding(limiter, key, self._cost, self._timeout)
 
     def __enter__(self) -> Decision:
-        return _passed(self._limiter.wait(self._fixed_key(), self._cost, self._timeout))
+        limiter, key = self._fixed()
+        return _passed(limiter.wait(key, self._cost, self._timeout))
 
     def __exit__(self, *_: object) -> None:
-        self._limiter.leave(self._fixed_key(), self._cost)
+        limiter, key = self._fixed()
+        limiter.leave(key, self._cost)
 
     async def __aenter__(self) -> Decision:
-        return _passed(await self._limiter.wait_async(self._fixed_key(), self._cost, self._timeout))
+        limiter, key = self._fixed()
+        return _passed(await limiter.wait_async(key, self._cost, self._timeout))
 
     async def __aexit__(self, *_: object) -> None:
-        self._limiter.leave(self._fixed_key(), self._cost)
+        limiter, key = self._fixed()
+        if (leaving := limiter.leave(key, self._cost)) is not None:
+            await leaving
 
-    def _fixed_key(self) -> Key:
-        if callable(self._key):
-            raise TypeError("key: a function of the arguments needs a function to guard")
-        return self._key
+    def _fixed(self) -> tuple[Waiter, Key]:
+        if callable(self._key) or self._limiter is None:
+            raise TypeError("key, plan: a function of the arguments needs a function to guard")
+        return self._limiter, self._key
 
 
 class Ticks:
@@ -142,6 +154,11 @@ def enforce(self: Checker, key: Key = "", cost: int = 1) -> Decision:
     return _passed(self.check(key, cost))
 
 
+def check_many(self: Checker, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
+    """The decisions about all of `keys`, one after the other; from a store, in one round trip."""
+    return [self.check(key, cost) for key in keys]
+
+
 def nothing_to_leave(self: object, key: Key, cost: int) -> None:
     """A permit of a rate is spent; nothing comes back when the work is over."""
 
@@ -167,7 +184,8 @@ async def leave_block_async(
     self: Waiter, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
 ) -> None:
     """The block is over."""
-    self.leave("", 1)
+    if (leaving := self.leave("", 1)) is not None:
+        await leaving
 
 
 # In this process deciding never waits, so these do not suspend. They are here so that code can be
@@ -182,6 +200,11 @@ async def allow_async(self: Checker, key: Key = "", cost: int = 1) -> bool:
 async def check_async(self: Checker, key: Key = "", cost: int = 1) -> Decision:
     """As `check`."""
     return self.check(key, cost)
+
+
+async def check_many_async(self: Checker, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
+    """As `check_many`."""
+    return [self.check(key, cost) for key in keys]
 
 
 async def peek_async(self: Checker, key: Key = "", cost: int = 1) -> Decision:

@@ -226,3 +226,26 @@ def test_many_threads_and_jobs_all_get_their_turn():
     assert went == [True] * 240
     assert time.monotonic_ns() - began_ns >= 239 * 250_000
     assert scheduler.waiting() == 0
+
+
+def test_another_throughput_holds_from_now_on_and_places_are_kept():
+    clock = HandClock()
+    scheduler = PriorityScheduler(1, 1, 2, clock=clock)
+    went: list[tuple[str, int]] = []
+
+    async def worker(name: str, priority: int) -> None:
+        assert await scheduler.acquire_async(priority)
+        went.append((name, clock.now_ns // MS_NS))
+
+    async def story() -> None:
+        arrivals = [("a", 1), ("b", 1), ("c", 0), ("d", 1)]
+        tasks = [asyncio.create_task(worker(*arrival)) for arrival in arrivals]
+        await asyncio.sleep(0.5)
+        scheduler.configure(limit=10)
+        await asyncio.gather(*tasks)
+
+    run(clock, story())
+    assert went == [("a", 0), ("c", 550), ("b", 650), ("d", 750)]
+    for wrong in ({"limit": 0}, {"period": 0}, {"burst": -1}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            scheduler.configure(**wrong)
