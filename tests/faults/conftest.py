@@ -16,9 +16,14 @@ PARTITIONS = 6
 
 
 @pytest.fixture
-def random() -> Random:
+def seed() -> int:
     seed = int(os.environ.get("GATELOCK_TEST_SEED", time.time_ns() % 1_000_000))
     print(f"seed {seed}: repeat with GATELOCK_TEST_SEED={seed}")
+    return seed
+
+
+@pytest.fixture
+def random(seed: int) -> Random:
     return Random(seed)
 
 

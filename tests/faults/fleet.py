@@ -1,12 +1,10 @@
-"""Real analyzers as processes, records whose truth is kept outside, and somebody who kills at random."""
+"""Real analyzers as processes, and what the database says of their work."""
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -15,21 +13,24 @@ from pathlib import Path
 from random import Random
 
 import sqlalchemy as sa
-from confluent_kafka import Producer
 
+from analyzer.cli.ending import AWAY
+from analyzer.core.plan import Plan
 from analyzer.store.engine import open_engine
 from analyzer.store.migrate import upgrade
 from analyzer.store.schema import buckets, locks, offsets
+from tests.faults.traffic import Place, Traffic
 
 MUTANT = Path(__file__).with_name("mutant.py")
+LEDGER = ("seen", "counted", "duplicate", "dead", "late")
 CONFIGURATION = """
 [database]
 url = "{database}"
 [kafka]
 bootstrap_servers = "{kafka}"
-group_id = "{topic}"
+group_id = "{group}"
 session_timeout = "{session_s}s"
-options = {{ heartbeat_interval_ms = 500, reconnect_backoff_max_ms = 500 }}
+options = {{ heartbeat_interval_ms = 500, reconnect_backoff_max_ms = 500, metadata_max_age_ms = 1000 }}
 [analyzer]
 http = "{http}"
 log = "json"
@@ -41,123 +42,79 @@ deny_if = {{ status = 429 }}
 time = {{ path = "ts", unit = "ms" }}
 api_key = "key"
 status = "status"
+"""
+POLICY = """
 [[policies]]
-name = "daily"
+name = "{name}"
 limit = {limit}
-window = {{ per = "day" }}
+window = {{ per = "{per}" }}
 """
 
-
-@dataclass(slots=True)
-class Traffic:
-    """Writes records for as long as it is told to, and remembers what it wrote: the truth."""
-
-    bootstrap: str
-    topic: str
-    partitions: int
-    random: Random
-    rate: int = 3_000
-    callers: int = 300
-    truth: Counter[tuple[str, bool]] = field(default_factory=Counter)
-    unreadable: int = 0
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-    _refused: list[str] = field(default_factory=list)
-
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._write, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Nothing more is written, and everything written has been acknowledged."""
-        self._stop.set()
-        assert self._thread is not None
-        self._thread.join()
-        assert not self._refused, self._refused[:3]
-
-    @property
-    def written(self) -> int:
-        return self.truth.total() + self.unreadable
-
-    def _write(self) -> None:
-        producer = Producer({
-            "bootstrap.servers": self.bootstrap, "compression.type": "zstd", "linger.ms": 20,
-            "enable.idempotence": True,  # retries must not write twice: our truth counts once
-        })  # fmt: skip
-        began_s, written = time.monotonic(), 0
-        while not self._stop.is_set():
-            due = int((time.monotonic() - began_s) * self.rate)
-            for _ in range(due - written):
-                producer.produce(
-                    self.topic,
-                    self._record(),
-                    partition=self.random.randrange(self.partitions),
-                    on_delivery=self._said,
-                )
-            written = due
-            producer.poll(0)
-            time.sleep(0.01)
-        assert producer.flush(30) == 0
-
-    def _record(self) -> bytes:
-        if self.random.random() < 0.001:
-            self.unreadable += 1
-            return b"\xff not a record"
-        key = f"caller-{int(self.callers * self.random.random() ** 3):03}"
-        denied = self.random.random() < 0.05
-        self.truth[f"api_key:{key}", denied] += 1
-        status = 429 if denied else 200
-        return json.dumps({"ts": int(time.time() * 1000), "key": key, "status": status}).encode()
-
-    def _said(self, error: object, _message: object) -> None:
-        if error is not None:
-            self._refused.append(str(error))
+Member = subprocess.Popen[bytes]
 
 
 @dataclass(slots=True)
 class Fleet:
-    """Analyzers of one group, and the database that they share."""
+    """Analyzers of one group, and the database that they share. `seen_as` is the database's address for
+    them, when it is another than ours; `policies` is a limit by each name and period."""
 
     folder: Path
     database: str
     kafka: str
     topic: str
     partitions: int
-    limit: int = 1_000_000
+    policies: Mapping[tuple[str, str], int] = field(default_factory=lambda: {("daily", "day"): 1_000_000})
     flush_s: float = 0.1
     session_s: float = 2.0
     mutation: str = ""
     http: str = "off"
-    members: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    seen_as: str = ""
+    members: list[Member] = field(default_factory=list)
     engine: sa.Engine = field(init=False)
 
     def __post_init__(self) -> None:
         upgrade(self.database)
         self.engine = open_engine(self.database, statement_ms=0)
-        self.config.write_text(
-            CONFIGURATION.format(
-                database=self.database,
-                kafka=self.kafka,
-                topic=self.topic,
-                session_s=self.session_s,
-                flush_s=self.flush_s,
-                limit=self.limit,
-                http=self.http,
-            )
+        self.configure()
+
+    def configure(self, group: str = "") -> Path:
+        """A configuration file, of the group that shares the work unless another one is named."""
+        path = self.folder / f"{group or 'gatelock'}.toml"
+        head = CONFIGURATION.format(
+            database=self.seen_as or self.database,
+            kafka=self.kafka,
+            group=group or self.topic,
+            topic=self.topic,
+            session_s=self.session_s,
+            flush_s=self.flush_s,
+            http=self.http,
         )
+        limits = self.policies.items()
+        path.write_text(
+            head + "".join(POLICY.format(name=name, per=per, limit=n) for (name, per), n in limits)
+        )
+        return path
 
     @property
     def config(self) -> Path:
         return self.folder / "gatelock.toml"
 
+    @property
+    def plan(self) -> Plan:
+        from analyzer.settings import load
+
+        return load(self.config).plan()
+
     def traffic(self, random: Random) -> Traffic:
         return Traffic(self.kafka, self.topic, self.partitions, random)
 
-    def join(self) -> subprocess.Popen[bytes]:
-        program = [str(MUTANT), self.mutation] if self.mutation else ["-m", "analyzer.cli"]
+    def join(self, oddity: str = "", config: Path | None = None) -> Member:
+        """One more analyzer, with something odd about it (see mutant.py) if one is named."""
+        odd = oddity or self.mutation
+        program = [str(MUTANT), odd] if odd else ["-m", "analyzer.cli"]
         with (self.folder / "analyzers.log").open("ab") as log:
             member = subprocess.Popen(
-                [sys.executable, *program, "--config", str(self.config), "run"],
+                [sys.executable, *program, "--config", str(config or self.config), "run"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -165,22 +122,26 @@ class Fleet:
         self.members.append(member)
         return member
 
-    def kill(self, member: subprocess.Popen[bytes]) -> None:
+    def kill(self, member: Member) -> None:
         member.kill()
         member.wait()
         self.members.remove(member)
 
-    def leave(self, member: subprocess.Popen[bytes]) -> None:
+    def leave(self, member: Member) -> None:
         """In good order: SIGTERM, and gone within ten seconds."""
         member.terminate()
-        # One that is still being loaded has nothing to put in order yet.
-        assert member.wait(10) in (0, -signal.SIGTERM), self.log()
+        self.left(member)
+
+    def left(self, member: Member) -> None:
+        # One that is still being loaded has nothing to put in order yet; one whose database does not answer
+        # leaves it to the next.
+        assert (code := member.wait(10)) in (0, -signal.SIGTERM, AWAY), f"ended with {code}\n{self.log()}"
         self.members.remove(member)
 
-    def pause(self, member: subprocess.Popen[bytes]) -> None:
+    def pause(self, member: Member) -> None:
         member.send_signal(signal.SIGSTOP)
 
-    def resume(self, member: subprocess.Popen[bytes]) -> None:
+    def resume(self, member: Member) -> None:
         member.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
@@ -196,8 +157,14 @@ class Fleet:
     # ------------------------------------------------------------------ what the database says
 
     def seen(self) -> int:
-        with self.engine.connect() as db:
-            return int(db.execute(sa.select(sa.func.coalesce(sa.func.sum(offsets.c.seen), 0))).scalar_one())
+        """How many records were read; 0 while the database is away."""
+        try:
+            with self.engine.connect() as db:
+                return int(
+                    db.execute(sa.select(sa.func.coalesce(sa.func.sum(offsets.c.seen), 0))).scalar_one()
+                )
+        except sa.exc.OperationalError:
+            return 0
 
     def wait_until_seen(self, records: int, within_s: float = 60.0) -> None:
         until_s = time.monotonic() + within_s
@@ -206,25 +173,22 @@ class Fleet:
             assert time.monotonic() < until_s, f"{seen:,} of {records:,} seen\n{self.log()}"
             time.sleep(0.05)
 
-    def counts(self) -> Counter[tuple[str, bool]]:
-        """What was counted of each caller, let through and denied."""
-        summed = [
-            sa.cast(sa.func.sum(column), sa.BigInteger) for column in (buckets.c.value, buckets.c.denied)
-        ]
-        statement = sa.select(buckets.c.key, *summed).where(
-            buckets.c.grouping == "caller", buckets.c.meter == "requests"
-        )
-        found: Counter[tuple[str, bool]] = Counter()
+    def counts(self) -> Counter[Place]:
+        """What was counted of each caller in each minute, let through and denied."""
+        chosen = sa.select(buckets.c.key, buckets.c.bucket_s, buckets.c.value, buckets.c.denied)
+        found: Counter[Place] = Counter()
         with self.engine.connect() as db:
-            for caller, value, denied in db.execute(statement.group_by(buckets.c.key)):
-                found[caller, False], found[caller, True] = value, denied
+            for caller, minute_s, value, denied in db.execute(
+                chosen.where(buckets.c.grouping == "caller", buckets.c.meter == "requests")
+            ):
+                found[Place(caller, False, minute_s)] += value
+                found[Place(caller, True, minute_s)] += denied
         return +found  # without those that are nothing
 
     def ledger(self) -> Mapping[str, int]:
-        names = ("seen", "counted", "duplicate", "dead", "late")
-        summed = [sa.cast(sa.func.sum(offsets.c[name]), sa.BigInteger) for name in names]
+        summed = [sa.cast(sa.func.sum(offsets.c[name]), sa.BigInteger) for name in LEDGER]
         with self.engine.connect() as db:
-            return dict(zip(names, db.execute(sa.select(*summed)).one(), strict=True))
+            return dict(zip(LEDGER, db.execute(sa.select(*summed)).one(), strict=True))
 
     def locked(self) -> set[str]:
         with self.engine.connect() as db:

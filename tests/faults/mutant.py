@@ -1,46 +1,58 @@
-"""An analyzer with one promise taken out, to show that the tests would notice: mutant.py MUTATION ARGS..."""
+"""An analyzer with something odd about it: mutant.py ODDITY ARGS..."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-import sqlalchemy as sa
-
-from analyzer.core.model import Lag, Partition, Progress
-from analyzer.store import store
-from analyzer.store.schema import offsets
+DAY_S = 86_400
 
 
-def without_compare_and_set() -> None:
-    """The offset moves from wherever it is; two analyzers of one partition both count."""
-    at = sa.and_(
-        offsets.c.cluster == sa.bindparam("at_cluster"),
-        offsets.c.topic_id == sa.bindparam("at_topic_id"),
-        offsets.c.partition == sa.bindparam("at_partition"),
-        sa.bindparam("from", type_=sa.BigInteger) >= 0,
-    )
-    move = store.MOVE_OFFSET
-    move._where_criteria = (at,)
+def off_by(seconds: int) -> None:
+    """Its clock shows another time than everybody else's, and nothing else is wrong."""
+    right_s, right_ns = time.time, time.time_ns
+    time.time = lambda: right_s() + seconds
+    time.time_ns = lambda: right_ns() + seconds * 1_000_000_000
 
 
-def offsets_in_a_transaction_of_their_own() -> None:
-    """The offset is committed first, the counts a moment later: a kill in between loses them."""
-    move = store.Flush.move_offsets
+def on_a_small_disk() -> None:
+    """Its SQLite file cannot grow beyond the pages that stand in the file $GATELOCK_TEST_PAGES, if there is
+    one: SQLite says that the disk is full, as it does when the system says so."""
+    import sqlalchemy as sa
 
-    def apart(self: store.Flush, parts: Sequence[Progress], lags: Mapping[Partition, Lag]) -> None:
-        with self._db.engine.begin() as alone:
-            move(store.Flush(alone, self._owner, self._random_mark), parts, lags)
-        time.sleep(0.1)  # as a slower disk would
+    pages = Path(os.environ["GATELOCK_TEST_PAGES"])
 
-    store.Flush.move_offsets = apart  # type: ignore[method-assign]
+    def limit(connection: sa.Connection) -> None:
+        most = int(pages.read_text()) if pages.exists() else 2**30
+        connection.exec_driver_sql(f"pragma max_page_count = {most}")
+
+    # At the class: the engine is made later. First, or the transaction has begun already.
+    sa.event.listen(sa.engine.Engine, "begin", limit)
 
 
-MUTATIONS = {each.__name__: each for each in (without_compare_and_set, offsets_in_a_transaction_of_their_own)}
+def mutated(name: str) -> None:
+    import pytest
+
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from tests.faults.mutations import MUTATIONS
+
+    MUTATIONS[name](pytest.MonkeyPatch())
+
+
+ODD = {
+    "a_day_ahead": lambda: off_by(DAY_S),
+    "a_day_behind": lambda: off_by(-DAY_S),
+    "small_disk": on_a_small_disk,
+}
 
 if __name__ == "__main__":
-    MUTATIONS[sys.argv.pop(1)]()
+    oddity = sys.argv.pop(1)
+    if oddity in ODD:
+        ODD[oddity]()  # before anything of ours is imported
+    else:
+        mutated(oddity)
     from analyzer.cli import main
 
     main()

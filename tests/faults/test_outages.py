@@ -1,4 +1,4 @@
-"""A database or a broker that is away: reading stops, nothing is lost, and it goes on by itself."""
+"""One analyzer, looked at from outside: what it says of itself, and how it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.faults.fleet import Fleet
 from tests.support.servers.child import free_port
 
-AWAY_S = 12.0
+AWAY_S = 2.0
 pytestmark = pytest.mark.slow
 Make = Callable[..., Fleet]
 
@@ -37,7 +37,7 @@ def wait_until(true: Callable[[], bool], within_s: float = 30.0) -> None:
         time.sleep(0.1)
 
 
-def test_a_database_that_is_away_costs_nothing_but_time(
+def test_a_database_that_is_away_costs_nothing_but_time_and_is_told(
     fleet_of: Make, real_kafka: object, own_postgres: object, random: Random
 ) -> None:
     fleet = fleet_of(real_kafka, own_postgres, http=f"127.0.0.1:{free_port()}")
@@ -52,45 +52,24 @@ def test_a_database_that_is_away_costs_nothing_but_time(
     assert "database" in ready(fleet)[1]
     time.sleep(AWAY_S)
     own_postgres.start()
-    fleet.engine.dispose()  # our own connections did not survive it either
 
     wait_until(lambda: ready(fleet)[0] == 200)
     traffic.stop()
-    fleet.wait_until_seen(traffic.written)
-    assert fleet.counts() == traffic.truth
+    fleet.wait_until_seen(traffic.truth.records)
+    assert fleet.counts() == traffic.truth.counts
     assert member.poll() is None
-
-
-def test_a_broker_that_is_away_costs_nothing_but_time(
-    fleet_of: Make, own_kafka: object, postgres: object, random: Random
-) -> None:
-    fleet = fleet_of(own_kafka, postgres, http=f"127.0.0.1:{free_port()}")
-    traffic = fleet.traffic(random)
-    member = fleet.join()
-    traffic.start()
-    fleet.wait_until_seen(1_000)
-
-    own_kafka.kill()
-    time.sleep(AWAY_S)
-    own_kafka.start()
-
-    traffic.stop()
-    fleet.wait_until_seen(traffic.written)
-    assert fleet.counts() == traffic.truth
-    assert member.poll() is None
-    wait_until(lambda: ready(fleet)[0] == 200)
 
 
 def test_sigterm_stores_what_is_counted_and_ends_in_good_order(
     fleet_of: Make, real_kafka: object, postgres: object, random: Random
 ) -> None:
-    fleet = fleet_of(real_kafka, postgres, flush_s=5.0)
+    fleet = fleet_of(real_kafka, postgres, flush_s=2.0)
     traffic = fleet.traffic(random)
     member = fleet.join()
     traffic.start()
     fleet.wait_until_seen(1_000)
     before = fleet.seen()
-    time.sleep(1.5)
+    time.sleep(1.0)
     member.terminate()
     assert member.wait(10) == 0, fleet.log()
     assert fleet.seen() > before  # what it held was not thrown away
@@ -98,5 +77,21 @@ def test_sigterm_stores_what_is_counted_and_ends_in_good_order(
     fleet.members.remove(member)
     traffic.stop()
     fleet.join()
-    fleet.wait_until_seen(traffic.written)
-    assert fleet.counts() == traffic.truth
+    fleet.wait_until_seen(traffic.truth.records)
+    assert fleet.counts() == traffic.truth.counts
+
+
+def test_without_the_compare_and_set_two_owners_count_twice(
+    fleet_of: Make, real_kafka: object, postgres: object, random: Random
+) -> None:
+    """The fault run has two owners of every partition, too; with this taken out it must come out wrong."""
+    fleet = fleet_of(real_kafka, postgres, mutation="without_compare_and_set")
+    traffic = fleet.traffic(random)
+    fleet.join()
+    fleet.join(config=fleet.configure("twin"))
+    traffic.release(6_000)
+    traffic.start()
+    traffic.wait_until_written()
+    traffic.stop()
+    fleet.wait_until_seen(traffic.truth.records + 1)
+    assert fleet.counts().total() > traffic.truth.counts.total()

@@ -1,0 +1,165 @@
+"""A way to a server that can be made bad: cut, silent, slow, in shreds; or losing one commit or its reply."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from tests.support.servers.child import free_port
+
+CHUNK = 65_536
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST, as a firewall does that has forgotten
+Loss = Literal["request", "reply", "time"]
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Trap:
+    """What becomes of the next request that holds `word`."""
+
+    word: bytes
+    loss: Loss
+    seconds: float
+    sprung: threading.Event
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """One client's connection, and ours to the server."""
+
+    client: asyncio.StreamWriter
+    server: asyncio.StreamWriter
+    caught: Trap | None = None  # the reply to what is asked now is to be lost
+
+    def reset(self) -> None:
+        for writer in (self.client, self.server):
+            with suppress(OSError):
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            writer.transport.abort()
+
+
+class Proxy:
+    """Listens on `port` of 127.0.0.1 and passes everything on to `target`, unless told otherwise. Works in
+    a thread of its own; every method may be called from any other."""
+
+    def __init__(self, target: int) -> None:
+        self.port = free_port()
+        self._target = target
+        self._links: set[Link] = set()
+        self._traps: list[Trap] = []
+        self._delay_s = 0.0
+        self._piece = CHUNK
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server: asyncio.Server = self._do(asyncio.start_server(self._serve, "127.0.0.1", self.port))
+
+    def cut(self) -> int:
+        """Reset every connection; returns how many there were."""
+        return self._do(self._cut())
+
+    def stall(self) -> None:
+        """Nothing passes from here on, in either direction, and nobody is told."""
+        self._loop.call_soon_threadsafe(self._flowing.clear)
+
+    def flow(self) -> None:
+        self._loop.call_soon_threadsafe(self._flowing.set)
+
+    def slow(self, seconds: float) -> None:
+        """Hold everything up for so long."""
+        self._delay_s = seconds
+
+    def shred(self, most: int = CHUNK) -> None:
+        """Pass on at most so many bytes at a time."""
+        self._piece = most
+
+    def lose(self, word: bytes, loss: Loss, seconds: float = 0.0) -> threading.Event:
+        """The next request that holds `word` never arrives; or it does, and its reply never; or ("time") it
+        is held back for `seconds` first, as by an analyzer that is stopped there, and never arrives. Its
+        connection is reset then. The event says that somebody walked into it."""
+        trap = Trap(word, loss, seconds, threading.Event())
+        self._traps.append(trap)
+        return trap.sprung
+
+    def close(self) -> None:
+        self._server.close()
+        self.flow()
+        self.cut()
+        self._do(self._finished())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # ------------------------------------------------------------------------- in the proxy's own thread
+
+    def _do(self, what: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(30)
+
+    async def _cut(self) -> int:
+        links = list(self._links)
+        for link in links:
+            link.reset()
+        return len(links)
+
+    async def _finished(self) -> None:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+    async def _serve(self, asked: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        try:
+            answered, server = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            client.transport.abort()
+            return
+        link = Link(client, server)
+        self._links.add(link)
+        try:
+            await asyncio.gather(self._ask(link, asked), self._answer(link, answered))
+        except OSError:
+            pass
+        finally:
+            link.reset()
+            self._links.discard(link)
+
+    async def _ask(self, link: Link, asked: asyncio.StreamReader) -> None:
+        while data := await asked.read(CHUNK):
+            link.caught = next((trap for trap in self._traps if trap.word in data), None)
+            if link.caught is not None:
+                self._traps.remove(link.caught)
+                if link.caught.loss != "reply":
+                    link.caught.sprung.set()
+                    await asyncio.sleep(link.caught.seconds)
+                    link.reset()
+                    return
+            await self._pass(link.server, data)
+        link.server.close()
+
+    async def _answer(self, link: Link, answered: asyncio.StreamReader) -> None:
+        while data := await answered.read(CHUNK):
+            if link.caught is not None:
+                link.caught.sprung.set()
+                link.reset()
+                return
+            await self._pass(link.client, data)
+        link.client.close()
+
+    async def _pass(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        await self._flowing.wait()
+        if self._delay_s:
+            await asyncio.sleep(self._delay_s)
+        most = self._piece  # may be another one before all is said
+        for at in range(0, len(data), most):
+            writer.write(data[at : at + most])
+            await writer.drain()
+            if most < CHUNK:
+                await asyncio.sleep(0)  # or the next piece would go with this one
