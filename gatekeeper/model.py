@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 Scope = Literal["caller", "tenant", "address", "range", "resource", "everyone"]
 Action = Literal["deny", "slow", "tag"]
@@ -35,6 +35,7 @@ class Decision(NamedTuple):
     status: int = 429
     also: tuple[str, ...] = ()  # other policies whose locks apply
     shadow: bool = False  # would have been denied; the policy or the gate only watches
+    tags: tuple[str, ...] = ()  # policies whose locks refuse nobody and tell the application
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -60,9 +61,20 @@ class LockKey(NamedTuple):
     policy: str
 
 
+class Rate(NamedTuple):
+    """So many requests in so many seconds."""
+
+    limit: int
+    period: float = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A closed gate for one scope, with who closed it, why, and until when."""
+    """A closed gate for one scope, with who closed it, why, and until when.
+
+    Its action: "deny" refuses with `status`, "slow" lets the rate `slow` through and refuses the rest,
+    "tag" refuses nobody and is named in the decision. "suspend" is the off switch of a whole fleet.
+    """
 
     scope: str
     key: str
@@ -76,10 +88,16 @@ class Lock:
     reason: str = "quota-exceeded"
     detail: str = ""
     on_stale: str = "keep"
+    slow: Rate | None = None  # what a lock that slows lets through, in each process
 
     @property
     def at(self) -> LockKey:
         return LockKey(self.scope, self.key, self.resource, self.policy)
+
+
+# A lock that opens every gate until its end. A gate that does not know the action passes it over; it is told of
+# in snapshots and ended like any other lock. No policy can have this name.
+SUSPENSION = LockKey("everyone", "", "", ":suspended")
 
 
 class Set(NamedTuple):
@@ -143,3 +161,39 @@ class LockSource(Protocol):
 
     def close(self) -> None:
         """Give back what is held; fetching again afterwards opens it anew."""
+
+
+class Met(NamedTuple):
+    """How often one lock was met since the gate began, and how often it refused."""
+
+    at: LockKey
+    checks: int
+    denials: int
+
+
+class Feedback(NamedTuple):
+    """What a gate tells of itself. Everything is counted from its beginning and nothing since the last
+    time, so that one that gets lost, or comes twice, costs nothing."""
+
+    instance: str  # one gate in one process; another after a fork or a restart
+    application: str  # what the application calls the gate
+    library: str  # this package's version
+    at: Cursor | None  # what its view is at
+    age: float | None  # seconds; None before the first answer
+    locks: tuple[Met, ...]  # those that were met most often
+    more: tuple[int, int]  # checks and denials by the locks that are not among them
+    callers: tuple[str, ...]  # a sample of those it was asked for, each as likely as any other
+
+
+@runtime_checkable
+class Hearing(Protocol):
+    """A LockSource that also takes along what a gate tells. The others need not know of it."""
+
+    feedback: bool  # whether gates tell it, unless they are told otherwise
+
+    def hear(self, told: Feedback) -> None:
+        """Pass `told` on, at once or with the next fetch; it is always safe to forget.
+
+        Called from the thread that fetches, every few seconds. Returns or raises SourceError within
+        the source's own time-out.
+        """

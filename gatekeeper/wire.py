@@ -7,7 +7,19 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, SourceError, Update
+from gatekeeper.model import (
+    Change,
+    Clear,
+    Cursor,
+    Feedback,
+    Lock,
+    LockKey,
+    Met,
+    Rate,
+    Set,
+    SourceError,
+    Update,
+)
 
 FORMAT = 1  # a new word does not change it; a word that means something else does
 SECONDS_MAX = 1e12  # no duration is longer than the calendar
@@ -15,7 +27,11 @@ NEXT_POLL_S = 0.4  # where an answer does not say
 
 ANSWER = {"format", "version", "mark", "since", "snapshot", "now", "behind_s", "next_poll_s", "changes"}
 CLEAR = {"op", "scope", "key", "resource", "policy"}
-SET = CLEAR | {"kind", "action", "status", "reason", "detail", "began", "until", "on_stale"}
+SET = CLEAR | {"kind", "action", "slow", "status", "reason", "detail", "began", "until", "on_stale"}
+
+# What a gate tells is read from strangers: each list ends somewhere.
+TOLD_LOCKS_MAX = 1_000
+TOLD_CALLERS_MAX = 256
 
 
 def dump(update: Update) -> str:
@@ -64,11 +80,13 @@ def change_fields(change: Change) -> dict[str, object]:
     if isinstance(change, Clear):
         return {"op": "clear", **named}
     lock = change.lock
+    slow = {} if lock.slow is None else {"slow": lock.slow._asdict()}
     return {
         "op": "set",
         **named,
         "kind": lock.kind,
         "action": lock.action,
+        **slow,
         "status": lock.status,
         "reason": lock.reason,
         "detail": lock.detail,
@@ -118,6 +136,15 @@ class Fields(NamedTuple):
             pass
         raise self.expected(name, "a time with its zone")
 
+    def inside(self, name: str) -> Fields:
+        return as_object(self.fields.get(name, {}), f"{self.where}: {name}")
+
+    def some(self, name: str, most: int) -> list[object]:
+        value = self.fields.get(name, [])
+        if isinstance(value, list):
+            return value[:most]
+        raise self.expected(name, "a list")
+
     def strangers(self, known: set[str]) -> list[str]:
         return [f"field {name}" for name in self.fields if name not in known]
 
@@ -166,7 +193,19 @@ def _lock(fields: Fields, at: LockKey) -> Lock:
         reason=fields.text("reason", "quota-exceeded"),
         detail=fields.text("detail", ""),
         on_stale=fields.text("on_stale", "keep"),
+        slow=_rate(fields),
     )
+
+
+def _rate(fields: Fields) -> Rate | None:
+    given = fields.fields.get("slow")
+    if given is None:
+        return None
+    rate = as_object(given, f"{fields.where}: slow")
+    limit, period_s = rate.whole("limit"), rate.seconds("period", 1.0)
+    if limit < 1 or not period_s:
+        raise fields.expected("slow", "a rate above 0")
+    return Rate(limit, period_s)
 
 
 def _resource(fields: Fields) -> str:
@@ -181,6 +220,42 @@ def _changes_in(answer: Fields, unknown: list[str]) -> Iterator[Change]:
         change = change_of(as_object(item, f"{answer.where}: changes[{number}]"), unknown)
         if change is not None:
             yield change
+
+
+def feedback_fields(told: Feedback) -> dict[str, object]:
+    """What a gate tells, as an object for JSON; `feedback_of` reads it."""
+    return {
+        "format": FORMAT,
+        "instance": told.instance,
+        "application": told.application,
+        "library": told.library,
+        "version": None if told.at is None else told.at.version,
+        "mark": None if told.at is None else told.at.mark,
+        "age_s": told.age,
+        "locks": [{**met.at._asdict(), "checks": met.checks, "denials": met.denials} for met in told.locks],
+        "more": {"checks": told.more[0], "denials": told.more[1]},
+        "callers": list(told.callers),
+    }
+
+
+def feedback_of(fields: Fields) -> Feedback:
+    """What a gate told. Lists that are longer than ours ever are get cut. Raises SourceError."""
+    version, more = fields.fields.get("version"), fields.inside("more")
+    return Feedback(
+        instance=fields.text("instance"),
+        application=fields.text("application", ""),
+        library=fields.text("library", ""),
+        at=None if version is None else Cursor(fields.whole("version"), fields.text("mark", "")),
+        age=None if fields.fields.get("age_s") is None else fields.seconds("age_s", 0.0),
+        locks=tuple(_met(as_object(item, "locks")) for item in fields.some("locks", TOLD_LOCKS_MAX)),
+        more=(more.whole("checks", 0), more.whole("denials", 0)),
+        callers=tuple(name for name in fields.some("callers", TOLD_CALLERS_MAX) if isinstance(name, str)),
+    )
+
+
+def _met(fields: Fields) -> Met:
+    at = LockKey(fields.text("scope"), fields.text("key"), _resource(fields), fields.text("policy"))
+    return Met(at, fields.whole("checks"), fields.whole("denials"))
 
 
 def time_text(time: datetime) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatekeeper import wire
-from gatekeeper.model import Clear, Cursor, Lock, LockKey, Set, SourceError, Update
+from gatekeeper.model import Clear, Cursor, Feedback, Lock, LockKey, Met, Rate, Set, SourceError, Update
 from tests.support.feed import NOON, a_lock
 
 TIMES = st.datetimes(timezones=st.just(UTC))
@@ -29,8 +29,22 @@ LOCKS = st.builds(
     reason=st.text(),
     detail=st.text(),
     on_stale=st.text(),
+    slow=st.none() | st.builds(Rate, st.integers(1), st.floats(0.001, wire.SECONDS_MAX)),
 )
 SECONDS = st.floats(0, wire.SECONDS_MAX)
+KEYS = st.builds(LockKey, st.text(), st.text(), st.text(), st.text())
+COUNTS = st.integers(0)
+FEEDBACK = st.builds(
+    Feedback,
+    instance=st.text(),
+    application=st.text(),
+    library=st.text(),
+    at=st.none() | st.builds(Cursor, COUNTS, st.text()),
+    age=st.none() | SECONDS,
+    locks=st.lists(st.builds(Met, KEYS, COUNTS, COUNTS)).map(tuple),
+    more=st.tuples(COUNTS, COUNTS),
+    callers=st.lists(st.text()).map(tuple),
+)
 UPDATES = st.builds(
     Update,
     at=st.builds(Cursor, st.integers(0), st.text()),
@@ -39,11 +53,22 @@ UPDATES = st.builds(
     now=TIMES,
     behind=SECONDS,
     next_poll=SECONDS,
-    changes=st.lists(
-        LOCKS.map(Set) | st.builds(LockKey, st.text(), st.text(), st.text(), st.text()).map(Clear)
-    ).map(tuple),
+    changes=st.lists(LOCKS.map(Set) | KEYS.map(Clear)).map(tuple),
     unknown=st.just(()),  # is what the reader does not know
 )
+
+
+@given(FEEDBACK)
+def test_what_a_gate_tells_is_read_again(told: Feedback) -> None:
+    text = json.dumps(wire.feedback_fields(told))
+    assert wire.feedback_of(wire.document(text, "feedback")) == told
+
+
+def test_what_a_stranger_tells_is_bounded() -> None:
+    fields = {"instance": "i", "callers": ["c"] * 10_000, "locks": [{}] * 0}
+    assert len(wire.feedback_of(wire.Fields(fields, "feedback")).callers) == wire.TOLD_CALLERS_MAX
+    with pytest.raises(SourceError, match="expected locks to be a list"):
+        wire.feedback_of(wire.Fields({"instance": "i", "locks": 7}, "feedback"))
 
 
 def an_answer(**fields: object) -> dict[str, object]:
@@ -121,13 +146,13 @@ def test_what_a_later_version_adds_is_left_out_and_named() -> None:
         hint="x",
         changes=[
             {"op": "warn", "of": "anything at all"},
-            known | {"slow": {"limit": 10, "period": 1}},
+            known | {"colour": {"red": 10}},
             wire.change_fields(Clear(a_lock().at)) | {"by": "ann"},
         ],
     )
     update = wire.load(json.dumps(answer))
     assert update.changes == (Set(a_lock()), Clear(a_lock().at))
-    assert update.unknown == ("field hint", "op warn", "field slow", "field by")
+    assert update.unknown == ("field hint", "op warn", "field colour", "field by")
 
 
 def test_times_in_other_zones_are_the_same_moments() -> None:
@@ -154,6 +179,7 @@ def test_times_in_other_zones_are_the_same_moments() -> None:
             {"changes": [{"op": "clear", "scope": "caller", "key": 7}]},
             r"changes\[0\]: expected key to be text",
         ),
+        ({"changes": [wire.change_fields(Set(a_lock())) | {"slow": {"limit": 0}}]}, "a rate above 0"),
         ({"changes": [{"op": "set", "scope": "caller", "key": "k", "policy": "p"}]}, "began"),
     ],
 )
