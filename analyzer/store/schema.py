@@ -192,3 +192,14 @@ events = Table(
     text("why"),
     Index(None, "at_ms"),
 )
+
+# Who may ask over HTTP. Of a token only its digest is here: whoever reads this table can use none of them.
+tokens = Table(
+    "tokens",
+    metadata,
+    key("name"),
+    text("digest"),
+    text("scope"),  # "read", "operate" or "admin": each may do what those before it may
+    Column("made_ms", BigInteger, nullable=False),
+    Column("until_ms", BigInteger),  # null: until it is revoked
+)

@@ -11,8 +11,8 @@ branch_labels = None
 depends_on = None
 
 NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
-TABLES = ("events",)
-KEPT = ("events",)  # nobody can find out again what these say
+TABLES = ("tokens", "events")
+KEPT = ("events", "tokens")  # nobody can find out again what these say
 
 
 def upgrade() -> None:
@@ -27,6 +27,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_events")),
     )
     op.create_index(op.f("ix_events_at_ms"), "events", ["at_ms"], unique=False)
+    op.create_table(
+        "tokens",
+        sa.Column("name", NAME, nullable=False),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("scope", sa.Text(), nullable=False),
+        sa.Column("made_ms", sa.BigInteger(), nullable=False),
+        sa.Column("until_ms", sa.BigInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_tokens")),
+    )
 
 
 def downgrade() -> None:
