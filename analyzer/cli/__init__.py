@@ -14,7 +14,7 @@ try:
 except ImportError as missing:
     sys.exit(f"gatelock needs its analyzer's parts ({missing.name} is missing): install gatelock[analyzer]")
 
-from analyzer.cli import audit, check, db, demo, events, import_, locks, run, sources, usage
+from analyzer.cli import audit, check, db, demo, events, import_, locks, run, sources, tokens, usage
 
 app = typer.Typer(
     name="gatelock",
@@ -58,6 +58,7 @@ app.command("demo")(demo.demo)
 app.add_typer(locks.app, name="locks")
 app.add_typer(sources.app, name="sources")
 app.add_typer(events.app, name="events")
+app.add_typer(tokens.app, name="tokens")
 app.add_typer(db.app, name="db")
 
 

@@ -1,0 +1,99 @@
+"""`gatelock tokens`: who may ask over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from analyzer.cli.ending import FOUND, told, wrong
+from analyzer.cli.given import Config, Json, database_of
+from analyzer.cli.person import person
+
+app = typer.Typer(help="Who may ask over HTTP.", no_args_is_help=True)
+
+EXPIRES_MAX_S = 100 * 366 * 86_400  # more is a slip of the hand
+
+Name = Annotated[str, typer.Argument(help="Who will show it: one token for each application.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for `gatelock events list`.")]
+
+
+@app.callback()
+def tokens() -> None:
+    """Who may ask over HTTP."""
+
+
+@app.command("create")
+def create(
+    context: typer.Context,
+    name: Name,
+    scope: Annotated[str, typer.Option(help="read: gates and monitors; operate; admin.")],
+    expires: Annotated[
+        str | None, typer.Option(help="How long it is good for, as in 90d; else until it is revoked.")
+    ] = None,
+    reason: Reason = "",
+    config: Config = None,
+) -> None:
+    """Make a token and print it, this once: only a digest of it is stored."""
+    from analyzer.config.values import NAME
+    from analyzer.store.tokens import SCOPES
+    from analyzer.store.tokens import create as make
+
+    if not NAME.fullmatch(name):
+        raise wrong(f"{name!r} is no name: use up to 64 letters, digits, points, hyphens and underscores")
+    found = next((each for each in SCOPES if each == scope), None)
+    if found is None:
+        raise wrong(f"{scope!r} is no scope: use {', '.join(SCOPES)}")
+    expires_ms = None if expires is None else _milliseconds(expires)
+    with told(), database_of(context, config) as engine:
+        typer.echo(make(engine, name, found, expires_ms, person(), reason))
+
+
+@app.command("list")
+def list_(context: typer.Context, config: Config = None, json: Json = False) -> None:
+    """Show who holds a token: what it allows, since when, until when."""
+    with told(), database_of(context, config) as engine:
+        from analyzer.cli.show import json_lines, table
+        from analyzer.store.times import instant
+        from analyzer.store.tokens import known
+        from gatekeeper.wire import time_text
+
+        held = known(engine)
+        names = ["name", "scope", "made", "until", "state"]
+        rows = [
+            (
+                token.name,
+                token.scope,
+                time_text(instant(token.made_ms)),
+                None if token.until_ms is None else time_text(instant(token.until_ms)),
+                "good" if held.is_good(token) else "expired",
+            )
+            for token in held.tokens
+        ]
+        if json:
+            json_lines(dict(zip(names, row, strict=True)) for row in rows)
+        else:
+            table(names, [[cell or "" for cell in row] for row in rows], "there are no tokens")
+
+
+@app.command("revoke")
+def revoke(context: typer.Context, name: Name, reason: Reason = "", config: Config = None) -> None:
+    """Refuse a token from now on; servers notice within two seconds."""
+    from analyzer.store.tokens import revoke as end
+
+    with told(), database_of(context, config) as engine:
+        if not end(engine, name, person(), reason):
+            typer.echo(f"there is no token named {name}", err=True)
+            raise typer.Exit(FOUND)
+        typer.echo(f"{name} is revoked")
+
+
+def _milliseconds(stretch: str) -> int:
+    """The length of "90d", "12h", "30m", "45s"."""
+    from analyzer.config.values import DURATION, UNITS_S
+
+    parts = DURATION.fullmatch(stretch.strip())
+    length_s = 0.0 if parts is None else float(parts[1]) * UNITS_S[parts[2]]
+    if not 0 < length_s <= EXPIRES_MAX_S:
+        raise wrong(f"{stretch!r} is no time that a token may be good for: write 90d, 12h, 30m")
+    return round(length_s * 1000)

@@ -1,0 +1,99 @@
+"""Tokens: told once, kept as digests, compared with all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.store import tokens
+from analyzer.store.engine import open_engine, writing
+from analyzer.store.events import recorded
+from analyzer.store.schema import tokens as table
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def engine(migrated_url: str) -> Iterator[sa.Engine]:
+    engine = open_engine(migrated_url)
+    yield engine
+    engine.dispose()
+
+
+def test_a_token_is_known_again_and_only_its_digest_is_stored(engine: sa.Engine) -> None:
+    token = tokens.create(engine, "shop", "read", None, "ann@desk", "the web shop")
+    assert token.startswith("gatelock_")
+    found = tokens.known(engine).bearer(token)
+    assert found is not None
+    assert (found.name, found.scope, found.until_ms) == ("shop", "read", None)
+    with engine.connect() as db:
+        stored = repr(db.execute(sa.select(table)).all())
+    assert token.removeprefix("gatelock_") not in stored
+    [event] = recorded(engine)
+    assert event[1:] == ("ann@desk", "token created", "shop (read)", "the web shop")
+
+
+@pytest.mark.parametrize("given", ["", "gatelock_", "x" * 10_000, "ü\udc80", "GATELOCK_"])
+def test_what_was_never_made_is_nobodys(engine: sa.Engine, given: str) -> None:
+    token = tokens.create(engine, "shop", "read", None, "ann", "")
+    known = tokens.known(engine)
+    assert known.bearer(given) is None
+    assert known.bearer(token[:-1]) is None
+    assert known.bearer(token + " ") is None
+
+
+def test_a_token_ends_by_the_databases_clock(engine: sa.Engine) -> None:
+    token = tokens.create(engine, "shop", "read", HOUR_MS, "ann", "")
+    known = tokens.known(engine)
+    [held] = known.tokens
+    assert held.until_ms is not None
+    assert abs(held.until_ms - known.now_ms - HOUR_MS) < 60_000
+    assert known._replace(now_ms=held.until_ms - 1).bearer(token) == held
+    assert known._replace(now_ms=held.until_ms).bearer(token) is None
+
+
+def test_a_revoked_token_is_forgotten_and_its_name_is_free(engine: sa.Engine) -> None:
+    old = tokens.create(engine, "shop", "read", None, "ann", "")
+    assert tokens.revoke(engine, "shop", "bob@desk", "it leaked")
+    assert not tokens.revoke(engine, "shop", "bob@desk", "it leaked")
+    new = tokens.create(engine, "shop", "admin", None, "ann", "")
+    known = tokens.known(engine)
+    assert known.bearer(old) is None
+    assert known.bearer(new) == known.tokens[0]
+    assert sorted(event.act for event in recorded(engine)) == [
+        "token created", "token created", "token revoked",
+    ]  # fmt: skip
+
+
+def test_a_name_that_is_taken_is_left_to_its_holder(engine: sa.Engine) -> None:
+    token = tokens.create(engine, "shop", "read", None, "ann", "")
+    with pytest.raises(tokens.NameTaken, match="a token named shop"):
+        tokens.create(engine, "shop", "admin", None, "eve", "")
+    known = tokens.known(engine)
+    assert known.bearer(token) == known.tokens[0]
+    assert len(list(recorded(engine))) == 1
+
+
+def test_there_are_only_so_many(engine: sa.Engine) -> None:
+    with writing(engine) as db:
+        rows = [{"name": f"t{n}", "scope": "read", "made_ms": 0} for n in range(tokens.TOKENS_MAX)]
+        db.execute(sa.insert(table), rows)
+    with pytest.raises(tokens.TooManyTokens, match="revoke some"):
+        tokens.create(engine, "one more", "read", None, "ann", "")
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "may"),
+    [
+        ("read", "read", True),
+        ("read", "operate", False),
+        ("operate", "read", True),
+        ("operate", "admin", False),
+        ("admin", "admin", True),
+        ("of a later version", "read", False),
+    ],
+)
+def test_each_scope_may_do_what_those_before_it_may(held: str, asked: tokens.Scope, may: bool) -> None:
+    assert tokens.Token("shop", "", held, 0, None).allows(asked) is may
