@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from analyzer.store.engine import NowMs, insert, values_of
 from analyzer.store.schema import feed, feed_versions, lock_changes, locks
 from analyzer.store.times import instant, millis
-from gatekeeper.model import Change, Clear, Lock, LockKey, Set
+from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
 
 ENDED_MAX = 10_000  # locks ended in one transaction
 
@@ -96,7 +96,7 @@ def _columns(change: Change) -> dict[str, Any]:
     if isinstance(change, Set):
         return {"op": "set"} | _lock_columns(change.lock)
     empty = {column.name: "" for column in locks.c if isinstance(column.type, sa.Text)}
-    numbers = {"status": 0, "began_ms": 0, "until_ms": 0}
+    numbers = {column.name: 0 for column in locks.c if not isinstance(column.type, sa.Text)}
     return {"op": "clear", **empty, **numbers, **change.at._asdict()}
 
 
@@ -114,12 +114,20 @@ def _lock_columns(lock: Lock) -> dict[str, str | int]:
         "began_ms": millis(lock.began),
         "until_ms": millis(lock.until),
         "on_stale": lock.on_stale,
+        "slow_limit": 0 if lock.slow is None else lock.slow.limit,
+        "slow_ms": 0 if lock.slow is None else round(lock.slow.period * 1000),
     }
 
 
 def lock_of(row: sa.Row[tuple[object, ...]]) -> Lock:
     columns = dict(row._mapping)
-    return Lock(began=instant(columns.pop("began_ms")), until=instant(columns.pop("until_ms")), **columns)
+    limit, period_ms = columns.pop("slow_limit"), columns.pop("slow_ms")
+    return Lock(
+        began=instant(columns.pop("began_ms")),
+        until=instant(columns.pop("until_ms")),
+        slow=Rate(limit, period_ms / 1000) if limit else None,
+        **columns,
+    )
 
 
 def _by_key(rows: Iterable[sa.Row[tuple[object, ...]]]) -> dict[LockKey, Lock]:

@@ -32,6 +32,11 @@ def number(name: str) -> Column[int]:
     return Column(name, BigInteger, nullable=False, default=0)
 
 
+def added(name: str) -> Column[int]:
+    """A number that an analyzer of the last version, still running beside this one, does not write."""
+    return Column(name, BigInteger, nullable=False, default=0, server_default="0")
+
+
 def text(name: str) -> Column[str]:
     return Column(name, Text, nullable=False, default="")
 
@@ -128,6 +133,8 @@ locks = Table(
     Column("began_ms", BigInteger, nullable=False),
     Column("until_ms", BigInteger, nullable=False),
     text("on_stale"),
+    added("slow_limit"),  # requests in slow_ms, for the action "slow"; 0 for others
+    added("slow_ms"),
     Index(None, "until_ms"),
 )
 
@@ -169,6 +176,8 @@ lock_changes = Table(
     number("began_ms"),
     number("until_ms"),
     text("on_stale"),
+    added("slow_limit"),
+    added("slow_ms"),
 )
 
 # Who may do the work that only one does at a time.
@@ -202,4 +211,14 @@ tokens = Table(
     text("scope"),  # "read", "operate" or "admin": each may do what those before it may
     Column("made_ms", BigInteger, nullable=False),
     Column("until_ms", BigInteger),  # null: until it is revoked
+)
+
+# What gates last told of themselves. No verdict depends on it.
+gates = Table(
+    "gates",
+    metadata,
+    key("instance"),
+    Column("at_ms", BigInteger, nullable=False),
+    text("told"),  # JSON
+    Index(None, "at_ms"),
 )

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, SourceError, Update
+from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Rate, Set, SourceError, Update
 
 try:
     import sqlalchemy as sa
@@ -33,7 +33,7 @@ MILLISECOND = timedelta(milliseconds=1)
 # The feed's tables as a gate sees them; a test compares them with the analyzer's schema.
 OPS = ("set", "clear")
 LOCK = ("scope", "key", "resource", "policy", "kind", "action", "status", "reason", "detail", "began_ms",
-        "until_ms", "on_stale")  # fmt: skip
+        "until_ms", "on_stale", "slow_limit", "slow_ms")  # fmt: skip
 
 
 def _table(name: str, *columns: str) -> sa.TableClause:
@@ -271,7 +271,9 @@ def _change(op: str, *columns: Any) -> Change:
         return Clear(LockKey(*columns[:4]))
     began = EPOCH + fields.pop("began_ms") * MILLISECOND
     until = EPOCH + fields.pop("until_ms") * MILLISECOND
-    return Set(Lock(began=began, until=until, **fields))
+    limit, period_ms = fields.pop("slow_limit"), fields.pop("slow_ms")
+    slow = Rate(limit, period_ms / 1000) if limit > 0 and period_ms > 0 else None
+    return Set(Lock(began=began, until=until, slow=slow, **fields))
 
 
 def _sentence(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What people do and decide beside the counting: an account of every manual act."""
+"""What people do and decide beside the counting: an account of every manual act, locks that slow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ branch_labels = None
 depends_on = None
 
 NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
-TABLES = ("tokens", "events")
+TABLES = ("tokens", "events", "gates")
+SLOWED = ("locks", "lock_changes")  # what a lock of the action "slow" lets through
+SLOW = ("slow_limit", "slow_ms")
 KEPT = ("events", "tokens")  # nobody can find out again what these say
 
 
@@ -36,12 +38,27 @@ def upgrade() -> None:
         sa.Column("until_ms", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_tokens")),
     )
+    op.create_table(
+        "gates",
+        sa.Column("instance", NAME, nullable=False),
+        sa.Column("at_ms", sa.BigInteger(), nullable=False),
+        sa.Column("told", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("instance", name=op.f("pk_gates")),
+    )
+    op.create_index(op.f("ix_gates_at_ms"), "gates", ["at_ms"], unique=False)
+    for table in SLOWED:
+        for column in SLOW:
+            op.add_column(table, sa.Column(column, sa.BigInteger(), nullable=False, server_default="0"))
 
 
 def downgrade() -> None:
     keep_what_was_decided()
     for table in TABLES:
         op.drop_table(table)
+    for table in SLOWED:
+        with op.batch_alter_table(table) as batch:
+            for column in SLOW:
+                batch.drop_column(column)
 
 
 def keep_what_was_decided() -> None:
