@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
 
-from gatekeeper.limits import using, waiting
+from gatekeeper.limits import sharing, using, waiting
 from gatekeeper.limits.booking import Reservation, book, wait_in_ns
 from gatekeeper.limits.deciding import Look, Ruled, look
 from gatekeeper.limits.keyed import Keys
@@ -32,11 +32,14 @@ class AllOf:
     Promise: one decision. Nothing is counted anywhere unless all allow, and no other thread comes
     between. A refusal is that of the limiter with the longest wait, and `also` names the others
     that refuse; when it passes, the limit and what remains are of the one that is nearest to its
-    end. The parts stay what they are and may be asked alone.
+    end. The parts stay what they are and may be asked alone. Limiters of one store are decided there
+    as one, too; they do not mix with others.
     """
 
     __slots__ = ("_keys", "_name", "_ordered", "_parts")
     _parts: tuple[Part, ...]
+
+    __new__ = sharing.new_of
 
     def __init__(self, *parts: Part | AllOf, name: str = "") -> None:
         """Raises ValueError for no part, and for one that is given twice."""
@@ -50,6 +53,8 @@ class AllOf:
         self._ordered = sorted((part._keys for part in flat), key=id)
         self._keys: Keys[Any] = Keys(1, 1, "shared", flat[0]._keys.clock)  # for the line of its waiters
         self._name = name
+        if (store := sharing.store_of(self._parts)) is not None:
+            store.attach_all(self)
 
     def _inside(self, do: Callable[[], T]) -> T:
         for keys in self._ordered:

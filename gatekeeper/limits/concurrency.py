@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Generator
 
-from gatekeeper.limits import keyed, using
+from gatekeeper.limits import keyed, sharing, using
 from gatekeeper.limits.booking import wait_in_ns
 from gatekeeper.limits.lines import Bell, Lines, TaskBell, ThreadBell
-from gatekeeper.limits.protocol import Clock, Key
+from gatekeeper.limits.protocol import Clock, Key, Period
+from gatekeeper.limits.sharing import Store
 from gatekeeper.limits.units import seconds, whole
 from gatekeeper.model import Decision
 
@@ -25,8 +26,23 @@ class Concurrency:
 
     __slots__ = ("__weakref__", "_clock", "_in_flight", "_lines", "_mutex", "_name", "limit")
 
-    def __init__(self, limit: int, *, clock: Clock = time.monotonic_ns, name: str = "") -> None:
-        """Raises ValueError for a limit below 1."""
+    __new__ = sharing.new
+
+    def __init__(
+        self,
+        limit: int,
+        *,
+        clock: Clock = time.monotonic_ns,
+        name: str = "",
+        store: Store | None = None,
+        lease: Period | None = None,
+    ) -> None:
+        """In a store each permit is a lease, which ends by itself after `lease` seconds, 60 unless told.
+
+        Raises ValueError for a limit below 1, and for a lease without a store.
+        """
+        if lease is not None and store is None:
+            raise ValueError("lease: in this process a permit ends when it is released")
         self.limit = whole(limit, "limit")
         self._clock = clock
         self._name = name

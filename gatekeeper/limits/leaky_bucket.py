@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
-from gatekeeper.limits import booking, deciding, keeping, using, waiting
+from gatekeeper.limits import booking, deciding, keeping, sharing, using, waiting
 from gatekeeper.limits.gcra import GcraRule
 from gatekeeper.limits.keyed import KEYS_MAX, Keys
 from gatekeeper.limits.protocol import Clock, Key, Overflow, Period
+from gatekeeper.limits.sharing import Store
 from gatekeeper.limits.units import nanoseconds, whole
 
 
@@ -21,6 +22,8 @@ class LeakyBucket:
 
     __slots__ = ("_keys", "_name", "_rule")
 
+    __new__ = sharing.new
+
     def __init__(
         self,
         limit: int,
@@ -31,14 +34,18 @@ class LeakyBucket:
         overflow: Overflow = "shared",
         clock: Clock = time.monotonic_ns,
         name: str = "",
+        store: Store | None = None,
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit, a burst or a period below one unit."""
         self._rule = rule = GcraRule(limit, nanoseconds(period), burst)
         self._keys: Keys[int] = Keys(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
         self._name = name
+        if store is not None:
+            store.attach(self)
 
     allow = deciding.allow
     check = deciding.check
+    check_many = using.check_many
     peek = deciding.peek
     refund = deciding.refund
     reset = deciding.reset
@@ -54,6 +61,7 @@ class LeakyBucket:
     leave = using.nothing_to_leave
     allow_async = using.allow_async
     check_async = using.check_async
+    check_many_async = using.check_many_async
     peek_async = using.peek_async
     reserve_async = using.reserve_async
     enforce_async = using.enforce_async

@@ -6,9 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gatekeeper.limits import booking, deciding, keeping, using, waiting
+from gatekeeper.limits import booking, deciding, keeping, sharing, using, waiting
 from gatekeeper.limits.keyed import KEYS_MAX, Keys
 from gatekeeper.limits.protocol import Clock, Overflow, Period, Standing
+from gatekeeper.limits.sharing import Store
 from gatekeeper.limits.units import nanoseconds, no_burst, seconds_text, whole
 
 
@@ -121,6 +122,8 @@ class SlidingCounter:
 
     __slots__ = ("_keys", "_name", "_rule")
 
+    __new__ = sharing.new
+
     def __init__(
         self,
         limit: int,
@@ -130,14 +133,18 @@ class SlidingCounter:
         overflow: Overflow = "shared",
         clock: Clock = time.monotonic_ns,
         name: str = "",
+        store: Store | None = None,
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit or a period below one unit."""
         self._rule = rule = CounterRule(limit, nanoseconds(period))
         self._keys: Keys[Pair] = Keys(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
         self._name = name
+        if store is not None:
+            store.attach(self)
 
     allow = deciding.allow
     check = deciding.check
+    check_many = using.check_many
     peek = deciding.peek
     refund = deciding.refund
     reset = deciding.reset
@@ -153,6 +160,7 @@ class SlidingCounter:
     leave = using.nothing_to_leave
     allow_async = using.allow_async
     check_async = using.check_async
+    check_many_async = using.check_many_async
     peek_async = using.peek_async
     reserve_async = using.reserve_async
     enforce_async = using.enforce_async

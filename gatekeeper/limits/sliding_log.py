@@ -8,9 +8,10 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
-from gatekeeper.limits import booking, deciding, keeping, using, waiting
+from gatekeeper.limits import booking, deciding, keeping, sharing, using, waiting
 from gatekeeper.limits.keyed import KEYS_MAX, Keys
 from gatekeeper.limits.protocol import Clock, Key, Overflow, Period, Standing
+from gatekeeper.limits.sharing import Store
 from gatekeeper.limits.units import nanoseconds, no_burst, seconds_text, whole
 
 STAMP_BITS: Final = 32
@@ -191,6 +192,8 @@ class SlidingLog:
 
     __slots__ = ("_compact", "_keys", "_name", "_rule")
 
+    __new__ = sharing.new
+
     def __init__(
         self,
         limit: int,
@@ -201,12 +204,15 @@ class SlidingLog:
         overflow: Overflow = "shared",
         clock: Clock = time.monotonic_ns,
         name: str = "",
+        store: Store | None = None,
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit or a period below one unit."""
         self._rule = rule = LogRule(limit, nanoseconds(period), compact)
         self._compact: Final = compact
         self._keys: Keys[Ring] = Keys(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
         self._name: Final = name
+        if store is not None:
+            store.attach(self)
 
     def allow(self, key: Key = "", cost: int = 1) -> bool:
         """Whether `cost` requests of `key` may pass now; they are counted when they may.
@@ -269,6 +275,7 @@ class SlidingLog:
         return True
 
     check = deciding.check
+    check_many = using.check_many
     peek = deciding.peek
     refund = deciding.refund
     reset = deciding.reset
@@ -284,6 +291,7 @@ class SlidingLog:
     leave = using.nothing_to_leave
     allow_async = using.allow_async
     check_async = using.check_async
+    check_many_async = using.check_many_async
     peek_async = using.peek_async
     reserve_async = using.reserve_async
     enforce_async = using.enforce_async

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Self
 
-from gatekeeper.limits import booking, deciding, keeping, using, waiting
+from gatekeeper.limits import booking, deciding, keeping, sharing, using, waiting
 from gatekeeper.limits.gcra import GcraRule
 from gatekeeper.limits.keyed import KEYS_MAX, Keys
 from gatekeeper.limits.protocol import Clock, Key, Overflow, Period
+from gatekeeper.limits.sharing import Store
 from gatekeeper.limits.units import SECOND_NS, nanoseconds, whole
 
 
@@ -23,6 +24,8 @@ class TokenBucket:
 
     __slots__ = ("_keys", "_name", "_rule")
 
+    __new__ = sharing.new
+
     def __init__(
         self,
         limit: int,
@@ -33,9 +36,12 @@ class TokenBucket:
         overflow: Overflow = "shared",
         clock: Clock = time.monotonic_ns,
         name: str = "",
+        store: Store | None = None,
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit, burst or period below one unit."""
         self._open(GcraRule(limit, nanoseconds(period), burst), max_keys, overflow, clock, name)
+        if store is not None:
+            store.attach(self)
 
     @classmethod
     def strict(
@@ -48,6 +54,7 @@ class TokenBucket:
         overflow: Overflow = "shared",
         clock: Clock = time.monotonic_ns,
         name: str = "",
+        store: Store | None = None,
     ) -> Self:
         """A bucket that never lets more than `limit` pass in any `period`, half-open.
 
@@ -55,9 +62,11 @@ class TokenBucket:
         limit + 1 - burst per period. Two admissions in one half-open period lie less than a period
         apart, so they are fewer than burst + (limit + 1 - burst), a whole number: at most `limit`.
         """
-        bucket = cls.__new__(cls)
+        bucket = sharing.new(cls, store=store)
         rule = GcraRule(limit, nanoseconds(period), burst, strict=True)
         bucket._open(rule, max_keys, overflow, clock, name)
+        if store is not None:
+            store.attach(bucket)
         return bucket
 
     def _open(self, rule: GcraRule, max_keys: int, overflow: Overflow, clock: Clock, name: str) -> None:
@@ -115,6 +124,7 @@ class TokenBucket:
         return True
 
     check = deciding.check
+    check_many = using.check_many
     peek = deciding.peek
     refund = deciding.refund
     reset = deciding.reset
@@ -130,6 +140,7 @@ class TokenBucket:
     leave = using.nothing_to_leave
     allow_async = using.allow_async
     check_async = using.check_async
+    check_many_async = using.check_many_async
     peek_async = using.peek_async
     reserve_async = using.reserve_async
     enforce_async = using.enforce_async
@@ -145,7 +156,7 @@ class TokenBucket:
         Its `max_burst` of 15 is a burst of 16 here. Seconds are rounded up, so that whoever waits
         them is not refused again.
         """
-        decision = deciding.check(self, key, cost)
+        decision = self.check(key, cost)
         retry_s = -1 if decision.allowed else _ceil_s(decision.retry_after)
         remaining = decision.remaining or 0
         return int(not decision.allowed), self._rule.burst, remaining, retry_s, _ceil_s(decision.reset_after)

@@ -1,0 +1,136 @@
+"""What a limiter holds that keeps its keys in a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from gatekeeper.limits.booking import Reservation
+from gatekeeper.limits.keyed import Keys
+from gatekeeper.limits.protocol import Clock, Key
+from gatekeeper.limits.redis.parts import Part, tag
+from gatekeeper.limits.redis.refusals import Refusals
+from gatekeeper.limits.redis.scripts import Script
+from gatekeeper.limits.redis.steps import Call
+from gatekeeper.limits.units import MICROSECOND_NS, seconds
+from gatekeeper.model import Decision
+
+if TYPE_CHECKING:
+    from gatekeeper.limits.redis.store import RedisStore
+
+
+class Reply(NamedTuple):
+    """A script's answer, sorted."""
+
+    now_us: int
+    wait_us: int  # until all of it may pass
+    spent: bool
+    each: list[tuple[int, list[int]]]  # of each part: its own wait, its numbers
+    texts: list[bytes | str]  # of a booking: each part's line before and after
+
+
+class Sharing:
+    """The parts of one shared limiter, their store, and what this process knows by itself."""
+
+    __slots__ = ("clock", "local", "name", "parts", "refusals", "script", "store")
+
+    def __init__(self, store: RedisStore, parts: tuple[Part, ...], name: str, clock: Clock) -> None:
+        self.store = store
+        self.parts = parts
+        self.name = name
+        self.clock = clock
+        self.script: Script = store.script(frozenset(part.speech.kind for part in parts))
+        self.refusals = Refusals(clock, store.remember_ns)
+        for part in parts:
+            part.remembered.append(self.refusals)
+        self.local: Any = None  # this process's share, where that is what the store's failing asks for
+
+    def call(
+        self, do: str, key: Key, cost: int, longest_us: int = -1, texts: tuple[str | bytes, ...] = ()
+    ) -> Call:
+        """The script's run for one key."""
+        caller = tag(key)
+        words: list[str | int | bytes] = [do, cost, longest_us]
+        for part in self.parts:
+            words.append(part.speech.kind)
+            words += part.speech.words(cost)
+        keys = tuple(part.key(caller) for part in self.parts)
+        return Call(self.script, keys, (*words, *texts))
+
+    def reply(self, raw: list[Any]) -> Reply:
+        """The answer to such a run."""
+        now_us, wait_us, spent = raw[:3]
+        at, each = 3, []
+        for part in self.parts:
+            end = at + 1 + part.speech.size
+            each.append((raw[at], raw[at + 1 : end]))
+            at = end
+        return Reply(now_us, wait_us, bool(spent), each, raw[at:])
+
+    def forget(self, key: Key) -> None:
+        """Ask again about `key`, here and wherever else in this process its parts are decided about."""
+        for part in self.parts:
+            part.forget(key)
+
+    def never(self, cost: int) -> bool:
+        """Whether `cost` is above what can ever pass."""
+        return any(part.never(cost) for part in self.parts)
+
+    def decision(self, reply: Reply, cost: int = 0) -> Decision:
+        """The answer of all parts together, of the moment at which the script ran.
+
+        A refusal is that of the part with the longest wait, and `also` names the others; when it
+        passes, the limit and what remains are of the part that is nearest to its end. A `cost`
+        that can never pass was not asked about.
+        """
+        waits = [None if cost and part.never(cost) else each[0] for part, each in self._each(reply)]
+        answers = [
+            part.decision(numbers, reply.now_us, wait_us)
+            for (part, (_, numbers)), wait_us in zip(self._each(reply), waits, strict=True)
+        ]
+        if len(answers) == 1:
+            return answers[0]
+        refusals = [n for n, answer in enumerate(answers) if not answer.allowed]
+        if not refusals:
+            nearest = min(answers, key=lambda answer: answer.remaining or 0)
+            return nearest._replace(reset_after=max(answer.reset_after or 0.0 for answer in answers))
+        worst = max(refusals, key=lambda n: float("inf") if waits[n] is None else waits[n] or 0)
+        also = tuple(answers[n].policy for n in refusals if n != worst and answers[n].policy)
+        return answers[worst]._replace(policy=answers[worst].policy or self.name, also=also)
+
+    def passed(self, reply: Reply) -> Decision:
+        """The answer of all parts to a booking, as of the moment that was booked."""
+        free = [(0, numbers) for _, numbers in reply.each]
+        return self.decision(reply._replace(now_us=reply.now_us + reply.wait_us, each=free))
+
+    def _each(self, reply: Reply) -> list[tuple[Part, tuple[int, list[int]]]]:
+        return list(zip(self.parts, reply.each, strict=True))
+
+    def alone(self) -> Decision:
+        """The answer while the store is failing and nobody decides in its place."""
+        limit = min(part.rule.limit for part in self.parts)
+        if self.store.on_error == "allow":
+            return Decision(True, limit=limit)
+        return self.store.unavailable(self.name, limit)
+
+    def alone_booked(self) -> Reservation:
+        """The same for a booking."""
+        answer = self.alone()
+        return Reservation(answer, answer.retry_after, self.clock())
+
+
+class Shared(Protocol):
+    """A limiter whose keys a store holds."""
+
+    _rule: Any
+
+    @property
+    def _keys(self) -> Keys[Any]: ...
+    @property
+    def _name(self) -> str: ...
+    @property
+    def _sharing(self) -> Sharing: ...
+
+
+def wait_seconds(wait_us: int) -> float:
+    """Microseconds as seconds."""
+    return seconds(wait_us * MICROSECOND_NS)

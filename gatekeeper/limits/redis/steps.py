@@ -1,0 +1,39 @@
+"""What a decision wants done by whoever runs it: a thread, or a task of asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple, TypeVar
+
+from gatekeeper.limits.lines import Bell
+from gatekeeper.limits.redis.scripts import Script
+
+T = TypeVar("T")
+
+
+class Call(NamedTuple):
+    """Run this script; the answer to this step is the script's, or None while the store is failing."""
+
+    script: Script
+    keys: tuple[bytes, ...]
+    words: tuple[str | int | bytes, ...]
+
+
+class Calls(NamedTuple):
+    """Run all of these in one round trip; the answer is a list, or None while the store is failing."""
+
+    calls: list[Call]
+
+
+class Nap(NamedTuple):
+    """Let `duration` seconds pass, or less when the bell rings; None: until it rings.
+
+    Whoever was cancelled or interrupted hears of it here and nowhere else, and may then have
+    something to give back.
+    """
+
+    duration: float | None
+    bell: Bell
+
+
+Steps = Generator[Call | Calls | Nap, Any, T]

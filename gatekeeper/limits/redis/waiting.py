@@ -1,0 +1,70 @@
+"""Waiting for permits out of a store, as a thread or as a task.
+
+In this process waiters of a key are served first come, first served, and only the first in line books.
+Between processes it is the order in which those book. A queue is booked on arrival instead: its order
+and its bound then hold for all processes together, and a turn that is given up may stay empty.
+"""
+
+from __future__ import annotations
+
+from gatekeeper.limits.booking import Reservation, wait_in_ns
+from gatekeeper.limits.leaky_queue import QueueRule
+from gatekeeper.limits.lines import Bell
+from gatekeeper.limits.protocol import Key
+from gatekeeper.limits.redis.asking import StoreBooked, cancelling, peeking, reserving
+from gatekeeper.limits.redis.shared import Shared
+from gatekeeper.limits.redis.steps import Nap, Steps
+from gatekeeper.limits.units import seconds
+from gatekeeper.model import Decision
+
+
+def waiting(self: Shared, key: Key, cost: int, timeout: float | None, bell: Bell) -> Steps[Decision]:
+    """Allowed once `cost` may pass; refused as soon as it is clear that `timeout` seconds will not do."""
+    keys = self._keys
+    timeout_ns = wait_in_ns(timeout, "timeout")
+    end_ns = None if timeout_ns is None else keys.clock() + timeout_ns
+    if any(isinstance(part.rule, QueueRule) for part in self._sharing.parts):
+        return (yield from _booked(self, key, cost, timeout, bell)).decision
+    if not keys.lines.waiting(key) and not self._sharing.refusals.refuses(key, cost):
+        at_once = yield from _booked(self, key, cost, 0.0, bell)
+        if at_once or at_once.delay is None:
+            return at_once.decision
+    keys.inside(lambda: keys.lines.join(key, bell, keys.places))
+    try:
+        while not keys.inside(lambda: keys.lines.is_first(key, bell)):
+            if _left(self, end_ns) == 0:
+                answer = yield from peeking(self, key, cost)
+                return answer._replace(
+                    allowed=False, policy=self._name, reason="limited", detail="others came first"
+                )
+            yield Nap(_left(self, end_ns), bell)
+        return (yield from _booked(self, key, cost, _left(self, end_ns), bell)).decision
+    finally:
+        keys.inside(lambda: keys.lines.leave(key, bell))
+
+
+def _booked(self: Shared, key: Key, cost: int, max_wait: float | None, bell: Bell) -> Steps[Reservation]:
+    """A booking whose time has come, or none."""
+    booking = yield from reserving(self, key, cost, max_wait)
+    if not booking:
+        return booking
+    try:
+        yield Nap(0, bell)  # whoever was cancelled while the store was asked hears of it here
+        while (left_ns := booking.due_ns - self._keys.clock()) > 0:
+            yield Nap(seconds(left_ns), bell)
+    except BaseException:
+        yield from _give_back(self, booking)
+        raise
+    return booking
+
+
+def _give_back(self: Shared, booking: Reservation) -> Steps[None]:
+    for booked in booking._booked:
+        if isinstance(booked, StoreBooked):
+            yield from cancelling(*booked)
+        else:  # this process's share, while the store was failing
+            booked.give_back()
+
+
+def _left(self: Shared, end_ns: int | None) -> float | None:
+    return None if end_ns is None else seconds(max(0, end_ns - self._keys.clock()))
