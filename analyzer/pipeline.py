@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from analyzer.core.decisions import Series, Standing, at_limit, changes, lock_key, totals_of
 from analyzer.core.meters import Meter
-from analyzer.core.model import Counted, Counter, Fed, Lag, Lost, Partition, Progress, Rejected, Row
+from analyzer.core.model import Counted, Counter, Fed, Gap, Lag, Lost, Partition, Progress, Rejected, Row
 from analyzer.core.plan import Plan
 from analyzer.sources import Source
 from gatekeeper.model import Change, Lock, LockKey
@@ -81,7 +81,7 @@ class Pipeline:
                 self.counter.forget(taken.part)
                 self.beats_s.pop(taken.part, None)
             elif (fed := self.counter.feed(taken)).status != "ok":
-                self.source.stop(taken.part, refusal(fed))
+                self.source.stop(taken.part, gap_of(fed))
         lags = self.source.lags()
         return self.flush(lags) if self.due(lags) else None
 
@@ -125,6 +125,13 @@ class Pipeline:
         self.counter.drain()
         self.beats_s.clear()
         self.source.rewind()
+
+
+def gap_of(fed: Fed) -> Gap:
+    """What a record set that was refused in part leaves."""
+    assert fed.status != "ok"
+    why = refusal(fed)
+    return Gap(fed.status, fed.next, fed.skip_to if fed.skip_to > fed.next else None, why)
 
 
 def refusal(fed: Fed) -> str:

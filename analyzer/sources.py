@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from analyzer.core.model import Lag, Partition, Position, Taken
+from analyzer.core.model import Gap, Lag, Partition, Position, Taken
 
 
 class LogId(NamedTuple):
@@ -60,8 +60,12 @@ class Source(Protocol):
         """Forget what was taken and not stored; go on from the stored positions, of all or of some.
         No I/O: the positions are asked for by the next `take()`."""
 
-    def stop(self, part: Partition, why: str) -> None:
-        """Take nothing more of this partition until it is rewound: it cannot be read on."""
+    def stop(self, part: Partition, gap: Gap) -> None:
+        """Take nothing more of this partition until it is rewound: it cannot be read on. A source may try
+        once more by itself before it believes that, and then gives what follows the last offset counted."""
+
+    def stopped(self) -> Mapping[Partition, Gap]:
+        """The partitions that wait for a person, and for what. No I/O; any thread may ask."""
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> None:
         """These next offsets are stored. Advice to others, and leave to forget; never raises."""
@@ -94,9 +98,12 @@ class Several:
         for source in self._sources:
             source.rewind(parts)
 
-    def stop(self, part: Partition, why: str) -> None:
+    def stop(self, part: Partition, gap: Gap) -> None:
         for source in self._sources:
-            source.stop(part, why)
+            source.stop(part, gap)
+
+    def stopped(self) -> dict[Partition, Gap]:
+        return {part: gap for source in self._sources for part, gap in source.stopped().items()}
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> None:
         for source in self._sources:

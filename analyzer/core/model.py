@@ -64,6 +64,36 @@ class Lost(NamedTuple):
 
 Taken = RecordSet | Records | Lost
 
+GapKind = Literal[
+    "recreated", "retention", "past-end", "corrupt", "too-large", "unsupported", "too-many-rejected"
+]
+
+
+class Gap(NamedTuple):
+    """What stands in a partition's way: nothing more is read of it until a person says where to go on.
+
+    `[start, end)` are the offsets that nobody can count, or should not without being asked; `end` is None
+    where it is not known. Of a log that was cut off behind us (past-end) they were counted, and are gone; of
+    one that was made again (recreated) the partition is the new one, and nothing of it was counted.
+    """
+
+    kind: GapKind
+    start: int
+    end: int | None
+    why: str  # a sentence for people
+    witness: str = ""  # by what the source knows `end` again; a file's offset is worth nothing without
+
+    @property
+    def position(self) -> int | None:
+        """The offset that is stored while the gap is there; None when the partition was never begun."""
+        return None if self.kind == "recreated" else self.end if self.kind == "past-end" else self.start
+
+    @property
+    def behind(self) -> int | None:
+        """Where to go on, losing as little as possible; None where that is not known."""
+        return self.start if self.kind in ("past-end", "recreated") else self.end
+
+
 Status = Literal["ok", "corrupt", "too-large", "unsupported"]
 Reason = Literal[
     "tombstone",

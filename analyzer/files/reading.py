@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import IO
 
-from analyzer.core.model import Lag, Partition, Position, Records
+from analyzer.core.model import Gap, Lag, Partition, Position, Records
 from analyzer.files.lines import Lines, Mark
 from analyzer.sources import Places
 
@@ -56,6 +56,7 @@ class Reading:
         self.ended = False  # nothing more will come
         self.cut = False  # what was read is not there any more
         self.stopped = ""
+        self.gap: Gap | None = None  # what it was stopped by, unless it cannot be read at all
         self.stored = 0
         self.opened_s = now_s
         self.grew_s = now_s  # when more was found where the end had been
@@ -130,7 +131,7 @@ class Reading:
         """Stand at the stored position again, as soon as `place` has asked for it."""
         if self.part is not None:
             self.placed = self.ended = False
-            self.stopped = ""
+            self.stopped, self.gap = "", None
 
     def acknowledge(self, stored: int) -> None:
         self.stored = stored

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Literal, cast
 
-from analyzer.core.model import Lag, Partition, Records
+from analyzer.core.model import Gap, Lag, Partition, Records
 from analyzer.files.reading import Inode, Reading
 from analyzer.sources import Places
 
@@ -132,11 +132,14 @@ class Readings:
             if parts is None or reading.part in parts:
                 reading.rewind()
 
-    def stop(self, part: Partition, why: str) -> None:
+    def stop(self, part: Partition, gap: Gap) -> None:
         for reading in self.open:
             if reading.part == part:
-                log.error("%s: stopped: %s", reading.path, why)
-                reading.stopped = why
+                log.error("%s: stopped: %s", reading.path, gap.why)
+                reading.stopped, reading.gap = gap.why, gap
+
+    def stopped(self) -> dict[Partition, Gap]:
+        return {part: reading.gap for part, reading in self._placed().items() if reading.gap is not None}
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> None:
         for part, reading in self._placed().items():
@@ -236,8 +239,11 @@ class FollowedFile:
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
         self._readings.rewind(parts)
 
-    def stop(self, part: Partition, why: str) -> None:
-        self._readings.stop(part, why)
+    def stop(self, part: Partition, gap: Gap) -> None:
+        self._readings.stop(part, gap)
+
+    def stopped(self) -> dict[Partition, Gap]:
+        return self._readings.stopped()
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> None:
         self._readings.acknowledge(stored)
@@ -315,8 +321,11 @@ class ImportedFiles:
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
         self._readings.rewind(parts)
 
-    def stop(self, part: Partition, why: str) -> None:
-        self._readings.stop(part, why)
+    def stop(self, part: Partition, gap: Gap) -> None:
+        self._readings.stop(part, gap)
+
+    def stopped(self) -> dict[Partition, Gap]:
+        return self._readings.stopped()
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> None:
         self._readings.acknowledge(stored)

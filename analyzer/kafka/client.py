@@ -22,7 +22,7 @@ from kafka.errors import (
 )
 from kafka.net.compat import KafkaNetClient
 
-from analyzer.core.model import Partition, Record, Records, RecordSet
+from analyzer.core.model import Gap, Partition, Record, Records, RecordSet
 from analyzer.kafka.joining import join_patiently
 from analyzer.kafka.metadata import Options, Topic, metadata_of, unread
 
@@ -98,7 +98,11 @@ class Unreadable(NamedTuple):
     """A partition that cannot be read on from where we are. `hold` it, or every poll says so again."""
 
     at: TopicPartition
-    why: str
+    gap: Gap
+
+
+def cut_off(offset: int, end: int) -> Gap:
+    return Gap("past-end", end, offset, f"offset {offset} is past the end of the log, which is {end}")
 
 
 def options_of(given: Options) -> dict[str, Any]:
@@ -195,14 +199,15 @@ class Client:
             return self._out_of_range(gone.args[0])
         except LogTruncationError as cut:
             return [
-                Unreadable(at, f"the log was cut off behind us: {end}")
+                Unreadable(at, cut_off(self._at[at], end.offset if end is not None else 0))
                 for at, end in cut.divergent_offsets.items()
             ]
         except CorruptRecordError as damaged:
             if (at := self._damaged(str(damaged))) is None:
                 raise
             self.spoilt.add(at)
-            return [Unreadable(at, f"{damaged}, at offset {self._at.get(at)} or behind it")]
+            why = f"{damaged}, at offset {self._at.get(at)} or behind it"
+            return [Unreadable(at, Gap("corrupt", self._at.get(at, 0), None, why))]
 
     def _damaged(self, why: str) -> TopicPartition | None:
         """Which partition this is about: it says so, or it is the one that kafka-python was unpacking."""
@@ -234,9 +239,10 @@ class Client:
         for at, offset in offsets.items():
             if offset < first[at]:
                 why = f"[{offset}, {first[at]}) was deleted before it was counted"
+                gap = Gap("retention", offset, first[at], why)
             else:
-                why = f"offset {offset} is past the end of the log, which is {end[at]}"
-            found.append(Unreadable(at, why))
+                gap = cut_off(offset, end[at])
+            found.append(Unreadable(at, gap))
         return found
 
     def _whole(self, at: TopicPartition, fetched: Fetched) -> Batch:

@@ -16,7 +16,7 @@ from typing import Literal
 from kafka import ConsumerRebalanceListener, TopicPartition
 from kafka.errors import InvalidSessionTimeoutError, KafkaError
 
-from analyzer.core.model import Lag, Lost, Partition, Position, Taken
+from analyzer.core.model import Gap, Lag, Lost, Partition, Position, Taken
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.bounded import bound
 from analyzer.kafka.client import NO_RAW, Advice, Batch, Client, Unreadable, options_of
@@ -40,7 +40,7 @@ class Held:
     fetched: int  # ... and the one that will be fetched next
     stored: int
     seen_ms: int  # Kafka time of the last record given; before the first, when we began
-    stopped: str = ""
+    stopped: Gap | None = None
 
 
 class KafkaRecords:
@@ -126,7 +126,7 @@ class KafkaRecords:
 
     def problems(self) -> dict[str, str]:
         found = self._logs.problems()
-        found |= {str(held.part): held.stopped for held in list(self._held.values()) if held.stopped}
+        found |= {str(part): gap.why for part, gap in self.stopped().items()}
         problem, client = self._watch.problem, self._client
         if not problem and client is not None and self._watch.connected_s >= SILENT_S:
             absent = sorted(self._sources.keys() - client.topics().keys())
@@ -143,12 +143,15 @@ class KafkaRecords:
             self._client.hold(again)
             self._unplaced |= again
 
-    def stop(self, part: Partition, why: str) -> None:
+    def stopped(self) -> dict[Partition, Gap]:
+        return {held.part: held.stopped for held in list(self._held.values()) if held.stopped}
+
+    def stop(self, part: Partition, gap: Gap) -> None:
         at = TopicPartition(part.topic, part.number)
         held = self._held.get(at)
         if held is not None and held.part == part:
-            log.error("%s: stopped: %s", part, why)
-            held.stopped = why
+            log.error("%s: stopped: %s", part, gap.why)
+            held.stopped = gap
             self._forget_fetched(held)
             if self._client is not None:
                 self._client.hold([at])
@@ -204,7 +207,7 @@ class KafkaRecords:
         if held is None or held.stopped:
             return
         if isinstance(batch, Unreadable):
-            self.stop(held.part, batch.why)
+            self.stop(held.part, batch.gap)
             return
         if batch.start != held.fetched:
             # Never seen. It would be a client that reads from elsewhere than we said.
@@ -307,7 +310,8 @@ class KafkaRecords:
         self._logs.look(client.cluster, topics)
         for held in self._held.values():
             if held.part.topic in self._logs.refused and not held.stopped:
-                self.stop(held.part, self._logs.refused[held.part.topic])
+                why = self._logs.refused[held.part.topic]
+                self.stop(held.part, Gap("recreated", 0, None, why))
         if self._assign == "all":
             every = {at for name in topics for at in partitions(name, topics)}
             if more := every - client.assignment():

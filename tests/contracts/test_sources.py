@@ -11,7 +11,7 @@ from typing import Protocol
 import pytest
 from confluent_kafka import Producer
 
-from analyzer.core.model import Partition, Position
+from analyzer.core.model import Gap, Partition, Position
 from analyzer.errors import StoreAway
 from analyzer.files import FollowedFile, ImportedFiles
 from analyzer.kafka import KafkaRecords
@@ -209,17 +209,21 @@ def test_a_stopped_partition_gives_nothing_until_it_is_rewound(rig: Rig, opened:
     reader.run_until(lambda: len(in_order(reader)) > 0)
     part = next(iter(reader.kept))
     kept = len(reader.kept[part])
-    reader.source.stop(part, "a batch is damaged")
+    position = places.positions([part])[part].next
+    gap = Gap("too-large", position, position + 3, "a batch expands beyond the bound")
+    reader.source.stop(part, gap)
     for _ in range(20):
         reader.turn()
     assert len(reader.kept[part]) == kept
-    assert reader.source.positions()[part] == places.positions([part])[part].next, (
+    assert reader.source.positions()[part] == position, (
         "heartbeats need what is stored"
     )
-    assert "a batch is damaged" in reader.source.problems().values()
+    assert reader.source.stopped() == {part: gap}
+    assert gap.why in reader.source.problems().values()
     reader.start_over()
     read_all(reader, lines(300))
-    assert "a batch is damaged" not in reader.source.problems().values()
+    assert reader.source.stopped() == {}
+    assert gap.why not in reader.source.problems().values()
 
 
 def test_it_waits_for_a_database_that_is_away_and_goes_on_by_itself(
@@ -276,7 +280,7 @@ def test_partitions_that_are_not_held_are_ignored(rig: Rig, opened: Callable[[So
     rig.write(lines(100))
     reader = Reader(opened(rig.source(places)), places, {})
     reader.run_until(lambda: len(in_order(reader)) > 0)
-    reader.source.stop(NOBODY, "no")
+    reader.source.stop(NOBODY, Gap("corrupt", 7, 8, "no"))
     reader.source.rewind([NOBODY])
     reader.source.acknowledge({NOBODY: 7})
     read_all(reader, lines(100))

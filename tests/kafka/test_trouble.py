@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from kafka.record import MemoryRecords
 
-from analyzer.core.model import RecordSet
+from analyzer.core.model import Gap, RecordSet
 from analyzer.kafka.watch import OPEN_AGAIN_MAX_S, SILENT_S, Watch
+from tests.support.batches import records_of
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.child import free_port
@@ -150,7 +151,9 @@ class Judge(Reader):
                     yield taken
                 else:
                     yield taken._replace(raw=good)
-                    self.source.stop(taken.part, "a batch is damaged")
+                    _, records = records_of(good, taken.start, taken.aborted)
+                    at = records[-1].offset + 1 if records else taken.start
+                    self.source.stop(taken.part, Gap("corrupt", at, None, "a batch is damaged"))
 
         self.source.take = take  # type: ignore[method-assign]
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from analyzer.core.counter import PythonCounter
 from analyzer.core.mapping import Mapping as SourceMapping
 from analyzer.core.mapping import TextField, TimeField
-from analyzer.core.model import Counter, Lag, Partition, Record, Records, Taken
+from analyzer.core.model import Counter, Gap, Lag, Partition, Record, Records, Taken
 from analyzer.core.plan import Plan, plan_of
 from analyzer.core.policies import Calendar, Quota
 from analyzer.daemon import Daemon
@@ -70,8 +70,11 @@ class Log:
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
         self._next = self._store.positions([PART])[PART].next
 
-    def stop(self, part: Partition, why: str) -> None:
-        raise AssertionError(why)
+    def stop(self, part: Partition, gap: Gap) -> None:
+        raise AssertionError(gap)
+
+    def stopped(self) -> Mapping[Partition, Gap]:
+        return {}
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> None:
         pass

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from analyzer.core.counter import PythonCounter
 from analyzer.core.mapping import Mapping as LogMapping
 from analyzer.core.mapping import TextField, TimeField
-from analyzer.core.model import Lag, Partition, Position, Record, Records, Taken
+from analyzer.core.model import Gap, Lag, Partition, Position, Record, Records, Taken
 from analyzer.core.plan import plan_of
 from analyzer.errors import AnalyzerError
 from analyzer.pipeline import Pipeline
@@ -113,8 +113,11 @@ class Script:
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
         self.at.clear()
 
-    def stop(self, part: Partition, why: str) -> None:
-        raise AssertionError(f"{part}: {why}")
+    def stop(self, part: Partition, gap: Gap) -> None:
+        raise AssertionError(f"{part}: {gap}")
+
+    def stopped(self) -> dict[Partition, Gap]:
+        return {}
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> None: ...
 
