@@ -4,12 +4,13 @@
 PY := .venv/bin/python
 READY := .venv/.ready
 SERVERS := .cache/servers-ready
+PEERS := .cache/peers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint faults bench constraints
+.PHONY: help demo test check lint faults bench bench-limits constraints
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
 demo: $(READY)  ## a noisy caller, counted and refused, within a minute
 	@.venv/bin/gatelock demo $(ARGS)
@@ -31,9 +32,12 @@ faults: $(READY) $(SERVERS)  ## two hundred faults over 600,000 records, and the
 bench: $(READY) $(SERVERS)  ## three numbers worth keeping
 	@$(PY) -m tests.benchmarks $(ARGS)
 
+bench-limits: $(PEERS)/.ready  ## our limiters beside their peers, in one process
+	@$(PEERS)/bin/python -m tests.benchmarks.limits $(ARGS)
+
 constraints: $(READY)  ## write constraints.txt anew, with today's versions
 	@.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra all --group dev \
-	  --group postgresql --no-emit-index-url --no-annotate --custom-compile-command 'make constraints' \
+	  --group bench --group postgresql --no-emit-index-url --no-annotate --custom-compile-command 'make constraints' \
 	  --output-file constraints.txt pyproject.toml
 
 # The stamp comes last, so that an environment which was made by half is made again. uv installs
@@ -53,6 +57,12 @@ $(READY): pyproject.toml constraints.txt
 	}
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
 	@.venv/bin/uv pip install --quiet --python $(PY) -c constraints.txt -e '.[all]' --group dev
+	@touch $@
+
+# The peers get an environment of their own: nobody else needs them.
+$(PEERS)/.ready: $(READY)
+	@.venv/bin/uv venv --quiet --clear --python $(PY) $(PEERS)
+	@.venv/bin/uv pip install --quiet --python $(PEERS)/bin/python -c constraints.txt -e . --group bench
 	@touch $@
 
 # No stamp while a server is lacking: the next run looks, and tells, again.

@@ -9,7 +9,7 @@ from gatekeeper.limits import sharing, using, waiting
 from gatekeeper.limits.booking import Reservation, book, wait_in_ns
 from gatekeeper.limits.deciding import Look, Ruled, look
 from gatekeeper.limits.keyed import Keys
-from gatekeeper.limits.protocol import Key, Saved
+from gatekeeper.limits.protocol import Key, Period, Saved
 from gatekeeper.limits.units import seconds, whole
 from gatekeeper.model import Decision
 
@@ -24,6 +24,9 @@ class Part(Ruled, Protocol):
     def reset(self, key: Key = "") -> None: ...
     def dump(self) -> Saved: ...
     def load(self, saved: Saved) -> None: ...
+    def configure(
+        self, limit: int | None = None, period: Period | None = None, burst: int | None = None
+    ) -> None: ...
 
 
 class AllOf:
@@ -43,7 +46,7 @@ class AllOf:
 
     def __init__(self, *parts: Part | AllOf, name: str = "") -> None:
         """Raises ValueError for no part, and for one that is given twice."""
-        flat: list[Part] = []
+        flat: list[Any] = []
         for part in parts:
             flat += part._parts if isinstance(part, AllOf) else [part]
         if not flat or len({id(part._keys) for part in flat}) < len(flat):
@@ -151,6 +154,19 @@ class AllOf:
         nearest = min(answers, key=lambda answer: EVER_NS if answer.remaining is None else answer.remaining)
         resets = [answer.reset_after for answer in answers if answer.reset_after is not None]
         return nearest._replace(reset_after=max(resets, default=None))
+
+    def configure(
+        self, part: str, limit: int | None = None, period: Period | None = None, burst: int | None = None
+    ) -> None:
+        """Another limit for the part of that name, with the history kept; the others stay as they are.
+
+        Parts of `parse` are named by their text, such as "10/second". Raises ValueError.
+        """
+        named = [each for each in self._parts if each._name == part]
+        if len(named) != 1:
+            names = [each._name for each in self._parts]
+            raise ValueError(f"part: expected the name of one of {names}, got {part!r}")
+        self._inside(lambda: named[0].configure(limit, period, burst))
 
     def dump(self) -> Saved:
         """All that is counted in its limiters, as json.dumps takes it."""

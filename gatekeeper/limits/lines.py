@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from gatekeeper.limits.protocol import Key
@@ -18,12 +19,15 @@ class Bell(Protocol):
 
 
 class ThreadBell:
-    """Wakes a waiting thread."""
+    """Wakes a waiting thread. A clock that can wait, as one moved by hand, lets the time pass itself."""
 
-    __slots__ = ("_event",)
+    __slots__ = ("_event", "_wait")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: object = None) -> None:
         self._event = threading.Event()
+        self._wait: Callable[[threading.Event, float | None], bool] = getattr(
+            clock, "wait", threading.Event.wait
+        )
 
     def ring(self) -> bool:
         self._event.set()
@@ -31,7 +35,7 @@ class ThreadBell:
 
     def wait(self, timeout: float | None) -> None:
         """Return when it rings, or after `timeout` seconds."""
-        if self._event.wait(timeout):
+        if self._wait(self._event, timeout):
             self._event.clear()
 
 

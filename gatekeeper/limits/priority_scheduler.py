@@ -106,7 +106,7 @@ class PriorityScheduler:
         False after `timeout` seconds, and when the scheduler is closed; nothing was used up then.
         Raises ValueError for a priority that there is not.
         """
-        bell = ThreadBell()
+        bell = ThreadBell(self._clock)
         naps = self._naps(priority, timeout, bell)
         try:
             while True:

@@ -38,7 +38,7 @@ def wait(self: Bookable, key: Key = "", cost: int = 1, timeout: float | None = N
     Refused, with nothing spent, as soon as it is clear that `timeout` seconds will not do, or that
     waiting never helps. An exception out of a signal handler spends nothing either.
     """
-    bell = ThreadBell()
+    bell = ThreadBell(self._keys.clock)
     naps = _naps(self, key, cost, timeout, bell)
     try:
         while True:

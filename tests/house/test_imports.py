@@ -93,6 +93,7 @@ GUESTS = {
     "pydantic_core": ("analyzer.config", "analyzer.settings"),
     "pydantic_settings": ("analyzer.config", "analyzer.settings"),
     "redis": ("gatekeeper.limits.redis",),
+    "pytest": ("gatekeeper.testing.plugin",),
     "rich": ("analyzer.cli", "analyzer.demo"),
     "snappy": ("analyzer.core",),
     "sqlalchemy": (

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatekeeper.limits import AllOf, ByPlan, FixedWindow, LeakyQueue, Sharded, SlidingLog, TokenBucket, parse
+from gatekeeper.model import Refused
 from tests.limits.loops import run
 from tests.limits.oracles import HandClock, LogOracle
 
@@ -239,3 +240,59 @@ def test_several_clients_share_ten_requests_a_second():
         thread.join()
     assert len(calls) == 30
     assert time.monotonic_ns() - began_ns >= 200_000_000, "30 calls lie in three periods at least"
+
+
+def test_one_of_several_limits_changes_by_its_name_and_the_history_stays():
+    clock = HandClock()
+    both = parse("2/second; 3/hour", clock=clock)
+    assert both.allow("a", 2)
+    both.configure("2/second", limit=9)
+    assert (both.peek("a").limit, both.peek("a").remaining) == (3, 1)
+    both.configure("3/hour", limit=10)
+    assert (both.peek("a").limit, both.peek("a").remaining) == (9, 7)
+    for part in ("4/second", ""):
+        with pytest.raises(ValueError, match="part: expected the name of one of"):
+            both.configure(part, limit=1)
+    cut = Sharded(lambda: SlidingLog(1, 10, clock=clock), shards=4)
+    assert [cut.allow(f"key {n}") for n in range(9)] == [True] * 9
+    cut.configure(limit=2)
+    assert [cut.peek(f"key {n}").remaining for n in range(9)] == [1] * 9
+
+
+def test_plans_have_guards_ticks_changes_and_survive_a_restart():
+    clock = HandClock()
+
+    def make() -> ByPlan:
+        return ByPlan({"free": SlidingLog(1, 10, clock=clock), "pro": SlidingLog(2, 10, clock=clock)}, "free")
+
+    plans = make()
+
+    @plans.guard(key=lambda user, plan: user, timeout=0, plan=lambda user, plan: plan)
+    def serve(user: str, plan: str) -> str:
+        return user
+
+    assert [serve("a", "pro"), serve("a", "pro"), serve("a", "free")] == ["a"] * 3
+    with pytest.raises(Refused):
+        serve("a", "pro")
+    with pytest.raises(Refused):
+        plans.enforce("a", plan="pro")
+    with pytest.raises(TypeError, match="needs a function to guard"), plans.guard(plan=lambda: "pro"):
+        pass
+    with plans.guard("b", plan="pro") as decision:
+        assert decision.limit == 2
+    assert next(plans.ticks("c", plan="pro")).remaining == 1
+    plans.configure(plan="pro", limit=3)
+    assert plans.peek("a", plan="pro").remaining == 1
+    after = make()
+    after.load(json.loads(json.dumps(plans.dump())))
+    assert after.peek("a").remaining == 0
+    with pytest.raises(ValueError, match="plan: expected one of"):
+        plans.configure(plan="gold", limit=3)
+    with pytest.raises(ValueError, match="saved: expected ByPlan"):
+        plans.load({})
+
+    async def twins() -> list[bool]:
+        answers = [await plans.check_async("d"), await plans.peek_async("d"), await plans.enforce_async("e")]
+        return [*map(bool, answers), await plans.allow_async("f"), bool(await plans.reserve_async("g"))]
+
+    assert run(clock, twins()) == [True, False, True, True, True]

@@ -1,17 +1,13 @@
-"""For the tests of applications: a clock that is moved by hand, and callers that are locked."""
+"""A clock that is moved by hand."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from math import ceil
 
 from gatekeeper.clock import Running
-from gatekeeper.gate import Gate
-from gatekeeper.model import Lock
-from gatekeeper.sources.fixed import FixedSource
 
 SECOND_NS = 1_000_000_000
 TURNS_MAX = 1_000  # at one moment; more is a loop that would never end
@@ -21,7 +17,8 @@ class ManualClock:
     """Time that stands still until `advance`. A gate on it has no thread: its polls happen inside
     `advance`, and in `Gate.ready`, in order.
 
-    Called, it gives nanoseconds, as the limiters' `clock` wants it.
+    Called, it gives nanoseconds, as the limiters' `clock` wants it; a thread that waits for a limiter
+    on it moves it instead, and returns at once. For tasks there is `gatekeeper.testing.run`.
     """
 
     def __init__(self, now: datetime = datetime(2026, 1, 1, tzinfo=UTC), luck: float = 0.5) -> None:
@@ -49,8 +46,10 @@ class ManualClock:
         self._series.append(Turns(turn, self._up_ns))
         return self._series[-1]
 
-    def wait(self, event: threading.Event, timeout: float) -> bool:
-        self._pass(round(timeout * SECOND_NS), until=event.is_set)
+    def wait(self, event: threading.Event, timeout: float | None) -> bool:
+        if timeout is None:  # until somebody else sets it
+            return event.wait()
+        self._pass(ceil(timeout * SECOND_NS), until=event.is_set)
         return event.is_set()
 
     def advance(self, seconds: float) -> None:
@@ -98,42 +97,3 @@ class Turns:
 
     def stop(self, timeout: float) -> None:
         self.alive = False
-
-
-@contextmanager
-def locked(
-    gate: Gate,
-    *callers: str,
-    policy: str = "test",
-    status: int = 429,
-    reason: str = "quota-exceeded",
-    seconds: float = 3600.0,
-) -> Iterator[None]:
-    """Inside, `gate` refuses exactly these callers, for so many seconds of a clock that stands
-    still, and asks no source."""
-    clock = ManualClock(datetime.now(UTC))
-    until = clock.now() + timedelta(seconds=seconds)
-    locks = [
-        Lock(
-            "caller",
-            caller,
-            policy,
-            clock.now(),
-            until,
-            status=status,
-            reason=reason,
-            detail="locked by a test",
-        )
-        for caller in callers
-    ]
-    was_running, before = gate._running is not None, dict(vars(gate))
-    gate.close()
-    vars(gate).update(vars(Gate(FixedSource(*locks), shadow=gate._shadow, clock=clock)))
-    gate.ready(0)
-    try:
-        yield
-    finally:
-        gate.close()
-        vars(gate).update(before)
-        if was_running:
-            gate.start()
