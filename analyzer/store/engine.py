@@ -54,6 +54,11 @@ def _open_postgresql(url: sa.URL, statement_ms: int) -> sa.Engine:
         connect_args={
             "connect_timeout": CONNECT_S,
             "tcp_user_timeout": IDLE_IN_TRANSACTION_MS,
+            # That one is for what was sent and not acknowledged. Who only waits for an answer has sent
+            # nothing, and by default the kernel asks after two hours whether the machine is still there.
+            "keepalives_idle": 2,
+            "keepalives_interval": 1,
+            "keepalives_count": 3,
             "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
         },
     )

@@ -72,6 +72,7 @@ def report(outcome: Outcome) -> str:
     return "\n".join([
         f"{outcome.faults.total()} faults of {len(outcome.faults)} kinds over {outcome.records:,} records:",
         *lines,
+        f"{outcome.restarts} times an analyzer found no database when it began, and began again;",
         f"{outcome.locks} locks in force after {outcome.versions} versions of the feed;"
         f" {outcome.seconds:.0f} s, {outcome.cpu_s:.0f} CPU-seconds of analyzers, broker and database",
         verdict,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -112,15 +112,22 @@ class Fleet:
         """One more analyzer, with something odd about it (see mutant.py) if one is named."""
         odd = oddity or self.mutation
         program = [str(MUTANT), odd] if odd else ["-m", "analyzer.cli"]
-        with (self.folder / "analyzers.log").open("ab") as log:
-            member = subprocess.Popen(
-                [sys.executable, *program, "--config", str(config or self.config), "run"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        member = self._start([sys.executable, *program, "--config", str(config or self.config), "run"])
         self.members.append(member)
         return member
+
+    def _start(self, command: Sequence[str]) -> Member:
+        with (self.folder / "analyzers.log").open("ab") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def tend(self, without: Sequence[Member] = ()) -> int:
+        """Start those again that found no database when they were starting, as systemd does; how many. None
+        may have ended for another reason."""
+        ended = [each for each in self.members if each not in without and each.poll() is not None]
+        for member in ended:
+            assert member.returncode == AWAY, f"ended with {member.returncode}\n{self.log()}"
+            self.members[self.members.index(member)] = self._start(member.args)
+        return len(ended)
 
     def kill(self, member: Member) -> None:
         member.kill()
@@ -152,7 +159,9 @@ class Fleet:
         self.engine.dispose()
 
     def log(self) -> str:
-        return (self.folder / "analyzers.log").read_text()[-4000:]
+        """The last lines that are worth reading."""
+        lines = (self.folder / "analyzers.log").read_text().splitlines()
+        return "\n".join([line[:600] for line in lines if '"message": "locked' not in line][-25:])
 
     # ------------------------------------------------------------------ what the database says
 

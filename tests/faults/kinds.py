@@ -4,7 +4,7 @@ yields how many seconds it lasts, and makes good again; then nothing may have be
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal, NamedTuple
@@ -213,7 +213,11 @@ def _at_a_commit(world: World, sprung: object) -> Lasting:
 
 def rows_that_a_stranger_holds(world: World) -> Lasting:
     """Beyond the lock's time-out, and without asking in which order others take them."""
-    with psycopg.connect(dsn_of(world.fleet.database)) as stranger:
+    with (
+        suppress(psycopg.errors.DeadlockDetected),  # one of us must give way
+        psycopg.connect(dsn_of(world.fleet.database)) as stranger,
+    ):
+        stranger.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         stranger.execute("select 1 from offsets order by random() limit 2 for update")
         stranger.execute("select 1 from totals order by random() limit 20 for update")
         yield world.random.uniform(2.2, 3.0)

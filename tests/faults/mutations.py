@@ -46,7 +46,7 @@ def offsets_in_a_transaction_of_their_own(patch: Patch) -> None:
 def judging_from_sums_of_buckets(patch: Patch) -> None:
     """Nothing serialises two flushes of one series: each sees its own half, and neither the limit."""
 
-    def add_up(self: store.Flush, grown: Mapping[Series, int]) -> list[Standing]:
+    def add_up(self: store.Flush, grown: Mapping[Series, int], _limits: Mapping[str, int]) -> list[Standing]:
         return [Standing(series, more + self._db.execute(_counted(series)).scalar_one())
                 for series, more in grown.items()]  # fmt: skip
 

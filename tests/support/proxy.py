@@ -21,11 +21,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Trap:
-    """What becomes of the next request that holds `word`."""
+    """What becomes of a request that holds `word`, after so many that pass."""
 
     word: bytes
     loss: Loss
     seconds: float
+    after: int
     sprung: threading.Event
 
 
@@ -45,12 +46,12 @@ class Link:
 
 
 class Proxy:
-    """Listens on `port` of 127.0.0.1 and passes everything on to `target`, unless told otherwise. Works in
-    a thread of its own; every method may be called from any other."""
+    """Listens on `port` of 127.0.0.1 and passes everything on to port `target` of `host`, unless told
+    otherwise. Works in a thread of its own; every method may be called from any other."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, host: str = "127.0.0.1") -> None:
         self.port = free_port()
-        self._target = target
+        self._target = host, target
         self._links: set[Link] = set()
         self._traps: list[Trap] = []
         self._delay_s = 0.0
@@ -81,18 +82,16 @@ class Proxy:
         """Pass on at most so many bytes at a time."""
         self._piece = most
 
-    def lose(self, word: bytes, loss: Loss, seconds: float = 0.0) -> threading.Event:
-        """The next request that holds `word` never arrives; or it does, and its reply never; or ("time") it
-        is held back for `seconds` first, as by an analyzer that is stopped there, and never arrives. Its
-        connection is reset then. The event says that somebody walked into it."""
-        trap = Trap(word, loss, seconds, threading.Event())
+    def lose(self, word: bytes, loss: Loss, seconds: float = 0.0, after: int = 0) -> threading.Event:
+        """A request that holds `word`, after so many that pass, never arrives; or it does, and its reply
+        never; or ("time") it is held back for `seconds` first, as by an analyzer that is stopped there, and
+        never arrives. Its connection is reset then. The event says that somebody walked into it."""
+        trap = Trap(word, loss, seconds, after, threading.Event())
         self._traps.append(trap)
         return trap.sprung
 
     def close(self) -> None:
-        self._server.close()
         self.flow()
-        self.cut()
         self._do(self._finished())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -110,6 +109,8 @@ class Proxy:
         return len(links)
 
     async def _finished(self) -> None:
+        self._server.close()
+        await self._cut()
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
@@ -117,7 +118,7 @@ class Proxy:
 
     async def _serve(self, asked: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         try:
-            answered, server = await asyncio.open_connection("127.0.0.1", self._target)
+            answered, server = await asyncio.open_connection(*self._target)
         except OSError:
             client.transport.abort()
             return
@@ -133,16 +134,22 @@ class Proxy:
 
     async def _ask(self, link: Link, asked: asyncio.StreamReader) -> None:
         while data := await asked.read(CHUNK):
-            link.caught = next((trap for trap in self._traps if trap.word in data), None)
-            if link.caught is not None:
-                self._traps.remove(link.caught)
-                if link.caught.loss != "reply":
-                    link.caught.sprung.set()
-                    await asyncio.sleep(link.caught.seconds)
-                    link.reset()
-                    return
+            link.caught = self._trapped(data)
+            if link.caught is not None and link.caught.loss != "reply":
+                link.caught.sprung.set()
+                await asyncio.sleep(link.caught.seconds)
+                link.reset()
+                return
             await self._pass(link.server, data)
         link.server.close()
+
+    def _trapped(self, data: bytes) -> Trap | None:
+        for trap in [trap for trap in self._traps if trap.word in data]:
+            trap.after -= 1
+            if trap.after < 0:
+                self._traps.remove(trap)
+                return trap
+        return None
 
     async def _answer(self, link: Link, answered: asyncio.StreamReader) -> None:
         while data := await answered.read(CHUNK):
