@@ -23,6 +23,7 @@ from kafka.errors import (
 from kafka.net.compat import KafkaNetClient
 
 from analyzer.core.model import Gap, Partition, Record, Records, RecordSet
+from analyzer.kafka.causes import Failures, Troubled, cause_of, failures_of
 from analyzer.kafka.joining import join_patiently
 from analyzer.kafka.metadata import Options, Topic, metadata_of, unread
 
@@ -120,12 +121,12 @@ class Client:
     def __init__(
         self, topics: Collection[str], options: Options, *, raw: bool, uptime_s: Callable[[], float]
     ) -> None:
-        """Connects. Raises KafkaError when no broker answers in time, ValueError and OSError for options
-        that cannot work."""
+        """Connects. Raises Troubled when no broker lets us in in time, ValueError for options that cannot
+        work."""
         self._topics = sorted(topics)
         self._options = options
         self._uptime_s = uptime_s
-        self._consumer = connected(options)
+        self._consumer, self.failures = connected(options)
         try:
             self._metadata = metadata_of(self._consumer, options, self._topics, uptime_s)
             self._raw: RawFetcher | None = raw_fetcher(self._consumer) if raw else None
@@ -157,6 +158,17 @@ class Client:
     def answers(self) -> int:
         """Rises when a broker answers."""
         return self._answers + (self._raw.answers if self._raw is not None else 0)
+
+    def known(self) -> Collection[str]:
+        return self._metadata.topics().keys()
+
+    def forbidden(self) -> Collection[str]:
+        return self._metadata.forbidden()
+
+    @property
+    def fenced(self) -> bool:
+        """Whether another member has come into our group under our name, which kafka-python does not tell."""
+        return bool(getattr(getattr(self._consumer, "_coordinator", None), "fenced", False))
 
     def subscribe(self, listener: ConsumerRebalanceListener) -> None:
         if not join_patiently(self._consumer):
@@ -312,23 +324,26 @@ class Client:
             log.debug("closing the Kafka client: %r", failed)
 
 
-def connected(options: Options) -> KafkaConsumer:
-    """A consumer that has heard of the cluster. When it fails, nothing of it stays behind: kafka-python
-    leaves a thread and its sockets."""
-    made: list[KafkaNetClient] = []
+def connected(options: Options) -> tuple[KafkaConsumer, Failures]:
+    """A consumer that has heard of the cluster, and where its connections say why they fail. Raises Troubled.
+    Then nothing of it stays behind: kafka-python leaves a thread and its sockets."""
+    made: list[tuple[KafkaNetClient, Failures]] = []
 
     def make(**config: Any) -> KafkaNetClient:
-        made.append(KafkaNetClient(**config))
-        return made[-1]
+        net = KafkaNetClient(**config)
+        made.append((net, failures_of(net)))
+        return net
 
     try:
         consumer = KafkaConsumer(**options, kafka_client=make)
         consumer.bootstrap(timeout_ms=options["bootstrap_timeout_ms"])
-    except BaseException:
-        for net in made:
+    except BaseException as failed:
+        for net, _ in made:
             net.close()
+        if isinstance(failed, KafkaError):
+            raise Troubled(cause_of(made[-1][1].last if made else [failed], options)) from failed
         raise
-    return consumer
+    return consumer, made[-1][1]
 
 
 def committed(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -5,6 +5,9 @@ anew. From the group's leader that makes everybody join again, and a group whose
 tenth of a second and flush in between may never settle. A leader that joins again because its topics'
 metadata came late forgets in the middle that it is joining: then it never asks for the outcome, and
 stays without a partition, silently. Here an outcome waits until it is asked for, and it is.
+
+A member whose name (group.instance.id) another process has taken is told so in answer to its heartbeat:
+kafka-python stops sending them, and reads on. Here it is noted.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import inspect
 
 from kafka import KafkaConsumer
 from kafka.coordinator.consumer import ConsumerCoordinator
+from kafka.errors import FencedInstanceIdError
 
 LOOK_EVERY_S = 0.01
 
@@ -20,12 +24,14 @@ FACES = {
     "need_rejoin": ["self"],
     "ensure_active_group_async": ["self", "timeout_ms"],
     "_do_join_and_sync_async": ["self"],
+    "_send_heartbeat_request": ["self"],
 }
 
 
 class PatientCoordinator(ConsumerCoordinator):  # type: ignore[misc]  # kafka-python has no types
     """Joins as its parent does."""
 
+    fenced = False  # whether another has taken our name
     asked_for = False  # whether a poll is waiting for the outcome; read and written by one thread
 
     def need_rejoin(self) -> bool:
@@ -43,6 +49,13 @@ class PatientCoordinator(ConsumerCoordinator):  # type: ignore[misc]  # kafka-py
         while not self.asked_for:
             await self._net.sleep(LOOK_EVERY_S)
         return assignment
+
+    async def _send_heartbeat_request(self) -> None:
+        try:
+            await super()._send_heartbeat_request()
+        except FencedInstanceIdError:
+            self.fenced = True
+            raise
 
 
 def join_patiently(consumer: KafkaConsumer) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from kafka import KafkaAdminClient, KafkaConsumer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,9 @@ class Metadata(Protocol):
     def topics(self) -> dict[str, Topic]:
         """Our topics as of the last look; those that the cluster lacks are left out. Any thread."""
 
+    def forbidden(self) -> frozenset[str]:
+        """Those that we may not read, as of the last look. Any thread."""
+
     def refresh(self) -> None:
         """Look again, if that is due and does not happen by itself. Not from the client's own thread."""
 
@@ -44,7 +47,7 @@ def metadata_of(
 class ClientMetadata:
     """Ids and partitions from the consumer's own metadata, which it keeps fresh. Private to kafka-python."""
 
-    NAMES = ("add_topic", "cluster_id", "topic_id", "partitions_for_topic")
+    NAMES = ("add_topic", "cluster_id", "topic_id", "partitions_for_topic", "unauthorized_topics")
 
     def __init__(self, cluster: Any, topics: Collection[str], *, ids_told: bool) -> None:
         self._cluster = cluster
@@ -65,6 +68,9 @@ class ClientMetadata:
                 found[name] = Topic(id_or_name(topic_id, name), frozenset(numbers))
         return found
 
+    def forbidden(self) -> frozenset[str]:
+        return frozenset(self._cluster.unauthorized_topics)
+
     def refresh(self) -> None:
         """Nothing to do: the client refreshes by itself."""
 
@@ -78,11 +84,15 @@ class AdminMetadata:
         self._every_s = options["metadata_max_age_ms"] / 1000
         self._options = admin_options(options)
         self._found: dict[str, Topic] = {}
+        self._forbidden: frozenset[str] = frozenset()
         self.cluster = ""
         self._look()
 
     def topics(self) -> dict[str, Topic]:
         return self._found
+
+    def forbidden(self) -> frozenset[str]:
+        return self._forbidden
 
     def refresh(self) -> None:
         if self._uptime_s() - self._looked_s >= self._every_s:
@@ -107,6 +117,9 @@ class AdminMetadata:
             for each in described
             if each["partitions"]
         }
+        self._forbidden = frozenset(
+            each["name"] for each in described if each["error_code"] == TopicAuthorizationFailedError.errno
+        )
 
 
 def id_or_name(topic_id: object, name: str) -> str:
@@ -121,11 +134,7 @@ def admin_options(options: Options) -> dict[str, Any]:
 
 def unread(options: Options, topics: Mapping[str, Topic]) -> bool:
     """Whether the consumer group is settled, and leaves a partition unread. Raises KafkaError."""
-    admin = KafkaAdminClient(**admin_options(options))
-    try:
-        group = admin.describe_groups([options["group_id"]])[options["group_id"]]
-    finally:
-        admin.close()
+    group = _group(options)
     if group["group_state"] in ("PreparingRebalance", "CompletingRebalance"):
         return False
     read = {
@@ -135,3 +144,18 @@ def unread(options: Options, topics: Mapping[str, Topic]) -> bool:
         for number in of["partitions"]
     }
     return not {(name, number) for name, topic in topics.items() for number in topic.partitions} <= read
+
+
+def name_is_taken(options: Options) -> bool:
+    """Whether the group has a member under our own lasting name (group.instance.id). Raises KafkaError."""
+    ours = options.get("group_instance_id")
+    return any(member.get("group_instance_id") == ours for member in _group(options)["members"])
+
+
+def _group(options: Options) -> Mapping[str, Any]:
+    admin = KafkaAdminClient(**admin_options(options))
+    try:
+        group: Mapping[str, Any] = admin.describe_groups([options["group_id"]])[options["group_id"]]
+    finally:
+        admin.close()
+    return group

@@ -19,16 +19,22 @@ from kafka.errors import InvalidSessionTimeoutError, KafkaError
 from analyzer.core.model import Gap, Lag, Lost, Partition, Position, Taken
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.bounded import bound
+from analyzer.kafka.causes import Cause, Troubled
 from analyzer.kafka.client import NO_RAW, Advice, Batch, Client, Unreadable, options_of
 from analyzer.kafka.logs import Logs
-from analyzer.kafka.metadata import Options, Topic
-from analyzer.kafka.watch import SILENT_S, Watch
+from analyzer.kafka.metadata import Options, Topic, name_is_taken
+from analyzer.kafka.watch import Watch
 from analyzer.sources import Places
 
 log = logging.getLogger(__name__)
 
 SESSION_MS_MAX = 120_000
 METADATA_WAIT_S = 0.05
+REPLACED = (
+    "another process has joined the group {group_id} as {group_instance_id} and reads what we read: give "
+    "each analyzer a group_instance_id of its own, or leave it out; we come back when the other is gone"
+)
+LEFT_OUT = "the group {group_id} leaves partitions unread, and us without one; joining again"
 
 
 @dataclass(slots=True)
@@ -78,7 +84,7 @@ class KafkaRecords:
         self._assign = assign
         self._start = start
         self._session_ms = int(session_timeout_s * 1000)
-        self._options = options_of(options or {})
+        self._options = {**options_of(options or {}), "group_id": group_id or None}
         self._raw = not NO_RAW if raw is None else raw
         if not self._raw:
             bound()  # what kafka-python unpacks itself
@@ -92,7 +98,8 @@ class KafkaRecords:
         self._lost: deque[Partition] = deque()
         self._fetched: deque[tuple[Held, Batch]] = deque()
         self._logs = Logs(self._sources, places)
-        self._watch = Watch(uptime_s)
+        self._watch = Watch(uptime_s, self._options, self._sources)
+        self._fenced: Troubled | None = None
         self._advice = Advice(uptime_s)
         self.polling_since: float | None = None  # uptime; for whoever watches that this does not hang
 
@@ -127,12 +134,8 @@ class KafkaRecords:
     def problems(self) -> dict[str, str]:
         found = self._logs.problems()
         found |= {str(part): gap.why for part, gap in self.stopped().items()}
-        problem, client = self._watch.problem, self._client
-        if not problem and client is not None and self._watch.connected_s >= SILENT_S:
-            absent = sorted(self._sources.keys() - client.topics().keys())
-            problem = f"there is no topic {', '.join(absent)}, or we may not read it" if absent else ""
-        if problem:
-            found["kafka"] = f"{self._options.get('bootstrap_servers', 'localhost')}: {problem}"
+        if cause := self._watch.cause(self._client, self.polling_since):
+            found[self._watch.name(cause)] = self._watch.sentence(cause)
         return found
 
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
@@ -229,9 +232,9 @@ class KafkaRecords:
     # --------------------------------------------------------------------------------- connecting, again
 
     def _open(self) -> Client | None:
-        if self._watch.wait_s:
+        if self._watch.wait_s or self._is_replaced():
             return None
-        options = {**self._options, "group_id": self._group_id or None}
+        options = {**self._options}
         if self._assign == "group":
             options["session_timeout_ms"] = self._session_ms
             options["heartbeat_interval_ms"] = min(
@@ -253,8 +256,9 @@ class KafkaRecords:
         refused = isinstance(failed, InvalidSessionTimeoutError) and self._session_ms < SESSION_MS_MAX
         if refused:
             self._session_ms *= 2  # this broker allows no shorter one
-        pause_s = self._watch.failed(failed, at_once=refused)
-        log.warning("Kafka: %s; connecting again in %.1f s", self._watch.trouble, pause_s)
+        self._watch.failed(failed, at_once=refused)
+        if not refused:
+            self._watch.tell(self._watch.trouble)
         self.revoked(list(self._held))
         self._unplaced.clear()
         client, self._client = self._client, None
@@ -265,7 +269,11 @@ class KafkaRecords:
         reading = any(not held.stopped for held in self._held.values())
         busy = bool(client.assignment()) or not client.topics()
         self._watch.waited(waited_s, client.answers, reading=reading, idle=not busy)
-        if self._assign == "group" and self._watch.idle_s >= max(SILENT_S, 2 * self._session_ms / 1000):
+        self._watch.tell(self._watch.cause(client, None))
+        if client.fenced:
+            self._fenced = Troubled(Cause("group", REPLACED.format(**self._options)))
+            self._give_up(self._fenced)
+        elif self._assign == "group" and self._watch.left_out(self._session_ms / 1000):
             # Having no partition is right when others have them all. Members have been seen left out, too.
             try:
                 left_out = client.unread()
@@ -273,9 +281,22 @@ class KafkaRecords:
                 self._give_up(failed)
                 return
             if left_out:
-                self._give_up(LeftOut(f"group {self._group_id} leaves partitions unread, and us without one"))
+                self._give_up(Troubled(Cause("group", LEFT_OUT.format(**self._options))))
             else:
                 self._watch.spare()
+
+    def _is_replaced(self) -> bool:
+        """Whether another process goes by our name in the group. To come back would push it out in turn."""
+        if self._fenced is not None:
+            try:
+                if name_is_taken(self._options):
+                    self._watch.failed(self._fenced)
+                    return True
+            except KafkaError as failed:
+                self._give_up(failed)
+                return True
+            self._fenced = None
+        return False
 
     # -------------------------------------------------------------------------- partitions come and go
 
@@ -369,10 +390,6 @@ def partitions(name: str, topics: Mapping[str, Topic]) -> set[TopicPartition]:
 
 class Spoilt(AnalyzerError):
     """This connection cannot be used for what comes next."""
-
-
-class LeftOut(AnalyzerError):
-    """We are a member of the group, but it has no work for us and leaves some undone."""
 
 
 class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types

@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from analyzer.kafka.causes import Cause, Failures, Troubled, cause_of, no_right_to
+from analyzer.kafka.metadata import Options
+
+log = logging.getLogger(__name__)
 
 OPEN_AGAIN_FIRST_S = 0.5
 OPEN_AGAIN_MAX_S = 10.0
 SILENT_S = 10.0  # a fetch is answered within a fraction of a second, also when there is nothing
+FAILING_S = 3.0  # so long when connections say why they fail: a broker that starts anew is back by then
+LEFT_OUT_S = 20.0  # at most: how long to have no partition before asking whether that is right
+SAID_EVERY_S = 60.0
+
+
+class Connection(Protocol):
+    """What there is to see of a connection without asking anybody. Any thread."""
+
+    failures: Failures
+
+    def known(self) -> Collection[str]:
+        """Topics that the cluster tells us of."""
+
+    def forbidden(self) -> Collection[str]:
+        """Topics that we may not read."""
 
 
 class Watch:
-    """Notes what goes wrong, and when to connect again."""
+    """Notes what goes wrong, when to connect again, and what to say of it."""
 
-    def __init__(self, uptime_s: Callable[[], float]) -> None:
+    def __init__(self, uptime_s: Callable[[], float], options: Options, topics: Collection[str]) -> None:
         self._uptime_s = uptime_s
+        self._options = options
+        self._topics = sorted(topics)
         self._failures = 0
         self._opened_s = float("-inf")
         self._opens_s = uptime_s()  # not before
         self._answers = 0
-        self.trouble = ""  # what the last connection was given up for, until a broker answers
+        self._said: Cause | None = None
+        self._said_s = float("-inf")
+        self.trouble: Cause | None = None  # what the last connection was given up for, until a broker answers
         self.silent_s = 0.0  # spent waiting for records since a broker last answered
         self.idle_s = 0.0  # ... without having a partition
 
@@ -43,23 +69,62 @@ class Watch:
         pause_s = min(OPEN_AGAIN_MAX_S, OPEN_AGAIN_FIRST_S * 2.0 ** min(self._failures, 10))
         self._failures += 1
         self._opens_s = self._uptime_s() + (0.0 if at_once else pause_s)
-        self.trouble = f"{type(failed).__name__}: {failed}"
+        self.trouble = failed.cause if isinstance(failed, Troubled) else cause_of([failed], self._options)
         return self.wait_s
 
     def waited(self, seconds: float, answers: int, *, reading: bool, idle: bool) -> None:
         """A poll came back after so long; `answers` brokers had answered until then."""
         if answers != self._answers:
-            self._answers, self.silent_s, self.trouble = answers, 0.0, ""
+            self._answers, self.silent_s, self.trouble = answers, 0.0, None
         elif reading:
             self.silent_s += seconds
         self.idle_s = self.idle_s + seconds if idle else 0.0
 
+    def left_out(self, session_s: float) -> bool:
+        """Whether it is time to ask why we have nothing to read."""
+        return self.idle_s >= max(SILENT_S, min(2 * session_s, LEFT_OUT_S))
+
     def spare(self) -> None:
         """It is right that we have nothing to read."""
-        self.idle_s, self.trouble = 0.0, ""
+        self.idle_s, self.trouble = 0.0, None
 
-    @property
-    def problem(self) -> str:
-        if self.trouble:
+    def cause(self, connection: Connection | None, polling_since_s: float | None) -> Cause | None:
+        """What is wrong now, if anything is. Any thread."""
+        polling_s = 0.0 if polling_since_s is None else self._uptime_s() - polling_since_s
+        if polling_s >= SILENT_S:
+            return Cause("hung", f"kafka-python's poll() has not come back for {polling_s:.0f} s")
+        if self.trouble is not None or connection is None:
             return self.trouble
-        return f"no broker has answered for {self.silent_s:.0f} s" if self.silent_s >= SILENT_S else ""
+        if (failures := connection.failures.last) and self.silent_s >= FAILING_S:
+            return cause_of(failures, self._options)
+        if self.silent_s >= SILENT_S:
+            return Cause("away", f"no broker has answered for {self.silent_s:.0f} s")
+        return self._topics_that_lack(connection)
+
+    def _topics_that_lack(self, connection: Connection) -> Cause | None:
+        if forbidden := connection.forbidden():
+            return Cause("right", no_right_to(sorted(forbidden), self._options))
+        lacking = sorted({*self._topics} - {*connection.known()})
+        if lacking and self.connected_s >= SILENT_S:
+            return Cause("topic", f"there is no topic {', '.join(lacking)}, or we may not read it")
+        return None
+
+    def tell(self, cause: Cause | None) -> None:
+        """Log what is wrong when it begins, when it turns into something else, once a minute, and its end."""
+        now_s, said = self._uptime_s(), self._said
+        if cause is None:
+            if said is not None:
+                log.info("Kafka answers again")
+        elif said is None or said.kind != cause.kind or now_s - self._said_s >= SAID_EVERY_S:
+            log.error("%s: %s", self.name(cause), self.sentence(cause))
+        else:
+            return
+        self._said, self._said_s = cause, now_s
+
+    def name(self, cause: Cause) -> str:
+        """Under which name it stands in /readyz and in the metrics."""
+        return "kafka" if cause.kind == "away" else f"kafka-{cause.kind}"
+
+    def sentence(self, cause: Cause) -> str:
+        servers = self._options.get("bootstrap_servers", "localhost")
+        return f"{servers if isinstance(servers, str) else ','.join(servers)}: {cause.sentence}"
