@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from gatekeeper.limits.keyed import Keys
-from gatekeeper.limits.protocol import Key, Rule
+from gatekeeper.limits.protocol import Key, Rule, Standing
 from gatekeeper.limits.units import seconds, whole
 from gatekeeper.model import Decision
 
@@ -76,9 +76,11 @@ def check(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
         if wait_ns == 0 and cost:
             state = self._rule.spend(state, now_ns, cost)
             keys.young[seat] = state
-        return decision(self, state, now_ns, wait_ns)
+        rule = self._rule
+        standing = rule.standing(state, now_ns)
     finally:
         mutex.release()
+    return in_words(rule, self._name, standing, wait_ns)  # outside: it takes as long as the rest
 
 
 def peek(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
@@ -95,10 +97,12 @@ def peek(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
         seat = keys.would_seat(key)
         if seat is None:
             return no_room(self)
-        state = keys.get(seat)
-        return decision(self, state, now_ns, self._rule.wait_ns(state, now_ns, cost))
+        state, rule = keys.get(seat), self._rule
+        wait_ns = rule.wait_ns(state, now_ns, cost)
+        standing = rule.standing(state, now_ns)
     finally:
         mutex.release()
+    return in_words(rule, self._name, standing, wait_ns)
 
 
 def refund(self: Ruled, key: Key = "", cost: int = 1) -> None:
@@ -135,20 +139,17 @@ def reset(self: Ruled, key: Key = "") -> None:
 
 def decision(self: Ruled, state: object, now_ns: int, wait_ns: int | None) -> Decision:
     """The answer in words; the caller holds the mutex."""
-    rule = self._rule
-    standing = rule.standing(state, now_ns)
+    return in_words(self._rule, self._name, self._rule.standing(state, now_ns), wait_ns)
+
+
+def in_words(rule: Rule[Any], name: str, standing: Standing, wait_ns: int | None) -> Decision:
+    """The answer; `rule` and `standing` are of the same moment."""
+    remaining, reset_ns = standing
     if wait_ns == 0:
-        return Decision(True, "", "", "", rule.limit, standing.remaining, 0.0, seconds(standing.reset_ns))
+        return Decision(True, "", "", "", rule.limit, remaining, 0.0, seconds(reset_ns))
     retry_after = None if wait_ns is None else seconds(wait_ns)
     return Decision(
-        False,
-        self._name,
-        "limited",
-        rule.sentence,
-        rule.limit,
-        standing.remaining,
-        retry_after,
-        seconds(standing.reset_ns),
+        False, name, "limited", rule.sentence, rule.limit, remaining, retry_after, seconds(reset_ns)
     )
 
 
