@@ -21,6 +21,11 @@ class Plan:
     def policy(self, name: str) -> Quota | None:
         return next((policy for policy in self.policies if policy.name == name), None)
 
+    @property
+    def limits(self) -> dict[str, int]:
+        """From which total on a series is judged, by policy."""
+        return {policy.name: policy.limit for policy in self.policies}
+
     def to_json(self) -> str:
         """The plan as it is stored; equal plans give equal text."""
         return msgspec.json.encode(self, order="deterministic").decode()

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from analyzer.core.decisions import Series, Standing
 from analyzer.core.meters import Meter
@@ -152,26 +153,47 @@ class Flush:
             raise PlanChanged(version, active)
         return instant(time_ms)
 
-    def add_totals(self, grown: Mapping[Series, int]) -> list[Standing]:
-        """How the judged series stand with this flush. Their rows stay locked until commit: of two analyzers
-        that cross a limit together, the second waits here and sees what the first has added."""
-        stand = {}
-        for some in in_statements(list(grown.items())):
-            rows = [
-                (s.policy, s.key, s.resource, s.window.start_s, s.window.until_s, min(n, TOTAL_MAX))
-                for s, n in some
-            ]
-            added = insert(self._db, totals)
-            added = added.from_select(
-                [c.name for c in totals.c], every(values_of(self._db, list(totals.c), rows))
-            )
-            added = added.on_conflict_do_update(
-                index_elements=totals.primary_key,
-                set_={"used": plus(totals.c.used, added.excluded.used)},
-            )
-            for *series, used in self._db.execute(added.returning(*totals.primary_key, totals.c.used)):
-                stand[tuple(series)] = used
-        return [Standing(s, stand[s.policy, s.key, s.resource, s.window.start_s]) for s in grown]
+    def add_totals(self, grown: Mapping[Series, int], limits: Mapping[str, int] = {}) -> list[Standing]:
+        """How the judged series stand with this flush, those below the limit of their policy left out. Their
+        rows stay locked until commit: of two analyzers that cross a limit together, the second waits here
+        and sees what the first has added."""
+        return [
+            standing for some in in_statements(list(grown.items())) for standing in self._grow(some, limits)
+        ]
+
+    def _grow(self, grown: Sequence[tuple[Series, int]], limits: Mapping[str, int]) -> list[Standing]:
+        rows = [
+            (policy, key, resource, *window, min(n, TOTAL_MAX))
+            for (policy, key, resource, window), n in grown
+        ]
+        added = insert(self._db, totals)
+        added = added.from_select(
+            [c.name for c in totals.c], every(values_of(self._db, list(totals.c), rows))
+        )
+        added = added.on_conflict_do_update(
+            index_elements=totals.primary_key,
+            set_={"used": plus(totals.c.used, added.excluded.used)},
+        )
+        found = self._db.execute(self._reached(added, limits))
+        stand = {tuple(place): used for *place, used in found if used >= limits.get(place[0], 0)}
+        if not stand:
+            return []
+        return [
+            Standing(series, stand[place])
+            for series, _ in grown
+            if (place := (series.policy, series.key, series.resource, series.window.start_s)) in stand
+        ]
+
+    def _reached(
+        self, added: postgresql.Insert | sqlite.Insert, limits: Mapping[str, int]
+    ) -> sa.Executable:
+        """The totals at or above their limit. PostgreSQL leaves the others where they are: to hand over ten
+        thousand of them takes as long as to add them up."""
+        columns = (*totals.primary_key, totals.c.used)
+        if not limits or self._db.dialect.name != "postgresql":
+            return added.returning(*columns)
+        grown = added.returning(*columns).cte("grown")
+        return sa.select(grown).where(grown.c.used >= sa.case(limits, value=grown.c.policy, else_=0))
 
     def add_counts(self, rows: Sequence[Row], meters: Collection[Meter]) -> None:
         """Add `rows` to the buckets, each meter joined in its own way: sums added, maxima kept."""

@@ -5,11 +5,18 @@ from __future__ import annotations
 import platform
 import sys
 
-from tests.benchmarks import allow, refusal, throughput
+from tests.benchmarks import allow, flush, latency, refusal, scaling, takeover, throughput
 from tests.benchmarks.servers import servers
 
 ALONE = {"allow": allow.run}
-WITH_SERVERS = {"throughput": throughput.run, "refusal": refusal.run}
+WITH_SERVERS = {
+    "throughput": throughput.run,
+    "refusal": refusal.run,
+    "latency": latency.run,
+    "flush": flush.run,
+    "scaling": scaling.run,
+    "takeover": takeover.run,
+}
 
 
 def main(names: list[str]) -> None:

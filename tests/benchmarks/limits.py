@@ -1,17 +1,16 @@
 """Our limiters beside their peers, in one process: what a decision costs, and what it lets through.
 
-    python -m tests.benchmarks.limits                    # those that can be imported; others are named
-    python -m tests.benchmarks.limits --seconds 1        # longer
-    python -m tests.benchmarks.limits --only stall       # one part: cost, threads, memory, stall, worst
+    make bench-limits                            # everything, some four minutes
+    make bench-limits ARGS='--seconds 1'         # longer
+    make bench-limits ARGS='--only cost threads' # some columns: cost, threads, memory, worst; stall
 
-Peers were measured as limits 5.8.0, pyrate-limiter 4.5.1, throttled-py 3.5.0, token-bucket 0.4.0 and
-aiolimiter 1.3.0, in an environment of their own. Compare within one run; the machine decides the rest.
+Compare within one run; the machine decides the rest. Costs are processor time of the whole process,
+the threads that a peer starts included, and medians of interleaved rounds, so neighbours count little.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import gc
 import platform
 import statistics
@@ -19,9 +18,7 @@ import threading
 import time
 import timeit
 import tracemalloc
-from collections.abc import Callable, Iterable
-from datetime import timedelta
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gatekeeper.limits import (
@@ -34,9 +31,13 @@ from gatekeeper.limits import (
     SlidingLog,
     TokenBucket,
 )
+from tests.benchmarks import limits_peers
+from tests.benchmarks.limits_peers import Make
 
-Allow = Callable[[str], Any]
-Make = Callable[[int, int], Allow]  # limit, period in seconds
+PARTS = ("cost", "threads", "memory", "worst", "stall")
+ROUNDS = 5
+THREADS = 8
+NO_LIMIT = 10**9  # more than any round asks for
 
 OURS: dict[str, Make] = {
     "TokenBucket.allow": lambda n, t: TokenBucket(n, t).allow,
@@ -52,120 +53,34 @@ OURS: dict[str, Make] = {
     "LeakyBucket.allow": lambda n, t: LeakyBucket(n, t).allow,
     "LeakyQueue.allow": lambda n, t: LeakyQueue(n, t).allow,
 }
+AIMS = (
+    ("TokenBucket.allow", "limits fixed window"),
+    ("SlidingLog.allow", "limits moving window"),
+)
 
 
-def peers() -> dict[str, Make]:
-    """Those that can be imported, each called in its own cheapest way."""
-    found: dict[str, Make] = {}
-    for name, ask in (
-        ("limits", limits_peers),
-        ("pyrate-limiter", pyrate_peers),
-        ("throttled-py", throttled_peers),
-        ("token-bucket", token_bucket_peers),
-    ):
-        try:
-            found |= ask()
-        except ImportError:
-            print(f"not here: {name}")
-    return found
-
-
-def limits_peers() -> dict[str, Make]:
-    from limits import RateLimitItemPerSecond, strategies
-    from limits.storage import MemoryStorage
-
-    def make(strategy: Any) -> Make:
-        return lambda n, t: partial(strategy(MemoryStorage()).hit, RateLimitItemPerSecond(n, t))
-
-    return {
-        "limits fixed window": make(strategies.FixedWindowRateLimiter),
-        "limits moving window": make(strategies.MovingWindowRateLimiter),
-        "limits sliding counter": make(strategies.SlidingWindowCounterRateLimiter),
-    }
-
-
-def pyrate_peers() -> dict[str, Make]:
-    from pyrate_limiter import BucketFactory, InMemoryBucket, Limiter, Rate, RateItem
-
-    class Keyed(BucketFactory):
-        def __init__(self, rate: Any) -> None:
-            self.rate = rate
-            self.buckets: dict[str, Any] = {}
-
-        def wrap_item(self, name: str, weight: int = 1) -> Any:
-            return RateItem(name, time.monotonic_ns() // 1_000_000, weight=weight)
-
-        def get(self, item: Any) -> Any:
-            bucket = self.buckets.get(item.name)
-            if bucket is None:
-                bucket = self.buckets[item.name] = InMemoryBucket([self.rate])
-            return bucket
-
-    def make(n: int, t: int) -> Allow:
-        return partial(Limiter(Keyed(Rate(n, t * 1000))).try_acquire, blocking=False)
-
-    return {"pyrate sliding log": make}
-
-
-def throttled_peers() -> dict[str, Make]:
-    from throttled import MemoryStore, Throttled, rate_limiter
-
-    def make(using: str) -> Make:
-        def one(n: int, t: int) -> Allow:
-            quota = rate_limiter.per_duration(timedelta(seconds=t), n, n)
-            limit = Throttled(
-                using=using, quota=quota, store=MemoryStore(options={"MAX_SIZE": 300_000})
-            ).limit
-            return lambda key: not limit(key).limited
-
-        return one
-
-    return {f"throttled-py {using}": make(using) for using in ("fixed_window", "token_bucket", "gcra")}
-
-
-def token_bucket_peers() -> dict[str, Make]:
-    import token_bucket
-
-    return {
-        "token-bucket (no mutex)": lambda n, t: (
-            token_bucket.Limiter(n / t, n, token_bucket.MemoryStorage()).consume
-        )
-    }
-
-
-def aiolimiter_ns(seconds: float) -> float | None:
-    """Of one `await acquire()` with room; None when it is not installed."""
-    try:
-        from aiolimiter import AsyncLimiter
-    except ImportError:
-        print("not here: aiolimiter")
-        return None
-
-    async def measure() -> float:
-        limiter, calls = AsyncLimiter(10**9, 1), int(seconds * 500_000)
-        began_ns = time.perf_counter_ns()
-        for _ in range(calls):
-            await limiter.acquire()
-        return (time.perf_counter_ns() - began_ns) / calls
-
-    return asyncio.run(measure())
-
-
-def one_thread_ns(make: Make, limit: int, seconds: float) -> float:
-    """The median of five rounds, loop included."""
-    allow = make(limit, 3600)
-    allow("api_key:acme")
+def one_thread_ns(everyone: Mapping[str, Make], limit: int, seconds: float) -> dict[str, float]:
+    """The median of the rounds, loop included, in processor time."""
+    limiters = {name: make(limit, 3600) for name, make in everyone.items()}
     calls = max(1_000, int(seconds * 100_000))
-    rounds = timeit.repeat("allow('api_key:acme')", globals={"allow": allow}, number=calls, repeat=5)
-    return statistics.median(rounds) / calls * 1e9
+    took: dict[str, list[float]] = {name: [] for name in limiters}
+    for _ in range(ROUNDS):
+        for name, allow in limiters.items():
+            allow("api_key:acme")
+            names = {"allow": allow}
+            spent = timeit.timeit(
+                "allow('api_key:acme')", globals=names, number=calls, timer=time.process_time
+            )
+            took[name].append(spent / calls * 1e9)
+    return {name: statistics.median(times) for name, times in took.items()}
 
 
-def eight_threads(make: Make, seconds: float) -> tuple[float, float]:
-    """Thousand decisions a second on one key, and the p99.9 in microseconds."""
-    allow, threads = make(10**9, 3600), 8
-    counts = [0] * threads
-    samples: list[list[int]] = [[] for _ in range(threads)]
-    barrier = threading.Barrier(threads + 1)
+def eight_threads(make: Make, limit: int, seconds: float) -> tuple[float, float]:
+    """Thousand decisions per second of processor time on one key, and the p99.9 in microseconds."""
+    allow = make(limit, 3600)
+    counts = [0] * THREADS
+    samples: list[list[int]] = [[] for _ in range(THREADS)]
+    barrier = threading.Barrier(THREADS + 1)
     over = threading.Event()
 
     def work(n: int) -> None:
@@ -180,28 +95,41 @@ def eight_threads(make: Make, seconds: float) -> tuple[float, float]:
             count += 51
         counts[n] = count
 
-    workers = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(THREADS)]
     for worker in workers:
         worker.start()
     barrier.wait()
-    began = time.perf_counter()
-    time.sleep(max(0.5, seconds * 2))
+    began = time.process_time()
+    time.sleep(seconds)
     over.set()
-    took_s = time.perf_counter() - began
     for worker in workers:
         worker.join()
+    took_s = time.process_time() - began
     took_ns = sorted(sample for mine in samples for sample in mine)
     return sum(counts) / took_s / 1e3, took_ns[int(len(took_ns) * 0.999)] / 1e3
 
 
-def bytes_per_caller(make: Make, callers: int = 100_000) -> float:
-    """What Python allocated for each of so many callers, after one request each; keys left out."""
+def contended(everyone: Mapping[str, Make], limit: int, seconds: float) -> dict[str, tuple[float, float]]:
+    """Medians of three interleaved rounds."""
+    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in everyone}
+    for _ in range(3):
+        for name, make in everyone.items():
+            seen[name].append(eight_threads(make, limit, seconds))
+    return {
+        name: (statistics.median(rate for rate, _ in rounds), statistics.median(tail for _, tail in rounds))
+        for name, rounds in seen.items()
+    }
+
+
+def bytes_per_caller(make: Make, callers: int, requests: int = 1) -> float:
+    """What Python allocated for each of so many callers; the keys themselves left out."""
     keys = [f"api_key:{n}" for n in range(callers)]
     allow = make(100, 3600)
     gc.collect()
     tracemalloc.start()
-    for key in keys:
-        allow(key)
+    for _ in range(requests):
+        for key in keys:
+            allow(key)
     gc.collect()
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
@@ -234,43 +162,55 @@ def worst_in_a_second(make: Make, limit: int = 20) -> int:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
-    print("\n" + " | ".join(head))
+    """In Markdown, as docs/limiters.md shows it."""
+    print("\n| " + " | ".join(head) + " |\n" + "|---" * len([*head]) + "|")
     for row in rows:
-        print(" | ".join(f"{cell:,.1f}" if isinstance(cell, float) else str(cell) for cell in row))
+        cells = (
+            f"{cell:,.{0 if cell >= 20 else 1}f}" if isinstance(cell, float) else str(cell) for cell in row
+        )
+        print("| " + " | ".join(cells) + " |")
+
+
+def measured(everyone: Mapping[str, Make], parts: set[str], seconds: float) -> dict[str, dict[str, Any]]:
+    """Column by column, what each of them shows."""
+    columns: dict[str, dict[str, Any]] = {}
+    if "cost" in parts:
+        columns["ns allowed"] = one_thread_ns(everyone, NO_LIMIT, seconds)
+        columns["ns denied"] = one_thread_ns(everyone, 1, seconds)
+    if "threads" in parts:
+        for answer, limit in (("allowed", NO_LIMIT), ("denied", 1)):
+            seen = contended(everyone, limit, max(0.3, seconds))
+            columns[f"8 threads, k/s {answer}"] = {name: rate for name, (rate, _) in seen.items()}
+            columns[f"p99.9 µs {answer}"] = {name: tail for name, (_, tail) in seen.items()}
+    if "memory" in parts:
+        columns["bytes a caller"] = {n: bytes_per_caller(make, 100_000) for n, make in everyone.items()}
+        columns["with 100 requests"] = {n: bytes_per_caller(make, 2_000, 100) for n, make in everyone.items()}
+    if "worst" in parts:
+        columns["worst of 20"] = {name: worst_in_a_second(make) for name, make in everyone.items()}
+    return columns
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=0.3, help="about so long per figure")
-    parser.add_argument("--only", choices=["cost", "threads", "memory", "stall", "worst"])
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     asked = parser.parse_args()
-    everyone = OURS | peers()
-
-    def wanted(part: str) -> bool:
-        return asked.only in (None, part)
-
-    print(f"Python {platform.python_version()}, {platform.machine()}")
-    if wanted("cost"):
-        rows = [
-            (name, one_thread_ns(make, 10**9, asked.seconds), one_thread_ns(make, 1, asked.seconds))
-            for name, make in everyone.items()
-        ]
-        table(("one thread", "ns allowed", "ns denied"), rows)
-        if (took_ns := aiolimiter_ns(asked.seconds)) is not None:
-            print(f"aiolimiter, one await acquire() | {took_ns:,.1f} | -")
-    if wanted("threads"):
-        rows = [(name, *eight_threads(make, asked.seconds)) for name, make in everyone.items()]
-        table(("eight threads, one key", "thousand a second", "p99.9 in us"), rows)
-    if wanted("memory"):
-        table(("memory", "bytes a caller"), [(n, bytes_per_caller(make)) for n, make in everyone.items()])
-    if wanted("stall"):
+    everyone = OURS | limits_peers.peers()
+    print(f"Python {platform.python_version()}, {platform.machine()}; {limits_peers.versions()}")
+    columns = measured(everyone, {*asked.only}, asked.seconds)
+    if columns:
+        table(("", *columns), [(name, *(column[name] for column in columns.values())) for name in everyone])
+    for name, rival in AIMS:
+        for head, column in columns.items():
+            if head.startswith(("ns ", "8 threads")) and rival in column:
+                slow, fast = column[rival], column[name]
+                times = slow / fast if head.startswith("ns ") else fast / slow
+                print(f"{name} is {times:.1f} times as fast as {rival}: {head}")
+    if "cost" in asked.only:
+        print(f"aiolimiter, one await acquire(): {limits_peers.aiolimiter_ns(asked.seconds):,.0f} ns")
+    if "stall" in asked.only:
         names = ("TokenBucket.allow", "Sharded TokenBucket", "SlidingLog.allow")
-        table(("a million new keys", "longest in ms"), [(n, longest_insert_ms(OURS[n])) for n in names])
-    if wanted("worst"):
-        table(
-            ("limit 20 a second", "worst second"),
-            [(n, worst_in_a_second(make)) for n, make in everyone.items()],
-        )
+        table(("a million new keys", "longest, ms"), [(n, longest_insert_ms(OURS[n])) for n in names])
 
 
 if __name__ == "__main__":

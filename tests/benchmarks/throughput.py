@@ -127,22 +127,24 @@ def _counted(engine: sa.Engine) -> int:
 
 def rival(servers: Servers, name: str, topic: str, records: int) -> float:
     told = [servers.kafka.bootstrap, topic, str(PARTITIONS), str(records)]
-    if name == "confluent_loop":
-        told.append(dsn_of(servers.postgres.new_database()))
+    if name != "kafka_python_loop":
+        url = servers.postgres.new_database()
+        told.append(dsn_of(url) if name == "confluent_loop" else url)
     command = [sys.executable, str(RIVALS / f"{name}.py"), *told]
     cpu_s, counted = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     assert int(counted) == records
     return float(cpu_s)
 
 
-def run(servers: Servers, records: int = 1_000_000, rounds: int = 3) -> None:
+def run(servers: Servers, records: int = 2_000_000, rounds: int = 3) -> None:
     topic = fill(servers, records)
-    took: dict[str, list[float]] = {"gatelock run": [], "kafka_python_loop": [], "confluent_loop": []}
+    names = ("kafka_python_loop", "kafka_python_sqlalchemy", "confluent_loop")
+    took: dict[str, list[float]] = {name: [] for name in ("gatelock run", *names)}
     for _ in range(rounds):  # in turn, so that a busy moment hits them alike
         took["gatelock run"].append(ours(servers, topic, records))
-        for name in ("kafka_python_loop", "confluent_loop"):
+        for name in names:
             took[name].append(rival(servers, name, topic, records))
     rates = {name: records / median(seconds) for name, seconds in took.items()}
     print(f"records per CPU-second, {records:,} records, median of {rounds}")
     for name, rate in rates.items():
-        print(f"  {name:20} {rate:10,.0f}   gatelock / this: {rates['gatelock run'] / rate:.2f}")
+        print(f"  {name:24} {rate:10,.0f}   gatelock / this: {rates['gatelock run'] / rate:.2f}")

@@ -47,7 +47,7 @@ def flush(store: SqlStore, agreed: Plan, rows: Iterable[Row], version: int | Non
 
 
 def judged(tx: Flush, agreed: Plan, rows: Sequence[Row], now: datetime) -> Sequence[Change]:
-    standings = tx.add_totals(totals_of(agreed, rows))
+    standings = tx.add_totals(totals_of(agreed, rows), agreed.limits)
     tx.add_counts(rows, agreed.meters)
     crossed = at_limit(agreed, standings)
     changed = changes(agreed, crossed, tx.locks([lock_key(s.series) for s in crossed]), now)

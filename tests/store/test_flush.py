@@ -135,6 +135,10 @@ def test_totals_come_back_with_what_others_added(store: SqlStore) -> None:
     with store.transaction() as tx:
         assert tx.add_totals({acme: 3, ann: 1}) == [(acme, 7), (ann, 1)]
         assert tx.add_totals({}) == []
+    with store.transaction() as tx:
+        assert tx.add_totals({acme: 1, ann: 1}, {"daily": 8}) == [(acme, 8)]
+    with store.transaction() as tx:
+        assert tx.add_totals({acme: 1, ann: 1}, {"weekly": 8}) == [(acme, 9), (ann, 3)]
 
 
 def test_rejected_records_are_kept_once(store: SqlStore, engine: sa.Engine) -> None:

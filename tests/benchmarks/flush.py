@@ -1,0 +1,127 @@
+"""What a flush of 10,000 touched callers costs with its judgement, beside a bare upsert of the same rows; and
+whether a million known callers make it dearer."""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from statistics import median
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from analyzer.core.meters import REQUESTS
+from analyzer.core.model import Counted, Lag, Partition, Progress, Row
+from analyzer.core.plan import Plan
+from analyzer.core.policies import Calendar, Quota
+from analyzer.pipeline import Pipeline
+from analyzer.store.engine import open_engine, values_of, writing
+from analyzer.store.migrate import upgrade
+from analyzer.store.schema import buckets, metadata
+from analyzer.store.store import ROW_COLUMNS, SqlStore, every
+from tests.benchmarks.servers import Servers
+
+TOUCHED = 10_000
+KNOWN = 1_000_000
+PART = Partition("cluster", "topic", 0, "access-log", "access-log")
+MINUTE_S = 1_760_000_040
+
+PLAN = Plan(
+    groupings=("caller",),
+    meters=(REQUESTS,),
+    policies=(Quota("daily", limit=10**12, window=Calendar("day", "UTC")),),
+)
+
+bare = sa.Table(
+    "bare",
+    sa.MetaData(),
+    *(sa.Column(c.name, c.type, primary_key=c.primary_key, autoincrement=False) for c in buckets.c),
+)
+
+
+class Prepared:
+    """Stands where the counter and the source stand: the same progress and rows each time."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.rows: Sequence[Row] = ()
+
+    def drain(self) -> Counted:
+        start, self.next = self.next, self.next + len(self.rows)
+        return Counted([Progress(PART, start, self.next, len(self.rows), len(self.rows))], self.rows, ())
+
+    def positions(self) -> dict[Partition, int]:
+        return {}
+
+    def acknowledge(self, stored: Mapping[Partition, int]) -> None: ...
+
+
+def run(servers: Servers, rounds: int = 30) -> None:
+    took = {known: _measure(servers, known, rounds) for known in (TOUCHED, KNOWN)}
+    rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    print(f"a flush that touches {TOUCHED:,} callers, ms, median of {rounds} (p90); resident {rss_mb:.0f} MB")
+    for known, (flushes, upserts) in took.items():
+        print(
+            f"  {known:9,} known: flush {_told(flushes)}, bare upsert {_told(upserts)},"
+            f" ratio {median(flushes) / median(upserts):.2f}"
+        )
+    ratio = median(took[KNOWN][0]) / median(took[TOUCHED][0])
+    print(f"  a million known / ten thousand known: {ratio:.2f}")
+
+
+def _told(seconds: Sequence[float]) -> str:
+    return f"{median(seconds) * 1000:.0f} ({sorted(seconds)[len(seconds) * 9 // 10] * 1000:.0f})"
+
+
+def _measure(servers: Servers, known: int, rounds: int) -> tuple[list[float], list[float]]:
+    url = servers.postgres.new_database()
+    upgrade(url)
+    engine = open_engine(url)
+    bare.create(engine)
+    prepared = Prepared()
+    store = SqlStore(engine, "bench")
+    pipeline = Pipeline(prepared, prepared, store, PLAN, store.activate(PLAN), time.monotonic)  # type: ignore[arg-type]  # what flush() asks of them
+    store.begin(PART, 0)
+    for first in range(0, known, TOUCHED):
+        prepared.rows = _rows(range(first, first + TOUCHED))
+        pipeline.flush({})
+        _upsert(engine, prepared.rows)
+    _settle(engine)
+    chance = random.Random(1)
+    flushes, upserts = [], []
+    for _ in range(rounds):
+        prepared.rows = _rows(chance.sample(range(known), TOUCHED))
+        pairs: list[tuple[list[float], Callable[[], object]]] = [
+            (flushes, lambda: pipeline.flush({PART: Lag(0, 0.0)})),
+            (upserts, lambda: _upsert(engine, prepared.rows)),
+        ]
+        chance.shuffle(pairs)  # whoever comes second finds the caches warm
+        for times_s, act in pairs:
+            began_s = time.perf_counter()
+            act()
+            times_s.append(time.perf_counter() - began_s)
+    engine.dispose()
+    return flushes, upserts
+
+
+def _rows(callers: Collection[int]) -> list[Row]:
+    return [
+        Row("caller", f"api_key:acct-{n:07}", "", "requests", 60, MINUTE_S, 3, 0) for n in sorted(callers)
+    ]
+
+
+def _upsert(engine: sa.Engine, rows: Sequence[Row]) -> None:
+    added = insert(bare)
+    with writing(engine) as db:
+        added = added.from_select(Row._fields, every(values_of(db, ROW_COLUMNS, rows)))
+        joined = {name: bare.c[name] + added.excluded[name] for name in ("value", "denied")}
+        db.execute(added.on_conflict_do_update(index_elements=bare.primary_key, set_=joined))
+
+
+def _settle(engine: sa.Engine) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+        for table in (*metadata.tables, "bare"):
+            db.exec_driver_sql(f"vacuum analyze {table}")
+        db.exec_driver_sql("checkpoint")
