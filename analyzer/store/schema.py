@@ -62,10 +62,30 @@ offsets = Table(
     Column("beat_ms", BigInteger),  # null: nobody follows it (a file that was imported whole)
     number("behind_ms"),
     number("behind_records"),
+    # What counting the next record depends on: see `Carried` in core/model.py, and `named` below.
+    added("run"),
+    added("rejects_to"),
+    added("behind_hour"),
+    Column("hour", BigInteger),
+    Column("hour_before", BigInteger),
 )
 
-# Pages of both tables keep room: an update that finds some on its own page touches no index, and is three
-# times as fast. A bucket is updated for as long as its minute lasts, and then stays; a total for all its window.
+# The callers that a partition counts by name, in the hour that it has come to and the one before; a row for
+# each flush in which some were new.
+named = Table(
+    "named",
+    metadata,
+    key("cluster"),
+    key("topic_id"),
+    key("partition", BigInteger),
+    key("hour", BigInteger),
+    key("how"),  # "old", "new" or "drawn"
+    key("next", BigInteger),  # the partition's offset after that flush
+    text("callers"),  # a line each
+)
+
+# Pages of both tables keep room: an update that finds some on its page touches no index, and takes a third
+# of the time. A bucket is updated for as long as its minute lasts; a total for all its window.
 
 # Each count is in exactly one row: rolling minutes up into quarters moves it. The key begins with the time,
 # so that flushes write side by side and a report reads a stretch.
@@ -109,6 +129,8 @@ rejects = Table(
     text("reason"),
     Column("sample", LargeBinary, nullable=False),
     Column("at_ms", BigInteger, nullable=False),
+    Column("value_bytes", BigInteger),  # of the whole value; null: a tombstone
+    Column("kafka_ms", BigInteger),
     Index(None, "at_ms"),
 )
 

@@ -11,7 +11,10 @@ branch_labels = None
 depends_on = None
 
 NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
-TABLES = ("tokens", "events", "gates", "gaps")
+TABLES = ("tokens", "events", "gates", "gaps", "named")
+CARRIED = ("run", "rejects_to", "behind_hour")  # on `offsets`: what counting the next record depends on
+HOURS = ("hour", "hour_before")
+WHOLE = ("value_bytes", "kafka_ms")  # on `rejects`: what it takes to read a sample again
 SLOWED = ("locks", "lock_changes")  # what a lock of the action "slow" lets through
 SLOW = ("slow_limit", "slow_ms")
 KEPT = ("events", "tokens", "gaps")  # nobody can find out again what these say
@@ -69,6 +72,22 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("instance", name=op.f("pk_gates")),
     )
     op.create_index(op.f("ix_gates_at_ms"), "gates", ["at_ms"], unique=False)
+    op.create_table(
+        "named",
+        *(sa.Column(name, NAME, nullable=False) for name in ("cluster", "topic_id")),
+        *(sa.Column(name, sa.BigInteger(), nullable=False) for name in ("partition", "hour")),
+        sa.Column("how", NAME, nullable=False),
+        sa.Column("next", sa.BigInteger(), nullable=False),
+        sa.Column("callers", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint(
+            "cluster", "topic_id", "partition", "hour", "how", "next", name=op.f("pk_named")
+        ),
+    )
+    for column in CARRIED:
+        op.add_column("offsets", sa.Column(column, sa.BigInteger(), nullable=False, server_default="0"))
+    for table, columns in (("offsets", HOURS), ("rejects", WHOLE)):
+        for column in columns:
+            op.add_column(table, sa.Column(column, sa.BigInteger(), nullable=True))
     for table in SLOWED:
         for column in SLOW:
             op.add_column(table, sa.Column(column, sa.BigInteger(), nullable=False, server_default="0"))
@@ -81,9 +100,13 @@ def downgrade() -> None:
         op.execute("ALTER TABLE totals RESET (fillfactor)")
     for table in TABLES:
         op.drop_table(table)
-    for table in SLOWED:
+    for table, columns in (
+        *((table, SLOW) for table in SLOWED),
+        ("offsets", CARRIED + HOURS),
+        ("rejects", WHOLE),
+    ):
         with op.batch_alter_table(table) as batch:
-            for column in SLOW:
+            for column in columns:
                 batch.drop_column(column)
 
 
