@@ -138,6 +138,7 @@ class Update(NamedTuple):
     next_poll: float  # seconds until the server wants to be asked again
     changes: tuple[Change, ...]
     unknown: tuple[str, ...] = ()  # words in the answer that this version does not know: "op warn"
+    waited: float = 0.0  # seconds from the question to the moment that this tells of; below 0: before it
 
 
 class SourceError(Exception):
@@ -160,7 +161,10 @@ class LockSource(Protocol):
         """
 
     def close(self) -> None:
-        """Give back what is held; fetching again afterwards opens it anew."""
+        """Give back what is held; fetching again afterwards opens it anew.
+
+        May be called while another thread fetches; a source that waits for news stops waiting.
+        """
 
 
 class Met(NamedTuple):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from gatekeeper.model import (
     Change,
@@ -21,11 +23,15 @@ from gatekeeper.model import (
     Update,
 )
 
+if TYPE_CHECKING:
+    import hashlib
+
 FORMAT = 1  # a new word does not change it; a word that means something else does
 SECONDS_MAX = 1e12  # no duration is longer than the calendar
 NEXT_POLL_S = 0.4  # where an answer does not say
 
-ANSWER = {"format", "version", "mark", "since", "snapshot", "now", "behind_s", "next_poll_s", "changes"}
+ANSWER = {"format", "version", "mark", "since", "snapshot", "now", "waited_s", "behind_s", "next_poll_s",
+          "checksum", "changes"}  # fmt: skip
 CLEAR = {"op", "scope", "key", "resource", "policy"}
 SET = CLEAR | {"kind", "action", "slow", "status", "reason", "detail", "began", "until", "on_stale"}
 
@@ -34,21 +40,50 @@ TOLD_LOCKS_MAX = 1_000
 TOLD_CALLERS_MAX = 256
 
 
+# A change on each line, so that nobody must read a hundred thousand of them in one piece: that would
+# hold the interpreter, and with it every request, for half a second.
+OPENING, CLOSING = b'"changes": [\n', b"]}"
+SUM = "sha256:"  # over the lines of the changes, without their commas
+
+
+Item = tuple[bytes, object]  # a change's text, and what it says
+
+
+class Block(NamedTuple):
+    """Changes as they stand in an answer; written once, told to many."""
+
+    text: bytes
+    checksum: str
+
+
+def block(changes: Iterable[Change]) -> Block:
+    """The changes on their lines. In ASCII."""
+    lines = [json.dumps(change_fields(change)).encode() for change in changes]
+    return Block(b"".join((b",\n".join(lines), b"\n")) if lines else b"", checksum_of(lines))
+
+
 def dump(update: Update) -> str:
     """The answer as one JSON document, in ASCII."""
-    return json.dumps(
-        {
-            "format": FORMAT,
-            "version": update.at.version,
-            "mark": update.at.mark,
-            "since": update.since,
-            "snapshot": update.snapshot,
-            "now": time_text(update.now),
-            "behind_s": update.behind,
-            "next_poll_s": update.next_poll,
-            "changes": [change_fields(change) for change in update.changes],
-        }
-    )
+    return answer(update, block(update.changes)).decode()
+
+
+def answer(update: Update, changes: Block) -> bytes:
+    """The same with `changes` in the place of those of `update`."""
+    head = {
+        "format": FORMAT,
+        "version": update.at.version,
+        "mark": update.at.mark,
+        "since": update.since,
+        "snapshot": update.snapshot,
+        "now": time_text(update.now),
+        "waited_s": update.waited,
+        "behind_s": update.behind,
+        "next_poll_s": update.next_poll,
+    }
+    if update.snapshot:
+        head["checksum"] = changes.checksum
+    opened = json.dumps(head).encode().removesuffix(b"}") + b", " + OPENING
+    return b"".join((opened, changes.text, CLOSING))
 
 
 def load(text: str | bytes) -> Update:
@@ -56,21 +91,55 @@ def load(text: str | bytes) -> Update:
 
     Raises SourceError unless the document is whole: half an answer must not become half a view.
     """
-    answer = document(text, "answer")
-    if answer.whole("format") != FORMAT:
-        raise SourceError(f"answer: format {answer.fields['format']}; this gatekeeper reads format {FORMAT}")
-    unknown = answer.strangers(ANSWER)
-    changes = tuple(_changes_in(answer, unknown))
+    return read(io.BytesIO(text if isinstance(text, bytes) else text.encode(errors="surrogatepass")))
+
+
+def read(stream: BinaryIO) -> Update:
+    """The same out of a stream that can be begun anew: line by line if it is laid out as `dump` does it,
+    else in one piece."""
+    first = stream.readline()
+    if first.endswith(OPENING):
+        with suppress(OffTheLines):
+            return _update(document(first + CLOSING, "answer"), _on_lines(stream))
+    stream.seek(0)
+    whole = document(stream.read(), "answer")
+    return _update(whole, _in_one_piece(whole))
+
+
+class OffTheLines(Exception):  # somebody else's layout, or half a document
+    """A line is not a change."""
+
+
+def _update(head: Fields, items: Iterable[Item]) -> Update:
+    if head.whole("format") != FORMAT:
+        raise SourceError(f"answer: format {head.fields['format']}; this gatekeeper reads format {FORMAT}")
+    unknown = head.strangers(ANSWER)
+    changes = tuple(_changes_in(items, head, unknown))
     return Update(
-        at=Cursor(answer.whole("version"), answer.text("mark", "")),
-        since=None if answer.fields.get("since") is None else answer.whole("since"),
-        snapshot=answer.truth("snapshot"),
-        now=answer.time("now"),
-        behind=answer.seconds("behind_s", 0.0),
-        next_poll=answer.seconds("next_poll_s", NEXT_POLL_S),
+        at=Cursor(head.whole("version"), head.text("mark", "")),
+        since=None if head.fields.get("since") is None else head.whole("since"),
+        snapshot=head.truth("snapshot"),
+        now=head.time("now"),
+        behind=head.seconds("behind_s", 0.0),
+        next_poll=head.seconds("next_poll_s", NEXT_POLL_S),
         changes=changes,
         unknown=tuple(unknown),
+        waited=head.seconds("waited_s", 0.0),
     )
+
+
+def checksum_of(lines: Iterable[bytes]) -> str:
+    """What stands under "checksum" for changes on these lines."""
+    digest = _digest()
+    for line in lines:
+        digest.update(line + b"\n")
+    return SUM + digest.hexdigest()
+
+
+def _digest() -> hashlib._Hash:
+    from hashlib import sha256  # a tenth of the start of a process that never asks
+
+    return sha256()
 
 
 def change_fields(change: Change) -> dict[str, object]:
@@ -212,14 +281,49 @@ def _resource(fields: Fields) -> str:
     return "" if fields.fields.get("resource") is None else fields.text("resource")
 
 
-def _changes_in(answer: Fields, unknown: list[str]) -> Iterator[Change]:
-    listed = answer.fields.get("changes")
+def _on_lines(lines: Iterable[bytes]) -> Iterator[Item]:
+    ended = False
+    for line in lines:
+        text = line.rstrip(b",\r\n ")
+        if ended and text:
+            raise OffTheLines
+        ended = ended or text == CLOSING
+        if not ended:
+            try:
+                yield text, json.loads(text)
+            except (ValueError, RecursionError):
+                raise OffTheLines from None
+    if not ended:
+        raise OffTheLines
+
+
+def _in_one_piece(head: Fields) -> Iterator[Item]:
+    listed = head.fields.get("changes")
     if not isinstance(listed, list):
-        raise answer.expected("changes", "a list")
-    for number, item in enumerate(listed):
-        change = change_of(as_object(item, f"{answer.where}: changes[{number}]"), unknown)
+        raise head.expected("changes", "a list")
+    return ((json.dumps(item).encode(), item) for item in listed)
+
+
+def _changes_in(items: Iterable[Item], head: Fields, unknown: list[str]) -> Iterator[Change]:
+    wanted = head.text("checksum", "")
+    if wanted and not wanted.startswith(SUM):
+        unknown.append(f"checksum {wanted.partition(':')[0]:.20}")
+    elif wanted:
+        items = _summed(items, wanted)
+    for number, (_, item) in enumerate(items):
+        change = change_of(as_object(item, f"answer: changes[{number}]"), unknown)
         if change is not None:
             yield change
+
+
+def _summed(items: Iterable[Item], wanted: str) -> Iterator[Item]:
+    """The same; raises SourceError at their end if they are not those that were summed up."""
+    digest = _digest()
+    for text, item in items:
+        digest.update(text + b"\n")
+        yield text, item
+    if SUM + digest.hexdigest() != wanted:
+        raise SourceError("answer: its content does not have the checksum that it names; by hand, leave that out")
 
 
 def feedback_fields(told: Feedback) -> dict[str, object]:

@@ -386,7 +386,11 @@ class TestFile:
     def test_a_file_edited_by_hand_is_read_though_its_version_stayed(self, desk: FileDesk) -> None:
         desk.publish(Set(ACME))
         view = caught_up(EMPTY, desk)
-        desk.path.write_text(desk.path.read_text().replace("api_key:acme", "api_key:bobs"))
+        edited = desk.path.read_text().replace("api_key:acme", "api_key:bobs")
+        desk.path.write_text(edited)
+        with pytest.raises(SourceError, match="checksum"):
+            desk.source.fetch(view.at)
+        desk.path.write_text(edited.replace('"checksum"', '"was"'))
         desk.source.fetch(view.at)  # an answer that is lost
         assert [lock.key for lock in caught_up(view, desk)] == ["api_key:bobs"]
 

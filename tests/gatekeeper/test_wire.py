@@ -55,6 +55,7 @@ UPDATES = st.builds(
     next_poll=SECONDS,
     changes=st.lists(LOCKS.map(Set) | KEYS.map(Clear)).map(tuple),
     unknown=st.just(()),  # is what the reader does not know
+    waited=SECONDS,
 )
 
 
@@ -117,6 +118,7 @@ def test_the_answer_looks_as_it_was_agreed() -> None:
         "since": 41,
         "snapshot": False,
         "now": "2026-11-20T21:14:04Z",
+        "waited_s": 0.0,
         "behind_s": 0.8,
         "next_poll_s": 0.4,
         "changes": [
@@ -138,6 +140,47 @@ def test_the_answer_looks_as_it_was_agreed() -> None:
             {"op": "clear", "scope": "range", "key": "203.0.113.0/24", "resource": None, "policy": "flood"},
         ],
     }
+
+
+def a_snapshot(*locks: Lock) -> str:
+    return wire.dump(Update(Cursor(57, "9f3c"), None, True, NOON, 0.8, 0.4, tuple(map(Set, locks))))
+
+
+def test_a_change_stands_on_a_line_of_its_own() -> None:
+    """Nobody must read a hundred thousand of them in one piece."""
+    first, *changes, last = a_snapshot(a_lock(), a_lock("user:bob")).split("\n")
+    assert first.endswith('"changes": [')
+    assert [json.loads(change.removesuffix(","))["key"] for change in changes] == ["api_key:acme", "user:bob"]
+    assert last == "]}"
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_another_layout_says_the_same(indent: int | None) -> None:
+    text = a_snapshot(a_lock(), a_lock("user:bob"))
+    assert wire.load(json.dumps(json.loads(text), indent=indent)) == wire.load(text)
+    # The first change stands on one line, as it happens, and the second does not.
+    assert wire.load(
+        text.replace('"policy"', '\n"policy"').replace('\n"policy"', '"policy"', 1)
+    ) == wire.load(text)
+
+
+@pytest.mark.parametrize("indent", [None, 1, "on lines"])
+def test_a_snapshot_that_is_not_what_was_written_is_seen(indent: int | str | None) -> None:
+    for text in (
+        a_snapshot(a_lock(), a_lock("user:bob")).replace("user:bob", "user:eve"),
+        a_snapshot(a_lock(), a_lock("user:bob")).replace(
+            json.dumps(wire.change_fields(Set(a_lock()))) + ",\n", ""
+        ),
+    ):
+        json.loads(text)
+        laid_out = text if indent == "on lines" else json.dumps(json.loads(text), indent=indent)
+        with pytest.raises(SourceError, match="does not have the checksum that it names"):
+            wire.load(laid_out)
+
+
+def test_a_checksum_of_another_kind_is_passed_over_and_named() -> None:
+    answer = json.loads(a_snapshot(a_lock())) | {"checksum": "blake9:00"}
+    assert wire.load(json.dumps(answer)).unknown == ("checksum blake9",)
 
 
 def test_what_a_later_version_adds_is_left_out_and_named() -> None:
