@@ -129,7 +129,11 @@ def delay_in_words(flush_s: float) -> str:
 def policy_in_words(policy: Quota) -> str:
     """One policy, as it would be explained to the caller that it locks."""
     each = {"caller": "each caller", "caller+resource": "each caller and resource"}[policy.per]
+    then = {"deny": f"{policy.status} until it ends", "tag": "the application is told until it ends"}
+    if policy.slow is not None:
+        rate = f"{policy.slow.limit:,} in {policy.slow.period:g} s"
+        then["slow"] = f"{rate} through each process, and {policy.status} for the rest, until it ends"
     return (
         f"{policy.name}: at most {policy.limit:,} {policy.meter} for {each} per {policy.window.per} "
-        f"({policy.window.zone}), then {policy.status} until it ends"
+        f"({policy.window.zone}), then {then[policy.action]}"
     )

@@ -260,6 +260,10 @@ def _policy(at: Path, policy: PolicyTable, parts: Parts) -> Iterator[Complaint]:
             f"did you mean {quoted(slip)}?" if slip else f"add [[meters]] with name = {quoted(policy.meter)}"
         )
         yield Complaint((*at, "meter"), f"no meter is called {quoted(policy.meter)}", cure)
+    if "status" in policy.model_fields_set and (policy.action.status or policy.action.does == "tag"):
+        refuses = policy.action.does != "tag"
+        what = "is said twice, here and in the action" if refuses else '"tag" refuses nobody'
+        yield Complaint((*at, "status"), what, "leave it out")
     without = [source for source in parts.sources.values() if source.fields.resource is None]
     if policy.per == "caller+resource" and without:
         yield Complaint(

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from analyzer.config.actions import Act, Action
 from analyzer.config.fields import FieldsTable, Table
 from analyzer.config.values import Name, Names, Text, Wanted, Zone, one_of, whole
 from analyzer.core.combined_format import PARTS
@@ -110,7 +111,7 @@ class PolicyTable(Table):
     per: Grouping = "caller"
     limit: Annotated[int, whole(1, LIMIT_MAX)]
     window: WindowTable
-    action: Annotated[Literal["deny"], one_of("deny", later=("slow", "tag", "notify"))] = "deny"
+    action: Action = Act()
     status: Annotated[int, whole(400, 599)] = 429
     on_stale: Annotated[Literal["keep", "allow"], one_of("keep", "allow")] = "keep"
 
@@ -121,7 +122,8 @@ class PolicyTable(Table):
             window=Calendar(self.window.per, self.window.zone),
             meter=self.meter,
             per=self.per,
-            action=self.action,
-            status=self.status,
+            action=self.action.does,
+            status=self.action.status or self.status,
             on_stale=self.on_stale,
+            slow=self.action.slow,
         )

@@ -85,6 +85,7 @@ def decide(policy: Policy, standing: Standing, lock: Lock | None, now: datetime)
             reason="quota-exceeded",
             detail=explain(policy, standing.used),
             on_stale=policy.on_stale,
+            slow=policy.slow,
         )
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gatekeeper.model import Rate
+
 Period = Literal["minute", "hour", "day", "week", "month"]
 
 
@@ -25,9 +27,10 @@ class Quota:
     window: Calendar
     meter: str = "requests"
     per: Literal["caller", "caller+resource"] = "caller"
-    action: Literal["deny"] = "deny"
+    action: Literal["deny", "slow", "tag"] = "deny"
     status: int = 429
     on_stale: Literal["keep", "allow"] = "keep"
+    slow: Rate | None = None  # what each gate lets through, where the action is "slow"
 
 
 Policy = Quota

@@ -24,7 +24,7 @@ from analyzer.core.model import Row
 from analyzer.core.plan import Plan, plan_of
 from analyzer.core.policies import Calendar, Quota
 from analyzer.core.windows import Window
-from gatekeeper.model import Clear, Lock, LockKey, Set
+from gatekeeper.model import Clear, Lock, LockKey, Rate, Set
 
 DAILY = Quota("daily", 10, Calendar("day", "Europe/Berlin"))
 BEGIN, END = datetime(2026, 11, 20, 23, tzinfo=UTC), datetime(2026, 11, 21, 23, tzinfo=UTC)
@@ -79,6 +79,13 @@ def test_a_lock_says_what_its_policy_says() -> None:
     policy = replace(DAILY, status=403, on_stale="allow", per="caller+resource")
     change = decide(policy, Standing(ACME._replace(resource="/v1/{id}"), 12), None, NOON)
     assert change == Set(replace(LOCK, status=403, on_stale="allow", resource="/v1/{id}"))
+
+
+def test_a_lock_does_what_its_policy_says() -> None:
+    slows = replace(DAILY, action="slow", slow=Rate(10, 1.0))
+    assert decide(slows, Standing(ACME, 12), None, NOON) == Set(replace(LOCK, action="slow", slow=Rate(10)))
+    tags = replace(DAILY, action="tag")
+    assert decide(tags, Standing(ACME, 12), None, NOON) == Set(replace(LOCK, action="tag"))
 
 
 def test_a_limit_of_nothing_locks_at_the_first_request() -> None:

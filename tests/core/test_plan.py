@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from analyzer.core.meters import REQUESTS, Meter
 from analyzer.core.plan import Plan, plan_from, plan_of
 from analyzer.core.policies import Calendar, Quota
+from gatekeeper.model import Rate
 
 names = st.text(min_size=1, max_size=8)
 conditions = st.lists(st.tuples(names, st.lists(names, max_size=3).map(tuple)), max_size=2).map(tuple)
@@ -25,9 +26,10 @@ policies = st.builds(
     st.builds(Calendar, st.sampled_from(["minute", "hour", "day", "week", "month"]), names),
     names,
     st.sampled_from(["caller", "caller+resource"]),
-    st.just("deny"),
+    st.sampled_from(["deny", "slow", "tag"]),
     st.integers(400, 599),
     st.sampled_from(["keep", "allow"]),
+    st.none() | st.builds(Rate, st.integers(1), st.floats(0.001, 1e6)),
 )
 parts = st.tuples(
     st.lists(st.sampled_from(["caller", "caller+resource"])),
