@@ -81,7 +81,6 @@ class Gap(NamedTuple):
     start: int
     end: int | None
     why: str  # a sentence for people
-    witness: str = ""  # by what the source knows `end` again; a file's offset is worth nothing without
 
     @property
     def position(self) -> int | None:

@@ -244,7 +244,6 @@ gaps = Table(
     number("start"),
     Column("end", BigInteger),  # null: not known
     Column("position", BigInteger),  # the stored offset meanwhile; null: none, it never began
-    text("witness"),  # by what the source knows `end` again
     text("why"),
     number("found_ms"),
     text("found_by"),

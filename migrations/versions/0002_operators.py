@@ -43,7 +43,7 @@ def upgrade() -> None:
         *(sa.Column(name, sa.Text(), nullable=False) for name in ("source", "topic", "kind")),
         sa.Column("start", sa.BigInteger(), nullable=False),
         *(sa.Column(name, sa.BigInteger(), nullable=True) for name in ("end", "position")),
-        *(sa.Column(name, sa.Text(), nullable=False) for name in ("witness", "why")),
+        sa.Column("why", sa.Text(), nullable=False),
         sa.Column("found_ms", sa.BigInteger(), nullable=False),
         sa.Column("found_by", sa.Text(), nullable=False),
         *(sa.Column(name, sa.BigInteger(), nullable=True) for name in ("accepted_to", "accepted_ms")),
