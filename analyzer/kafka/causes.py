@@ -64,13 +64,15 @@ class Failures:
             self._watched.add(connection)
             connection.init_future.add_callback(self._none)
             connection.init_future.add_errback(self._failed)
+            connection.close_future.add_errback(self._failed)
 
     @property
     def last(self) -> tuple[BaseException, ...]:
         return self._last
 
     def _failed(self, error: BaseException) -> None:
-        self._last = (*self._last, error)[-FAILURES_MAX:]
+        if error not in self._last:  # once for what a connection failed by, and was closed for
+            self._last = (*self._last, error)[-FAILURES_MAX:]
 
     def _none(self, _: object) -> None:
         self._last = ()
@@ -99,7 +101,9 @@ def failures_of(net: Any) -> Failures:
 
 def _is_known() -> bool:
     asked = list(inspect.signature(getattr(KafkaConnectionManager, "get_connection", int)).parameters)
-    return asked[:2] == ["self", "node_id"] and hasattr(KafkaConnection, "init_future")
+    return asked[:2] == ["self", "node_id"] and all(
+        hasattr(KafkaConnection, name) for name in ("init_future", "close_future")
+    )
 
 
 # ------------------------------------------------------------------------------------ from errors to causes
@@ -112,13 +116,13 @@ def cause_of(errors: Iterable[BaseException], options: Options) -> Cause:
     that says most stands for all of them.
     """
     each = list(errors)
-    for explain in (_right, _login, _file, _tls):
+    for explain in (_right, _login, _file, _tls, _tls_there):
         for error in reversed(each):
             if (cause := explain(error, options)) is not None:
                 return cause
     # To hang up is what a broker does that goes down, too: only the last word counts.
     told = [error for error in each if not isinstance(error, (RequestTimedOutError, KafkaTimeoutError))]
-    return (_protocol(told[-1], options) if told else None) or _away(each)
+    return (_hung_up(told[-1], options) if told else None) or _away(each)
 
 
 def _right(error: BaseException, options: Options) -> Cause | None:
@@ -219,27 +223,31 @@ def _tls(error: BaseException, options: Options) -> Cause | None:
     return None
 
 
-def _protocol(error: BaseException, options: Options) -> Cause | None:
+def _tls_there(error: BaseException, options: Options) -> Cause | None:
     protocol = options.get("security_protocol", "PLAINTEXT")
-    if isinstance(error, InvalidReceiveError) and protocol in ("PLAINTEXT", "SASL_PLAINTEXT"):
-        found = re.search(r"\d+", str(error))
-        if found and int(found[0]) & 0xFFFF0000 == TLS_ALERT:
-            tls = "SSL" if protocol == "PLAINTEXT" else "SASL_SSL"
-            return Cause("tls", f"TLS is spoken there: set security_protocol = {tls}, or change the port")
-    if "disconnected" in str(error):
-        if protocol.startswith("SASL"):
-            return Cause(
-                "login",
-                f"the broker hangs up while {options.get('sasl_plain_username')} logs in: check "
-                "sasl_plain_username, sasl_plain_password and sasl_mechanism, and whether security_protocol "
-                f"({protocol}) is what is spoken at this port",
-            )
+    found = re.search(r"\d+", str(error)) if isinstance(error, InvalidReceiveError) else None
+    if found is None or int(found[0]) & 0xFFFF0000 != TLS_ALERT:
+        return None
+    tls = "SSL" if protocol == "PLAINTEXT" else "SASL_SSL"
+    return Cause("tls", f"TLS is spoken there: set security_protocol = {tls}, or change the port")
+
+
+def _hung_up(error: BaseException, options: Options) -> Cause | None:
+    protocol = options.get("security_protocol", "PLAINTEXT")
+    if "disconnected" not in str(error):
+        return None
+    if protocol.startswith("SASL"):
         return Cause(
             "login",
-            "the broker hangs up at once: it may want a login, or TLS; check security_protocol "
-            f"({protocol}) and the port",
+            f"the broker hangs up while {options.get('sasl_plain_username')} logs in: check "
+            "sasl_plain_username, sasl_plain_password and sasl_mechanism, and whether security_protocol "
+            f"({protocol}) is what is spoken at this port",
         )
-    return None
+    return Cause(
+        "login",
+        "the broker hangs up at once: it may want a login, or TLS; check security_protocol "
+        f"({protocol}) and the port",
+    )
 
 
 def _away(errors: list[BaseException]) -> Cause:

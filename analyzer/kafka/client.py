@@ -341,7 +341,8 @@ def connected(options: Options) -> tuple[KafkaConsumer, Failures]:
         for net, _ in made:
             net.close()
         if isinstance(failed, KafkaError):
-            raise Troubled(cause_of(made[-1][1].last if made else [failed], options)) from failed
+            known = made[-1][1].last if made else ()
+            raise Troubled(cause_of(known or [failed], options)) from failed
         raise
     return consumer, made[-1][1]
 

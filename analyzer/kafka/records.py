@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kafka import ConsumerRebalanceListener, TopicPartition
-from kafka.errors import InvalidSessionTimeoutError, KafkaError
+from kafka.errors import GroupAuthorizationFailedError, InvalidSessionTimeoutError, KafkaError
 
 from analyzer.core.model import Gap, Lag, Lost, Partition, Position, Taken
 from analyzer.errors import AnalyzerError
@@ -256,9 +256,13 @@ class KafkaRecords:
         refused = isinstance(failed, InvalidSessionTimeoutError) and self._session_ms < SESSION_MS_MAX
         if refused:
             self._session_ms *= 2  # this broker allows no shorter one
+        if isinstance(failed, GroupAuthorizationFailedError) and self._assign == "all":
+            log.warning("lag monitors are not told how far we are: no right to the group %s", self._group_id)
+            self._group_id, self._options["group_id"], refused = "", None, True
         self._watch.failed(failed, at_once=refused)
-        if not refused:
-            self._watch.tell(self._watch.trouble)
+        if refused:
+            self._watch.trouble = None
+        self._watch.tell(self._watch.trouble)
         self.revoked(list(self._held))
         self._unplaced.clear()
         client, self._client = self._client, None

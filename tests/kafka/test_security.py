@@ -1,0 +1,315 @@
+"""A broker that asks who comes: every way in with no more rights than needed, and how mistakes are told."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzer.core.model import Lost
+from analyzer.kafka import KafkaRecords
+from tests.support.certificates import Authority
+from tests.support.kafka_log import lines, open_source, produce, run_all
+from tests.support.places import MemoryPlaces, Reader
+from tests.support.servers import Missing
+from tests.support.servers.report import ServersUsed
+from tests.support.servers.secured import SecuredKafka
+
+TOLD_S_MAX = 10.0
+USER, PASSWORD = "analyzer", "pass; w\u00f6rd"
+Options = dict[str, Any]
+Way = Callable[[SecuredKafka], Options]
+
+
+@pytest.fixture(scope="module")
+def secured(servers: ServersUsed) -> Iterator[SecuredKafka]:
+    """One broker for all of these. `analyzer` comes in by SCRAM, `plain` by PLAIN."""
+    with tempfile.TemporaryDirectory(prefix="gatelock-kafka-", ignore_cleanup_errors=True) as folder:
+        try:
+            broker = SecuredKafka(Path(folder), {"plain": "plain-secret"})
+        except Missing as missing:
+            servers.lacks("kafka", missing)
+        broker.start()
+        servers.found("kafka", broker.kind)
+        broker.add_scram(USER, PASSWORD)
+        broker.add_scram("nobody", PASSWORD)
+        broker.authority.issue("client")
+        broker.authority.issue("locked", "key-secret")
+        Authority(broker.folder, "stranger").issue("impostor")
+        yield broker
+        broker.close()
+
+
+def file(broker: SecuredKafka, name: str) -> str:
+    return str(broker.folder / name)
+
+
+def scram(broker: SecuredKafka, **more: str) -> Options:
+    return {
+        "bootstrap_servers": broker.doors["SASLPLAIN"],
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": USER,
+        "sasl_plain_password": PASSWORD,
+        **more,
+    }
+
+
+def over_tls(broker: SecuredKafka, **more: str) -> Options:
+    tls = {"security_protocol": "SASL_SSL", "ssl_cafile": str(broker.authority.file)}
+    return scram(broker, **{"bootstrap_servers": broker.doors["SASLTLS"], **tls, **more})
+
+
+def by_certificate(broker: SecuredKafka, **more: str) -> Options:
+    return {
+        "bootstrap_servers": broker.doors["TLS"],
+        "security_protocol": "SSL",
+        "ssl_cafile": str(broker.authority.file),
+        "ssl_certfile": file(broker, "client.crt"),
+        "ssl_keyfile": file(broker, "client.key"),
+        **more,
+    }
+
+
+def without(options: Options, *names: str) -> Options:
+    return {name: value for name, value in options.items() if name not in names}
+
+
+WAYS: dict[str, tuple[str, Way]] = {
+    "SCRAM-SHA-256": (USER, scram),
+    "SCRAM-SHA-512": (USER, lambda broker: scram(broker, sasl_mechanism="SCRAM-SHA-512")),
+    "PLAIN": (
+        "plain",
+        lambda broker: scram(
+            broker,
+            sasl_mechanism="PLAIN",
+            sasl_plain_username="plain",
+            sasl_plain_password="plain-secret",
+        ),
+    ),
+    "SASL_SSL": (USER, over_tls),
+    "mTLS": ("CN=client", by_certificate),
+    "mTLS, a key with a password": (
+        "CN=locked",
+        lambda broker: by_certificate(
+            broker,
+            ssl_certfile=file(broker, "locked.crt"),
+            ssl_keyfile=file(broker, "locked.key"),
+            ssl_password="key-secret",
+        ),
+    ),
+    "mTLS, key and certificate in one file": (
+        "CN=client",
+        lambda broker: without(
+            by_certificate(broker, ssl_certfile=file(broker, "client.pem")), "ssl_keyfile"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_in_needs_the_right_to_read_topic_and_group_alone(secured: SecuredKafka, way: str) -> None:
+    user, options = WAYS[way]
+    topic = secured.create_topic()
+    produce(secured, topic, lines(40))
+    secured.allow(user, topic=topic)
+    secured.allow(user, group=topic)
+    places = MemoryPlaces()
+    source = open_source(secured, places, topic, group_id=topic, options=options(secured))
+    reader = Reader(source, places, {})
+    run_all([reader], lines(40))
+    assert source.problems() == {}
+    source.close()
+
+
+def problem_of(source: KafkaRecords) -> tuple[str, str]:
+    """What is told first, and in time."""
+    began_s = time.monotonic()
+    while not (problems := source.problems()):
+        assert time.monotonic() - began_s < TOLD_S_MAX
+        assert all(isinstance(taken, Lost) for taken in source.take(0.05))
+    source.close()
+    assert time.monotonic() - began_s < TOLD_S_MAX
+    ((name, sentence),) = problems.items()
+    for secret in (PASSWORD, "plain-secret", "key-secret", "wrong-secret"):
+        assert secret not in sentence
+    return name, sentence
+
+
+# What is wrong: under which name it is told, and words that it is told in.
+MISTAKES: dict[str, tuple[Way, str, list[str]]] = {
+    "wrong password": (
+        lambda broker: scram(broker, sasl_plain_password="wrong-secret"),
+        "kafka-login",
+        ["analyzer", "sasl_plain_password"],
+    ),
+    "wrong password over TLS": (
+        lambda broker: over_tls(broker, sasl_plain_password="wrong-secret"),
+        "kafka-login",
+        ["analyzer", "sasl_plain_password"],
+    ),
+    "wrong password of PLAIN": (
+        lambda broker: scram(broker, sasl_mechanism="PLAIN", sasl_plain_username="plain"),
+        "kafka-login",
+        ["plain", "sasl_plain_password"],
+    ),
+    "no login where one is wanted": (
+        lambda broker: {"bootstrap_servers": broker.doors["SASLPLAIN"]},
+        "kafka-login",
+        ["security_protocol (PLAINTEXT)"],
+    ),
+    "a login where none is wanted": (
+        lambda broker: scram(broker, bootstrap_servers=broker.bootstrap),
+        "kafka-login",
+        ["asks for no login", "security_protocol"],
+    ),
+    "wrong CA": (
+        lambda broker: over_tls(broker, ssl_cafile=file(broker, "stranger.pem")),
+        "kafka-tls",
+        ["ssl_cafile", "stranger.pem", "signed by nobody"],
+    ),
+    "no CA": (
+        lambda broker: without(over_tls(broker), "ssl_cafile"),
+        "kafka-tls",
+        ["ssl_cafile", "not set"],
+    ),
+    "no such CA file": (
+        lambda broker: over_tls(broker, ssl_cafile="/nowhere/ca.pem"),
+        "kafka-tls",
+        ["ssl_cafile: /nowhere/ca.pem cannot be read: No such file"],
+    ),
+    "a CA file that is none": (
+        lambda broker: over_tls(broker, ssl_cafile=file(broker, "server.properties")),
+        "kafka-tls",
+        ["ssl_cafile: ", "is no PEM file"],
+    ),
+    "no TLS where it is wanted": (
+        lambda broker: {"bootstrap_servers": broker.doors["TLS"]},
+        "kafka-tls|kafka-login",  # what the broker answers is not always heard
+        ["TLS", "security_protocol"],
+    ),
+    "TLS where none is wanted": (
+        lambda broker: by_certificate(broker, bootstrap_servers=broker.bootstrap),
+        "kafka-tls",
+        ["no TLS is spoken", "security_protocol (SSL)"],
+    ),
+    "no certificate": (
+        lambda broker: without(by_certificate(broker), "ssl_certfile", "ssl_keyfile"),
+        "kafka-tls",
+        ["ssl_certfile is not set"],
+    ),
+    "a certificate of somebody else": (
+        lambda broker: by_certificate(
+            broker, ssl_certfile=file(broker, "impostor.crt"), ssl_keyfile=file(broker, "impostor.key")
+        ),
+        "kafka-tls",
+        ["ssl_certfile", "does not take our certificate"],
+    ),
+    "a key of another certificate": (
+        lambda broker: by_certificate(broker, ssl_keyfile=file(broker, "impostor.key")),
+        "kafka-tls",
+        ["ssl_keyfile", "ssl_certfile"],
+    ),
+    "wrong password of the key": (
+        lambda broker: by_certificate(
+            broker,
+            ssl_certfile=file(broker, "locked.crt"),
+            ssl_keyfile=file(broker, "locked.key"),
+            ssl_password="wrong-secret",
+        ),
+        "kafka-tls",
+        ["ssl_password"],
+    ),
+    "a name that nobody has": (
+        lambda broker: {"bootstrap_servers": "nobody.invalid:9092"},
+        "kafka",
+        ["bootstrap_servers"],
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_in_time_with_the_option_to_change(secured: SecuredKafka, mistake: str) -> None:
+    options, name, words = MISTAKES[mistake]
+    limits = {"bootstrap_timeout_ms": 1_200}
+    source = open_source(secured, MemoryPlaces(), "t", options=options(secured) | limits)
+    told = problem_of(source)
+    assert told[0] in name.split("|"), told
+    assert [word for word in words if word not in told[1]] == [], told
+
+
+def test_with_the_usual_settings_a_wrong_password_is_told_in_time(secured: SecuredKafka) -> None:
+    source = open_source(
+        secured, MemoryPlaces(), "t", options=scram(secured, sasl_plain_password="wrong-secret")
+    )
+    assert problem_of(source)[0] == "kafka-login"
+
+
+@pytest.mark.parametrize("assign", ["all", "group"])
+def test_a_right_that_is_missing_is_told_in_time(secured: SecuredKafka, assign: str) -> None:
+    topic = secured.create_topic()
+    produce(secured, topic, lines(4))
+    for group, words in ((f"{topic}-a", f"the user nobody may not read {topic}"), (f"{topic}-b", "group")):
+        source = open_source(
+            secured,
+            MemoryPlaces(),
+            topic,
+            group_id=group,
+            assign=assign,
+            options=scram(secured, sasl_plain_username="nobody"),
+        )
+        name, sentence = problem_of(source)
+        assert name == "kafka-right"
+        assert words in sentence
+        if assign == "all":
+            return  # it asks nothing of a group but to tell monitors how far it is
+        secured.allow("nobody", topic=topic)
+
+
+def test_to_see_a_topic_is_not_to_read_it(secured: SecuredKafka) -> None:
+    topic = secured.create_topic()
+    produce(secured, topic, lines(4))
+    secured.allow("nobody", topic=topic, operation="DESCRIBE")
+    options = scram(secured, sasl_plain_username="nobody")
+    name, sentence = problem_of(open_source(secured, MemoryPlaces(), topic, options=options))
+    assert (name, f"may not read {topic}" in sentence) == ("kafka-right", True)
+
+
+def test_what_changes_while_we_read_is_told_and_got_over(secured: SecuredKafka) -> None:
+    """A right is taken away, and a password changed; both are put right again."""
+    topic = secured.create_topic()
+    secured.allow(USER, topic=topic)
+    secured.allow(USER, group=topic)
+    places = MemoryPlaces()
+    source = open_source(secured, places, topic, group_id=topic, options=scram(secured))
+    reader = Reader(source, places, {})
+
+    def told_as(name: str) -> None:
+        end_s = time.monotonic() + 30
+        while name not in source.problems():
+            assert time.monotonic() < end_s, source.problems()
+            reader.turn()
+
+    produce(secured, topic, lines(40))
+    run_all([reader], lines(40))
+    secured.forbid(USER, topic=topic)
+    told_as("kafka-right")
+    secured.allow(USER, topic=topic)
+    produce(secured, topic, lines(40, begin=40))
+    run_all([reader], lines(80))
+    reader.turn()
+    assert source.problems() == {}
+
+    secured.add_scram(USER, "another one")
+    secured.restart()
+    told_as("kafka-login")
+    secured.add_scram(USER, PASSWORD)
+    produce(secured, topic, lines(40, begin=80))
+    run_all([reader], lines(120))
+    reader.turn()
+    assert source.problems() == {}
+    source.close()
