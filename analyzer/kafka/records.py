@@ -10,7 +10,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from kafka import ConsumerRebalanceListener, TopicPartition
@@ -21,6 +20,7 @@ from analyzer.errors import AnalyzerError
 from analyzer.kafka.bounded import bound
 from analyzer.kafka.causes import Cause, Troubled
 from analyzer.kafka.client import NO_RAW, Advice, Batch, Client, Unreadable, options_of
+from analyzer.kafka.held import Held
 from analyzer.kafka.logs import Logs
 from analyzer.kafka.metadata import Options, Topic, name_is_taken
 from analyzer.kafka.watch import Watch
@@ -35,18 +35,6 @@ REPLACED = (
     "each analyzer a group_instance_id of its own, or leave it out; we come back when the other is gone"
 )
 LEFT_OUT = "the group {group_id} leaves partitions unread, and us without one; joining again"
-
-
-@dataclass(slots=True)
-class Held:
-    """A partition that we read."""
-
-    part: Partition
-    next: int  # the offset that will be given next
-    fetched: int  # ... and the one that will be fetched next
-    stored: int
-    seen_ms: int  # Kafka time of the last record given; before the first, when we began
-    stopped: Gap | None = None
 
 
 class KafkaRecords:
@@ -119,12 +107,11 @@ class KafkaRecords:
             yield batch.of(held.part)
 
     def lags(self) -> dict[Partition, Lag]:
-        wall_ms = self._wall_s() * 1000
+        wall_s, uptime_s = self._wall_s(), self._uptime_s()
         lags = {}
         for at, held in list(self._held.items()):
-            records = max(0, self._client.end(at) - held.next) if self._client is not None else 0
-            behind_s = max(0.0, wall_ms - held.seen_ms) / 1000 if records or held.stopped else 0.0
-            lags[held.part] = Lag(records, behind_s)
+            end = self._client.end(at) if self._client is not None else held.next
+            lags[held.part] = held.lag(end, wall_s, uptime_s)
         return lags
 
     def positions(self) -> dict[Partition, int]:

@@ -1,0 +1,38 @@
+"""A partition that we read: where we are in it, and how far that is from its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from analyzer.core.model import Gap, Lag, Partition
+
+DAY_S = 86_400.0
+
+
+@dataclass(slots=True)
+class Held:
+    """A partition that we read."""
+
+    part: Partition
+    next: int  # the offset that will be given next
+    fetched: int  # ... and the one that will be fetched next
+    stored: int
+    seen_ms: int  # Kafka time of the last record given; before the first, when we began
+    stopped: Gap | None = None
+    level_s: float | None = None  # uptime when we last had all that we knew of
+
+    def lag(self, end: int, wall_s: float, uptime_s: float) -> Lag:
+        """How far `end`, the offset after the last record, is ahead of us."""
+        records = max(0, end - self.next)
+        if not records and self.stopped is None:
+            self.level_s = uptime_s
+            return Lag(0, 0.0)
+        return Lag(records, self._behind_s(wall_s - self.seen_ms / 1000, uptime_s))
+
+    def _behind_s(self, told_s: float, uptime_s: float) -> float:
+        """The age of the last record given, by its Kafka time, which mostly is its producer's. A producer may
+        not know what year it is; what we lack was written after we last had everything."""
+        if self.level_s is None:
+            return max(0.0, told_s)
+        since_level_s = uptime_s - self.level_s
+        return told_s if 0.0 <= told_s <= since_level_s + DAY_S else since_level_s
