@@ -8,18 +8,19 @@ import resource
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from analyzer.core.meters import REQUESTS
+from analyzer.core.meters import DAY_S, REQUESTS
 from analyzer.core.model import Counted, Lag, Partition, Progress, Row
 from analyzer.core.plan import Plan
 from analyzer.core.policies import Calendar, Quota
 from analyzer.pipeline import Pipeline
 from analyzer.store.engine import open_engine, values_of, writing
 from analyzer.store.migrate import upgrade
-from analyzer.store.schema import buckets, metadata
+from analyzer.store.schema import buckets, metadata, totals
 from analyzer.store.store import ROW_COLUMNS, SqlStore, every
 from tests.benchmarks.servers import Servers
 
@@ -27,6 +28,7 @@ TOUCHED = 10_000
 KNOWN = 1_000_000
 PART = Partition("cluster", "topic", 0, "access-log", "access-log")
 MINUTE_S = 1_760_000_040
+DAY_START_S = MINUTE_S - MINUTE_S % DAY_S
 
 PLAN = Plan(
     groupings=("caller",),
@@ -34,11 +36,13 @@ PLAN = Plan(
     policies=(Quota("daily", limit=10**12, window=Calendar("day", "UTC")),),
 )
 
-bare = sa.Table(
-    "bare",
-    sa.MetaData(),
-    *(sa.Column(c.name, c.type, primary_key=c.primary_key, autoincrement=False) for c in buckets.c),
-)
+
+def copy_of(table: sa.Table, fillfactor: int) -> sa.Table:
+    columns = (sa.Column(c.name, c.type, primary_key=c.primary_key, autoincrement=False) for c in table.c)
+    return sa.Table(f"bare_{table.name}", sa.MetaData(), *columns, postgresql_with={"fillfactor": fillfactor})
+
+
+BUCKETS, TOTALS = copy_of(buckets, 70), copy_of(totals, 50)  # as ours
 
 
 class Prepared:
@@ -62,24 +66,26 @@ def run(servers: Servers, rounds: int = 30) -> None:
     took = {known: _measure(servers, known, rounds) for known in (TOUCHED, KNOWN)}
     rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
     print(f"a flush that touches {TOUCHED:,} callers, ms, median of {rounds} (p90); resident {rss_mb:.0f} MB")
-    for known, (flushes, upserts) in took.items():
+    for known, (flushes, counts, all_rows) in took.items():
         print(
-            f"  {known:9,} known: flush {_told(flushes)}, bare upsert {_told(upserts)},"
-            f" ratio {median(flushes) / median(upserts):.2f}"
+            f"  {known:9,} known: flush {_told(flushes)}"
+            f"; bare upsert of its buckets {_told(counts)}, ratio {median(flushes) / median(counts):.2f}"
+            f"; of its buckets and totals {_told(all_rows)}, ratio {median(flushes) / median(all_rows):.2f}"
         )
-    ratio = median(took[KNOWN][0]) / median(took[TOUCHED][0])
-    print(f"  a million known / ten thousand known: {ratio:.2f}")
+    grew = [median(many) / median(few) for many, few in zip(took[KNOWN], took[TOUCHED], strict=True)]
+    print(f"  a million known / ten thousand: flush {grew[0]:.2f}, bare upserts {grew[1]:.2f}, {grew[2]:.2f}")
 
 
 def _told(seconds: Sequence[float]) -> str:
     return f"{median(seconds) * 1000:.0f} ({sorted(seconds)[len(seconds) * 9 // 10] * 1000:.0f})"
 
 
-def _measure(servers: Servers, known: int, rounds: int) -> tuple[list[float], list[float]]:
+def _measure(servers: Servers, known: int, rounds: int) -> tuple[list[float], list[float], list[float]]:
     url = servers.postgres.new_database()
     upgrade(url)
     engine = open_engine(url)
-    bare.create(engine)
+    for table in (BUCKETS, TOTALS):
+        table.create(engine)
     prepared = Prepared()
     store = SqlStore(engine, "bench")
     pipeline = Pipeline(prepared, prepared, store, PLAN, store.activate(PLAN), time.monotonic)  # type: ignore[arg-type]  # what flush() asks of them
@@ -87,23 +93,25 @@ def _measure(servers: Servers, known: int, rounds: int) -> tuple[list[float], li
     for first in range(0, known, TOUCHED):
         prepared.rows = _rows(range(first, first + TOUCHED))
         pipeline.flush({})
-        _upsert(engine, prepared.rows)
+        _upsert(engine, prepared.rows, totals_too=True)
     _settle(engine)
     chance = random.Random(1)
-    flushes, upserts = [], []
+    acts: list[Callable[[], object]] = [
+        lambda: pipeline.flush({PART: Lag(0, 0.0)}),
+        lambda: _upsert(engine, prepared.rows, totals_too=False),
+        lambda: _upsert(engine, prepared.rows, totals_too=True),
+    ]
+    took: tuple[list[float], list[float], list[float]] = ([], [], [])
     for _ in range(rounds):
         prepared.rows = _rows(chance.sample(range(known), TOUCHED))
-        pairs: list[tuple[list[float], Callable[[], object]]] = [
-            (flushes, lambda: pipeline.flush({PART: Lag(0, 0.0)})),
-            (upserts, lambda: _upsert(engine, prepared.rows)),
-        ]
-        chance.shuffle(pairs)  # whoever comes second finds the caches warm
-        for times_s, act in pairs:
+        in_turn = list(zip(took, acts, strict=True))
+        chance.shuffle(in_turn)  # whoever comes later finds the caches warm
+        for times_s, act in in_turn:
             began_s = time.perf_counter()
             act()
             times_s.append(time.perf_counter() - began_s)
     engine.dispose()
-    return flushes, upserts
+    return took
 
 
 def _rows(callers: Collection[int]) -> list[Row]:
@@ -112,16 +120,29 @@ def _rows(callers: Collection[int]) -> list[Row]:
     ]
 
 
-def _upsert(engine: sa.Engine, rows: Sequence[Row]) -> None:
-    added = insert(bare)
+def _upsert(engine: sa.Engine, rows: Sequence[Row], *, totals_too: bool) -> None:
     with writing(engine) as db:
-        added = added.from_select(Row._fields, every(values_of(db, ROW_COLUMNS, rows)))
-        joined = {name: bare.c[name] + added.excluded[name] for name in ("value", "denied")}
-        db.execute(added.on_conflict_do_update(index_elements=bare.primary_key, set_=joined))
+        _add(db, BUCKETS, ("value", "denied"), ROW_COLUMNS, rows)
+        if totals_too:
+            some = [("daily", row.key, "", DAY_START_S, DAY_START_S + DAY_S, row.value) for row in rows]
+            _add(db, TOTALS, ("used",), list(totals.c), some)
+
+
+def _add(
+    db: sa.Connection,
+    table: sa.Table,
+    sums: Sequence[str],
+    columns: Sequence[sa.Column[Any]],
+    rows: Sequence[Sequence[object]],
+) -> None:
+    added = insert(table)
+    added = added.from_select([column.name for column in columns], every(values_of(db, columns, rows)))
+    joined = {name: table.c[name] + added.excluded[name] for name in sums}
+    db.execute(added.on_conflict_do_update(index_elements=table.primary_key, set_=joined))
 
 
 def _settle(engine: sa.Engine) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
-        for table in (*metadata.tables, "bare"):
+        for table in (*metadata.tables, BUCKETS.name, TOTALS.name):
             db.exec_driver_sql(f"vacuum analyze {table}")
         db.exec_driver_sql("checkpoint")
