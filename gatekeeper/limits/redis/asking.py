@@ -68,7 +68,8 @@ def checking_many(self: Shared, keys: Iterable[Key], cost: int) -> Steps[list[De
     whole(cost, "cost", least=0)
     sharing = self._sharing
     wanted = list(keys)
-    decisions = {n: known for n, key in enumerate(wanted) if (known := sharing.refusals.find(key, cost))}
+    known = {n: sharing.refusals.find(key, cost) for n, key in enumerate(wanted)}
+    decisions = {n: refusal for n, refusal in known.items() if refusal is not None}
     open_ = [n for n in range(len(wanted)) if n not in decisions]
     do, asked = ("peek", 0) if sharing.never(cost) else ("check", cost)
     asked_ns = sharing.clock()

@@ -82,18 +82,19 @@ class PlainCalls:
 
     def __init__(self, client: Any, timeout: float) -> None:
         self.client = client
+        self._own: Any = None
         pool: Any = getattr(client, "connection_pool", None)
         if type(pool) in {redis.ConnectionPool, redis.BlockingConnectionPool}:
             from redis.backoff import NoBackoff
             from redis.retry import Retry
 
-            own = redis.BlockingConnectionPool(  # type: ignore[no-untyped-call]
+            self._own = redis.BlockingConnectionPool(  # type: ignore[no-untyped-call]
                 max_connections=CONNECTIONS_MAX,
                 timeout=timeout,
                 connection_class=pool.connection_class,
                 **{**_settings(pool, timeout), "retry": Retry(NoBackoff(), 0)},
             )
-            self.client = redis.Redis(connection_pool=own)
+            self.client = redis.Redis(connection_pool=self._own)
 
     def one(self, call: Call) -> Any:
         """The script's answer."""
@@ -112,6 +113,11 @@ class PlainCalls:
                 replies[n] = reply
         return replies
 
+    def close(self) -> None:
+        """Give back the connections; those of a client that was taken as it is are not ours."""
+        if self._own is not None:
+            self._own.disconnect()
+
     def _piped(self, calls: Sequence[Call], command: str) -> list[Any]:
         with self.client.pipeline(transaction=False) as pipe:
             for call in calls:
@@ -125,19 +131,20 @@ class AsyncCalls:
 
     def __init__(self, client: Any, timeout: float) -> None:
         self.client = client
+        self._own: Any = None
         self._timeout = timeout
         pool: Any = getattr(client, "connection_pool", None)
         if type(pool) in {redis.asyncio.ConnectionPool, redis.asyncio.BlockingConnectionPool}:
             from redis.asyncio.retry import Retry
             from redis.backoff import NoBackoff
 
-            own = redis.asyncio.BlockingConnectionPool(
+            self._own = redis.asyncio.BlockingConnectionPool(
                 max_connections=CONNECTIONS_MAX,
                 timeout=timeout,
                 connection_class=pool.connection_class,
                 **{**_settings(pool, timeout), "retry": Retry(NoBackoff(), 0)},
             )
-            self.client = redis.asyncio.Redis(connection_pool=own)
+            self.client = redis.asyncio.Redis(connection_pool=self._own)
 
     async def one(self, call: Call) -> Any:
         """The script's answer."""
@@ -157,6 +164,11 @@ class AsyncCalls:
                 for n, reply in zip(lacking, again, strict=True):
                     replies[n] = reply
             return replies
+
+    async def close(self) -> None:
+        """Give back the connections; those of a client that was taken as it is are not ours."""
+        if self._own is not None:
+            await self._own.disconnect()
 
     async def _piped(self, calls: Sequence[Call], command: str) -> list[Any]:
         async with self.client.pipeline(transaction=False) as pipe:

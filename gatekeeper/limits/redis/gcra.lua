@@ -14,8 +14,12 @@ local function adopted(limit, due, part, old_parts, old_rate, old_period, old_bu
   local used = math.min(ahead, old_burst * old_period / old_rate)
   local booked = ahead - used
   local weight = (limit.period / limit.rate) / (old_period / old_rate)
+  local spent = math.min(used * weight, limit.depth + limit.depth_part / limit.parts) + booked * weight
+  local whole = math.floor(spent)
   -- The 0.001 is a thousandth of a microsecond: what floating point may have added.
-  return now + math.ceil(math.min(used * weight, limit.depth + limit.depth_part / limit.parts) + booked * weight - 0.001), 0
+  local left = math.max(0, math.ceil((spent - whole - 0.001) * limit.parts))
+  if left >= limit.parts then return now + whole + 1, 0 end
+  return now + whole, left
 end
 
 function rules.gcra.read(key, word)

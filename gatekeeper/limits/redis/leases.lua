@@ -5,7 +5,7 @@ local key = KEYS[1]
 local limit, cost, lasts = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now))
-local op, done = ARGV[1], 0
+local op, done, renewed = ARGV[1], 0, {}
 
 if op == 'give back' then
   for n = 5, #ARGV do done = done + redis.call('ZREM', key, ARGV[n]) end
@@ -16,6 +16,7 @@ elseif op == 'renew' then
     if redis.call('ZSCORE', key, ARGV[n]) then
       redis.call('ZADD', key, string.format('%.0f', now + lasts), ARGV[n])
       done = done + 1
+      renewed[done] = ARGV[n]
     end
   end
 elseif redis.call('ZCARD', key) + cost <= limit then
@@ -27,4 +28,4 @@ end
 
 local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
 if last[2] then redis.call('PEXPIRE', key, string.format('%.0f', math.ceil((tonumber(last[2]) - now) / 1000) + 1)) end
-return {done, redis.call('ZCARD', key)}
+return {done, redis.call('ZCARD', key), unpack(renewed)}

@@ -64,7 +64,7 @@ class SharedConcurrency(Concurrency):
         self._held = {}
 
     def _call(self, do: str, key: Key, cost: int, *names: str) -> Call:
-        front_ = front(self._store.prefix, "concurrency", self._name)
+        front_ = front(self._store.prefix, "Concurrency", self._name)
         return Call(self._script, (front_ + tag(key),), (do, self.limit, cost, self._lease_us, *names))
 
     def _asking(self, do: str, key: Key, cost: int, *, in_line: bool = False) -> Steps[Decision]:
@@ -145,10 +145,11 @@ class SharedConcurrency(Concurrency):
         if answer is None:
             return len(leases) - len(names)
         ends_ns = asked_ns + self._lease_us * MICROSECOND_NS
+        renewed = {name.decode() if isinstance(name, bytes) else name for name in answer[2:]}
         with self._mutex:
             held = self._held.get(key, deque())
             for n, lease in enumerate(held):
-                if lease in leases and lease.name:
+                if lease.name in renewed:
                     held[n] = lease._replace(ends_ns=ends_ns)
         return int(answer[0]) + len(leases) - len(names)
 

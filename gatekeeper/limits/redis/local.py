@@ -29,10 +29,14 @@ def local_share(limiter: Any, nodes: int, node: int) -> Any:
         case GcraRule(strict=True):
             return kind.strict(*numbers, **options)
         case GcraRule():
-            return kind(*numbers, max(1, rule.burst // nodes), **options)
+            return kind(*numbers, _at_least_one(rule.burst, nodes, node), **options)
         case QueueRule():
             return kind(*numbers, -(-rule.queue // nodes), **options)
         case CounterRule() | LogRule():
             return kind(*numbers, **options)
         case _:
             return kind(*numbers, aligned=rule.aligned, **options)
+
+
+def _at_least_one(burst: int, nodes: int, node: int) -> int:
+    return split(burst, nodes)[node].limit if burst >= nodes else 1

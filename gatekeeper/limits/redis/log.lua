@@ -24,7 +24,8 @@ end
 function rules.log.read(key, word)
   local limit = {limit = tonumber(ARGV[word + 1]), period = tonumber(ARGV[word + 2]), newest = -1}
   limit.key, limit.length = key, redis.call('LLEN', key)
-  limit.length = limit.length - gone(limit) -- those are cut off when something is written
+  limit.gone = gone(limit) -- cut off when something is written
+  limit.length = limit.length - limit.gone
   if limit.length > 0 then limit.newest = stamp(key, 0) end
   return limit
 end
@@ -41,7 +42,8 @@ function rules.log.wait(limit)
 end
 
 function rules.log.spend(limit, at)
-  if limit.length > 0 then redis.call('LTRIM', limit.key, 0, limit.length - 1) else redis.call('DEL', limit.key) end
+  if limit.length == 0 and limit.gone > 0 then redis.call('DEL', limit.key) end
+  if limit.length > 0 and limit.gone > 0 then redis.call('LTRIM', limit.key, 0, limit.length - 1) end
   local line, left = string.format('%.0f', at), cost
   while left > 0 do
     local stamps = {}

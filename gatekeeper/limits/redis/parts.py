@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +33,7 @@ class Part:
 
     __slots__ = ("_front", "name", "remembered", "rule", "speech")
 
-    def __init__(self, rule: Rule[Any], name: str, prefix: str) -> None:
+    def __init__(self, kind: str, rule: Any, name: str, prefix: str) -> None:
         """Two limits of one kind and name are one limit; without a name, those of equal numbers are.
 
         Raises ValueError for what a store cannot hold.
@@ -40,8 +41,8 @@ class Part:
         self.name = name
         self.remembered: list[Refusals] = []  # of all limiters of this process that it is a part of
         self.change(rule)
-        called = name or f"{rule.limit}/{getattr(rule, 'period_ns', 0)}ns"
-        kind = type(rule).__name__.removesuffix("Rule").lower()
+        numbers = (getattr(rule, field.name) for field in dataclasses.fields(rule) if field.init)
+        called = name or "/".join(map(str, numbers))
         self._front = front(prefix, kind, called)
 
     def change(self, rule: Rule[Any]) -> None:

@@ -104,7 +104,7 @@ class RedisStore:
 
     def attach(self, limiter: Any) -> None:
         """Let `limiter` keep its keys here. Raises ValueError for numbers that a script cannot hold."""
-        part = Part(limiter._rule, limiter._name, self.prefix)
+        part = Part(type(limiter).__name__, limiter._rule, limiter._name, self.prefix)
         limiter._sharing = Sharing(self, (part,), limiter._name, limiter._keys.clock)
         limiter._sharing.local = self.share_of(limiter)
 
@@ -232,12 +232,12 @@ class RedisStore:
     def close(self) -> None:
         """Give back the connections; asking again afterwards makes new ones."""
         if self._plain is not None:
-            self._plain.client.close()
+            self._plain.close()
 
     async def aclose(self) -> None:
         """The same for a client of asyncio."""
         if self._async is not None:
-            await self._async.client.aclose()
+            await self._async.close()
 
 
 async def _to_the_end(

@@ -1,0 +1,97 @@
+"""Eight processes on one real Redis: what each class promises, it promises to all of them together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gatekeeper.limits import Concurrency
+from gatekeeper.limits.redis import RedisStore
+from tests.limits.fleet import (
+    PARENT,
+    PROCESSES,
+    Admitted,
+    Fleet,
+    hold_and_die,
+    press,
+    race_for,
+    take_turns,
+    work,
+)
+from tests.limits.stores import KINDS, Kind, new_name
+from tests.support.servers.redis import Redis, client_of
+
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
+
+
+@pytest.fixture(scope="module")
+def fleet(redis_server: Redis) -> Iterator[Fleet]:
+    fleet = Fleet(redis_server.url)
+    yield fleet
+    fleet.close()
+
+
+def surely_within(admitted: Admitted, period_s: float) -> int:
+    """The most admissions that were within one period for certain: the server's moment of each lies
+    between before and after."""
+    return max(
+        sum(before >= first and after < first + period_s for before, after in admitted)
+        for first, _ in admitted
+    )
+
+
+@every_kind
+def test_racing_processes_get_exactly_what_there_is(fleet: Fleet, kind: Kind):
+    """Not one more, and none is lost either."""
+    name = new_name()
+    passed = fleet.run(race_for, KINDS.index(kind), 300, name, 60)
+    there = {"TokenBucket, burst 2": 2, "TokenBucket.strict": 150, "LeakyQueue": 1}.get(kind.name, 300)
+    assert sum(passed) == there
+
+
+@every_kind
+def test_under_pressure_no_period_holds_more_than_was_promised(fleet: Fleet, kind: Kind):
+    limit, period_s, for_s = 20, 0.2, 0.8
+    began_s = time.time() + 0.05
+    answers = fleet.run(press, KINDS.index(kind), limit, period_s, new_name(), began_s + for_s)
+    admitted = [each for theirs, _ in answers for each in theirs]
+    most = {
+        "SlidingLog": limit,
+        "TokenBucket.strict": limit,
+        "TokenBucket, burst 2": limit + 2,
+        "LeakyQueue": limit + 1,
+    }.get(kind.name, 2 * limit)
+    assert surely_within(admitted, period_s) <= most
+    rate = {"TokenBucket.strict": 11, "LeakyQueue": 12}.get(kind.name, limit)  # who only asks misses turns
+    assert len(admitted) >= rate * (for_s / period_s - 1), "permits were lost"
+    assert sum(refused for _, refused in answers) > 0
+
+
+def test_departures_from_a_queue_are_a_turn_apart_in_all_processes_together(fleet: Fleet):
+    queue = next(n for n, kind in enumerate(KINDS) if kind.name == "LeakyQueue")
+    answers = fleet.run(take_turns, queue, 100, 1.0, new_name(), 6)
+    asked = min(before for theirs in answers for before, _ in theirs)
+    left = sorted(after for theirs in answers for _, after in theirs)
+    assert len(left) == PROCESSES * 6
+    assert all(at >= asked + n * 0.01 for n, at in enumerate(left)), "somebody left before their turn"
+    assert left[-1] - asked < 48 * 0.01 + 2, "turns were lost"
+
+
+def test_never_more_at_work_than_allowed_also_when_work_fails(fleet: Fleet):
+    most = fleet.run(work, 3, new_name(), 12)
+    assert 1 <= max(most) <= 3
+
+
+def test_a_lease_of_a_process_that_died_ends_by_itself(redis_server: Redis):
+    name, lease_s = new_name(), 0.5
+    holder = PARENT.Process(target=hold_and_die, args=(redis_server.url, name, lease_s))
+    holder.start()
+    holder.join(30)
+    with client_of(redis_server.url) as client:
+        store = RedisStore(client)
+        limiter = Concurrency(1, store=store, name=name, lease=lease_s)
+        assert limiter.wait("a", timeout=5)
+        assert limiter.in_flight("a") == 1
+        store.close()
