@@ -27,8 +27,9 @@ RETRY_MAX_S = 2.0  # so that an outage costs no more than this beyond its own le
 class Health(Protocol):
     """Who is told how it goes, for /readyz and /metrics."""
 
-    def turned(self) -> None: ...
+    def turned(self, holding: int) -> None: ...
     def flushed(self, flushed: Flushed) -> None: ...
+    def lost(self) -> None: ...
     def ended(self, changes: Sequence[Change]) -> None: ...
     def failed(self, what: str, sentence: str) -> None: ...
     def recovered(self, what: str) -> None: ...
@@ -67,7 +68,7 @@ class Daemon:
             self.warden.look_again()
             return self.back_off("database", away)
         finally:
-            self.health.turned()
+            self.health.turned(len(self.pipeline.source.positions()))
         if self.retries:
             self.retries = 0
             self.health.recovered("database")
@@ -80,6 +81,7 @@ class Daemon:
             flushed = self.pipeline.run_once()
         except PartitionLost as lost:
             log.warning("%s", lost)
+            self.health.lost()
             self.pipeline.start_over()
             return
         except PlanChanged as changed:

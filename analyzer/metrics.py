@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import prometheus_client as prometheus
@@ -62,6 +62,9 @@ LAG_SECONDS = Metric(
 SINCE_FLUSH = Metric("gatelock_since_flush_seconds", "gauge", "Time since the last flush that was committed.")
 SINCE_TURN = Metric("gatelock_since_turn_seconds", "gauge", "Time since the loop last turned.")
 PROBLEMS = Metric("gatelock_problems", "gauge", "Things that are wrong now; /readyz says which.")
+PROBLEM = Metric(
+    "gatelock_problem", "gauge", "1 for each thing that is wrong, by its name in /readyz.", ("name",)
+)
 ACTIVE_LOCKS = Metric(
     "gatelock_active_locks", "gauge", "Locks in force in the database, by policy.", ("policy",)
 )
@@ -70,7 +73,7 @@ BUILD = Metric("gatelock_build_info", "gauge", "The version that runs.", ("versi
 
 METRICS = (
     RECORDS, REJECTED, LOCK_CHANGES, FAILURES, FLUSH, LAG_RECORDS, LAG_SECONDS, SINCE_FLUSH, SINCE_TURN,
-    PROBLEMS, ACTIVE_LOCKS, FEED_VERSION, BUILD,
+    PROBLEMS, PROBLEM, ACTIVE_LOCKS, FEED_VERSION, BUILD,
 )  # fmt: skip
 
 
@@ -80,7 +83,7 @@ class Reading(NamedTuple):
     lags: Mapping[Partition, Lag]
     since_flush_s: float | None
     since_turn_s: float | None
-    problems: int
+    problems: Collection[str]
     active_locks: Mapping[str, int] | None
     feed_version: int | None
 
@@ -150,7 +153,8 @@ class _Everything(Collector):
         yield _gauge(LAG_SECONDS, {labels: lag.seconds for labels, lag in lags})
         yield _gauge(SINCE_FLUSH, {(): now.since_flush_s})
         yield _gauge(SINCE_TURN, {(): now.since_turn_s})
-        yield _gauge(PROBLEMS, {(): now.problems})
+        yield _gauge(PROBLEMS, {(): len(now.problems)})
+        yield _gauge(PROBLEM, {(name,): 1 for name in now.problems})
         yield _gauge(ACTIVE_LOCKS, {(policy,): count for policy, count in (now.active_locks or {}).items()})
         yield _gauge(FEED_VERSION, {(): now.feed_version})
         yield _gauge(BUILD, {(self._version,): 1})

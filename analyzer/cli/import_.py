@@ -33,8 +33,11 @@ class Heard:
     away: int = 0
     sentence: str = ""
 
-    def turned(self) -> None:
+    def turned(self, _holding: int) -> None:
         """Nobody asks whether we live: somebody is watching."""
+
+    def lost(self) -> None:
+        """Another one imports the same file: what both have counted is stored once."""
 
     def flushed(self, flushed: Flushed) -> None:
         for progress in flushed.counted.parts:

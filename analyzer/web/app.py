@@ -52,7 +52,7 @@ def application(watched: Watched) -> FastAPI:
             lags=health.held,
             since_flush_s=health.since_flush_s,
             since_turn_s=health.since_turn_s,
-            problems=len(problems),
+            problems=problems.keys(),
             active_locks=None if glance is None else glance.active_locks,
             feed_version=None if glance is None else glance.feed_version,
         )
@@ -65,11 +65,7 @@ def application(watched: Watched) -> FastAPI:
 async def _look(watched: Watched, asking: Asking) -> tuple[Glance | None, dict[str, str]]:
     """How the database stands, None when it does not say; and everything that is wrong, by name."""
     health = watched.health
-    problems = {**watched.problems(), **health.failures}
-    if not health.alive:
-        problems["loop"] = "the loop has not turned for a long time"
-    if not health.settled:
-        problems["partitions"] = "no partition is assigned yet"
+    problems = {**watched.problems(), **health.problems}
     glance = None
     try:
         glance = await asking.ask()

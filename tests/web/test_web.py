@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from analyzer.core.model import Counted, Lag, Partition, Progress, Rejected
 from analyzer.errors import StoreAway
-from analyzer.health import HELD_S, TURN_MAX_S, Health
+from analyzer.health import HELD_S, LOSSES_MAX, LOSSES_WITHIN_S, TURN_MAX_S, Health
 from analyzer.metrics import METRICS, Metrics
 from analyzer.pipeline import Flushed
 from analyzer.store.engine import open_engine
@@ -223,6 +223,7 @@ def test_metrics_tell_what_happened_and_how_it_stands(world: World, client: http
         ("gatelock_since_flush_seconds", (), 2),
         ("gatelock_since_turn_seconds", (), 2),
         ("gatelock_problems", (), 1),
+        ("gatelock_problem", (("name", "database"),), 1),
         ("gatelock_active_locks", (("policy", "daily"),), 2),
         ("gatelock_feed_version", (), 57),
         ("gatelock_build_info", (("version", "1.2.3"),), 1),
@@ -272,6 +273,48 @@ def test_metrics_of_ours_are_told_while_the_database_is_away(world: World, clien
     assert seen["gatelock_problems", ()] == 1
     assert ("gatelock_flush_seconds_count", ()) in seen
     assert not any(name in ("gatelock_active_locks", "gatelock_feed_version") for name, _ in seen)
+
+
+def problems_of(client: httpx2.Client) -> dict[str, str]:
+    found: dict[str, str] = client.get("/readyz").json()["problems"]
+    return found
+
+
+def test_partitions_that_are_held_and_not_stored_are_a_problem(world: World, client: httpx2.Client) -> None:
+    """Two that take everything from each other hold partitions in every other turn, and store nothing."""
+    world.flush()
+    for turn in range(60):
+        world.health.turned(turn % 2)
+        assert "flush" not in problems_of(client) or turn >= HELD_S
+        world.now_s += 1
+    assert "nothing has been stored for 59 s" in problems_of(client)["flush"]
+    world.flush()
+    assert problems_of(client) == {}
+
+
+def test_who_holds_nothing_need_not_store(world: World, client: httpx2.Client) -> None:
+    world.health.turned(4)
+    world.flush()
+    for _ in range(60):
+        world.health.turned(0)
+        world.now_s += 1
+    assert "flush" not in problems_of(client)
+    world.health.turned(4)
+    assert "flush" not in problems_of(client), "it has just begun"
+
+
+def test_two_that_read_the_same_are_told_of_each_other(world: World, client: httpx2.Client) -> None:
+    world.flush()
+    for _ in range(LOSSES_MAX - 1):
+        world.health.lost()
+        world.now_s += 0.5
+    assert problems_of(client) == {}, "a partition changes hands now and then"
+    world.health.lost()
+    assert "two read the same partitions" in problems_of(client)["contention"]
+    assert samples(client.get("/metrics").text)["gatelock_problem", (("name", "contention"),)] == 1
+    world.now_s += LOSSES_WITHIN_S
+    world.flush()
+    assert problems_of(client) == {}
 
 
 # The database's part
