@@ -55,6 +55,7 @@ def _run(settings: Settings) -> None:
     from analyzer.metrics import Metrics
     from analyzer.store.glance import glance
     from analyzer.store.migrate import head
+    from analyzer.watchdog import Watchdog
     from analyzer.web.app import Watched, application
     from analyzer.web.server import serving
 
@@ -66,6 +67,7 @@ def _run(settings: Settings) -> None:
         daemon = build(settings, engine, health)
         watched = Watched(health, daemon.pipeline.source.problems, partial(glance, engine, head()), head())
         with serving(application(watched), settings.analyzer.listen):
+            Watchdog(lambda: health.turned_s, stopping.wait, _end).start()
             daemon.run(stopping)
     log.info("stopped")
 
@@ -76,6 +78,10 @@ def _leave(stopping: threading.Event) -> None:
     stopping.set()
     time.sleep(STOP_S)
     log.warning("the database does not answer: what was not stored is read again by the next analyzer")
+    _end()
+
+
+def _end() -> None:
     logging.shutdown()
     os._exit(AWAY)
 
