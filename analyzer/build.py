@@ -20,6 +20,7 @@ from analyzer.core.plan import Plan
 from analyzer.daemon import Daemon, Health
 from analyzer.files import FollowedFile, Held, ImportedFiles
 from analyzer.kafka import KafkaRecords
+from analyzer.kafka.leftovers import client_id
 from analyzer.pipeline import Pace, Pipeline
 from analyzer.settings import Settings
 from analyzer.sources import Several, Source
@@ -109,7 +110,7 @@ def _topics(settings: Settings, store: SqlStore) -> list[Source]:
             assign=kafka.assign,
             start=sources[0].start,
             session_timeout_s=kafka.session_timeout,
-            options=kafka.client(),
+            options={"client_id": client_id(settings.analyzer.name), **kafka.client()},
         )
         for sources in begins.values()
     ]

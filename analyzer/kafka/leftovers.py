@@ -1,0 +1,85 @@
+"""Members that died and that their group still waits for.
+
+After SIGKILL a group waits for its session time-out before it gives a partition to anybody, also when the
+same analyzer is back within a second. Whoever starts on the machine where such a member has died can say so
+for it. (KIP-345 has lasting member names for this, but then two analyzers of one name put each other out.)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+
+from kafka import KafkaAdminClient
+from kafka.admin import MemberToRemove
+from kafka.errors import KafkaError
+
+from analyzer.kafka.metadata import Options, admin_options
+
+log = logging.getLogger(__name__)
+
+OURS = re.compile(r"(?P<analyzer>gatelock-.+)-(?P<pid>\d+)-[0-9a-f]{8}")
+LIFE = secrets.token_hex(4)  # a container's process has the same number in each of its lives
+
+
+def client_id(analyzer: str) -> str:
+    """By what the members of this process, and of the lives of `analyzer` before it, are known again.
+
+    >>> client_id("web-1").startswith(f"gatelock-web-1-{os.getpid()}-")
+    True
+    """
+    return f"gatelock-{analyzer}-{os.getpid()}-{LIFE}"
+
+
+def dismiss(options: Options) -> int:
+    """Have the group forget the members of this analyzer whose process has died; how many these were.
+
+    Says nothing of those whose `client_id` is not from here, and never raises: without it, the group waits
+    for the session's end as ever. One that was dismissed alive, because it runs in a container of the same
+    name, joins again at once.
+    """
+    us = OURS.fullmatch(str(options.get("client_id")))
+    if us is None or options.get("group_instance_id"):
+        return 0
+    try:
+        return _dismiss(options, us["analyzer"])
+    except KafkaError as failed:
+        log.debug("the group was not asked for members that died: %r", failed)
+        return 0
+
+
+def _dismiss(options: Options, analyzer: str) -> int:
+    admin = KafkaAdminClient(**admin_options(options))
+    try:
+        group = options["group_id"]
+        dead = [
+            member["member_id"]
+            for member in admin.describe_groups([group])[group]["members"]
+            if _is_dead(member["client_id"], analyzer)
+        ]
+        if dead:
+            admin.remove_group_members(group, [MemberToRemove(member_id=each) for each in dead])
+            log.info("the group %s need not wait for %d of our members that died", group, len(dead))
+        return len(dead)
+    finally:
+        admin.close()
+
+
+def _is_dead(client: str, analyzer: str) -> bool:
+    known = OURS.fullmatch(client)
+    if known is None or known["analyzer"] != analyzer:
+        return False
+    pid = int(known["pid"])
+    return not client.endswith(LIFE) if pid == os.getpid() else not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # somebody else's
+        return True
+    return True

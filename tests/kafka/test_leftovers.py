@@ -1,0 +1,96 @@
+"""A group does not wait for the session of a member whose death can be seen."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from analyzer.kafka.leftovers import client_id, dismiss
+from tests.support.kafka_log import open_source
+from tests.support.places import MemoryPlaces, Reader
+from tests.support.servers.kafka import GivenKafka, NativeKafka
+
+SESSION_S = 30.0
+MEMBER = """
+import sys
+from analyzer.kafka.leftovers import client_id
+from kafka import KafkaConsumer
+bootstrap, topic, name = sys.argv[1:]
+consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=topic, client_id=client_id(name),
+                         session_timeout_ms=30_000, auto_offset_reset="earliest", enable_auto_commit=False)
+while True:
+    consumer.poll(100)
+    if consumer.assignment():
+        print("joined", flush=True)
+"""
+
+
+@contextmanager
+def member(kafka: NativeKafka | GivenKafka, topic: str, name: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that is the only member of the group `topic`."""
+    command = [sys.executable, "-c", MEMBER, kafka.bootstrap, topic, name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "joined\n"
+            yield child
+        finally:
+            child.kill()
+
+
+def seconds_to_join(kafka: NativeKafka | GivenKafka, topic: str, name: str, at_most_s: float) -> float:
+    places = MemoryPlaces()
+    options = {"client_id": client_id(name)}
+    source = open_source(
+        kafka, places, topic, group_id=topic, session_timeout_s=SESSION_S, assign="group", options=options
+    )
+    reader, began_s = Reader(source, places, {}), time.monotonic()
+    try:
+        while not source.positions() and time.monotonic() - began_s < at_most_s:
+            reader.turn()
+        return time.monotonic() - began_s
+    finally:
+        source.close()
+
+
+def test_an_analyzer_that_was_killed_and_is_back_reads_on_at_once(
+    real_kafka: NativeKafka | GivenKafka,
+) -> None:
+    topic = real_kafka.create_topic()
+    with member(real_kafka, topic, "web-1") as child:
+        child.send_signal(signal.SIGKILL)
+        child.wait(5)
+        assert seconds_to_join(real_kafka, topic, "web-1", SESSION_S) < SESSION_S / 3
+
+
+@pytest.mark.parametrize("name", ["web-2", "web"])
+def test_another_analyzers_members_are_not_ours_to_tell_of(
+    real_kafka: NativeKafka | GivenKafka, name: str
+) -> None:
+    topic = real_kafka.create_topic()
+    with member(real_kafka, topic, "web-1") as child:
+        child.send_signal(signal.SIGKILL)
+        child.wait(5)
+        assert (
+            dismiss(
+                {"bootstrap_servers": real_kafka.bootstrap, "group_id": topic, "client_id": client_id(name)}
+            )
+            == 0
+        )
+
+
+def test_a_member_that_lives_stays(real_kafka: NativeKafka | GivenKafka) -> None:
+    topic = real_kafka.create_topic()
+    with member(real_kafka, topic, "web-1"):
+        options = {"bootstrap_servers": real_kafka.bootstrap, "group_id": topic}
+        assert dismiss({**options, "client_id": client_id("web-1")}) == 0
+
+
+def test_without_our_own_client_id_nothing_is_asked() -> None:
+    assert dismiss({"bootstrap_servers": "127.0.0.1:1", "client_id": "mine"}) == 0
