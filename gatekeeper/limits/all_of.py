@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from gatekeeper.limits import sharing, using, waiting
 from gatekeeper.limits.booking import Reservation, book, wait_in_ns
@@ -42,7 +42,8 @@ class AllOf:
     __slots__ = ("_keys", "_name", "_ordered", "_parts")
     _parts: tuple[Part, ...]
 
-    __new__ = sharing.new_of
+    if not TYPE_CHECKING:  # for which __init__ says it all
+        __new__ = sharing.new_of
 
     def __init__(self, *parts: Part | AllOf, name: str = "") -> None:
         """Raises ValueError for no part, and for one that is given twice."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 from gatekeeper.limits import keyed, sharing, using
 from gatekeeper.limits.booking import wait_in_ns
@@ -26,7 +27,8 @@ class Concurrency:
 
     __slots__ = ("__weakref__", "_clock", "_in_flight", "_lines", "_mutex", "_name", "limit")
 
-    __new__ = sharing.new
+    if not TYPE_CHECKING:  # for which __init__ says it all
+        __new__ = sharing.new
 
     def __init__(
         self,

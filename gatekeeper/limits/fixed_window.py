@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gatekeeper.limits import booking, deciding, keeping, sharing, using, waiting
 from gatekeeper.limits.keyed import KEYS_MAX, Keys
@@ -93,7 +93,8 @@ class FixedWindow:
 
     __slots__ = ("_keys", "_name", "_rule")
 
-    __new__ = sharing.new
+    if not TYPE_CHECKING:  # for which __init__ says it all
+        __new__ = sharing.new
 
     def __init__(
         self,

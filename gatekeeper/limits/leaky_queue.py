@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from math import gcd
+from typing import TYPE_CHECKING
 
 from gatekeeper.limits import booking, deciding, keeping, sharing, using, waiting
 from gatekeeper.limits.keyed import KEYS_MAX, Keys
@@ -90,7 +91,8 @@ class LeakyQueue:
 
     __slots__ = ("_keys", "_name", "_rule")
 
-    __new__ = sharing.new
+    if not TYPE_CHECKING:  # for which __init__ says it all
+        __new__ = sharing.new
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ import time
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gatekeeper.limits import booking, deciding, keeping, sharing, using, waiting
 from gatekeeper.limits.keyed import KEYS_MAX, Keys
@@ -192,7 +192,8 @@ class SlidingLog:
 
     __slots__ = ("_compact", "_keys", "_name", "_rule")
 
-    __new__ = sharing.new
+    if not TYPE_CHECKING:  # for which __init__ says it all
+        __new__ = sharing.new
 
     def __init__(
         self,

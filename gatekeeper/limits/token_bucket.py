@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from gatekeeper.limits import booking, deciding, keeping, sharing, using, waiting
 from gatekeeper.limits.gcra import GcraRule
@@ -24,7 +24,8 @@ class TokenBucket:
 
     __slots__ = ("_keys", "_name", "_rule")
 
-    __new__ = sharing.new
+    if not TYPE_CHECKING:  # for which __init__ says it all
+        __new__ = sharing.new
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ def _renew(limiter: Any, clock: ManualClock, undo: ExitStack) -> None:
             _renew(part, clock, undo)
         return
     before = getattr(limiter, "_keys", None)
-    if not isinstance(before, Keys) or getattr(limiter, "_store", None) is not None:
+    if not isinstance(before, Keys) or getattr(limiter, "_sharing", None) is not None:
         raise TypeError(f"expected a limiter of a rate in this process, got {limiter!r:.80}")
     after: Keys[Any] = Keys(before.settle_ns, before.max_keys, before.overflow, clock)
     after.places = before.places
