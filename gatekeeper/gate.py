@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from gatekeeper.clock import SYSTEM_CLOCK, Clock, Running
 from gatekeeper.model import ALLOWED, Decision, Lock, LockSource, Refused
-from gatekeeper.poller import Known, Poller
+from gatekeeper.poller import Known, Poller, longest_fetch
 from gatekeeper.sources import open_source
 from gatekeeper.view import end_ns
 
@@ -73,7 +73,7 @@ class Gate:
         self,
         source: str | LockSource,
         *,
-        token: str | None = None,
+        token: str | Path | None = None,
         stale_after: float = 30.0,
         on_stale: Literal["allow", "deny"] | Checks = "allow",
         saved: Path | None = None,
@@ -85,9 +85,12 @@ class Gate:
             raise ValueError(f"stale_after: expected seconds above 0, got {stale_after!r}")
         if isinstance(on_stale, str) and on_stale not in ("allow", "deny"):
             raise ValueError(f"on_stale: expected 'allow', 'deny' or a limiter, got {on_stale!r}")
-        if token is not None:
-            raise ValueError("token: none of the sources takes one; a database's password goes into its URL")
-        self._source = open_source(source) if isinstance(source, str) else source
+        if isinstance(source, str):
+            # A fetch that waits for news must be back long before the view is stale.
+            source = open_source(source, token=token, longest=stale_after / 3)
+        elif token is not None:
+            raise ValueError("token: this source was made without the gate; give it the token")
+        self._source = source
         self._clock = clock
         self._stale_after_s = stale_after
         self._on_stale = on_stale
@@ -215,6 +218,8 @@ class Gate:
             self._running = self._poller = None
             self._locked = EVERYBODY
         if running is not None and poller is not None:
+            running.stop(0.0)
+            self._source.close()  # ends a fetch that waits for news
             running.stop(CLOSE_S)
             poller.finish()
         self._source.close()
@@ -257,8 +262,9 @@ class Gate:
 
     def _turn(self, poller: Poller) -> float:
         try:
-            if self._on_stale != "allow":
-                # Nobody knows how long the answer will take; meanwhile the view may become stale.
+            back_s = self._clock.uptime_s() + longest_fetch(self._source)
+            if self._on_stale != "allow" and back_s >= self._patient_until_s(poller.known):
+                # The answer may take so long that meanwhile the view becomes stale.
                 self._locked = EVERYBODY
             wait_s = poller.turn()
             with self._mutex:

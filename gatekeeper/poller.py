@@ -44,6 +44,11 @@ def next_delay(pace_s: float, failures: int, luck: float) -> float:
     return min(CEILING_S, backed_off_s) * (0.5 + 0.5 * luck)
 
 
+def longest_fetch(source: LockSource) -> float:
+    """Seconds that a fetch may take; infinite where the source does not say."""
+    return float(getattr(source, "longest", inf))
+
+
 class Poller:
     """One series of polls. `known` is replaced, never changed; whoever drives it calls `turn`.
 
@@ -59,6 +64,7 @@ class Poller:
         self._clock = clock
         self._pace_max_s = pace_max_s
         self._pace_s = min(PACE_S, pace_max_s)
+        self._later_s = 0.0  # what the source itself asks for, beyond our own pause
         self._since: Cursor | None = None  # at first everything: the view may come from another source
         self._ask_s = self._prune_s = clock.uptime_s()
         self._shelf = shelf
@@ -82,6 +88,7 @@ class Poller:
 
     def _ask(self) -> None:
         asked_s, asked_ns = self._clock.uptime_s(), self._clock.wall_ns()
+        self._later_s = 0.0
         try:
             update = self._source.fetch(self._since)
             self._confirmed(apply(self.known.view, update), update, asked_s, asked_ns)
@@ -93,7 +100,8 @@ class Poller:
             self._failed(error)
         except Exception as error:  # noqa: BLE001  # a fault of the source's must not end the polling
             self._failed(error, with_trace=True)
-        self._ask_s = self._clock.uptime_s() + next_delay(self._pace_s, self.failures, self._clock.random())
+        pause_s = next_delay(self._pace_s, self.failures, self._clock.random())
+        self._ask_s = self._clock.uptime_s() + max(pause_s, min(self._later_s, self._pace_max_s))
 
     def _confirmed(self, view: View, update: Update, asked_s: float, asked_ns: int) -> None:
         if self.failures:
@@ -103,12 +111,15 @@ class Poller:
         self.failures = 0
         # In this order NaN, which is neither more nor less, becomes the least pace instead of never.
         self._pace_s = min(self._pace_max_s, max(PACE_MIN_S, update.next_poll))
-        midway_ns = (asked_ns + self._clock.wall_ns()) // 2
+        # What the source waited for news lies between question and answer, and is neither's delay.
+        waited_s = min(update.waited, self._clock.uptime_s() - asked_s)
+        midway_ns = (asked_ns + round(waited_s * 1e9) + self._clock.wall_ns()) // 2
         skew = midway_ns / 1e9 - update.now.timestamp()
-        self.known = Known(view, asked_s, update.behind, skew)
+        self.known = Known(view, asked_s + waited_s, update.behind, skew)
 
     def _failed(self, error: Exception, *, with_trace: bool = False) -> None:
         self.failures += 1
+        self._later_s = float(getattr(error, "retry_after", 0.0))  # a server that says when, is asked then
         if self.failures == 1:  # the gate's age says how long it goes on; a line for each poll would not
             log.warning("the lock feed does not answer: %s", error, exc_info=error if with_trace else None)
 

@@ -425,7 +425,8 @@ class TestFile:
     ("url", "why"),
     [
         ("redis://localhost", "no source reads 'redis' URLs: expected postgresql"),
-        ("https://gatelock:8080", "no source reads 'https' URLs"),
+        ("https://", "expected https://host:port"),
+        ("https://ann:secret@gatelock:8080", "token goes into `token`"),
         ("postgresql://localhost/gatelock", r"for PostgreSQL write postgresql\+psycopg://"),
         ("sqlite://", "expected the analyzer's file"),
         ("sqlite:///:memory:", "expected the analyzer's file"),

@@ -408,7 +408,7 @@ def leave(since: object) -> object:
         ({"stale_after": 0}, "stale_after: expected seconds above 0, got 0"),
         ({"stale_after": inf}, "stale_after"),
         ({"on_stale": "keep"}, "on_stale: expected 'allow', 'deny' or a limiter, got 'keep'"),
-        ({"token": "secret"}, "token: none of the sources takes one"),
+        ({"token": "secret"}, "token: this source was made without the gate"),
     ],
 )
 def test_a_setting_that_cannot_be_is_said_at_once(settings: dict[str, object], why: str) -> None:

@@ -1,0 +1,153 @@
+"""One connection, whose every part has an end: the name, the connecting, and what comes over it."""
+
+from __future__ import annotations
+
+import io
+import queue
+import re
+import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
+from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import urlsplit
+
+PIECE_BYTES = 64 << 10
+
+
+def place_of(url: str) -> Place:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"expected https://host:port, got {_without_password(url)!r}")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError(
+            f"{_without_password(url)}: expected host, port and path alone; a token goes into `token`"
+        )
+    path = parts.path.rstrip("/")
+    if not re.fullmatch(r"[!-~]*", path + parts.hostname):
+        raise ValueError(f"{url!r}: expected ASCII without spaces, the rest as in %20")
+    return Place(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), path)
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//***@", url)
+
+
+class Place(NamedTuple):
+    """Where the server is."""
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str
+
+    @property
+    def shown(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.prefix}"
+
+    @property
+    def path(self) -> str:
+        return f"{self.prefix}/v1/locks"
+
+    @property
+    def is_here(self) -> bool:
+        return self.host == "localhost" or self.host == "::1" or self.host.startswith("127.")
+
+    def connect(self, end_s: float, tls: ssl.SSLContext | None) -> socket.socket:
+        """A connection to the first of its addresses that takes one. Raises OSError, by `end_s`."""
+        addresses = _resolved(self.host, self.port, end_s)
+        for number, (family, kind, proto, _, address) in enumerate(addresses, 1):
+            sock = socket.socket(family, kind, proto)
+            try:
+                left_s = end_s - time.monotonic()
+                sock.settimeout(max(0.001, left_s / (len(addresses) - number + 1)))
+                sock.connect(address)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.settimeout(max(0.001, end_s - time.monotonic()))
+                return sock if tls is None else tls.wrap_socket(sock, server_hostname=self.host)
+            except OSError:
+                sock.close()
+                if number == len(addresses):
+                    raise
+        raise OSError("its name leads nowhere")
+
+
+def _resolved(host: str, port: int, end_s: float) -> list[Any]:
+    """The addresses of `host`, by a thread that may be left to itself: the system's resolver has no bound."""
+    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def resolve() -> None:
+        try:
+            found.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            found.put(error)
+
+    with suppress(OSError):
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    threading.Thread(target=resolve, daemon=True, name="gatelock resolver").start()
+    try:
+        answer = found.get(timeout=max(0.0, end_s - time.monotonic()))
+    except queue.Empty:
+        raise TimeoutError(f"nobody says where {host} is") from None
+    if isinstance(answer, OSError):
+        raise answer
+    return list(answer)
+
+
+class Timed:
+    """As much of a socket as http.client uses. Nothing takes longer than until `end_s`, however many
+    small pieces it comes in; a time-out for each of them would be none for all."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.end_s = 0.0  # uptime
+        self._sock = sock
+        self._users = 1  # itself, and each file that was made of it
+
+    def sendall(self, data: bytes) -> None:
+        self._sock.settimeout(self._left_s())
+        self._sock.sendall(data)
+
+    def recv_into(self, buffer: Any) -> int:
+        self._sock.settimeout(self._left_s())
+        return self._sock.recv_into(buffer)
+
+    def makefile(self, mode: str) -> BinaryIO:
+        self._users += 1
+        return io.BufferedReader(Pieces(self), PIECE_BYTES)
+
+    def close(self) -> None:
+        self._users -= 1
+        if self._users <= 0:
+            self._sock.close()
+
+    def cut(self) -> None:
+        """End the connection for whoever uses it, in any thread."""
+        with suppress(OSError):
+            # Not the method of a TLS socket: it would have the other thread read what is encrypted.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+
+    def _left_s(self) -> float:
+        left_s = self.end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        return left_s
+
+
+class Pieces(io.RawIOBase):
+    """What comes over the line."""
+
+    def __init__(self, line: Timed) -> None:
+        self._line = line
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._line.recv_into(buffer)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._line.close()
