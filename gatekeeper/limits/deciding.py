@@ -43,10 +43,12 @@ def allow(self: Ruled, key: Key = "", cost: int = 1) -> bool:
         if seat is None:
             return keys.overflow == "allow"
         state = keys.young.get(seat)
-        if rule.wait_ns(state, now_ns, cost) != 0:
+        if not cost:
+            return rule.wait_ns(state, now_ns, 0) == 0
+        after = rule.admit(state, now_ns, cost)
+        if after is None:
             return False
-        if cost:
-            keys.young[seat] = rule.spend(state, now_ns, cost)
+        keys.young[seat] = after
         return True
     finally:
         mutex.release()

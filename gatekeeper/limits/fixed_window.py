@@ -58,6 +58,14 @@ class WindowRule:
             return Window(at_ns - at_ns % self.period_ns if self.aligned else at_ns, cost)
         return Window(state.start_ns, state.used + cost)
 
+    def admit(self, state: Window | None, now_ns: int, cost: int) -> Window | None:
+        if state is None or now_ns >= state.start_ns + self.period_ns:
+            return None if cost > self.limit else self.spend(None, now_ns, cost)
+        start_ns, used = state
+        if used + cost > self.limit or start_ns > now_ns:
+            return None
+        return Window(start_ns, used + cost)
+
     def give_back(self, state: Window, now_ns: int, cost: int) -> Window | None:
         return Window(state.start_ns, state.used - cost) if state.used > cost else None
 

@@ -56,6 +56,12 @@ class QueueRule:
         at = at_ns * self.scale
         return (at if state is None or state < at else state) + cost * self.weight
 
+    def admit(self, state: int | None, now_ns: int, cost: int) -> int | None:
+        now = now_ns * self.scale
+        if cost > 1 or (state is not None and state > now):
+            return None
+        return now + cost * self.weight
+
     def give_back(self, state: int, now_ns: int, cost: int) -> int | None:
         """Departures cannot be taken back: moving up would leave less than a turn between two."""
         return state

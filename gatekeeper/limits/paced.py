@@ -74,6 +74,15 @@ class PacedRule:
         index, used = self._at(state, at_ns)
         return Piece(index, used + cost)
 
+    def admit(self, state: Piece | None, now_ns: int, cost: int) -> Piece | None:
+        index = now_ns * self.k // self.period_ns
+        used = cost
+        if state is not None and state.number >= index:
+            if state.number > index:  # booked ahead
+                return None
+            used += state.used
+        return None if used > self.dealt(index) else Piece(index, used)
+
     def give_back(self, state: Piece, now_ns: int, cost: int) -> Piece | None:
         index, used = self._at(state, now_ns)
         return Piece(index, used - cost) if used > cost else None

@@ -74,6 +74,14 @@ class CounterRule:
         pair = self._at(state, at_ns)
         return pair._replace(used=pair.used + cost)
 
+    def admit(self, state: Pair | None, now_ns: int, cost: int) -> Pair | None:
+        index, before, used = self._at(state, now_ns)
+        left_ns = (index + 1) * self.period_ns - now_ns
+        weighed = before * left_ns // self.period_ns
+        if used + weighed + cost > self.limit or left_ns > self.period_ns:
+            return None
+        return Pair(index, before, used + cost)
+
     def give_back(self, state: Pair, now_ns: int, cost: int) -> Pair | None:
         """The present window's go first, then those of the one before."""
         index, before, used = self._at(state, now_ns)
