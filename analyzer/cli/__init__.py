@@ -14,7 +14,7 @@ try:
 except ImportError as missing:
     sys.exit(f"gatelock needs its analyzer's parts ({missing.name} is missing): install gatelock[analyzer]")
 
-from analyzer.cli import audit, check, db, demo, events, import_, locks, run, sources, tokens, usage
+from analyzer.cli import audit, check, db, demo, events, import_, locks, run, serve, sources, tokens, usage
 
 app = typer.Typer(
     name="gatelock",
@@ -50,6 +50,7 @@ def everywhere(
 
 
 app.command("run")(run.run)
+app.command("serve")(serve.serve)
 app.command("check")(check.check)
 app.command("usage")(usage.usage)
 app.command("audit")(audit.audit)

@@ -47,35 +47,30 @@ def run(context: typer.Context, config: Config = None) -> None:
 
 def _run(settings: Settings) -> None:
     """Put everything together and work. Raises what `told` turns into a sentence."""
-    from functools import partial
     from importlib.metadata import version
 
     from analyzer.build import build, opened
     from analyzer.health import Health
     from analyzer.metrics import Metrics
-    from analyzer.store.glance import glance
-    from analyzer.store.migrate import head
     from analyzer.watchdog import Watchdog
-    from analyzer.web.app import Watched, application
-    from analyzer.web.server import serving
+    from analyzer.web.listening import listening
 
-    stopping = _stopping()
+    told_to_stop = stopping()
     with opened(settings) as engine:
         health = Health(Metrics(version("gatelock")), time.monotonic)
         if not any(source.topic for source in settings.sources):
             health.settle_s = 0.0
         daemon = build(settings, engine, health)
-        watched = Watched(health, daemon.pipeline.source.problems, partial(glance, engine, head()), head())
-        with serving(application(watched), settings.analyzer.listen):
-            Watchdog(lambda: health.turned_s, stopping.wait, _end).start()
-            daemon.run(stopping)
+        with listening(settings, engine, health, daemon.pipeline.source.problems):
+            Watchdog(lambda: health.turned_s, told_to_stop.wait, _end).start()
+            daemon.run(told_to_stop)
     log.info("stopped")
 
 
-def _leave(stopping: threading.Event) -> None:
+def _leave(told_to_stop: threading.Event) -> None:
     """Have the loop end; end the process when it does not. Offsets and counts are stored together, so
     that costs nothing but reading again."""
-    stopping.set()
+    told_to_stop.set()
     time.sleep(STOP_S)
     log.warning("the database does not answer: what was not stored is read again by the next analyzer")
     _end()
@@ -86,16 +81,16 @@ def _end() -> None:
     os._exit(AWAY)
 
 
-def _stopping() -> threading.Event:
+def stopping() -> threading.Event:
     """Set by SIGTERM or SIGINT; the same signal once more ends the process at once."""
-    stopping = threading.Event()
+    told_to_stop = threading.Event()
 
     def stop(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
         log.info("stopping: what is counted is stored first", extra={"signal": signal.Signals(number).name})
         # In a thread: a handler interrupts the very one that may just hold the mutex of this event.
-        threading.Thread(target=_leave, args=(stopping,), daemon=True).start()
+        threading.Thread(target=_leave, args=(told_to_stop,), daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    return stopping
+    return told_to_stop

@@ -93,6 +93,11 @@ def _kafka(kafka: KafkaTable) -> Iterator[Complaint]:
 
 
 def _analyzer(analyzer: AnalyzerTable) -> Iterator[Complaint]:
+    for one, other in (("http_cert", "http_key"), ("http_key", "http_cert")):
+        if getattr(analyzer, one) and not getattr(analyzer, other):
+            yield Complaint(
+                ("analyzer", one), f"is of no use without {other}", f"name both PEM files: add {other}"
+            )
     if analyzer.keep_quarters < analyzer.keep_minutes:
         yield Complaint(
             ("analyzer", "keep_quarters"),

@@ -10,26 +10,11 @@ from pydantic import BeforeValidator, Field, SecretStr
 
 from analyzer.config.fields import Table
 from analyzer.config.secret import SecretFile, from_file, masked
+from analyzer.config.spellings import MECHANISMS, OPTIONS, PROTOCOLS, WRITTEN
 from analyzer.config.values import DAY_S, Listen, Name, Text, meant, one_of, quoted, refuse, seconds
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-# What may stand in `[kafka] options`: kafka-python's own names. The rest is ours to set: which records
-# are read, from where, by whom, and that their checksums are looked at.
-OPTIONS = frozenset({
-    "api_version", "bootstrap_timeout_ms", "client_dns_lookup", "client_id", "client_rack",
-    "connections_max_idle_ms", "enable_incremental_fetch_sessions", "fetch_max_bytes", "fetch_max_wait_ms",
-    "fetch_min_bytes", "group_instance_id", "heartbeat_interval_ms", "max_in_flight_requests_per_connection",
-    "max_partition_fetch_bytes", "max_poll_interval_ms", "max_poll_records", "metadata_max_age_ms",
-    "receive_buffer_bytes", "receive_message_max_bytes", "reconnect_backoff_max_ms", "reconnect_backoff_ms",
-    "request_timeout_ms", "retry_backoff_ms", "sasl_kerberos_domain_name", "sasl_kerberos_name",
-    "sasl_kerberos_service_name", "send_buffer_bytes", "ssl_check_hostname", "ssl_ciphers", "ssl_crlfile",
-})  # fmt: skip
-OURS = frozenset({
-    "auto_commit_interval_ms", "auto_offset_reset", "check_crcs", "enable_auto_commit", "isolation_level",
-    "key_deserializer", "value_deserializer", "consumer_timeout_ms", "exclude_internal_topics",
-    "allow_auto_create_topics", "partition_assignment_strategy",
-})  # fmt: skip
 ELSEWHERE = {"session_timeout_ms": "session_timeout"}
 
 
@@ -61,7 +46,7 @@ def _servers(value: object) -> object:
         refuse(f"{quoted(value)} names no broker", 'write "host:9092", several in a list')
     for server in each:
         host, _, port = str(server).strip().rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65_536:
             refuse(f"{quoted(server)} is no broker's address", 'write host and port: "localhost:9092"')
     return tuple(str(server).strip() for server in each)
 
@@ -70,18 +55,13 @@ def _options(value: object) -> object:
     if not isinstance(value, dict):
         refuse(f"{quoted(value)} is no table", "write options = { fetch_max_wait_ms = 100 }")
     for name, held in value.items():
-        if name in OURS:
-            refuse(
-                f"{quoted(name)} is not a matter of choice: positions and checks are Gatelock's own",
-                "leave it out",
-            )
         if name in ELSEWHERE or name in KafkaTable.model_fields:
             refuse(
                 f"{quoted(name)} has a key of its own", f"write {ELSEWHERE.get(name, name)} = ... in [kafka]"
             )
         if name not in OPTIONS:
-            slip = meant(name.replace(".", "_"), OPTIONS | KafkaTable.model_fields.keys())
-            cure = f"did you mean {quoted(slip)}?" if slip else "use kafka-python's names for a consumer"
+            slip = meant(name, WRITTEN)
+            cure = f"did you mean {quoted(slip)}?" if slip else "docs/kafka.md has those that there are"
             refuse(f"{quoted(name)} is no option of the Kafka client that may be set here", cure)
         if not isinstance(held, (bool, int, float, str)):
             refuse(f"{quoted(name)} holds no plain value", "write text, a number, true or false")
@@ -108,11 +88,8 @@ class KafkaTable(Table):
     assign: Annotated[Literal["group", "all"], one_of("group", "all")] = "group"
     # How long Kafka waits for an analyzer that was killed before another takes over its partitions.
     session_timeout: Annotated[float, seconds(1, 1800)] = 6.0
-    security_protocol: Annotated[
-        Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
-        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-    ] = "PLAINTEXT"
-    sasl_mechanism: Annotated[str, one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")] | None = None
+    security_protocol: Annotated[str, one_of(*PROTOCOLS)] = "PLAINTEXT"
+    sasl_mechanism: Annotated[str, one_of(*MECHANISMS)] | None = None
     sasl_plain_username: Text | None = None
     sasl_plain_password: SecretStr | None = None
     sasl_plain_password_file: SecretFile | None = None
@@ -155,6 +132,8 @@ class AnalyzerTable(Table):
     name: Name = Field(default_factory=socket.gethostname)  # who owns a partition, for people
     flush_every: Annotated[float, seconds(0.01, 60)] = 0.1
     http: Listen = "127.0.0.1:8321"
+    http_cert: Text | None = None  # PEM files: with them the web application speaks TLS
+    http_key: Text | None = None
     log: Annotated[Literal["json", "console"], one_of("json", "console")] | None = (
         None  # None: as the terminal is
     )

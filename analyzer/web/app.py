@@ -50,6 +50,7 @@ def application(watched: Watched) -> FastAPI:
         glance, problems = await _look(watched, asking)
         reading = Reading(
             lags=health.held,
+            gaps=health.gaps,
             since_flush_s=health.since_flush_s,
             since_turn_s=health.since_turn_s,
             problems=problems.keys(),

@@ -7,18 +7,17 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from analyzer.store.glance import Glance
 
 ANSWER_MAX_S = 3.0  # a probe waits no longer than this, however long the database does
 
+T = TypeVar("T")
+
 
 class Asking:
-    """Calls a blocking function in a thread. Who asks while it runs gets the same answer.
-
-    The thread is a daemon and not one of a pool: a pool's threads are waited for at exit, and a
-    database that hangs would keep a process alive that was told to stop.
-    """
+    """Calls a blocking function in a thread. Who asks while it runs gets the same answer."""
 
     def __init__(self, look: Callable[[], Glance]) -> None:
         self._look = look
@@ -27,29 +26,44 @@ class Asking:
     async def ask(self) -> Glance:
         """What `look` returns or raises; TimeoutError when that takes too long."""
         if self._running is None or self._running.done():
-            self._running = asyncio.get_running_loop().create_future()
-            self._running.add_done_callback(_seen)
-            threading.Thread(target=self._run, args=(self._running,), daemon=True, name="glance").start()
+            self._running = in_thread(self._look)
         try:
             return await asyncio.wait_for(asyncio.shield(self._running), ANSWER_MAX_S)
         except TimeoutError:
             raise TimeoutError(f"the database has not answered for {ANSWER_MAX_S:g} s") from None
 
-    def _run(self, future: asyncio.Future[Glance]) -> None:
-        try:
-            glance = self._look()
-        except Exception as error:  # noqa: BLE001  # whoever asked gets it
-            self._tell(future, partial(future.set_exception, error))
-        else:
-            self._tell(future, partial(future.set_result, glance))
 
-    @staticmethod
-    def _tell(future: asyncio.Future[Glance], tell: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody asks any more
-            future.get_loop().call_soon_threadsafe(tell)
+def in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
+    """What `call` will return or raise, in a thread of its own.
+
+    The thread is a daemon and not one of a pool: a pool's threads are waited for at exit, and a
+    database that hangs would keep a process alive that was told to stop.
+    """
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    future.add_done_callback(seen)
+    threading.Thread(target=_run, args=(call, future), daemon=True, name="asking").start()
+    return future
 
 
-def _seen(future: asyncio.Future[Glance]) -> None:
+def _run(call: Callable[[], T], future: asyncio.Future[T]) -> None:
+    try:
+        answer = call()
+    except Exception as error:  # noqa: BLE001  # whoever asked gets it
+        _tell(future, partial(future.set_exception, error))
+    else:
+        _tell(future, partial(future.set_result, answer))
+
+
+def _tell(future: asyncio.Future[T], tell: Callable[[], None]) -> None:
+    def tell_who_still_asks() -> None:
+        if not future.done():
+            tell()
+
+    with suppress(RuntimeError):  # the loop is closed: nobody asks any more
+        future.get_loop().call_soon_threadsafe(tell_who_still_asks)
+
+
+def seen(future: asyncio.Future[T]) -> None:
     """Take note of an error that came too late for everybody, so that nobody logs it as forgotten."""
     if not future.cancelled():
         future.exception()

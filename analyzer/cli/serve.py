@@ -1,0 +1,44 @@
+"""`gatelock serve`: the lock feed over HTTP, without counting anything."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import typer
+
+from analyzer.cli.ending import told, wrong
+from analyzer.cli.given import Config, config_file
+from analyzer.cli.run import stopping
+
+log = logging.getLogger(__name__)
+
+TURN_EVERY_S = 1.0
+
+
+def serve(context: typer.Context, config: Config = None) -> None:
+    """Tell gates of locks over HTTP, until SIGTERM. Needs the database alone, no Kafka."""
+    from importlib.metadata import version
+
+    from analyzer.build import opened
+    from analyzer.health import Health
+    from analyzer.logs import set_up
+    from analyzer.metrics import Metrics
+    from analyzer.settings import load
+    from analyzer.web.listening import listening
+
+    with told():
+        file = config_file(context, config)
+        settings = load(file)
+        if settings.analyzer.listen is None:
+            raise wrong(f'{file or "the environment"}: [analyzer] http is "off": there is nothing to serve')
+        set_up(settings.analyzer.log)
+        log.info("configured by %s", file or "the environment", extra={"database": settings.database.shown})
+        told_to_stop = stopping()
+        # Nothing is assigned to a server: it is ready as soon as the database is.
+        health = Health(Metrics(version("gatelock")), time.monotonic, settle_s=0.0)
+        with opened(settings) as engine, listening(settings, engine, health, dict):
+            health.turned()
+            while not told_to_stop.wait(TURN_EVERY_S):
+                health.turned()
+    log.info("stopped")

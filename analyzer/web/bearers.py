@@ -1,0 +1,93 @@
+"""Who may ask: whoever shows a token; as long as none was made, whoever sits at this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from ipaddress import ip_address
+from math import inf
+
+from fastapi import Request
+
+from analyzer.errors import AnalyzerError
+from analyzer.store.tokens import Known, Scope
+from analyzer.web.asking import in_thread
+from analyzer.web.problems import Problem
+
+KNOWN_FOR_S = 2.0  # a token that was revoked is good for this long
+AGAIN = {"retry-after": "1"}
+FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
+
+class Bearers:
+    """Compares the token of a request with those that were made.
+
+    Without any, only this machine may ask, by its own name and not through a proxy: behind one
+    everybody would come from here, and a web page may bring a browser to ask in another's name.
+    """
+
+    def __init__(self, known: Callable[[], Known], uptime_s: Callable[[], float]) -> None:
+        self._look = known  # at the database; may take long, may raise
+        self._uptime_s = uptime_s
+        self._known = Known((), 0)
+        self._known_s = -inf
+        self._mutex = asyncio.Lock()
+
+    async def require(self, scope: Scope, request: Request) -> None:
+        """Raises Problem unless the request may do what `scope` allows."""
+        known = await self._tokens()
+        if not known.tokens:
+            if not _is_from_here(request):
+                raise Problem(
+                    HTTPStatus.FORBIDDEN,
+                    "As long as no token was made, only this machine may ask, directly: "
+                    "run `gatelock tokens create NAME --scope read`.",
+                )
+            return
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            raise _unknown("Show a token: `Authorization: Bearer ...`, made by `gatelock tokens create`.", "")
+        token = known.bearer(given.strip())
+        if token is None:
+            raise _unknown("This token was never made, was revoked, or its time is over.", "invalid_token")
+        if not token.allows(scope):
+            raise Problem(
+                HTTPStatus.FORBIDDEN,
+                f"The token of {token.name} is good for {token.scope}; this needs {scope}.",
+                {"www-authenticate": f'Bearer error="insufficient_scope", scope="{scope}"'},
+            )
+
+    async def _tokens(self) -> Known:
+        async with self._mutex:  # one look for all who ask meanwhile
+            if self._uptime_s() - self._known_s > KNOWN_FOR_S:
+                begun_s = self._uptime_s()
+                try:
+                    self._known = await in_thread(self._look)
+                except AnalyzerError as away:
+                    why = "The tokens cannot be read at the moment."
+                    raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, AGAIN) from away
+                self._known_s = begun_s
+            return self._known
+
+
+def _unknown(detail: str, error: str) -> Problem:
+    challenge = f'Bearer error="{error}"' if error else "Bearer"
+    return Problem(HTTPStatus.UNAUTHORIZED, detail, {"www-authenticate": challenge})
+
+
+def _is_from_here(request: Request) -> bool:
+    if request.client is None or any(name in request.headers for name in FORWARDED):
+        return False
+    return is_loopback(request.client.host) and is_loopback(request.url.hostname or "")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host`, a name or an address, can only be this machine."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return address.is_loopback

@@ -1,0 +1,171 @@
+"""The lock feed for many gates: read once for all who ask at the same moment, and told when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+from analyzer.web.asking import in_thread, seen
+from gatekeeper import wire
+from gatekeeper.model import Cursor, LockSource, SourceError, Update
+
+LOOK_EVERY_S = 0.05  # at most, however many ask: a lock lags by half of it on average
+WAITERS_MAX = 2_000  # who comes then is answered at once, and comes again at the feed's pace
+TOLD_MAX = 32  # answers kept for those who hold the same version, until there is another
+AT_ONCE_S = 0.0  # for who may wait here: the gate has a least pace of its own
+BUSY_PER_S = 500  # questions; beyond, gates are asked to come less often
+PACE_MAX_S = 10.0
+
+NOTHING = wire.block(())
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Look(NamedTuple):
+    """How the feed stood."""
+
+    begun_s: float  # uptime: what is told was so at this moment or later
+    update: Update  # without its changes
+
+    def paced(self, next_poll_s: float) -> Look:
+        return self._replace(update=self.update._replace(next_poll=next_poll_s))
+
+
+class Told(NamedTuple):
+    """What leads from one cursor to the version of the latest look."""
+
+    since: int | None
+    changes: wire.Block
+
+
+NEVER = Look(-inf, Update(Cursor(-1, ""), None, True, EPOCH, 0.0, 0.0, ()))  # no feed has this version
+
+
+class Feed:
+    """One reader of `source` for any number of gates; all methods belong to one event loop.
+
+    While gates wait, it looks at the feed's version every LOOK_EVERY_S. Those who hold the same version
+    share what leads from there to the new one: one fetch for a fleet.
+    """
+
+    def __init__(self, source: LockSource, uptime_s: Callable[[], float]) -> None:
+        self.closed = False  # set by any thread: nobody waits any longer
+        self._source = source
+        self._uptime_s = uptime_s
+        self._latest = NEVER
+        self._begun_s = -inf
+        self._told: dict[Cursor | None, Told] = {}
+        self._mutex = asyncio.Lock()  # one thread at a time is inside the source
+        self._next: asyncio.Task[Look] | None = None  # the look that has not begun yet
+        self._waiters = 0
+        self._watching: asyncio.Task[None] | None = None
+        self._news: asyncio.Future[None] | None = None
+        self._second, self._asked, self._asked_before = 0, 0, 0
+
+    async def standing(self, held: Cursor | None, wait_s: float) -> Look:
+        """How the feed stands, by a look that begins after this call; up to `wait_s` seconds later when
+        it is still at `held`. Raises SourceError."""
+        look = await self._look()
+        if wait_s <= 0 or self._waiters >= WAITERS_MAX:
+            return look.paced(self._pace(look.update.next_poll))
+        if held == look.update.at:
+            await self._news_after(held, self._uptime_s() + wait_s)
+            look = self._latest
+        return look.paced(AT_ONCE_S)
+
+    async def answer(self, since: Cursor | None, look: Look, asked_s: float) -> bytes:
+        """What leads from `since` to `look`, or beyond, as JSON. Raises SourceError."""
+        if since is not None and since == look.update.at:
+            told = Told(since.version, NOTHING)
+        else:
+            told = self._told.get(since) or await self._fetched(since)
+            look = self._latest.paced(look.update.next_poll)
+        waited_s = max(0.0, look.begun_s - asked_s)
+        update = look.update._replace(since=told.since, snapshot=told.since is None, waited=waited_s)
+        return wire.answer(update, told.changes)
+
+    async def _look(self) -> Look:
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._take())
+            self._next.add_done_callback(seen)
+        return await asyncio.shield(self._next)  # one who leaves must not take it from the others
+
+    async def _take(self) -> Look:
+        async with self._mutex:
+            await asyncio.sleep(max(0.0, self._begun_s + LOOK_EVERY_S - self._uptime_s()))
+            self._next = None  # who asks from here on gets the next one
+            await self._read(self._latest.update.at)
+            return self._latest
+
+    async def _fetched(self, since: Cursor | None) -> Told:
+        async with self._mutex:
+            return self._told.get(since) or await self._read(since)
+
+    async def _read(self, since: Cursor | None) -> Told:
+        begun_s = self._begun_s = self._uptime_s()
+        update, changes = await in_thread(partial(self._written, since))
+        if update.at != self._latest.update.at:
+            self._told.clear()
+            self._wake(None)
+        self._latest = Look(begun_s, update)
+        told = Told(update.since, changes)
+        if update.snapshot:
+            # One for all who hold what is not known: a snapshot may be large.
+            told = self._told.setdefault(None, told)
+        if since != update.at:
+            if len(self._told) >= TOLD_MAX:
+                del self._told[next(iter(self._told))]
+            self._told[since] = told
+        return told
+
+    def _written(self, since: Cursor | None) -> tuple[Update, wire.Block]:
+        update = self._source.fetch(since)
+        return update._replace(changes=()), wire.block(update.changes) if update.changes else NOTHING
+
+    async def _news_after(self, held: Cursor, end_s: float) -> None:
+        self._waiters += 1
+        try:
+            while self._latest.update.at == held and not self.closed:
+                left_s = end_s - self._uptime_s()
+                if left_s <= 0:
+                    return
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(self._next_news()), left_s)
+        finally:
+            self._waiters -= 1
+
+    def _next_news(self) -> asyncio.Future[None]:
+        if self._news is None:
+            self._news = asyncio.get_running_loop().create_future()
+            self._news.add_done_callback(seen)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.ensure_future(self._watch())
+        return self._news
+
+    async def _watch(self) -> None:
+        while self._waiters and not self.closed:
+            try:
+                await self._look()
+            except SourceError as away:
+                self._wake(away)
+        self._wake(None)
+
+    def _wake(self, error: SourceError | None) -> None:
+        news, self._news = self._news, None
+        if news is not None and error is not None:
+            news.set_exception(error)
+        elif news is not None:
+            news.set_result(None)
+
+    def _pace(self, pace_s: float) -> float:
+        """Seconds until one who may not wait here should come again: longer when many come."""
+        second = int(self._uptime_s())
+        if second != self._second:
+            self._asked_before = self._asked if second == self._second + 1 else 0
+            self._second, self._asked = second, 0
+        self._asked += 1
+        return min(PACE_MAX_S, pace_s * max(1.0, self._asked_before / BUSY_PER_S, self._asked / BUSY_PER_S))

@@ -1,0 +1,64 @@
+"""The web application of an installation: health, metrics and the lock feed, on the configured address."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from analyzer.health import Health
+from analyzer.settings import Settings
+from analyzer.store.glance import glance
+from analyzer.store.migrate import head
+from analyzer.store.tokens import known
+from analyzer.web.app import Watched, application
+from analyzer.web.bearers import Bearers, is_loopback
+from analyzer.web.feed import Feed
+from analyzer.web.locks import answer_locks
+from analyzer.web.server import CannotListen, Identity, serving
+from gatekeeper.sources.sql import SqlSource
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def listening(
+    settings: Settings, engine: sa.Engine, health: Health, problems: Callable[[], Mapping[str, str]]
+) -> Iterator[tuple[str, int] | None]:
+    """Answer requests inside; the address, None when it is off. Raises CannotListen, StoreAway."""
+    listen, identity = settings.analyzer.listen, _identity(settings)
+    if listen is None:
+        yield None
+        return
+    if not is_loopback(listen[0]):
+        _require_tokens(settings.analyzer.http, engine)
+        if identity is None:
+            log.warning("tokens and locks go over the network in the clear: set http_cert and http_key")
+    with closing(SqlSource(settings.database.address)) as source:
+        feed = Feed(source, time.monotonic)
+        app = application(Watched(health, problems, partial(glance, engine, head()), head()))
+        answer_locks(app, feed, Bearers(partial(known, engine), time.monotonic))
+
+        def leave() -> None:
+            feed.closed = True
+
+        with serving(app, listen, identity, leave) as address:
+            yield address
+
+
+def _require_tokens(shown: str, engine: sa.Engine) -> None:
+    if not known(engine).tokens:
+        raise CannotListen(
+            f"will not listen on {shown}, where others could read the locks, as long as no token was made: "
+            "run `gatelock tokens create NAME --scope read`, or listen on 127.0.0.1"
+        )
+
+
+def _identity(settings: Settings) -> Identity | None:
+    certificate, key = settings.analyzer.http_cert, settings.analyzer.http_key
+    return Identity(Path(certificate), Path(key)) if certificate and key else None
