@@ -17,6 +17,7 @@ from analyzer.config.checks import Parts, complaints
 from analyzer.config.faults import Complaint, Fault, Faulty, Origins, placed
 from analyzer.config.lines import lines_of
 from analyzer.config.reading import Heard, heard, unknown
+from analyzer.config.respelling import respelt
 from analyzer.config.salvage import salvage
 from analyzer.config.sections import AnalyzerTable, DatabaseTable, KafkaTable
 from analyzer.config.tables import MeterTable, PolicyTable, SourceTable
@@ -45,7 +46,8 @@ class Complained(Exception):
 class Settings(BaseSettings):
     """Everything that is configured, checked as a whole; nothing changes after it was read.
 
-    Keyword arguments are what a file says: the environment and secret files go before them.
+    Keyword arguments are what a file says, of Kafka in our own words: the environment and secret files go
+    before them.
     """
 
     model_config = SettingsConfigDict(
@@ -129,6 +131,10 @@ def load(file: Path | None) -> Settings:
         # Names with an underscore in front would be taken as arguments of pydantic-settings.
         theirs = {key: value for key, value in document.items() if not key.startswith("_")}
         found = [*named.strangers(), *(unknown((key,)) for key in document.keys() - theirs.keys())]
+        if isinstance(theirs.get("kafka"), dict):
+            theirs["kafka"], wrong = respelt(theirs["kafka"])
+            found += wrong
+        found += named.misspelt(Settings)
         settings = Settings(**theirs)
     except Complained as complained:
         found += complained.complaints

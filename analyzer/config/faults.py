@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pydantic_core import ErrorDetails
 
 from analyzer.config.lines import Path
+from analyzer.config.spellings import ours
 from analyzer.config.values import quoted
 from analyzer.errors import AnalyzerError
 
@@ -51,6 +52,17 @@ class Origins(NamedTuple):
     lines: Mapping[Path, int]
     elsewhere: Mapping[Path, str]  # ("kafka", "group_id"): "environment GATELOCK_KAFKA__GROUP_ID"
 
+    def written(self, at: Path) -> Path:
+        """Where the key stands that we call so: of Kafka's, others have other names."""
+        if at[:1] != ("kafka",) or at in self.elsewhere or at in self.lines:
+            return at
+        name = ours(map(str, at[1:]))
+        for paths in (self.elsewhere, self.lines):
+            theirs = [path for path in paths if path[:1] == at[:1] and ours(map(str, path[1:])) == name]
+            if theirs:
+                return max(theirs, key=len)  # not the tables that a name with dots goes through
+        return at
+
     def place(self, at: Path) -> tuple[str, int | None]:
         """The file and line of the key, or of the nearest table around it."""
         for length in range(len(at), 0, -1):
@@ -62,8 +74,9 @@ class Origins(NamedTuple):
 
 
 def placed(complaint: Complaint, origins: Origins, document: Mapping[str, object]) -> Fault:
-    file, line = origins.place(complaint.at)
-    return Fault(file, line, where(complaint.at, document), complaint.what, complaint.cure)
+    at = origins.written(complaint.at)
+    file, line = origins.place(at)
+    return Fault(file, line, where(at, document), complaint.what, complaint.cure)
 
 
 def where(at: Path, document: Mapping[str, object]) -> str:

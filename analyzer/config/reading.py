@@ -10,6 +10,7 @@ from analyzer.config.faults import Complaint, said
 from analyzer.config.fields import AddressEntry, PlainEntry, ResourceEntry, TimeEntry
 from analyzer.config.lines import Path
 from analyzer.config.sections import AnalyzerTable, DatabaseTable, KafkaTable
+from analyzer.config.spellings import WRITTEN
 from analyzer.config.tables import MeterTable, PolicyTable, SourceTable, WindowTable
 from analyzer.config.unavailable import UNAVAILABLE
 from analyzer.config.values import either, meant, quoted
@@ -60,9 +61,9 @@ def unknown(at: Path) -> Complaint:
     meanwhile = UNAVAILABLE.get(_table(at), {}).get(str(at[-1]))
     if meanwhile is not None:
         return Complaint(at, "is not available in this version", meanwhile.cure)
-    known = _keys(_table(at))
+    known = sorted(WRITTEN) if _table(at) == ("kafka",) else _keys(_table(at))
     slip = meant(str(at[-1]), known)
-    cure = f"did you mean {quoted(slip)}?" if slip else f"known are {either(known)}"
+    cure = f"did you mean {quoted(slip)}?" if slip else f"known are {either(_keys(_table(at)))}"
     return Complaint(at, "is not a key that is known here", cure)
 
 

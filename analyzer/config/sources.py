@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource
 from analyzer.config.faults import Complaint
 from analyzer.config.lines import Path as KeyPath
 from analyzer.config.reading import SECTIONS, unknown
+from analyzer.config.respelling import respelt
 from analyzer.config.secret import SECRET_BYTES_MAX
 
 PREFIX = "GATELOCK_"
@@ -27,12 +28,33 @@ class Named(EnvSettingsSource):
         super().__init__(settings_cls)
         self.env_vars = {name.lower(): value for name, value in values.items()}
 
+    def __call__(self) -> dict[str, Any]:
+        read = self.as_written()
+        return (
+            {**read, "kafka": respelt(read["kafka"]).table} if isinstance(read.get("kafka"), dict) else read
+        )
+
+    def as_written(self) -> dict[str, Any]:
+        """The same, `[kafka]` in whatever client's words it is."""
+        return super().__call__()
+
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         """The JSON in `value`, or what is no JSON as it is: it becomes a fault like any other."""
         try:
             return super().decode_complex_value(field_name, field, value)
         except ValueError:
             return value
+
+
+def misspelt(settings_cls: type[BaseSettings]) -> Iterator[Complaint]:
+    """What is wrong with the words in which the environment and secret files speak of Kafka.
+
+    Raises OSError and UnicodeDecodeError.
+    """
+    for values in (environment(), secrets()):
+        table = Named(settings_cls, values).as_written().get("kafka")
+        if isinstance(table, dict):
+            yield from respelt(table).complaints
 
 
 def environment() -> dict[str, str]:

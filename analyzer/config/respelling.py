@@ -1,0 +1,180 @@
+"""`[kafka]` in any client's words, turned into ours. No value is ever repeated: some are secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from analyzer.config.faults import Complaint
+from analyzer.config.lines import Path
+from analyzer.config.spellings import (
+    BY_PLAIN_NAME,
+    JAAS,
+    KEYS,
+    KNOWN,
+    MECHANISMS,
+    OPTIONS,
+    PROTOCOLS,
+    REFUSED,
+    STORES,
+    ours,
+    plainly,
+)
+from analyzer.config.values import quoted
+
+LINE = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*);\s*", re.DOTALL)
+ENTRY = re.compile(r"""\s+([\w.-]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"'=]+)""", re.DOTALL)
+ESCAPED = re.compile(r"\\(?:([0-7]{1,3})|(.))", re.DOTALL)
+ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+MODULE = "Java's module"  # not an option: by which way of logging in a line of JAAS goes
+JAVA_STORES = (".jks", ".p12", ".pfx", ".keystore", ".truststore")
+LOGIN = (
+    'write ... ScramLoginModule required username="USER" password="PASSWORD"; or leave it out and give '
+    + ("sasl_plain_username and sasl_plain_password")
+)
+
+
+class Respelt(NamedTuple):
+    """A table in our words, and what is wrong with the one that was given."""
+
+    table: dict[str, Any]
+    complaints: list[Complaint]
+
+
+class Wrong(Exception):
+    """Of one value: what is wrong, and what to do."""
+
+
+def respelt(given: Mapping[str, Any]) -> Respelt:
+    """`[kafka]` in our words. What has no name that is known stays as it is."""
+    table: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    complaints: list[Complaint] = []
+    said: dict[str, tuple[Path, Any]] = {}  # by whom, and what
+
+    def put(path: Path, name: str, value: Any) -> None:
+        first, other = said.setdefault(name, (path, value))
+        if other != value:
+            what = f"says something else than {dotted(first)}, which is the same option"
+            complaints.append(Complaint(("kafka", *path), what, "keep one of the two"))
+        elif name in OPTIONS:
+            options[name] = value
+        elif name != MODULE:
+            table[name] = value
+
+    for path, value in leaves(given):
+        try:
+            for name, meant in pairs(path, value):
+                if name in KEYS or name in OPTIONS or name == MODULE:
+                    put(path, name, meant)
+                else:
+                    (options if path[0] == "options" else table)[name] = meant
+        except Wrong as wrong:
+            complaints.append(Complaint(("kafka", *path), *wrong.args))
+    complaints += _two_logins(said)
+    if options or "options" in given:
+        table["options"] = options if isinstance(given.get("options", {}), dict) else given["options"]
+    return Respelt(table, complaints)
+
+
+def _two_logins(said: Mapping[str, tuple[Path, Any]]) -> Iterator[Complaint]:
+    """Java names the way of logging in twice, too."""
+    if MODULE in said and "sasl_mechanism" in said:
+        (path, module), (other, mechanism) = said[MODULE], said["sasl_mechanism"]
+        if str(mechanism).startswith("SCRAM") != (module == "ScramLoginModule"):
+            what = f"{module} is not for the mechanism in {dotted(other)}"
+            yield Complaint(
+                ("kafka", *path), what, "ScramLoginModule is for SCRAM, PlainLoginModule for PLAIN"
+            )
+
+
+def leaves(given: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value with its path: a dotted key without quotation marks is a table to TOML."""
+    for key, value in given.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*at, key))
+        elif (*at, key) != ("options",):
+            yield (*at, key), value
+
+
+def pairs(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
+    """Our names and values for what is written at `path`. Raises Wrong."""
+    plain = plainly(path[1:] if path[0] == "options" and len(path) > 1 else path)
+    known = BY_PLAIN_NAME.get(plain)
+    if known == JAAS:
+        yield from login(value)
+    elif known in STORES:
+        if str(value).upper() != "PEM":
+            raise Wrong("is not PEM, which is all that is read here", TO_PEM)
+    elif known is not None:
+        raise Wrong(*REFUSED[known])
+    elif plain in KNOWN:
+        yield ours(path), converted(KNOWN[plain], plain, value)
+    else:
+        yield dotted(path[1:] if path[0] == "options" and len(path) > 1 else path), value
+
+
+TO_PEM = (
+    "turn it into PEM: keytool -importkeystore -srckeystore STORE -destkeystore s.p12 -deststoretype pkcs12; "
+    "openssl pkcs12 -in s.p12 -out s.pem"
+)
+
+
+def converted(name: str, plain: str, value: Any) -> Any:
+    """A value as we write it. What makes no sense stays as it is: the key says so. Raises Wrong."""
+    if not isinstance(value, str):
+        return f"{value}ms" if plain == "session_timeout_ms" else value
+    text = value.strip()
+    if plain == "session_timeout_ms":
+        return f"{text}ms" if text.isdecimal() else value
+    if name in ("security_protocol", "sasl_mechanism"):
+        return text.upper() if text.upper() in (*PROTOCOLS, *MECHANISMS) else value
+    if plain == "ssl_endpoint_identification_algorithm":
+        return text.lower() == "https"
+    if name in ("ssl_cafile", "ssl_certfile") and text.lower().endswith(JAVA_STORES):
+        raise Wrong("is a store of Java's, and PEM is all that is read here", TO_PEM)
+    return option(name, text) if name in OPTIONS else value
+
+
+def option(name: str, text: str) -> Any:
+    """What a properties file or the environment can only give as text. Raises Wrong."""
+    match OPTIONS[name]:
+        case "whole":
+            if not re.fullmatch(r"-?\d+", text):
+                raise Wrong(f"{quoted(text)} is no whole number", "write digits")
+            return int(text)
+        case "yes-no":
+            if text.lower() not in ("true", "false"):
+                raise Wrong(f"{quoted(text)} is neither true nor false", "write true or false")
+            return text.lower() == "true"
+    return text
+
+
+def login(value: Any) -> Iterator[tuple[str, Any]]:
+    """User and password out of a line of JAAS. Raises Wrong."""
+    found = LINE.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise Wrong("is no login that can be read", LOGIN)
+    module, rest = found[1].rpartition(".")[2], found[2]
+    if module not in ("ScramLoginModule", "PlainLoginModule"):
+        raise Wrong(f"{module} is not available", "use SCRAM-SHA-512, PLAIN over TLS, or a certificate")
+    if ENTRY.sub("", rest).strip():
+        raise Wrong("is no login that can be read", LOGIN)
+    entries = {name: unquoted(text) for name, text in ENTRY.findall(rest)}
+    if not entries.get("username") or not entries.get("password"):
+        raise Wrong("names no user, or no password", LOGIN)
+    yield MODULE, module
+    yield "sasl_plain_username", entries["username"]
+    yield "sasl_plain_password", entries["password"]
+
+
+def unquoted(text: str) -> str:
+    """As Java reads it: backslashes escape between quotation marks."""
+    if text[0] not in "\"'":
+        return text
+    return ESCAPED.sub(lambda hit: chr(int(hit[1], 8)) if hit[1] else ESCAPES.get(hit[2], hit[2]), text[1:-1])
+
+
+def dotted(path: Path) -> str:
+    return ".".join(map(str, path))
