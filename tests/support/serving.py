@@ -1,0 +1,50 @@
+"""A server of the lock feed inside this process, over any LockSource."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from analyzer.store.tokens import Known
+from analyzer.web.bearers import Bearers
+from analyzer.web.feed import Feed
+from analyzer.web.locks import answer_locks
+from analyzer.web.server import Identity, serving
+from gatekeeper.model import LockSource
+
+NOBODY = Known((), 0)
+
+
+@contextmanager
+def feed_server(
+    source: LockSource, known: Callable[[], Known] = lambda: NOBODY, identity: Identity | None = None,
+    port: int = 0,
+) -> Iterator[str]:  # fmt: skip
+    """The URL that it answers at, inside."""
+    feed, app = Feed(source, time.monotonic), FastAPI(openapi_url=None)
+    answer_locks(app, feed, Bearers(known, time.monotonic))
+
+    def leave() -> None:
+        feed.closed = True
+
+    with serving(app, ("127.0.0.1", port), identity, leave) as address:
+        assert address is not None
+        yield f"{'https' if identity else 'http'}://127.0.0.1:{address[1]}"
+
+
+def certificate(folder: Path, name: str = "127.0.0.1") -> Identity:
+    """One that vouches for itself, for this address."""
+    import subprocess
+
+    found = Identity(folder / "cert.pem", folder / "key.pem")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-days", "1", "-subj", f"/CN={name}", "-addext", f"subjectAltName=IP:{name}",
+         "-keyout", found.key, "-out", found.certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return found
