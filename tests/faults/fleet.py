@@ -16,9 +16,11 @@ import sqlalchemy as sa
 
 from analyzer.cli.ending import AWAY
 from analyzer.core.plan import Plan
+from analyzer.errors import StoreAway
 from analyzer.store.engine import open_engine
 from analyzer.store.migrate import upgrade
 from analyzer.store.schema import buckets, locks, offsets
+from analyzer.store.store import SqlStore
 from tests.faults.traffic import Place, Traffic
 
 MUTANT = Path(__file__).with_name("mutant.py")
@@ -105,6 +107,16 @@ class Fleet:
 
         return load(self.config).plan()
 
+    def activate(self) -> None:
+        """Put the plan of the configuration in force, if another one is."""
+        for attempt in range(10):
+            try:
+                SqlStore(self.engine, "somebody").activate(self.plan)
+                return
+            except StoreAway:  # busy, perhaps: rows are waited for 2 s at a time
+                if attempt == 9:
+                    raise
+
     def traffic(self, random: Random) -> Traffic:
         return Traffic(self.kafka, self.topic, self.partitions, random)
 
@@ -174,6 +186,15 @@ class Fleet:
                 )
         except sa.exc.OperationalError:
             return 0
+
+    def has_stored(self, member: Member) -> bool:
+        """Whether it was the last to move a partition's offset; not while the database is away."""
+        owners = sa.select(offsets.c.owner).where(offsets.c.owner.endswith(f":{member.pid}"))
+        try:
+            with self.engine.connect() as db:
+                return db.execute(owners.limit(1)).first() is not None
+        except sa.exc.OperationalError:
+            return False
 
     def wait_until_seen(self, records: int, within_s: float = 60.0) -> None:
         until_s = time.monotonic() + within_s

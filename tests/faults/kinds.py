@@ -5,18 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Literal, NamedTuple
 
 import psycopg
 from kafka import KafkaAdminClient
 
-from analyzer.core.plan import Plan
-from analyzer.core.policies import Calendar, Quota
-from analyzer.errors import StoreAway
-from analyzer.store.engine import open_engine
-from analyzer.store.store import SqlStore
 from tests.faults.fleet import Fleet, Member
 from tests.faults.traffic import Traffic
 from tests.support.proxy import Proxy
@@ -26,6 +21,7 @@ from tests.support.servers.postgres import NativePostgres, dsn_of
 Touched = Literal["members", "broker", "database", "way to Kafka", "way to the database", "records"]
 Lasting = Generator[float, None, None]
 DAYS_S = 86_400.0
+POLICIES = {("daily", "day"): 2_000, ("hourly", "hour"): 500, ("minutely", "minute"): 100}
 
 
 @dataclass(slots=True)
@@ -102,9 +98,16 @@ def two_owners(world: World) -> Lasting:
     """An analyzer of another group: it, too, was told that every partition is its own."""
     twin = world.fleet.join(config=world.fleet.configure("twin"))
     world.spoken_for.append(twin)
-    yield world.random.uniform(2.0, 3.5)
+    counted = False
+    for _ in range(150):
+        counted = counted or world.fleet.has_stored(twin)
+        if counted:
+            break
+        yield 0.1
+    yield world.random.uniform(0.5, 1.5)
     world.spoken_for.remove(twin)
     world.fleet.kill(twin)
+    world.came_to_pass = counted
 
 
 def a_clock_that_is_a_day_off(world: World) -> Lasting:
@@ -224,25 +227,16 @@ def rows_that_a_stranger_holds(world: World) -> Lasting:
 
 
 def another_plan(world: World) -> Lasting:
-    """A policy comes, and goes; everybody agrees on it, flush by flush."""
-    plan = world.fleet.plan
-    extra = Quota("extra", world.random.choice([50, 500, 5_000]), Calendar("day"))
-    _activate(world, replace(plan, policies=(*plan.policies, extra)))
-    yield world.random.uniform(0.5, 1.5)
-    _activate(world, plan)
-
-
-def _activate(world: World, plan: Plan) -> None:
-    engine = open_engine(world.fleet.database)
-    try:
-        for _ in range(20):
-            try:
-                SqlStore(engine, "somebody").activate(plan)
-                return
-            except StoreAway:
-                world.random.random()
-    finally:
-        engine.dispose()
+    """A limit is another one from now on: everybody agrees on it, flush by flush, and nothing that is counted
+    meanwhile is left out of the totals that are added up anew."""
+    fleet = world.fleet
+    at = world.random.choice(sorted(fleet.policies))
+    usual = POLICIES[at]
+    limits = [limit for limit in (usual // 2, usual, usual * 2) if limit != fleet.policies[at]]
+    fleet.policies = {**fleet.policies, at: world.random.choice(limits)}
+    fleet.configure()
+    fleet.activate()
+    yield 0.0
 
 
 # Records, and who writes them

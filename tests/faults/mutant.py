@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 DAY_S = 86_400
 
@@ -33,12 +34,10 @@ def on_a_small_disk() -> None:
 
 
 def mutated(name: str) -> None:
-    import pytest
-
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from tests.faults.mutations import MUTATIONS
 
-    MUTATIONS[name](pytest.MonkeyPatch())
+    MUTATIONS[name](SimpleNamespace(setattr=setattr))
 
 
 ODD = {

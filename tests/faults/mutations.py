@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any, Protocol
 
-import pytest
 import sqlalchemy as sa
 
 from analyzer.core.decisions import Series, Standing
@@ -18,7 +18,11 @@ from analyzer.store.schema import feed as feed_row
 from analyzer.store.times import instant
 from gatekeeper.model import Change
 
-Patch = pytest.MonkeyPatch
+
+class Patch(Protocol):
+    """What takes something out: pytest's monkeypatch, or `setattr` where nobody needs it back."""
+
+    def setattr(self, target: Any, name: str, value: Any) -> None: ...
 
 
 def without_compare_and_set(patch: Patch) -> None:

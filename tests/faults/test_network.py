@@ -86,7 +86,7 @@ def test_a_silent_network_is_waited_for_until_it_is_cut(way: Way) -> None:
         store.positions([PARTS[0]])
     assert 0.4 < time.monotonic() - began_s < 5
     way.proxy.flow()
-    assert store.positions([PARTS[0]]) == {PARTS[0]: (3, "")}
+    assert store.positions([PARTS[0]])[PARTS[0]].next == 3
 
 
 def test_the_kernel_gives_up_a_server_whose_machine_is_gone(way: Way) -> None:

@@ -141,24 +141,31 @@ def wrong_feed(fleet: Fleet) -> Iterator[str]:
         versions = list(db.scalars(sa.select(feed_versions.c.version).order_by(feed_versions.c.version)))
         order = (lock_changes.c.version, lock_changes.c.number)
         told = db.execute(sa.select(lock_changes).order_by(*order)).all()
-        table = {row[: len(KEY)]: row.until_ms for row in db.execute(sa.select(*KEY, locks.c.until_ms))}
+        said = db.execute(sa.select(*KEY, locks.c.until_ms, locks.c.detail))
+        table = {row[: len(KEY)]: (row.until_ms, by_which_limit(row.detail)) for row in said}
     if versions != list(range(1, version + 1)):
         yield f"the feed is at version {version} and knows of {len(versions)}"
     if missing := set(versions) - {number for number, _ in groupby(told, lambda row: row.version)}:
         yield f"versions without a change: {sorted(missing)[:5]}"
-    held: dict[tuple[str, ...], int] = {}
+    held: dict[tuple[str, ...], tuple[int, str]] = {}
     for row in told:
         at = LockKey(row.scope, row.key, row.resource, row.policy)
-        if row.op == "set" and held.get(at) == row.until_ms:
+        lock = row.until_ms, by_which_limit(row.detail)
+        if row.op == "set" and held.get(at) == lock:
             yield f"version {row.version} sets what was set: {at}"
         if row.op == "clear" and at not in held:
             yield f"version {row.version} clears what was not set: {at}"
         if row.op == "set":
-            held[at] = row.until_ms
+            held[at] = lock
         else:
             held.pop(at, None)
     if held != table:
         yield f"the feed leads to {len(held)} locks, the table holds {len(table)}"
+
+
+def by_which_limit(detail: str) -> str:
+    """The sentence of a lock without what had been counted: a new limit is told of the same lock again."""
+    return detail.partition("), ")[0]
 
 
 @dataclass(slots=True)

@@ -117,20 +117,20 @@ class Proxy:
         await asyncio.gather(*rest, return_exceptions=True)
 
     async def _serve(self, asked: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        link = None
         try:
             answered, server = await asyncio.open_connection(*self._target)
-        except OSError:
-            client.transport.abort()
-            return
-        link = Link(client, server)
-        self._links.add(link)
-        try:
+            link = Link(client, server)
+            self._links.add(link)
             await asyncio.gather(self._ask(link, asked), self._answer(link, answered))
-        except OSError:
-            pass
+        except (OSError, asyncio.CancelledError):
+            pass  # nobody is there, somebody went, or we are closed
         finally:
-            link.reset()
-            self._links.discard(link)
+            if link is None:
+                client.transport.abort()
+            else:
+                link.reset()
+                self._links.discard(link)
 
     async def _ask(self, link: Link, asked: asyncio.StreamReader) -> None:
         while data := await asked.read(CHUNK):

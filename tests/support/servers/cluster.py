@@ -54,12 +54,16 @@ class KafkaCluster:
 
     def start(self) -> None:
         """Returns when clients may connect to each. A node alone opens no door: it takes two to agree."""
-        for node in self.nodes.values():
-            node._child.start(ready=lambda: True)
+        for number in self.nodes:
+            self.start_again(number)
         until_s = time.monotonic() + START_S_MAX
         while not all(accepts(node.port) for node in self.nodes.values()):
             assert time.monotonic() < until_s, [node._child.log[-1000:] for node in self.nodes.values()]
             time.sleep(0.05)
+
+    def start_again(self, number: int) -> None:
+        """Let a node that was killed come back; does not wait for it."""
+        self.nodes[number]._child.start(ready=lambda: True)
 
     def create_topic(self, partitions: int) -> str:
         """A topic that every node keeps, and of which two must have what is acknowledged."""
