@@ -26,7 +26,8 @@ from analyzer.settings import Settings
 from analyzer.sources import Several, Source
 from analyzer.store.engine import open_engine
 from analyzer.store.following import leave_off
-from analyzer.store.migrate import require_head
+from analyzer.store.gaps import SqlGaps
+from analyzer.store.revisions import require_head
 from analyzer.store.store import SqlStore
 from analyzer.store.upkeep import Upkeep
 from analyzer.warden import Warden
@@ -92,7 +93,8 @@ def _daemon(settings: Settings, engine: sa.Engine, store: SqlStore, source: Sour
         minutes_kept_s=int(settings.analyzer.keep_minutes),
         quarters_kept_s=int(settings.analyzer.keep_quarters),
     )
-    return Daemon(pipeline, warden, store.active, counter_for, health, Random())  # noqa: S311 - jitter
+    gaps = SqlGaps(engine, owner_of(settings))
+    return Daemon(pipeline, warden, store.active, counter_for, health, Random(), gaps)  # noqa: S311 - jitter
 
 
 def _topics(settings: Settings, store: SqlStore) -> list[Source]:

@@ -20,11 +20,11 @@ def upgrade(context: typer.Context, config: Config = None) -> None:
     """Bring the tables to this program's version. Again changes nothing."""
     with told():
         settings = settings_of(context, config)
-        from analyzer.store import migrate
+        from analyzer.store import migrate, revisions
 
-        before = migrate.current(settings.database.address)
+        before = revisions.current(settings.database.address)
         migrate.upgrade(settings.database.address)
-        now = migrate.current(settings.database.address)
+        now = revisions.current(settings.database.address)
         what = f"were already at version {now}" if before == now else f"are at version {now} (from {before})"
         typer.echo(f"{settings.database.shown}: the tables {what}")
 
@@ -36,9 +36,9 @@ def check(context: typer.Context, config: Config = None, json: Json = False) -> 
         settings = settings_of(context, config)
         must_exist(settings)
         from analyzer.cli.show import json_lines
-        from analyzer.store import migrate
+        from analyzer.store import migrate, revisions
 
-        have, need = migrate.current(settings.database.address), migrate.head()
+        have, need = revisions.current(settings.database.address), revisions.head()
         differences = migrate.check(settings.database.address)
         if json:
             json_lines([{"current": have, "head": need, "differences": differences}])
@@ -56,10 +56,10 @@ def current(context: typer.Context, config: Config = None, json: Json = False) -
         settings = settings_of(context, config)
         must_exist(settings)
         from analyzer.cli.show import json_lines
-        from analyzer.store import migrate
+        from analyzer.store import revisions
 
-        have = migrate.current(settings.database.address)
+        have = revisions.current(settings.database.address)
         if json:
-            json_lines([{"current": have, "head": migrate.head()}])
+            json_lines([{"current": have, "head": revisions.head()}])
         else:
             typer.echo(have or "none")

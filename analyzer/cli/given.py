@@ -38,7 +38,7 @@ def database_of(context: typer.Context, config: Path | None) -> Iterator[sa.Engi
     from analyzer.errors import SchemaBehind
     from analyzer.store.engine import open_engine
     from analyzer.store.glance import glance
-    from analyzer.store.migrate import head
+    from analyzer.store.revisions import head
 
     settings = settings_of(context, config)
     must_exist(settings)

@@ -23,7 +23,7 @@ from analyzer.demo import broker
 from analyzer.demo.shop import DATABASE
 from analyzer.errors import AnalyzerError
 from analyzer.store.engine import open_engine, reading
-from analyzer.store.migrate import require_head
+from analyzer.store.revisions import require_head
 from analyzer.store.schema import offsets
 
 WORKERS = 4

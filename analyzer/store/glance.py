@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import sqlalchemy as sa
-from alembic.runtime.migration import MigrationContext
 
 from analyzer.store.engine import NowMs, reading
 from analyzer.store.feed import lock_of
+from analyzer.store.revisions import revision_of
 from analyzer.store.schema import feed, locks
 from gatekeeper.model import Lock
 
@@ -27,7 +27,7 @@ def glance(engine: sa.Engine, head: str) -> Glance:
     """How the database stands now; tables of another version than `head` are not looked into.
     Raises StoreAway."""
     with reading(engine) as db:
-        revision = MigrationContext.configure(db).get_current_revision()
+        revision = revision_of(db)
         if revision != head:
             return Glance(revision, {}, 0)
         in_force = sa.select(locks.c.policy, sa.func.count()).where(locks.c.until_ms > NowMs())

@@ -1,21 +1,18 @@
-"""Brings a database's tables to this program's version, and says which version they are of."""
+"""Brings a database's tables to this program's version, and holds them against schema.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import resources
-from pathlib import Path
 
 import sqlalchemy as sa
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
-from analyzer.errors import SchemaBehind
 from analyzer.store.engine import open_engine, reaching, reading
+from analyzer.store.revisions import folder
 from analyzer.store.schema import metadata
 
 LOCK = 7_165_310  # an advisory lock on PostgreSQL: of analyzers that start together one migrates
@@ -34,24 +31,6 @@ def downgrade(url: str | sa.URL, to: str) -> None:
         command.downgrade(config, to)
 
 
-def current(url: str | sa.URL) -> str | None:
-    """The version of the tables; None for a database without any. Raises StoreAway."""
-    engine = open_engine(url)
-    try:
-        with reading(engine) as connection:
-            return MigrationContext.configure(connection).get_current_revision()
-    finally:
-        engine.dispose()
-
-
-def head() -> str:
-    """The version that this program needs."""
-    script = ScriptDirectory.from_config(_config(None)).get_current_head()
-    if script is None:
-        raise RuntimeError("this installation has no migrations")
-    return script
-
-
 def check(url: str | sa.URL) -> list[str]:
     """What differs between the database's tables and schema.py, in words; nothing when they agree.
     Raises StoreAway."""
@@ -62,21 +41,6 @@ def check(url: str | sa.URL) -> list[str]:
             return [str(difference) for difference in compare_metadata(context, metadata)]
     finally:
         engine.dispose()
-
-
-def require_head(url: str | sa.URL) -> None:
-    """Make sure that the tables are this program's: a database without any gets them, one of another
-    version is left alone. Raises SchemaBehind, StoreAway."""
-    have = current(url)
-    if have is None:
-        upgrade(url)
-    elif have != head():
-        cure = "run `gatelock db upgrade`" if have in _known() else "it was upgraded by a newer one, run that"
-        raise SchemaBehind(f"the database is at version {have}, this program needs {head()}: {cure}")
-
-
-def _known() -> set[str]:
-    return {script.revision for script in ScriptDirectory.from_config(_config(None)).walk_revisions()}
 
 
 @contextmanager
@@ -97,9 +61,3 @@ def _config(connection: sa.Connection | None) -> Config:
     config.set_main_option("script_location", str(folder()))
     config.attributes["connection"] = connection
     return config
-
-
-def folder() -> Path:
-    """Where the migrations are: beside this package in a source tree, inside it in a wheel."""
-    shipped = Path(str(resources.files("analyzer"))) / "_migrations"
-    return shipped if shipped.is_dir() else Path(str(resources.files("analyzer"))).parent / "migrations"

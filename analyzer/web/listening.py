@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from analyzer.health import Health
 from analyzer.settings import Settings
 from analyzer.store.glance import glance
-from analyzer.store.migrate import head
+from analyzer.store.revisions import head
 from analyzer.store.tokens import known
 from analyzer.web.app import Watched, application
 from analyzer.web.bearers import Bearers, is_loopback

@@ -19,7 +19,7 @@ from analyzer.cli.show import TABLE_ROWS_MAX
 from analyzer.cli.times import second_of
 from analyzer.store.engine import open_engine
 from analyzer.store.events import record
-from analyzer.store.migrate import head
+from analyzer.store.revisions import head
 from analyzer.store.schema import buckets, locks, offsets
 
 Gatelock = Callable[..., Any]

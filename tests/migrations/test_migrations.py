@@ -20,7 +20,7 @@ from alembic.config import Config
 from alembic.script import Script, ScriptDirectory
 
 from analyzer.errors import SchemaBehind, StoreAway
-from analyzer.store import migrate
+from analyzer.store import migrate, revisions
 from analyzer.store.engine import open_engine, writing
 from analyzer.store.schema import feed, metadata
 from tests.support.servers.child import free_port
@@ -80,11 +80,11 @@ def fill(engine: sa.Engine, name: str) -> None:
 def test_up_down_and_up_again(database_url: str, engine: sa.Engine) -> None:
     for _ in range(2):
         migrate.upgrade(database_url)
-        assert migrate.current(database_url) == migrate.head()
+        assert revisions.current(database_url) == revisions.head()
         assert tables(engine) == {*metadata.tables, "alembic_version"}
         assert migrate.check(database_url) == []
         migrate.downgrade(database_url, "base")
-        assert migrate.current(database_url) is None
+        assert revisions.current(database_url) is None
         assert tables(engine) == {"alembic_version"}
 
 
@@ -105,7 +105,7 @@ def test_a_downgrade_that_would_drop_counts_refuses_and_loses_nothing(
     before = contents(engine)
     with pytest.raises(RuntimeError, match=f"^{counted} holds 1 rows .* `-x drop-counts=yes`$"):
         migrate.downgrade(database_url, "base")
-    assert migrate.current(database_url) == migrate.head()
+    assert revisions.current(database_url) == revisions.head()
     assert contents(engine) == before
 
 
@@ -202,26 +202,26 @@ def test_a_difference_is_told_in_words(database_url: str, engine: sa.Engine) -> 
 # The files
 
 
-def revisions() -> list[Script]:
+def scripts() -> list[Script]:
     return list(ScriptDirectory.from_config(Config(toml_file=ROOT / "pyproject.toml")).walk_revisions())[::-1]
 
 
 def test_revisions_are_numbered_without_a_gap_and_have_one_head() -> None:
-    found = revisions()
+    found = scripts()
     assert [revision.revision for revision in found] == [f"{n:04}" for n in range(1, len(found) + 1)]
     assert [revision.down_revision for revision in found] == [None, *(each.revision for each in found[:-1])]
-    assert migrate.head() == found[-1].revision
+    assert revisions.head() == found[-1].revision
 
 
 def test_a_revisions_file_has_its_number_and_a_name() -> None:
-    for revision in revisions():
+    for revision in scripts():
         assert re.fullmatch(rf"{revision.revision}_[a-z]+(_[a-z]+)*\.py", Path(revision.path).name)
-    files = {Path(revision.path).name for revision in revisions()}
+    files = {Path(revision.path).name for revision in scripts()}
     assert files == {path.name for path in (ROOT / "migrations/versions").glob("*.py")}
 
 
 def test_a_revision_says_what_it_does_in_a_sentence() -> None:
-    for revision in revisions():
+    for revision in scripts():
         first, *_ = (revision.module.__doc__ or "").splitlines()
         assert first.endswith(".")
         assert len(first) > 20
@@ -231,14 +231,14 @@ def test_a_revision_says_what_it_does_in_a_sentence() -> None:
 
 
 def test_an_empty_database_gets_the_tables(database_url: str) -> None:
-    migrate.require_head(database_url)
-    assert migrate.current(database_url) == migrate.head()
+    revisions.require_head(database_url)
+    assert revisions.current(database_url) == revisions.head()
 
 
 def test_a_database_of_this_version_is_left_alone(database_url: str, engine: sa.Engine) -> None:
     migrate.upgrade(database_url)
     before = contents(engine)
-    migrate.require_head(database_url)
+    revisions.require_head(database_url)
     assert contents(engine) == before
 
 
@@ -252,9 +252,9 @@ def test_a_database_of_a_newer_version_is_left_alone(database_url: str, engine: 
     migrate.upgrade(database_url)
     at_version(engine, "9999")
     before = contents(engine)
-    with pytest.raises(SchemaBehind, match=rf"at version 9999, .* needs {migrate.head()}: .* newer one"):
-        migrate.require_head(database_url)
-    assert migrate.current(database_url) == "9999"
+    with pytest.raises(SchemaBehind, match=rf"at version 9999, .* needs {revisions.head()}: .* newer one"):
+        revisions.require_head(database_url)
+    assert revisions.current(database_url) == "9999"
     assert contents(engine) == before
 
 
@@ -263,10 +263,10 @@ def test_a_database_of_an_older_version_waits_for_its_operator(
 ) -> None:
     migrate.upgrade(database_url, "0001")
     with pytest.raises(SchemaBehind, match=r"at version 0001, .* needs 0002: run `gatelock db upgrade`$"):
-        migrate.require_head(database_url)
+        revisions.require_head(database_url)
 
 
-@pytest.mark.parametrize("ask", [migrate.current, migrate.check, migrate.upgrade, migrate.require_head])
+@pytest.mark.parametrize("ask", [revisions.current, migrate.check, migrate.upgrade, revisions.require_head])
 def test_a_database_that_is_away_is_said_to_be(ask: Callable[[str], object]) -> None:
     with pytest.raises(StoreAway):
         ask(f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/gatelock")
@@ -303,7 +303,7 @@ def test_three_processes_upgrade_an_empty_database_at_once(database_url: str, en
 def test_alembic_check_agrees(alembic_says: Callable[..., str]) -> None:
     alembic_says(command.upgrade, "head")
     assert "No new upgrade operations detected" in alembic_says(command.check)
-    assert alembic_says(command.current).strip() == f"{migrate.head()} (head)"
+    assert alembic_says(command.current).strip() == f"{revisions.head()} (head)"
 
 
 def test_alembic_takes_a_scratch_database_when_none_is_named(tmp_path: Path) -> None:
@@ -326,4 +326,4 @@ def test_the_sql_that_alembic_prints_makes_the_same_tables(
     with psycopg.connect(dsn_of(database_url), autocommit=True) as connection:
         connection.execute(script)  # type: ignore[call-overload]
     assert migrate.check(database_url) == []
-    assert migrate.current(database_url) == migrate.head()
+    assert revisions.current(database_url) == revisions.head()

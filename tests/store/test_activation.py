@@ -218,7 +218,7 @@ ACTIVATE = """\
 import sys
 from analyzer.core.plan import Plan, plan_of
 from analyzer.store.engine import open_engine
-from analyzer.store.migrate import require_head
+from analyzer.store.revisions import require_head
 from analyzer.store.store import SqlStore
 require_head(sys.argv[1])
 print(SqlStore(open_engine(sys.argv[1]), "one of three").activate(Plan()))

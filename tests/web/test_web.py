@@ -25,7 +25,7 @@ from analyzer.metrics import METRICS, Metrics
 from analyzer.pipeline import Flushed
 from analyzer.store.engine import open_engine
 from analyzer.store.glance import Glance, glance
-from analyzer.store.migrate import head
+from analyzer.store.revisions import head
 from analyzer.store.schema import feed, locks
 from analyzer.web.app import Watched, application
 from analyzer.web.server import CannotListen, serving
