@@ -14,8 +14,8 @@ from analyzer.config.secret import masked
 # What every record has; everything else was given as `extra`.
 OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 # kafka-python prints the bytes of its requests, passwords among them, at DEBUG, and every rebalance at
-# INFO; what goes wrong there is said by our own sources.
-QUIET = dict.fromkeys(("alembic", "kafka", "sqlalchemy", "uvicorn"), logging.WARNING)
+# INFO. What goes wrong there is said once by our own sources: it says so with every attempt, in four lines.
+QUIET = dict.fromkeys(("alembic", "sqlalchemy", "uvicorn"), logging.WARNING) | {"kafka": logging.CRITICAL}
 
 
 def set_up(form: Literal["json", "console"] | None, stream: TextIO | None = None) -> None:

@@ -13,7 +13,7 @@ from analyzer.config.values import quoted, refuse
 SECRET_BYTES_MAX = 64 * 1024
 PASSWORD = re.compile(r"(://[^\s/@:]*:)[^\s@]+@")  # as SQLAlchemy reads it: up to the @, slashes included
 PARAMETER = re.compile(
-    r"""(?i)\b((?:ssl|sasl_plain_)?(?:password|passphrase|token|secret)=)('[^']*'|"[^"]*"|[^&\s;,'")]+)"""
+    r"""(?i)\b((?:ssl|sasl_plain_)?(?:password|passphrase|token|secret)\s*=\s*)('[^']*'|"[^"]*"|[^&\s;,'")]+)"""
 )
 
 

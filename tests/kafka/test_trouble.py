@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -215,6 +216,23 @@ class TestWatch:
         assert watch.cause(Fine(), None) == Cause("away", f"no broker has answered for {SILENT_S:.0f} s")
         watch.waited(1.0, 1, reading=True, idle=False)
         assert watch.cause(Fine(), None) is None
+
+    def test_it_is_logged_when_it_begins_once_a_minute_and_when_it_ends(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "analyzer.kafka")
+        clock = [0.0]
+        watch = Watch(lambda: clock[0], {"bootstrap_servers": ["a:1", "b:2"]}, [])
+        away, login = Cause("away", "no broker answers"), Cause("login", "the broker refuses")
+        for at_s, cause in ((0, None), (1, away), (2, away), (60, away), (62, away), (63, login), (64, None)):
+            clock[0] = at_s
+            watch.tell(cause)
+        assert [record.message for record in caplog.records] == [
+            "kafka: a:1,b:2: no broker answers",
+            "kafka: a:1,b:2: no broker answers",
+            "kafka-login: a:1,b:2: the broker refuses",
+            "Kafka answers again",
+        ]
 
 
 class Fine:
