@@ -215,3 +215,22 @@ def test_tasks_go_high_first_abort_and_drain():
         await scheduler.close()
 
     asyncio.run(story())
+
+
+def test_an_exception_of_a_task_is_reported_when_nobody_looks():
+    reported: list[str] = []
+
+    async def fail() -> None:
+        raise OSError("no")
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(str(context["exception"])))
+        async with AsyncKeyedScheduler(1) as scheduler:
+            scheduler.submit("a", fail)
+            scheduler.submit("a", lambda: asyncio.sleep(0))
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(story())
+    assert reported == ["no"]

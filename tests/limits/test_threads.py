@@ -133,3 +133,13 @@ print(os.waitstatus_to_exitcode(status), bucket.allow())
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20)
     assert ran.stdout.split() == ["0", "True"], ran.stderr
+
+
+def test_no_limiter_starts_a_thread():
+    """Forgetting, waiting for nobody, and being refused all happen in the thread that asks."""
+    before = threading.active_count()
+    limiters = [kind.make(3, 50_000, time.monotonic_ns) for kind in KINDS]
+    for n in range(300):
+        for limiter in limiters:
+            limiter.allow(f"key {n % 7}")
+    assert threading.active_count() == before
