@@ -11,16 +11,18 @@ import logging
 import os
 import re
 import secrets
+import threading
+import time
 
 from kafka import KafkaAdminClient
 from kafka.admin import MemberToRemove
-from kafka.errors import KafkaError
 
 from analyzer.kafka.metadata import Options, admin_options
 
 log = logging.getLogger(__name__)
 
 OURS = re.compile(r"(?P<analyzer>gatelock-.+)-(?P<pid>\d+)-[0-9a-f]{8}")
+JOINING_S, LOOK_EVERY_S = 5.0, 0.05
 LIFE = secrets.token_hex(4)  # a container's process has the same number in each of its lives
 
 
@@ -33,32 +35,39 @@ def client_id(analyzer: str) -> str:
     return f"gatelock-{analyzer}-{os.getpid()}-{LIFE}"
 
 
-def dismiss(options: Options) -> int:
-    """Have the group forget the members of this analyzer whose process has died; how many these were.
+def dismiss_soon(options: Options) -> None:
+    """Have the group forget the members of this analyzer whose process has died, from a thread, once we are
+    among those who join: a group that is empty in between would first wait for more members.
 
-    Says nothing of those whose `client_id` is not from here, and never raises: without it, the group waits
-    for the session's end as ever. One that was dismissed alive, because it runs in a container of the same
-    name, joins again at once.
+    Says nothing of those whose `client_id` is not from here. Without it, the group waits for the session's
+    end as ever. One that was dismissed alive, because it runs in a container of the same name, joins again.
     """
     us = OURS.fullmatch(str(options.get("client_id")))
-    if us is None or options.get("group_instance_id"):
-        return 0
+    if us is not None and not options.get("group_instance_id"):
+        asked = options, us["analyzer"]
+        threading.Thread(target=_dismiss_quietly, args=asked, daemon=True, name="leftovers").start()
+
+
+def _dismiss_quietly(options: Options, analyzer: str) -> None:
     try:
-        return _dismiss(options, us["analyzer"])
-    except KafkaError as failed:
+        dismiss(options, analyzer)
+    except Exception as failed:  # noqa: BLE001 - kafka-python raises much; it is a courtesy, whatever fails
         log.debug("the group was not asked for members that died: %r", failed)
-        return 0
 
 
-def _dismiss(options: Options, analyzer: str) -> int:
+def dismiss(options: Options, analyzer: str, patience_s: float = JOINING_S) -> int:
+    """How many members died and were dismissed, once we are a member ourselves. Raises KafkaError."""
+    group, until_s = options["group_id"], time.monotonic() + patience_s
     admin = KafkaAdminClient(**admin_options(options))
     try:
-        group = options["group_id"]
-        dead = [
-            member["member_id"]
-            for member in admin.describe_groups([group])[group]["members"]
-            if _is_dead(member["client_id"], analyzer)
-        ]
+        while True:
+            members = admin.describe_groups([group])[group]["members"]
+            dead = [each["member_id"] for each in members if _is_dead(each["client_id"], analyzer)]
+            if not dead or any(each["client_id"] == options["client_id"] for each in members):
+                break
+            if time.monotonic() >= until_s:
+                return 0
+            time.sleep(LOOK_EVERY_S)
         if dead:
             admin.remove_group_members(group, [MemberToRemove(member_id=each) for each in dead])
             log.info("the group %s need not wait for %d of our members that died", group, len(dead))

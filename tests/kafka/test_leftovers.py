@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from analyzer.kafka.leftovers import client_id, dismiss
+from analyzer.kafka.leftovers import client_id, dismiss, dismiss_soon
 from tests.support.kafka_log import open_source
 from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import GivenKafka, NativeKafka
@@ -77,20 +78,29 @@ def test_another_analyzers_members_are_not_ours_to_tell_of(
     with member(real_kafka, topic, "web-1") as child:
         child.send_signal(signal.SIGKILL)
         child.wait(5)
-        assert (
-            dismiss(
-                {"bootstrap_servers": real_kafka.bootstrap, "group_id": topic, "client_id": client_id(name)}
-            )
-            == 0
-        )
+        assert dismiss(asking(real_kafka, topic, name), f"gatelock-{name}") == 0
 
 
 def test_a_member_that_lives_stays(real_kafka: NativeKafka | GivenKafka) -> None:
     topic = real_kafka.create_topic()
     with member(real_kafka, topic, "web-1"):
-        options = {"bootstrap_servers": real_kafka.bootstrap, "group_id": topic}
-        assert dismiss({**options, "client_id": client_id("web-1")}) == 0
+        assert dismiss(asking(real_kafka, topic, "web-1"), "gatelock-web-1") == 0
+
+
+def test_a_group_that_we_do_not_join_keeps_its_dead(real_kafka: NativeKafka | GivenKafka) -> None:
+    """Empty, it would wait for more members when we do join."""
+    topic = real_kafka.create_topic()
+    with member(real_kafka, topic, "web-1") as child:
+        child.send_signal(signal.SIGKILL)
+        child.wait(5)
+        assert dismiss(asking(real_kafka, topic, "web-1"), "gatelock-web-1", patience_s=0.1) == 0
+
+
+def asking(kafka: NativeKafka | GivenKafka, topic: str, name: str) -> dict[str, str]:
+    return {"bootstrap_servers": kafka.bootstrap, "group_id": topic, "client_id": client_id(name)}
 
 
 def test_without_our_own_client_id_nothing_is_asked() -> None:
-    assert dismiss({"bootstrap_servers": "127.0.0.1:1", "client_id": "mine"}) == 0
+    before = threading.active_count()
+    dismiss_soon({"bootstrap_servers": "127.0.0.1:1", "client_id": "mine"})
+    assert threading.active_count() == before
