@@ -90,7 +90,7 @@ def _resolved(host: str, port: int, end_s: float) -> list[Any]:
     try:
         answer = found.get(timeout=max(0.0, end_s - time.monotonic()))
     except queue.Empty:
-        raise TimeoutError(f"nobody says where {host} is") from None
+        raise OSError(f"nobody says where {host} is") from None
     if isinstance(answer, OSError):
         raise answer
     return list(answer)

@@ -129,6 +129,8 @@ class HttpSource:
             connection.close()
 
     def _fetch(self, since: Cursor | None) -> Update:
+        if since is not None and since.version < 0:
+            since = None  # no server has such a version
         wait_s = 0.0 if since is None else self._wait_s
         closings, end_s = self._closings, time.monotonic() + wait_s + self._timeout_s
         headers = self._headers()
@@ -295,7 +297,7 @@ def _checked(token: str, where: str) -> str:
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return str(error) or "no whole answer in time"
+        return "no whole answer in time"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not good: {error.verify_message}"
     if isinstance(error, http.client.RemoteDisconnected):
