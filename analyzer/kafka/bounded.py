@@ -16,6 +16,7 @@ from kafka.record import MemoryRecords, default_records, legacy_records
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from analyzer.core.codecs import DamagedError, TooLargeError, Unpacker
+from analyzer.errors import NotInstalled
 
 Decode = Callable[[Any], bytes]
 
@@ -32,7 +33,7 @@ class BatchRefused(CorruptRecordError):  # type: ignore[misc]  # kafka-python ha
 def bound(bytes_max: int = PLAIN_BYTES_MAX) -> None:
     """From now on kafka-python raises BatchRefused instead of unpacking a batch beyond `bytes_max`.
 
-    Raises ValueError when this kafka-python cannot be bounded; then it is as it was.
+    Raises NotInstalled when this kafka-python cannot be bounded; then it is as it was.
     """
     before = {name: getattr(default_records, name, None) for name in DECODERS}
     _install({name: _decoder(codec, 0) for name, codec in DECODERS.items()})
@@ -40,7 +41,7 @@ def bound(bytes_max: int = PLAIN_BYTES_MAX) -> None:
         _install({name: _decoder(codec, bytes_max) for name, codec in DECODERS.items()})
         return
     _install(before)
-    raise ValueError(
+    raise NotInstalled(
         f"kafka-python {kafka.__version__} is built otherwise than Gatelock knows it: it gives no whole "
         "batches, and no bound can be set on what it unpacks; install a release that Gatelock was tested "
         "with: 3.0.12"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from analyzer.errors import NotInstalled
 from analyzer.kafka import bounded
 from tests.support.bombs import PACKERS, bomb
 from tests.support.kafka_log import produce, produce_as_is

@@ -12,6 +12,7 @@ import pytest
 
 from analyzer.core.model import Lost
 from analyzer.kafka import KafkaRecords
+from analyzer.settings import load
 from tests.support.certificates import Authority
 from tests.support.kafka_log import lines, open_source, produce, run_all
 from tests.support.places import MemoryPlaces, Reader
@@ -79,6 +80,44 @@ def without(options: Options, *names: str) -> Options:
     return {name: value for name, value in options.items() if name not in names}
 
 
+def configured(broker: SecuredKafka, text: str) -> Options:
+    """What a configuration in some client's words comes to."""
+    config = broker.folder / "gatelock.toml"
+    config.write_text(text)
+    return load(config).kafka.client()
+
+
+def in_javas_words(broker: SecuredKafka) -> Options:
+    return configured(
+        broker,
+        f"""
+        [kafka]
+        bootstrap.servers = "{broker.doors["SASLTLS"]}"
+        security.protocol = "SASL_SSL"
+        sasl.mechanism = "SCRAM-SHA-512"
+        sasl.jaas.config = '''org.apache.kafka.common.security.scram.ScramLoginModule required
+            username="{USER}" password="{PASSWORD}";'''
+        ssl.truststore.type = "PEM"
+        ssl.truststore.location = "{broker.authority.file}"
+        """,
+    )
+
+
+def in_librdkafkas_words(broker: SecuredKafka) -> Options:
+    return configured(
+        broker,
+        f"""
+        [kafka.options]
+        "bootstrap.servers" = "{broker.doors["TLS"]}"
+        "security.protocol" = "ssl"
+        "ssl.ca.location" = "{broker.authority.file}"
+        "ssl.certificate.location" = "{file(broker, "locked.crt")}"
+        "ssl.key.location" = "{file(broker, "locked.key")}"
+        "ssl.key.password" = "key-secret"
+        """,
+    )
+
+
 WAYS: dict[str, tuple[str, Way]] = {
     "SCRAM-SHA-256": (USER, scram),
     "SCRAM-SHA-512": (USER, lambda broker: scram(broker, sasl_mechanism="SCRAM-SHA-512")),
@@ -93,6 +132,8 @@ WAYS: dict[str, tuple[str, Way]] = {
     ),
     "SASL_SSL": (USER, over_tls),
     "mTLS": ("CN=client", by_certificate),
+    "SASL_SSL, in Java's words": (USER, in_javas_words),
+    "mTLS, in librdkafka's words": ("CN=locked", in_librdkafkas_words),
     "mTLS, a key with a password": (
         "CN=locked",
         lambda broker: by_certificate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -244,3 +245,14 @@ def test_the_table_agrees_with_the_keys_and_with_kafka_python() -> None:
     assert len(every) == len(set(every)), "no name means two things"
     assert not KNOWN.keys() & {plainly([name]) for name in REFUSED}
     assert {plainly([name]) for name in WRITTEN} >= KNOWN.keys()
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "kafka.md").read_text()
+
+
+def test_the_page_has_every_name_and_its_examples_are_one_configuration(read: Read) -> None:
+    assert [name for names in ALSO.values() for name in names if f"`{name}`" not in PAGE] == []
+    assert [name for name in ALSO if f"`{name}`" not in PAGE] == []
+    examples = [read(text).kafka.client() for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
+    assert len(examples) == 3
+    assert examples[0] == examples[1] == examples[2]
