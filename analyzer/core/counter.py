@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from analyzer.core import mapping as mappings
 from analyzer.core.batches import Batch, batches
 from analyzer.core.codecs import Unpacker
-from analyzer.core.frames import Frames, joined, stretches
+from analyzer.core.frames import Frames, joined
+from analyzer.core.ledger import Ledger, Standing, TooMany
 from analyzer.core.meters import REQUESTS, Meter
-from analyzer.core.model import Counted, Fed, Partition, Progress, Records, RecordSet, Rejected
+from analyzer.core.model import Carried, Counted, Fed, Partition, Records, RecordSet
 from analyzer.core.records import Reader
 from analyzer.core.tables import Counting, Tables, rows_of
 
@@ -18,56 +18,6 @@ ROWS_MAX = 200_000  # values in memory; one flush of them takes a second or two
 REJECTED_MAX = 10_000
 # Records of small batches are judged together: a column costs some calls, however short it is.
 TOGETHER = 2_000
-
-
-@dataclass(slots=True)
-class Ledger:
-    """What was counted of one partition since the last drain."""
-
-    part: Partition
-    start: int
-    next: int
-    reader: Reader
-    sample_bytes: int
-    tables: Tables
-    rejected: list[Rejected] = field(default_factory=list)
-    seen: int = 0
-    late: int = 0
-    witness: str = ""
-    last_ms: int | None = None
-
-    def count(self, frames: Frames) -> None:
-        for stretch in stretches(frames):
-            if stretch.values:
-                self._count(stretch)
-
-    def _count(self, frames: Frames) -> None:
-        sheet, refused = self.reader.read(frames)
-        self.tables.add(sheet)
-        for at, reason in sorted(refused.items()):
-            sample = (frames.values[at] or b"")[: self.sample_bytes]
-            self.rejected.append(Rejected(self.part, frames.offsets[at], reason, sample))
-            self.late += reason == "past"
-        self.seen += len(frames.values)
-        self.last_ms = frames.kafka_ms[-1]
-
-    @property
-    def counted(self) -> int:
-        return self.seen - len(self.rejected)
-
-    @property
-    def progress(self) -> Progress:
-        return Progress(
-            self.part,
-            self.start,
-            self.next,
-            seen=self.seen,
-            counted=self.counted,
-            dead=len(self.rejected) - self.late,
-            late=self.late,
-            witness=self.witness,
-            last_ms=self.last_ms,
-        )
 
 
 class PythonCounter:
@@ -92,23 +42,36 @@ class PythonCounter:
         self._rows_max = rows_max
         self._rejected_max = rejected_max
         self._ledgers: dict[Partition, Ledger] = {}
+        self._standings: dict[Partition, Standing] = {}
 
     def feed(self, taken: RecordSet | Records) -> Fed:
         """See `Counter.feed`. Raises ValueError for a set that does not follow what was fed before: the
         offsets between would pass for counted. Raises KeyError for a source that was never mapped."""
         ledger = self._ledger_of(taken.part, taken.start)
         seen, counted = ledger.seen, ledger.counted
-        refused = None
+        refused: Batch | TooMany | None
         if isinstance(taken, Records):
-            ledger.count(_frames_of(taken))
-            ledger.next = max(ledger.next, taken.next)
+            frames = _frames_of(taken)
+            # Where a witness knows the end of the set alone, that or its start is where we can go on from.
+            refused = ledger.count_whole(frames) if taken.witness else ledger.count(frames)
+            if refused is None:
+                ledger.next = max(ledger.next, taken.next)
         else:
             refused = self._count_batches(ledger, taken)
-        ledger.witness = taken.witness or ledger.witness
-        fed = Fed(ledger.next, ledger.seen - seen, ledger.counted - counted)
-        if refused is None:
-            return fed
-        return fed._replace(status=refused.status, bad=refused.base, skip_to=refused.next)
+        if not isinstance(refused, TooMany) or not isinstance(taken, Records):
+            ledger.witness = taken.witness or ledger.witness
+        fed = Fed(ledger.next, max(0, ledger.seen - seen), ledger.counted - counted)
+        match refused:
+            case None:
+                return fed
+            case TooMany(first, end):
+                return fed._replace(status="too-many-rejected", bad=first.offset, skip_to=end, first=first)
+            case _:
+                return fed._replace(status=refused.status, bad=refused.base, skip_to=refused.next)
+
+    def resume(self, part: Partition, carried: Carried) -> None:
+        self._ledgers.pop(part, None)
+        self._standings[part] = Standing(self._mapped[part.source], carried)
 
     def full(self) -> bool:
         ledgers = self._ledgers.values()
@@ -119,14 +82,13 @@ class PythonCounter:
 
     def forget(self, part: Partition) -> None:
         self._ledgers.pop(part, None)
+        self._standings.pop(part, None)
 
     def drain(self) -> Counted:
-        moved = [
-            ledger for _, ledger in sorted(self._ledgers.items()) if ledger.next > ledger.start or ledger.seen
-        ]
+        moved = [ledger for _, ledger in sorted(self._ledgers.items()) if ledger.moved]
         self._ledgers = {}
         return Counted(
-            [ledger.progress for ledger in moved],
+            [ledger.drain() for ledger in moved],
             rows_of(self._counting, [ledger.tables for ledger in moved]),
             [rejected for ledger in moved for rejected in ledger.rejected],
         )
@@ -134,16 +96,24 @@ class PythonCounter:
     def _ledger_of(self, part: Partition, start: int) -> Ledger:
         ledger = self._ledgers.get(part)
         if ledger is None:
-            sample_bytes = self._mapped[part.source].sample_bytes
-            tables = Tables(self._counting)
-            ledger = Ledger(part, start, start, self._readers[part.source], sample_bytes, tables)
-            self._ledgers[part] = ledger
+            mapping = self._mapped[part.source]
+            if part not in self._standings:
+                self._standings[part] = Standing(mapping, Carried())
+            ledger = self._ledgers[part] = Ledger(
+                part,
+                start,
+                start,
+                reader=self._readers[part.source],
+                sample_bytes=mapping.sample_bytes,
+                standing=self._standings[part],
+                tables=Tables(self._counting),
+            )
         elif ledger.next != start:
             raise ValueError(f"{part}: a set from {start} was fed after {ledger.next}")
         return ledger
 
-    def _count_batches(self, ledger: Ledger, taken: RecordSet) -> Batch | None:
-        """Count the batches up to one that is refused, which is returned."""
+    def _count_batches(self, ledger: Ledger, taken: RecordSet) -> Batch | TooMany | None:
+        """Count the batches up to what is refused, which is returned."""
         waiting: list[Frames] = []
         records = 0
         refused = None
@@ -155,10 +125,11 @@ class PythonCounter:
             waiting.append(batch.frames)
             records += len(batch.frames.values)
             if records >= TOGETHER:
-                ledger.count(joined(waiting))
+                many = ledger.count(joined(waiting))
+                if many is not None:
+                    return many
                 waiting, records = [], 0
-        ledger.count(joined(waiting))
-        return refused
+        return ledger.count(joined(waiting)) or refused
 
 
 def _frames_of(records: Records) -> Frames:

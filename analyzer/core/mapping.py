@@ -76,4 +76,6 @@ class Mapping:
     batch_bytes_max: int = 64 << 20  # decompressed
     future_ms_max: int = 5 * 60_000
     past_ms_max: int = 35 * 86_400_000
-    sample_bytes: int = 256
+    sample_bytes: int = 2048
+    rejected_in_row_max: int = 1_000
+    callers_max: int = 100_000  # that are counted by name, in each way, partition and hour

@@ -28,6 +28,7 @@ class Position(NamedTuple):
 
     next: int
     witness: str = ""
+    gap: Gap | None = None  # what stands in the way there
 
 
 class RecordSet(NamedTuple):
@@ -93,7 +94,7 @@ class Gap(NamedTuple):
         return self.start if self.kind in ("past-end", "recreated") else self.end
 
 
-Status = Literal["ok", "corrupt", "too-large", "unsupported"]
+Status = Literal["ok", "corrupt", "too-large", "unsupported", "too-many-rejected"]
 Reason = Literal[
     "tombstone",
     "too-large",
@@ -109,17 +110,6 @@ Reason = Literal[
 ]
 
 
-class Fed(NamedTuple):
-    """What became of one record set."""
-
-    next: int  # the next offset to ask for
-    seen: int  # records at or after `start`, the rejected ones included
-    counted: int
-    status: Status = "ok"  # otherwise: the batch at `bad` was refused whole, those before it count
-    bad: int = -1
-    skip_to: int = -1  # where a deliberate, recorded skip would go on
-
-
 class Rejected(NamedTuple):
     """A record that could not be read: where, why, and a bounded sample of it."""
 
@@ -127,6 +117,20 @@ class Rejected(NamedTuple):
     offset: int
     reason: Reason
     sample: bytes
+    kafka_ms: int | None = None  # as the record has it
+    value_bytes: int | None = None  # of the whole value; None: a tombstone
+
+
+class Fed(NamedTuple):
+    """What became of one record set."""
+
+    next: int  # the next offset to ask for; of too many rejected records perhaps before `start`
+    seen: int  # records at or after `start`, the rejected ones included
+    counted: int
+    status: Status = "ok"  # otherwise: the batch, or the run of rejected records, at `bad` was refused
+    bad: int = -1
+    skip_to: int = -1  # where a deliberate, recorded skip would go on
+    first: Rejected | None = None  # of too many in a row
 
 
 class Row(NamedTuple):
@@ -142,6 +146,29 @@ class Row(NamedTuple):
     denied: int  # of requests that a gate had refused
 
 
+How = Literal["old", "new", "drawn"]
+
+
+class Named(NamedTuple):
+    """Callers that a partition counts by name in one hour since 1970, and how they came to it."""
+
+    hour: int
+    how: How
+    callers: Sequence[str]  # sorted
+
+
+class Carried(NamedTuple):
+    """What counting a partition depends on beside its records to come. Stored with its offset."""
+
+    run: int = 0  # records rejected in a row
+    rejects_to: int = 0  # those before this offset make no run: somebody has accepted them
+    hour: int = -1  # the one that the partition has come to, since 1970; -1: none
+    before: int = -1  # ... and the one before
+    behind: int = 0  # records in a row that are much older
+    named: Sequence[Named] = ()  # of these two hours; when drained, those that are new
+    kept: tuple[int, ...] | None = None  # hours whose stored names still hold; None: all
+
+
 class Progress(NamedTuple):
     """How far one partition was counted, and its ledger: seen = counted + duplicate + dead + late."""
 
@@ -155,6 +182,8 @@ class Progress(NamedTuple):
     late: int = 0
     witness: str = ""
     last_ms: int | None = None  # the Kafka time of the last record
+    overflow: int = 0  # of those counted: in the overflow series
+    carried: Carried | None = None  # None: as it was
 
 
 class Counted(NamedTuple):
@@ -182,11 +211,15 @@ class Counter(Protocol):
         A function of the bytes and of what was fed before. Sets of one partition must follow each other.
         """
 
+    def resume(self, part: Partition, carried: Carried) -> None:
+        """Go on with a partition as whoever counted it before would. One that is fed without that begins
+        with nothing."""
+
     def full(self) -> bool:
         """Whether a bound on rows or rejected records is reached: drain before feeding more."""
 
     def forget(self, part: Partition) -> None:
-        """Drop what was fed of one partition since the last drain."""
+        """Drop what was fed of one partition since the last drain, and what was carried on of it."""
 
     def drain(self) -> Counted:
         """What was counted since the last call; starts again at nothing."""

@@ -11,6 +11,7 @@ from analyzer.core.model import Row
 from analyzer.core.records import Asked, Sheet
 
 Series = tuple[str, str, int]  # key, resource, number of the bucket since 1970
+Span = tuple[int, int]
 
 
 class Grouping(NamedTuple):
@@ -51,6 +52,7 @@ class Counting:
             conditions=tuple(dict.fromkeys(meter.where for meter in self.meters if meter.where)),
         )
         self.widths_s = sorted({meter.width_s for meter in self.meters})
+        self.callers_at = place.get("caller")  # which dimension says who called; None: nobody asks
 
 
 class Tally:
@@ -122,12 +124,12 @@ class Table(dict[int, Bucket]):
         bucket = self[number] = Bucket(self.tallies)
         return bucket
 
-    def add(self, sheet: Sheet) -> None:
+    def add(self, sheet: Sheet, span_ms: Span) -> None:
         width_ms = self._width_ms
         keys: Iterable[Any] = zip(*sheet.dimensions, strict=True)
         if len(sheet.dimensions) < 2:
             keys = sheet.dimensions[0] if sheet.dimensions else repeat((), len(sheet.times_ms))
-        first, last = min(sheet.times_ms) // width_ms, max(sheet.times_ms) // width_ms
+        first, last = (ms // width_ms for ms in span_ms)
         if first == last:
             slots = list(map(self[first].__getitem__, keys))
         else:
@@ -145,11 +147,12 @@ class Tables:
 
     def __init__(self, counting: Counting) -> None:
         self.tables = [Table(width_s, counting) for width_s in counting.widths_s]
+        self.callers_at = counting.callers_at
 
-    def add(self, sheet: Sheet) -> None:
-        if sheet.times_ms:
-            for table in self.tables:
-                table.add(sheet)
+    def add(self, sheet: Sheet, span_ms: Span) -> None:
+        """Count requests, some, of which the earliest and the latest were at `span_ms`."""
+        for table in self.tables:
+            table.add(sheet, span_ms)
 
     def __len__(self) -> int:
         return sum(table.size for table in self.tables)

@@ -125,7 +125,7 @@ def test_the_ledger_adds_up_and_says_how_far() -> None:
     assert fed == Fed(next=44, seen=4, counted=2)
     assert counter.feed(Records(PART, 44, 50, [Record(47, NOW_MS + 5, a_record())], "w2")) == Fed(50, 1, 1)
     (progress,) = counter.drain().parts
-    assert progress == Progress(
+    assert progress._replace(carried=None) == Progress(
         PART, 40, 50, seen=5, counted=3, duplicate=0, dead=1, late=1, witness="w2", last_ms=NOW_MS + 5
     )
     assert progress.seen == progress.counted + progress.duplicate + progress.dead + progress.late
@@ -279,4 +279,5 @@ def test_what_is_read_is_a_function_of_the_bytes(monkeypatch: pytest.MonkeyPatch
     records = [json.dumps({"key": key, "ts": NOW_MS}).encode() for key in (1, True, 1.0, "1", None, "acme")]
     for counter in (fresh, used):
         counter.feed(some(9, *records))
-    assert fresh.drain() == used.drain()
+    ours, theirs = fresh.drain(), used.drain()
+    assert (ours.rows, ours.rejected) == (theirs.rows, theirs.rejected)

@@ -41,8 +41,11 @@ WRONG = {
 def test_what_cannot_be_read_is_set_aside_with_the_reason(reason: str, value: bytes | None) -> None:
     mapping = mapping_of(FIELDS, value_bytes_max=999, deny_if=(("status", ("429",)),), sample_bytes=20)
     found = counted(mapping, a_record(), value, a_record(), meters=[VOLUME])
-    ((part, offset, why, sample),) = found.rejected
-    assert (part.topic, offset, why, sample) == ("access-log", 1, reason, (value or b"")[:20])
+    (rejected,) = found.rejected
+    assert (rejected.part.topic, rejected.offset, rejected.reason) == ("access-log", 1, reason)
+    assert rejected.sample == (value or b"")[:20]
+    assert rejected.value_bytes == (None if value is None else len(value))
+    assert rejected.kafka_ms == NOW_MS
     (progress,) = found.parts
     late = reason == "past"
     assert (progress.seen, progress.counted, progress.dead, progress.late) == (3, 2, 1 - late, late)

@@ -1,20 +1,35 @@
-"""The counter's contract (docs/counter.md) in slow, obvious Python: every request is kept until drained.
+"""The counter's contract (docs/counter.md) in slow, obvious Python: every record is kept for ever.
 
-It shares no code with the counter but the values that cross the seam.
+It shares no code with the counter but the values that cross the seam. What it says of a partition it finds
+out by going through all of its records from the first one on, each time that it is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from analyzer.core import mapping as mappings
 from analyzer.core.meters import Meter
-from analyzer.core.model import Counted, Fed, Partition, Progress, Records, RecordSet, Rejected, Row
+from analyzer.core.model import (
+    Carried,
+    Counted,
+    Fed,
+    Named,
+    Partition,
+    Progress,
+    Records,
+    RecordSet,
+    Rejected,
+    Row,
+)
 from tests.oracle.counter.refused import Refused
 from tests.oracle.counter.slow_batches import Kept, Wrong, batches_in
 from tests.oracle.counter.slow_records import Request, judge
+
+HOUR_MS = 3_600_000
+WAYS = ("old", "new", "drawn")
 
 
 def with_usual_fields(mapping: mappings.Mapping) -> mappings.Mapping:
@@ -32,14 +47,54 @@ def with_usual_fields(mapping: mappings.Mapping) -> mappings.Mapping:
     return replace(mapping, fields=fields, time=mapping.time or mappings.TimeField(("time",), "clf"))
 
 
+class Read(NamedTuple):
+    """One record, and what it is: a request, or rejected."""
+
+    offset: int
+    kafka_ms: int | None
+    found: Request | Rejected
+
+
 @dataclass
 class Part:
     start: int
     next: int
-    requests: list[Request] = field(default_factory=list)
-    rejected: list[Rejected] = field(default_factory=list)
+    records: list[Read] = field(default_factory=list)
+    drained: int = 0  # how many of the records
+    known: set[tuple[str, int, str]] = field(default_factory=set)  # names that were told
+    hours: tuple[int, ...] = (-1, -1)
     witness: str = ""
-    last_ms: int | None = None
+
+
+class Names:
+    """Who is counted by name, told record by record."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.hour = self.before = -1
+        self.behind = 0
+        self.how: dict[int, dict[str, str]] = {-1: {}}  # by hour and caller
+        self.begun: list[int] = []
+
+    def of(self, caller: str, ms: int, offset: int) -> str:
+        hour = ms // HOUR_MS
+        self.behind = self.behind + 1 if hour < self.hour - 24 else 0
+        if hour > self.hour or self.behind == 10_000:
+            if hour != self.before:
+                self.how[hour] = {}
+                self.begun.append(hour)
+            self.hour, self.before, self.behind = hour, self.hour, 0
+        mine = self.how[self.hour]
+        if caller not in mine:
+            room = {how: list(mine.values()).count(how) < self.most for how in WAYS}
+            lot = (offset * 11400714819323198485) % 2**64 < 2**54
+            if caller in self.how[self.before] and self.before != self.hour and room["old"]:
+                mine[caller] = "old"
+            elif room["new"]:
+                mine[caller] = "new"
+            elif room["drawn"] and lot:
+                mine[caller] = "drawn"
+        return caller if caller in mine else "overflow:"
 
 
 class SlowCounter:
@@ -57,11 +112,11 @@ class SlowCounter:
 
     def feed(self, taken: RecordSet | Records) -> Fed:
         part = self.parts.setdefault(taken.part, Part(taken.start, taken.start))
-        before = len(part.requests), len(part.rejected)
+        before, next_before, witness = list(part.records), part.next, part.witness
         part.witness = taken.witness or part.witness
         wrong = None
         if isinstance(taken, Records):
-            self.count(taken.part, [Kept(*item) for item in taken.items if item.offset >= taken.start])
+            self.read(taken.part, [Kept(*item) for item in taken.items if item.offset >= taken.start])
             part.next = max(part.next, taken.next)
         else:
             bytes_max = self.mapped[taken.part.source].batch_bytes_max
@@ -70,39 +125,114 @@ class SlowCounter:
                     wrong = batch
                     break
                 part.next = max(part.next, batch[0])
-                self.count(taken.part, batch[1])
-        counted = len(part.requests) - before[0]
-        fed = Fed(part.next, counted + len(part.rejected) - before[1], counted)
+                self.read(taken.part, batch[1])
+        many = self.too_many(taken.part)
+        if many is not None:
+            whole = isinstance(taken, Records) and taken.witness
+            since = len(before) if whole else part.drained
+            cut = [each for each in many if each in part.records[since:]]
+            part.records = before if whole else part.records[: part.records.index(cut[0])]
+            part.next = next_before if whole else cut[0].offset
+            part.witness = witness if isinstance(taken, Records) else part.witness
+        new = part.records[len(before) :]
+        counted = sum(isinstance(each.found, Request) for each in new)
+        fed = Fed(part.next, len(new), counted)
+        if many is not None:
+            first = cut[0].found
+            assert isinstance(first, Rejected)
+            return fed._replace(
+                status="too-many-rejected", bad=first.offset, skip_to=many[-1].offset + 1, first=first
+            )
         return fed if wrong is None else Fed(*fed[:3], wrong.status, wrong.base, wrong.next)
 
-    def count(self, at: Partition, records: Sequence[Kept]) -> None:
+    def read(self, at: Partition, records: Sequence[Kept]) -> None:
         part, mapping = self.parts[at], self.mapped[at.source]
         for offset, kafka_ms, value in records:
-            part.last_ms = kafka_ms
+            found: Request | Rejected
             try:
-                request = judge(value, kafka_ms, mapping, self.dimensions, list(self.meters.values()))
+                found = judge(value, kafka_ms, mapping, self.dimensions, list(self.meters.values()))
             except Refused as refused:
                 sample = (value or b"")[: mapping.sample_bytes]
-                part.rejected.append(Rejected(at, offset, refused.args[0], sample))
-            else:
-                part.requests.append(request)
+                size = None if value is None else len(value)
+                found = Rejected(at, offset, refused.args[0], sample, kafka_ms, size)
+            part.records.append(Read(offset, kafka_ms, found))
+
+    def too_many(self, at: Partition) -> list[Read] | None:
+        """The first run of rejected records that is as long as may be; tombstones among them left out."""
+        for run in self.runs(at):
+            if len(run) == self.mapped[at.source].rejected_in_row_max:
+                return run
+        return None
+
+    def runs(self, at: Partition) -> Iterator[list[Read]]:
+        """The rejected records in a row, as they stand behind each record."""
+        run: list[Read] = []
+        for each in self.parts[at].records:
+            if isinstance(each.found, Request):
+                run = []
+            elif each.found.reason != "tombstone":
+                run = [*run, each]
+            yield run
 
     def drain(self) -> Counted:
-        parts = {
-            at: part for at, part in sorted(self.parts.items()) if part.next > part.start or part.requests
-        }
-        self.parts = {}
-        progress = []
-        for at, part in parts.items():
-            late = sum(rejected.reason == "past" for rejected in part.rejected)
-            dead = len(part.rejected) - late
-            counted = len(part.requests)
-            seen = counted + dead + late
+        progress, requests, rejected = [], [], []
+        for at, part in sorted(self.parts.items()):
+            new = part.records[part.drained :]
+            if part.next == part.start and not new:
+                continue
+            named, carried = self.named(at)
+            named = named[part.drained :]
+            told = [request for request in named if request is not None]
+            requests += told
+            ours = [each.found for each in new if isinstance(each.found, Rejected)]
+            rejected += ours
+            late = sum(each.reason == "past" for each in ours)
             progress.append(
-                Progress(at, part.start, part.next, seen, counted, 0, dead, late, part.witness, part.last_ms)
-            )
-        rejected = [each for part in parts.values() for each in part.rejected]
-        return Counted(progress, self.rows([r for part in parts.values() for r in part.requests]), rejected)
+                Progress(
+                    at, part.start, part.next, len(new), len(told), 0, len(ours) - late, late, part.witness,
+                    new[-1].kafka_ms if new else None,
+                    sum(request.texts.get("caller") == "overflow:" for request in told),
+                    carried,
+                )
+            )  # fmt: skip
+            part.start, part.drained, part.witness = part.next, len(part.records), ""
+        return Counted(progress, self.rows(requests), rejected)
+
+    def named(self, at: Partition) -> tuple[list[Request | None], Carried]:
+        """All requests under the names that they are counted by, and what the next record depends on."""
+        part, names = self.parts[at], Names(self.mapped[at.source].callers_max)
+        found: list[Request | None] = []
+        begun: list[int] = []
+        for place, each in enumerate(part.records):
+            if place == part.drained:
+                names.begun = begun
+            if not isinstance(each.found, Request):
+                found.append(None)
+            elif "caller" not in self.dimensions:
+                found.append(each.found)
+            else:
+                caller = names.of(each.found.texts["caller"], each.found.ms, each.offset)
+                found.append(each.found._replace(texts={**each.found.texts, "caller": caller}))
+        run = [*self.runs(at)][-1] if part.records else []
+        if part.drained == len(part.records):
+            names.begun = []
+        return found, self.carried(part, names, len(run))
+
+    def carried(self, part: Part, names: Names, run: int) -> Carried:
+        hours = (names.before, names.hour)
+        known = {(how, hour, who) for hour in hours for who, how in names.how[hour].items()}
+        fresh = known - {each for each in part.known if each[1] not in names.begun}
+        part.known = known
+        added = [
+            Named(hour, how, sorted(who for h, at, who in fresh if (h, at) == (how, hour)))  # type: ignore[arg-type]
+            for hour in hours
+            for how in WAYS
+        ]
+        kept = None if not names.begun else tuple(hour for hour in hours if hour not in names.begun)
+        return Carried(
+            run=run, hour=names.hour, before=names.before, behind=names.behind,
+            named=[each for each in added if each.callers], kept=kept,
+        )  # fmt: skip
 
     def rows(self, requests: Sequence[Request]) -> list[Row]:
         found: dict[tuple[Any, ...], dict[bool, list[int]]] = {}

@@ -1,0 +1,177 @@
+"""What becomes of one partition's records, in the order of their offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from analyzer.core.budget import OVERFLOW, Budget
+from analyzer.core.frames import Frames, stretches
+from analyzer.core.mapping import Mapping
+from analyzer.core.model import Carried, Partition, Progress, Reason, Rejected
+from analyzer.core.records import Reader, Sheet
+from analyzer.core.runs import Run
+from analyzer.core.tables import Tables
+
+
+class Standing:
+    """What is known of one partition from drain to drain."""
+
+    def __init__(self, mapping: Mapping, carried: Carried) -> None:
+        self.run = Run(mapping.rejected_in_row_max, carried.run, carried.rejects_to)
+        self.budget = Budget(mapping.callers_max, carried)
+
+    def drain(self) -> Carried:
+        """What the records to come depend on; of the names, those that are new."""
+        self.run.first = None
+        return self.budget.drain()._replace(run=self.run.length)
+
+
+class TooMany(NamedTuple):
+    """Why a partition is not read on: the first rejected record of the run; the offset behind its last."""
+
+    first: Rejected
+    end: int
+
+
+class Piece(NamedTuple):
+    """Records that were looked at together: the requests among them, and why the others are none."""
+
+    frames: Frames
+    sheet: Sheet
+    refused: dict[int, Reason]
+
+    def counted_offsets(self) -> list[int]:
+        return [offset for at, offset in enumerate(self.frames.offsets) if at not in self.refused]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What was counted of one partition since the last drain."""
+
+    part: Partition
+    start: int
+    next: int
+    reader: Reader
+    sample_bytes: int
+    standing: Standing
+    tables: Tables
+    rejected: list[Rejected] = field(default_factory=list)
+    seen: int = 0
+    late: int = 0
+    overflow: int = 0
+    witness: str = ""
+    last_ms: int | None = None
+    before_run_ms: int | None = None  # `last_ms` as it was before the run of rejected records
+
+    def count(self, frames: Frames) -> TooMany | None:
+        """Count the records, up to where too many in a row are rejected; of these nothing is kept."""
+        for stretch in stretches(frames):
+            if stretch.values:
+                many = self._add(Piece(stretch, *self.reader.read(stretch)))
+                if many is not None:
+                    return many
+        return None
+
+    def count_whole(self, frames: Frames) -> TooMany | None:
+        """Count the records, or none of them where too many in a row are rejected."""
+        pieces = [Piece(each, *self.reader.read(each)) for each in stretches(frames) if each.values]
+        trial = replace(self.standing.run, first=None)
+        seen: list[Rejected] = []
+        for piece in pieces:
+            seen += self._rejected_of(piece)
+            place = trial.follow(piece.frames.offsets, piece.refused)
+            if place is not None:
+                first = next(each for each in seen if each.offset == trial.first)
+                return TooMany(first, piece.frames.offsets[place] + 1)
+        for piece in pieces:
+            self._add(piece)
+        return None
+
+    def _add(self, piece: Piece) -> TooMany | None:
+        frames, sheet, refused = piece
+        run = self.standing.run
+        known = run.first
+        place = run.follow(frames.offsets, refused)
+        if run.first is not None and run.first != known:
+            at = frames.offsets.index(run.first)
+            self.before_run_ms = frames.kafka_ms[at - 1] if at else self.last_ms
+        if place is not None:
+            return self._cut(piece, frames.offsets[place] + 1)
+        self._count(sheet, piece)
+        if refused:
+            self._set_aside(self._rejected_of(piece))
+        self.last_ms = frames.kafka_ms[-1]
+        return None
+
+    def _cut(self, piece: Piece, end: int) -> TooMany:
+        """Keep what is before the run."""
+        run, every = self.standing.run, self.rejected + self._rejected_of(piece)
+        first = next(each for each in every if each.offset == run.first)
+        counted = [offset < first.offset for offset in piece.counted_offsets()]
+        self._count(piece.sheet.only(counted), piece)
+        self.seen -= len(self.rejected)
+        self.rejected, self.late = [], 0
+        self._set_aside([each for each in every if each.offset < first.offset])
+        self.next, self.last_ms = first.offset, self.before_run_ms
+        run.go_back()
+        return TooMany(first, end)
+
+    def _count(self, sheet: Sheet, piece: Piece) -> None:
+        if sheet.times_ms:
+            span_ms = min(sheet.times_ms), max(sheet.times_ms)
+            at = self.tables.callers_at
+            self.tables.add(sheet if at is None else self._by_name(sheet, at, span_ms, piece), span_ms)
+            self.seen += len(sheet.times_ms)
+
+    def _by_name(self, sheet: Sheet, at: int, span_ms: tuple[int, int], piece: Piece) -> Sheet:
+        """The same with the overflow in the place of callers for whom there is no room, in column `at`."""
+
+        def offsets() -> list[int]:
+            every = piece.counted_offsets() if piece.refused else piece.frames.offsets
+            return every[: len(sheet.times_ms)]  # of a piece that was cut, the beginning is left
+
+        known = sheet.dimensions[at]
+        callers = self.standing.budget.named(known, sheet.times_ms, span_ms, offsets)
+        if callers is known:
+            return sheet
+        self.overflow += callers.count(OVERFLOW)
+        return sheet._replace(dimensions=[*sheet.dimensions[:at], callers, *sheet.dimensions[at + 1 :]])
+
+    def _set_aside(self, rejected: list[Rejected]) -> None:
+        self.rejected += rejected
+        self.seen += len(rejected)
+        self.late += sum(each.reason == "past" for each in rejected)
+
+    def _rejected_of(self, piece: Piece) -> list[Rejected]:
+        frames, _, refused = piece
+        found = []
+        for at, reason in sorted(refused.items()):
+            value = frames.values[at]
+            sample = (value or b"")[: self.sample_bytes]
+            size = None if value is None else len(value)
+            found.append(Rejected(self.part, frames.offsets[at], reason, sample, frames.kafka_ms[at], size))
+        return found
+
+    @property
+    def counted(self) -> int:
+        return self.seen - len(self.rejected)
+
+    @property
+    def moved(self) -> bool:
+        return self.next > self.start or self.seen > 0
+
+    def drain(self) -> Progress:
+        return Progress(
+            self.part,
+            self.start,
+            self.next,
+            seen=self.seen,
+            counted=self.counted,
+            dead=len(self.rejected) - self.late,
+            late=self.late,
+            witness=self.witness,
+            last_ms=self.last_ms,
+            overflow=self.overflow,
+            carried=self.standing.drain(),
+        )

@@ -1,0 +1,51 @@
+"""Rejected records in a row: when they are too many, the mapping is wrong rather than the records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from analyzer.core.model import Reason
+
+
+@dataclass(slots=True)
+class Run:
+    """How many records of a partition were rejected since the last one that was counted.
+
+    A tombstone says nothing about the mapping: it neither counts nor ends a run. Nor do records before
+    `rejects_to`, which somebody has accepted. `first` is where the part of the run begins that is not
+    drained yet, and `drained` how long it was before.
+    """
+
+    most: int
+    length: int = 0
+    rejects_to: int = 0
+    first: int | None = None
+    drained: int = 0
+
+    def follow(self, offsets: Sequence[int], refused: Mapping[int, Reason]) -> int | None:
+        """Go on over the records at `offsets`, of which those in `refused` (by place) were rejected; the
+        place of the one that makes too many, None when none does."""
+        expected = 0
+        for place in sorted(refused):
+            if place > expected:
+                self.end()
+            expected = place + 1
+            if refused[place] == "tombstone" or offsets[place] < self.rejects_to:
+                continue
+            if self.first is None:
+                self.first, self.drained = offsets[place], self.length
+            self.length += 1
+            if self.length >= self.most:
+                return place
+        if expected < len(offsets):
+            self.end()
+        return None
+
+    def end(self) -> None:
+        """A record was counted."""
+        self.length, self.first = 0, None
+
+    def go_back(self) -> None:
+        """To before `first`."""
+        self.length, self.first = self.drained, None

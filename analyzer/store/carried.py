@@ -1,0 +1,79 @@
+"""What counting a partition's next record depends on beside the record, stored and read with its offset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from analyzer.core.model import Carried, Named, Partition, Progress
+from analyzer.store.engine import insert
+from analyzer.store.schema import named, offsets
+
+NOBODY = -1  # stands for the hour of a partition of which nothing was counted
+
+
+def carried(db: sa.Connection, part: Partition) -> Carried:
+    """What was stored with the offset of `part`."""
+    of = offsets.c
+    columns = (of.run, of.rejects_to, of.hour, of.hour_before, of.behind_hour)
+    row = db.execute(sa.select(*columns).where(_of(offsets, part))).first()
+    if row is None:
+        return Carried()
+    hours = [hour for hour in (row.hour, row.hour_before) if hour is not None]
+    order = (named.c.hour, named.c.how, named.c.next)
+    wanted = sa.select(named.c.hour, named.c.how, named.c.callers)
+    wanted = wanted.where(_of(named, part), named.c.hour.in_(hours)).order_by(*order)
+    return Carried(
+        run=row.run,
+        rejects_to=row.rejects_to,
+        hour=NOBODY if row.hour is None else row.hour,
+        before=NOBODY if row.hour_before is None else row.hour_before,
+        behind=row.behind_hour,
+        named=[Named(at, how, callers.split("\n")) for at, how, callers in db.execute(wanted)],
+    )
+
+
+def columns_of(progress: Progress) -> dict[str, Any]:
+    """The values of `CARRIED` for one partition; of one that only says that it lives nothing changes."""
+    said = progress.carried
+    if said is None:
+        return dict.fromkeys(CARRIED)
+    hours = (None if hour == NOBODY else hour for hour in (said.hour, said.before))
+    return dict(zip(CARRIED, (said.run, said.behind, *hours), strict=True))
+
+
+def add_names(db: sa.Connection, progress: Progress) -> None:
+    """Store who is counted by name from now on; forget the hours that are over."""
+    said = progress.carried
+    if said is None:
+        return
+    if said.kept is not None:
+        db.execute(sa.delete(named).where(_of(named, progress.part), named.c.hour.not_in(said.kept)))
+    if said.named:
+        cluster, topic_id, number = progress.part[:3]
+        place = {"cluster": cluster, "topic_id": topic_id, "partition": number, "next": progress.next}
+        rows = [{"hour": at, "how": how, "callers": "\n".join(who)} for at, how, who in said.named]
+        added = insert(db, named)
+        # A partition that was sent back comes by the same offset again.
+        both = named.c.callers + "\n" + added.excluded.callers
+        again = added.on_conflict_do_update(index_elements=named.primary_key, set_={"callers": both})
+        db.execute(again, [place | row for row in rows])
+
+
+def forget_names(db: sa.Connection, part: Partition) -> None:
+    """Of a partition that was read to its end."""
+    db.execute(sa.delete(named).where(_of(named, part)))
+
+
+def _of(table: sa.Table, part: Partition) -> sa.ColumnElement[bool]:
+    at = zip(("cluster", "topic_id", "partition"), part[:3], strict=True)
+    return sa.and_(*(table.c[name] == value for name, value in at))
+
+
+# Parameters of the statement that moves an offset, and the columns that they are for.
+CARRIED = {f"to_{name}": offsets.c[name] for name in ("run", "behind_hour", "hour", "hour_before")}
+SET_CARRIED = {
+    column.name: sa.func.coalesce(sa.bindparam(parameter, type_=sa.BigInteger), column)
+    for parameter, column in CARRIED.items()
+}

@@ -1,0 +1,37 @@
+"""What the database keeps of a partition beside its offset, without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from analyzer.core.model import Carried, Counted, Named, Partition
+
+
+@dataclass
+class Shelf:
+    """Where counters leave what they know of partitions, and others find it."""
+
+    kept: dict[Partition, Carried] = field(default_factory=dict)
+
+    def put(self, counted: Counted) -> None:
+        for progress in counted.parts:
+            if progress.carried is not None:
+                self.kept[progress.part] = joined(self.of(progress.part), progress.carried)
+
+    def of(self, part: Partition) -> Carried:
+        return self.kept.get(part, Carried())
+
+
+def joined(before: Carried, now: Carried) -> Carried:
+    names = [each for each in before.named if now.kept is None or each.hour in now.kept]
+    return now._replace(named=[*names, *now.named], kept=None)
+
+
+def names_of(named: Iterable[Named], hour: int) -> dict[str, list[str]]:
+    """Who is counted by name in `hour`, by how they came to it."""
+    found: dict[str, list[str]] = {}
+    for each in named:
+        if each.hour == hour:
+            found.setdefault(each.how, []).extend(each.callers)
+    return {how: sorted(callers) for how, callers in found.items()}
