@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from functools import lru_cache
 
 SECOND_NS = 1_000_000_000
 MICROSECOND_NS = 1_000
@@ -34,6 +35,7 @@ def seconds(ns: int) -> float:
     return ns / SECOND_NS
 
 
+@lru_cache(maxsize=256)  # each refusal says its period
 def seconds_text(ns: int) -> str:
     """`ns` for a person.
 
