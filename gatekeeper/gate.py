@@ -8,27 +8,37 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Container
 from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from gatekeeper.clock import SYSTEM_CLOCK, Clock, Running
-from gatekeeper.model import ALLOWED, Decision, Lock, LockSource, Refused
+from gatekeeper.held import ACTION, END, ON_STALE, Held
+from gatekeeper.judging import judged
+from gatekeeper.look import DIVERTED, OPEN, look_of
+from gatekeeper.model import ALLOWED, Decision, Hearing, LockSource, Refused, SourceError
+from gatekeeper.pieces import in_pieces
+from gatekeeper.places import nameless
 from gatekeeper.poller import Known, Poller, longest_fetch
 from gatekeeper.sources import open_source
-from gatekeeper.view import end_ns
+from gatekeeper.tables import Table, let_go
+from gatekeeper.view import Asked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from gatekeeper.feedback import Telling
+    from gatekeeper.judging import Slows
     from gatekeeper.saved import Shelf
 
 log = logging.getLogger("gatekeeper")
 
 RESTART_EVERY_S = 1.0  # a poller that dies at once must not cost each request a thread
 CLOSE_S = 2.0  # how long `close` waits for a poll that is going on
+TELL_EVERY_S = 5.0  # at most, however often it polls
+TELL_AGAIN_S = 60.0  # to who could not hear it: nothing depends on it
+OFF = "GATEKEEPER"  # the environment variable; "off" opens the gates of this process
 
 STALE = Decision(
     False, reason="stale", detail="The locks are not known at the moment.", retry_after=None, status=503
@@ -39,16 +49,6 @@ class Checks(Protocol):
     """A limiter, as far as a gate needs one."""
 
     def check(self, key: str, /) -> Decision: ...
-
-
-class Everybody:
-    """Holds every caller: sends all of them to `check`, which looks at the clock and at the poller."""
-
-    def __contains__(self, caller: object) -> bool:
-        return True
-
-
-EVERYBODY = Everybody()
 
 
 class Gate:
@@ -63,7 +63,9 @@ class Gate:
     its first answer, and lets callers without a lock pass meanwhile.
 
     `saved` names a file to keep the view in, for a start while the source is away. With `shadow`
-    nobody is refused: the decision is true, and says what it would have been.
+    nobody is refused: the decision is true, and says what it would have been. With `feedback` it tells
+    the source of itself: which locks it met how often, and some of the callers it was asked for; left
+    out, the source decides.
 
     Raises ValueError for a setting that cannot be, ImportError when the source needs what is not
     installed.
@@ -79,6 +81,7 @@ class Gate:
         saved: Path | None = None,
         name: str = "",
         shadow: bool = False,
+        feedback: bool | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if not 0 < stale_after < inf:
@@ -97,6 +100,8 @@ class Gate:
         self._shelf = None if saved is None else _shelf(saved)
         self._name = name
         self._shadow = shadow
+        self._hearing = _hearing(source, feedback)
+        self._slowing: Slows | None = None  # made when the first lock that slows is there
         self._known = Known()
         self._begun_s: float | None = None  # uptime at the first start
         self._forget_threads()
@@ -105,7 +110,11 @@ class Gate:
 
     def _forget_threads(self) -> None:
         """Begin without threads: at birth, and in a forked child, where the parent's are not."""
-        self._locked: Container[str] = EVERYBODY
+        self._divert()
+        self._ready = DIVERTED
+        self._off = _is_off()
+        self._telling: Telling | None = None  # of this process alone
+        self._tell_s = -inf
         self._mutex = threading.Lock()  # never waited for while a request is served
         self._answered = threading.Event()
         self._running: Running | None = None
@@ -123,22 +132,53 @@ class Gate:
         """Whether a request of this caller, tenant and address for this resource may pass, by which
         policy not, and when again. From memory, as `allow`.
 
-        Of several locks that apply the one that ends last answers; `also` names the others.
+        The strictest of the locks that apply answers: one that denies before one that slows, before one
+        that tags; of those that deny the one that ends last. `also` names the others, `tags` all that tag.
+        `resource` is the route pattern that the log is counted under, whatever its parts are called.
         """
+        look = self._look  # read once: the poller may replace it meanwhile
+        if (
+            caller not in look.callers
+            and (
+                not address
+                or (address not in look.addresses and (look.ranges is None or not look.ranges.meets(address)))
+            )
+            and (not resource or look.routes is None or nameless(resource) not in look.routes)
+            and (not tenant or tenant not in look.tenants)
+        ):
+            return ALLOWED
+        return self._judge(Asked(caller, tenant, address, resource))
+
+    def _judge(self, asked: Asked) -> Decision:
+        """The same for a request that has a lock, or while more than a look-up is called for."""
         if self._running is None or not self._running.alive:
             self._revive()
-        known = self._known  # read once: the poller may replace it meanwhile
+        known = self._known  # read once, as above
         now_s, now_ns = self._clock.uptime_s(), self._clock.wall_ns()
+        if self._off or known.view.suspended(now_ns):
+            return ALLOWED
         is_stale = now_s - known.confirmed_s > self._stale_after_s
         locks = [
-            lock
-            for lock in known.view.of(_asked(caller, tenant, address, resource), resource)
-            if now_ns < end_ns(lock) and not (is_stale and lock.on_stale == "allow")
+            held
+            for held in known.view.of(asked)
+            if now_ns < held[END]
+            and held[ACTION] != "suspend"
+            and not (is_stale and held[ON_STALE] == "allow")
         ]
-        decision = denial(locks, now_ns) if locks else self._without_lock(caller or address, now_s)
+        decision = self._of_locks(locks, asked, now_s, now_ns)
+        if self._telling is not None:
+            self._note(asked, locks, decision)
         if self._shadow and not decision.allowed:
             return decision._replace(allowed=True, shadow=True, retry_after=0.0)
         return decision
+
+    def _of_locks(self, locks: list[Held], asked: Asked, now_s: float, now_ns: int) -> Decision:
+        if any(held[ACTION] != "tag" for held in locks):
+            return judged(locks, now_ns, self._slowing or self._slows())
+        decision = self._without_lock(asked.caller or asked.address, now_s)
+        if not locks or not decision.allowed:
+            return decision
+        return judged(locks, now_ns, self._slowing or self._slows())
 
     def enforce(
         self, caller: str = "", *, resource: str = "", address: str = "", tenant: str = ""
@@ -179,6 +219,14 @@ class Gate:
         return running is not None and running.alive and self.age <= self._stale_after_s
 
     @property
+    def off(self) -> Literal["", "process", "fleet"]:
+        """Who threw the off switch: GATEKEEPER=off in this process, `gatelock locks suspend` for all;
+        "" while locks are enforced."""
+        if self._off:
+            return "process"
+        return "fleet" if self._known.view.suspended(self._clock.wall_ns()) else ""
+
+    @property
     def behind(self) -> float:
         """Seconds that the analyzers were behind the log, by the last answer."""
         return self._known.behind
@@ -216,7 +264,7 @@ class Gate:
             self._closed = True
             running, poller = self._running, self._poller
             self._running = self._poller = None
-            self._locked = EVERYBODY
+            self._divert()
         if running is not None and poller is not None:
             running.stop(0.0)
             self._source.close()  # ends a fetch that waits for news
@@ -265,14 +313,20 @@ class Gate:
             back_s = self._clock.uptime_s() + longest_fetch(self._source)
             if self._on_stale != "allow" and back_s >= self._patient_until_s(poller.known):
                 # The answer may take so long that meanwhile the view becomes stale.
-                self._locked = EVERYBODY
+                self._divert()
+            self._off = _is_off()
+            self._tell()
             wait_s = poller.turn()
+            if poller.known.view.slows and self._slowing is None:
+                self._slowing = self._slows()
+            old: list[Table] = list(self._known.view.tables.values())
             with self._mutex:
                 if poller is self._poller:
                     self._know(poller.known, wait_s)
+            self._forget(old)
             return wait_s
         except BaseException:
-            self._locked = EVERYBODY  # this thread ends; the next check notices and starts another
+            self._divert()  # this thread ends; the next check notices and starts another
             log.exception("the poller of the lock feed ended; the next request starts another")
             raise
 
@@ -281,45 +335,86 @@ class Gate:
         if known.view.at is not None:
             self._answered.set()
         soon_stale = self._clock.uptime_s() + wait_s >= self._patient_until_s(known)
-        if known.view.scopes["everyone"] or (self._on_stale != "allow" and soon_stale):
-            self._locked = EVERYBODY
+        if self._off:
+            self._ready = OPEN
+        elif self._on_stale != "allow" and soon_stale:
+            self._ready = DIVERTED
         else:
-            self._locked = known.view.scopes["caller"]
+            self._ready = look_of(known.view)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Let clear requests pass by a look-up again, unless callers are to be noted."""
+        if self._telling is None or not self._telling.notes:
+            self._look, self._locked = self._ready, self._ready.callers
+
+    def _divert(self) -> None:
+        """Send every request to where the clock and the poller are looked at."""
+        self._look, self._locked = DIVERTED, DIVERTED.callers
+
+    def _forget(self, old: list[Table]) -> None:
+        """Give back what only the `old` tables held."""
+        for _ in in_pieces(let_go(old, self._known.view.tables.values())):
+            pass
+
+    # -- what it tells -------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """Tell the source, if it is time and the source wants to hear."""
+        now_s = self._clock.uptime_s()
+        if self._hearing is None or now_s < self._tell_s:
+            return
+        if self._telling is None:
+            from gatekeeper.feedback import Telling  # for those who tell
+
+            self._telling = Telling(self._name)
+        self._tell_s = now_s + TELL_EVERY_S
+        told = self._telling.feedback(self._known.view.at, self.age, now_s)
+        try:
+            self._hearing.hear(told)
+        except SourceError as error:
+            self._tell_s = now_s + TELL_AGAIN_S
+            log.info("nobody hears what this gate tells of itself: %s", error)
+        except Exception:
+            self._tell_s = now_s + TELL_AGAIN_S
+            log.exception("the source failed to hear what this gate tells of itself")
+        self._telling.want_notes()
+        self._divert()  # for so many callers as are wanted: who is not noted pays nothing for it
+
+    def _note(self, asked: Asked, locks: list[Held], decision: Decision) -> None:
+        telling = self._telling
+        if telling is None:
+            return
+        telling.count(locks, decision)
+        if telling.notes and telling.note(asked.caller) and self._mutex.acquire(blocking=False):
+            try:  # else the next turn does it
+                self._settle()
+            finally:
+                self._mutex.release()
+
+    def _slows(self) -> Slows:
+        from gatekeeper.slowing import Slowing  # what it needs is half of a start, for who has no such lock
+
+        return Slowing(lambda: int(self._clock.uptime_s() * 1e9))
 
 
-def denial(locks: Sequence[Lock], now_ns: int) -> Decision:
-    """The refusal that these locks, at least one and all in force, amount to at `now_ns`."""
-    last, *others = sorted(locks, key=lambda lock: (-end_ns(lock), lock.policy))
-    return Decision(
-        allowed=False,
-        policy=last.policy,
-        reason=last.reason,
-        detail=last.detail,
-        retry_after=(end_ns(last) - now_ns) / 1e9,
-        until=last.until,
-        status=last.status,
-        also=tuple(dict.fromkeys(lock.policy for lock in others if lock.policy != last.policy)),
-    )
+def _hearing(source: LockSource, wanted: bool | None) -> Hearing | None:
+    """The source, if it is to be told. Raises ValueError when it cannot be."""
+    if isinstance(source, Hearing):
+        return source if wanted or (wanted is None and source.feedback) else None
+    if wanted:
+        raise ValueError("feedback: this source takes none along")
+    return None
+
+
+def _is_off() -> bool:
+    return os.environ.get(OFF, "").strip().lower() == "off"
 
 
 def _shelf(path: Path) -> Shelf:
     from gatekeeper.saved import Shelf  # what it needs for its digest is a tenth of a start without it
 
     return Shelf(path)
-
-
-def _asked(caller: str, tenant: str, address: str, resource: str) -> list[tuple[str, str]]:
-    """Where to look for locks. Nobody is locked by having no name."""
-    asked = [("everyone", "")]
-    if caller:
-        asked.append(("caller", caller))
-    if resource:
-        asked.append(("resource", resource))
-    if address:
-        asked.append(("address", address))
-    if tenant:
-        asked.append(("tenant", tenant))
-    return asked
 
 
 # A child of fork has only the thread that forked, and a mutex held by another is held for ever.

@@ -95,8 +95,8 @@ class Lock:
         return LockKey(self.scope, self.key, self.resource, self.policy)
 
 
-# A lock that opens every gate until its end. A gate that does not know the action passes it over; it is told of
-# in snapshots and ended like any other lock. No policy can have this name.
+# A lock that opens every gate until its end. A gate that does not know the action passes it over; it is
+# told of in snapshots and ended like any other lock. No policy can have this name.
 SUSPENSION = LockKey("everyone", "", "", ":suspended")
 
 

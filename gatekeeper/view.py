@@ -4,66 +4,134 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from types import MappingProxyType
+from typing import NamedTuple
 
+from gatekeeper import tables
+from gatekeeper.held import (
+    ACTION,
+    END,
+    EPOCH,
+    KEY,
+    ON_STALE,
+    RESOURCE,
+    SCOPE,
+    SLOW,
+    At,
+    Held,
+    at_of,
+    end_ns,
+    lock_of,
+    rows_in,
+)
 from gatekeeper.model import Change, Cursor, Lock, Set, Update
+from gatekeeper.pieces import Breath, in_pieces
+from gatekeeper.places import BITS, RANGES, address_in, length_of, nameless, place_of
+from gatekeeper.tables import Edit, Table
 
 # What this version enforces. Anything else is passed over and counted: that is how the feed may grow.
-SCOPES = ("caller", "tenant", "address", "resource", "everyone")
-ACTIONS = ("deny",)
-ON_STALE = ("keep", "allow")
+SCOPES = ("caller", "tenant", "address", "range", "resource", "everyone")
+ACTIONS = ("deny", "slow", "tag", "suspend")
+ON_STALES = ("keep", "allow")
 
 IGNORED_MAX = 100  # different words counted apart; a source that makes up new ones costs no more memory
 
 NEVER_NS = 1 << 63  # later than any lock ends
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-Locks = dict[str, tuple[Lock, ...]]  # of one scope, by key; mostly one at each
+TABLES = ("caller", "tenant", "address", "resource", "everyone", *RANGES.values())
+LARGE = 10_000  # locks; of a larger view ended ones are pruned less often
+PRUNE_LARGE_NS = 10_000_000_000
 
 
 class OutOfStep(Exception):  # nobody's fault: an answer was lost, or came twice
     """The update does not follow from the version that the view holds; only a snapshot will do."""
 
 
-@dataclass(frozen=True, slots=True)
+class Asked(NamedTuple):
+    """What a request says of itself; "" says nothing, and nobody is locked by having no name."""
+
+    caller: str = ""
+    tenant: str = ""
+    address: str = ""
+    resource: str = ""
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class View:
-    """Locks by scope and key. Nobody writes to it; the next one shares the scopes that did not change."""
+    """Locks by where they are looked up. Nobody writes to it; the next one shares what did not change."""
 
     at: Cursor | None  # None: not confirmed by a source
-    scopes: Mapping[str, Locks]
+    tables: Mapping[str, Table]
+    lengths: Mapping[str, Mapping[int, int]] = field(default_factory=dict)  # prefix lengths in use, by table
     next_end_ns: int = NEVER_NS  # no lock ends before this; perhaps none then either
     ignored: Mapping[str, int] = field(default_factory=dict)  # what was passed over, and how often it was met
+    slows: bool = False  # whether there is, or was, a lock that slows
 
     def __iter__(self) -> Iterator[Lock]:
-        return (lock for locks in self.scopes.values() for found in locks.values() for lock in found)
+        return map(lock_of, self.held())
 
-    def of(self, asked: Iterable[tuple[str, str]], resource: str) -> list[Lock]:
-        """The locks at these (scope, key), without those that are narrowed to another resource."""
-        return [
-            lock
-            for scope, key in asked
-            for lock in self.scopes[scope].get(key, ())
-            if not lock.resource or lock.resource == resource
-        ]
+    def held(self) -> Iterator[Held]:
+        """Every lock, with pauses between them where they are many."""
+        found = (found for table in self.tables.values() for found in tables.values(table))
+        return in_pieces(held for some in found for held in some)
+
+    def __len__(self) -> int:
+        """How many keys have a lock."""
+        return sum(map(len, self.tables.values()))
+
+    def of(self, asked: Asked) -> list[Held]:
+        """The locks that apply to a request, without those that are narrowed to another resource."""
+        by = self.tables
+        found: list[Held] = [*by["everyone"].get("", ())]
+        if asked.caller:
+            found += by["caller"].get(asked.caller, ())
+        if asked.tenant:
+            found += by["tenant"].get(asked.tenant, ())
+        if asked.resource:
+            found += by["resource"].get(nameless(asked.resource), ())
+        if asked.address:
+            found += self._around(asked.address)
+        route = nameless(asked.resource)
+        return [held for held in found if not held[RESOURCE] or nameless(held[RESOURCE]) == route]
+
+    def suspended(self, wall_ns: int) -> bool:
+        """Whether the fleet's off switch is thrown at this moment."""
+        return any(
+            held[ACTION] == "suspend" and wall_ns < held[END] for held in self.tables["everyone"].get("", ())
+        )
+
+    def meets(self, address: str) -> bool:
+        """Whether there is a lock on this address, or on a range around it. Never raises."""
+        return bool(self._around(address))
+
+    def _around(self, address: str) -> list[Held]:
+        found: list[Held] = [*self.tables["address"].get(address, ())]
+        if not self.lengths and ":" not in address:
+            return found
+        known = address_in(address)
+        if known is None:
+            return found
+        if known.text != address:  # an IPv4 address that is written as IPv6
+            found += self.tables["address"].get(known.text, ())
+        name = RANGES[known.version]
+        table, bits = self.tables[name], BITS[known.version]
+        for length in self.lengths.get(name, ()):  # those in use, not all that there could be
+            found += table.get(1 << length | known.number >> (bits - length), ())
+        return found
 
 
-EMPTY = View(None, {scope: {} for scope in SCOPES})
-
-
-def end_ns(lock: Lock) -> int:
-    """When the lock ends, nanoseconds since 1970; exact, where a float would not be."""
-    past = lock.until - EPOCH
-    return ((past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds) * 1_000
+EMPTY = View(None, dict.fromkeys(TABLES, tables.EMPTY))
 
 
 def apply(view: View, update: Update) -> View:
     """The view after `update`. Raises OutOfStep when it does not follow from `view`.
 
-    So an update that comes twice changes nothing the second time, and none can be left out.
+    So an update that comes twice changes nothing the second time, and none can be left out. A long one
+    is applied in pieces, with pauses; `view` stays as it is, so that who asks meanwhile sees the whole
+    old version, and then the whole new one.
     """
     if update.snapshot:
-        return _changed(replace(view, scopes=EMPTY.scopes, next_end_ns=NEVER_NS), update)
+        return _changed(_without_locks(view), update)
     if view.at is None or update.since != view.at.version or update.at.version < update.since:
         raise OutOfStep(f"the view is at {view.at}, the answer leads from {update.since} to {update.at}")
     if update.at.version == view.at.version and (update.changes or update.at != view.at):
@@ -75,58 +143,98 @@ def without_ended(view: View, wall_ns: int) -> View:
     """The view without the locks that have ended by `wall_ns`; the same object when none can have."""
     if wall_ns < view.next_end_ns:
         return view
-    lasting = [lock for lock in view if wall_ns < end_ns(lock)]
-    return with_locks(replace(view, scopes=EMPTY.scopes, next_end_ns=NEVER_NS), lasting)
+    ended: list[At] = []
+    next_end_ns = NEVER_NS
+    for held in view.held():
+        if held[END] <= wall_ns:
+            ended.append(at_of(held))
+        else:
+            next_end_ns = min(next_end_ns, held[END])
+    if len(view) > LARGE:  # to look through all of them takes time, and one that has ended refuses nobody
+        next_end_ns = max(next_end_ns, wall_ns + PRUNE_LARGE_NS)
+    return replace(_edited(view, ended)[0], next_end_ns=next_end_ns)
 
 
 def with_locks(view: View, locks: Iterable[Lock]) -> View:
     """The view with these locks set as well."""
-    return _changed_by(view, [Set(lock) for lock in locks])
+    return _edited(view, rows_in(map(Set, locks)))[0]
+
+
+def _without_locks(view: View) -> View:
+    return replace(view, tables=EMPTY.tables, lengths={}, next_end_ns=NEVER_NS, slows=False)
 
 
 def _changed(view: View, update: Update) -> View:
-    words = [*update.unknown, *(word for change in update.changes for word in _strange_in(change))]
+    changed, strange = _edited(view, rows_in(update.changes))
+    words = (*update.unknown, *strange)
     ignored = _counted(view.ignored, words) if words else view.ignored
-    return replace(_changed_by(view, update.changes), at=update.at, ignored=ignored)
+    return replace(changed, at=update.at, ignored=ignored)
 
 
-def _changed_by(view: View, changes: Iterable[Change]) -> View:
-    scopes = dict(view.scopes)
-    ours = set()  # scopes that were copied: nobody reads them yet
-    next_end_ns = view.next_end_ns
-    for change in changes:
-        scope = change.at.scope
-        if scope not in scopes:
+def _edited(view: View, rows: Iterable[Held | At]) -> tuple[View, list[str]]:
+    """The view after these changes, and the words among them that this version does not know."""
+    edits: dict[str, list[Edit]] = {}
+    strange: list[str] = []
+    next_end_ns, slows = view.next_end_ns, view.slows
+    for row in in_pieces(rows):
+        sets = len(row) > len(At.__args__)  # type: ignore[attr-defined]  # four for what is cleared
+        place = place_of(row[SCOPE], row[KEY])
+        if sets and (words := _strange_in(row, placed=place is not None)):
+            strange += words
+        if place is None:
             continue
-        if scope not in ours:
-            scopes[scope] = dict(scopes[scope])
-            ours.add(scope)
-        _put(scopes[scope], change)
-        if isinstance(change, Set):
-            next_end_ns = min(next_end_ns, end_ns(change.lock))
-    return replace(view, scopes=scopes, next_end_ns=next_end_ns)
+        # Also when the new action is unknown: the old one is over, and to keep it would be to refuse on.
+        held = row if sets and _enforced(row) else None
+        at: At = at_of(row) if sets else row
+        edits.setdefault(place.table, []).append((place.key, at, held))
+        if held is not None:
+            next_end_ns = min(next_end_ns, held[END])
+            slows = slows or held[ACTION] == "slow"
+    if edits:
+        view = _with(view, edits)
+    return replace(view, next_end_ns=next_end_ns, slows=slows), strange
 
 
-def _put(locks: Locks, change: Change) -> None:
-    # Also when the new action is unknown: the old one is over, and to keep it would be to refuse on.
-    rest = tuple(lock for lock in locks.get(change.at.key, ()) if lock.at != change.at)
-    if isinstance(change, Set) and change.lock.action in ACTIONS:
-        rest = (*rest, change.lock)
-    if rest:
-        locks[change.at.key] = rest
-    else:
-        locks.pop(change.at.key, None)
+def _with(view: View, edits: Mapping[str, list[Edit]]) -> View:
+    breath = Breath()
+    changed = {name: tables.edited(view.tables[name], some, breath) for name, some in edits.items()}
+    lengths = dict(view.lengths)
+    for name in changed.keys() & RANGES.values():
+        lengths[name] = _lengths(lengths.get(name, {}), view.tables[name], changed[name], edits[name], breath)
+    in_use = {name: some for name, some in lengths.items() if some}
+    return replace(view, tables={**view.tables, **changed}, lengths=in_use)
 
 
-def _strange_in(change: Change) -> Iterator[str]:
-    if isinstance(change, Set):
-        lock = change.lock
-        if lock.scope not in SCOPES:
-            yield f"scope {lock.scope}"
-        if lock.action not in ACTIONS:
-            yield f"action {lock.action}"
-        if lock.on_stale not in ON_STALE:
-            yield f"on_stale {lock.on_stale}"
+def _lengths(
+    counts: Mapping[int, int], before: Table, after: Table, edits: list[Edit], breath: Breath
+) -> Mapping[int, int]:
+    """How many ranges there are of each prefix length in use."""
+    counted = dict(counts)
+    for key in dict.fromkeys(edit[0] for edit in edits):
+        length = length_of(key)
+        counted[length] = counted.get(length, 0) + (key in after) - (key in before)
+        breath.take()
+    return {length: count for length, count in counted.items() if count}
+
+
+def _enforced(held: Held) -> bool:
+    return held[ACTION] in ACTIONS and (held[ACTION] != "slow" or held[SLOW] is not None)
+
+
+def _strange_in(held: Held, *, placed: bool) -> list[str]:
+    """The words of a lock that this version does not know; mostly none."""
+    words = []
+    if held[SCOPE] not in SCOPES:
+        words.append(f"scope {held[SCOPE]}")
+    elif not placed:
+        words.append("range that is none")
+    if held[ACTION] not in ACTIONS:
+        words.append(f"action {held[ACTION]}")
+    elif not _enforced(held):
+        words.append("action slow without a rate")
+    if held[ON_STALE] not in ON_STALES:
+        words.append(f"on_stale {held[ON_STALE]}")
+    return words
 
 
 def _counted(ignored: Mapping[str, int], words: Iterable[str]) -> Mapping[str, int]:
@@ -135,3 +243,7 @@ def _counted(ignored: Mapping[str, int], words: Iterable[str]) -> Mapping[str, i
         known = word if word in counts or len(counts) < IGNORED_MAX else "more"
         counts[known] = counts.get(known, 0) + 1
     return MappingProxyType(counts)
+
+
+__all__ = ["EMPTY", "EPOCH", "NEVER_NS", "Asked", "Change", "OutOfStep", "View", "apply", "end_ns",
+           "with_locks", "without_ended"]  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatekeeper import ALLOWED, Decision, Gate, Refused, SlidingLog
-from gatekeeper.gate import EVERYBODY
+from gatekeeper.look import EVERYBODY
 from gatekeeper.model import Lock
 from gatekeeper.saved import Saved, write
 from gatekeeper.sources.fixed import FixedSource
@@ -316,9 +316,9 @@ class TestHealth:
     def test_what_the_feed_says_that_is_not_known_can_be_seen(
         self, gate: Gate, feed: HandFeed, clock: ManualClock
     ) -> None:
-        feed.set(a_lock(BOB, action="slow"))
+        feed.set(a_lock(BOB, action="delay"))
         clock.advance(0.5)
-        assert gate.ignored == {"action slow": 1}
+        assert gate.ignored == {"action delay": 1}
         assert gate.allow(BOB)
 
 

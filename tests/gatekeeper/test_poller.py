@@ -198,12 +198,12 @@ def test_what_the_feed_says_that_is_not_known_is_logged_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     for n in range(5):
-        world.feed.set(a_lock(f"user:{n}", action="slow"))
+        world.feed.set(a_lock(f"user:{n}", action="delay"))
         world.run(1.0)
     assert [record.getMessage() for record in caplog.records] == [
-        "the lock feed uses 'action slow', which this gatekeeper does not know and passes over"
+        "the lock feed uses 'action delay', which this gatekeeper does not know and passes over"
     ]
-    assert world.poller.known.view.ignored["action slow"] == 5
+    assert world.poller.known.view.ignored["action delay"] == 5
 
 
 class TestSavedView:

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatekeeper import wire
-from gatekeeper.model import Change, Clear, Cursor, Lock, Set, SourceError, Update
+from gatekeeper.model import Change, Clear, Cursor, Lock, Rate, Set, SourceError, Update
 from gatekeeper.poller import Known, Poller
 from gatekeeper.testing import ManualClock
 from gatekeeper.view import (
     EMPTY,
     IGNORED_MAX,
     NEVER_NS,
+    Asked,
     OutOfStep,
     View,
     apply,
@@ -119,24 +120,36 @@ def test_the_end_of_a_lock_is_exact() -> None:
 
 def test_a_lock_narrowed_to_a_resource_applies_to_that_resource_alone() -> None:
     view = a_view(a_lock(resource="/v1/export"))
-    asked = [("caller", "api_key:acme")]
-    assert (len(view.of(asked, "/v1/export")), view.of(asked, "/v1/items"), view.of(asked, "")) == (1, [], [])
+    asked = Asked("api_key:acme")
+    met = [len(view.of(asked._replace(resource=name))) for name in ("/v1/export", "/v1/items", "")]
+    assert met == [1, 0, 0]
 
 
 def test_what_is_unknown_is_passed_over_and_counted() -> None:
     changes = [
-        Set(a_lock("203.0.113.0/24", scope="range")),
+        Set(a_lock("earth", scope="planet")),
+        Set(a_lock("range4", scope="range4")),
+        Set(a_lock("203.0.113.0/240", scope="range")),
+        Set(a_lock("api_key:acme", action="delay")),
         Set(a_lock("api_key:acme", action="slow")),
         Set(a_lock("api_key:acme", "flood", on_stale="ask")),
-        Set(a_lock("api_key:acme", "other", action="slow")),
+        Set(a_lock("api_key:acme", "other", action="delay")),
     ]
     view = apply(a_view(), an_update(*changes, unknown=("op warn",)))
     assert [lock.policy for lock in view] == ["flood"]
-    assert view.ignored == {"op warn": 1, "scope range": 1, "action slow": 2, "on_stale ask": 1}
+    assert view.ignored == {
+        "op warn": 1,
+        "scope planet": 1,
+        "scope range4": 1,
+        "range that is none": 1,
+        "action delay": 2,
+        "action slow without a rate": 1,
+        "on_stale ask": 1,
+    }
 
 
 def test_a_lock_whose_action_becomes_unknown_is_not_enforced_as_it_was() -> None:
-    view = apply(a_view(ACME), an_update(Set(a_lock("api_key:acme", action="tag"))))
+    view = apply(a_view(ACME), an_update(Set(a_lock("api_key:acme", action="warn"))))
     assert list(view) == []
 
 
@@ -187,7 +200,16 @@ LOCKS = [
     for caller in ("api_key:acme", "user:bob")
     for policy in ("daily", "flood")
     for narrowed in ({}, {"resource": "/v1/export"})
-] + [a_lock("", scope="everyone"), a_lock("/v1/search", scope="resource"), a_lock("acme", scope="tenant")]
+] + [
+    a_lock("", scope="everyone"),
+    a_lock("/v1/search", scope="resource"),
+    a_lock("/v1/{id}", scope="resource"),
+    a_lock("acme", scope="tenant"),
+    a_lock("192.0.2.0/24", scope="range"),
+    a_lock("::ffff:192.0.2.7/120", scope="range"),  # the same range under another name
+    a_lock("2001:db8::/32", scope="range"),
+    a_lock("2001:db8::1", scope="address", action="slow", slow=Rate(1)),
+]
 
 CHANGES = st.sampled_from(LOCKS).flatmap(lambda lock: st.sampled_from([Set(lock), Clear(lock.at)]))
 STEPS = st.one_of(

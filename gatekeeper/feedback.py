@@ -1,0 +1,154 @@
+"""What a gate tells of itself: how often each lock was met, and a sample of those it was asked for."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Sequence
+from math import isfinite
+
+from gatekeeper.held import ACTION, POLICY, At, Held, at_of
+from gatekeeper.model import Cursor, Decision, Feedback, LockKey, Met
+
+LOCKS_COUNTED_MAX = 2_000  # apart; those beyond are counted together
+LOCKS_TOLD_MAX = 100
+CALLERS_TOLD_MAX = 64  # enough to tell 90 % known from 75 %, nineteen times in twenty
+NOTED_AT_ONCE = 32  # callers, each time that the sample is added to
+RENEW_S = 600.0  # a sample is of the last ten to twenty minutes
+
+
+class Tally:
+    """Counts without a mutex: adding is one call into C, which no other thread can divide."""
+
+    __slots__ = ("_count", "_reads", "add")
+
+    def __init__(self) -> None:
+        self._count = itertools.count()
+        self._reads = 0
+        self.add = self._count.__next__
+
+    def read(self) -> int:
+        """How often `add` was called. For one reader."""
+        # To look at the count is to move it on.
+        self._reads += 1
+        return next(self._count) - self._reads + 1
+
+
+class Counts:
+    """How often one lock was met, and how often it refused."""
+
+    __slots__ = ("checks", "denials")
+
+    def __init__(self) -> None:
+        self.checks = Tally()
+        self.denials = Tally()
+
+
+class Sample:
+    """Some of the callers that were noted, each as likely as any other, however often it came: those
+    whose hashes are the smallest (bottom-k; Cohen and Kaplan, 2007)."""
+
+    def __init__(self) -> None:
+        self._young: dict[int, str] = {}
+        self._old: dict[int, str] = {}
+        self._renew_s: float | None = None
+
+    def note(self, caller: str) -> None:
+        self._young[hash(caller)] = caller
+
+    def callers(self, now_s: float) -> tuple[str, ...]:
+        """The sample. Forgets the rest, and what is older than ten to twenty minutes."""
+        if self._renew_s is None or now_s >= self._renew_s:
+            self._young, self._old = {}, self._young
+            self._renew_s = now_s + RENEW_S
+        every = {**self._old, **self._young}
+        kept = sorted(every)[:CALLERS_TOLD_MAX]
+        # Who is noted just now may be lost by this; it is only a sample.
+        self._young = {number: every[number] for number in kept if number in self._young}
+        return tuple(every[number] for number in kept)
+
+
+class Telling:
+    """Everything that one gate in one process has to tell. Requests add to it, the poller reads."""
+
+    def __init__(self, application: str) -> None:
+        self._instance = secrets.token_hex(8)
+        self._application = application
+        self._counts: dict[At, Counts] = {}
+        self._more = Counts()
+        self._folded = [0, 0]  # of locks that nobody met for a while
+        self._before: dict[At, int] = {}  # checks, when they were told last
+        self._sample = Sample()
+        self._wanted = 0  # callers to note
+
+    @property
+    def notes(self) -> bool:
+        """Whether callers are being noted."""
+        return self._wanted > 0
+
+    def want_notes(self) -> None:
+        """Note the next few callers."""
+        self._wanted = NOTED_AT_ONCE
+
+    def note(self, caller: str) -> bool:
+        """Note this caller; whether it was the last that was wanted."""
+        self._wanted -= 1  # two threads may count as one: then one more is noted
+        if caller:
+            self._sample.note(caller)
+        return self._wanted <= 0
+
+    def count(self, locks: Sequence[Held], decision: Decision) -> None:
+        """These locks were met, and this is what they amounted to."""
+        for held in locks:
+            counts = self._of(at_of(held))
+            counts.checks.add()
+            if not decision.allowed and (held[ACTION] == "deny" or held[POLICY] == decision.policy):
+                counts.denials.add()
+
+    def _of(self, at: At) -> Counts:
+        counts = self._counts.get(at)
+        if counts is not None:
+            return counts
+        if len(self._counts) >= LOCKS_COUNTED_MAX:
+            return self._more
+        return self._counts.setdefault(at, Counts())  # of two threads that make one, both get the same
+
+    def feedback(self, at: Cursor | None, age_s: float, now_s: float) -> Feedback:
+        """All of it, from the beginning."""
+        met = [Met(LockKey(*at), c.checks.read(), c.denials.read()) for at, c in list(self._counts.items())]
+        met.sort(key=lambda each: (-each.checks, each.at))
+        told, rest = tuple(met[:LOCKS_TOLD_MAX]), met[LOCKS_TOLD_MAX:]
+        more = (
+            self._folded[0] + self._more.checks.read() + sum(each.checks for each in rest),
+            self._folded[1] + self._more.denials.read() + sum(each.denials for each in rest),
+        )
+        self._make_room(met)
+        return Feedback(
+            instance=self._instance,
+            application=self._application,
+            library=_library(),
+            at=at,
+            age=age_s if isfinite(age_s) else None,
+            locks=told,
+            more=more,
+            callers=self._sample.callers(now_s),
+        )
+
+    def _make_room(self, met: Sequence[Met]) -> None:
+        """Count those together that nobody met since the last time, once it becomes tight."""
+        if len(met) > LOCKS_COUNTED_MAX // 2:
+            for each in met:
+                if self._before.get(each.at) == each.checks:
+                    del self._counts[each.at]
+                    self._folded[0] += each.checks
+                    self._folded[1] += each.denials
+        self._before = {each.at: each.checks for each in met}
+
+
+def _library() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # a tenth of a start, for who never tells
+
+    try:
+        return version("gatelock")
+    except PackageNotFoundError:  # run from a folder
+        return ""

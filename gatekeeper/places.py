@@ -1,0 +1,91 @@
+"""Where a lock is looked up, and where a request looks: addresses as numbers, routes without their names."""
+
+from __future__ import annotations
+
+import re
+import socket
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
+from typing import NamedTuple
+
+Key = str | int
+
+PLAIN = ("caller", "tenant", "address", "everyone")  # tables whose keys are the locks' own
+RANGES = {4: "range4", 6: "range6"}  # tables, by version of IP
+BITS = {4: 32, 6: 128}
+MAPPED = bytes(10) + b"\xff\xff"  # ::ffff:0:0/96: an IPv4 address written as IPv6
+ROUTES_REMEMBERED = 4_096
+
+FREE = re.compile(r"(?<=/)\{[^/]*\}(?=/|$)")
+
+
+class Place(NamedTuple):
+    """A table and a key in it."""
+
+    table: str
+    key: Key
+
+
+class Address(NamedTuple):
+    """An IP address as a number; IPv4 in IPv6 is IPv4, with the text that it has there."""
+
+    version: int
+    number: int
+    text: str
+
+
+def place_of(scope: str, key: str) -> Place | None:
+    """Where a lock of this scope and key is looked up; None where nobody looks: no such scope, no range."""
+    if scope == "range":
+        return range_of(key)
+    if scope == "address" and (found := address_in(key)):
+        if found.version == 6:  # of many spellings
+            return Place(RANGES[6], 1 << 128 | found.number)
+        return Place("address", found.text)
+    if scope == "resource":
+        return Place("resource", nameless(key))
+    return Place(scope, key) if scope in PLAIN else None
+
+
+def range_of(text: str) -> Place | None:
+    """A CIDR block as one number: its network's bits behind a 1, so that lengths cannot meet.
+
+    Bits beyond the length are not looked at; a range of IPv4 in IPv6 is one of IPv4.
+    """
+    try:
+        network = ip_network(text, strict=False)
+    except ValueError:
+        return None
+    version, length, number = network.version, network.prefixlen, int(network.network_address)
+    if version == 6 and length >= 96 and number >> 32 == 0xFFFF:
+        version, length, number = 4, length - 96, number & 0xFFFF_FFFF
+    return Place(RANGES[version], 1 << length | number >> (BITS[version] - length))
+
+
+def address_in(text: str) -> Address | None:
+    """The IP address that `text` is, however it is spelt; None when it is none. Never raises."""
+    try:
+        if ":" not in text:
+            packed = socket.inet_pton(socket.AF_INET, text)
+            return Address(4, int.from_bytes(packed, "big"), text)
+        packed = socket.inet_pton(socket.AF_INET6, text.partition("%")[0])
+    except (OSError, ValueError):  # a NUL, half a surrogate pair
+        return None
+    if packed.startswith(MAPPED):
+        return Address(4, int.from_bytes(packed[12:], "big"), str(ip_address(packed[12:])))
+    return Address(6, int.from_bytes(packed, "big"), text)
+
+
+def length_of(key: Key) -> int:
+    """The prefix length of a range's key."""
+    return key.bit_length() - 1 if isinstance(key, int) else 0
+
+
+@lru_cache(ROUTES_REMEMBERED)
+def nameless(route: str) -> str:
+    """The route without the names of its free segments: one side says `{id}`, the other `{item_id}`.
+
+    >>> nameless("/v1/items/{item_id}")
+    '/v1/items/{}'
+    """
+    return FREE.sub("{}", route) if "{" in route else route

@@ -1,0 +1,63 @@
+"""Locks that slow: each lets its rate through, by a token bucket of its own, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gatekeeper.held import SLOW, At, Held, at_of
+from gatekeeper.limits.token_bucket import TokenBucket
+from gatekeeper.model import Decision
+
+SLOWED_MAX = 100_000  # keys of one rate; those beyond share one bucket
+RATES_MAX = 1_000  # rates come from policies, of which there are a few
+
+Plain = tuple[int, float]  # a rate: requests, seconds
+
+
+class Slowing:
+    """The buckets of every lock that slows, kept while the lock is: a later end, another detail, or a
+    snapshot that names it again give nobody a new burst, and with a new rate what was used stays used.
+
+    Bounded: an idle bucket is forgotten when it is full again.
+    """
+
+    def __init__(self, clock_ns: Callable[[], int]) -> None:
+        self._clock_ns = clock_ns
+        self._buckets: dict[Plain, TokenBucket] = {}
+        self._last: dict[At, Plain] = {}  # the rate by which each was asked last
+
+    def check(self, held: Held) -> Decision:
+        at, rate = at_of(held), held[SLOW]
+        bucket = self._bucket(rate)
+        last = self._last.get(at)
+        if last != rate:
+            if last is not None:
+                self._carry(at, self._bucket(last), bucket)
+            self._last[at] = rate
+        return bucket.check(at)
+
+    def refund(self, held: Held) -> None:
+        self._bucket(held[SLOW]).refund(at_of(held))
+
+    def tidy(self) -> None:
+        """Hold what is remembered within its bounds; called by the poller, never by a request."""
+        if len(self._last) > SLOWED_MAX:
+            self._last = {}
+        if len(self._buckets) > RATES_MAX:
+            self._buckets = {}
+
+    def _bucket(self, rate: Plain) -> TokenBucket:
+        bucket = self._buckets.get(rate)
+        if bucket is None:
+            limit, period_s = rate
+            made = TokenBucket(limit, period_s, max_keys=SLOWED_MAX, clock=self._clock_ns)
+            bucket = self._buckets.setdefault(rate, made)  # of two threads that make one, both get the same
+        return bucket
+
+    @staticmethod
+    def _carry(at: At, old: TokenBucket, new: TokenBucket) -> None:
+        """Let the share of the burst that was used be used in the new bucket too."""
+        before, fresh = old.peek(at), new.peek(at)
+        if before.limit and fresh.limit and before.remaining is not None:
+            used = before.limit - before.remaining
+            new.check(at, min(fresh.remaining or 0, -(-used * fresh.limit // before.limit)))
