@@ -18,11 +18,11 @@ from kafka.errors import GroupAuthorizationFailedError, InvalidSessionTimeoutErr
 from analyzer.core.model import Gap, Lag, Lost, Partition, Position, Taken
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.bounded import bound
-from analyzer.kafka.causes import Cause, Troubled
 from analyzer.kafka.client import NO_RAW, Advice, Batch, Client, Unreadable, options_of
 from analyzer.kafka.held import Held
 from analyzer.kafka.logs import Logs
-from analyzer.kafka.metadata import Options, Topic, name_is_taken
+from analyzer.kafka.membership import Membership
+from analyzer.kafka.metadata import Options, Topic
 from analyzer.kafka.watch import Watch
 from analyzer.sources import Places
 
@@ -30,11 +30,6 @@ log = logging.getLogger(__name__)
 
 SESSION_MS_MAX = 120_000
 METADATA_WAIT_S = 0.05
-REPLACED = (
-    "another process has joined the group {group_id} as {group_instance_id} and reads what we read: give "
-    "each analyzer a group_instance_id of its own, or leave it out; we come back when the other is gone"
-)
-LEFT_OUT = "the group {group_id} leaves partitions unread, and us without one; joining again"
 
 
 class KafkaRecords:
@@ -87,7 +82,7 @@ class KafkaRecords:
         self._fetched: deque[tuple[Held, Batch]] = deque()
         self._logs = Logs(self._sources, places)
         self._watch = Watch(uptime_s, self._options, self._sources)
-        self._fenced: Troubled | None = None
+        self._membership = Membership(self._options, self._watch)
         self._advice = Advice(uptime_s)
         self.polling_since: float | None = None  # uptime; for whoever watches that this does not hang
 
@@ -219,7 +214,10 @@ class KafkaRecords:
     # --------------------------------------------------------------------------------- connecting, again
 
     def _open(self) -> Client | None:
-        if self._watch.wait_s or self._is_replaced():
+        if self._watch.wait_s:
+            return None
+        if in_the_way := self._membership.in_the_way():
+            self._give_up(in_the_way)
             return None
         options = {**self._options}
         if self._assign == "group":
@@ -261,33 +259,8 @@ class KafkaRecords:
         busy = bool(client.assignment()) or not client.topics()
         self._watch.waited(waited_s, client.answers, reading=reading, idle=not busy)
         self._watch.tell(self._watch.cause(client, None))
-        if client.fenced:
-            self._fenced = Troubled(Cause("group", REPLACED.format(**self._options)))
-            self._give_up(self._fenced)
-        elif self._assign == "group" and self._watch.left_out(self._session_ms / 1000):
-            # Having no partition is right when others have them all. Members have been seen left out, too.
-            try:
-                left_out = client.unread()
-            except KafkaError as failed:
-                self._give_up(failed)
-                return
-            if left_out:
-                self._give_up(Troubled(Cause("group", LEFT_OUT.format(**self._options))))
-            else:
-                self._watch.spare()
-
-    def _is_replaced(self) -> bool:
-        """Whether another process goes by our name in the group. To come back would push it out in turn."""
-        if self._fenced is not None:
-            try:
-                if name_is_taken(self._options):
-                    self._watch.failed(self._fenced)
-                    return True
-            except KafkaError as failed:
-                self._give_up(failed)
-                return True
-            self._fenced = None
-        return False
+        if self._assign == "group" and (failed := self._membership.look(client, self._session_ms / 1000)):
+            self._give_up(failed)
 
     # -------------------------------------------------------------------------- partitions come and go
 
