@@ -111,9 +111,11 @@ class Poller:
         self.failures = 0
         # In this order NaN, which is neither more nor less, becomes the least pace instead of never.
         self._pace_s = min(self._pace_max_s, max(PACE_MIN_S, update.next_poll))
-        # What the source waited for news lies between question and answer, and is neither's delay.
+        # What the source waited for news lies between question and answer, and is neither's delay. Below 0
+        # it heard of this earlier, from somebody who had asked.
         waited_s = min(update.waited, self._clock.uptime_s() - asked_s)
-        midway_ns = (asked_ns + round(waited_s * 1e9) + self._clock.wall_ns()) // 2
+        begun_ns = asked_ns + round(waited_s * 1e9)
+        midway_ns = begun_ns if waited_s < 0 else (begun_ns + self._clock.wall_ns()) // 2
         skew = midway_ns / 1e9 - update.now.timestamp()
         self.known = Known(view, asked_s + waited_s, update.behind, skew)
 

@@ -67,20 +67,39 @@ class Shelf:
 
 
 def write(path: Path, saved: Saved) -> None:
-    """Put `saved` in the place of what is at `path`, at once or not at all. Raises OSError.
+    """Put `saved` in the place of what is at `path`, at once or not at all. Raises OSError."""
+    put(path, _lines(saved))
+
+
+def put(path: Path, lines: Iterable[bytes]) -> None:
+    """Put these lines, each with its end, in the place of what is at `path`, under a digest.
 
     Several processes may share one path: each writes a file of its own, and the last rename wins.
+    Raises OSError.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.unlink(missing_ok=True)
     digest = hashlib.sha256()
     # Not flushed to the disk: after a power failure the digest tells, and a cold start does without.
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        for line in _lines(saved):
+        for line in lines:
             digest.update(line)
             file.write(line)
         file.write(_line({"sha256": digest.hexdigest()}))
     beside.replace(path)
+
+
+def take(path: Path) -> list[bytes]:
+    """The lines that `put` has put at `path`, without their ends. Raises SourceError for a file that is
+    not whole, was changed by anybody else, or could have been; OSError when there is none."""
+    with path.open("rb") as file:
+        _require_ours(os.fstat(file.fileno()), path)
+        text = file.read(SAVED_BYTES_MAX + 1)
+    body, _, last = text.removesuffix(b"\n").rpartition(b"\n")
+    seal = wire.document(last, f"{path}: last line").text("sha256")
+    if hashlib.sha256(body + b"\n").hexdigest() != seal:
+        raise SourceError(f"{path}: its content is not what was written")
+    return body.split(b"\n")
 
 
 def read(path: Path, now: datetime) -> Saved:
@@ -89,14 +108,7 @@ def read(path: Path, now: datetime) -> Saved:
     Raises SourceError for one that is too old, comes from the future, is not whole, was changed by
     anybody else, or could have been; OSError when there is none.
     """
-    with path.open("rb") as file:
-        _require_ours(os.fstat(file.fileno()), path)
-        text = file.read(SAVED_BYTES_MAX + 1)
-    body, _, last = text.removesuffix(b"\n").rpartition(b"\n")
-    seal = wire.document(last, f"{path}: last line").text("sha256")
-    if hashlib.sha256(body + b"\n").hexdigest() != seal:
-        raise SourceError(f"{path}: its content is not what was written")
-    first, *rest = body.split(b"\n")
+    first, *rest = take(path)
     head = wire.document(first, f"{path}: first line")
     if head.whole("format") != wire.FORMAT:
         raise SourceError(f"{path}: written in format {head.whole('format')}")

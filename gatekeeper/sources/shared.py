@@ -1,0 +1,278 @@
+"""One poller for all processes of a machine: one asks the source and writes down what it hears, the
+others read that."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from gatekeeper import wire
+from gatekeeper.model import Change, Cursor, Feedback, Lock, LockKey, LockSource, Set, SourceError, Update
+from gatekeeper.saved import put, take
+
+log = logging.getLogger("gatekeeper")
+
+FOLLOW_EVERY_S = 0.1  # a look at a small file; what another process learnt is known this much later
+NEWS_MAX = 500  # changes kept apart from the snapshot; who has missed more reads that anew
+CHANGES_MAX = 1_000_000  # in one step; no source tells as many at once
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Step(NamedTuple):
+    """What led from one version to the next, as it stands in the file."""
+
+    since: Cursor
+    at: Cursor
+    changes: tuple[Change, ...]
+    line: bytes
+
+
+class News(NamedTuple):
+    """What the process that asks has written down last."""
+
+    answer: Update  # without changes
+    confirmed_s: float  # uptime, which all processes of one machine share
+    base: Cursor  # what the snapshot beside it is at
+    steps: tuple[Step, ...]
+
+
+class SharedSource:
+    """What `source` tells, asked for by one process of those that share `path`.
+
+    Whoever holds a lock of the operating system on PATH.leader asks, and writes PATH.news with each
+    answer and PATH.all when needed; the system frees the lock when that process ends, however it ends,
+    and within FOLLOW_EVERY_S another one holds it. When the news is older than `overdue` seconds (the
+    one who asks was stopped, or hangs), each asks for itself.
+    """
+
+    def __init__(self, source: LockSource, path: Path, overdue: float, uptime_s: Callable[[], float]) -> None:
+        self.longest = float(getattr(source, "longest", float("inf")))
+        self.feedback = bool(getattr(source, "feedback", False))
+        self._source = source
+        self._overdue_s = overdue
+        self._uptime_s = uptime_s
+        self._leader, self._all, self._news = (
+            path.with_name(f"{path.name}.{name}") for name in ("leader", "all", "news")
+        )
+        self._boot = _boot()
+        self._handle: int | None = None  # ours as long as we hold the system's lock
+        self._told: Telling | None = None
+        self._read: tuple[tuple[int, ...], News] | None = None
+        self._complained = False
+        _all.add(self)
+
+    def fetch(self, since: Cursor | None) -> Update:
+        asked_s = self._uptime_s()
+        if self._leads():
+            return self._lead(since, asked_s)
+        with suppress(OSError, SourceError, ValueError, IndexError):
+            news = self._newest()
+            if news is not None and asked_s - news.confirmed_s <= self._overdue_s:
+                return self._followed(news, since, asked_s)
+        return self._source.fetch(since)
+
+    def hear(self, told: Feedback) -> None:
+        hear = getattr(self._source, "hear", None)
+        if hear is not None:
+            hear(told)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process asks for all of them."""
+        return self._handle is not None
+
+    def close(self) -> None:
+        self._leave()
+        self._source.close()
+
+    def _leave(self) -> None:
+        handle, self._handle, self._told = self._handle, None, None
+        if handle is not None:
+            os.close(handle)
+
+    # -- the one who asks ----------------------------------------------------------------------
+
+    def _leads(self) -> bool:
+        if self._handle is not None:
+            return True
+        try:
+            handle = os.open(self._leader, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            self._complain(error)
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # somebody else does
+            os.close(handle)
+            return False
+        self._handle = handle
+        return True
+
+    def _lead(self, since: Cursor | None, asked_s: float) -> Update:
+        # At first everything: what the others need is written by us alone.
+        update = self._source.fetch(None if self._told is None else since)
+        try:
+            if self._told is None or update.snapshot or not self._told.follows(update):
+                self._told = Telling(update)
+            else:
+                self._told.add(update)
+            self._write(self._told, update, asked_s + update.waited)
+        except OSError as error:
+            self._complain(error)
+        return update
+
+    def _write(self, told: Telling, update: Update, confirmed_s: float) -> None:
+        if told.base is None:
+            put(self._all, told.snapshot_lines())
+            told.base = told.at
+        head = {
+            "boot": self._boot,
+            "confirmed_s": confirmed_s,
+            "base": list(told.base),
+            "answer": wire.dump(update._replace(changes=(), since=None, snapshot=False)),
+        }
+        put(self._news, [json.dumps(head).encode() + b"\n", *(step.line for step in told.steps)])
+
+    def _complain(self, error: OSError) -> None:
+        if not self._complained:
+            log.warning("cannot share the poller, each process asks for itself: %s", error)
+        self._complained = True
+
+    # -- the others ----------------------------------------------------------------------------
+
+    def _newest(self) -> News | None:
+        """What was written last, None for what was written before this machine started. Raises OSError,
+        SourceError."""
+        stat = self._news.stat()
+        stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if self._read is None or self._read[0] != stamp:
+            head, *steps = take(self._news)
+            fields = wire.document(head, str(self._news))
+            if fields.text("boot") != self._boot:
+                return None
+            base = fields.some("base", 2)
+            news = News(
+                wire.load(fields.text("answer")),
+                fields.seconds("confirmed_s", 0.0),
+                Cursor(int(str(base[0])), str(base[1])),
+                tuple(map(_step, steps)),
+            )
+            self._read = stamp, news
+        return self._read[1]
+
+    def _followed(self, news: News, since: Cursor | None, asked_s: float) -> Update:
+        update = news.answer._replace(waited=news.confirmed_s - asked_s, next_poll=FOLLOW_EVERY_S)
+        if since == update.at:
+            return update._replace(since=update.at.version)
+        changes = None if since is None else _after(news.steps, since)
+        if since is not None and changes is not None:
+            return update._replace(since=since.version, changes=changes)
+        later = () if news.base == update.at else _after(news.steps, news.base)
+        held = _snapshot(take(self._all), news.base)
+        if later is None or held is None:
+            raise SourceError("the snapshot and the news are of two versions just now")
+        return update._replace(since=None, snapshot=True, changes=(*held, *later))
+
+
+class Telling:
+    """What the one who asks has heard: every lock, and the last changes."""
+
+    def __init__(self, update: Update) -> None:
+        self.at = update.at
+        self.base: Cursor | None = None  # what the snapshot on the disk is at; None: it must be written
+        self.steps: deque[Step] = deque()
+        self._held: dict[LockKey, Lock] = {}
+        self._size = 0
+        self._apply(update.changes)
+
+    def follows(self, update: Update) -> bool:
+        return update.since == self.at.version
+
+    def add(self, update: Update) -> None:
+        if update.at == self.at:
+            return
+        self._apply(update.changes)
+        line = json.dumps(
+            {
+                "since": list(self.at),
+                "at": list(update.at),
+                "changes": list(map(wire.change_fields, update.changes)),
+            }
+        )
+        self.steps.append(Step(self.at, update.at, update.changes, line.encode() + b"\n"))
+        self.at = update.at
+        self._size += len(update.changes)
+        while self._size > NEWS_MAX:
+            gone = self.steps.popleft()
+            self._size -= len(gone.changes)
+            if gone.since == self.base:
+                self.base = None
+
+    def _apply(self, changes: tuple[Change, ...]) -> None:
+        for change in changes:
+            if isinstance(change, Set):
+                self._held[change.at] = change.lock
+            else:
+                self._held.pop(change.at, None)
+
+    def snapshot_lines(self) -> Iterator[bytes]:
+        yield json.dumps({"at": list(self.at)}).encode() + b"\n"
+        for lock in self._held.values():
+            yield json.dumps(wire.change_fields(Set(lock))).encode() + b"\n"
+
+
+def _after(steps: tuple[Step, ...], since: Cursor) -> tuple[Change, ...] | None:
+    """What changed after `since`; None when that is not told of."""
+    for number, step in enumerate(steps):
+        if step.since == since:
+            return tuple(change for later in steps[number:] for change in later.changes)
+    return None
+
+
+def _step(line: bytes) -> Step:
+    fields = wire.document(line, "news")
+    (since, at) = (
+        Cursor(int(str(version)), str(mark))
+        for version, mark in (fields.some("since", 2), fields.some("at", 2))
+    )
+    changes = (
+        wire.change_of(wire.as_object(item, "news"), []) for item in fields.some("changes", CHANGES_MAX)
+    )
+    return Step(since, at, tuple(change for change in changes if change is not None), line)
+
+
+def _snapshot(lines: list[bytes], at: Cursor) -> tuple[Change, ...] | None:
+    """The locks on these lines; None when they are of another version than `at`."""
+    head, *rest = lines
+    if wire.document(head, "snapshot").some("at", 2) != list(at):
+        return None
+    changes = (wire.change_of(wire.document(line, "snapshot"), []) for line in rest)
+    return tuple(change for change in changes if change is not None)
+
+
+def _boot() -> str:
+    """Which start of this machine it is: uptimes before and after one are not the same time."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+# A child of fork has a handle of the parent's lock, which would hold it beyond the parent's end.
+_all: weakref.WeakSet[SharedSource] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for source in list(_all):
+        source._leave()
+
+
+os.register_at_fork(after_in_child=_after_fork)
