@@ -13,6 +13,7 @@ from gatekeeper.limits.parsing import parse
 from gatekeeper.limits.priority_scheduler import PriorityScheduler
 from gatekeeper.limits.protocol import Key, Limiter
 from gatekeeper.limits.sharded import Sharded
+from gatekeeper.limits.shares import Share, split
 from gatekeeper.limits.sliding_counter import SlidingCounter
 from gatekeeper.limits.sliding_log import SlidingLog
 from gatekeeper.limits.token_bucket import TokenBucket
@@ -32,8 +33,10 @@ __all__ = [
     "PriorityScheduler",
     "Reservation",
     "Sharded",
+    "Share",
     "SlidingCounter",
     "SlidingLog",
     "TokenBucket",
     "parse",
+    "split",
 ]

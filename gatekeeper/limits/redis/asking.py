@@ -19,7 +19,11 @@ def allowing(self: Shared, key: Key, cost: int) -> Steps[bool]:
     sharing = self._sharing
     if sharing.never(cost) or sharing.refusals.refuses(key, cost):
         return False
-    return (yield from checking(self, key, cost)).allowed
+    asked_ns = sharing.clock()
+    raw = yield sharing.call("allow", key, cost)
+    if raw is None:
+        return _alone(sharing, "check", key, cost).allowed
+    return raw == 1 or _heard(sharing, raw, key, cost, asked_ns).allowed
 
 
 def checking(self: Shared, key: Key, cost: int) -> Steps[Decision]:

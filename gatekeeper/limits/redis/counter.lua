@@ -3,6 +3,21 @@
 
 rules.counter = {words = 3}
 
+-- The floor of a * b / c, and what is left: in digits of 9 bits, because the product of two numbers
+-- of 43 bits has no place in a double. Needs a < 2^45 and b, c < 2^43.
+local function muldiv(a, b, c)
+  local quotient, rest, unit = 0, 0, 68719476736 -- 2^36
+  while unit >= 1 do
+    local digit = math.floor(a / unit)
+    a = a - digit * unit
+    rest = rest * 512 + digit * b
+    local left = math.fmod(rest, c)
+    quotient = quotient * 512 + (rest - left) / c
+    rest, unit = left, unit / 512
+  end
+  return quotient, rest
+end
+
 -- The windows in sight at `at`, or those of a booking ahead.
 local function in_sight(limit, at)
   local number = math.floor(at / limit.period)
@@ -25,7 +40,8 @@ function rules.counter.read(key, word)
     limit = tonumber(ARGV[word + 1]), period = tonumber(ARGV[word + 2]), line = redis.call('GET', key) or '',
   }
   if limit.line ~= '' then
-    local number, before, used, period = unpack(numbers(limit.line))
+    local number, before, used, period = string.match(limit.line, '^(%d+) (%d+) (%d+) (%d+)$')
+    number, before, used, period = tonumber(number), tonumber(before), tonumber(used), tonumber(period)
     if period ~= limit.period then -- the windows of that time, now where ours are
       limit.number, limit.before, limit.used, limit.period = number, before, used, period
       local _, kept_before, kept_used = in_sight(limit, now)
@@ -50,7 +66,7 @@ function rules.counter.wait(limit)
 end
 
 local function write_pair(limit)
-  local line = text(limit.number, limit.before, limit.used, limit.period)
+  local line = string.format('%.0f %.0f %.0f %.0f', limit.number, limit.before, limit.used, limit.period)
   keep(limit.key, line, (limit.number + 2) * limit.period)
   return limit.line, line
 end
@@ -61,15 +77,13 @@ function rules.counter.spend(limit, at)
   return write_pair(limit)
 end
 
-function rules.counter.refund(limit)
-  if limit.line == '' then return end
-  local rest = math.max(0, cost - limit.used)
-  limit.before, limit.used = math.max(0, limit.before - rest), math.max(0, limit.used - cost)
-  if limit.before + limit.used > 0 then write_pair(limit) else redis.call('DEL', limit.key) end
-end
-
-function rules.counter.put_back(limit, before, after)
-  return put_back(limit.key, before, after)
+if op == 'refund' then
+  function rules.counter.refund(limit)
+    if limit.line == '' then return end
+    local rest = math.max(0, cost - limit.used)
+    limit.before, limit.used = math.max(0, limit.before - rest), math.max(0, limit.used - cost)
+    if limit.before + limit.used > 0 then write_pair(limit) else redis.call('DEL', limit.key) end
+  end
 end
 
 function rules.counter.standing(limit)

@@ -12,7 +12,16 @@ end
 if op == 'cancel' then
   local back = 1
   for n, limit in ipairs(limits) do
-    back = math.min(back, limit.rule.put_back(limit, ARGV[word + 2 * n - 2], ARGV[word + 2 * n - 1]))
+    local before, after = ARGV[word + 2 * n - 2], ARGV[word + 2 * n - 1]
+    if limit.rule.put_back then
+      back = math.min(back, limit.rule.put_back(limit, after))
+    elseif redis.call('GET', limit.key) ~= after then
+      back = 0 -- it is no more as the booking left it
+    elseif before == '' then
+      redis.call('DEL', limit.key)
+    else
+      redis.call('SET', limit.key, before, 'KEEPTTL')
+    end
   end
   return back
 end
@@ -32,8 +41,15 @@ for _, limit in ipairs(limits) do
 end
 
 local spent = 0
-if op == 'check' and wait == 0 then spent = 1 end
+if (op == 'check' or op == 'allow') and wait == 0 then spent = 1 end
 if op == 'reserve' and not too_far and (longest_wait < 0 or wait <= longest_wait) then spent = 1 end
+
+if op == 'allow' and spent == 1 then -- as most are
+  for _, limit in ipairs(limits) do
+    if cost > 0 then limit.rule.spend(limit, now) end
+  end
+  return 1
+end
 
 local answer, texts = {now, wait, spent}, {}
 for _, limit in ipairs(limits) do

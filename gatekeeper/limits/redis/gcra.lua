@@ -7,7 +7,8 @@
 rules.gcra = {words = 11}
 
 -- As many permits as were used under the old limit stay used; a queue's next turn stays where it was.
-local function adopted(limit, due, part, old_parts, old_rate, old_period, old_burst)
+local function adopted(limit, due, part, tag)
+  local old_parts, old_rate, old_period, old_burst = string.match(tag, '^(%d+) (%d+) (%d+) (%d+)$')
   local ahead = due - now + part / old_parts
   if limit.queue then return math.ceil(due + part / old_parts), 0 end
   if ahead <= 0 then return now, 0 end
@@ -35,7 +36,7 @@ function rules.gcra.read(key, word)
   if limit.line ~= '' then
     local due, part, tag = string.match(limit.line, '^(%d+) (%d+) (.+)$')
     due, part = tonumber(due), tonumber(part)
-    if tag ~= limit.tag then due, part = adopted(limit, due, part, unpack(numbers(tag))) end
+    if tag ~= limit.tag then due, part = adopted(limit, due, part, tag) end
     if due >= now then limit.due, limit.part = due, part end
   end
   return limit
@@ -53,7 +54,7 @@ end
 local function write(limit, due, part)
   local carry = math.floor(part / limit.parts)
   limit.due, limit.part = due + carry, part - carry * limit.parts
-  local line = text(limit.due, limit.part) .. ' ' .. limit.tag
+  local line = string.format('%.0f %.0f %s', limit.due, limit.part, limit.tag)
   keep(limit.key, line, limit.due + 1)
   return limit.line, line
 end
@@ -63,15 +64,13 @@ function rules.gcra.spend(limit, at)
   return write(limit, limit.due + limit.cost, limit.part + limit.cost_part)
 end
 
-function rules.gcra.refund(limit)
-  if limit.queue or limit.line == '' then return end -- departures cannot be taken back
-  local due, part = limit.due - limit.cost, limit.part - limit.cost_part
-  if part < 0 then due, part = due - 1, part + limit.parts end
-  if due < now or (due == now and part == 0) then redis.call('DEL', limit.key) else write(limit, due, part) end
-end
-
-function rules.gcra.put_back(limit, before, after)
-  return put_back(limit.key, before, after)
+if op == 'refund' then
+  function rules.gcra.refund(limit)
+    if limit.queue or limit.line == '' then return end -- departures cannot be taken back
+    local due, part = limit.due - limit.cost, limit.part - limit.cost_part
+    if part < 0 then due, part = due - 1, part + limit.parts end
+    if due < now or (due == now and part == 0) then redis.call('DEL', limit.key) else write(limit, due, part) end
+  end
 end
 
 function rules.gcra.standing(limit)

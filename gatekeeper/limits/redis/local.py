@@ -6,9 +6,9 @@ from typing import Any
 
 from gatekeeper.limits.gcra import GcraRule
 from gatekeeper.limits.leaky_queue import QueueRule
+from gatekeeper.limits.shares import split
 from gatekeeper.limits.sliding_counter import CounterRule
 from gatekeeper.limits.sliding_log import LogRule
-from gatekeeper.limits.split import split
 from gatekeeper.limits.units import SECOND_NS
 
 

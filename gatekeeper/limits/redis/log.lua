@@ -52,21 +52,25 @@ function rules.log.spend(limit, at)
     left = left - #stamps
   end
   limit.length, limit.newest = limit.length + cost, at
-  redis.call('PEXPIRE', limit.key, string.format('%.0f', math.ceil((at + limit.period - now) / 1000) + 1))
+  redis.call('PEXPIRE', limit.key, math.ceil((at + limit.period - now) / 1000) + 1)
   return '', line
 end
 
 -- The oldest that still count go, so that whichever was meant, what stays counts longer.
-function rules.log.refund(limit)
-  local left = limit.length - cost
-  if left > 0 then redis.call('LTRIM', limit.key, 0, left - 1) else redis.call('DEL', limit.key) end
+if op == 'refund' then
+  function rules.log.refund(limit)
+    local left = limit.length - cost
+    if left > 0 then redis.call('LTRIM', limit.key, 0, left - 1) else redis.call('DEL', limit.key) end
+  end
 end
 
-function rules.log.put_back(limit, _, after)
-  if limit.length < cost or redis.call('LINDEX', limit.key, 0) ~= after then return 0 end
-  if redis.call('LINDEX', limit.key, cost - 1) ~= after then return 0 end
-  redis.call('LTRIM', limit.key, cost, -1)
-  return 1
+if op == 'cancel' then
+  function rules.log.put_back(limit, after)
+    if limit.length < cost or redis.call('LINDEX', limit.key, 0) ~= after then return 0 end
+    if redis.call('LINDEX', limit.key, cost - 1) ~= after then return 0 end
+    redis.call('LTRIM', limit.key, cost, -1)
+    return 1
+  end
 end
 
 function rules.log.standing(limit)

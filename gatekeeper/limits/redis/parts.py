@@ -31,7 +31,7 @@ def front(prefix: str, kind: str, name: str) -> bytes:
 class Part:
     """One limit: its rule, its name, and what the script is told."""
 
-    __slots__ = ("_front", "name", "remembered", "rule", "speech")
+    __slots__ = ("_front", "_one", "name", "remembered", "rule", "speech")
 
     def __init__(self, kind: str, rule: Any, name: str, prefix: str) -> None:
         """Two limits of one kind and name are one limit; without a name, those of equal numbers are.
@@ -48,6 +48,7 @@ class Part:
     def change(self, rule: Rule[Any]) -> None:
         """Another rule for the same keys."""
         self.speech = speech(rule)
+        self._one = self._said(1)
         self.rule = rule  # in nanoseconds, for people
         for refusals in self.remembered:
             refusals.clear()
@@ -56,6 +57,13 @@ class Part:
         """Something was given back to `key`, so what is remembered of it holds no more."""
         for refusals in self.remembered:
             refusals.forget(key)
+
+    def words(self, cost: int) -> tuple[bytes, ...]:
+        """What the script is told of this limit."""
+        return self._one if cost == 1 else self._said(cost)
+
+    def _said(self, cost: int) -> tuple[bytes, ...]:
+        return tuple(str(word).encode() for word in (self.speech.kind, *self.speech.words(cost)))
 
     def key(self, tag: bytes) -> bytes:
         """Where the state of a caller is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gatekeeper.limits.booking import Reservation
@@ -49,12 +50,12 @@ class Sharing:
     ) -> Call:
         """The script's run for one key."""
         caller = tag(key)
-        words: list[str | int | bytes] = [do, cost, longest_us]
-        for part in self.parts:
-            words.append(part.speech.kind)
-            words += part.speech.words(cost)
+        if len(self.parts) == 1:
+            part = self.parts[0]
+            return Call(self.script, (part.key(caller),), (do, cost, longest_us, *part.words(cost), *texts))
         keys = tuple(part.key(caller) for part in self.parts)
-        return Call(self.script, keys, (*words, *texts))
+        words = itertools.chain.from_iterable(part.words(cost) for part in self.parts)
+        return Call(self.script, keys, (do, cost, longest_us, *words, *texts))
 
     def reply(self, raw: list[Any]) -> Reply:
         """The answer to such a run."""

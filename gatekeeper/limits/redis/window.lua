@@ -9,7 +9,8 @@ function rules.window.read(key, word)
     used = 0, line = redis.call('GET', key) or '',
   }
   if limit.line ~= '' then
-    local start, used = unpack(numbers(limit.line))
+    local start, used = string.match(limit.line, '^(%d+) (%d+)$')
+    start, used = tonumber(start), tonumber(used)
     if now < start + limit.period then limit.start, limit.used = start, used end
   end
   return limit
@@ -22,7 +23,7 @@ function rules.window.wait(limit)
 end
 
 local function write_window(limit)
-  local line = text(limit.start, limit.used)
+  local line = string.format('%.0f %.0f', limit.start, limit.used)
   keep(limit.key, line, limit.start + limit.period)
   return limit.line, line
 end
@@ -36,14 +37,12 @@ function rules.window.spend(limit, at)
   return write_window(limit)
 end
 
-function rules.window.refund(limit)
-  if not limit.start then return end
-  limit.used = limit.used - cost
-  if limit.used > 0 then write_window(limit) else redis.call('DEL', limit.key) end
-end
-
-function rules.window.put_back(limit, before, after)
-  return put_back(limit.key, before, after)
+if op == 'refund' then
+  function rules.window.refund(limit)
+    if not limit.start then return end
+    limit.used = limit.used - cost
+    if limit.used > 0 then write_window(limit) else redis.call('DEL', limit.key) end
+  end
 end
 
 function rules.window.standing(limit)
