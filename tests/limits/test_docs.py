@@ -1,4 +1,4 @@
-"""What docs/limits.md shows runs."""
+"""What docs/limiters.md shows runs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,34 @@ from pathlib import Path
 import pytest
 
 import gatekeeper.limits
+from tests.limits.picture import picture
 
-PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "limiters.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=[block.strip().splitlines()[-1][:40] for block in BLOCKS])
 def test_an_example_of_the_page_runs(block: str):
-    exec(compile(block, "docs/limits.md", "exec"), {})  # noqa: S102 - that is the test
+    exec(compile(block, "docs/limiters.md", "exec"), {})  # noqa: S102 - that is the test
 
 
 def test_every_public_limiter_is_on_the_page():
-    values = {"Key", "Limiter", "Reservation"}
+    values = {"Key", "Limiter", "Reservation", "Share"}
     missing = [name for name in gatekeeper.limits.__all__ if f"{name}(" not in PAGE and name not in values]
     assert not missing
+
+
+def test_the_picture_shows_what_passes():
+    assert picture() in PAGE
+
+
+def test_the_tests_that_are_shown_pass(pytester: pytest.Pytester):
+    shown = next(block for block in BLOCKS if block.startswith("# test_uploads.py"))
+    pytester.makepyfile(test_uploads=shown)
+    pytester.runpytest_subprocess("-q", "-W", "error").assert_outcomes(passed=3)
+
+
+@pytest.mark.parametrize("name", re.findall(r"\]\((examples/[\w.]+)\)", PAGE))
+def test_what_is_there_to_copy_is_there(name: str):
+    assert (ROOT / "docs" / name).is_file()
