@@ -140,7 +140,9 @@ class Traffic:
 
     def line(self, truth: Truth, random: Random) -> Line:
         """One record of now, entered into `truth` as it must be counted."""
-        off_s, kafka_s = self.clock_off_s, time.time() + self.both_off_s
+        # Of every other request: a partition stops at a thousand rejected records without one between them.
+        off_s = self.clock_off_s if random.random() < 0.5 else 0.0
+        kafka_s = time.time() + self.both_off_s
         kafka_ms, event_ms = int(kafka_s * 1000), int((kafka_s + off_s) * 1000)
         if random.random() < 0.001:
             truth.dead += 1
