@@ -34,6 +34,7 @@ bench: $(READY) $(SERVERS)  ## three numbers worth keeping
 
 bench-limits: $(PEERS)/.ready  ## our limiters beside their peers, in one process
 	@$(PEERS)/bin/python -m tests.benchmarks.limits $(ARGS)
+	@$(PEERS)/bin/python -m tests.benchmarks.limits_redis
 
 constraints: $(READY)  ## write constraints.txt anew, with today's versions
 	@.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra all --group dev \
@@ -62,7 +63,7 @@ $(READY): pyproject.toml constraints.txt
 # The peers get an environment of their own: nobody else needs them.
 $(PEERS)/.ready: $(READY)
 	@.venv/bin/uv venv --quiet --clear --python $(PY) $(PEERS)
-	@.venv/bin/uv pip install --quiet --python $(PEERS)/bin/python -c constraints.txt -e . --group bench
+	@.venv/bin/uv pip install --quiet --python $(PEERS)/bin/python -c constraints.txt -e '.[redis]' --group bench
 	@touch $@
 
 # No stamp while a server is lacking: the next run looks, and tells, again.

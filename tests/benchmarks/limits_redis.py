@@ -33,6 +33,7 @@ from gatekeeper.limits import (
 )
 from gatekeeper.limits.redis import RedisStore
 from tests.limits.turns import Turns
+from tests.support.servers import Missing
 from tests.support.servers.redis import NativeRedis
 
 Allow = Callable[[str], Any]
@@ -159,7 +160,11 @@ def main() -> None:
     asked.add_argument("--calls", type=int, default=2000)
     calls = asked.parse_args().calls
     with tempfile.TemporaryDirectory(prefix="gatelock-redis-") as folder:
-        server = NativeRedis(Path(folder))
+        try:
+            server = NativeRedis(Path(folder))
+        except Missing as missing:
+            print(f"Redis was not measured: {missing}")
+            return
         server.start()
         try:
             print(f"Redis {server.kind}, redis-py {redis.__version__}, {ROUNDS} rounds of {calls} calls")
