@@ -8,6 +8,7 @@ does not work nothing is read the public way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any
 
 import kafka
@@ -23,11 +24,16 @@ Decode = Callable[[Any], bytes]
 PLAIN_BYTES_MAX = 64 << 20  # as in a record set: see analyzer.core.mapping
 DECODERS = {"gzip_decode": 1, "snappy_decode": 2, "lz4_decode": 3, "zstd_decode": 4}
 # Kafka before 0.10 wrote broken headers, which kafka-python mends and hands to a decoder of its own.
+ONE_AT_A_TIME = Lock()  # or several connections would take several times the bound
 OLD_LZ4 = "lz4_decode_old_kafka"
 
 
 class BatchRefused(CorruptRecordError):  # type: ignore[misc]  # kafka-python has no types
     """A batch that is not unpacked."""
+
+
+class BatchTooLarge(BatchRefused):
+    """... because it expands beyond the bound."""
 
 
 def bound(bytes_max: int = PLAIN_BYTES_MAX) -> None:
@@ -75,9 +81,10 @@ def _refuses(codec: int) -> bool:
 def _decoder(codec: int, bytes_max: int) -> Decode:
     def decode(data: Any) -> bytes:
         try:
-            return Unpacker(bytes_max).unpack(codec, memoryview(data))
+            with ONE_AT_A_TIME:
+                return Unpacker(bytes_max).unpack(codec, memoryview(data))
         except TooLargeError:
-            raise BatchRefused(f"a batch expands beyond {bytes_max >> 20} MB") from None
+            raise BatchTooLarge(f"a batch expands beyond {bytes_max >> 20} MB") from None
         except DamagedError:
             raise BatchRefused("a batch cannot be unpacked") from None
 

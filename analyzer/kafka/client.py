@@ -22,7 +22,8 @@ from kafka.errors import (
 )
 from kafka.net.compat import KafkaNetClient
 
-from analyzer.core.model import Gap, Partition, Record, Records, RecordSet
+from analyzer.core.model import Gap, GapKind, Partition, Record, Records, RecordSet
+from analyzer.kafka.bounded import BatchTooLarge
 from analyzer.kafka.causes import Failures, Troubled, cause_of, failures_of
 from analyzer.kafka.joining import join_patiently
 from analyzer.kafka.metadata import Options, Topic, metadata_of, unread
@@ -219,7 +220,8 @@ class Client:
                 raise
             self.spoilt.add(at)
             why = f"{damaged}, at offset {self._at.get(at)} or behind it"
-            return [Unreadable(at, Gap("corrupt", self._at.get(at, 0), None, why))]
+            kind: GapKind = "too-large" if isinstance(damaged, BatchTooLarge) else "corrupt"
+            return [Unreadable(at, Gap(kind, self._at.get(at, 0), None, why))]
 
     def _damaged(self, why: str) -> TopicPartition | None:
         """Which partition this is about: it says so, or it is the one that kafka-python was unpacking."""
