@@ -20,11 +20,10 @@ from kafka.errors import (
     LogTruncationError,
     OffsetOutOfRangeError,
 )
-from kafka.net.compat import KafkaNetClient
 
 from analyzer.core.model import Gap, GapKind, Partition, Record, Records, RecordSet
 from analyzer.kafka.bounded import BatchTooLarge
-from analyzer.kafka.causes import Failures, Troubled, cause_of, failures_of
+from analyzer.kafka.connecting import connected
 from analyzer.kafka.joining import join_patiently
 from analyzer.kafka.metadata import Options, Topic, metadata_of, unread
 
@@ -324,29 +323,6 @@ class Client:
             self._consumer.close(autocommit=False, timeout_ms=int(ASK_S_MAX * 1000))
         except Exception as failed:  # noqa: BLE001 - it is being thrown away, in whatever state it is
             log.debug("closing the Kafka client: %r", failed)
-
-
-def connected(options: Options) -> tuple[KafkaConsumer, Failures]:
-    """A consumer that has heard of the cluster, and where its connections say why they fail. Raises Troubled.
-    Then nothing of it stays behind: kafka-python leaves a thread and its sockets."""
-    made: list[tuple[KafkaNetClient, Failures]] = []
-
-    def make(**config: Any) -> KafkaNetClient:
-        net = KafkaNetClient(**config)
-        made.append((net, failures_of(net)))
-        return net
-
-    try:
-        consumer = KafkaConsumer(**options, kafka_client=make)
-        consumer.bootstrap(timeout_ms=options["bootstrap_timeout_ms"])
-    except BaseException as failed:
-        for net, _ in made:
-            net.close()
-        if isinstance(failed, KafkaError):
-            known = made[-1][1].last if made else ()
-            raise Troubled(cause_of(known or [failed], options)) from failed
-        raise
-    return consumer, made[-1][1]
 
 
 def committed(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
