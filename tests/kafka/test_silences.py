@@ -87,6 +87,7 @@ class Analyzer:
         """Returns when it works: to start may take long where much else runs."""
         end_s = time.monotonic() + START_S_MAX
         while self.logged("listening") is None:
+            assert self.process.poll() is None, self._log.read_text()
             assert time.monotonic() < end_s, self._log.read_text()
             time.sleep(0.05)
 
