@@ -10,27 +10,27 @@ import threading
 import weakref
 from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from gatekeeper.clock import SYSTEM_CLOCK, Clock, Running
 from gatekeeper.held import ACTION, END, ON_STALE, Held
 from gatekeeper.judging import judged
 from gatekeeper.look import DIVERTED, OPEN, look_of
-from gatekeeper.model import ALLOWED, Decision, Hearing, LockSource, Refused, SourceError
+from gatekeeper.model import ALLOWED, Decision, LockSource, Refused, SourceError
 from gatekeeper.pieces import in_pieces
 from gatekeeper.places import nameless
 from gatekeeper.poller import Known, Poller, longest_fetch
-from gatekeeper.sources import open_source
 from gatekeeper.tables import Table, let_go
 from gatekeeper.view import Asked
+from gatekeeper.watching import Watching
+from gatekeeper.wiring import STALE, Checks, check_stale, hearing, is_off, opened, shelf, slows, together
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from gatekeeper.feedback import Telling
     from gatekeeper.judging import Slows
-    from gatekeeper.saved import Shelf
 
 log = logging.getLogger("gatekeeper")
 
@@ -38,17 +38,6 @@ RESTART_EVERY_S = 1.0  # a poller that dies at once must not cost each request a
 CLOSE_S = 2.0  # how long `close` waits for a poll that is going on
 TELL_EVERY_S = 5.0  # at most, however often it polls
 TELL_AGAIN_S = 60.0  # to who could not hear it: nothing depends on it
-OFF = "GATEKEEPER"  # the environment variable; "off" opens the gates of this process
-
-STALE = Decision(
-    False, reason="stale", detail="The locks are not known at the moment.", retry_after=None, status=503
-)
-
-
-class Checks(Protocol):
-    """A limiter, as far as a gate needs one."""
-
-    def check(self, key: str, /) -> Decision: ...
 
 
 class Gate:
@@ -62,10 +51,12 @@ class Gate:
     lock follow this one: "allow", "deny" (503) or a limiter. A gate that is new has as long to get
     its first answer, and lets callers without a lock pass meanwhile.
 
-    `saved` names a file to keep the view in, for a start while the source is away. With `shadow`
-    nobody is refused: the decision is true, and says what it would have been. With `feedback` it tells
-    the source of itself: which locks it met how often, and some of the callers it was asked for; left
-    out, the source decides.
+    `saved` names a file to keep the view in, for a start while the source is away. With `shared`
+    all processes of this machine that have the same `saved` share one poller. `on_change` and
+    `on_health` are called by the poller, with this gate, when the view or `healthy` has changed. With
+    `shadow` nobody is refused: the decision is true, and says what it would have been. With `feedback`
+    it tells the source of itself: which locks it met how often, and some of the callers it was asked
+    for; left out, the source decides.
 
     Raises ValueError for a setting that cannot be, ImportError when the source needs what is not
     installed.
@@ -79,28 +70,25 @@ class Gate:
         stale_after: float = 30.0,
         on_stale: Literal["allow", "deny"] | Checks = "allow",
         saved: Path | None = None,
+        shared: bool = False,
         name: str = "",
         shadow: bool = False,
         feedback: bool | None = None,
+        on_change: Callable[[Gate], object] | None = None,
+        on_health: Callable[[Gate], object] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        if not 0 < stale_after < inf:
-            raise ValueError(f"stale_after: expected seconds above 0, got {stale_after!r}")
-        if isinstance(on_stale, str) and on_stale not in ("allow", "deny"):
-            raise ValueError(f"on_stale: expected 'allow', 'deny' or a limiter, got {on_stale!r}")
-        if isinstance(source, str):
-            # A fetch that waits for news must be back long before the view is stale.
-            source = open_source(source, token=token, longest=stale_after / 3)
-        elif token is not None:
-            raise ValueError("token: this source was made without the gate; give it the token")
-        self._source = source
+        check_stale(stale_after, on_stale)
+        source = opened(source, token, stale_after)
+        self._source = together(source, saved, stale_after, clock) if shared else source
         self._clock = clock
+        self._watching = Watching(on_change, on_health)
         self._stale_after_s = stale_after
         self._on_stale = on_stale
-        self._shelf = None if saved is None else _shelf(saved)
+        self._shelf = None if saved is None else shelf(saved)
         self._name = name
         self._shadow = shadow
-        self._hearing = _hearing(source, feedback)
+        self._hearing = hearing(source, feedback)
         self._slowing: Slows | None = None  # made when the first lock that slows is there
         self._known = Known()
         self._begun_s: float | None = None  # uptime at the first start
@@ -112,7 +100,7 @@ class Gate:
         """Begin without threads: at birth, and in a forked child, where the parent's are not."""
         self._divert()
         self._ready = DIVERTED
-        self._off = _is_off()
+        self._off = is_off()
         self._telling: Telling | None = None  # of this process alone
         self._tell_s = -inf
         self._mutex = threading.Lock()  # never waited for while a request is served
@@ -139,10 +127,8 @@ class Gate:
         look = self._look  # read once: the poller may replace it meanwhile
         if (
             caller not in look.callers
-            and (
-                not address
-                or (address not in look.addresses and (look.ranges is None or not look.ranges.meets(address)))
-            )
+            and (not address or address not in look.addresses)
+            and (not address or look.ranges is None or not look.ranges.meet(address))
             and (not resource or look.routes is None or nameless(resource) not in look.routes)
             and (not tenant or tenant not in look.tenants)
         ):
@@ -174,11 +160,11 @@ class Gate:
 
     def _of_locks(self, locks: list[Held], asked: Asked, now_s: float, now_ns: int) -> Decision:
         if any(held[ACTION] != "tag" for held in locks):
-            return judged(locks, now_ns, self._slowing or self._slows())
+            return judged(locks, now_ns, self._slowing or slows(self._clock))
         decision = self._without_lock(asked.caller or asked.address, now_s)
         if not locks or not decision.allowed:
             return decision
-        return judged(locks, now_ns, self._slowing or self._slows())
+        return judged(locks, now_ns, self._slowing or slows(self._clock))
 
     def enforce(
         self, caller: str = "", *, resource: str = "", address: str = "", tenant: str = ""
@@ -314,17 +300,18 @@ class Gate:
             if self._on_stale != "allow" and back_s >= self._patient_until_s(poller.known):
                 # The answer may take so long that meanwhile the view becomes stale.
                 self._divert()
-            self._off = _is_off()
+            self._off = is_off()
             self._tell()
             wait_s = poller.turn()
             if poller.known.view.slows and self._slowing is None:
-                self._slowing = self._slows()
+                self._slowing = slows(self._clock)
             old: list[Table] = list(self._known.view.tables.values())
             with self._mutex:
                 if poller is self._poller:
                     self._know(poller.known, wait_s)
             self._forget(old)
-            return wait_s
+            stale_in_s = self._patient_until_s(poller.known) - self._clock.uptime_s()
+            return min(wait_s, self._watching.look(self, poller.known.view.at, stale_in_s))
         except BaseException:
             self._divert()  # this thread ends; the next check notices and starts another
             log.exception("the poller of the lock feed ended; the next request starts another")
@@ -391,30 +378,6 @@ class Gate:
                 self._settle()
             finally:
                 self._mutex.release()
-
-    def _slows(self) -> Slows:
-        from gatekeeper.slowing import Slowing  # what it needs is half of a start, for who has no such lock
-
-        return Slowing(lambda: int(self._clock.uptime_s() * 1e9))
-
-
-def _hearing(source: LockSource, wanted: bool | None) -> Hearing | None:
-    """The source, if it is to be told. Raises ValueError when it cannot be."""
-    if isinstance(source, Hearing):
-        return source if wanted or (wanted is None and source.feedback) else None
-    if wanted:
-        raise ValueError("feedback: this source takes none along")
-    return None
-
-
-def _is_off() -> bool:
-    return os.environ.get(OFF, "").strip().lower() == "off"
-
-
-def _shelf(path: Path) -> Shelf:
-    from gatekeeper.saved import Shelf  # what it needs for its digest is a tenth of a start without it
-
-    return Shelf(path)
 
 
 # A child of fork has only the thread that forked, and a mutex held by another is held for ever.

@@ -1,0 +1,81 @@
+"""What a gate is made of, put together from what an application says."""
+
+from __future__ import annotations
+
+import os
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from gatekeeper.clock import Clock
+from gatekeeper.model import Decision, Hearing, LockSource
+from gatekeeper.sources import open_source
+
+if TYPE_CHECKING:
+    from gatekeeper.judging import Slows
+    from gatekeeper.saved import Shelf
+
+OFF = "GATEKEEPER"  # the environment variable; "off" opens the gates of this process
+
+
+STALE = Decision(
+    False, reason="stale", detail="The locks are not known at the moment.", retry_after=None, status=503
+)
+
+
+class Checks(Protocol):
+    """A limiter, as far as a gate needs one."""
+
+    def check(self, key: str, /) -> Decision: ...
+
+
+def check_stale(stale_after_s: float, on_stale: Literal["allow", "deny"] | Checks) -> None:
+    """Raises ValueError for what cannot be."""
+    if not 0 < stale_after_s < inf:
+        raise ValueError(f"stale_after: expected seconds above 0, got {stale_after_s!r}")
+    if isinstance(on_stale, str) and on_stale not in ("allow", "deny"):
+        raise ValueError(f"on_stale: expected 'allow', 'deny' or a limiter, got {on_stale!r}")
+
+
+def opened(source: str | LockSource, token: str | Path | None, stale_after_s: float) -> LockSource:
+    """The source that was named. Raises ValueError, ImportError."""
+    if isinstance(source, str):
+        # A fetch that waits for news must be back long before the view is stale.
+        return open_source(source, token=token, longest=stale_after_s / 3)
+    if token is not None:
+        raise ValueError("token: this source was made without the gate; give it the token")
+    return source
+
+
+def together(source: LockSource, saved: Path | None, stale_after_s: float, clock: Clock) -> LockSource:
+    """`source`, asked by one process for all those that keep their view at `saved`. Raises ValueError."""
+    from gatekeeper.sources.shared import SharedSource
+
+    if saved is None:
+        raise ValueError("shared: needs `saved`, the file beside which the processes meet")
+    return SharedSource(source, saved, stale_after_s / 2, clock.uptime_s)
+
+
+def shelf(path: Path) -> Shelf:
+    from gatekeeper.saved import Shelf  # what it needs for its digest is a tenth of a start without it
+
+    return Shelf(path)
+
+
+def slows(clock: Clock) -> Slows:
+    from gatekeeper.slowing import Slowing  # what it needs is half of a start, for who has no such lock
+
+    return Slowing(lambda: int(clock.uptime_s() * 1e9))
+
+
+def hearing(source: LockSource, wanted: bool | None) -> Hearing | None:
+    """The source, if it is to be told. Raises ValueError when it cannot be."""
+    if isinstance(source, Hearing):
+        return source if wanted or (wanted is None and source.feedback) else None
+    if wanted:
+        raise ValueError("feedback: this source takes none along")
+    return None
+
+
+def is_off() -> bool:
+    return os.environ.get(OFF, "").strip().lower() == "off"
