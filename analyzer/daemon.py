@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from analyzer.core.model import Counter
+from analyzer.core.model import Counter, Gap, Partition
 from analyzer.core.plan import Plan
 from analyzer.errors import AnalyzerError, PartitionLost, PlanChanged, StoreAway
 from analyzer.pipeline import Flushed, Pipeline
@@ -19,6 +19,7 @@ from gatekeeper.model import Change, Set
 
 log = logging.getLogger(__name__)
 
+LOOK_EVERY_S = 0.5  # whether somebody let a stopped partition go on
 RETRY_FIRST_S = 0.1
 REJECTED_EVERY_S = 60.0
 RETRY_MAX_S = 2.0  # so that an outage costs no more than this beyond its own length
@@ -33,6 +34,14 @@ class Health(Protocol):
     def ended(self, changes: Sequence[Change]) -> None: ...
     def failed(self, what: str, sentence: str) -> None: ...
     def recovered(self, what: str) -> None: ...
+    def stopped(self, gaps: Mapping[Partition, Gap]) -> None: ...
+
+
+class Gaps(Protocol):
+    """Where it is written down what waits for a person."""
+
+    def settle(self, stopped: Mapping[Partition, Gap]) -> Collection[Partition]:
+        """Write down what stopped these; those that may go on. Raises StoreAway."""
 
 
 @dataclass(slots=True)
@@ -45,8 +54,11 @@ class Daemon:
     counter_for: Callable[[Plan], Counter]
     health: Health
     random: Random
+    gaps: Gaps
     retries: int = 0
     rejected_s: float = float("-inf")  # uptime when unreadable records were last spoken of
+    overflow_s: float = float("-inf")  # ... and the overflow
+    looked_s: float = float("-inf")  # ... and when the stopped partitions were last looked at
 
     def run(self, stopping: threading.Event) -> None:
         """Work until `stopping` is set, then store what is counted and let the partitions go."""
@@ -77,6 +89,7 @@ class Daemon:
 
     def work(self) -> None:
         """Count and store once, and end the locks that are due. Raises StoreAway."""
+        self.look_at_gaps()
         try:
             flushed = self.pipeline.run_once()
         except PartitionLost as lost:
@@ -96,12 +109,35 @@ class Daemon:
         for change in changes:
             log.info("unlocked %s: the window of %s is over", change.at.key, change.at.policy)
 
+    def look_at_gaps(self, every_s: float = LOOK_EVERY_S) -> None:
+        """Write down what waits for a person, and go on with what somebody decided on. Raises StoreAway."""
+        stopped = self.pipeline.source.stopped()
+        self.health.stopped(stopped)
+        if not stopped or self.pipeline.uptime_s() - self.looked_s < every_s:
+            return
+        self.looked_s = self.pipeline.uptime_s()
+        # Not before all that was counted up to there is stored: the decision moves what is stored.
+        stored = self.pipeline.source.positions()
+        there = {part: gap for part, gap in stopped.items() if stored.get(part) == gap.position}
+        if there and (free := self.gaps.settle(there)):
+            log.info("going on with %s: somebody decided where", ", ".join(map(str, sorted(free))))
+            self.pipeline.go_on(free)
+
     def tell(self, flushed: Flushed) -> None:
-        """Log who was locked, and, once a minute, that there are records which cannot be read."""
+        """Log who was locked, and, once a minute, that there are records which cannot be read, or callers
+        which are not counted by name."""
         for change in flushed.changes:
             if isinstance(change, Set):
                 log.info("locked %s until %s: %s", change.lock.key, change.lock.until, change.lock.detail)
         rejected, now_s = flushed.counted.rejected, self.pipeline.uptime_s()
+        overflow = sum(progress.overflow for progress in flushed.counted.parts)
+        if overflow and now_s - self.overflow_s >= REJECTED_EVERY_S:
+            self.overflow_s = now_s
+            log.warning(
+                "%d of %d records are in overflow: more callers came in this hour than are counted by name",
+                overflow,
+                sum(progress.counted for progress in flushed.counted.parts),
+            )
         if rejected and now_s - self.rejected_s >= REJECTED_EVERY_S:
             self.rejected_s = now_s
             seen, first = sum(progress.seen for progress in flushed.counted.parts), rejected[0]
@@ -128,6 +164,7 @@ class Daemon:
         """Store what is counted, if that is possible without waiting for anybody, and let everything go."""
         try:
             self.pipeline.flush(self.pipeline.source.lags())
+            self.look_at_gaps(every_s=0.0)
             self.warden.close()
         except AnalyzerError as error:
             log.warning("stopped without a last flush, the next analyzer reads it again: %s", error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from analyzer.core.model import Lag, Partition
+from analyzer.core.model import Gap, Lag, Partition
 from analyzer.metrics import Metrics
 from analyzer.pipeline import Flushed
 from gatekeeper.model import Change
@@ -32,6 +32,7 @@ class Health:
     lags: Mapping[Partition, Lag] = field(default_factory=dict)
     holding_s: tuple[float, float] | None = None  # since when partitions are held, and when they last were
     losses_s: tuple[float, ...] = ()  # when we learnt that another analyzer had counted what we had
+    gaps: Mapping[Partition, Gap] = field(default_factory=dict)  # what waits for a person
     failures: Mapping[str, str] = field(default_factory=dict)  # what is away, and the last sentence about it
 
     def __post_init__(self) -> None:
@@ -66,6 +67,10 @@ class Health:
         """`what` ("database", ...) is away; it is tried again."""
         self.failures = {**self.failures, what: sentence}
         self.metrics.failed(what)
+
+    def stopped(self, gaps: Mapping[Partition, Gap]) -> None:
+        """These partitions wait for a person."""
+        self.gaps = gaps
 
     def recovered(self, what: str) -> None:
         self.failures = {name: why for name, why in self.failures.items() if name != what}

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from analyzer.core.model import Counted, Lag, Partition
+from analyzer.core.model import Counted, Gap, Lag, Partition
 from gatekeeper.model import Change, Set
 
 FLUSH_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -59,6 +59,12 @@ LAG_RECORDS = Metric(
 LAG_SECONDS = Metric(
     "gatelock_lag_seconds", "gauge", "Age of a partition's oldest record that is not taken yet.", PARTITION
 )
+STOPPED = Metric(
+    "gatelock_stopped_partitions",
+    "gauge",
+    "Partitions that wait for a person, by what stopped them; `gatelock gaps list` says which.",
+    ("source", "kind"),
+)
 SINCE_FLUSH = Metric("gatelock_since_flush_seconds", "gauge", "Time since the last flush that was committed.")
 SINCE_TURN = Metric("gatelock_since_turn_seconds", "gauge", "Time since the loop last turned.")
 PROBLEMS = Metric("gatelock_problems", "gauge", "Things that are wrong now; /readyz says which.")
@@ -72,7 +78,7 @@ FEED_VERSION = Metric("gatelock_feed_version", "gauge", "Version of the lock fee
 BUILD = Metric("gatelock_build_info", "gauge", "The version that runs.", ("version",))
 
 METRICS = (
-    RECORDS, REJECTED, LOCK_CHANGES, FAILURES, FLUSH, LAG_RECORDS, LAG_SECONDS, SINCE_FLUSH, SINCE_TURN,
+    RECORDS, REJECTED, LOCK_CHANGES, FAILURES, FLUSH, LAG_RECORDS, LAG_SECONDS, STOPPED, SINCE_FLUSH, SINCE_TURN,
     PROBLEMS, PROBLEM, ACTIVE_LOCKS, FEED_VERSION, BUILD,
 )  # fmt: skip
 
@@ -86,6 +92,7 @@ class Reading(NamedTuple):
     problems: Collection[str]
     active_locks: Mapping[str, int] | None
     feed_version: int | None
+    gaps: Mapping[Partition, Gap] = {}
 
 
 class Metrics:
@@ -151,6 +158,7 @@ class _Everything(Collector):
         lags = [((part.source, part.topic, str(part.number)), lag) for part, lag in now.lags.items()]
         yield _gauge(LAG_RECORDS, {labels: lag.records for labels, lag in lags})
         yield _gauge(LAG_SECONDS, {labels: lag.seconds for labels, lag in lags})
+        yield _gauge(STOPPED, Tally((part.source, gap.kind) for part, gap in now.gaps.items()))
         yield _gauge(SINCE_FLUSH, {(): now.since_flush_s})
         yield _gauge(SINCE_TURN, {(): now.since_turn_s})
         yield _gauge(PROBLEMS, {(): len(now.problems)})

@@ -78,12 +78,15 @@ class Pipeline:
         not known."""
         for taken in self.source.take(self.pace.flush_every_s if wait_s is None else wait_s):
             if isinstance(taken, Lost):
-                self.counter.forget(taken.part)
-                self.beats_s.pop(taken.part, None)
+                self.forget(taken.part)
             elif (fed := self.counter.feed(taken)).status != "ok":
                 self.source.stop(taken.part, gap_of(fed))
         lags = self.source.lags()
         return self.flush(lags) if self.due(lags) else None
+
+    def forget(self, part: Partition) -> None:
+        self.counter.forget(part)
+        self.beats_s.pop(part, None)
 
     def due(self, lags: Mapping[Partition, Lag]) -> bool:
         behind = max((lag.seconds for lag in lags.values()), default=0.0) > self.pace.flush_behind_s
@@ -120,6 +123,12 @@ class Pipeline:
             if part not in said and now_s - self.beats_s.get(part, float("-inf")) >= self.pace.beat_every_s
         ]
 
+    def go_on(self, parts: Collection[Partition]) -> None:
+        """Somebody let these go on: from the stored positions."""
+        for part in parts:
+            self.forget(part)
+        self.source.rewind(parts)
+
     def start_over(self) -> None:
         """Forget all that is in memory and not stored, and go on from the stored positions."""
         self.counter.drain()
@@ -130,8 +139,9 @@ class Pipeline:
 def gap_of(fed: Fed) -> Gap:
     """What a record set that was refused in part leaves."""
     assert fed.status != "ok"
-    why = refusal(fed)
-    return Gap(fed.status, fed.next, fed.skip_to if fed.skip_to > fed.next else None, why)
+    # What a damaged batch says of its own end is not to be believed: the source finds out.
+    known = fed.status != "corrupt" and fed.skip_to > fed.next
+    return Gap(fed.status, fed.next, fed.skip_to if known else None, refusal(fed))
 
 
 def refusal(fed: Fed) -> str:
@@ -140,5 +150,5 @@ def refusal(fed: Fed) -> str:
         "too-large": "a batch expands beyond the bound",
         "unsupported": "a batch is of an unknown format",
     }
-    beyond = "where the next begins is not known" if fed.skip_to < 0 else f"the next begins at {fed.skip_to}"
-    return f"{what.get(fed.status, fed.status)}: offset {fed.bad}, {beyond}"
+    beyond = f", the next begins at {fed.skip_to}" if fed.skip_to >= 0 and fed.status != "corrupt" else ""
+    return f"{what.get(fed.status, fed.status)}: offset {fed.bad}{beyond}"

@@ -20,7 +20,8 @@ class Places(Protocol):
     database cannot be reached, within a few seconds: it is also asked while a group is rebalancing."""
 
     def positions(self, parts: Collection[Partition]) -> Mapping[Partition, Position]:
-        """How far `parts` are counted; those that were never heard of are left out."""
+        """How far `parts` are counted, and what stands in their way; those that were never heard of are left
+        out."""
 
     def begin(self, part: Partition, offset: int, witness: str = "") -> Position:
         """Where `part` begins: `offset`, unless somebody began it before."""

@@ -14,7 +14,7 @@ try:
 except ImportError as missing:
     sys.exit(f"gatelock needs its analyzer's parts ({missing.name} is missing): install gatelock[analyzer]")
 
-from analyzer.cli import audit, check, db, demo, events, import_, locks, run, serve, sources, tokens, usage
+from analyzer.cli import audit, check, db, demo, events, gaps, import_, locks, run, serve, sources, tokens, usage
 
 app = typer.Typer(
     name="gatelock",
@@ -59,6 +59,7 @@ app.command("demo")(demo.demo)
 app.add_typer(locks.app, name="locks")
 app.add_typer(sources.app, name="sources")
 app.add_typer(events.app, name="events")
+app.add_typer(gaps.app, name="gaps")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(db.app, name="db")
 

@@ -13,6 +13,7 @@ def audit(context: typer.Context, config: Config = None, json: Json = False) -> 
 
     Each partition's ledger with itself: seen is counted, duplicate, dead (unreadable, or from the future)
     and late (too old) together. And all buckets with all ledgers: each counted request is in one bucket.
+    Skipped are offsets that somebody passed over with `gatelock gaps accept`; they are in nothing else.
     """
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
@@ -25,6 +26,7 @@ def audit(context: typer.Context, config: Config = None, json: Json = False) -> 
             json_lines([{"partitions": partitions, **counted}])
         else:
             columns = ["topic", "partition", "next", "seen", "counted", "duplicate", "dead", "late"]
+            columns += ["skipped"]
             rows = [
                 [*(getattr(ledger, name) for name in columns), "=" if ledger.equal else "differs"]
                 for ledger in found.partitions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +14,7 @@ from analyzer.cli.ending import AWAY, FOUND, told, wrong
 from analyzer.cli.given import Config, Json, settings_of
 
 if TYPE_CHECKING:
+    from analyzer.core.model import Gap, Partition
     from analyzer.daemon import Daemon
     from analyzer.files import ImportedFiles
     from analyzer.pipeline import Flushed
@@ -53,6 +54,9 @@ class Heard:
 
     def recovered(self, _what: str) -> None:
         self.away = 0
+
+    def stopped(self, _gaps: Mapping[Partition, Gap]) -> None:
+        """What stops a file is said at the end."""
 
 
 def import_(

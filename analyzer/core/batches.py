@@ -96,6 +96,19 @@ def batches(
         at = end
 
 
+def intact(raw: bytes, at: int) -> tuple[Head, int] | None:
+    """The batch at `at` with where the next one begins, if it is whole and its checksum right."""
+    if len(raw) - at < HEAD_BYTES:
+        return None
+    base, length, _epoch, magic = HEAD.unpack_from(raw, at)
+    end = at + LENGTH_AT + length
+    if magic != MAGIC or not at + HEAD_BYTES <= end <= len(raw):
+        return None
+    head = Head(base, *REST.unpack_from(raw, at + HEAD.size))
+    whole = 0 <= base and 0 <= head.delta and crc32c(memoryview(raw)[at + CHECKED_AT : end]) == head.crc
+    return (head, end) if whole else None
+
+
 def _read(  # noqa: PLR0911 - each way out is a kind of batch
     head: Head, batch: memoryview, start: int, aborting: set[int], unpacker: Unpacker
 ) -> Batch:

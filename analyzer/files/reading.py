@@ -157,6 +157,7 @@ class Reading:
         for mark in self._marks:
             if mark.next == stored.next and mark.digest.hexdigest() == stored.witness:
                 self._stand(part, mark)
+                self._stop(stored.gap)
                 return True
         return False
 
@@ -174,14 +175,16 @@ class Reading:
 
     def _go_on(self, known: Mapping[Partition, Position]) -> bool:
         best: tuple[Partition, Mark] | None = None
+        gap = None
         self.lines.go_back()
         for part, position in sorted(known.items(), key=lambda item: item[1].next):
             if not self.lines.pass_to(position.next):
                 break
             if self.lines.witness == position.witness:
-                best = part, self.lines.mark()
+                best, gap = (part, self.lines.mark()), position.gap
         if best is not None:
             self._stand(*best)
+            self._stop(gap)
         return best is not None
 
     def _is_older_copy(self, known: Mapping[Partition, Position]) -> bool:
@@ -198,6 +201,10 @@ class Reading:
             return False  # somebody was faster; it may be this file or another, so look again
         self._stand(part, self.lines.mark())
         return True
+
+    def _stop(self, gap: Gap | None) -> None:
+        if gap is not None:
+            self.stopped, self.gap = gap.why, gap
 
     def _stand(self, part: Partition, mark: Mark) -> None:
         self.part, self.placed, self.stored = part, True, mark.next

@@ -76,16 +76,16 @@ class Readings:
         try:
             if not reading.placed:
                 reading.place(self._places, self._held, final=final, latest=latest)
-            records = reading.take(self._uptime_s(), final=final) if reading.placed else None
+            ready = reading.placed and not reading.stopped
+            records = reading.take(self._uptime_s(), final=final) if ready else None
         except UNREADABLE as failed:
             reading.stopped = f"cannot be read on: {failed!r}"
             log.error("%s: %s", reading.path, reading.stopped)  # noqa: TRY400 - the reason is all there is
             return None
         if reading.placed:
             self._hold(reading)
-        reading.ended = reading.ended or (
-            final and records is None and (reading.placed or reading.lines.empty)
-        )
+        nothing = final and records is None and (reading.placed or reading.lines.empty)
+        reading.ended = reading.ended or (nothing and not reading.stopped)
         return records
 
     def _let_go(self) -> None:

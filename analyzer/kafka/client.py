@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -25,7 +26,7 @@ from analyzer.core.model import Gap, GapKind, Partition, Record, Records, Record
 from analyzer.kafka.bounded import BatchTooLarge
 from analyzer.kafka.connecting import connected
 from analyzer.kafka.joining import join_patiently
-from analyzer.kafka.metadata import Options, Topic, metadata_of, unread
+from analyzer.kafka.metadata import NO_ID, Options, Topic, metadata_of, unread
 
 try:
     from analyzer.kafka.raw import Fetched, RawFetcher, raw_fetcher
@@ -190,8 +191,11 @@ class Client:
                 # Somewhere, so that the client does not look for a committed offset, and fails.
                 self._consumer.seek(each, 0)
 
-    def go_on(self, at: TopicPartition, offset: int) -> None:
-        """Fetch from `offset`; what was fetched from elsewhere is thrown away."""
+    def go_on(self, at: TopicPartition, offset: int, topic_id: str = "") -> None:
+        """Fetch from `offset`; what was fetched from elsewhere is thrown away. With its id the topic is asked
+        for by that, where it can be: another one of the same name will not answer."""
+        if self._raw is not None and topic_id and not topic_id.startswith(NO_ID):
+            self._raw.ids[at.topic] = UUID(topic_id)
         # What kafka-python (3.0.12) had begun to unpack when a partition was paused it sets aside, may never
         # look at again, and fetches nothing more until it has.
         getattr(self._consumer._fetcher, "_paused_partition_records", {}).pop(at, None)
@@ -206,7 +210,7 @@ class Client:
     def poll(self, timeout_s: float) -> list[Batch | Unreadable]:
         """What was fetched, waiting at most so long. Raises anything; calls the listener."""
         try:
-            return [*self._poll(timeout_s)]
+            return self._poll(timeout_s)
         except OffsetOutOfRangeError as gone:  # again and again, until these are held
             return self._out_of_range(gone.args[0])
         except LogTruncationError as cut:
@@ -229,16 +233,17 @@ class Client:
         unpacking = getattr(self._consumer._fetcher, "_next_partition_records", None)
         return getattr(unpacking, "topic_partition", None)
 
-    def _poll(self, timeout_s: float) -> list[Batch]:
+    def _poll(self, timeout_s: float) -> list[Batch | Unreadable]:
         if failed := self._failed:
             self._failed = None
             raise failed
         fetched = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=self._sets_max)
         if self._raw is not None:
-            return [self._whole(at, each) for at, sets in fetched.items() for each in sets]
+            sets = [self._whole(at, each) for at, found in fetched.items() for each in found]
+            return [*sets, *self._unserved(self._raw)]
         if fetched:
             self._answers += 1
-        batches = [self._plain(at, records) for at, records in fetched.items()]
+        batches: list[Batch | Unreadable] = [self._plain(at, records) for at, records in fetched.items()]
         batches += self._passed_over(fetched)
         self._ends |= {at: self._consumer.highwater(at) or 0 for at in self._at}
         self._probe()
@@ -258,9 +263,21 @@ class Client:
             found.append(Unreadable(at, gap))
         return found
 
-    def _whole(self, at: TopicPartition, fetched: Fetched) -> Batch:
+    def _whole(self, at: TopicPartition, fetched: Fetched) -> Batch | Unreadable:
+        if fetched.cut_short:
+            why = f"a batch is damaged: the length of the one at offset {fetched.start} cannot be"
+            return Unreadable(at, Gap("corrupt", fetched.start, None, why))
         self._at[at] = fetched.next
         return Batch(at, fetched.start, fetched.next, fetched.last_ms, fetched.raw, fetched.aborted)
+
+    def _unserved(self, fetcher: RawFetcher) -> list[Unreadable]:
+        """What a broker refused to serve because it is damaged, as far as we still want it."""
+        damaged, fetcher.damaged = fetcher.damaged, set()
+        why = "the broker says that its log is damaged at offset {} or before"
+        return [
+            Unreadable(at, Gap("corrupt", self._at[at], None, why.format(self._at[at])))
+            for at in sorted(damaged & self._at.keys())
+        ]
 
     def _plain(self, at: TopicPartition, records: Iterable[Any]) -> Batch:
         items = [

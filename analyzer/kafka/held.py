@@ -29,6 +29,11 @@ class Held:
             return Lag(0, 0.0)
         return Lag(records, self._behind_s(wall_s - self.seen_ms / 1000, uptime_s))
 
+    def measured(self, gap: Gap, end: int) -> None:
+        """Where reading can go on behind `gap` was found out. Any thread."""
+        if self.stopped == gap:
+            self.stopped = gap._replace(end=end, why=f"{gap.why}; it can be read on at {end}")
+
     def _behind_s(self, told_s: float, uptime_s: float) -> float:
         """The age of the last record given, by its Kafka time, which mostly is its producer's. A producer may
         not know what year it is; what we lack was written after we last had everything."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from kafka import TopicPartition
 
-from analyzer.core.model import Partition
+from analyzer.core.model import Gap, Partition
 from analyzer.kafka.metadata import Topic
 from analyzer.sources import LogId, Places
 
@@ -24,6 +24,7 @@ class Logs:
         self._sources = sources
         self._places = places
         self._first: dict[str, LogId] = {}
+        self._now: dict[str, tuple[LogId, Collection[int]]] = {}  # with the numbers of its partitions
         self.refused: dict[str, str] = {}  # by topic, with the reason
 
     def look(self, cluster: str, topics: Mapping[str, Topic]) -> None:
@@ -31,6 +32,7 @@ class Logs:
         for name, topic in topics.items():
             now = LogId(cluster, topic.id)
             was = self._first.setdefault(name, now)
+            self._now[name] = now, topic.partitions
             if was != now and name not in self.refused:
                 self._refuse(name, was, now)
 
@@ -51,6 +53,22 @@ class Logs:
     def part(self, at: TopicPartition) -> Partition:
         known = self._first[at.topic]
         return Partition(known.cluster, known.topic_id, at.partition, self._sources[at.topic], at.topic)
+
+    def gaps(self) -> dict[Partition, Gap]:
+        """Every partition of the logs that stand where others stood: where to begin is for people to say."""
+        found = {}
+        for topic, why in list(self.refused.items()):
+            (cluster, topic_id), numbers = self._now[topic]
+            for number in sorted(numbers):
+                part = Partition(cluster, topic_id, number, self._sources[topic], topic)
+                found[part] = Gap("recreated", 0, None, why)
+        return found
+
+    def renew(self, topics: Iterable[str]) -> None:
+        """These logs may be read from now on: somebody said so of one of their partitions at least."""
+        for topic in topics:
+            self._first[topic], _ = self._now[topic]
+            self.refused.pop(topic, None)
 
     def problems(self) -> dict[str, str]:
         return {self._sources[topic]: why for topic, why in list(self.refused.items())}

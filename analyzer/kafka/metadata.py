@@ -12,6 +12,7 @@ from kafka.errors import KafkaError, TopicAuthorizationFailedError
 log = logging.getLogger(__name__)
 
 Options = Mapping[str, Any]
+NO_ID = "name:"
 
 
 class Topic(NamedTuple):
@@ -125,7 +126,7 @@ class AdminMetadata:
 def id_or_name(topic_id: object, name: str) -> str:
     """A topic's id as text. Before Kafka 2.8 there was none, and the name has to do."""
     text = str(topic_id or "")
-    return text if text.strip("0-") else f"name:{name}"
+    return text if text.strip("0-") else f"{NO_ID}{name}"
 
 
 def admin_options(options: Options) -> dict[str, Any]:

@@ -12,10 +12,14 @@ import inspect
 import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import Fetcher
+from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords
+
+from analyzer.core.damage import without_damage_before
 
 # Of a batch (v2): base offset, length, leader epoch, magic, (crc, attributes,) offset of the last
 # record from the base, (first timestamp,) greatest timestamp.
@@ -30,6 +34,7 @@ FACES = {
 }
 FIELDS = ("fetch_offset", "next_fetch_offset", "bytes_read", "aborted_transactions", "leader_epoch")
 CALLS = {
+    "_create_fetch_requests": ["self"],
     "_handle_fetch_response": ["self", "node_id", "fetch_offsets", "send_time", "response"],
     "_parse_fetched_data": ["self", "completed_fetch"],
 }
@@ -61,7 +66,7 @@ check()
 class Walked(NamedTuple):
     """What the headers of a stretch of batches say."""
 
-    size: int  # bytes of whole batches; Kafka may cut the last one short
+    size: int  # bytes of whole batches; Kafka may cut the last one short, but never the first
     next: int
     epoch: int
     last_ms: int | None
@@ -79,6 +84,8 @@ def walk(raw: bytes, start: int) -> Walked:
         if magic != 2 or length < HEADER_BYTES - BEFORE_LENGTH or last < 0:
             return Walked(len(raw), next_offset, epoch, last_ms if last_ms >= 0 else None)
         if at + BEFORE_LENGTH + length > len(raw):
+            if at == 0:
+                return Walked(len(raw), start, -1, None)
             break
         at += BEFORE_LENGTH + length
         # A compacted batch keeps the offset of its last record even when that record is gone.
@@ -96,6 +103,12 @@ class Fetched(NamedTuple):
     aborted: list[tuple[int, int]]
     last_ms: int | None
 
+    @property
+    def cut_short(self) -> bool:
+        """Whether not even the first batch is whole, as Kafka promises that it is."""
+        length: int = HEADER.unpack_from(self.raw)[1] if len(self.raw) >= HEADER_BYTES else 0
+        return BEFORE_LENGTH + length > len(self.raw)
+
 
 class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python has no types
     """Stands for a stretch of records and yields one thing: all of it."""
@@ -106,7 +119,7 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
     def _unpack_records(
         self, tp: TopicPartition, records: MemoryRecords, key_deserializer: None, value_deserializer: None
     ) -> Iterator[Fetched]:
-        raw = bytes(records._buffer)  # no copy: these are bytes already
+        raw = without_damage_before(bytes(records._buffer), self.fetch_offset)  # mostly no copy
         walked = walk(raw, self.fetch_offset)
         aborted = [(each.producer_id, each.first_offset) for each in self.aborted_transactions]
         # The client asks for this offset next. The epoch lets the broker see that what we have read
@@ -118,20 +131,45 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
         self.drain()
 
 
+TOPIC_IDS_FROM = 13  # the version of fetch requests that name topics by their ids
+
+
 class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
-    """Fetches as its parent does; keeps the bytes, where partitions end, and that a broker answered."""
+    """Fetches as its parent does; keeps the bytes, where partitions end, and that a broker answered.
+
+    Topics in `ids` are asked for by id. By name, as kafka-python does, a broker would go on at our offset
+    in a topic that was deleted and created again, before anything told us of it.
+    """
 
     PartitionRecords = RawRecords
     answers = 0
     ends: dict[TopicPartition, int]
+    damaged: set[TopicPartition]  # the broker itself cannot make sense of what it has there
+    ids: dict[str, UUID]
+
+    def _create_fetch_requests(self) -> Any:
+        requests = super()._create_fetch_requests()
+        for request, _ in requests.values():
+            topics = [*request.topics, *request.forgotten_topics_data]
+            if self.ids and all(topic.topic in self.ids for topic in topics):
+                request._max_version = TOPIC_IDS_FROM
+                for topic in topics:
+                    topic.topic_id = self.ids[topic.topic]
+        return requests
 
     def _handle_fetch_response(
         self, node_id: Any, fetch_offsets: Any, send_time: float, response: Any
     ) -> None:
         self.answers += 1
+        if response.API_VERSION >= TOPIC_IDS_FROM:
+            names = {topic_id: name for name, topic_id in self.ids.items()}
+            for topic in response.responses:
+                topic.topic = names[topic.topic_id]
         super()._handle_fetch_response(node_id, fetch_offsets, send_time, response)
 
     def _parse_fetched_data(self, completed_fetch: Any) -> RawRecords | None:
+        if completed_fetch.partition_data.error_code == CorruptRecordError.errno:
+            self.damaged.add(completed_fetch.topic_partition)  # kafka-python would ask again, for ever
         records = super()._parse_fetched_data(completed_fetch)
         if records is not None:
             data = completed_fetch.partition_data
@@ -147,5 +185,5 @@ def raw_fetcher(consumer: KafkaConsumer) -> RawFetcher:
     if type(fetcher) is not Fetcher:
         raise TypeError(f"another fetcher than kafka-python's: {type(fetcher).__name__}")
     fetcher.__class__ = RawFetcher
-    fetcher.ends = {}
+    fetcher.ends, fetcher.damaged, fetcher.ids = {}, set(), {}
     return fetcher  # type: ignore[no-any-return]  # kafka-python has no types

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Literal
 
 from kafka import ConsumerRebalanceListener, TopicPartition
@@ -19,6 +20,7 @@ from analyzer.core.model import Gap, Lag, Lost, Partition, Position, Taken
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.bounded import bound
 from analyzer.kafka.client import NO_RAW, Advice, Batch, Client, Unreadable, options_of
+from analyzer.kafka.damage import measure
 from analyzer.kafka.held import Held
 from analyzer.kafka.logs import Logs
 from analyzer.kafka.membership import Membership
@@ -80,6 +82,7 @@ class KafkaRecords:
         self._unplaced: set[TopicPartition] = set()  # assigned to us, but we do not know yet where to go on
         self._lost: deque[Partition] = deque()
         self._fetched: deque[tuple[Held, Batch]] = deque()
+        self._read_again: dict[Partition, int] = {}  # from where, because it was damaged
         self._logs = Logs(self._sources, places)
         self._watch = Watch(uptime_s, self._options, self._sources)
         self._membership = Membership(self._options, self._watch)
@@ -110,8 +113,13 @@ class KafkaRecords:
         return lags
 
     def positions(self) -> dict[Partition, int]:
-        # Of a stopped partition the counter may have refused a part of what it was given.
-        return {held.part: held.stored if held.stopped else held.next for held in list(self._held.values())}
+        # Of a stopped partition the counter may have refused a part of what it was given. One that was not
+        # begun has no position.
+        return {
+            held.part: held.stored if held.stopped else held.next
+            for held in list(self._held.values())
+            if held.stopped is None or held.stopped.position is not None
+        }
 
     def problems(self) -> dict[str, str]:
         found = self._logs.problems()
@@ -121,6 +129,10 @@ class KafkaRecords:
         return found
 
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
+        if renewed := {part.topic for part in parts or () if part in self._logs.gaps()}:
+            self._logs.renew(renewed)
+            self._disconnect()  # this connection asks for the old log
+            return
         again = {at for at, held in self._held.items() if parts is None or held.part in parts}
         for at in again:
             self._drop(at)
@@ -129,17 +141,40 @@ class KafkaRecords:
             self._unplaced |= again
 
     def stopped(self) -> dict[Partition, Gap]:
-        return {held.part: held.stopped for held in list(self._held.values()) if held.stopped}
+        held = [each for each in list(self._held.values()) if each.part.topic not in self._logs.refused]
+        return {each.part: each.stopped for each in held if each.stopped} | self._logs.gaps()
 
     def stop(self, part: Partition, gap: Gap) -> None:
         at = TopicPartition(part.topic, part.number)
         held = self._held.get(at)
-        if held is not None and held.part == part:
-            log.error("%s: stopped: %s", part, gap.why)
-            held.stopped = gap
-            self._forget_fetched(held)
-            if self._client is not None:
-                self._client.hold([at])
+        if held is None or held.part != part:
+            return
+        if gap.kind == "corrupt" and self._read_again.get(part) != gap.start:
+            log.warning("%s: %s; reading it again", part, gap.why)
+            self._read_again[part] = gap.start
+            self._go_back(at, held, gap.start)
+            return
+        log.error("%s: stopped: %s", part, gap.why)
+        self._forget_fetched(held)
+        self._stand_before(at, held, gap)
+
+    def _go_back(self, at: TopicPartition, held: Held, offset: int) -> None:
+        """Fetch once more from `offset`, up to which everything was counted."""
+        client = self._client
+        if client is None or at in client.spoilt:
+            self._lost.append(held.part)
+            self.rewind([held.part])
+            return
+        held.next = offset
+        self._forget_fetched(held)
+        client.go_on(at, offset, held.part.topic_id)
+
+    def _stand_before(self, at: TopicPartition, held: Held, gap: Gap) -> None:
+        held.stopped = gap
+        if self._client is not None:
+            self._client.hold([at])
+        if gap.end is None and gap.kind in ("corrupt", "unsupported"):
+            measure(at, gap.start, self._options, self._raw, partial(held.measured, gap))
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> None:
         for at, held in self._held.items():
@@ -174,6 +209,7 @@ class KafkaRecords:
         except Exception as failed:  # noqa: BLE001 - whatever it is: kafka-python may hang in the next poll
             self._give_up(failed)
         else:
+            self._logs.look(client.cluster, client.topics())
             for each in found:
                 self._keep(each)
             self._look_at_connection(client, self._uptime_s() - began_s)
@@ -189,7 +225,7 @@ class KafkaRecords:
 
     def _keep(self, batch: Batch | Unreadable) -> None:
         held = self._held.get(batch.at)
-        if held is None or held.stopped:
+        if held is None or held.stopped or batch.at.topic in self._logs.refused:
             return
         if isinstance(batch, Unreadable):
             self.stop(held.part, batch.gap)
@@ -248,6 +284,9 @@ class KafkaRecords:
         if refused:
             self._watch.trouble = None
         self._watch.tell(self._watch.trouble)
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         self.revoked(list(self._held))
         self._unplaced.clear()
         client, self._client = self._client, None
@@ -345,7 +384,11 @@ class KafkaRecords:
         next_offset, now_ms = position.next, int(self._wall_s() * 1000)
         part = self._logs.part(at)
         self._held[at] = Held(part, next_offset, next_offset, next_offset, now_ms)
-        client.go_on(at, next_offset)
+        if position.gap is None:
+            client.go_on(at, next_offset, part.topic_id)
+        else:
+            log.warning("%s: still stopped: %s", part, position.gap.why)
+            self._stand_before(at, self._held[at], position.gap)
 
 
 def partitions(name: str, topics: Mapping[str, Topic]) -> set[TopicPartition]:

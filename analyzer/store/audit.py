@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from analyzer.core.meters import REQUESTS
 from analyzer.store.engine import reading
+from analyzer.store.gaps import skipped_of
 from analyzer.store.schema import buckets, offsets
 
 
@@ -25,6 +26,7 @@ class Ledger(NamedTuple):
     duplicate: int
     dead: int
     late: int
+    skipped: int = 0  # offsets that were passed over: somebody accepted a gap
 
     @property
     def equal(self) -> bool:
@@ -53,5 +55,6 @@ def audit(engine: sa.Engine) -> Audit:
     with reading(engine) as db:
         if db.dialect.name == "postgresql":
             db.exec_driver_sql("set local statement_timeout = 0")
-        ledgers = db.execute(sa.select(*(offsets.c[name] for name in Ledger._fields)).order_by(*places))
+        columns = [skipped_of(offsets) if name == "skipped" else offsets.c[name] for name in Ledger._fields]
+        ledgers = db.execute(sa.select(*columns).order_by(*places))
         return Audit([Ledger(*row) for row in ledgers], int(db.execute(of_everyone).scalar_one()))

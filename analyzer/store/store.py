@@ -19,6 +19,7 @@ from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.sources import LogId
 from analyzer.store import feed, plans
 from analyzer.store.engine import NowMs, insert, reading, values_of, writing
+from analyzer.store.gaps import open_gaps
 from analyzer.store.schema import TOTAL_MAX, buckets, offsets, rejects, totals
 from analyzer.store.times import instant
 from gatekeeper.model import Change, Lock, LockKey
@@ -45,7 +46,8 @@ class SqlStore:
             yield Flush(connection, self._owner, self._random_mark)
 
     def positions(self, parts: Collection[Partition]) -> dict[Partition, Position]:
-        """How far `parts` are counted; those that were never heard of are left out. Raises StoreAway."""
+        """How far `parts` are counted, and what stands in their way; those that were never heard of are left
+        out. Raises StoreAway."""
         wanted = {identity(part): part for part in parts}
         statement = sa.select(
             offsets.c.cluster, offsets.c.topic_id, offsets.c.partition, offsets.c.next, offsets.c.witness
@@ -54,11 +56,14 @@ class SqlStore:
             rows = connection.execute(
                 statement.where(offsets.c.topic_id.in_({part.topic_id for part in parts}))
             )
-            return {
-                wanted[place]: Position(offset, witness)
+            gaps = open_gaps(connection, parts)
+            begun = {
+                place: Position(offset, witness, gaps.get(place))
                 for *at, offset, witness in rows
                 if (place := tuple(at)) in wanted
             }
+            new = {place: Position(gap.start, "", gap) for place, gap in gaps.items()}
+            return {wanted[place]: position for place, position in (new | begun).items()}
 
     def begin(self, part: Partition, offset: int, witness: str = "") -> Position:
         """Where `part` begins: `offset`, unless somebody else began it before. Raises StoreAway."""

@@ -14,6 +14,7 @@ from analyzer.health import Health
 from analyzer.metrics import Metrics
 from analyzer.pipeline import Pipeline
 from analyzer.store.engine import open_engine
+from analyzer.store.gaps import SqlGaps
 from analyzer.store.migrate import upgrade
 from analyzer.store.store import SqlStore
 from analyzer.store.upkeep import Upkeep
@@ -37,7 +38,7 @@ def test_a_spare_analyzer_says_that_the_database_is_back_when_it_is(tmp_path: Pa
     pipeline = Pipeline(nothing, counter_for(plan), store, plan, version, clock.uptime_s)
     health = Health(Metrics("test"), clock.uptime_s)
     warden = Warden(upkeep, clock.uptime_s)
-    daemon = Daemon(pipeline, warden, store.active, counter_for, health, Random(7))
+    daemon = Daemon(pipeline, warden, store.active, counter_for, health, Random(7), SqlGaps(engine, "here"))
     daemon.turn()
     assert not health.failures
 

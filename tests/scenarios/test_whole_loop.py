@@ -20,6 +20,7 @@ from analyzer.core.policies import Calendar, Quota
 from analyzer.daemon import Daemon
 from analyzer.pipeline import Flushed, Pipeline
 from analyzer.store.engine import open_engine
+from analyzer.store.gaps import SqlGaps
 from analyzer.store.migrate import upgrade
 from analyzer.store.store import SqlStore
 from analyzer.store.upkeep import Upkeep
@@ -94,6 +95,7 @@ class Quiet:
         raise AssertionError(sentence)
 
     def recovered(self, what: str) -> None: ...
+    def stopped(self, gaps: Mapping[Partition, Gap]) -> None: ...
 
 
 class World:
@@ -121,7 +123,8 @@ class World:
             self.log, self._counter(PLAN), self.store, PLAN, self.store.activate(PLAN), self.clock.uptime_s
         )
         warden = Warden(Upkeep(self.engine, "analyzer", lambda: "mark"), self.clock.uptime_s)
-        return Daemon(pipeline, warden, self.store.active, self._counter, Quiet(), self.random)
+        gaps = SqlGaps(self.engine, "analyzer")
+        return Daemon(pipeline, warden, self.store.active, self._counter, Quiet(), self.random, gaps)
 
     def _counter(self, plan: Plan) -> Counter:
         return PythonCounter({"log": MAPPING}, plan.groupings, plan.meters)

@@ -1,0 +1,215 @@
+"""What stopped a partition: written down by the analyzer that met it, decided on by a person.
+
+A gap is open while nobody accepted it and the partition still stands where it stood then. The decision
+moves the stored offset in the same transaction, so that whoever reads the partition goes on from there.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.core.model import Gap, Partition
+from analyzer.errors import AnalyzerError
+from analyzer.store.engine import NowMs, insert, reading, writing
+from analyzer.store.events import record
+from analyzer.store.schema import gaps, offsets
+from analyzer.store.times import instant
+
+PLACE = ("cluster", "topic_id", "partition")
+GAP = [gaps.c[name] for name in Gap._fields]
+AT = sa.and_(*(offsets.c[name] == gaps.c[name] for name in PLACE))
+UNDECIDED = gaps.c.accepted_ms.is_(None)
+UNFOLLOWED = {"beat_ms": None, "behind_ms": 0, "behind_records": 0}
+# A partition that stands elsewhere by now was moved on by somebody who saw no gap there.
+OPEN = sa.and_(UNDECIDED, offsets.c.next.is_not_distinct_from(gaps.c.position))
+
+
+class NoSuchGap(AnalyzerError):
+    """Nothing is there to decide on, or not in this way."""
+
+
+class Known(NamedTuple):
+    """One gap, and the decision on it."""
+
+    part: Partition
+    gap: Gap
+    found: datetime
+    found_by: str
+    accepted_to: int | None
+    accepted: datetime | None  # None: nobody decided yet
+    accepted_by: str
+    reason: str
+
+    @property
+    def skipped(self) -> int:
+        """How many offsets were passed over uncounted; an offset may have had no record."""
+        if self.accepted_to is None or self.gap.kind == "too-many-rejected":
+            return 0
+        return max(0, self.accepted_to - self.gap.start)
+
+
+class SqlGaps:
+    """The analyzer's side. Everything raises StoreAway."""
+
+    def __init__(self, engine: sa.Engine, owner: str) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._noted: set[tuple[tuple[str, str, int], int]] = set()
+
+    def settle(self, stopped: Mapping[Partition, Gap]) -> set[Partition]:
+        """Write down what stands in the way of `stopped`, and return those that may go on: somebody decided,
+        or another analyzer went on with them."""
+        with writing(self._engine) as db:
+            known = _undecided(db, stopped)
+            stand = _stand(db, stopped)
+            free = set()
+            for part, gap in sorted(stopped.items()):
+                place = identity(part)
+                mark = (place, gap.start)
+                if stand.get(place) != gap.position or (mark in self._noted and place not in known):
+                    free.add(part)
+                elif known.get(place) != (gap.position, *gap):
+                    self._note(db, part, gap)
+        self._noted -= {(identity(part), stopped[part].start) for part in free}
+        self._noted |= {(identity(part), gap.start) for part, gap in stopped.items() if part not in free}
+        return free
+
+    def _note(self, db: sa.Connection, part: Partition, gap: Gap) -> None:
+        told = {**dict(zip(PLACE, identity(part), strict=True)), "source": part.source, "topic": part.topic}
+        told |= {**gap._asdict(), "position": gap.position}
+        row = insert(db, gaps).values(
+            id=secrets.token_hex(8), found_ms=NowMs(), found_by=self._owner, accepted_by="", reason="", **told
+        )
+        # An open one of the same partition is this one, told better now, or over.
+        again: dict[str, sa.ColumnElement[object]] = {
+            name: row.excluded[name] for name in (*Gap._fields, "position")
+        }
+        moved = gaps.c.position.is_distinct_from(row.excluded.position)
+        for name in ("found_ms", "found_by"):
+            again[name] = sa.case((moved, row.excluded[name]), else_=gaps.c[name])
+        db.execute(
+            row.on_conflict_do_update(
+                index_elements=[gaps.c[name] for name in PLACE], index_where=UNDECIDED, set_=again
+            )
+        )
+
+
+def open_gaps(db: sa.Connection, parts: Collection[Partition]) -> dict[tuple[str, str, int], Gap]:
+    """What stands in the way of these, by cluster, topic id and number."""
+    wanted = {identity(part) for part in parts}
+    found = sa.select(*(gaps.c[name] for name in PLACE), *GAP).select_from(gaps.outerjoin(offsets, AT))
+    # Whether records can be read is found out by reading: the mapping may have been mended meanwhile.
+    found = found.where(OPEN, gaps.c.kind != "too-many-rejected")
+    found = found.where(gaps.c.topic_id.in_({part.topic_id for part in parts}))
+    named = (((row[0], row[1], row[2]), Gap(*row[3:])) for row in db.execute(found))
+    return {place: gap for place, gap in named if place in wanted}
+
+
+def known(engine: sa.Engine, *, decided: bool = False) -> Iterator[Known]:
+    """Every open gap, or with `decided` the others as well, those of one topic together.
+    Raises StoreAway."""
+    columns = ("cluster", "topic_id", "partition", "source", "topic")
+    rest = ("found_ms", "found_by", "accepted_to", "accepted_ms", "accepted_by", "reason")
+    wanted = sa.select(*(gaps.c[name] for name in columns), *GAP, *(gaps.c[name] for name in rest))
+    wanted = wanted.select_from(gaps.outerjoin(offsets, AT))
+    wanted = wanted.where(sa.or_(OPEN, gaps.c.accepted_ms.is_not(None)) if decided else OPEN)
+    order = (gaps.c.topic, gaps.c.partition, gaps.c.found_ms, gaps.c.id)
+    with reading(engine) as db:
+        for row in db.execute(wanted.order_by(*order)):
+            at, found = row[: len(columns)], row[len(columns) :]
+            gap, (found_ms, found_by, to, accepted_ms, by, reason) = found[: len(GAP)], found[len(GAP) :]
+            decision = None if accepted_ms is None else instant(accepted_ms)
+            yield Known(Partition(*at), Gap(*gap), instant(found_ms), found_by, to, decision, by, reason)
+
+
+def skipped_of(offsets: sa.Table) -> sa.ScalarSelect[int]:
+    """How many offsets of a partition were passed over, in a statement about `offsets`."""
+    passed = sa.case((gaps.c.accepted_to > gaps.c.start, gaps.c.accepted_to - gaps.c.start), else_=0)
+    total = sa.cast(sa.func.coalesce(sa.func.sum(passed), 0), sa.BigInteger)
+    each = sa.select(total).where(
+        *(offsets.c[name] == gaps.c[name] for name in PLACE),
+        gaps.c.accepted_ms.is_not(None),
+        gaps.c.kind != "too-many-rejected",
+    )
+    return each.correlate(offsets).scalar_subquery()
+
+
+def accept(engine: sa.Engine, at: Known, to: int, who: str, reason: str) -> None:
+    """Let the partition go on at `to`: its stored offset is moved from where it stands, or it begins there.
+
+    Raises NoSuchGap when it stands elsewhere by now, or somebody else has decided; StoreAway.
+    """
+    part, gap = at.part, at.gap
+    with writing(engine) as db:
+        # Offsets first, like every writer. An analyzer that still counts from the old place fails at its own
+        # compare-and-set from here on.
+        moved = _begin(db, part, to) if gap.position is None else _move(db, part, gap, to)
+        decided = sa.update(gaps).where(_is(part), UNDECIDED, gaps.c.start == gap.start)
+        decision = {"accepted_to": to, "accepted_ms": NowMs(), "accepted_by": who, "reason": reason}
+        if not moved or db.execute(decided.values(**decision)).rowcount != 1:
+            raise NoSuchGap(f"{part}: somebody else has decided meanwhile: see `gatelock gaps list --all`")
+        record(db, who, "gap accepted", f"{part}: {gap.kind} {range_of(gap)}, on at {to}", reason)
+
+
+def range_of(gap: Gap) -> str:
+    """
+    >>> range_of(Gap("corrupt", 10, 20, "")), range_of(Gap("corrupt", 10, None, ""))
+    ('[10, 20)', '[10, ?)')
+    """
+    return f"[{gap.start}, {'?' if gap.end is None else gap.end})"
+
+
+def _move(db: sa.Connection, part: Partition, gap: Gap, to: int) -> bool:
+    place = dict(zip(PLACE, identity(part), strict=True))
+    standing = sa.and_(*(offsets.c[name] == value for name, value in place.items()))
+    moved = sa.update(offsets).where(standing, offsets.c.next == gap.position)
+    # Rejected records are not passed over: each is set aside, and told by the ledger.
+    values = {"rejects_to": to} if gap.kind == "too-many-rejected" else {"next": to}
+    return db.execute(moved.values(values)).rowcount == 1
+
+
+def _begin(db: sa.Connection, part: Partition, to: int) -> bool:
+    """Of a log that was made again: nobody follows the old one any more."""
+    old = sa.and_(
+        offsets.c.source == part.source, offsets.c.topic == part.topic, offsets.c.partition == part.number
+    )
+    db.execute(sa.update(offsets).where(old, offsets.c.topic_id != part.topic_id).values(UNFOLLOWED))
+    place = dict(zip(PLACE, identity(part), strict=True))
+    begun = insert(db, offsets).values(source=part.source, topic=part.topic, next=to, witness="", **place)
+    return db.execute(begun.on_conflict_do_nothing().returning(offsets.c.next)).first() is not None
+
+
+def _undecided(
+    db: sa.Connection, parts: Collection[Partition]
+) -> dict[tuple[str, str, int], tuple[object, ...]]:
+    """The rows of gaps that nobody decided on, whether or not they are over."""
+    columns = [gaps.c[name] for name in PLACE], [gaps.c.position, *GAP]
+    wanted = sa.select(*columns[0], *columns[1])
+    wanted = wanted.where(UNDECIDED, gaps.c.topic_id.in_({part.topic_id for part in parts}))
+    return {(row[0], row[1], row[2]): tuple(row[3:]) for row in db.execute(wanted)}
+
+
+def _stand(db: sa.Connection, parts: Collection[Partition]) -> dict[tuple[str, str, int], int]:
+    """Where partitions stand, their rows locked until commit: a decision waits, and then finds the gap."""
+    wanted = sa.select(*(offsets.c[name] for name in PLACE), offsets.c.next)
+    wanted = wanted.where(sa.or_(*(_at(offsets, part) for part in parts)))
+    wanted = wanted.order_by(*(offsets.c[name] for name in PLACE)).with_for_update()
+    return {(row[0], row[1], row[2]): row[3] for row in db.execute(wanted)}
+
+
+def _is(part: Partition) -> sa.ColumnElement[bool]:
+    return _at(gaps, part)
+
+
+def _at(table: sa.Table, part: Partition) -> sa.ColumnElement[bool]:
+    place = zip(PLACE, identity(part), strict=True)
+    return sa.and_(*(table.c[name] == value for name, value in place))
+
+
+def identity(part: Partition) -> tuple[str, str, int]:
+    return part.cluster, part.topic_id, part.number
