@@ -42,6 +42,9 @@ class SourceTable(Table):
     deny_if: dict[str, Wanted] = Field(default_factory=dict)
     start: Annotated[Literal["earliest", "latest"], one_of("earliest", "latest")] = "earliest"
     groupings: tuple[Grouping, ...] = ()
+    # Each in a partition: records in a row that cannot be read, and callers that are counted by name.
+    stop_after_rejected: Annotated[int, whole(1, 1 << 31)] = 1_000
+    callers_per_hour: Annotated[int, whole(1, 10_000_000)] = 100_000
     fields: FieldsTable = Field(default_factory=FieldsTable)
 
     @model_validator(mode="before")
@@ -76,6 +79,8 @@ class SourceTable(Table):
             caller=self.callers,
             fields=fields,
             deny_if=tuple(self.deny_if.items()),
+            rejected_in_row_max=self.stop_after_rejected,
+            callers_max=self.callers_per_hour,
         )
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from analyzer.core.budget import OVERFLOW, of_callers
 from analyzer.core.model import Row
 from analyzer.core.plan import Plan
-from analyzer.core.policies import Policy, Quota
+from analyzer.core.policies import Policy
 from analyzer.core.windows import Window, window_at
 from gatekeeper.model import Change, Clear, Lock, LockKey, Set
 
@@ -31,22 +32,26 @@ class Standing(NamedTuple):
 
 def totals_of(plan: Plan, rows: Iterable[Row]) -> dict[Series, int]:
     """How much each judged series grows by `rows`, sorted. Denied requests count nowhere here, so that
-    they never trigger."""
-    judged: dict[tuple[str, str], list[Quota]] = {}
-    for policy in plan.policies:
-        judged.setdefault((policy.per, policy.meter), []).append(policy)
-    grown: dict[Series, int] = {}
+    they never trigger, nor does the overflow: nobody has this name."""
+    counted: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        if row.value:
-            for policy in judged.get((row.grouping, row.meter), ()):
-                series = Series(policy.name, row.key, row.resource, window_at(policy.window, row.bucket_s))
-                grown[series] = grown.get(series, 0) + row.value
-    return dict(sorted(grown.items()))
+        if row.value and not (row.key == OVERFLOW and of_callers(row.grouping)):
+            counted.setdefault((row.grouping, row.meter), []).append(row)
+    grown: dict[Series, int] = {}
+    for policy in plan.policies:
+        windows: dict[int, Window] = {}  # of the few buckets that a flush is about
+        for row in counted.get((policy.per, policy.meter), ()):
+            window = windows.get(row.bucket_s)
+            if window is None:
+                window = windows[row.bucket_s] = window_at(policy.window, row.bucket_s)
+            series = Series(policy.name, row.key, row.resource, window)
+            grown[series] = grown.get(series, 0) + row.value
+    return dict(sorted(grown.items()))  # where rows and policies come in order, it is so already
 
 
 def at_limit(plan: Plan, standings: Iterable[Standing]) -> list[Standing]:
     """Those that need a judgement. The rest costs nothing: no lock is read, nothing is built for it."""
-    limits = {policy.name: policy.limit for policy in plan.policies}
+    limits = plan.limits
     return [standing for standing in standings if standing.used >= limits[standing.series.policy]]
 
 
@@ -104,7 +109,7 @@ def outlived(locks: Iterable[Lock], plan: Plan) -> list[Change]:
 def explain(policy: Policy, used: int) -> str:
     """One sentence for a person.
 
-    >>> from analyzer.core.policies import Calendar
+    >>> from analyzer.core.policies import Calendar, Quota
     >>> explain(Quota("daily", 100_000, Calendar("day", "Europe/Berlin")), 100_214)
     '100,000 requests per day (Europe/Berlin), 100,214 counted'
     """

@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 import sqlalchemy as sa
 
+from analyzer.core.budget import OVERFLOW, of_callers
 from analyzer.core.decisions import Series, Standing, decide, lock_key, outlived
 from analyzer.core.meters import DAY_S, MINUTE_S, QUARTER_S
 from analyzer.core.plan import Plan, plan_from
@@ -127,6 +128,7 @@ def _counted(plan: Plan, policy: Quota) -> sa.ColumnElement[bool]:
         buckets.c.meter == policy.meter,
         buckets.c.width_s.in_(sorted(widths_s)),  # all there are: named, the index finds a stretch of time
         buckets.c.value > 0,
+        *([buckets.c.key != OVERFLOW] if of_callers(policy.per) else []),
     )
 
 

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 
 from analyzer.core.budget import BEHIND_MAX, HOUR_MS, OVERFLOW, Budget, is_drawn
 from analyzer.core.counter import PythonCounter
+from analyzer.core.decisions import totals_of
 from analyzer.core.mapping import TextField
-from analyzer.core.model import Carried, Record, Records
+from analyzer.core.model import Carried, Record, Records, Row
+from analyzer.core.plan import plan_of
+from analyzer.core.policies import Calendar, Quota
 from tests.support.counting import PART, mapping_of
 from tests.support.recordsets import NOW_MS
 from tests.support.shelf import Shelf, names_of
@@ -149,6 +152,20 @@ def test_only_the_names_of_two_hours_are_kept() -> None:
     known = shelf.of(PART)
     assert {each.hour for each in known.named} == {NOW_HOUR - 1, NOW_HOUR}
     assert (known.before, known.hour) == (NOW_HOUR - 1, NOW_HOUR)
+
+
+def test_nobody_is_judged_by_the_overflow() -> None:
+    policies = [Quota(per, 1, Calendar("day"), per=per) for per in ("caller", "caller+resource")]  # type: ignore[arg-type]
+    plan = plan_of([], [], policies)
+    rows = [
+        Row(grouping, key, "", "requests", 60, 0, 9, 0)
+        for grouping in ("caller", "caller+resource")
+        for key in ("api_key:a", OVERFLOW)
+    ]
+    assert {(series.policy, series.key) for series in totals_of(plan, rows)} == {
+        ("caller", "api_key:a"),
+        ("caller+resource", "api_key:a"),
+    }
 
 
 def a_counter(most: int, *groupings: str) -> PythonCounter:

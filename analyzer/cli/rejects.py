@@ -1,0 +1,287 @@
+"""`gatelock rejects`: records that could not be read."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from analyzer.cli.ending import FOUND, told, wrong
+from analyzer.cli.given import Config, Json, database_of, settings_of
+
+if TYPE_CHECKING:
+    from analyzer.core.mapping import Mapping
+    from analyzer.store.rejects import Reject, Wanted
+
+WHAT = "Records that could not be read: look at them, mend the mapping, count them."
+app = typer.Typer(help=WHAT, no_args_is_help=True)
+WHERE = re.compile(r"(.+\[\d+\])@(\d+)")
+SHOWN_BYTES = 60
+
+Source = Annotated[str | None, typer.Option(help="Only those of this one.")]
+Reason = Annotated[str | None, typer.Option(help="Only those with this one, as in bad-caller.")]
+Since = Annotated[
+    str | None, typer.Option("--from", help="Found since: a date, a time with its zone, today, yesterday.")
+]
+
+EXPECTED = {
+    "tombstone": "a value; this record has none",
+    "too-large": "a value of at most {value_bytes_max:,} bytes",
+    "bad-utf8": "UTF-8",
+    "bad-json": "one JSON object",
+    "bad-line": "a line of the combined format",
+    "bad-caller": "a caller: text of at most {name_bytes_max} bytes without control characters, in {caller}",
+    "bad-time": "a time between 1970 and 9997, in {time}",
+    "bad-number": "numbers from 0 to 2^53, in {fields}",
+    "bad-field": "text, a whole number or a boolean, in {fields}",
+    "future": "a time at most {future_ms_max:,} ms ahead of the record's Kafka time, in {time}",
+    "past": "a time at most {past_ms_max:,} ms behind the record's Kafka time, in {time}",
+}
+
+
+class Form(StrEnum):
+    JSON = "json"
+    RAW = "raw"
+
+
+@app.callback()
+def rejects() -> None:
+    """Records that could not be read: look at them, mend the mapping, count them."""
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    config: Config = None,
+    json: Json = False,
+    source: Source = None,
+    reason: Reason = None,
+    since: Since = None,
+) -> None:
+    """Show the records that could not be read, the last found first.
+
+    The newest 100,000 are kept; `gatelock audit` counts all that there ever were.
+    """
+    wanted = _wanted(source, reason, since)
+    with told(), database_of(context, config) as engine:
+        from analyzer.cli.show import json_lines, table
+        from analyzer.store.rejects import rejected
+        from gatekeeper.wire import time_text
+
+        found = rejected(engine, wanted)
+        if json:
+            json_lines(map(fields_of, found))
+            return
+        cells = (
+            (
+                time_text(each.found),
+                each.where,
+                each.part.source,
+                each.reason,
+                "?" if each.value_bytes is None else each.value_bytes,
+                _text(each.sample[:SHOWN_BYTES]) + ("..." if len(each.sample) > SHOWN_BYTES else ""),
+            )
+            for each in found
+        )
+        table(["found", "record", "source", "reason", "bytes", "begins"], cells, "every record could be read")
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    record: Annotated[str, typer.Argument(help="As `rejects list` names it: 'access-log[3]@1234'.")],
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Show one record: all of it that was kept, why it could not be read, and what was expected."""
+    partition, offset = _place(record)
+    with told():
+        settings = settings_of(context, config)
+        with database_of(context, config) as engine:
+            from analyzer.cli.show import json_lines
+            from analyzer.store.rejects import Retry, Wanted, rejected
+
+            found = list(rejected(engine, Wanted(partition=partition, offset=offset)))
+            if not found:
+                raise wrong(
+                    f"{record} is not there: it was read, or counted since, or is older than the rest"
+                )
+            mapped, retry = settings.mappings(), Retry(engine, settings.mappings(), settings.plan())
+            for each in found:
+                mapping, today = mapped.get(each.part.source), retry.judge(each)
+                if json:
+                    json_lines([{**fields_of(each), "expected": expected(each, mapping), "today": today}])
+                else:
+                    typer.echo("\n".join(_in_words(each, mapping, today)))
+
+
+@app.command()
+def export(
+    context: typer.Context,
+    config: Config = None,
+    form: Annotated[
+        Form, typer.Option("--format", help="json: an object per line; raw: the records, a line each.")
+    ] = Form.JSON,
+    output: Annotated[Path | None, typer.Option(help="A file to write instead of stdout.")] = None,
+    source: Source = None,
+    reason: Reason = None,
+    since: Since = None,
+) -> None:
+    """Write out the records that could not be read, for repair.
+
+    `raw` leaves out those of which only the beginning was kept, and says how many.
+    """
+    wanted = _wanted(source, reason, since)
+    with told(), database_of(context, config) as engine, _opened(output) as file:
+        import json
+
+        from analyzer.store.rejects import rejected
+
+        cut = 0
+        for each in rejected(engine, wanted):
+            if form is Form.JSON:
+                file.write(json.dumps(fields_of(each)).encode() + b"\n")
+            elif each.whole:
+                file.write(each.sample + b"\n")
+            else:
+                cut += 1
+        if cut:
+            typer.echo(f"{cut:,} left out: only their beginning was kept, or nothing", err=True)
+            raise typer.Exit(FOUND)
+
+
+@app.command()
+def retry(
+    context: typer.Context,
+    why: Annotated[str, typer.Option(help="What was mended; it is kept with your name.")],
+    config: Config = None,
+    json: Json = False,
+    source: Source = None,
+    reason: Reason = None,
+    since: Since = None,
+) -> None:
+    """Count the records that can be read now, under today's configuration.
+
+    Each is counted once, however often this is called, and leaves the list. Exit code 1 when some cannot
+    be read still, or were not kept whole.
+    """
+    if not why.strip():
+        raise wrong("--why: say what was mended; it is kept with your name")
+    wanted = _wanted(source, reason, since)
+    with told():
+        settings = settings_of(context, config)
+        with database_of(context, config) as engine:
+            from analyzer.cli.person import person
+            from analyzer.cli.show import json_lines
+            from analyzer.store.rejects import Retry
+
+            left: dict[str, int] = {}
+            counted = 0
+            again = Retry(engine, settings.mappings(), settings.plan())
+            for _, trouble in again.run(wanted, person(), why.strip()):
+                if trouble:
+                    left[trouble] = left.get(trouble, 0) + 1
+                else:
+                    counted += 1
+        if json:
+            json_lines([{"counted": counted, "left": left}])
+        else:
+            typer.echo(f"{counted:,} counted, {sum(left.values()):,} left")
+            for trouble, number in sorted(left.items()):
+                typer.echo(f"  {number:,}: {trouble}")
+        if left:
+            raise typer.Exit(FOUND)
+
+
+def fields_of(reject: Reject) -> dict[str, Any]:
+    from base64 import b64encode
+
+    from gatekeeper.wire import time_text
+
+    try:
+        sample: dict[str, str] = {"sample": reject.sample.decode()}
+    except UnicodeDecodeError:
+        sample = {"sample_base64": b64encode(reject.sample).decode()}
+    return {
+        "record": reject.where, "source": reject.part.source, "topic": reject.part.topic,
+        "partition": reject.part.number, "offset": reject.offset, "topic_id": reject.part.topic_id,
+        "reason": reject.reason, "found": time_text(reject.found), "kafka_ms": reject.kafka_ms,
+        "value_bytes": reject.value_bytes, "whole": reject.whole, **sample,
+    }  # fmt: skip
+
+
+def expected(reject: Reject, mapping: Mapping | None) -> str:
+    """What the mapping of today wants in the place of what was found."""
+    if mapping is None:
+        return f"no source is called {reject.part.source} any more"
+    paths = {name: ".".join(field.path) for name, field in mapping.fields.items()}
+    said = {name: getattr(mapping, name) for name in ("value_bytes_max", "name_bytes_max")}
+    said |= {name: getattr(mapping, name) for name in ("future_ms_max", "past_ms_max")}
+    time = (
+        "its Kafka time" if mapping.time is None else f"{'.'.join(mapping.time.path)} ({mapping.time.unit})"
+    )
+    callers = " or ".join(f"{paths.get(name, name)} ({name})" for name in mapping.caller)
+    others = ", ".join(f"{path} ({name})" for name, path in paths.items())
+    return EXPECTED[reject.reason].format(**said, time=time, caller=callers, fields=others or "no field")
+
+
+def _in_words(reject: Reject, mapping: Mapping | None, today: str) -> Iterator[str]:
+    from gatekeeper.wire import time_text
+
+    yield f"record    {reject.where} of {reject.part.source}"
+    yield f"found     {time_text(reject.found)}"
+    yield f"reason    {reject.reason}"
+    yield f"expected  {expected(reject, mapping)}"
+    yield f"today     {today or 'it can be read: `gatelock rejects retry` counts it'}"
+    if reject.value_bytes is not None:
+        kept = "all" if reject.whole else f"the first {len(reject.sample):,}"
+        yield f"value     {reject.value_bytes:,} bytes, {kept} of them kept"
+    yield _text(reject.sample)
+
+
+def _text(raw: bytes) -> str:
+    """Bytes as a terminal may show them."""
+    from analyzer.logs import printable
+
+    return printable(raw.decode(errors="backslashreplace"))
+
+
+def _wanted(source: str | None, reason: str | None, since: str | None) -> Wanted:
+    from analyzer.cli.times import second_of
+    from analyzer.store.rejects import Wanted
+
+    if reason is not None and reason not in EXPECTED:
+        raise wrong(f"{reason!r} is no reason; known are: {', '.join(EXPECTED)}")
+    try:
+        since_s = 0 if since is None else second_of(since, datetime.now(UTC))
+    except ValueError as error:
+        raise wrong(str(error)) from error
+    return Wanted(source, reason, since_s * 1000)
+
+
+def _place(record: str) -> tuple[str, int]:
+    parts = WHERE.fullmatch(record)
+    if parts is None:
+        raise wrong(f"{record!r} names no record; `gatelock rejects list` does: 'access-log[3]@1234'")
+    return parts[1], int(parts[2])
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[IO[bytes]]:
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    try:
+        file = output.open("xb")
+    except OSError as error:
+        raise wrong(f"{output}: {error.strerror}") from error
+    with file:
+        yield file

@@ -1,0 +1,214 @@
+"""The records that could not be read: listed, shown, and read again when the mapping was mended."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.core.counter import PythonCounter
+from analyzer.core.decisions import at_limit, changes, lock_key, totals_of
+from analyzer.core.mapping import Mapping as LogMapping
+from analyzer.core.model import Counted, Partition, Record, Records
+from analyzer.core.plan import Plan
+from analyzer.errors import AnalyzerError
+from analyzer.store import plans
+from analyzer.store.engine import writing
+from analyzer.store.events import record
+from analyzer.store.glance import ROWS_AT_ONCE, unhurried
+from analyzer.store.schema import offsets, rejects
+from analyzer.store.store import Flush, at
+from analyzer.store.times import instant
+
+AT_ONCE = 500  # in one transaction: counted in some hundredths of a second
+NO_BOUND = 1 << 62
+
+COLUMNS = (
+    rejects.c.cluster, rejects.c.topic_id, rejects.c.partition, rejects.c.source, rejects.c.topic,
+    rejects.c.offset, rejects.c.reason, rejects.c.sample, rejects.c.value_bytes, rejects.c.kafka_ms,
+    rejects.c.at_ms,
+)  # fmt: skip
+
+
+class OtherPlan(AnalyzerError):
+    """What would be counted is not what this configuration says."""
+
+
+class Reject(NamedTuple):
+    """One record that could not be read, as much of it as was kept."""
+
+    part: Partition
+    offset: int
+    reason: str
+    sample: bytes
+    value_bytes: int | None  # None: not known, or there was no value
+    kafka_ms: int | None
+    found: datetime  # by the database's clock
+
+    @property
+    def where(self) -> str:
+        return f"{self.part}@{self.offset}"
+
+    @property
+    def whole(self) -> bool:
+        """Whether the sample is all of the record's value."""
+        return self.value_bytes == len(self.sample)
+
+
+class Wanted(NamedTuple):
+    """Which of them: everything that is given must hold."""
+
+    source: str | None = None
+    reason: str | None = None
+    since_ms: int = 0  # found since
+    partition: str | None = None  # as people write it: access-log[3]
+    offset: int | None = None
+
+    @property
+    def condition(self) -> sa.ColumnElement[bool]:
+        of, wanted = rejects.c, [rejects.c.at_ms >= self.since_ms]
+        for column, value in ((of.source, self.source), (of.reason, self.reason), (of.offset, self.offset)):
+            if value is not None:
+                wanted.append(column == value)
+        if self.partition is not None:
+            topic, _, number = self.partition.removesuffix("]").rpartition("[")
+            wanted += [of.topic == topic, of.partition == int(number)]
+        return sa.and_(*wanted)
+
+
+class Outcome(NamedTuple):
+    """What became of one record that was read again."""
+
+    reject: Reject
+    why: str  # "": it is counted now
+
+
+def rejected(engine: sa.Engine, wanted: Wanted) -> Iterator[Reject]:
+    """Those that are wanted, the last found first, in constant memory. Raises StoreAway."""
+    latest = (rejects.c.at_ms.desc(), rejects.c.topic, rejects.c.partition, rejects.c.offset.desc())
+    statement = sa.select(*COLUMNS).where(wanted.condition).order_by(*latest)
+    with (
+        unhurried(engine) as db,
+        db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
+    ):
+        yield from map(_reject, rows)
+
+
+class Retry:
+    """Reads rejected records again, under today's mappings and the plan in force.
+
+    What can be read now is counted as if it had been readable at once: in the buckets, the totals, the
+    judgement and the ledger, in the transaction that takes it from the table. So it is counted once,
+    however often that is tried, and whoever tries it beside us. Only the budget of names is not asked: the
+    order of records is gone.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        mapped: Mapping[str, LogMapping],
+        plan: Plan,
+        random_mark: Callable[[], str] = lambda: secrets.token_hex(4),
+    ) -> None:
+        self._mapped = {
+            source: replace(mapping, rejected_in_row_max=NO_BOUND, callers_max=NO_BOUND)
+            for source, mapping in mapped.items()
+        }
+        self._engine = engine
+        self._plan = plan
+        self._random_mark = random_mark
+
+    def run(self, wanted: Wanted, who: str, why: str) -> Iterator[Outcome]:
+        """What became of each, some at a time, by partition and offset. Raises OtherPlan, StoreAway; what
+        was told before that is stored."""
+        for part in self._parts(wanted):
+            after = -1
+            while True:
+                outcomes = self._some(part, wanted, after, who, why)
+                if not outcomes:
+                    break
+                yield from outcomes
+                after = outcomes[-1].reject.offset
+
+    def judge(self, reject: Reject) -> str:
+        """Why this record cannot be counted today; "" when it can."""
+        return self._read([reject])[1][0].why
+
+    def _some(self, part: Partition, wanted: Wanted, after: int, who: str, why: str) -> list[Outcome]:
+        with writing(self._engine) as db:
+            # Offsets first, like every writer: from here on nobody else takes these.
+            if db.execute(sa.select(offsets.c.next).where(at(part)).with_for_update()).first() is None:
+                raise OtherPlan(f"{part}: nothing is known of this partition any more")
+            version, _ = plans.agreed(db)
+            if version is None or plans.active(db)[1].digest != self._plan.digest:
+                raise OtherPlan("the plan in force is not that of this configuration: run the analyzer first")
+            statement = sa.select(*COLUMNS).where(_of(part), wanted.condition, rejects.c.offset > after)
+            found = db.execute(statement.order_by(rejects.c.offset).limit(AT_ONCE))
+            counted, outcomes = self._read([_reject(row) for row in found])
+            good = [outcome.reject for outcome in outcomes if not outcome.why]
+            if good:
+                self._move(db, part, good, counted, version)
+                record(db, who, "rejects counted", _range(good), why)
+            return outcomes
+
+    def _read(self, found: Sequence[Reject]) -> tuple[Counted, list[Outcome]]:
+        """What the records of one partition give, and what becomes of each."""
+        trouble = {reject.offset: self._trouble(reject) for reject in found}
+        whole = [reject for reject in found if not trouble[reject.offset]]
+        counter = PythonCounter(self._mapped, self._plan.groupings, self._plan.meters)
+        if whole:
+            items = [Record(reject.offset, reject.kafka_ms, reject.sample) for reject in whole]
+            counter.feed(Records(whole[0].part, whole[0].offset, whole[-1].offset + 1, items))
+        counted = counter.drain()
+        trouble |= {each.offset: each.reason for each in counted.rejected}
+        return counted, [Outcome(reject, trouble[reject.offset]) for reject in found]
+
+    def _trouble(self, reject: Reject) -> str:
+        if reject.reason == "tombstone":
+            return "it has no value"
+        if not reject.whole:
+            return "only its beginning was kept"
+        if reject.part.source not in self._mapped:
+            return f"no source is called {reject.part.source} any more"
+        return ""
+
+    def _move(
+        self, db: sa.Connection, part: Partition, good: Sequence[Reject], counted: Counted, version: int
+    ) -> None:
+        """From dead or late to counted."""
+        late = sum(reject.reason == "past" for reject in good)
+        dead, of = len(good) - late, offsets.c
+        ledger = {"counted": of.counted + len(good), "dead": of.dead - dead, "late": of.late - late}
+        db.execute(sa.update(offsets).where(at(part)).values(ledger))
+        tx = Flush(db, "", self._random_mark)
+        now = tx.agree_with(version)
+        standings = tx.add_totals(totals_of(self._plan, counted.rows), self._plan.limits)
+        tx.add_counts(counted.rows, self._plan.meters)
+        db.execute(sa.delete(rejects).where(_of(part), rejects.c.offset.in_([each.offset for each in good])))
+        crossed = at_limit(self._plan, standings)
+        tx.publish(changes(self._plan, crossed, tx.locks([lock_key(s.series) for s in crossed]), now))
+
+    def _parts(self, wanted: Wanted) -> list[Partition]:
+        columns = COLUMNS[:5]
+        statement = sa.select(*columns).distinct().where(wanted.condition).order_by(*columns)
+        with unhurried(self._engine) as db:
+            return [Partition(*row) for row in db.execute(statement)]
+
+
+def _range(good: Sequence[Reject]) -> str:
+    first, last = good[0], good[-1]
+    return first.where if first is last else f"{len(good)} records, {first.where} to {last.offset}"
+
+
+def _of(part: Partition) -> sa.ColumnElement[bool]:
+    of = rejects.c
+    return sa.and_(of.cluster == part.cluster, of.topic_id == part.topic_id, of.partition == part.number)
+
+
+def _reject(row: Sequence[Any]) -> Reject:
+    offset, reason, sample, value_bytes, kafka_ms, at_ms = row[5:]
+    return Reject(Partition(*row[:5]), offset, reason, bytes(sample), value_bytes, kafka_ms, instant(at_ms))

@@ -1,0 +1,172 @@
+"""`gatelock rejects` as people use it: SQLite and PostgreSQL alike."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.model import Reason
+from analyzer.settings import load
+from analyzer.store.engine import open_engine
+from analyzer.store.schema import buckets, offsets, rejects
+from analyzer.store.store import SqlStore
+
+Gatelock = Callable[..., Any]
+Configure = Callable[[str], Path]
+
+NOW_MS = 1_795_216_000_000
+CONFIGURATION = """
+    [database]
+    url = "{url}"
+    [[sources]]
+    topic = "access-log"
+    [sources.fields]
+    time = {{ path = "ts", unit = "ms" }}
+    api_key = "key"
+"""
+GOOD = json.dumps({"ts": NOW_MS, "key": "acme"}).encode()
+HOSTILE = b'{"key":"\x1b[2J\xff"'
+
+
+@pytest.fixture
+def engine(migrated_url: str, configure: Configure) -> Iterator[sa.Engine]:
+    file = configure(CONFIGURATION.format(url=migrated_url))
+    engine = open_engine(migrated_url)
+    SqlStore(engine, "here").activate(load(file).plan())
+    with engine.begin() as db:
+        place = {
+            "cluster": "c",
+            "topic_id": "t",
+            "partition": 3,
+            "source": "access-log",
+            "topic": "access-log",
+        }
+        db.execute(sa.insert(offsets).values(**place, next=9, seen=4, dead=4))
+        for offset, reason, sample, size in (
+            (5, "bad-caller", GOOD, len(GOOD)),
+            (6, "bad-utf8", HOSTILE, len(HOSTILE)),
+            (7, "too-large", b"x" * 100, 2_000_000),
+            (8, "tombstone", b"", None),
+        ):
+            row = {"offset": offset, "reason": reason, "sample": sample, "value_bytes": size}
+            db.execute(sa.insert(rejects).values(**place, **row, kafka_ms=NOW_MS, at_ms=NOW_MS + offset))
+    yield engine
+    engine.dispose()
+
+
+def listed(told: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in told.stdout.splitlines()]
+
+
+def test_list_shows_where_why_and_how_it_begins(gatelock: Gatelock, engine: sa.Engine) -> None:
+    told = gatelock("rejects", "list")
+    assert told.exit_code == 0
+    assert "access-log[3]@5" in told.output
+    assert "\x1b" not in told.output
+    assert "\\x1b[2J\\xff" in told.output
+    found = listed(gatelock("rejects", "list", "--json"))
+    assert [each["offset"] for each in found] == [8, 7, 6, 5]
+    assert found[3] == {
+        "record": "access-log[3]@5", "source": "access-log", "topic": "access-log", "partition": 3,
+        "offset": 5, "topic_id": "t", "reason": "bad-caller", "found": "2026-11-20T23:06:40.005000Z",
+        "kafka_ms": NOW_MS, "value_bytes": len(GOOD), "whole": True, "sample": GOOD.decode(),
+    }  # fmt: skip
+    assert b64decode(found[2]["sample_base64"]) == HOSTILE
+
+
+def test_list_takes_source_reason_and_time(gatelock: Gatelock, engine: sa.Engine) -> None:
+    def seen(*arguments: str) -> list[int]:
+        return [each["offset"] for each in listed(gatelock("rejects", "list", "--json", *arguments))]
+
+    assert seen("--reason", "tombstone") == [8]
+    assert seen("--source", "other") == []
+    assert seen("--from", "2026-11-21") == []
+    assert seen("--from", "2026-11-20") == [8, 7, 6, 5]
+    told = gatelock("rejects", "list", "--reason", "strange")
+    assert told.exit_code == 2
+    assert "bad-caller" in told.stderr
+
+
+def test_nothing_is_said_where_there_is_nothing(gatelock: Gatelock, engine: sa.Engine) -> None:
+    assert "every record could be read" in gatelock("rejects", "list", "--source", "x").output
+
+
+def test_show_says_what_was_expected_and_what_would_happen_today(
+    gatelock: Gatelock, engine: sa.Engine
+) -> None:
+    told = gatelock("rejects", "show", "access-log[3]@5")
+    assert "a caller: text of at most 256 bytes" in told.output
+    assert "in key (api_key)" in told.output
+    assert "it can be read" in told.output
+    assert GOOD.decode() in told.output
+    (found,) = listed(gatelock("rejects", "show", "access-log[3]@7", "--json"))
+    assert (found["whole"], found["today"]) == (False, "only its beginning was kept")
+    assert gatelock("rejects", "show", "access-log[3]@99").exit_code == 2
+    assert "names no record" in gatelock("rejects", "show", "access-log").stderr
+
+
+def test_export_writes_objects_or_the_records_themselves(
+    gatelock: Gatelock, engine: sa.Engine, tmp_path: Path
+) -> None:
+    file = tmp_path / "rejects.jsonl"
+    assert gatelock("rejects", "export", "--output", str(file)).exit_code == 0
+    assert [json.loads(line)["offset"] for line in file.read_text().splitlines()] == [8, 7, 6, 5]
+    told = gatelock("rejects", "export", "--format", "raw")
+    assert told.exit_code == 1
+    assert told.stdout_bytes == HOSTILE + b"\n" + GOOD + b"\n"
+    assert "2 left out" in told.stderr
+    told = gatelock("rejects", "export", "--output", str(file))
+    assert (told.exit_code, "exists" in told.stderr) == (2, True)
+
+
+def test_retry_counts_what_can_be_read_and_says_what_cannot(gatelock: Gatelock, engine: sa.Engine) -> None:
+    told = gatelock("rejects", "retry", "--why", "the field was renamed", "--json")
+    assert told.exit_code == 1
+    assert listed(told) == [
+        {"counted": 1, "left": {"bad-utf8": 1, "it has no value": 1, "only its beginning was kept": 1}}
+    ]
+    with engine.connect() as db:
+        assert db.execute(sa.select(buckets.c["key", "value"])).all() == [("api_key:acme", 1)]
+    assert gatelock("audit").exit_code == 0
+    (event,) = listed(gatelock("events", "list", "--json"))
+    assert (event["act"], event["about"], event["why"]) == (
+        "rejects counted", "access-log[3]@5", "the field was renamed",
+    )  # fmt: skip
+    again = gatelock("rejects", "retry", "--why", "once more", "--reason", "bad-caller")
+    assert (again.exit_code, again.output) == (0, "0 counted, 0 left\n")
+    assert gatelock("rejects", "retry", "--why", " ").exit_code == 2
+
+
+def test_every_reason_says_what_was_expected(gatelock: Gatelock, engine: sa.Engine) -> None:
+    for reason in Reason.__args__:  # type: ignore[attr-defined]
+        with engine.begin() as db:
+            db.execute(sa.update(rejects).where(rejects.c.offset == 5).values(reason=reason))
+        (found,) = listed(gatelock("rejects", "show", "access-log[3]@5", "--json"))
+        assert found["expected"]
+
+
+def test_the_overflow_is_told_by_usage_and_audit(gatelock: Gatelock, engine: sa.Engine) -> None:
+    row = {
+        "grouping": "caller",
+        "resource": "",
+        "meter": "requests",
+        "width_s": 60,
+        "bucket_s": 0,
+        "denied": 1,
+    }
+    with engine.begin() as db:
+        for key, value in (("api_key:acme", 2), ("overflow:", 5)):
+            db.execute(sa.insert(buckets).values(**row, key=key, value=value))
+        db.execute(sa.update(offsets).values(seen=13, counted=9, dead=4))
+    told = gatelock("audit")
+    assert "9 counted, 9 in buckets: equal" in told.output
+    assert "6 of these are in overflow:" in told.output
+    assert listed(gatelock("audit", "--json"))[0]["overflow"] == 6
+    (found,) = listed(gatelock("usage", "--json", "--caller", "overflow:"))
+    assert (found["caller"], found["value"], found["denied"]) == ("overflow:", 5, 1)

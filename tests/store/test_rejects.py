@@ -1,0 +1,262 @@
+"""Rejected records, read again when the mapping was mended: counted once, whatever befalls who does it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.budget import OVERFLOW
+from analyzer.core.counter import PythonCounter
+from analyzer.core.mapping import Mapping, TextField
+from analyzer.core.model import Record, Records
+from analyzer.core.plan import Plan
+from analyzer.store.audit import audit
+from analyzer.store.events import recorded
+from analyzer.store.rejects import OtherPlan, Outcome, Retry, Wanted, rejected
+from analyzer.store.schema import named, offsets, rejects
+from analyzer.store.store import SqlStore
+from tests.store.stories import PART, locked, now_s, plan, quota, together, used
+from tests.store.world import MAPPING, Fate, Killed, begin_again, killed, state
+
+WRONG = replace(MAPPING, fields={**MAPPING.fields, "api_key": TextField(("apikey",))}, sample_bytes=100)
+MENDED = MAPPING
+PLAN = plan(quota(3))
+DAY_MS = 86_400_000
+
+
+def values(now_ms: int) -> list[bytes | None]:
+    """Nine records that a wrong mapping cannot read; the mended one reads five of them."""
+
+    def one(key: str, ms: int = now_ms, **more: object) -> bytes:
+        return json.dumps({"key": key, "ts": ms, **more}).encode()
+
+    return [
+        one("acme"), one("acme"), one("ann"), one("acme"), one("acme", status=429),
+        b"{", None, one("long", padding="x" * 200), one("old", now_ms - 36 * DAY_MS),
+    ]  # fmt: skip
+
+
+def counted_under(mapping: Mapping, store: SqlStore, now: int, *, more: Sequence[bytes | None] = ()) -> None:
+    """A flush of nine records from offset 5 on."""
+    store.activate(PLAN)
+    store.begin(PART, 5)
+    every = [*values(now * 1000), *more]
+    counter = PythonCounter({"log": mapping}, PLAN.groupings, PLAN.meters)
+    items = [Record(5 + n, now * 1000, value) for n, value in enumerate(every)]
+    counter.feed(Records(PART, 5, 5 + len(items), items))
+    found = counter.drain()
+    with store.transaction() as tx:
+        tx.move_offsets(found.parts, {})
+        at = tx.agree_with(store.active()[0])
+        tx.add_counts(found.rows, PLAN.meters)
+        tx.set_aside(found.rejected, at)
+
+
+def retry(engine: sa.Engine, mapping: Mapping = MENDED, agreed: Plan = PLAN) -> list[Outcome]:
+    again = Retry(engine, {"log": mapping}, agreed, lambda: "mark")
+    return list(again.run(Wanted(), "ann@here", "the field was renamed"))
+
+
+def ledger(engine: sa.Engine) -> tuple[int, int, int, int]:
+    with engine.connect() as db:
+        return tuple(db.execute(sa.select(offsets.c["seen", "counted", "dead", "late"])).one())
+
+
+@pytest.fixture
+def now(engine: sa.Engine) -> int:
+    return now_s(engine)
+
+
+def test_what_can_be_read_now_is_counted_judged_and_gone(
+    engine: sa.Engine, store: SqlStore, now: int
+) -> None:
+    counted_under(WRONG, store, now)
+    assert ledger(engine) == (9, 0, 9, 0)
+    found = {outcome.reject.offset: outcome.why for outcome in retry(engine)}
+    assert found == {
+        5: "", 6: "", 7: "", 8: "", 9: "", 10: "bad-json", 11: "it has no value",
+        12: "only its beginning was kept", 13: "past",
+    }  # fmt: skip
+    assert ledger(engine) == (9, 5, 4, 0)
+    assert audit(engine).equal
+    assert audit(engine).buckets == 5
+    assert {key: total for (_, key, _), total in used(engine).items()} == {
+        "api_key:acme": 3,
+        "api_key:ann": 1,
+    }
+    assert list(locked(engine)) == [("api_key:acme", "daily")]
+    assert [each.offset for each in rejected(engine, Wanted())] == [13, 12, 11, 10]
+    (event,) = recorded(engine)
+    assert event[1:] == (
+        "ann@here",
+        "rejects counted",
+        "5 records, access-log[0]@5 to 9",
+        "the field was renamed",
+    )
+
+
+def test_once_more_changes_nothing(engine: sa.Engine, store: SqlStore, now: int) -> None:
+    counted_under(WRONG, store, now)
+    retry(engine)
+    before = state(engine)
+    assert not any(outcome.why == "" for outcome in retry(engine))
+    assert state(engine) == before
+
+
+def test_two_at_once_count_each_record_once(new_engine: Callable[[], sa.Engine], now: int) -> None:
+    engine, other = new_engine(), new_engine()
+    counted_under(WRONG, SqlStore(engine, "here"), now)
+    found = together(lambda: retry(engine), lambda: retry(other))
+    assert all(isinstance(each, list) for each in found), found
+    assert ledger(engine) == (9, 5, 4, 0)
+    assert audit(engine).buckets == 5
+
+
+def test_killed_at_any_step_it_has_counted_all_or_nothing(
+    engine: sa.Engine, store: SqlStore, now: int
+) -> None:
+    counted_under(WRONG, store, now)
+    fate = Fate(10_000, killed)
+    with fate.over(engine):
+        retry(engine)
+    calm = state(engine)
+    steps = len(fate.steps)
+    assert steps > 10
+    for at in range(steps):
+        begin_again(engine)
+        counted_under(WRONG, store, now)
+        with Fate(at, killed).over(engine), pytest.raises(Killed):
+            retry(engine)
+        engine.dispose()
+        assert audit(engine).equal, at
+        retry(engine)
+        assert state(engine) == calm, at
+
+
+def test_a_flush_beside_it_loses_nothing(new_engine: Callable[[], sa.Engine], now: int) -> None:
+    engine, other = new_engine(), new_engine()
+    counted_under(WRONG, SqlStore(engine, "here"), now)
+    store = SqlStore(other, "there")
+
+    def flush() -> None:
+        counter = PythonCounter({"log": MENDED}, PLAN.groupings, PLAN.meters)
+        counter.feed(Records(PART, 14, 16, [Record(n, now * 1000, values(now * 1000)[0]) for n in (14, 15)]))
+        found = counter.drain()
+        with store.transaction() as tx:
+            tx.move_offsets(found.parts, {})
+            tx.agree_with(1)
+            tx.add_counts(found.rows, PLAN.meters)
+
+    assert together(flush, lambda: len(retry(engine))) == [None, 9]
+    assert ledger(engine) == (11, 7, 4, 0)
+    assert audit(engine).equal
+
+
+def test_late_records_leave_the_late_ones(engine: sa.Engine, store: SqlStore, now: int) -> None:
+    """Under a mapping by which they had been refused as too old."""
+    counted_under(replace(MENDED, past_ms_max=-1), store, now)
+    assert ledger(engine)[3] == 7
+    counted = sum(outcome.why == "" for outcome in retry(engine))
+    assert counted == 6  # the padded one was kept whole here
+    assert ledger(engine) == (9, 6, 2, 1)
+    assert audit(engine).equal
+
+
+def test_another_plan_than_the_configured_one_counts_nothing(
+    engine: sa.Engine, store: SqlStore, now: int
+) -> None:
+    counted_under(WRONG, store, now)
+    with pytest.raises(OtherPlan, match="run the analyzer first"):
+        retry(engine, agreed=plan(quota(4)))
+    assert ledger(engine) == (9, 0, 9, 0)
+
+
+def test_a_source_that_is_gone_is_named(engine: sa.Engine, store: SqlStore, now: int) -> None:
+    counted_under(WRONG, store, now)
+    again = Retry(engine, {}, PLAN)
+    outcomes = list(again.run(Wanted(reason="bad-caller"), "ann", "x"))
+    assert {outcome.why for outcome in outcomes} == {
+        "no source is called log any more",
+        "only its beginning was kept",
+    }
+
+
+def test_more_than_one_transaction_takes_are_all_counted(
+    engine: sa.Engine, store: SqlStore, now: int
+) -> None:
+    counted_under(replace(WRONG, rejected_in_row_max=5_000), store, now, more=values(now * 1000)[:1] * 1200)
+    assert sum(outcome.why == "" for outcome in retry(engine)) == 1205
+    assert audit(engine).buckets == 1205
+    assert len(list(recorded(engine))) == 3
+
+
+def test_they_are_asked_for_by_source_reason_time_and_place(
+    engine: sa.Engine, store: SqlStore, now: int
+) -> None:
+    counted_under(WRONG, store, now)
+
+    def offsets_of(**wanted: object) -> list[int]:
+        return [each.offset for each in rejected(engine, Wanted(**wanted))]  # type: ignore[arg-type]
+
+    assert offsets_of(reason="tombstone") == [11]
+    assert offsets_of(source="log", reason="bad-json") == [10]
+    assert offsets_of(source="other") == []
+    assert offsets_of(partition="access-log[0]", offset=7) == [7]
+    assert offsets_of(partition="access-log[1]") == []
+    assert offsets_of(since_ms=(now + 3600) * 1000) == []
+
+
+def test_a_time_that_no_column_holds_is_kept_as_the_largest(
+    engine: sa.Engine, store: SqlStore, now: int
+) -> None:
+    store.activate(PLAN)
+    store.begin(PART, 0)
+    counter = PythonCounter({"log": MENDED}, PLAN.groupings, PLAN.meters)
+    counter.feed(Records(PART, 0, 2, [Record(0, 2**63 + 5, b"{"), Record(1, None, b"{")]))
+    found = counter.drain()
+    with store.transaction() as tx:
+        tx.move_offsets(found.parts, {})
+        tx.set_aside(found.rejected, tx.agree_with(store.active()[0]))
+    with engine.connect() as db:
+        kept = db.execute(sa.select(rejects.c.kafka_ms).order_by(rejects.c.offset)).scalars().all()
+    assert kept == [2**63 - 1, None]
+
+
+def test_names_and_runs_are_stored_with_the_offset_and_found_again(
+    engine: sa.Engine, store: SqlStore, now: int
+) -> None:
+    few = replace(MENDED, callers_max=1)
+    store.activate(PLAN)
+    store.begin(PART, 0)
+    good = values(now * 1000)
+
+    def flush(counter: PythonCounter, start: int, *items: bytes | None) -> None:
+        records = [Record(start + n, now * 1000, value) for n, value in enumerate(items)]
+        counter.feed(Records(PART, start, start + len(items), records))
+        found = counter.drain()
+        with store.transaction() as tx:
+            tx.move_offsets(found.parts, {})
+            tx.add_counts(found.rows, PLAN.meters)
+
+    counter = PythonCounter({"log": few}, PLAN.groupings, PLAN.meters)
+    flush(counter, 0, good[0], b"{", b"{")
+    known = store.carried(PART)
+    hour = now // 3600
+    assert (known.run, known.hour, known.before, known.behind) == (2, hour, -1, 0)
+    assert [tuple(each) for each in known.named] == [(hour, "new", ["api_key:acme"])]
+    counter = PythonCounter({"log": few}, PLAN.groupings, PLAN.meters)
+    counter.resume(PART, known)
+    flush(counter, 3, good[2], good[0])
+    assert audit(engine)[1:] == (3, 1)
+    with engine.connect() as db:
+        assert db.execute(sa.select(sa.func.count()).select_from(named)).scalar_one() == 1
+    store.finish([PART])
+    assert store.carried(PART).named == []
+    # The overflow is judged neither now nor when a policy comes.
+    store.activate(plan(quota(1)))
+    assert OVERFLOW not in {key for _, key, _ in used(engine)}
+    assert {key for key, _ in locked(engine)} == {"api_key:acme"}
