@@ -9,6 +9,7 @@ from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who
 from gatekeeper.adapters.http import Refusal, Style, allowance, refusal, require_style
 from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind
 from gatekeeper.gate import Gate
+from gatekeeper.identity import address_of
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -70,6 +71,8 @@ def behind(trusted_proxies: Iterable[str]) -> Extractor:
         here = scope.get("client")
         if not here:
             return ""
+        if not proxies:
+            return address_of(here[0]) or ""
         forwarded = [value.decode("latin-1") for name, value in scope["headers"] if name == FORWARDED_FOR]
         return proxies.client(here[0], forwarded)
 

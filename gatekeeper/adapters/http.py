@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gatekeeper.model import Decision
 
@@ -28,6 +28,10 @@ PROBLEMS = {
 UNSAFE = re.compile(r"[^\x20-\x7e]")  # what an RFC 9651 string cannot hold
 
 
+Style = Literal["draft", "legacy", "both", "off"]
+STYLES = ("draft", "legacy", "both", "off")
+
+
 class Refusal(NamedTuple):
     """A response, but for sending it. Header names are in lower case."""
 
@@ -36,7 +40,7 @@ class Refusal(NamedTuple):
     body: bytes
 
 
-def refusal(decision: Decision) -> Refusal:
+def refusal(decision: Decision, style: Style = "off") -> Refusal:
     """The response to a request that `decision` denies: problem details (RFC 9457), when to come
     again if that is known, and who refused, for the proxy that writes the request log."""
     # A lock made by hand may carry any number; what is no error would let the caller believe in success.
@@ -47,18 +51,54 @@ def refusal(decision: Decision) -> Refusal:
         ("content-length", str(len(body))),
         ("cache-control", "no-store"),
         ("gatelock", verdict(decision)),
+        *allowance(decision, style),
     ]
     if decision.retry_after is not None:
         headers.append(("retry-after", str(math.ceil(decision.retry_after))))
     return Refusal(status, headers, body)
 
 
+def allowance(decision: Decision, style: Style) -> list[tuple[str, str]]:
+    """Headers that tell a caller what is left, for any response; none where nobody knows.
+
+    "draft" is draft-ietf-httpapi-ratelimit-headers-10, "legacy" the three headers that came before it,
+    with the seconds until the reset.
+
+    >>> allowance(Decision(True, limit=10, remaining=4, reset_after=1.2), "both")[1:3]
+    [('ratelimit', '"limit";r=4;t=2'), ('x-ratelimit-limit', '10')]
+    """
+    if decision.limit is None or decision.remaining is None:
+        return []
+    reset_s = math.ceil(decision.reset_after or 0.0)
+    name = quoted(decision.policy or "limit")
+    headers = []
+    if style in ("draft", "both"):
+        headers.append(("ratelimit-policy", f"{name};q={decision.limit}"))
+        headers.append(("ratelimit", f"{name};r={decision.remaining};t={reset_s}"))
+    if style in ("legacy", "both"):
+        headers.append(("x-ratelimit-limit", str(decision.limit)))
+        headers.append(("x-ratelimit-remaining", str(decision.remaining)))
+        headers.append(("x-ratelimit-reset", str(reset_s)))
+    return headers
+
+
+def require_style(style: str) -> None:
+    """Raises ValueError for a style of headers that there is not."""
+    if style not in STYLES:
+        raise ValueError(f"headers: expected one of {', '.join(STYLES)}, got {style!r}")
+
+
 def verdict(decision: Decision) -> str:
     """The value of the header `Gatelock`: a structured field (RFC 9651), as in denied;policy="daily"."""
     if not decision.policy:
         return "denied"
-    name = UNSAFE.sub("?", decision.policy).replace("\\", "\\\\").replace('"', '\\"')
-    return f'denied;policy="{name}"'
+    return f"denied;policy={quoted(decision.policy)}"
+
+
+def quoted(text: str) -> str:
+    """A string of RFC 9651."""
+    name = UNSAFE.sub("?", text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{name}"'
 
 
 def _problem(decision: Decision, status: int) -> dict[str, object]:

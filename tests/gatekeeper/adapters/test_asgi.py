@@ -119,10 +119,9 @@ def test_exempt_paths_are_not_asked_about(shop: Shop, gate: Gate) -> None:
     assert "state" not in shop.scopes[0]
 
 
-def test_what_is_not_http_passes_through(shop: Shop, gate: Gate) -> None:
-    call(Guard(shop, gate), {"type": "websocket", "path": "/", "headers": [(b"x-api-key", b"acme")]})
+def test_what_is_no_request_passes_through(shop: Shop, gate: Gate) -> None:
     call(Guard(shop, gate), {"type": "lifespan"})
-    assert [scope["type"] for scope in shop.scopes] == ["websocket", "lifespan"]
+    assert [scope["type"] for scope in shop.scopes] == ["lifespan"]
 
 
 def test_the_gate_starts_with_the_application(shop: Shop, clock: ManualClock) -> None:

@@ -1,0 +1,64 @@
+"""Who asks, out of what a request says: typed names, and the address behind proxies that are trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Literal
+
+from gatekeeper.identity import address_of, caller_of
+
+Kind = Literal["api_key", "user", "address"]
+
+NAMES: dict[str, Callable[[str, int], str]] = {
+    "api_key": lambda text, _prefix6: caller_of(api_key=text),
+    "user": lambda text, _prefix6: caller_of(user=text),
+    "address": lambda text, prefix6: caller_of(address=text, prefix6=prefix6),
+}
+
+
+def named(kind: str, text: str, prefix6: int = 128) -> str:
+    """The caller's typed name; "" for what cannot be one, which is then nobody's."""
+    try:
+        return NAMES[kind](text, prefix6)
+    except ValueError:
+        return ""
+
+
+def require_kind(kind: str) -> None:
+    """Raises ValueError for a kind of name that there is not."""
+    if kind not in NAMES:
+        raise ValueError(f"kind: expected one of {', '.join(NAMES)}, got {kind!r}")
+
+
+class Proxies:
+    """The proxies whose word about their own client is taken, each an address or a network.
+
+    Raises ValueError for what is neither, TypeError for one text instead of several.
+    """
+
+    def __init__(self, trusted: Iterable[str] = ()) -> None:
+        if isinstance(trusted, str):
+            raise TypeError(f"trusted_proxies: expected a list of addresses and networks, got {trusted!r}")
+        self._trusted: list[IPv4Network | IPv6Network] = [ip_network(each) for each in trusted]
+
+    def __bool__(self) -> bool:
+        return bool(self._trusted)
+
+    def client(self, peer: str, forwarded: Sequence[str]) -> str:
+        """The first address, seen from our end, that is no trusted proxy's; "" when nobody can say.
+
+        `forwarded` are the values of X-Forwarded-For in their order. What stands left of an address that
+        is not trusted was written by who sits there, and is not looked at.
+
+        >>> Proxies(["10.0.0.0/8"]).client("10.0.0.1", ["6.6.6.6, 192.0.2.1", "10.0.0.2"])
+        '192.0.2.1'
+        """
+        hops = [hop.strip() for value in forwarded for hop in value.split(",")]
+        here = address_of(peer)
+        while here is not None and hops and self._is_trusted(ip_address(here)):
+            here = address_of(hops.pop())
+        return here or ""
+
+    def _is_trusted(self, address: IPv4Address | IPv6Address) -> bool:
+        return any(address in network for network in self._trusted)

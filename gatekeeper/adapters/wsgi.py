@@ -1,0 +1,150 @@
+"""Guards a WSGI application (PEP 3333): one class around it, for Flask, Django, Bottle, Pyramid and more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who
+from gatekeeper.adapters.http import Refusal, Style, allowance, refusal, require_style
+from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind
+from gatekeeper.gate import Gate
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Callable[[bytes], object]]
+App = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+Extractor = Callable[[Environ], str]  # what a request says of itself; "" when it says nothing
+
+DECISION = "gatelock.decision"  # where the application finds it
+
+PHRASES = {403: "Forbidden", 429: "Too Many Requests", 503: "Service Unavailable"}
+
+
+class Answer(NamedTuple):
+    """How the application answered, for `refund_when`."""
+
+    status: int
+    headers: list[tuple[str, str]]
+
+
+def header(name: str, kind: Kind = "api_key") -> Extractor:
+    """The caller by a request header, as a name of this kind: `api_key:...` by default. What cannot be a
+    caller's name is no caller. Raises ValueError for an unknown kind."""
+    require_kind(kind)
+    wanted = f"HTTP_{name.upper().replace('-', '_')}"
+    return lambda environ: named(kind, environ.get(wanted, ""))
+
+
+def user(read: Callable[[Environ], str | None] | None = None) -> Extractor:
+    """The caller as `user:...`: by what `read` makes of the environment, else by REMOTE_USER, which an
+    authenticating server or middleware sets."""
+    return lambda environ: named("user", (read or _remote_user)(environ) or "")
+
+
+def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extractor:
+    """The caller as `address:...`, by the other end of the connection; by X-Forwarded-For only as far as
+    it was written by `trusted_proxies`, read from right to left. IPv6 is cut to its first `prefix6` bits:
+    give the number that the log's mapping has."""
+    peer_of = behind(trusted_proxies)
+    return lambda environ: named("address", peer_of(environ), prefix6)
+
+
+def behind(trusted_proxies: Iterable[str]) -> Extractor:
+    """The address of whoever asks, without a kind, for `Guard(address=...)`: as `address` has it."""
+    proxies = Proxies(trusted_proxies)
+
+    def client(environ: Environ) -> str:
+        forwarded = environ.get("HTTP_X_FORWARDED_FOR")
+        return proxies.client(environ.get("REMOTE_ADDR", ""), [forwarded] if forwarded else [])
+
+    return client
+
+
+peer = behind(())  # the other end of the connection; "" when it has no address (a Unix socket)
+
+
+def _remote_user(environ: Environ) -> str | None:
+    return environ.get("REMOTE_USER")
+
+
+API_KEY = header("x-api-key")
+
+
+class Guard:
+    """`app`, but refusing requests that `gate`, or one of the limiters, does not let pass.
+
+    As the guard for ASGI: the gate is asked first, then the limiters, for what the extractors find. The
+    decision stands in the environment as `gatelock.decision`. Paths in `exempt` (PATH_INFO) are let
+    through unasked. Raises ValueError for a setting that cannot be.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        gate: Gate,
+        *limiters: Limits,
+        caller: Extractor = API_KEY,
+        resource: Extractor | None = None,
+        tenant: Extractor | None = None,
+        address: Extractor = peer,
+        cost: Callable[[Environ], int] | None = None,
+        exempt: Iterable[str] = (),
+        shadow: bool = False,
+        headers: Style = "draft",
+        refund_when: Callable[[Answer], bool] | None = None,
+    ) -> None:
+        require_style(headers)
+        self._app = app
+        self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)
+        self._caller = caller
+        self._resource = resource
+        self._tenant = tenant
+        self._address = address
+        self._cost = cost
+        self._exempt = frozenset(exempt)
+        self._style: Style = headers
+        self._refund_when = refund_when
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if environ.get("PATH_INFO") in self._exempt:
+            return self._app(environ, start_response)
+        verdict = self._checkpoint.ask(self._who(environ))
+        if not verdict.decision.allowed:
+            return respond(refusal(verdict.decision, self._style), environ, start_response)
+        environ[DECISION] = verdict.decision
+        return self._app(environ, self._telling(verdict, start_response))
+
+    def _who(self, environ: Environ) -> Who:
+        return Who(
+            caller=self._caller(environ),
+            address=self._address(environ),
+            resource="" if self._resource is None else self._resource(environ),
+            tenant="" if self._tenant is None else self._tenant(environ),
+            cost=1 if self._cost is None else self._cost(environ),
+            method=environ["REQUEST_METHOD"],
+        )
+
+    def _telling(self, verdict: Verdict, start_response: StartResponse) -> StartResponse:
+        """`start_response`, with what is left among the headers, and an eye on the answer."""
+        more = allowance(verdict.decision, self._style)
+        wanted = self._refund_when if verdict.spent else None
+        if not more and wanted is None:
+            return start_response
+        given_back = False
+
+        def telling(status: str, headers: list[tuple[str, str]], *error: Any) -> Callable[[bytes], object]:
+            nonlocal given_back  # an application that fails half-way calls a second time
+            headers = [*headers, *more]
+            if wanted is not None and not given_back and wanted(Answer(int(status[:3]), headers)):
+                given_back = True
+                self._checkpoint.refund(verdict)
+            return start_response(status, headers, *error)
+
+        return telling
+
+
+def respond(answer: Refusal, environ: Environ, start_response: StartResponse) -> list[bytes]:
+    """Send a refusal; the request's body is not read."""
+    start_response(f"{answer.status} {PHRASES.get(answer.status, 'Refused')}", answer.headers)
+    return [b"" if environ.get("REQUEST_METHOD") == "HEAD" else answer.body]
