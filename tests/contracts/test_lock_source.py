@@ -8,6 +8,7 @@ import random
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,7 @@ from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, LockSource, S
 from gatekeeper.sources import open_source
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.sources.http import HttpSource
+from gatekeeper.sources.shared import SharedSource
 from gatekeeper.view import EMPTY, OutOfStep, View, apply
 from tests.support.feed import HandFeed
 from tests.support.serving import feed_server
@@ -73,6 +75,26 @@ class HandDesk:
 
     def mend(self) -> None:
         self.feed.away = False
+
+
+class SharedDesk(HandDesk):
+    """Two processes of one machine: the first asks, and the second, which is looked at, reads that."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        first, self.second = (
+            SharedSource(self.feed, folder / "view", 15.0, time.monotonic) for _ in range(2)
+        )
+        self.first: LockSource = first
+        self.at: Cursor | None = None
+        self.source = self
+
+    def fetch(self, since: Cursor | None) -> Update:
+        self.at = self.first.fetch(self.at).at
+        return self.second.fetch(since)
+
+    def close(self) -> None:
+        self.second.close()
 
 
 class FileDesk(HandDesk):
@@ -236,10 +258,17 @@ def chosen(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
             return FixedDesk()
         case "file":
             return FileDesk(tmp_path / "locks.json")
+        case "shared":
+            desk = SharedDesk(tmp_path)
+            request.addfinalizer(desk.first.close)
+            return desk
     return request.getfixturevalue(f"{kind}_desk")
 
 
-KINDS = ["by hand", "fixed", "file", "sqlite", "postgresql", "http-by hand", "http-sqlite", "http-postgresql"]
+KINDS = [
+    *("by hand", "fixed", "file", "shared", "sqlite", "postgresql"),
+    *("http-by hand", "http-sqlite", "http-postgresql"),
+]
 
 
 @pytest.fixture(params=KINDS)

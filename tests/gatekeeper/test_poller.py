@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import timedelta
 from math import nan
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from gatekeeper.model import Cursor, Set, Update
 from gatekeeper.poller import CEILING_S, PACE_MIN_S, Known, Poller, next_delay
 from gatekeeper.saved import Saved, Shelf, read, write
+from gatekeeper.sources.http import TryLater
 from gatekeeper.testing import ManualClock
 from tests.support.feed import NOON, HandFeed, a_lock
 
@@ -169,6 +171,45 @@ def test_the_difference_of_the_clocks_is_measured_at_the_middle_of_the_question(
     world.poller.turn()
     assert world.poller.known.clock_skew == pytest.approx(20.0)
     assert world.poller.known.behind == 7.5
+
+
+def test_what_the_source_waited_for_news_makes_the_view_no_older(world: World) -> None:
+    good = world.feed.fetch
+
+    def waits(since: Cursor | None) -> Update:
+        world.clock.advance(5.0)
+        world.feed.now = world.clock.now() - timedelta(seconds=20)
+        return good(since)._replace(waited=5.0)
+
+    world.feed.fetch = waits
+    world.poller.turn()
+    assert world.clock.uptime_s() - world.poller.known.confirmed_s == 0.0
+    assert world.poller.known.clock_skew == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("waited", [1e9, nan])
+def test_no_source_makes_a_view_younger_than_its_answer(world: World, waited: float) -> None:
+    good = world.feed.fetch
+    world.feed.fetch = lambda since: good(since)._replace(waited=waited)
+    world.poller.turn()
+    assert world.poller.known.confirmed_s <= world.clock.uptime_s()
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "at_least", "at_most"), [(5.0, 5.0, 5.0), (3600.0, 15.0, 15.0), (0.0, 0.4, 0.8)]
+)
+def test_a_server_that_says_when_to_come_again_is_asked_then_but_never_too_late(
+    world: World, asked_for: float, at_least: float, at_most: float
+) -> None:
+    world.feed.fetch = later(asked_for)
+    assert at_least <= world.poller.turn() <= at_most
+
+
+def later(seconds: float) -> Callable[[Cursor | None], Update]:
+    def fetch(since: Cursor | None) -> Update:
+        raise TryLater("503 Service Unavailable", seconds)
+
+    return fetch
 
 
 def test_ended_locks_are_pruned_while_the_source_is_away(world: World) -> None:

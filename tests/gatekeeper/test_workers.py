@@ -1,0 +1,182 @@
+"""A gate in the workers of real servers: gunicorn forks them, uvicorn starts them."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.feed import HandFeed, a_lock
+from tests.support.servers.child import free_port
+from tests.support.serving import feed_server
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 30.0
+WORKERS = 3
+
+# Answers with its process and whether it leads: "1234 leads 200".
+APPLICATION = """
+import os
+from pathlib import Path
+from gatekeeper import Gate
+
+gate = Gate({url!r}, saved=Path({saved!r}), shared={shared})
+{begin}
+
+def state(caller):
+    leads = getattr(gate._source, "leads", True) and gate.healthy
+    role, status = "leads" if leads else "reads", 200 if gate.allow(caller) else 429
+    return f"{{os.getpid()}} {{role}} {{status}}".encode()
+
+def wsgi(environ, start):
+    start("200 OK", [("content-type", "text/plain"), ("connection", "close")])
+    return [state(environ["HTTP_X_CALLER"])]
+
+async def asgi(scope, receive, send):
+    if scope["type"] == "http":
+        caller = dict(scope["headers"])[b"x-caller"].decode()
+        await send({{"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]}})
+        await send({{"type": "http.response.body", "body": state(caller)}})
+"""
+
+
+@pytest.fixture
+def feed() -> HandFeed:
+    return HandFeed(a_lock(ends_in=10**9))
+
+
+@pytest.fixture
+def feed_url(feed: HandFeed) -> Iterator[str]:
+    with feed_server(feed) as url:
+        yield url
+
+
+class Shop:
+    """A server with its workers."""
+
+    def __init__(self, port: int, child: subprocess.Popen[bytes]) -> None:
+        self.port = port
+        self.child = child
+
+    def ask(self, caller: str) -> tuple[int, str, int]:
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        line.request("GET", "/", headers={"x-caller": caller})
+        pid, role, status = line.getresponse().read().decode().split()
+        line.close()
+        return int(pid), role, int(status)
+
+    def workers(
+        self, caller: str, until: Callable[[dict[int, tuple[str, int]]], bool]
+    ) -> dict[int, tuple[str, int]]:
+        """What each worker says last, once that is as wanted."""
+        seen: dict[int, tuple[str, int]] = {}
+        deadline_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline_s:
+            with suppress(OSError, http.client.HTTPException):
+                pid, *said = self.ask(caller)
+                alive = {process.pid for process in psutil.Process(self.child.pid).children(recursive=True)}
+                seen = {worker: last for worker, last in seen.items() if worker in alive}
+                seen[pid] = (str(said[0]), int(said[1]))
+                if len(seen) == WORKERS and until(seen):
+                    return seen
+        raise AssertionError(f"it does not come: {seen}")
+
+
+def all_say(status: int) -> Callable[[dict[int, tuple[str, int]]], bool]:
+    return lambda seen: {said for _, said in seen.values()} == {status}
+
+
+@contextmanager
+def shop(folder: Path, url: str, server: str, *, shared: bool = False, begin: str = "") -> Iterator[Shop]:
+    text = APPLICATION.format(url=url, saved=str(folder / "view"), shared=shared, begin=begin)
+    (folder / "application.py").write_text(text)
+    port = free_port()
+    gunicorn = ["-m", "gunicorn", f"--bind=127.0.0.1:{port}", f"--workers={WORKERS}", "--no-control-socket"]
+    command = {
+        "gunicorn": [*gunicorn, "application:wsgi"],
+        "gunicorn preload": [*gunicorn, "--preload", "application:wsgi"],
+        "uvicorn": [
+            "-m",
+            "uvicorn",
+            f"--port={port}",
+            f"--workers={WORKERS}",
+            "--lifespan=off",
+            "application:asgi",
+        ],
+    }[server]
+    with (folder / "log").open("wb") as log:
+        child = subprocess.Popen(
+            [sys.executable, *command], cwd=folder, stdout=log, stderr=log,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    try:
+        yield Shop(port, child)
+    finally:
+        child.terminate()
+        try:
+            child.wait(15)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    said = (folder / "log").read_text()
+    assert "Traceback" not in said, said
+
+
+@pytest.mark.parametrize(
+    ("server", "begin"),
+    [
+        ("gunicorn", ""),
+        ("gunicorn preload", ""),
+        ("gunicorn preload", "gate.start(); assert gate.ready(20)"),
+        ("uvicorn", ""),
+    ],
+    ids=["gunicorn", "gunicorn preload", "gunicorn preload, started before the fork", "uvicorn"],
+)
+def test_every_worker_learns_of_a_lock_and_of_its_end(
+    tmp_path: Path, feed: HandFeed, feed_url: str, server: str, begin: str
+) -> None:
+    with shop(tmp_path, feed_url, server, begin=begin) as running:
+        running.workers("api_key:acme", all_say(429))
+        running.workers("user:bob", all_say(200))
+        feed.set(a_lock("user:bob", ends_in=10**9))
+        running.workers("user:bob", all_say(429))
+        feed.clear(a_lock("user:bob"))
+        running.workers("user:bob", all_say(200))
+
+
+@pytest.mark.parametrize("server", ["gunicorn", "uvicorn"])
+def test_the_workers_share_one_poller_and_another_takes_over_when_its_process_is_killed(
+    tmp_path: Path, feed: HandFeed, feed_url: str, server: str
+) -> None:
+    def one_leads(seen: dict[int, tuple[str, int]]) -> bool:
+        return [role for role, _ in seen.values()].count("leads") == 1
+
+    with shop(tmp_path, feed_url, server, shared=True) as running:
+        seen = running.workers("api_key:acme", lambda seen: one_leads(seen) and all_say(429)(seen))
+        (leader,) = (pid for pid, (role, _) in seen.items() if role == "leads")
+        feed.set(a_lock("user:bob", ends_in=10**9))
+        running.workers("user:bob", all_say(429))
+        os.kill(leader, signal.SIGKILL)
+        feed.set(a_lock("user:eve", ends_in=10**9))
+        seen = running.workers("user:eve", lambda seen: one_leads(seen) and all_say(429)(seen))
+        assert leader not in seen
+
+
+def test_a_poller_that_began_before_the_fork_is_shared_with_the_workers(
+    tmp_path: Path, feed: HandFeed, feed_url: str
+) -> None:
+    """The parent asks, as long as it lives; its workers do not hold on to its place."""
+    with shop(tmp_path, feed_url, "gunicorn preload", shared=True, begin="assert gate.ready(20)") as running:
+        seen = running.workers("api_key:acme", all_say(429))
+        assert {role for role, _ in seen.values()} == {"reads"}
+        feed.set(a_lock("user:bob", ends_in=10**9))
+        running.workers("user:bob", all_say(429))
