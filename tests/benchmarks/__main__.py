@@ -5,13 +5,14 @@ from __future__ import annotations
 import platform
 import sys
 
-from tests.benchmarks import allow, flush, latency, refusal, scaling, takeover, throughput
+from tests.benchmarks import allow, flush, gates, latency, refusal, scaling, takeover, throughput
 from tests.benchmarks.servers import servers
 
 ALONE = {"allow": allow.run}
 WITH_SERVERS = {
     "throughput": throughput.run,
     "refusal": refusal.run,
+    "gates": gates.run,
     "latency": latency.run,
     "flush": flush.run,
     "scaling": scaling.run,
