@@ -26,6 +26,7 @@ from analyzer.core.model import Gap, GapKind, Partition, Record, Records, Record
 from analyzer.kafka.bounded import BatchTooLarge
 from analyzer.kafka.connecting import connected
 from analyzer.kafka.joining import join_patiently
+from analyzer.kafka.leftovers import dismiss_soon
 from analyzer.kafka.metadata import NO_ID, Options, Topic, metadata_of, unread
 
 try:
@@ -174,6 +175,7 @@ class Client:
     def subscribe(self, listener: ConsumerRebalanceListener) -> None:
         if not join_patiently(self._consumer):
             log.info("this kafka-python joins groups in its own way")
+        dismiss_soon(self._options)
         self._consumer.subscribe(self._topics, listener=listener)
 
     def assign(self, more: Collection[TopicPartition]) -> None:

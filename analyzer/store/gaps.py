@@ -85,6 +85,8 @@ class SqlGaps:
         row = insert(db, gaps).values(
             id=secrets.token_hex(8), found_ms=NowMs(), found_by=self._owner, accepted_by="", reason="", **told
         )
+        if gap.kind == "recreated":
+            _forget_older(db, part)
         # An open one of the same partition is this one, told better now, or over.
         again: dict[str, sa.ColumnElement[object]] = {
             name: row.excluded[name] for name in (*Gap._fields, "position")
@@ -182,6 +184,12 @@ def _begin(db: sa.Connection, part: Partition, to: int) -> bool:
     place = dict(zip(PLACE, identity(part), strict=True))
     begun = insert(db, offsets).values(source=part.source, topic=part.topic, next=to, witness="", **place)
     return db.execute(begun.on_conflict_do_nothing().returning(offsets.c.next)).first() is not None
+
+
+def _forget_older(db: sa.Connection, part: Partition) -> None:
+    """What stood in the way of logs that are gone. Nobody will read them again."""
+    same = sa.and_(gaps.c.source == part.source, gaps.c.topic == part.topic, gaps.c.partition == part.number)
+    db.execute(sa.delete(gaps).where(same, UNDECIDED, gaps.c.topic_id != part.topic_id))
 
 
 def _undecided(

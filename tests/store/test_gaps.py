@@ -1,0 +1,161 @@
+"""What stopped a partition is kept, and a decision on it is made once, by one person, and for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.model import Gap, Partition, Position, Progress
+from analyzer.errors import PartitionLost
+from analyzer.store.audit import audit
+from analyzer.store.events import recorded
+from analyzer.store.gaps import Known, NoSuchGap, SqlGaps, accept, known
+from analyzer.store.store import SqlStore
+
+PART = Partition("cluster", "id-1", 3, "log", "access-log")
+AGAIN = PART._replace(topic_id="id-2")
+CORRUPT = Gap("corrupt", 10, None, "a batch is damaged")
+CUT = Gap("past-end", 10, 1000, "cut off")
+NEW = Gap("recreated", 0, None, "made again")
+
+
+def begun(store: SqlStore, at: int = 10) -> None:
+    store.begin(PART, at)
+
+
+def count(store: SqlStore, start: int, to: int) -> None:
+    with store.transaction() as tx:
+        tx.move_offsets([Progress(PART, start, to)], {})
+
+
+def the_only(engine: sa.Engine) -> Known:
+    [found] = known(engine)
+    return found
+
+
+def test_it_is_found_again_by_whoever_reads_next_and_told_better_by_and_by(
+    engine: sa.Engine, store: SqlStore
+) -> None:
+    begun(store)
+    here, there = SqlGaps(engine, "here"), SqlGaps(engine, "there")
+    assert here.settle({PART: CORRUPT}) == set()
+    better = CORRUPT._replace(end=20)
+    for _ in range(2):
+        assert there.settle({PART: better}) == set()
+    assert store.positions([PART]) == {PART: Position(10, "", better)}
+    assert (the_only(engine).part, the_only(engine).gap, the_only(engine).found_by) == (PART, better, "here")
+
+
+@pytest.mark.parametrize("gap", [CORRUPT, CUT])
+def test_a_decision_moves_the_offset_and_no_zombie_moves_it_back(
+    engine: sa.Engine, store: SqlStore, gap: Gap
+) -> None:
+    assert gap.position is not None
+    begun(store, gap.position)
+    gaps = SqlGaps(engine, "here")
+    gaps.settle({PART: gap})
+    accept(engine, the_only(engine), 25, "ann@desk", "disk was full")
+    assert list(known(engine)) == []
+    assert gaps.settle({PART: gap}) == {PART}
+    assert store.positions([PART]) == {PART: Position(25)}
+    with pytest.raises(PartitionLost):
+        count(store, gap.position, gap.position + 5)
+    [event] = recorded(engine)
+    assert event[1:3] == ("ann@desk", "gap accepted")
+    assert event.why == "disk was full"
+    [ledger] = audit(engine).partitions
+    assert (ledger.skipped, ledger.seen, ledger.equal) == (15, 0, True)
+
+
+def test_of_two_people_at_once_one_decides(new_engine: Callable[[], sa.Engine], store: SqlStore) -> None:
+    begun(store)
+    engines = [new_engine(), new_engine()]
+    SqlGaps(engines[0], "here").settle({PART: CORRUPT})
+    gap, together = the_only(engines[0]), Barrier(2)
+
+    def decide(engine: sa.Engine, to: int) -> bool:
+        together.wait()
+        try:
+            accept(engine, gap, to, "ann", "why")
+        except NoSuchGap:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        decided = list(pool.map(decide, engines, [20, 30]))
+    assert sorted(decided) == [False, True]
+    assert store.positions([PART])[PART].next == [20, 30][decided.index(True)]
+    assert len(list(recorded(engines[0]))) == 1
+
+
+def test_trying_once_more_is_a_decision_too_and_the_same_damage_is_a_new_gap(
+    engine: sa.Engine, store: SqlStore
+) -> None:
+    begun(store)
+    gaps = SqlGaps(engine, "here")
+    gaps.settle({PART: CORRUPT})
+    accept(engine, the_only(engine), 10, "ann", "replaced the disk")
+    assert gaps.settle({PART: CORRUPT}) == {PART}
+    assert store.positions([PART]) == {PART: Position(10)}
+    assert gaps.settle({PART: CORRUPT}) == set()
+    assert the_only(engine).gap == CORRUPT
+    assert len(list(known(engine, decided=True))) == 2
+
+
+def test_what_another_analyzer_went_on_with_is_no_gap_any_more(engine: sa.Engine, store: SqlStore) -> None:
+    begun(store)
+    gaps = SqlGaps(engine, "here")
+    gaps.settle({PART: CORRUPT})
+    gap = the_only(engine)
+    count(store, 10, 30)
+    assert list(known(engine)) == []
+    assert gaps.settle({PART: CORRUPT}) == {PART}
+    with pytest.raises(NoSuchGap):
+        accept(engine, gap, 20, "ann", "late")
+    assert store.positions([PART]) == {PART: Position(30)}
+    assert gaps.settle({PART: Gap("corrupt", 30, 40, "once more")}) == set()
+    assert the_only(engine).gap.start == 30
+
+
+def test_a_log_made_again_begins_where_it_is_said_and_the_old_one_stays(
+    engine: sa.Engine, store: SqlStore
+) -> None:
+    begun(store)
+    count(store, 10, 50)
+    gaps = SqlGaps(engine, "here")
+    assert gaps.settle({AGAIN: NEW}) == set()
+    assert store.positions([PART, AGAIN]) == {PART: Position(50), AGAIN: Position(0, "", NEW)}
+    accept(engine, the_only(engine), 7, "ann", "begun anew")
+    assert gaps.settle({AGAIN: NEW}) == {AGAIN}
+    assert store.positions([PART, AGAIN]) == {PART: Position(50), AGAIN: Position(7)}
+    assert {(each.topic_id, each.next, each.skipped) for each in audit(engine).partitions} == {
+        ("id-1", 50, 0),
+        ("id-2", 7, 7),
+    }
+
+
+def test_only_the_last_of_several_logs_made_again_waits(engine: sa.Engine, store: SqlStore) -> None:
+    begun(store)
+    gaps = SqlGaps(engine, "here")
+    gaps.settle({PART: CORRUPT})
+    gaps.settle({AGAIN: NEW})
+    gaps.settle({PART._replace(topic_id="id-3"): NEW})
+    assert the_only(engine).part.topic_id == "id-3"
+
+
+def test_rejected_records_that_were_accepted_are_read_and_not_passed_over(
+    engine: sa.Engine, store: SqlStore
+) -> None:
+    begun(store)
+    gap = Gap("too-many-rejected", 10, 500, "too many")
+    gaps = SqlGaps(engine, "here")
+    gaps.settle({PART: gap})
+    accept(engine, the_only(engine), 500, "ann", "they are broken, all of them")
+    assert gaps.settle({PART: gap}) == {PART}
+    assert store.positions([PART]) == {PART: Position(10)}
+    assert store.carried(PART).rejects_to == 500
+    assert audit(engine).partitions[0].skipped == 0
