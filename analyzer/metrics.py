@@ -38,6 +38,12 @@ REJECTED = Metric(
     "Records that could not be read or counted, by reason.",
     ("source", "reason"),
 )
+OVERFLOW = Metric(
+    "gatelock_overflow_records_total",
+    "counter",
+    "Records that were counted, but not by their caller's name: there were too many callers.",
+    ("source",),
+)
 LOCK_CHANGES = Metric(
     "gatelock_lock_changes_total",
     "counter",
@@ -78,7 +84,8 @@ FEED_VERSION = Metric("gatelock_feed_version", "gauge", "Version of the lock fee
 BUILD = Metric("gatelock_build_info", "gauge", "The version that runs.", ("version",))
 
 METRICS = (
-    RECORDS, REJECTED, LOCK_CHANGES, FAILURES, FLUSH, LAG_RECORDS, LAG_SECONDS, STOPPED, SINCE_FLUSH, SINCE_TURN,
+    RECORDS, REJECTED, OVERFLOW, LOCK_CHANGES, FAILURES, FLUSH, LAG_RECORDS, LAG_SECONDS, STOPPED,
+    SINCE_FLUSH, SINCE_TURN,
     PROBLEMS, PROBLEM, ACTIVE_LOCKS, FEED_VERSION, BUILD,
 )  # fmt: skip
 
@@ -103,6 +110,7 @@ class Metrics:
         self._registry = prometheus.CollectorRegistry()
         self._records = self._counter(RECORDS)
         self._rejected = self._counter(REJECTED)
+        self._overflow = self._counter(OVERFLOW)
         self._lock_changes = self._counter(LOCK_CHANGES)
         self._failures = self._counter(FAILURES)
         self._flush = prometheus.Histogram(
@@ -115,6 +123,7 @@ class Metrics:
         for progress in counted.parts:
             for result in ("counted", "duplicate", "dead", "late"):
                 self._records.labels(progress.part.source, result).inc(getattr(progress, result))
+            self._overflow.labels(progress.part.source).inc(progress.overflow)
         rejected = Tally((each.part.source, each.reason) for each in counted.rejected)
         for labels, count in rejected.items():
             self._rejected.labels(*labels).inc(count)

@@ -11,12 +11,28 @@ from typing import NamedTuple, Protocol
 
 from analyzer.core.decisions import Series, Standing, at_limit, changes, lock_key, totals_of
 from analyzer.core.meters import Meter
-from analyzer.core.model import Counted, Counter, Fed, Gap, Lag, Lost, Partition, Progress, Rejected, Row
+from analyzer.core.model import (
+    Carried,
+    Counted,
+    Counter,
+    Fed,
+    Gap,
+    Lag,
+    Lost,
+    Partition,
+    Progress,
+    Records,
+    RecordSet,
+    Rejected,
+    Row,
+)
 from analyzer.core.plan import Plan
 from analyzer.sources import Source
 from gatekeeper.model import Change, Lock, LockKey
 
 log = logging.getLogger(__name__)
+
+SHOWN_BYTES = 120  # of a record in a sentence
 
 
 class Flush(Protocol):
@@ -36,6 +52,9 @@ class Store(Protocol):
 
     def transaction(self) -> AbstractContextManager[Flush]:
         """All or nothing. When it raises StoreAway it is not known which."""
+
+    def carried(self, part: Partition) -> Carried:
+        """What counting the next record of `part` depends on. Raises StoreAway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +90,7 @@ class Pipeline:
     pace: Pace = field(default_factory=Pace)
     flushed_s: float = float("-inf")
     beats_s: dict[Partition, float] = field(default_factory=dict)
+    resumed: set[Partition] = field(default_factory=set)  # of which the counter knows how they stand
 
     def run_once(self, wait_s: float | None = None) -> Flushed | None:
         """Take what is there, waiting at most until the next flush is due, and store it if one is. Raises
@@ -79,13 +99,23 @@ class Pipeline:
         for taken in self.source.take(self.pace.flush_every_s if wait_s is None else wait_s):
             if isinstance(taken, Lost):
                 self.forget(taken.part)
-            elif (fed := self.counter.feed(taken)).status != "ok":
-                self.source.stop(taken.part, gap_of(fed))
+            else:
+                self.count(taken)
         lags = self.source.lags()
         return self.flush(lags) if self.due(lags) else None
 
+    def count(self, taken: RecordSet | Records) -> None:
+        """Count what was taken; stop its partition where that must not go on. Raises StoreAway."""
+        if taken.part not in self.resumed:
+            self.counter.resume(taken.part, self.store.carried(taken.part))
+            self.resumed.add(taken.part)
+        fed = self.counter.feed(taken)
+        if fed.status != "ok":
+            self.source.stop(taken.part, gap_of(fed))
+
     def forget(self, part: Partition) -> None:
         self.counter.forget(part)
+        self.resumed.discard(part)
         self.beats_s.pop(part, None)
 
     def due(self, lags: Mapping[Partition, Lag]) -> bool:
@@ -112,6 +142,9 @@ class Pipeline:
             version = tx.publish(changed)
         self.beats_s.update((progress.part, began_s) for progress in parts)
         self.source.acknowledge({progress.part: progress.next for progress in counted.parts})
+        # Of what was read to its end nothing need be known; what waits for a person may go on elsewhere.
+        for part in self.resumed - (self.source.positions().keys() - self.source.stopped().keys()):
+            self.forget(part)
         return Flushed(counted, lags, changed, version, self.uptime_s() - began_s)
 
     def idle(self, busy: Collection[Progress], now_s: float) -> list[Progress]:
@@ -131,20 +164,27 @@ class Pipeline:
 
     def start_over(self) -> None:
         """Forget all that is in memory and not stored, and go on from the stored positions."""
-        self.counter.drain()
+        for part in list(self.resumed):
+            self.forget(part)
         self.beats_s.clear()
         self.source.rewind()
 
 
 def gap_of(fed: Fed) -> Gap:
     """What a record set that was refused in part leaves."""
-    assert fed.status != "ok"
+    if fed.status == "ok":
+        raise ValueError("nothing was refused")
     # What a damaged batch says of its own end is not to be believed: the source finds out.
     known = fed.status != "corrupt" and fed.skip_to > fed.next
     return Gap(fed.status, fed.next, fed.skip_to if known else None, refusal(fed))
 
 
 def refusal(fed: Fed) -> str:
+    if fed.first is not None:
+        return (
+            f"too many records in a row cannot be read, up to offset {fed.skip_to}; the first, at offset "
+            f"{fed.bad}: {fed.first.reason}: {fed.first.sample[:SHOWN_BYTES]!r}"
+        )
     what = {
         "corrupt": "a batch is damaged",
         "too-large": "a batch expands beyond the bound",

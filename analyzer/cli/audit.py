@@ -22,7 +22,7 @@ def audit(context: typer.Context, config: Config = None, json: Json = False) -> 
         found = audited(engine)
         if json:
             partitions = [{**ledger._asdict(), "equal": ledger.equal} for ledger in found.partitions]
-            counted = {"buckets": found.buckets, "counted": found.counted, "equal": found.equal}
+            counted = {name: getattr(found, name) for name in ("buckets", "counted", "overflow", "equal")}
             json_lines([{"partitions": partitions, **counted}])
         else:
             columns = ["topic", "partition", "next", "seen", "counted", "duplicate", "dead", "late"]
@@ -34,5 +34,7 @@ def audit(context: typer.Context, config: Config = None, json: Json = False) -> 
             table([*columns, ""], rows, "nothing was read yet")
             verdict = "equal" if found.equal else "NOT EQUAL"
             typer.echo(f"{found.counted:,} counted, {found.buckets:,} in buckets: {verdict}")
+            if found.overflow:
+                typer.echo(f"{found.overflow:,} of these are in overflow: and not under their caller's name")
         if not found.equal:
             raise typer.Exit(FOUND)

@@ -122,6 +122,11 @@ class Budget:
         self._before, self._hour = self._hour, again
 
 
+def of_callers(grouping: str) -> bool:
+    """Whether the key of `grouping` is a caller, so that it may be the overflow."""
+    return grouping.partition("+")[0] == "caller"
+
+
 def is_drawn(offset: int) -> bool:
     """Whether the record at `offset` gets its caller a name: one in 1,024, spread evenly and without a
     rhythm (Fibonacci hashing; Knuth, TAOCP 3, 6.4).

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.core.budget import OVERFLOW
 from analyzer.core.meters import REQUESTS
 from analyzer.store.engine import reading
 from analyzer.store.gaps import skipped_of
@@ -36,6 +37,7 @@ class Ledger(NamedTuple):
 class Audit(NamedTuple):
     partitions: list[Ledger]
     buckets: int  # requests let through and denied, over all callers and all time
+    overflow: int = 0  # ... of these, callers that were not counted by name
 
     @property
     def counted(self) -> int:
@@ -51,10 +53,12 @@ def audit(engine: sa.Engine) -> Audit:
     or in neither. Raises StoreAway."""
     total = sa.func.coalesce(sa.func.sum(buckets.c.value + buckets.c.denied), 0)
     of_everyone = sa.select(total).where(buckets.c.grouping == "caller", buckets.c.meter == REQUESTS.name)
+    of_nobody = of_everyone.where(buckets.c.key == OVERFLOW)
     places = (offsets.c.topic, offsets.c.partition, offsets.c.cluster, offsets.c.topic_id)
     with reading(engine) as db:
         if db.dialect.name == "postgresql":
             db.exec_driver_sql("set local statement_timeout = 0")
         columns = [skipped_of(offsets) if name == "skipped" else offsets.c[name] for name in Ledger._fields]
         ledgers = db.execute(sa.select(*columns).order_by(*places))
-        return Audit([Ledger(*row) for row in ledgers], int(db.execute(of_everyone).scalar_one()))
+        sums = [int(db.execute(each).scalar_one()) for each in (of_everyone, of_nobody)]
+        return Audit([Ledger(*row) for row in ledgers], *sums)

@@ -13,11 +13,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from analyzer.core.decisions import Series, Standing
 from analyzer.core.meters import Meter
-from analyzer.core.model import Lag, Partition, Position, Progress, Rejected, Row
+from analyzer.core.model import Carried, Lag, Partition, Position, Progress, Rejected, Row
 from analyzer.core.plan import Plan
 from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.sources import LogId
-from analyzer.store import feed, plans
+from analyzer.store import carried, feed, plans
 from analyzer.store.engine import NowMs, insert, reading, values_of, writing
 from analyzer.store.gaps import open_gaps
 from analyzer.store.schema import TOTAL_MAX, buckets, offsets, rejects, totals
@@ -65,6 +65,11 @@ class SqlStore:
             new = {place: Position(gap.start, "", gap) for place, gap in gaps.items()}
             return {wanted[place]: position for place, position in (new | begun).items()}
 
+    def carried(self, part: Partition) -> Carried:
+        """What counting the next record of `part` depends on. Raises StoreAway."""
+        with reading(self._engine) as connection:
+            return carried.carried(connection, part)
+
     def begin(self, part: Partition, offset: int, witness: str = "") -> Position:
         """Where `part` begins: `offset`, unless somebody else began it before. Raises StoreAway."""
         cluster, topic_id, number = identity(part)
@@ -100,6 +105,7 @@ class SqlStore:
                 connection.execute(
                     sa.update(offsets).where(at(part)).values(beat_ms=None, behind_ms=0, behind_records=0)
                 )
+                carried.forget_names(connection, part)
 
     def active(self) -> tuple[int, Plan]:
         """The version in force and its plan. Raises StoreAway; LookupError before the first `activate`."""
@@ -142,6 +148,7 @@ class Flush:
                 "by_dead": progress.dead,
                 "by_late": progress.late,
                 "witness": progress.witness,
+                **carried.columns_of(progress),
                 "owner": self._owner,
                 "behind_ms": round(lag.seconds * 1000),
                 "behind_records": lag.records,
@@ -150,6 +157,7 @@ class Flush:
                 # Another analyzer owns the partition now. Our counts must go with our offset,
                 # or the same records are counted twice.
                 raise PartitionLost(progress.part, progress.start)
+            carried.add_names(self._db, progress)
 
     def agree_with(self, version: int) -> datetime:
         """The database's time, if plan `version` is in force; it stays so till commit. Raises PlanChanged."""
@@ -189,9 +197,7 @@ class Flush:
             if (place := (series.policy, series.key, series.resource, series.window.start_s)) in stand
         ]
 
-    def _reached(
-        self, added: postgresql.Insert | sqlite.Insert, limits: Mapping[str, int]
-    ) -> sa.Executable:
+    def _reached(self, added: postgresql.Insert | sqlite.Insert, limits: Mapping[str, int]) -> sa.Executable:
         """The totals at or above their limit. PostgreSQL leaves the others where they are: to hand over ten
         thousand of them takes as long as to add them up."""
         columns = (*totals.primary_key, totals.c.used)
@@ -222,7 +228,8 @@ class Flush:
             rows = [
                 dict(zip(("cluster", "topic_id", "partition"), identity(r.part), strict=True))
                 | {"offset": r.offset, "source": r.part.source, "topic": r.part.topic,
-                   "reason": r.reason, "sample": r.sample, "at_ms": round(now.timestamp() * 1000)}
+                   "reason": r.reason, "sample": r.sample, "value_bytes": r.value_bytes,
+                   "kafka_ms": in_column(r.kafka_ms), "at_ms": round(now.timestamp() * 1000)}
                 for r in rejected
             ]  # fmt: skip
             self._db.execute(insert(self._db, rejects).on_conflict_do_nothing(), rows)
@@ -259,6 +266,11 @@ def bounded(row: Row) -> Row:
     return row._replace(value=min(row.value, TOTAL_MAX), denied=min(row.denied, TOTAL_MAX))
 
 
+def in_column(number: int | None) -> int | None:
+    """A record's own number, which may be more than a column takes."""
+    return None if number is None else max(-TOTAL_MAX, min(number, TOTAL_MAX))
+
+
 def plus(ours: sa.ColumnElement[int], theirs: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
     """The sum, held at the largest number a column takes: PostgreSQL would refuse the flush for ever,
     SQLite would quietly go on with a float."""
@@ -288,6 +300,7 @@ MOVE_OFFSET = (
         late=offsets.c.late + sa.bindparam("by_late"),
         # An idle partition says nothing of its place; what was known of it stays.
         witness=sa.case((sa.bindparam("witness") == "", offsets.c.witness), else_=sa.bindparam("witness")),
+        **carried.SET_CARRIED,
         owner=sa.bindparam("owner"),
         beat_ms=NowMs(),
         behind_ms=sa.bindparam("behind_ms"),

@@ -18,7 +18,7 @@ from analyzer.errors import PartitionLost
 from analyzer.store import store as module
 from analyzer.store.engine import writing
 from analyzer.store.schema import buckets, offsets
-from analyzer.store.store import Flush
+from analyzer.store.store import Flush, SqlStore
 from tests.store.stories import now_s
 from tests.store.world import (
     STORY,
@@ -210,6 +210,7 @@ class TwoTransactions:
     def __init__(self, engine: sa.Engine, *, first: bool) -> None:
         self._engine = engine
         self._first = first
+        self.carried = SqlStore(engine, "here").carried
 
     @contextmanager
     def transaction(self) -> Iterator[Apart]:
