@@ -87,10 +87,15 @@ class Packed(Sequence[Change]):
         return repr(tuple(self))
 
 
+def sets(row: Held | At) -> bool:
+    """Whether this sets a lock, rather than clear one."""
+    return len(row) > len(LockKey._fields)
+
+
 def rows_in(changes: Iterable[Change]) -> Iterable[Held | At]:
     """The changes as plain tuples, in their order."""
     return changes.rows if isinstance(changes, Packed) else map(row_of, changes)
 
 
 def _change_of(row: Held | At) -> Change:
-    return Clear(LockKey(*row)) if len(row) == len(LockKey._fields) else Set(lock_of(row))
+    return Set(lock_of(row)) if sets(row) else Clear(LockKey(*row))

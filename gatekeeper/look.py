@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Container
 from dataclasses import dataclass
 
+from gatekeeper.places import BITS, RANGES
+from gatekeeper.tables import Table
 from gatekeeper.view import EMPTY, View
 
 
@@ -18,6 +21,38 @@ class Everybody:
 EVERYBODY = Everybody()
 
 
+class Ranges:
+    """Whether an address that has no lock by its own text has one by its number."""
+
+    __slots__ = ("_lengths", "_view")
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        name, bits = RANGES[4], BITS[4]
+        lengths = view.lengths.get(name, ())
+        self._lengths = tuple((1 << length, bits - length, view.tables[name]) for length in lengths)
+
+    def meet(self, address: str) -> bool:
+        """For IPv4 one look-up for each prefix length in use. Never raises."""
+        if ":" in address:
+            return self._view.meets(address)
+        if not self._lengths:
+            return False
+        try:
+            number = int.from_bytes(socket.inet_pton(socket.AF_INET, address), "big")
+        except (OSError, ValueError):  # no address; half a surrogate pair
+            return False
+        return any_of(self._lengths, number)
+
+
+def any_of(lengths: tuple[tuple[int, int, Table], ...], number: int) -> bool:
+    """Whether one of these tables has the beginning of `number`, as `gatekeeper.places` writes it."""
+    for bit, shift, table in lengths:  # noqa: SIM110 - a generator costs as much as three look-ups
+        if bit | number >> shift in table:
+            return True
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """Who has a lock of any kind. Who is in none of these passes, without another thought."""
@@ -26,7 +61,7 @@ class Look:
     tenants: Container[object]
     addresses: Container[object]
     routes: Container[object] | None  # None: no resource has a lock
-    ranges: View | None  # None: an address is in no range, and in no other spelling
+    ranges: Ranges | None  # None: no range and no address has a lock
 
 
 def look_of(view: View) -> Look:
@@ -39,7 +74,7 @@ def look_of(view: View) -> Look:
         tenants=by["tenant"],
         addresses=by["address"],
         routes=by["resource"] if len(by["resource"]) else None,
-        ranges=view if view.lengths or by["address"] else None,
+        ranges=Ranges(view) if view.lengths or by["address"] else None,
     )
 
 

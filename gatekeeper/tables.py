@@ -6,15 +6,17 @@ grows past 87,000 stops everybody for 2.4 (CPython 3.11; 0.2 at 16,000).
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
 
-from gatekeeper.held import At, Held, at_of
-from gatekeeper.pieces import Breath
+from gatekeeper.held import At, Held, at_of, sets
+from gatekeeper.pieces import in_pieces
 from gatekeeper.places import Key
 
 Found = tuple[Held, ...]  # what stands at one key; mostly one
 
 SPREAD_AT = 16_384  # entries; from here on in shards, and below a quarter of it no longer
+YOUNG_MAX = 5_000
 SHARDS = 256  # 4,000 entries in each where there are a million
 
 
@@ -37,8 +39,6 @@ class Spread:
 
 
 Table = dict[Key, Found] | Spread
-Edit = tuple[Key, At, Held | None]  # where; which lock, since several keys may lead to one place; the lock
-
 EMPTY: dict[Key, Found] = {}
 
 
@@ -68,44 +68,61 @@ def let_go(old: Iterable[Table], new: Iterable[Table]) -> Iterator[None]:
             yield
 
 
-def edited(table: Table, edits: list[Edit], breath: Breath) -> Table:
-    """The table after `edits`, in their order. What shares nothing with `table` is made in pieces."""
-    if isinstance(table, dict):
-        if len(table) + len(edits) <= SPREAD_AT:
-            return _edited(table, edits)
-        table = _spread(table, breath)
-    by_shard: dict[int, list[Edit]] = {}
-    for edit in edits:
-        by_shard.setdefault(hash(edit[0]) % SHARDS, []).append(edit)
-        breath.take()
-    shards = list(table.shards)
-    for number, some in by_shard.items():
-        shards[number] = _edited(shards[number], some, breath)
-    spread = Spread(tuple(shards))
-    return spread if len(spread) > SPREAD_AT // 4 else _gathered(spread)
+class Draft:
+    """The table that will follow one: what is touched first is copied first, so that nobody sees a change.
 
+    Changes are made as they come, not gathered: a list of 100,000 that is young is work for the collector.
+    """
 
-def _edited(shard: dict[Key, Found], edits: Iterable[Edit], breath: Breath | None = None) -> dict[Key, Found]:
-    changed = dict(shard)
-    for key, at, held in edits:
-        found = changed.get(key, ())
-        rest = tuple(other for other in found if at_of(other) != at)
-        if held is not None or rest:
-            changed[key] = rest if held is None else (*rest, held)
+    def __init__(self, table: Table) -> None:
+        self._shards = list(shards_of(table))
+        self._ours: set[int] = set()  # shards that were copied
+        self._young = 0  # entries in those that the collector has not seen yet
+
+    def change(self, key: Key, row: Held | At) -> int:
+        """Put the lock `row` at `key`, or take that away which it names; by how many keys that is more."""
+        number = hash(key) % SHARDS if len(self._shards) > 1 else 0
+        shard = self._shards[number]
+        if number not in self._ours:
+            shard = self._shards[number] = dict(shard)
+            self._ours.add(number)
+            self._grow_old(len(shard))
+        before = shard.get(key, ())
+        found = before
+        if before:
+            at = at_of(row) if sets(row) else row
+            found = tuple(other for other in before if at_of(other) != at)
+        if sets(row):
+            found = (*found, row)
+        if found:
+            shard[key] = found
         else:
-            changed.pop(key, None)
-        if breath is not None:
-            breath.take()
-    return changed
+            shard.pop(key, None)
+        if len(self._shards) == 1 and len(shard) > SPREAD_AT:
+            self._shards, self._ours = _spread(shard), set(range(SHARDS))
+        return bool(found) - bool(before)
+
+    def _grow_old(self, entries: int) -> None:
+        """Let the collector look at what was copied before it becomes much: 100,000 entries at once would
+        take it 3 ms."""
+        self._young += entries
+        if self._young >= YOUNG_MAX and len(self._shards) > 1:
+            self._young = 0
+            if gc.isenabled():
+                gc.collect(1)
+
+    def finished(self) -> Table:
+        """The table."""
+        if len(self._shards) == 1:
+            return self._shards[0]
+        spread = Spread(tuple(self._shards))
+        if len(spread) > SPREAD_AT // 4:
+            return spread
+        return {key: found for shard in spread.shards for key, found in shard.items()}
 
 
-def _spread(table: dict[Key, Found], breath: Breath) -> Spread:
+def _spread(shard: dict[Key, Found]) -> list[dict[Key, Found]]:
     shards: list[dict[Key, Found]] = [{} for _ in range(SHARDS)]
-    for key, found in table.items():
+    for key, found in in_pieces(shard.items()):
         shards[hash(key) % SHARDS][key] = found
-        breath.take()
-    return Spread(tuple(shards))
-
-
-def _gathered(table: Spread) -> dict[Key, Found]:
-    return {key: found for shard in table.shards for key, found in shard.items()}
+    return shards

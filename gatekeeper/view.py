@@ -23,11 +23,12 @@ from gatekeeper.held import (
     end_ns,
     lock_of,
     rows_in,
+    sets,
 )
 from gatekeeper.model import Change, Cursor, Lock, Set, Update
-from gatekeeper.pieces import Breath, in_pieces
+from gatekeeper.pieces import drained, in_pieces
 from gatekeeper.places import BITS, RANGES, address_in, length_of, nameless, place_of
-from gatekeeper.tables import Edit, Table
+from gatekeeper.tables import Draft, Table
 
 # What this version enforces. Anything else is passed over and counted: that is how the feed may grow.
 SCOPES = ("caller", "tenant", "address", "range", "resource", "everyone")
@@ -39,6 +40,7 @@ IGNORED_MAX = 100  # different words counted apart; a source that makes up new o
 NEVER_NS = 1 << 63  # later than any lock ends
 
 TABLES = ("caller", "tenant", "address", "resource", "everyone", *RANGES.values())
+BY_LENGTH = tuple(RANGES.values())
 LARGE = 10_000  # locks; of a larger view ended ones are pruned less often
 PRUNE_LARGE_NS = 10_000_000_000
 
@@ -152,7 +154,7 @@ def without_ended(view: View, wall_ns: int) -> View:
             next_end_ns = min(next_end_ns, held[END])
     if len(view) > LARGE:  # to look through all of them takes time, and one that has ended refuses nobody
         next_end_ns = max(next_end_ns, wall_ns + PRUNE_LARGE_NS)
-    return replace(_edited(view, ended)[0], next_end_ns=next_end_ns)
+    return replace(_edited(view, drained(ended))[0], next_end_ns=next_end_ns)
 
 
 def with_locks(view: View, locks: Iterable[Lock]) -> View:
@@ -173,48 +175,39 @@ def _changed(view: View, update: Update) -> View:
 
 def _edited(view: View, rows: Iterable[Held | At]) -> tuple[View, list[str]]:
     """The view after these changes, and the words among them that this version does not know."""
-    edits: dict[str, list[Edit]] = {}
+    drafts: dict[str, Draft] = {}
+    lengths = {name: dict(some) for name, some in view.lengths.items()}
     strange: list[str] = []
     next_end_ns, slows = view.next_end_ns, view.slows
     for row in in_pieces(rows):
-        sets = len(row) > len(At.__args__)  # type: ignore[attr-defined]  # four for what is cleared
         place = place_of(row[SCOPE], row[KEY])
-        if sets and (words := _strange_in(row, placed=place is not None)):
+        if sets(row) and (words := _strange_in(row, placed=place is not None)):
             strange += words
         if place is None:
             continue
         # Also when the new action is unknown: the old one is over, and to keep it would be to refuse on.
-        held = row if sets and _enforced(row) else None
-        at: At = at_of(row) if sets else row
-        edits.setdefault(place.table, []).append((place.key, at, held))
-        if held is not None:
-            next_end_ns = min(next_end_ns, held[END])
-            slows = slows or held[ACTION] == "slow"
-    if edits:
-        view = _with(view, edits)
-    return replace(view, next_end_ns=next_end_ns, slows=slows), strange
+        enforced = sets(row) and _enforced(row)
+        draft = drafts.get(place.table) or drafts.setdefault(place.table, Draft(view.tables[place.table]))
+        more = draft.change(place.key, row if enforced or not sets(row) else at_of(row))
+        if more and place.table in BY_LENGTH:
+            _count(lengths.setdefault(place.table, {}), length_of(place.key), more)
+        if enforced:
+            next_end_ns = min(next_end_ns, row[END])
+            slows = slows or row[ACTION] == "slow"
+    changed = {name: draft.finished() for name, draft in drafts.items()}
+    return replace(
+        view,
+        tables={**view.tables, **changed},
+        lengths={name: some for name, some in lengths.items() if some},
+        next_end_ns=next_end_ns,
+        slows=slows,
+    ), strange
 
 
-def _with(view: View, edits: Mapping[str, list[Edit]]) -> View:
-    breath = Breath()
-    changed = {name: tables.edited(view.tables[name], some, breath) for name, some in edits.items()}
-    lengths = dict(view.lengths)
-    for name in changed.keys() & RANGES.values():
-        lengths[name] = _lengths(lengths.get(name, {}), view.tables[name], changed[name], edits[name], breath)
-    in_use = {name: some for name, some in lengths.items() if some}
-    return replace(view, tables={**view.tables, **changed}, lengths=in_use)
-
-
-def _lengths(
-    counts: Mapping[int, int], before: Table, after: Table, edits: list[Edit], breath: Breath
-) -> Mapping[int, int]:
-    """How many ranges there are of each prefix length in use."""
-    counted = dict(counts)
-    for key in dict.fromkeys(edit[0] for edit in edits):
-        length = length_of(key)
-        counted[length] = counted.get(length, 0) + (key in after) - (key in before)
-        breath.take()
-    return {length: count for length, count in counted.items() if count}
+def _count(counts: dict[int, int], length: int, more: int) -> None:
+    counts[length] = counts.get(length, 0) + more
+    if not counts[length]:
+        del counts[length]
 
 
 def _enforced(held: Held) -> bool:

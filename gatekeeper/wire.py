@@ -323,7 +323,9 @@ def _summed(items: Iterable[Item], wanted: str) -> Iterator[Item]:
         digest.update(text + b"\n")
         yield text, item
     if SUM + digest.hexdigest() != wanted:
-        raise SourceError("answer: its content does not have the checksum that it names; by hand, leave that out")
+        raise SourceError(
+            "answer: its content does not have the checksum that it names; by hand, leave that out"
+        )
 
 
 def feedback_fields(told: Feedback) -> dict[str, object]:

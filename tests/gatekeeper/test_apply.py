@@ -1,0 +1,171 @@
+"""Taking over many locks holds nobody up: between two pauses lies less than a millisecond of work."""
+
+from __future__ import annotations
+
+import random
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatekeeper import Gate, pieces
+from gatekeeper.held import Packed
+from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, Update
+from gatekeeper.tables import SPREAD_AT, Spread, let_go
+from gatekeeper.testing import ManualClock
+from gatekeeper.view import EMPTY, Asked, View, apply, end_ns, without_ended
+from tests.support.feed import NOON, HandFeed, a_lock
+
+MANY = 100_000
+HELD_UP_NS = 1_000_000
+
+
+def an_update(changes: Packed | tuple[Change, ...], since: int | None, to: int) -> Update:
+    return Update(Cursor(to, "m"), since, since is None, NOON, 0.0, 0.4, changes)
+
+
+def many_locks(ends_in: float = 3600.0) -> Iterator[Lock]:
+    return (a_lock(f"api_key:{number:08d}", ends_in=ends_in + number) for number in range(MANY))
+
+
+@pytest.fixture(scope="module")
+def snapshot() -> Update:
+    return an_update(Packed(map(Set, many_locks())), None, 1)
+
+
+@pytest.fixture(scope="module")
+def large(snapshot: Update) -> View:
+    return apply(EMPTY, snapshot)
+
+
+def note(moments: array[int]) -> None:
+    moments.append(time.thread_time_ns())
+
+
+def longest_ns(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch, tries: int = 3) -> int:
+    """The longest stretch without a pause, by this thread's own time; the best of a few tries, because
+    the machine has other work too."""
+    best = 1 << 62
+    for _ in range(tries):
+        moments = array("q", [time.thread_time_ns()])
+        monkeypatch.setattr(pieces, "pause", partial(note, moments))
+        result = work()
+        note(moments)
+        best = min(best, max(after - before for before, after in pairwise(moments)))
+        monkeypatch.undo()
+        del result
+    return best
+
+
+def test_a_snapshot_of_many_locks(snapshot: Update, large: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(large) == MANY
+    assert isinstance(large.tables["caller"], Spread)
+    assert longest_ns(lambda: apply(EMPTY, snapshot), monkeypatch) < HELD_UP_NS
+
+
+def test_a_storm_of_changes(large: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(1)
+    some = [a_lock(f"api_key:{chance.randrange(2 * MANY):08d}", ends_in=9999) for _ in range(10_000)]
+    changes = Packed(Set(lock) if number % 3 else Clear(lock.at) for number, lock in enumerate(some))
+    assert longest_ns(lambda: apply(large, an_update(changes, 1, 2)), monkeypatch) < HELD_UP_NS
+
+
+def test_ended_locks_are_pruned_in_pieces(large: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = end_ns(a_lock(ends_in=3600 + MANY / 2))
+    assert len(without_ended(large, now_ns)) == MANY / 2 - 1
+    assert longest_ns(lambda: without_ended(large, now_ns), monkeypatch, tries=2) < HELD_UP_NS
+
+
+def test_changes_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = list(map(Set, many_locks()))
+    assert longest_ns(lambda: Packed(changes), monkeypatch, tries=2) < HELD_UP_NS
+
+
+def test_a_few_changes_to_many_locks_never_pause(large: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never() -> None:
+        raise AssertionError("paused")
+
+    monkeypatch.setattr(pieces, "pause", never)
+    changed = apply(large, an_update((Set(a_lock("user:new")),), 1, 2))
+    assert changed.of(Asked("user:new"))
+
+
+def test_old_tables_are_given_back_in_steps_and_nobody_sees_them_half_empty(large: View) -> None:
+    old = list(apply(EMPTY, an_update(Packed(map(Set, many_locks())), None, 1)).tables.values())
+    reader = next(table for table in old if isinstance(table, Spread))
+    steps = 0
+    for _ in let_go(old, large.tables.values()):
+        steps += 1
+        if steps == 500:
+            assert len(reader) == MANY
+    assert steps >= MANY / 100
+
+
+def test_what_both_views_share_is_not_given_back(large: View) -> None:
+    after = apply(large, an_update((Set(a_lock("user:new")),), 1, 2))
+    steps = sum(1 for _ in let_go(list(large.tables.values()), after.tables.values()))
+    assert steps <= 2 * MANY / 256 / 100 + 1
+    assert len(large) == MANY
+
+
+CALLERS = [f"user:{number}" for number in range(40)]
+CHANGES = st.lists(st.tuples(st.sampled_from(CALLERS), st.sampled_from(["daily", "flood"]), st.booleans()))
+
+
+@given(st.lists(CHANGES, max_size=8), st.sampled_from([0, 8, 20, SPREAD_AT]))
+def test_small_and_large_tables_say_the_same(
+    versions: list[list[tuple[str, str, bool]]], spread_at: int
+) -> None:
+    """Against a dict of all locks, at every size at which a table is cut or joined."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gatekeeper.tables.SPREAD_AT", spread_at)
+        view, locks, at = apply(EMPTY, an_update((), None, 1)), dict[LockKey, Lock](), 1
+        for version in versions:
+            changes = [
+                Set(a_lock(caller, policy)) if sets else Clear(a_lock(caller, policy).at)
+                for caller, policy, sets in version
+            ]
+            for change in changes:
+                locks.pop(change.at, None)
+                if isinstance(change, Set):
+                    locks[change.at] = change.lock
+            view = apply(view, an_update(tuple(changes), at, at + 1))
+            at += 1
+            assert {lock.at: lock for lock in view} == locks
+            assert len(view) == len({lock.key for lock in locks.values()})
+            for caller in CALLERS:
+                wanted = {at.policy for at in locks if at.key == caller}
+                assert {held[2] for held in view.of(Asked(caller))} == wanted
+                assert (caller in view.tables["caller"]) == bool(wanted)
+
+
+def test_packed_changes_are_those_that_went_in() -> None:
+    changes = (Set(a_lock()), Clear(a_lock("user:bob").at), Set(a_lock("user:eve", action="tag")))
+    packed = Packed(changes)
+    assert (tuple(packed), packed, packed[1], packed[:2]) == (changes, changes, changes[1], changes[:2])
+    assert (len(packed), bool(Packed(())), hash(packed)) == (3, False, hash(changes))
+
+
+def test_who_is_locked_before_and_after_is_never_let_through() -> None:
+    """By another lock after than before, so that no single key tells it."""
+    feed, clock = HandFeed(a_lock("api_key:acme")), ManualClock()
+    gate = Gate(feed, clock=clock)
+    assert gate.ready(1.0)
+    answers = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "PIECE_NS", 0)  # a pause at each step of the work
+        patch.setattr(
+            pieces, "pause", lambda: answers.append(gate.check("api_key:acme", tenant="acme").policy)
+        )
+        others = [a_lock(f"user:{number}") for number in range(200)]
+        feed.publish(Clear(a_lock("api_key:acme").at), *map(Set, others))
+        feed.publish(Set(a_lock("acme", "contract", scope="tenant")))
+        clock.advance(0.5)
+    assert len(answers) > 20
+    assert set(answers) == {"daily"}
+    assert gate.check("api_key:acme", tenant="acme").policy == "contract"
