@@ -14,7 +14,22 @@ try:
 except ImportError as missing:
     sys.exit(f"gatelock needs its analyzer's parts ({missing.name} is missing): install gatelock[analyzer]")
 
-from analyzer.cli import audit, check, db, demo, events, gaps, import_, locks, run, serve, sources, tokens, usage
+from analyzer.cli import (
+    audit,
+    check,
+    db,
+    demo,
+    events,
+    gaps,
+    import_,
+    locks,
+    rejects,
+    run,
+    serve,
+    sources,
+    tokens,
+    usage,
+)
 
 app = typer.Typer(
     name="gatelock",
@@ -60,6 +75,7 @@ app.add_typer(locks.app, name="locks")
 app.add_typer(sources.app, name="sources")
 app.add_typer(events.app, name="events")
 app.add_typer(gaps.app, name="gaps")
+app.add_typer(rejects.app, name="rejects")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(db.app, name="db")
 
