@@ -105,7 +105,7 @@ def intact(raw: bytes, at: int) -> tuple[Head, int] | None:
     if magic != MAGIC or not at + HEAD_BYTES <= end <= len(raw):
         return None
     head = Head(base, *REST.unpack_from(raw, at + HEAD.size))
-    whole = 0 <= base and 0 <= head.delta and crc32c(memoryview(raw)[at + CHECKED_AT : end]) == head.crc
+    whole = base >= 0 and head.delta >= 0 and crc32c(memoryview(raw)[at + CHECKED_AT : end]) == head.crc
     return (head, end) if whole else None
 
 

@@ -215,9 +215,7 @@ def test_a_stopped_partition_gives_nothing_until_it_is_rewound(rig: Rig, opened:
     for _ in range(20):
         reader.turn()
     assert len(reader.kept[part]) == kept
-    assert reader.source.positions()[part] == position, (
-        "heartbeats need what is stored"
-    )
+    assert reader.source.positions()[part] == position, "heartbeats need what is stored"
     assert reader.source.stopped() == {part: gap}
     assert gap.why in reader.source.problems().values()
     reader.start_over()
