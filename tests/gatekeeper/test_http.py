@@ -379,6 +379,7 @@ def test_a_packed_answer_is_unpacked(server: Server, source: HttpSource) -> None
     ("header", "at_least", "at_most"),
     [("7", 7, 7), (format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True), 3000, 3600),
      (format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True), 0, 0)],
+    ids=["seconds", "a date", "a date that is over"],
 )  # fmt: skip
 def test_a_server_says_when_it_wants_to_be_asked_again(
     server: Server, source: HttpSource, header: str, at_least: float, at_most: float
