@@ -14,6 +14,8 @@ from sqlalchemy.sql.expression import ColumnElement
 
 from analyzer.errors import NotInstalled, StoreAway
 
+Engine = sa.Engine  # for rooms that know no SQL and only hand it on
+
 # An analyzer that was stopped in mid-flush must not hold the others up for longer than this.
 IDLE_IN_TRANSACTION_MS = 5_000
 STATEMENT_MS = 2_000

@@ -9,10 +9,9 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-import sqlalchemy as sa
-
 from analyzer.health import Health
 from analyzer.settings import Settings
+from analyzer.store.engine import Engine
 from analyzer.store.glance import glance
 from analyzer.store.revisions import head
 from analyzer.store.tokens import known
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def listening(
-    settings: Settings, engine: sa.Engine, health: Health, problems: Callable[[], Mapping[str, str]]
+    settings: Settings, engine: Engine, health: Health, problems: Callable[[], Mapping[str, str]]
 ) -> Iterator[tuple[str, int] | None]:
     """Answer requests inside; the address, None when it is off. Raises CannotListen, StoreAway."""
     listen, identity = settings.analyzer.listen, _identity(settings)
@@ -51,7 +50,7 @@ def listening(
             yield address
 
 
-def _require_tokens(shown: str, engine: sa.Engine) -> None:
+def _require_tokens(shown: str, engine: Engine) -> None:
     if not known(engine).tokens:
         raise CannotListen(
             f"will not listen on {shown}, where others could read the locks, as long as no token was made: "

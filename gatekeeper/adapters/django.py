@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.conf import settings
-from django.core.checks import CheckMessage, Error, register
-from django.core.signals import setting_changed
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.urls import Resolver404, ResolverMatch, resolve
-from django.utils.module_loading import import_string
-
 from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who
 from gatekeeper.adapters.http import Style, allowance, refusal, require_style
 from gatekeeper.adapters.naming import Proxies, named
 from gatekeeper.adapters.routes import pattern_of_django
 from gatekeeper.gate import Gate
+
+try:
+    from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+    from django.conf import settings
+    from django.core.checks import CheckMessage, Error, register
+    from django.core.signals import setting_changed
+    from django.http import HttpRequest, HttpResponse, HttpResponseBase
+    from django.urls import Resolver404, ResolverMatch, resolve
+    from django.utils.module_loading import import_string
+except ImportError as missing:
+    raise ImportError("gatekeeper.adapters.django needs Django: install django") from missing
 
 View = TypeVar("View", bound=Callable[..., Any])
 Extractor = Callable[[HttpRequest], str]

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-
 from gatekeeper.adapters.asgi import API_KEY, Extractor, peer
 from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who
 from gatekeeper.adapters.http import Style, allowance, refusal, require_style
 from gatekeeper.adapters.routes import pattern_of_starlette
 from gatekeeper.gate import Gate
 from gatekeeper.model import Decision, Refused
+
+try:
+    from fastapi import FastAPI, Request, Response
+except ImportError as missing:
+    raise ImportError("gatekeeper.adapters.fastapi needs FastAPI: install fastapi") from missing
 
 VERDICTS = "gatelock_verdicts"
 

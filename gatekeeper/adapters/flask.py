@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from flask import Flask, Response, current_app, g, request
-
 from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who
 from gatekeeper.adapters.http import Style, allowance, refusal, require_style
 from gatekeeper.adapters.routes import pattern_of_flask
 from gatekeeper.adapters.wsgi import API_KEY, Extractor, peer
 from gatekeeper.gate import Gate
+
+try:
+    from flask import Flask, Response, current_app, g, request
+except ImportError as missing:
+    raise ImportError("gatekeeper.adapters.flask needs Flask: install flask") from missing
 
 View = TypeVar("View", bound=Callable[..., Any])
 

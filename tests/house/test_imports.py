@@ -80,10 +80,13 @@ LAWS = {
 # the core has what turns bytes into numbers, and gates have nothing until it is chosen.
 GUESTS = {
     "alembic": ("analyzer.store",),
+    "asgiref": ("gatekeeper.adapters.django",),
     "confluent_kafka": ("analyzer.demo",),
     "cramjam": ("analyzer.core",),
     "crc32c": ("analyzer.core",),
-    "fastapi": ("analyzer.web",),
+    "django": ("gatekeeper.adapters.django",),
+    "fastapi": ("analyzer.web", "gatekeeper.adapters.fastapi"),
+    "flask": ("gatekeeper.adapters.flask",),
     "kafka": ("analyzer.kafka", "analyzer.demo"),
     "lz4": ("analyzer.core",),
     "msgspec": ("analyzer.core", "analyzer.store", "analyzer.files", "analyzer.cli", "analyzer.demo"),
