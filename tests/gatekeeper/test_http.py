@@ -90,7 +90,9 @@ class Server:
                 self._open.pop().shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)  # a thread that accepts would keep it open
+        """Nobody listens any more; again changes nothing."""
+        with contextlib.suppress(OSError):  # closed already
+            self._socket.shutdown(socket.SHUT_RDWR)  # a thread that accepts would keep it open
         self._socket.close()
         while self._open:
             self._open.pop().close()
