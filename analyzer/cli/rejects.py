@@ -22,13 +22,20 @@ if TYPE_CHECKING:
 
 WHAT = "Records that could not be read: look at them, mend the mapping, count them."
 app = typer.Typer(help=WHAT, no_args_is_help=True)
-WHERE = re.compile(r"(.+\[\d+\])@(\d+)")
+NAMED = re.compile(r"(?P<topic>.+)\[(?P<number>\d{1,18})\]")
+WHERE = re.compile(NAMED.pattern + r"@(?P<offset>\d{1,18})")
 SHOWN_BYTES = 60
+DIGITS_MAX = 18  # of a number that a column takes
 
 Source = Annotated[str | None, typer.Option(help="Only those of this one.")]
+Topic = Annotated[str | None, typer.Option(help="Only those of this one.")]
+Number = Annotated[
+    str | None, typer.Option("--partition", help="Only those of this one: 3, or access-log[3].")
+]
 Reason = Annotated[str | None, typer.Option(help="Only those with this one, as in bad-caller.")]
 Since = Annotated[
-    str | None, typer.Option("--from", help="Found since: a date, a time with its zone, today, yesterday.")
+    str | None,
+    typer.Option("--since", "--from", help="Found since: a date, a time with its zone, today, 2h (ago)."),
 ]
 
 EXPECTED = {
@@ -62,6 +69,8 @@ def list_(
     config: Config = None,
     json: Json = False,
     source: Source = None,
+    topic: Topic = None,
+    partition: Number = None,
     reason: Reason = None,
     since: Since = None,
 ) -> None:
@@ -69,7 +78,7 @@ def list_(
 
     The newest 100,000 are kept; `gatelock audit` counts all that there ever were.
     """
-    wanted = _wanted(source, reason, since)
+    wanted = _wanted(source, topic, partition, reason, since)
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
         from analyzer.store.rejects import rejected
@@ -101,14 +110,14 @@ def show(
     json: Json = False,
 ) -> None:
     """Show one record: all of it that was kept, why it could not be read, and what was expected."""
-    partition, offset = _place(record)
+    wanted = _place(record)
     with told():
         settings = settings_of(context, config)
         with database_of(context, config) as engine:
             from analyzer.cli.show import json_lines
-            from analyzer.store.rejects import Retry, Wanted, rejected
+            from analyzer.store.rejects import Retry, rejected
 
-            found = list(rejected(engine, Wanted(partition=partition, offset=offset)))
+            found = list(rejected(engine, wanted))
             if not found:
                 raise wrong(
                     f"{record} is not there: it was read, or counted since, or is older than the rest"
@@ -131,21 +140,23 @@ def export(
     ] = Form.JSON,
     output: Annotated[Path | None, typer.Option(help="A file to write instead of stdout.")] = None,
     source: Source = None,
+    topic: Topic = None,
+    partition: Number = None,
     reason: Reason = None,
     since: Since = None,
 ) -> None:
-    """Write out the records that could not be read, for repair.
+    """Write out the records that could not be read, in the order of their log, for repair.
 
     `raw` leaves out those of which only the beginning was kept, and says how many.
     """
-    wanted = _wanted(source, reason, since)
+    wanted = _wanted(source, topic, partition, reason, since)
     with told(), database_of(context, config) as engine, _opened(output) as file:
         import json
 
         from analyzer.store.rejects import rejected
 
         cut = 0
-        for each in rejected(engine, wanted):
+        for each in rejected(engine, wanted, as_logged=True):
             if form is Form.JSON:
                 file.write(json.dumps(fields_of(each)).encode() + b"\n")
             elif each.whole:
@@ -164,6 +175,8 @@ def retry(
     config: Config = None,
     json: Json = False,
     source: Source = None,
+    topic: Topic = None,
+    partition: Number = None,
     reason: Reason = None,
     since: Since = None,
 ) -> None:
@@ -174,7 +187,7 @@ def retry(
     """
     if not why.strip():
         raise wrong("--why: say what was mended; it is kept with your name")
-    wanted = _wanted(source, reason, since)
+    wanted = _wanted(source, topic, partition, reason, since)
     with told():
         settings = settings_of(context, config)
         with database_of(context, config) as engine:
@@ -205,10 +218,12 @@ def fields_of(reject: Reject) -> dict[str, Any]:
 
     from gatekeeper.wire import time_text
 
+    # Both are always there, one of them null: what reads many such lines wants one shape.
+    sample: dict[str, str | None] = {"sample": None, "sample_base64": None}
     try:
-        sample: dict[str, str] = {"sample": reject.sample.decode()}
+        sample["sample"] = reject.sample.decode()
     except UnicodeDecodeError:
-        sample = {"sample_base64": b64encode(reject.sample).decode()}
+        sample["sample_base64"] = b64encode(reject.sample).decode()
     return {
         "record": reject.where, "source": reject.part.source, "topic": reject.part.topic,
         "partition": reject.part.number, "offset": reject.offset, "topic_id": reject.part.topic_id,
@@ -253,7 +268,9 @@ def _text(raw: bytes) -> str:
     return printable(raw.decode(errors="backslashreplace"))
 
 
-def _wanted(source: str | None, reason: str | None, since: str | None) -> Wanted:
+def _wanted(
+    source: str | None, topic: str | None, partition: str | None, reason: str | None, since: str | None
+) -> Wanted:
     from analyzer.cli.times import second_of
     from analyzer.store.rejects import Wanted
 
@@ -263,14 +280,31 @@ def _wanted(source: str | None, reason: str | None, since: str | None) -> Wanted
         since_s = 0 if since is None else second_of(since, datetime.now(UTC))
     except ValueError as error:
         raise wrong(str(error)) from error
-    return Wanted(source, reason, since_s * 1000)
+    number = None
+    if partition is not None:
+        topic, number = _partition(partition, topic)
+    return Wanted(source, topic, number, reason, since_s * 1000)
 
 
-def _place(record: str) -> tuple[str, int]:
+def _partition(given: str, topic: str | None) -> tuple[str | None, int]:
+    """A partition by its number, or as it is called everywhere: 'access-log[3]'."""
+    if given.isdecimal() and len(given) <= DIGITS_MAX:
+        return topic, int(given)
+    parts = NAMED.fullmatch(given)
+    if parts is None:
+        raise wrong(f"{given!r} names no partition; write 3, or 'access-log[3]'")
+    if topic not in (None, parts["topic"]):
+        raise wrong(f"--topic {topic}: {given} is of another one")
+    return parts["topic"], int(parts["number"])
+
+
+def _place(record: str) -> Wanted:
+    from analyzer.store.rejects import Wanted
+
     parts = WHERE.fullmatch(record)
     if parts is None:
         raise wrong(f"{record!r} names no record; `gatelock rejects list` does: 'access-log[3]@1234'")
-    return parts[1], int(parts[2])
+    return Wanted(topic=parts["topic"], number=int(parts["number"]), offset=int(parts["offset"]))
 
 
 @contextmanager

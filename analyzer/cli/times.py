@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, timedelta
 
 EPOCH, SECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(seconds=1)
-WRITTEN = 'write 2026-11-20, 2026-11-20T14:00:00Z, "today" or "yesterday"'
+WRITTEN = 'write 2026-11-20, 2026-11-20T14:00:00Z, "today", "yesterday", or how long ago: 30m, 2h, 7d'
+AGO = re.compile(r"(\d+) *([smhd])")
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def second_of(text: str, now: datetime) -> int:
@@ -14,12 +17,14 @@ def second_of(text: str, now: datetime) -> int:
     Days begin at midnight UTC, as the buckets do. Raises ValueError with what to write instead.
 
     >>> now = datetime(1970, 1, 3, tzinfo=UTC)
-    >>> [second_of(text, now) for text in ("yesterday", "1970-01-02", "1970-01-01T01:00:00.5+01:00")]
-    [86400, 86400, 1]
+    >>> [second_of(text, now) for text in ("yesterday", "1970-01-02", "1970-01-01T01:00:00.5+01:00", "12h")]
+    [86400, 86400, 1, 129600]
     """
     if text in ("today", "yesterday"):
         day = now.astimezone(UTC).date() - timedelta(days=text == "yesterday")
         return _midnight_s(day)
+    if ago := AGO.fullmatch(text):
+        return max(0, _seconds(now) - int(ago[1]) * UNITS_S[ago[2]])
     try:
         if len(text) == len("2026-11-20"):
             return _midnight_s(date.fromisoformat(text))
@@ -28,6 +33,10 @@ def second_of(text: str, now: datetime) -> int:
         raise ValueError(f"{text!r} is no time: {WRITTEN}") from error
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} does not say its zone: {WRITTEN}")
+    return _seconds(moment)
+
+
+def _seconds(moment: datetime) -> int:
     return -((EPOCH - moment) // SECOND)  # rounded up; exact, where a float of seconds is not
 
 

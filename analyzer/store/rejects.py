@@ -63,21 +63,21 @@ class Wanted(NamedTuple):
     """Which of them: everything that is given must hold."""
 
     source: str | None = None
+    topic: str | None = None
+    number: int | None = None  # of the partition
     reason: str | None = None
     since_ms: int = 0  # found since
-    partition: str | None = None  # as people write it: access-log[3]
     offset: int | None = None
 
     @property
     def condition(self) -> sa.ColumnElement[bool]:
-        of, wanted = rejects.c, [rejects.c.at_ms >= self.since_ms]
-        for column, value in ((of.source, self.source), (of.reason, self.reason), (of.offset, self.offset)):
-            if value is not None:
-                wanted.append(column == value)
-        if self.partition is not None:
-            topic, _, number = self.partition.removesuffix("]").rpartition("[")
-            wanted += [of.topic == topic, of.partition == int(number)]
-        return sa.and_(*wanted)
+        of = rejects.c
+        asked = {
+            of.source: self.source, of.topic: self.topic, of.partition: self.number,
+            of.reason: self.reason, of.offset: self.offset,
+        }  # fmt: skip
+        same = (column == value for column, value in asked.items() if value is not None)
+        return sa.and_(of.at_ms >= self.since_ms, *same)
 
 
 class Outcome(NamedTuple):
@@ -87,10 +87,13 @@ class Outcome(NamedTuple):
     why: str  # "": it is counted now
 
 
-def rejected(engine: sa.Engine, wanted: Wanted) -> Iterator[Reject]:
-    """Those that are wanted, the last found first, in constant memory. Raises StoreAway."""
-    latest = (rejects.c.at_ms.desc(), rejects.c.topic, rejects.c.partition, rejects.c.offset.desc())
-    statement = sa.select(*COLUMNS).where(wanted.condition).order_by(*latest)
+def rejected(engine: sa.Engine, wanted: Wanted, *, as_logged: bool = False) -> Iterator[Reject]:
+    """Those that are wanted, the last found first, or in the order of their logs; in constant memory.
+    Raises StoreAway."""
+    of = rejects.c
+    latest = (of.at_ms.desc(), of.topic, of.partition, of.offset.desc())
+    logged = (of.topic, of.cluster, of.topic_id, of.partition, of.offset)
+    statement = sa.select(*COLUMNS).where(wanted.condition).order_by(*(logged if as_logged else latest))
     with (
         unhurried(engine) as db,
         db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -76,21 +77,79 @@ def test_list_shows_where_why_and_how_it_begins(gatelock: Gatelock, engine: sa.E
         "record": "access-log[3]@5", "source": "access-log", "topic": "access-log", "partition": 3,
         "offset": 5, "topic_id": "t", "reason": "bad-caller", "found": "2026-11-20T23:06:40.005000Z",
         "kafka_ms": NOW_MS, "value_bytes": len(GOOD), "whole": True, "sample": GOOD.decode(),
+        "sample_base64": None,
     }  # fmt: skip
     assert b64decode(found[2]["sample_base64"]) == HOSTILE
 
 
-def test_list_takes_source_reason_and_time(gatelock: Gatelock, engine: sa.Engine) -> None:
-    def seen(*arguments: str) -> list[int]:
-        return [each["offset"] for each in listed(gatelock("rejects", "list", "--json", *arguments))]
+@pytest.mark.parametrize(
+    ("asked", "offsets"),
+    [
+        ("--reason tombstone", [8]),
+        ("--source access-log", [8, 7, 6, 5]),
+        ("--source other", []),
+        ("--topic access-log", [8, 7, 6, 5]),
+        ("--topic access", []),
+        ("--partition 3", [8, 7, 6, 5]),
+        ("--partition 4", []),
+        ("--partition access-log[3]", [8, 7, 6, 5]),
+        ("--partition other[3]", []),
+        ("--topic access-log --partition access-log[3]", [8, 7, 6, 5]),
+        ("--since 2026-11-21", []),
+        ("--since 2026-11-20T23:06:40.006Z", []),  # whole seconds
+        ("--since 2026-11-20T23:06:40Z", [8, 7, 6, 5]),
+        ("--from 2026-11-20", [8, 7, 6, 5]),
+        ("--since 99999d", [8, 7, 6, 5]),
+        ("--topic access-log --partition 3 --reason bad-utf8 --since 2026-11-20", [6]),
+    ],
+)
+def test_they_are_asked_for_by_source_topic_partition_reason_and_time(
+    gatelock: Gatelock, engine: sa.Engine, asked: str, offsets: list[int]
+) -> None:
+    """Everything that is given must hold, for each command alike."""
+    words = asked.split()
+    assert [each["offset"] for each in listed(gatelock("rejects", "list", "--json", *words))] == offsets
+    assert [each["offset"] for each in listed(gatelock("rejects", "export", *words))] == offsets[::-1]
+    (told,) = listed(gatelock("rejects", "retry", "--json", "--why", "mended", *words))
+    assert told["counted"] + sum(told["left"].values()) == len(offsets)
 
-    assert seen("--reason", "tombstone") == [8]
-    assert seen("--source", "other") == []
-    assert seen("--from", "2026-11-21") == []
-    assert seen("--from", "2026-11-20") == [8, 7, 6, 5]
-    told = gatelock("rejects", "list", "--reason", "strange")
+
+def test_how_long_ago_is_told_by_the_clock(gatelock: Gatelock, engine: sa.Engine) -> None:
+    now_ms = int(time.time() * 1000)
+    with engine.begin() as db:
+        for offset, ago_s in ((5, 30), (6, 90)):
+            here = sa.update(rejects).where(rejects.c.offset == offset)
+            db.execute(here.values(at_ms=now_ms - ago_s * 1000))
+        db.execute(sa.update(rejects).where(rejects.c.offset > 6).values(at_ms=now_ms - 3 * 3_600_000))
+
+    def since(ago: str) -> list[int]:
+        return [each["offset"] for each in listed(gatelock("rejects", "export", "--since", ago))]
+
+    assert [since(ago) for ago in ("1m", "2m", "2h", "4h", "1d")] == [
+        [5],
+        [5, 6],
+        [5, 6],
+        [5, 6, 7, 8],
+        [5, 6, 7, 8],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("--reason strange", "known are: tombstone, too-large, bad-utf8"),
+        ("--since soon", "how long ago: 30m, 2h, 7d"),
+        ("--partition x", "'x' names no partition; write 3, or 'access-log[3]'"),
+        ("--partition 9999999999999999999", "names no partition"),
+        ("--topic other --partition access-log[3]", "--topic other: access-log[3] is of another one"),
+    ],
+)
+def test_what_cannot_be_asked_is_answered_with_what_can(
+    gatelock: Gatelock, engine: sa.Engine, asked: str, words: str
+) -> None:
+    told = gatelock("rejects", "list", *asked.split())
     assert told.exit_code == 2
-    assert "bad-caller" in told.stderr
+    assert words in told.stderr
 
 
 def test_nothing_is_said_where_there_is_nothing(gatelock: Gatelock, engine: sa.Engine) -> None:
@@ -116,10 +175,12 @@ def test_export_writes_objects_or_the_records_themselves(
 ) -> None:
     file = tmp_path / "rejects.jsonl"
     assert gatelock("rejects", "export", "--output", str(file)).exit_code == 0
-    assert [json.loads(line)["offset"] for line in file.read_text().splitlines()] == [8, 7, 6, 5]
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [row["offset"] for row in rows] == [5, 6, 7, 8], "as they stand in their log"
+    assert len({tuple(row) for row in rows}) == 1, "all of one shape"
     told = gatelock("rejects", "export", "--format", "raw")
     assert told.exit_code == 1
-    assert told.stdout_bytes == HOSTILE + b"\n" + GOOD + b"\n"
+    assert told.stdout_bytes == GOOD + b"\n" + HOSTILE + b"\n"
     assert "2 left out" in told.stderr
     told = gatelock("rejects", "export", "--output", str(file))
     assert (told.exit_code, "exists" in told.stderr) == (2, True)

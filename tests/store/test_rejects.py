@@ -205,8 +205,10 @@ def test_they_are_asked_for_by_source_reason_time_and_place(
     assert offsets_of(reason="tombstone") == [11]
     assert offsets_of(source="log", reason="bad-json") == [10]
     assert offsets_of(source="other") == []
-    assert offsets_of(partition="access-log[0]", offset=7) == [7]
-    assert offsets_of(partition="access-log[1]") == []
+    assert offsets_of(topic="access-log", number=0, offset=7) == [7]
+    assert offsets_of(number=1) == []
+    in_order = [each.offset for each in rejected(engine, Wanted(), as_logged=True)]
+    assert in_order == sorted(in_order)
     assert offsets_of(since_ms=(now + 3600) * 1000) == []
 
 
