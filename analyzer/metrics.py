@@ -80,13 +80,16 @@ PROBLEM = Metric(
 ACTIVE_LOCKS = Metric(
     "gatelock_active_locks", "gauge", "Locks in force in the database, by policy.", ("policy",)
 )
+SUSPENDED = Metric(
+    "gatelock_suspended", "gauge", "1 while every gate is open, by `gatelock locks suspend`; otherwise 0."
+)
 FEED_VERSION = Metric("gatelock_feed_version", "gauge", "Version of the lock feed in the database.")
 BUILD = Metric("gatelock_build_info", "gauge", "The version that runs.", ("version",))
 
 METRICS = (
     RECORDS, REJECTED, OVERFLOW, LOCK_CHANGES, FAILURES, FLUSH, LAG_RECORDS, LAG_SECONDS, STOPPED,
     SINCE_FLUSH, SINCE_TURN,
-    PROBLEMS, PROBLEM, ACTIVE_LOCKS, FEED_VERSION, BUILD,
+    PROBLEMS, PROBLEM, ACTIVE_LOCKS, SUSPENDED, FEED_VERSION, BUILD,
 )  # fmt: skip
 
 
@@ -99,6 +102,7 @@ class Reading(NamedTuple):
     problems: Collection[str]
     active_locks: Mapping[str, int] | None
     feed_version: int | None
+    suspended: bool | None = None
     gaps: Mapping[Partition, Gap] = {}
 
 
@@ -173,6 +177,7 @@ class _Everything(Collector):
         yield _gauge(PROBLEMS, {(): len(now.problems)})
         yield _gauge(PROBLEM, {(name,): 1 for name in now.problems})
         yield _gauge(ACTIVE_LOCKS, {(policy,): count for policy, count in (now.active_locks or {}).items()})
+        yield _gauge(SUSPENDED, {(): now.suspended})
         yield _gauge(FEED_VERSION, {(): now.feed_version})
         yield _gauge(BUILD, {(self._version,): 1})
 

@@ -1,20 +1,27 @@
-"""`gatelock locks`: the gates that are closed."""
+"""`gatelock locks`: the gates that are closed, and the switch that opens them all."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.ending import told
+from analyzer.cli.ending import FOUND, told, wrong
 from analyzer.cli.given import Config, Json, database_of
 
-app = typer.Typer(help="The gates that are closed.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from gatekeeper.model import Lock
+
+Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept with your name.")]
+
+OPEN_MAX_S = 30 * 86_400  # who wants longer takes the gates out of the application
+
+app = typer.Typer(help="The gates that are closed, and the switch that opens them all.", no_args_is_help=True)
 
 
 @app.callback()
 def locks() -> None:
-    """The gates that are closed."""
+    """The gates that are closed, and the switch that opens them all."""
 
 
 @app.command("list")
@@ -27,14 +34,17 @@ def list_(
 ) -> None:
     """Show the locks in force.
 
-    Each with its policy, its reason and its end; those that end last come first.
+    Each with its policy, its reason and its end; those that end last come first. What every gate's being
+    open means for them is said beside the list.
     """
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
-        from analyzer.store.glance import locks_in_force
+        from analyzer.store.glance import locks_in_force, open_until
         from gatekeeper.model import Set
         from gatekeeper.wire import change_fields, time_text
 
+        if (until := open_until(engine)) is not None:
+            typer.echo(f"no lock is enforced until {time_text(until)}: `gatelock locks resume`", err=True)
         found = locks_in_force(engine, caller, policy)
         if json:
             each = (change_fields(Set(lock)) for lock in found)
@@ -47,9 +57,86 @@ def list_(
                 lock.key,
                 lock.resource,
                 lock.policy,
-                lock.status,
+                does(lock),
                 lock.detail,
             )
             for lock in found
         )
-        table(["until", "scope", "key", "resource", "policy", "status", "detail"], rows, "no gate is closed")
+        table(["until", "scope", "key", "resource", "policy", "does", "detail"], rows, "no gate is closed")
+
+
+@app.command()
+def suspend(
+    context: typer.Context,
+    for_: Annotated[str, typer.Option("--for", help="How long, as in 30m, 2h; it ends by itself.")],
+    reason: Reason,
+    config: Config = None,
+) -> None:
+    """Open every gate for a time: the off switch.
+
+    Each gate follows within one poll. Locks are counted and set as before, and none of them is enforced;
+    limiters in the applications go on. Given again, the new end is the one that counts.
+    """
+    length_ms = _milliseconds(for_)
+    _with_reason(reason)
+    with told(), database_of(context, config) as engine:
+        from analyzer.cli.person import person
+        from analyzer.store.suspension import suspend as open_all
+        from gatekeeper.wire import time_text
+
+        until = open_all(engine, length_ms, person(), reason.strip(), a_mark)
+        typer.echo(f"every gate is open until {time_text(until)}")
+
+
+@app.command()
+def resume(context: typer.Context, reason: Reason, config: Config = None) -> None:
+    """End `suspend`: the gates follow their locks again.
+
+    Exit code 1 when they did so already.
+    """
+    _with_reason(reason)
+    with told(), database_of(context, config) as engine:
+        from analyzer.cli.person import person
+        from analyzer.store.suspension import resume as close_again
+
+        if not close_again(engine, person(), reason.strip(), a_mark):
+            typer.echo("the gates follow their locks: nothing is suspended", err=True)
+            raise typer.Exit(FOUND)
+        typer.echo("the gates follow their locks again")
+
+
+def does(lock: Lock) -> str:
+    """What the lock does, in a word or two.
+
+    >>> from datetime import UTC, datetime
+    >>> from gatekeeper.model import Lock, Rate
+    >>> now = datetime.now(UTC)
+    >>> does(Lock("caller", "user:ann", "p", now, now)), does(Lock(
+    ...     "caller", "user:ann", "p", now, now, action="slow", slow=Rate(10, 60.0)))
+    ('deny 429', 'slow 10/60s')
+    """
+    if lock.action == "deny":
+        return f"deny {lock.status}"
+    return lock.action if lock.slow is None else f"slow {lock.slow.limit:,}/{lock.slow.period:g}s"
+
+
+def a_mark() -> str:
+    """A mark for a version of the feed."""
+    from secrets import token_hex
+
+    return token_hex(4)
+
+
+def _with_reason(reason: str) -> None:
+    if not reason.strip():
+        raise wrong("--reason: say why; it is kept with your name")
+
+
+def _milliseconds(stretch: str) -> int:
+    from analyzer.config.values import DURATION, UNITS_S
+
+    parts = DURATION.fullmatch(stretch.strip())
+    length_s = 0.0 if parts is None else float(parts[1]) * UNITS_S[parts[2]]
+    if not 1 <= length_s <= OPEN_MAX_S:
+        raise wrong(f"--for {stretch}: write how long, as in 30m, 2h; at most 30d")
+    return round(length_s * 1000)

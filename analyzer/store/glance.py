@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -12,7 +13,8 @@ from analyzer.store.engine import NowMs, reading
 from analyzer.store.feed import lock_of
 from analyzer.store.revisions import revision_of
 from analyzer.store.schema import feed, locks
-from gatekeeper.model import Lock
+from analyzer.store.times import instant
+from gatekeeper.model import SUSPENSION, Lock
 
 ROWS_AT_ONCE = 1_000  # in memory, however many there are
 
@@ -21,6 +23,7 @@ class Glance(NamedTuple):
     revision: str | None  # of the tables; None: there are none
     active_locks: dict[str, int]  # by policy
     feed_version: int
+    open_until: datetime | None = None  # while the fleet's off switch is thrown: no gate refuses anybody
 
 
 def glance(engine: sa.Engine, head: str) -> Glance:
@@ -30,10 +33,21 @@ def glance(engine: sa.Engine, head: str) -> Glance:
         revision = revision_of(db)
         if revision != head:
             return Glance(revision, {}, 0)
-        in_force = sa.select(locks.c.policy, sa.func.count()).where(locks.c.until_ms > NowMs())
-        counts = db.execute(in_force.group_by(locks.c.policy)).all()
+        in_force = sa.select(locks.c.policy, sa.func.count(), sa.func.max(locks.c.until_ms))
+        rows = db.execute(in_force.where(locks.c.until_ms > NowMs()).group_by(locks.c.policy)).all()
+        switch = [instant(until_ms) for name, _, until_ms in rows if name == SUSPENSION.policy]
         version = db.execute(sa.select(feed.c.version)).scalar_one_or_none()
-        return Glance(revision, dict(counts), version or 0)
+        counts = {name: count for name, count, _ in rows if name != SUSPENSION.policy}
+        return Glance(revision, counts, version or 0, *switch)
+
+
+def open_until(engine: sa.Engine) -> datetime | None:
+    """Until when every gate is open, by the fleet's off switch; None when gates follow their locks. Raises
+    StoreAway."""
+    at = sa.and_(*(locks.c[name] == value for name, value in SUSPENSION._asdict().items()))
+    with reading(engine) as db:
+        until_ms = db.execute(sa.select(locks.c.until_ms).where(at, locks.c.until_ms > NowMs())).scalar()
+        return None if until_ms is None else instant(until_ms)
 
 
 @contextmanager

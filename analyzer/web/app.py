@@ -14,6 +14,7 @@ from analyzer.health import Health
 from analyzer.metrics import Reading
 from analyzer.store.glance import Glance
 from analyzer.web.asking import Asking
+from gatekeeper.wire import time_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,11 @@ def application(watched: Watched) -> FastAPI:
     @app.get("/readyz")
     async def readyz() -> Response:
         """200 when records can be counted; otherwise everything that is in the way, by name."""
-        _, problems = await _look(watched, asking)
+        glance, problems = await _look(watched, asking)
         partitions = sorted(str(part) for part in health.held)
         answer = {"ready": not problems, "problems": problems, "partitions": partitions}
+        if glance is not None and glance.open_until is not None:
+            answer["suspended_until"] = time_text(glance.open_until)  # chosen by a person, so no problem
         return JSONResponse(answer, 503 if problems else 200)
 
     @app.get("/metrics")
@@ -56,6 +59,7 @@ def application(watched: Watched) -> FastAPI:
             problems=problems.keys(),
             active_locks=None if glance is None else glance.active_locks,
             feed_version=None if glance is None else glance.feed_version,
+            suspended=None if glance is None else glance.open_until is not None,
         )
         content, content_type = health.metrics.exposition(reading, request.headers.get("accept", ""))
         return Response(content, headers={"content-type": content_type})
