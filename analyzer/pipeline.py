@@ -111,7 +111,7 @@ class Pipeline:
             self.resumed.add(taken.part)
         fed = self.counter.feed(taken)
         if fed.status != "ok":
-            self.source.stop(taken.part, gap_of(fed))
+            self.source.stop(taken.part, gap_of(taken.part, fed))
 
     def forget(self, part: Partition) -> None:
         self.counter.forget(part)
@@ -170,20 +170,21 @@ class Pipeline:
         self.source.rewind()
 
 
-def gap_of(fed: Fed) -> Gap:
+def gap_of(part: Partition, fed: Fed) -> Gap:
     """What a record set that was refused in part leaves."""
     if fed.status == "ok":
         raise ValueError("nothing was refused")
     # What a damaged batch says of its own end is not to be believed: the source finds out.
     known = fed.status != "corrupt" and fed.skip_to > fed.next
-    return Gap(fed.status, fed.next, fed.skip_to if known else None, refusal(fed))
+    return Gap(fed.status, fed.next, fed.skip_to if known else None, refusal(part, fed))
 
 
-def refusal(fed: Fed) -> str:
+def refusal(part: Partition, fed: Fed) -> str:
     if fed.first is not None:
         return (
             f"too many records in a row cannot be read, up to offset {fed.skip_to}; the first, at offset "
-            f"{fed.bad}: {fed.first.reason}: {fed.first.sample[:SHOWN_BYTES]!r}"
+            f"{fed.bad}: {fed.first.reason}: {fed.first.sample[:SHOWN_BYTES]!r}; mend the mapping and start "
+            f"the analyzer again, or set them aside: gatelock gaps accept '{part}' --to next --reason TEXT"
         )
     what = {
         "corrupt": "a batch is damaged",
