@@ -39,16 +39,19 @@ def allow(self: Ruled, key: Key = "", cost: int = 1) -> bool:
         now_ns = keys.clock()
         if now_ns >= keys.turn_ns:
             keys.turn(now_ns)
-        seat = key if key in keys.young else keys.seat(key)
-        if seat is None:
-            return keys.overflow == "allow"
-        state = keys.young.get(seat)
+        young = keys.young
+        state = young.get(key)
+        if state is None:  # a newcomer, or of the old generation
+            seat = keys.seat(key)
+            if seat is None:
+                return keys.overflow == "allow"
+            key, state = seat, young.get(seat)
         if not cost:
             return rule.wait_ns(state, now_ns, 0) == 0
         after = rule.admit(state, now_ns, cost)
         if after is None:
             return False
-        keys.young[seat] = after
+        young[key] = after
         return True
     finally:
         mutex.release()

@@ -64,7 +64,7 @@ class WindowRule:
         start_ns, used = state
         if used + cost > self.limit or start_ns > now_ns:
             return None
-        return Window(start_ns, used + cost)
+        return tuple.__new__(Window, (start_ns, used + cost))  # the named way takes 0.2 microseconds longer
 
     def give_back(self, state: Window, now_ns: int, cost: int) -> Window | None:
         return Window(state.start_ns, state.used - cost) if state.used > cost else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gatekeeper.limits import booking, deciding, keeping, using, waiting
@@ -30,12 +30,14 @@ class PacedRule:
     limit: int
     period_ns: int
     k: int
+    least: int = field(init=False)  # what every piece admits; some admit one more
 
     def __post_init__(self) -> None:
         whole(self.limit, "limit")
         whole(self.k, "k")
         if self.k > self.period_ns:
             raise ValueError(f"k: expected at most one piece per nanosecond, got {self.k}")
+        object.__setattr__(self, "least", self.limit // (self.k + 1))
 
     @property
     def sentence(self) -> str:
@@ -77,11 +79,15 @@ class PacedRule:
     def admit(self, state: Piece | None, now_ns: int, cost: int) -> Piece | None:
         index = now_ns * self.k // self.period_ns
         used = cost
-        if state is not None and state.number >= index:
-            if state.number > index:  # booked ahead
-                return None
-            used += state.used
-        return None if used > self.dealt(index) else Piece(index, used)
+        if state is not None:
+            number, before = state
+            if number >= index:
+                if number > index:  # booked ahead
+                    return None
+                used += before
+        if used > self.least and used > self.dealt(index):
+            return None
+        return tuple.__new__(Piece, (index, used))  # the named way takes 0.2 microseconds longer
 
     def give_back(self, state: Piece, now_ns: int, cost: int) -> Piece | None:
         index, used = self._at(state, now_ns)

@@ -75,12 +75,18 @@ class CounterRule:
         return pair._replace(used=pair.used + cost)
 
     def admit(self, state: Pair | None, now_ns: int, cost: int) -> Pair | None:
-        index, before, used = self._at(state, now_ns)
-        left_ns = (index + 1) * self.period_ns - now_ns
-        weighed = before * left_ns // self.period_ns
-        if used + weighed + cost > self.limit or left_ns > self.period_ns:
+        period_ns = self.period_ns
+        if state is not None and state[0] == now_ns // period_ns:  # mostly, and spares a call
+            index, before, used = state
+        else:
+            index, before, used = self._at(state, now_ns)
+        left_ns = (index + 1) * period_ns - now_ns
+        weighed = before * left_ns // period_ns
+        if used + weighed + cost > self.limit or left_ns > period_ns:
             return None
-        return Pair(index, before, used + cost)
+        return tuple.__new__(
+            Pair, (index, before, used + cost)
+        )  # the named way takes 0.2 microseconds longer
 
     def give_back(self, state: Pair, now_ns: int, cost: int) -> Pair | None:
         """The present window's go first, then those of the one before."""

@@ -55,7 +55,7 @@ class Turns:
     def _all_of(client: socket.socket) -> bytes:
         """What the client says, up to a silence: a server may begin to answer before the end."""
         said = client.recv(1 << 16)
-        client.settimeout(0.005)
+        client.settimeout(0.03)
         with contextlib.suppress(TimeoutError):
             while said and (more := client.recv(1 << 16)):
                 said += more
