@@ -278,7 +278,9 @@ gates = Table(
     "gates",
     metadata,
     key("instance"),
-    Column("at_ms", BigInteger, nullable=False),
-    text("told"),  # JSON
+    number("number"),  # how often it had told: what comes late does not replace what is newer
+    Column("at_ms", BigInteger, nullable=False),  # when it was heard of last
+    Column("first_ms", BigInteger, nullable=False),
+    text("told"),  # JSON: see gatekeeper/wire_feedback.py
     Index(None, "at_ms"),
 )

@@ -67,7 +67,7 @@ def upgrade() -> None:
     op.create_table(
         "gates",
         sa.Column("instance", NAME, nullable=False),
-        sa.Column("at_ms", sa.BigInteger(), nullable=False),
+        *(sa.Column(name, sa.BigInteger(), nullable=False) for name in ("number", "at_ms", "first_ms")),
         sa.Column("told", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("instance", name=op.f("pk_gates")),
     )
