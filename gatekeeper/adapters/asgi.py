@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, NamedTuple
 
-from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who
+from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who, exemption
 from gatekeeper.adapters.http import Refusal, Style, allowance, refusal, require_style
 from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind
 from gatekeeper.gate import Gate
@@ -17,17 +17,28 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+Headers = list[tuple[bytes, bytes]]
+
 Extractor = Callable[[Scope], str]  # what a request says of itself; "" when it says nothing
 
 FORWARDED_FOR = b"x-forwarded-for"
 POLICY_VIOLATION = 1008  # RFC 6455, 7.4.1
+
+# By what a response begins, and its status where the message names none. A handshake that is closed
+# before it was accepted is answered with 403.
+BEGIN = {
+    "http.response.start": 200,
+    "websocket.accept": 101,
+    "websocket.http.response.start": 403,
+    "websocket.close": 403,
+}
 
 
 class Answer(NamedTuple):
     """How the application answered, for `refund_when`."""
 
     status: int
-    headers: list[tuple[bytes, bytes]]
+    headers: Headers
 
 
 def header(name: str, kind: Kind = "api_key") -> Extractor:
@@ -57,8 +68,9 @@ def user(read: Callable[[Scope], str | None] | None = None) -> Extractor:
 
 def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extractor:
     """The caller as `address:...`, by the other end of the connection; by X-Forwarded-For only as far as
-    it was written by `trusted_proxies`, addresses and networks, read from right to left. IPv6 is cut to
-    its first `prefix6` bits: give the number that the log's mapping has."""
+    it was written by `trusted_proxies`, addresses and networks, or "unix" for a proxy that asks through a
+    Unix socket, read from right to left. IPv6 is cut to its first `prefix6` bits: give the number that the
+    log's mapping has."""
     peer_of = behind(trusted_proxies)
     return lambda scope: named("address", peer_of(scope), prefix6)
 
@@ -69,12 +81,11 @@ def behind(trusted_proxies: Iterable[str]) -> Extractor:
 
     def client(scope: Scope) -> str:
         here = scope.get("client")
-        if not here:
-            return ""
+        host = here[0] if here else ""
         if not proxies:
-            return address_of(here[0]) or ""
+            return address_of(host) or ""
         forwarded = [value.decode("latin-1") for name, value in scope["headers"] if name == FORWARDED_FOR]
-        return proxies.client(here[0], forwarded)
+        return proxies.client(host, forwarded)
 
     return client
 
@@ -99,12 +110,13 @@ class Guard:
     for each request.
 
     The decision stands in the request's state, as `request.state.gatelock` in Starlette: the refusal
-    in shadow, else that which leaves least. Paths in `exempt` are let through unasked. With `shadow`
-    nothing is refused; what would have been is logged. `headers` tells callers what limiters leave them.
-    `refund_when` sees how the application answered; when it says so the limiters get the request's cost
-    back. A WebSocket is asked about once, at its handshake.
+    in shadow, else that which leaves least. Paths in `exempt`, below those that end in `/*`, or what a
+    function of the scope says, are let through unasked. With `shadow` nothing is refused; what would
+    have been is logged. `headers` tells callers what limiters leave them. `refund_when` sees how the
+    application answered; when it says so the limiters get the request's cost back. A WebSocket is asked
+    about once, at its handshake.
 
-    Raises ValueError for a setting that cannot be.
+    Raises ValueError or TypeError for a setting that cannot be.
     """
 
     def __init__(
@@ -117,7 +129,7 @@ class Guard:
         tenant: Extractor | None = None,
         address: Extractor = peer,
         cost: Callable[[Scope], int] | None = None,
-        exempt: Iterable[str] = (),
+        exempt: Iterable[str] | Callable[[Scope], bool] = (),
         shadow: bool = False,
         headers: Style = "draft",
         refund_when: Callable[[Answer], bool] | None = None,
@@ -131,7 +143,7 @@ class Guard:
         self._tenant = tenant
         self._address = address
         self._cost = cost
-        self._exempt = frozenset(exempt)
+        self._exempt = exemption(exempt, path_of)
         self._style: Style = headers
         self._refund_when = refund_when
 
@@ -140,7 +152,7 @@ class Guard:
             if scope["type"] == "lifespan":
                 self._gate.start()  # in the process that serves: its first request finds the locks known
             await self._app(scope, receive, send)
-        elif scope["path"] in self._exempt:
+        elif self._exempt(scope):
             await self._app(scope, receive, send)
         else:
             await self._guarded(scope, receive, send)
@@ -148,10 +160,16 @@ class Guard:
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         verdict = await self._checkpoint.ask_async(self._who(scope))
         if not verdict.decision.allowed:
-            await _refuse(refusal(verdict.decision, self._style), scope, receive, send)
+            await refuse(refusal(verdict.decision, self._style), scope, receive, send)
             return
-        scope = {**scope, "state": {**scope.get("state", {}), "gatelock": verdict.decision}}
-        await self._app(scope, receive, self._telling(verdict, send))
+        # Into the dicts that are there: those around us and those below look into the same ones.
+        scope.setdefault("state", {})["gatelock"] = verdict.decision
+        more = encoded(allowance(verdict.decision, self._style))
+        if not verdict.spent or (self._refund_when is None and not self._checkpoint.holds):
+            await self._app(scope, receive, adding(more, send) if more else send)
+        else:
+            watch = Watch(self._checkpoint, lambda: more, self._refund_when, lambda: [verdict])
+            await watch.over(self._app, scope, receive, send)
 
     def _who(self, scope: Scope) -> Who:
         return Who(
@@ -163,29 +181,81 @@ class Guard:
             method=scope.get("method", "WEBSOCKET"),
         )
 
-    def _telling(self, verdict: Verdict, send: Send) -> Send:
-        """`send`, with what is left among the headers, and an eye on the answer."""
-        more = encoded(allowance(verdict.decision, self._style))
-        wanted = self._refund_when if verdict.spent else None
-        if not more and wanted is None:
-            return send
+
+def path_of(scope: Scope) -> str:
+    path: str = scope["path"]
+    return path
+
+
+def adding(more: Headers, send: Send) -> Send:
+    """`send`, with more among the headers of the response."""
+
+    async def telling(message: Message) -> None:
+        if message["type"] in BEGIN and message["type"] != "websocket.close":
+            message = {**message, "headers": [*message.get("headers", ()), *more]}
+        await send(message)
+
+    return telling
+
+
+class Watch:
+    """Sees one response through: adds `more` to its headers, gives back what `wanted` says when it begins,
+    or when the application fails before it has begun, and what was held when all is over.
+
+    What is told and what was taken is looked up when the response begins: by then it is known.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        more: Callable[[], Headers],
+        wanted: Callable[[Answer], bool] | None,
+        taken: Callable[[], Iterable[Verdict]],
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._more = more
+        self._wanted = wanted
+        self._taken = taken
+        self._begun = False
+
+    async def over(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let `app` answer."""
 
         async def telling(message: Message) -> None:
-            if message["type"] in ("http.response.start", "websocket.accept"):
-                headers = [*message.get("headers", ()), *more]
-                message = {**message, "headers": headers}
-                if wanted is not None and wanted(Answer(message.get("status", 101), headers)):
-                    await self._checkpoint.refund_async(verdict)
+            status = BEGIN.get(message["type"])
+            if status is not None and not self._begun:
+                headers = [*message.get("headers", ()), *self._more()]
+                if message["type"] != "websocket.close":
+                    message = {**message, "headers": headers}
+                # Before it is sent: who has the answer may come again at once.
+                await self._begin(Answer(message.get("status", status), headers))
             await send(message)
 
-        return telling
+        try:
+            await app(scope, receive, telling)
+        except Exception:
+            await self._begin(Answer(500, []))  # which is what the server makes of it
+            raise
+        finally:
+            for verdict in self._taken():
+                await self._checkpoint.leave_async(verdict)
+
+    async def _begin(self, answer: Answer) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        spent = [verdict for verdict in self._taken() if verdict.spent]
+        if spent and self._wanted is not None and self._wanted(answer):
+            for verdict in spent:
+                await self._checkpoint.refund_async(verdict)
 
 
-def encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+def encoded(headers: Iterable[tuple[str, str]]) -> Headers:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 
-async def _refuse(answer: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+async def refuse(answer: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send a refusal; the request's body is not read."""
     headers = encoded(answer.headers)
     if scope["type"] == "http":
         body = b"" if scope["method"] == "HEAD" else answer.body

@@ -2,34 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
 
-from gatekeeper.adapters.asgi import API_KEY, Extractor, peer
-from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who
+try:
+    from fastapi import FastAPI, Request, Response, WebSocket
+    from fastapi.requests import HTTPConnection
+except ImportError as missing:
+    raise ImportError("gatekeeper.adapters.fastapi needs FastAPI: install gatelock[fastapi]") from missing
+
+from gatekeeper.adapters.asgi import (
+    API_KEY,
+    Answer,
+    App,
+    Extractor,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    Watch,
+    address,
+    behind,
+    encoded,
+    header,
+    path_of,
+    peer,
+    refuse,
+    user,
+)
+from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who, exemption
 from gatekeeper.adapters.http import Style, allowance, refusal, require_style
 from gatekeeper.adapters.routes import pattern_of_starlette
 from gatekeeper.gate import Gate
-from gatekeeper.model import Decision, Refused
+from gatekeeper.model import ALLOWED, Decision, Refused
 
-try:
-    from fastapi import FastAPI, Request, Response
-except ImportError as missing:
-    raise ImportError("gatekeeper.adapters.fastapi needs FastAPI: install fastapi") from missing
+__all__ = ["Answer", "Guard", "address", "behind", "header", "peer", "user"]
 
-VERDICTS = "gatelock_verdicts"
+VERDICTS = "gatelock.verdicts"  # in the scope: of each dependency that was asked
 
 
 class Guard:
     """Dependencies that refuse requests which `gate`, or one of the limiters, does not let pass.
 
     `Depends(guard)` asks for one permit, `Depends(guard.cost(10))` for ten; on a route, a router or the
-    whole application. Of several the costs add up. `install(app)` has refusals answered as problem details,
-    and responses told what is left. The resource is the route's path, as in /v1/items/{id}; the extractors
-    are those of `gatekeeper.adapters.asgi`.
+    whole application, HTTP and WebSocket. Of several the costs add up. `install(app)`, on each FastAPI that
+    has such routes, answers refusals as problem details and sees responses through. The resource is the
+    route's path, as in /v1/items/{id}; the extractors are those of `gatekeeper.adapters.asgi`.
 
-    The decision is what the dependency gives, and `request.state.gatelock`. `refund_when` sees the
-    response. Raises ValueError for a setting that cannot be.
+    The decision is what the dependency gives, and `request.state.gatelock`. The other settings are as in
+    `gatekeeper.adapters.asgi.Guard`. Raises ValueError or TypeError for one that cannot be.
     """
 
     def __init__(
@@ -39,67 +59,111 @@ class Guard:
         caller: Extractor = API_KEY,
         tenant: Extractor | None = None,
         address: Extractor = peer,
+        exempt: Iterable[str] | Callable[[Scope], bool] = (),
         shadow: bool = False,
         headers: Style = "draft",
-        refund_when: Callable[[Response], bool] | None = None,
+        refund_when: Callable[[Answer], bool] | None = None,
     ) -> None:
         require_style(headers)
+        self._gate = gate
         self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)
         self._caller = caller
         self._tenant = tenant
         self._address = address
+        self._exempt = exemption(exempt, path_of)
         self._style: Style = headers
         self._refund_when = refund_when
 
     def install(self, app: FastAPI) -> None:
-        """Answer refusals of `app`, and look at its responses."""
-        app.add_exception_handler(Refused, self._refuse)
-        app.middleware("http")(self._telling)
+        """Answer refusals of `app`, and see its responses through."""
+        app.add_exception_handler(Refused, self._refuse)  # type: ignore[arg-type]  # takes one of both kinds
+        app.add_middleware(Around, guard=self)
 
-    async def __call__(self, request: Request) -> Decision:
+    async def __call__(self, connection: HTTPConnection) -> Decision:
         """The decision, when the request may pass. Raises Refused."""
-        return await self._ask(request, 1)
+        return await self._ask(connection.scope, 1)
 
-    def cost(self, permits: int) -> Callable[[Request], Awaitable[Decision]]:
-        """The dependency for requests that count as so many."""
+    def cost(self, permits: int | Callable[[Scope], int]) -> Callable[[HTTPConnection], Awaitable[Decision]]:
+        """The dependency for requests that count as so many, or as many as a function of the scope says."""
 
-        async def costing(request: Request) -> Decision:
-            return await self._ask(request, permits)
+        async def costing(connection: HTTPConnection) -> Decision:
+            scope = connection.scope
+            return await self._ask(scope, permits(scope) if callable(permits) else permits)
 
         return costing
 
-    async def _ask(self, request: Request, permits: int) -> Decision:
-        scope = request.scope
-        route = scope.get("route")
+    async def _ask(self, scope: Scope, permits: int) -> Decision:
+        verdicts: list[Verdict] | None = scope.get(VERDICTS)
+        if verdicts is None:
+            raise RuntimeError("nobody sees this response through: call guard.install(app) first")
+        if self._exempt(scope):
+            return ALLOWED
         verdict = await self._checkpoint.ask_async(
             Who(
                 caller=self._caller(scope),
                 address=self._address(scope),
-                resource="" if route is None else pattern_of_starlette(route.path),
+                resource=resource_of(scope),
                 tenant="" if self._tenant is None else self._tenant(scope),
                 cost=permits,
-                method=request.method,
+                method=scope.get("method", "WEBSOCKET"),
             )
         )
         if not verdict.decision.allowed:
+            await self._undo(verdicts)
             raise Refused(verdict.decision)
-        request.state.gatelock = verdict.decision
-        scope.setdefault(VERDICTS, []).append(verdict)
+        verdicts.append(verdict)
+        scope.setdefault("state", {})["gatelock"] = verdict.decision
         return verdict.decision
 
-    async def _refuse(self, _request: Request, error: Exception) -> Response:
-        if not isinstance(error, Refused):
-            raise error
+    async def _undo(self, verdicts: list[Verdict]) -> None:
+        """Give back what the dependencies before this one took."""
+        while verdicts:
+            earlier = verdicts.pop()
+            await self._checkpoint.refund_async(earlier)
+            await self._checkpoint.leave_async(earlier)
+
+    async def _refuse(self, connection: Request | WebSocket, error: Refused) -> Response | None:
         answer = refusal(error.decision, self._style)
+        if isinstance(connection, WebSocket):
+            await refuse(answer, connection.scope, connection.receive, connection.send)
+            return None
         return Response(answer.body, answer.status, dict(answer.headers))
 
-    async def _telling(self, request: Request, call_next: Callable[[Request], Any]) -> Response:
-        response: Response = await call_next(request)
-        verdicts: list[Verdict] = request.scope.get(VERDICTS, [])
-        if verdicts and "gatelock" not in response.headers:
-            for name, value in allowance(verdicts[-1].decision, self._style):
-                response.headers[name] = value
-        if self._refund_when is not None and self._refund_when(response):
-            for verdict in verdicts:
-                await self._checkpoint.refund_async(verdict)
-        return response
+
+class Around:
+    """The middleware that `install` adds: a plain one, which costs a request next to nothing."""
+
+    def __init__(self, app: App, guard: Guard) -> None:
+        self._app = app
+        self._guard = guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        guard = self._guard
+        if scope["type"] not in ("http", "websocket"):
+            if scope["type"] == "lifespan":
+                guard._gate.start()  # in the process that serves: its first request finds the locks known
+            await self._app(scope, receive, send)
+            return
+        verdicts: list[Verdict] = []
+        scope[VERDICTS] = verdicts
+
+        def more() -> Headers:
+            return encoded(allowance(verdicts[-1].decision, guard._style)) if verdicts else []
+
+        watch = Watch(guard._checkpoint, more, guard._refund_when, lambda: verdicts)
+        await watch.over(self._app, scope, receive, send)
+
+
+def resource_of(scope: Scope) -> str:
+    """The pattern of the route that was found, with what routers and mounts put before it; "" for none."""
+    route = scope.get("route")
+    # A router that is included leaves the whole path with its own routes; older versions copy them instead.
+    context = scope.get("fastapi", {}).get("effective_route_context")
+    if context is not None and getattr(context, "original_route", None) is route:
+        route = context
+    path = getattr(route, "path", "")
+    if not path:
+        return ""
+    root: str = scope.get("root_path", "")
+    mounted = root.removeprefix(scope.get("app_root_path", root))
+    return pattern_of_starlette(mounted + path)

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who
+try:
+    from flask import Flask, Request, Response, current_app, g, request
+    from werkzeug.wsgi import ClosingIterator
+except ImportError as missing:
+    raise ImportError("gatekeeper.adapters.flask needs Flask: install gatelock[flask]") from missing
+
+from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who, exemption
 from gatekeeper.adapters.http import Style, allowance, refusal, require_style
 from gatekeeper.adapters.routes import pattern_of_flask
-from gatekeeper.adapters.wsgi import API_KEY, Extractor, peer
+from gatekeeper.adapters.wsgi import (
+    API_KEY,
+    App,
+    Environ,
+    Extractor,
+    StartResponse,
+    address,
+    behind,
+    header,
+    peer,
+    user,
+)
 from gatekeeper.gate import Gate
 
-try:
-    from flask import Flask, Response, current_app, g, request
-except ImportError as missing:
-    raise ImportError("gatekeeper.adapters.flask needs Flask: install flask") from missing
+__all__ = ["Guard", "address", "behind", "header", "peer", "user"]
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -26,11 +41,12 @@ class Guard:
 
     `caller`, `tenant` and `address` are the extractors of `gatekeeper.adapters.wsgi`, or anything that takes
     the WSGI environment; inside of one, Flask's `g` and `request` are there, so that
-    `caller=lambda environ: f"user:{g.user.id}"` works when an earlier `before_request` has set it. The
+    `caller=user(lambda environ: g.user.name)` works when an earlier `before_request` has set it. The
     resource is the route that the request has matched, as in /v1/items/{id}.
 
-    The decision stands in `g.gatelock`. `refund_when` sees Flask's response. Raises ValueError for a
-    setting that cannot be.
+    The decision stands in `g.gatelock`. A function for `exempt` takes Flask's request; `refund_when` sees
+    Flask's response. The other settings are as in `gatekeeper.adapters.wsgi.Guard`. Raises ValueError or
+    TypeError for one that cannot be.
     """
 
     def __init__(
@@ -41,7 +57,7 @@ class Guard:
         caller: Extractor = API_KEY,
         tenant: Extractor | None = None,
         address: Extractor = peer,
-        exempt: Iterable[str] = (),
+        exempt: Iterable[str] | Callable[[Request], bool] = (),
         shadow: bool = False,
         headers: Style = "draft",
         refund_when: Callable[[Response], bool] | None = None,
@@ -51,9 +67,11 @@ class Guard:
         self._caller = caller
         self._tenant = tenant
         self._address = address
-        self._exempt = frozenset(exempt)
+        self._exempt = exemption(exempt, lambda request: request.path)
         self._style: Style = headers
         self._refund_when = refund_when
+        # In the environment, not in `g`: whoever pushes an application context has one `g` for many requests.
+        self._asked, self._answered = (f"gatelock.{word}.{id(self)}" for word in ("asked", "answered"))
         if app is not None:
             self.init_app(app)
 
@@ -62,9 +80,11 @@ class Guard:
         app.extensions["gatelock"] = self
         app.before_request(self._before)
         app.after_request(self._after)
+        if self._checkpoint.holds or self._refund_when is not None:
+            app.wsgi_app = self._watched(app.wsgi_app)  # type: ignore[method-assign, assignment]  # Flask's way
 
-    def cost(self, permits: int) -> Callable[[View], View]:
-        """A view whose requests count as so many."""
+    def cost(self, permits: int | Callable[[], int]) -> Callable[[View], View]:
+        """A view whose requests count as so many, or as many as a function says that reads `request`."""
 
         def costing(view: View) -> View:
             setattr(view, COST, permits)
@@ -80,29 +100,57 @@ class Guard:
     def _before(self) -> Response | None:
         rule = request.url_rule
         view = None if rule is None else current_app.view_functions.get(rule.endpoint)
-        if request.path in self._exempt or getattr(view, EXEMPT, False):
+        if getattr(view, EXEMPT, False) or self._exempt(request):
             return None
-        environ = request.environ
+        environ, permits = request.environ, getattr(view, COST, 1)
         verdict = self._checkpoint.ask(
             Who(
                 caller=self._caller(environ),
                 address=self._address(environ),
                 resource="" if rule is None else pattern_of_flask(rule.rule),
                 tenant="" if self._tenant is None else self._tenant(environ),
-                cost=getattr(view, COST, 1),
+                cost=permits() if callable(permits) else permits,
                 method=request.method,
             )
         )
         if not verdict.decision.allowed:
             answer = refusal(verdict.decision, self._style)
             return Response(answer.body, answer.status, answer.headers)
-        g.gatelock, g.gatelock_verdict = verdict.decision, verdict
+        g.gatelock = verdict.decision
+        environ[self._asked] = verdict
         return None
 
     def _after(self, response: Response) -> Response:
-        verdict: Verdict | None = g.get("gatelock_verdict")
+        verdict: Verdict | None = request.environ.get(self._asked)
         if verdict is not None:
             response.headers.extend(allowance(verdict.decision, self._style))
-            if verdict.spent and self._refund_when is not None and self._refund_when(response):
-                self._checkpoint.refund(verdict)
+            self._begin(request.environ, verdict, response)
         return response
+
+    def _begin(self, environ: Environ, verdict: Verdict, response: Response) -> None:
+        if verdict.spent and self._refund_when is not None and not environ.get(self._answered):
+            environ[self._answered] = True
+            if self._refund_when(response):
+                self._checkpoint.refund(verdict)
+
+    def _watched(self, app: App) -> App:
+        """`app`, seen through to the end of its response."""
+
+        def watched(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+            try:
+                body = app(environ, start_response)
+            except BaseException:
+                self._over(environ, failed=True)
+                raise
+            return ClosingIterator(body, functools.partial(self._over, environ))
+
+        return watched
+
+    def _over(self, environ: Environ, *, failed: bool = False) -> None:
+        verdict: Verdict | None = environ.get(self._asked)
+        if verdict is None:
+            return
+        if failed:  # and nobody in Flask has made a response of it, as when it debugs
+            self._begin(environ, verdict, Response(status=500))
+        del environ[self._asked]
+        self._checkpoint.leave(verdict)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Iterable
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gatekeeper.gate import Gate
+from gatekeeper.identity import address_of
 from gatekeeper.model import Decision
 
 log = logging.getLogger("gatekeeper")
 
+PREFIX6 = 64  # one household; by single addresses each of its 2**64 would have a limit of its own
+
+Request = TypeVar("Request")
+
 
 class Limits(Protocol):
-    """A limiter, as far as a guard needs one. Where there is a loop its async forms are asked, if it has
-    any: `check_async` and `refund_async`."""
+    """A limiter, as far as a guard needs one.
+
+    Where there is a loop its async forms are asked, if it has any: `check_async` and `refund_async`. One
+    that counts what is at work, as Concurrency does, has `leave(key, cost)`, called when the response is
+    over; what it returns is awaited, unless it is None.
+    """
 
     def check(self, key: str, cost: int, /) -> Decision: ...
     def refund(self, key: str, cost: int, /) -> None: ...
@@ -33,20 +42,19 @@ class Who(NamedTuple):
 
     @property
     def key(self) -> str:
-        """By what limiters count: the caller, or the address where there is none."""
-        return self.caller or (f"address:{self.address}" if self.address else "")
+        """By what limiters count: the caller, or the address where there is none, IPv6 by its /64."""
+        if self.caller or not self.address:
+            return self.caller
+        return f"address:{address_of(self.address, PREFIX6) or self.address}"
 
 
 class Verdict(NamedTuple):
-    """The decision, and what a request took that may be given back."""
+    """The decision, and what a request took of limiters."""
 
     decision: Decision
     key: str = ""
     cost: int = 1
     spent: tuple[Limits, ...] = ()
-
-
-Asking = Generator[Limits, Decision, Verdict]
 
 
 class Checkpoint:
@@ -57,68 +65,79 @@ class Checkpoint:
     been is logged.
     """
 
-    def __init__(self, gate: Gate, limiters: tuple[Limits, ...] = (), *, shadow: bool = False) -> None:
+    def __init__(self, gate: Gate, limiters: Iterable[Limits] = (), *, shadow: bool = False) -> None:
         self.gate = gate
-        self._limiters = limiters
+        self._limiters = tuple(limiters)
         self._shadow = shadow
+        # Some permits come back when the response is over: only then need an adapter wait for its end.
+        self.holds = any(_holds(limiter) for limiter in self._limiters)
 
     def ask(self, who: Who) -> Verdict:
         """Whether this request may pass: the refusal, else the decision that leaves least."""
-        asking = self._asking(who)
+        asking = Asking(self._gated(who), who)
         try:
-            limiter = next(asking)
-            while True:
-                limiter = asking.send(limiter.check(who.key, who.cost))
-        except StopIteration as end:
-            verdict: Verdict = end.value
-        if not verdict.decision.allowed or verdict.decision.shadow:
-            self.refund(verdict)
-            return self._shown(verdict, who)
-        return verdict
+            for limiter in asking.limiters(self._limiters):
+                asking.hear(limiter, limiter.check(asking.key, who.cost))
+        except BaseException:
+            self._undo(asking)
+            raise
+        if asking.is_clear:
+            return asking.verdict()
+        self._undo(asking)
+        return self._shown(asking.decision, who)
 
     async def ask_async(self, who: Who) -> Verdict:
         """The same, where there is a loop."""
-        asking = self._asking(who)
+        asking = Asking(self._gated(who), who)
         try:
-            limiter = next(asking)
-            while True:
-                limiter = asking.send(await _checked(limiter, who.key, who.cost))
-        except StopIteration as end:
-            verdict: Verdict = end.value
-        if not verdict.decision.allowed or verdict.decision.shadow:
-            await self.refund_async(verdict)
-            return self._shown(verdict, who)
-        return verdict
+            for limiter in asking.limiters(self._limiters):
+                asking.hear(limiter, await _checked(limiter, asking.key, who.cost))
+        except BaseException:  # cancelled, too: who asked has gone away while a store was waited for
+            await self._undo_async(asking)
+            raise
+        if asking.is_clear:
+            return asking.verdict()
+        await self._undo_async(asking)
+        return self._shown(asking.decision, who)
 
     def refund(self, verdict: Verdict) -> None:
-        """Give back what a request took of the limiters."""
+        """Give back what a request took; what is at work comes back when it is over."""
         for limiter in verdict.spent:
-            limiter.refund(verdict.key, verdict.cost)
+            if not _holds(limiter):
+                limiter.refund(verdict.key, verdict.cost)
 
     async def refund_async(self, verdict: Verdict) -> None:
         """The same, where there is a loop."""
         for limiter in verdict.spent:
-            refund_async = getattr(limiter, "refund_async", None)
-            if refund_async is None:
-                limiter.refund(verdict.key, verdict.cost)
-            else:
-                await refund_async(verdict.key, verdict.cost)
+            if not _holds(limiter):
+                await _refunded(limiter, verdict.key, verdict.cost)
 
-    def _asking(self, who: Who) -> Asking:
-        decision = self.gate.check(who.caller, resource=who.resource, address=who.address, tenant=who.tenant)
-        if decision.shadow or not decision.allowed:
-            return Verdict(decision)
-        spent: list[Limits] = []
-        for limiter in self._limiters:
-            answer = yield limiter
-            if not answer.allowed:
-                return Verdict(answer, who.key, who.cost, tuple(spent))
-            spent.append(limiter)
-            decision = min(decision, answer, key=_left)._replace(tags=decision.tags)
-        return Verdict(decision, who.key, who.cost, tuple(spent))
+    def leave(self, verdict: Verdict) -> None:
+        """The response is over."""
+        for limiter in verdict.spent if self.holds else ():
+            if _holds(limiter):
+                limiter.leave(verdict.key, verdict.cost)  # type: ignore[attr-defined]  # it holds
 
-    def _shown(self, verdict: Verdict, who: Who) -> Verdict:
-        decision = verdict.decision
+    async def leave_async(self, verdict: Verdict) -> None:
+        """The same, where there is a loop."""
+        for limiter in verdict.spent if self.holds else ():
+            if _holds(limiter):
+                leaving = limiter.leave(verdict.key, verdict.cost)  # type: ignore[attr-defined]  # it holds
+                if leaving is not None:
+                    await leaving
+
+    def _gated(self, who: Who) -> Decision:
+        return self.gate.check(who.caller, resource=who.resource, address=who.address, tenant=who.tenant)
+
+    def _undo(self, asking: Asking) -> None:
+        for limiter in asking.spent:
+            limiter.refund(asking.key, asking.cost)
+
+    async def _undo_async(self, asking: Asking) -> None:
+        for limiter in asking.spent:
+            await _refunded(limiter, asking.key, asking.cost)
+
+    def _shown(self, decision: Decision, who: Who) -> Verdict:
         if self._shadow and not decision.allowed:
             decision = decision._replace(allowed=True, shadow=True, retry_after=0.0)
         if decision.shadow:
@@ -132,10 +151,81 @@ class Checkpoint:
         return Verdict(decision)
 
 
+class Asking:
+    """One request on its way through the limiters."""
+
+    __slots__ = ("cost", "decision", "key", "spent")
+
+    def __init__(self, decision: Decision, who: Who) -> None:
+        self.decision = decision  # the refusal, else that which leaves least
+        self.key, self.cost = who.key, who.cost
+        self.spent: list[Limits] = []
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether nobody has refused it, not in shadow either."""
+        return self.decision.allowed and not self.decision.shadow
+
+    def limiters(self, limiters: tuple[Limits, ...]) -> Iterable[Limits]:
+        """Whom to ask, one after the other, until somebody refuses."""
+        for limiter in limiters:
+            if not self.is_clear:
+                return
+            yield limiter
+
+    def hear(self, limiter: Limits, answer: Decision) -> None:
+        if not answer.allowed:
+            self.decision = answer
+            return
+        self.spent.append(limiter)
+        tags = self.decision.tags
+        least = min(self.decision, answer, key=_left)
+        self.decision = least._replace(tags=tags) if tags else least
+
+    def verdict(self) -> Verdict:
+        return Verdict(self.decision, self.key, self.cost, tuple(self.spent))
+
+
+def exemption(
+    exempt: Iterable[str] | Callable[[Request], bool], path_of: Callable[[Request], str]
+) -> Callable[[Request], bool]:
+    """Whether a request is let through unasked: its path is one of `exempt`, or begins like one that ends in
+    `/*`; or what a function says of it. Raises TypeError for one path instead of several."""
+    if callable(exempt):
+        return exempt
+    if isinstance(exempt, str):
+        raise TypeError(f"exempt: expected a list of paths, or a function, got {exempt!r}")
+    paths = frozenset(exempt)
+    below = tuple(path[:-1] for path in paths if path.endswith("/*"))
+    if not paths:
+        return lambda request: False
+    if not below:
+        return lambda request: path_of(request) in paths
+    return lambda request: (path := path_of(request)) in paths or path.startswith(below)
+
+
+def _holds(limiter: Limits) -> bool:
+    """Whether a permit is held for as long as the work goes on; those of a rate are spent."""
+    leave = getattr(type(limiter), "leave", None)
+    if leave is None:
+        return False
+    from gatekeeper.limits.using import nothing_to_leave  # who has a limiter of ours has this, too
+
+    return leave is not nothing_to_leave
+
+
 async def _checked(limiter: Any, key: str, cost: int) -> Decision:
     check_async = getattr(limiter, "check_async", None)
     decision: Decision = limiter.check(key, cost) if check_async is None else await check_async(key, cost)
     return decision
+
+
+async def _refunded(limiter: Any, key: str, cost: int) -> None:
+    refund_async = getattr(limiter, "refund_async", None)
+    if refund_async is None:
+        limiter.refund(key, cost)
+    else:
+        await refund_async(key, cost)
 
 
 def _left(decision: Decision) -> float:

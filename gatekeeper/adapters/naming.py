@@ -10,6 +10,8 @@ from gatekeeper.identity import address_of, caller_of
 
 Kind = Literal["api_key", "user", "address"]
 
+UNIX = "unix"  # a proxy on this machine, whose socket has no address
+
 NAMES: dict[str, Callable[[str, int], str]] = {
     "api_key": lambda text, _prefix6: caller_of(api_key=text),
     "user": lambda text, _prefix6: caller_of(user=text),
@@ -32,18 +34,21 @@ def require_kind(kind: str) -> None:
 
 
 class Proxies:
-    """The proxies whose word about their own client is taken, each an address or a network.
+    """The proxies whose word about their own client is taken, each an address or a network, or "unix" for
+    whoever asks through a Unix socket.
 
-    Raises ValueError for what is neither, TypeError for one text instead of several.
+    Raises ValueError for what is none of these, TypeError for one text instead of several.
     """
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
         if isinstance(trusted, str):
             raise TypeError(f"trusted_proxies: expected a list of addresses and networks, got {trusted!r}")
-        self._trusted: list[IPv4Network | IPv6Network] = [ip_network(each) for each in trusted]
+        named = list(trusted)
+        self._trusted: list[IPv4Network | IPv6Network] = [ip_network(each) for each in named if each != UNIX]
+        self._unix = UNIX in named
 
     def __bool__(self) -> bool:
-        return bool(self._trusted)
+        return self._unix or bool(self._trusted)
 
     def client(self, peer: str, forwarded: Sequence[str]) -> str:
         """The first address, seen from our end, that is no trusted proxy's; "" when nobody can say.
@@ -54,8 +59,12 @@ class Proxies:
         >>> Proxies(["10.0.0.0/8"]).client("10.0.0.1", ["6.6.6.6, 192.0.2.1", "10.0.0.2"])
         '192.0.2.1'
         """
-        hops = [hop.strip() for value in forwarded for hop in value.split(",")]
         here = address_of(peer)
+        if not self:
+            return here or ""
+        hops = [hop.strip() for value in forwarded for hop in value.split(",")]
+        if here is None and self._unix and hops:
+            here = address_of(hops.pop())
         while here is not None and hops and self._is_trusted(ip_address(here)):
             here = address_of(hops.pop())
         return here or ""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who
+from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who, exemption
 from gatekeeper.adapters.http import Refusal, Style, allowance, refusal, require_style
 from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind
 from gatekeeper.gate import Gate
@@ -13,6 +13,8 @@ from gatekeeper.gate import Gate
 Environ = dict[str, Any]
 StartResponse = Callable[..., Callable[[bytes], object]]
 App = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+Headers = list[tuple[str, str]]
 
 Extractor = Callable[[Environ], str]  # what a request says of itself; "" when it says nothing
 
@@ -25,7 +27,7 @@ class Answer(NamedTuple):
     """How the application answered, for `refund_when`."""
 
     status: int
-    headers: list[tuple[str, str]]
+    headers: Headers
 
 
 def header(name: str, kind: Kind = "api_key") -> Extractor:
@@ -44,8 +46,9 @@ def user(read: Callable[[Environ], str | None] | None = None) -> Extractor:
 
 def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extractor:
     """The caller as `address:...`, by the other end of the connection; by X-Forwarded-For only as far as
-    it was written by `trusted_proxies`, read from right to left. IPv6 is cut to its first `prefix6` bits:
-    give the number that the log's mapping has."""
+    it was written by `trusted_proxies`, addresses and networks, or "unix" for a proxy that asks through a
+    Unix socket, read from right to left. IPv6 is cut to its first `prefix6` bits: give the number that the
+    log's mapping has."""
     peer_of = behind(trusted_proxies)
     return lambda environ: named("address", peer_of(environ), prefix6)
 
@@ -75,8 +78,9 @@ class Guard:
     """`app`, but refusing requests that `gate`, or one of the limiters, does not let pass.
 
     As the guard for ASGI: the gate is asked first, then the limiters, for what the extractors find. The
-    decision stands in the environment as `gatelock.decision`. Paths in `exempt` (PATH_INFO) are let
-    through unasked. Raises ValueError for a setting that cannot be.
+    decision stands in the environment as `gatelock.decision`. Paths in `exempt` (PATH_INFO), below those
+    that end in `/*`, or what a function of the environment says, are let through unasked. Raises
+    ValueError or TypeError for a setting that cannot be.
     """
 
     def __init__(
@@ -89,7 +93,7 @@ class Guard:
         tenant: Extractor | None = None,
         address: Extractor = peer,
         cost: Callable[[Environ], int] | None = None,
-        exempt: Iterable[str] = (),
+        exempt: Iterable[str] | Callable[[Environ], bool] = (),
         shadow: bool = False,
         headers: Style = "draft",
         refund_when: Callable[[Answer], bool] | None = None,
@@ -102,18 +106,23 @@ class Guard:
         self._tenant = tenant
         self._address = address
         self._cost = cost
-        self._exempt = frozenset(exempt)
+        self._exempt = exemption(exempt, path_of)
         self._style: Style = headers
         self._refund_when = refund_when
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        if environ.get("PATH_INFO") in self._exempt:
+        if self._exempt(environ):
             return self._app(environ, start_response)
         verdict = self._checkpoint.ask(self._who(environ))
         if not verdict.decision.allowed:
             return respond(refusal(verdict.decision, self._style), environ, start_response)
         environ[DECISION] = verdict.decision
-        return self._app(environ, self._telling(verdict, start_response))
+        more = allowance(verdict.decision, self._style)
+        if not verdict.spent or (self._refund_when is None and not self._checkpoint.holds):
+            # The body goes to the server as it is, so that it may send a file in its own way.
+            return self._app(environ, adding(more, start_response) if more else start_response)
+        watch = Watch(self._checkpoint, verdict, self._refund_when)
+        return watch.over(self._app, environ, adding(more, start_response))
 
     def _who(self, environ: Environ) -> Who:
         return Who(
@@ -125,23 +134,79 @@ class Guard:
             method=environ["REQUEST_METHOD"],
         )
 
-    def _telling(self, verdict: Verdict, start_response: StartResponse) -> StartResponse:
-        """`start_response`, with what is left among the headers, and an eye on the answer."""
-        more = allowance(verdict.decision, self._style)
-        wanted = self._refund_when if verdict.spent else None
-        if not more and wanted is None:
-            return start_response
-        given_back = False
 
-        def telling(status: str, headers: list[tuple[str, str]], *error: Any) -> Callable[[bytes], object]:
-            nonlocal given_back  # an application that fails half-way calls a second time
-            headers = [*headers, *more]
-            if wanted is not None and not given_back and wanted(Answer(int(status[:3]), headers)):
-                given_back = True
-                self._checkpoint.refund(verdict)
+def path_of(environ: Environ) -> str:
+    path: str = environ.get("PATH_INFO", "")
+    return path
+
+
+def adding(more: Headers, start_response: StartResponse) -> StartResponse:
+    """`start_response`, with more among the headers."""
+
+    def telling(status: str, headers: Headers, *error: Any) -> Callable[[bytes], object]:
+        return start_response(status, [*headers, *more], *error)
+
+    return telling
+
+
+class Watch:
+    """Sees one response through: gives back what `wanted` says when it begins, or when the application fails
+    before it has begun, and what was held when the server closes the body."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, verdict: Verdict, wanted: Callable[[Answer], bool] | None
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._verdict = verdict
+        self._wanted = wanted
+        self._begun = self._over = False
+        self._body: Iterable[bytes] = ()
+
+    def over(self, app: App, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """What `app` answers."""
+
+        def telling(status: str, headers: Headers, *error: Any) -> Callable[[bytes], object]:
+            self._begin(Answer(int(status[:3]), headers))
             return start_response(status, headers, *error)
 
-        return telling
+        try:
+            self._body = app(environ, telling)
+        except BaseException:
+            self._failed()
+            raise
+        return self
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._body
+        except Exception:
+            self._failed()
+            raise
+
+    def close(self) -> None:
+        """Called by the server, however the response has ended."""
+        try:
+            close = getattr(self._body, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._leave()
+
+    def _failed(self) -> None:
+        self._begin(Answer(500, []))  # which is what the server makes of it
+        self._leave()
+
+    def _begin(self, answer: Answer) -> None:
+        if self._begun:  # an application that fails half-way begins a second time
+            return
+        self._begun = True
+        if self._wanted is not None and self._wanted(answer):
+            self._checkpoint.refund(self._verdict)
+
+    def _leave(self) -> None:
+        if not self._over:
+            self._over = True
+            self._checkpoint.leave(self._verdict)
 
 
 def respond(answer: Refusal, environ: Environ, start_response: StartResponse) -> list[bytes]:

@@ -37,7 +37,10 @@ def test_a_module_starts_bare_or_names_what_to_install(name: str) -> None:
 def test_extras_are_asked_for_and_nothing_is_required() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["dependencies"] == []
-    assert set(project["optional-dependencies"]) == {"sql", "postgres", "redis", "analyzer", "demo", "all"}
+    assert set(project["optional-dependencies"]) == {
+        *("sql", "postgres", "redis", "analyzer", "demo", "all"),
+        *("django", "fastapi", "flask"),
+    }
 
 
 def test_everything_that_is_asked_for_is_pinned() -> None:

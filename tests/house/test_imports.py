@@ -109,6 +109,7 @@ GUESTS = {
     "starlette": ("analyzer.web",),
     "typer": ("analyzer.cli", "analyzer.demo"),
     "uvicorn": ("analyzer.web", "analyzer.cli", "analyzer.demo"),
+    "werkzeug": ("gatekeeper.adapters.flask",),
     "zstandard": ("analyzer.core",),
 }
 # Within the core they sit in these files alone.
