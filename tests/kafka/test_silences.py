@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from tests.support.bombs import bomb
 from tests.support.kafka_log import lines, open_source, produce, produce_as_is, run_all
 from tests.support.places import MemoryPlaces, Reader
-from tests.support.servers.child import free_port
+from tests.support.running import NAMED_S_MAX, Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 
-NAMED_S_MAX, START_S_MAX = 30.0, 60.0
 RealKafka = NativeKafka | GivenKafka
 LINE = '{{"ts": 1795216000, "key": "acme", "n": {}}}'
 
@@ -52,66 +46,6 @@ Client.poll = poll
 sys.argv = ["gatelock", "run"]
 main()
 """
-
-
-class Analyzer:
-    """`gatelock run` as a process, what it logs and what it answers."""
-
-    def __init__(self, folder: Path, name: str, kafka: str, code: str = "") -> None:
-        self.http = f"127.0.0.1:{free_port()}"
-        self._log = folder / f"{name}.log"
-        config = folder / f"{name}.toml"
-        config.write_text(f"""
-            database = {{ url = "sqlite:///{folder}/gatelock.db" }}
-            analyzer = {{ name = "{name}", http = "{self.http}", log = "json" }}
-            {kafka}
-        """)
-        command = ["-c", code] if code else ["-m", "analyzer.cli", "run"]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *command], stderr=log, env={"GATELOCK_CONFIG": str(config), "PATH": ""}
-            )
-
-    @property
-    def log(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
-
-    def problems(self) -> dict[str, str]:
-        try:
-            found: dict[str, str] = httpx2.get(f"http://{self.http}/readyz").json()["problems"]
-        except httpx2.TransportError:
-            return {}
-        return found
-
-    def listening(self) -> None:
-        """Returns when it works: to start may take long where much else runs."""
-        end_s = time.monotonic() + START_S_MAX
-        while self.logged("listening") is None:
-            assert self.process.poll() is None, self._log.read_text()
-            assert time.monotonic() < end_s, self._log.read_text()
-            time.sleep(0.05)
-
-    def logged(self, words: str) -> float | None:
-        """When it said so, in seconds."""
-        at = (datetime.fromisoformat(each["at"]) for each in self.log if words in each["message"])
-        return next((each.timestamp() for each in at), None)
-
-    def named(self, name: str) -> str:
-        """What /readyz says under this name, once it does; the metric says it, too."""
-        self.listening()
-        end_s = time.monotonic() + NAMED_S_MAX
-        while name not in (problems := self.problems()):
-            assert time.monotonic() < end_s, (problems, self.log[-5:])
-            assert self.process.poll() is None, self._log.read_text()
-            time.sleep(0.1)
-        metrics = httpx2.get(f"http://{self.http}/metrics").text
-        assert f'gatelock_problem{{name="{name}"}} 1' in metrics
-        return problems[name]
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        self.process.wait(20)
 
 
 Start = Callable[..., Analyzer]
