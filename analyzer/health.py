@@ -34,6 +34,7 @@ class Health:
     losses_s: tuple[float, ...] = ()  # when we learnt that another analyzer had counted what we had
     gaps: Mapping[Partition, Gap] = field(default_factory=dict)  # what waits for a person
     failures: Mapping[str, str] = field(default_factory=dict)  # what is away, and the last sentence about it
+    on_news: Callable[[], None] = lambda: None  # the feed has a new version: gates that wait are told at once
 
     def __post_init__(self) -> None:
         self.began_s = self.uptime_s()
@@ -53,6 +54,8 @@ class Health:
         self.lags = flushed.lags
         self.flushed_s = self.uptime_s()
         self.metrics.flushed(flushed.counted, flushed.changes, flushed.seconds)
+        if flushed.changes:
+            self.on_news()
 
     def lost(self) -> None:
         """Another analyzer had stored what we counted."""
@@ -62,6 +65,8 @@ class Health:
     def ended(self, changes: Sequence[Change]) -> None:
         """The warden ended these locks."""
         self.metrics.changed(changes)
+        if changes:
+            self.on_news()
 
     def failed(self, what: str, sentence: str) -> None:
         """`what` ("database", ...) is away; it is tried again."""

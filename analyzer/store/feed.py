@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from analyzer.store import news
 from analyzer.store.engine import NowMs, insert, values_of
 from analyzer.store.schema import feed, feed_versions, lock_changes, locks
 from analyzer.store.times import instant, millis
@@ -59,6 +60,7 @@ def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
         sa.insert(lock_changes),
         [{"version": version, "number": number} | _columns(change) for number, change in enumerate(changes)],
     )
+    news.tell(db)
     return int(version)
 
 

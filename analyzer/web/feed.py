@@ -14,10 +14,10 @@ from analyzer.web.asking import in_thread, seen
 from gatekeeper import wire
 from gatekeeper.model import Cursor, LockSource, SourceError, Update
 
-LOOK_EVERY_S = 0.05  # at most, however many ask: a lock lags by half of it on average
+LOOK_EVERY_S = 0.05  # where nobody says that there is news, a lock lags by half of it on average
+LOOK_LEAST_S = 0.01  # between two looks, whoever says so
 WAITERS_MAX = 2_000  # who comes then is answered at once, and comes again at the feed's pace
 TOLD_MAX = 32  # answers kept for those who hold the same version, until there is another
-AT_ONCE_S = 0.0  # for who may wait here: the gate has a least pace of its own
 BUSY_PER_S = 500  # questions; beyond, gates are asked to come less often
 PACE_MAX_S = 10.0
 
@@ -48,8 +48,9 @@ NEVER = Look(-inf, Update(Cursor(-1, ""), None, True, EPOCH, 0.0, 0.0, ()))  # n
 class Feed:
     """One reader of `source` for any number of gates; all methods belong to one event loop.
 
-    While gates wait, it looks at the feed's version every LOOK_EVERY_S. Those who hold the same version
-    share what leads from there to the new one: one fetch for a fleet.
+    While gates wait, it looks at the feed's version every LOOK_EVERY_S, and at once when it is told that
+    there is news. Those who hold the same version share what leads from there to the new one: one fetch
+    for a fleet.
     """
 
     def __init__(self, source: LockSource, uptime_s: Callable[[], float]) -> None:
@@ -64,18 +65,31 @@ class Feed:
         self._waiters = 0
         self._watching: asyncio.Task[None] | None = None
         self._news: asyncio.Future[None] | None = None
+        self._hurry = asyncio.Event()  # the next look is not to wait for its time
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._second, self._asked, self._asked_before = 0, 0, 0
+
+    def stir(self) -> None:
+        """There is news, most likely: look at once, if anybody waits. For any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._hurry.set)
 
     async def standing(self, held: Cursor | None, wait_s: float) -> Look:
         """How the feed stands, by a look that begins after this call; up to `wait_s` seconds later when
         it is still at `held`. Raises SourceError."""
+        load = self._load()
+        if held != self._latest.update.at:
+            self._hurry.set()  # there is news for this one already
         look = await self._look()
         if wait_s <= 0 or self._waiters >= WAITERS_MAX:
-            return look.paced(self._pace(look.update.next_poll))
+            return look.paced(min(PACE_MAX_S, look.update.next_poll * max(1.0, load)))
         if held == look.update.at:
             await self._news_after(held, self._uptime_s() + wait_s)
             look = self._latest
-        return look.paced(AT_ONCE_S)
+        # Who may wait here is told of news as it comes; when it comes so often that answering is all that
+        # is done, several at once.
+        return look.paced(min(PACE_MAX_S, look.update.next_poll * max(0.0, load - 1.0)))
 
     async def answer(self, since: Cursor | None, look: Look, asked_s: float) -> bytes:
         """What leads from `since` to `look`, or beyond, as JSON. Raises SourceError."""
@@ -90,16 +104,26 @@ class Feed:
 
     async def _look(self) -> Look:
         if self._next is None:
+            self._loop = asyncio.get_running_loop()
             self._next = asyncio.ensure_future(self._take())
             self._next.add_done_callback(seen)
         return await asyncio.shield(self._next)  # one who leaves must not take it from the others
 
     async def _take(self) -> Look:
         async with self._mutex:
-            await asyncio.sleep(max(0.0, self._begun_s + LOOK_EVERY_S - self._uptime_s()))
+            await self._its_time()
             self._next = None  # who asks from here on gets the next one
             await self._read(self._latest.update.at)
             return self._latest
+
+    async def _its_time(self) -> None:
+        since_s = self._uptime_s() - self._begun_s
+        if since_s < LOOK_LEAST_S:
+            await asyncio.sleep(LOOK_LEAST_S - since_s)
+        if since_s < LOOK_EVERY_S:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), LOOK_EVERY_S - since_s)
+        self._hurry.clear()  # what comes from here on may be too late for this look
 
     async def _fetched(self, since: Cursor | None) -> Told:
         async with self._mutex:
@@ -161,11 +185,11 @@ class Feed:
         elif news is not None:
             news.set_result(None)
 
-    def _pace(self, pace_s: float) -> float:
-        """Seconds until one who may not wait here should come again: longer when many come."""
+    def _load(self) -> float:
+        """How many ask, this one counted, as a multiple of what can be borne."""
         second = int(self._uptime_s())
         if second != self._second:
             self._asked_before = self._asked if second == self._second + 1 else 0
             self._second, self._asked = second, 0
         self._asked += 1
-        return min(PACE_MAX_S, pace_s * max(1.0, self._asked_before / BUSY_PER_S, self._asked / BUSY_PER_S))
+        return max(self._asked_before, self._asked) / BUSY_PER_S

@@ -13,6 +13,7 @@ from analyzer.health import Health
 from analyzer.settings import Settings
 from analyzer.store.engine import Engine
 from analyzer.store.glance import glance
+from analyzer.store.news import listening as news
 from analyzer.store.revisions import head
 from analyzer.store.tokens import known
 from analyzer.web.app import Watched, application
@@ -46,7 +47,8 @@ def listening(
         def leave() -> None:
             feed.closed = True
 
-        with serving(app, listen, identity, leave) as address:
+        health.on_news = feed.stir
+        with news(engine, feed.stir), serving(app, listen, identity, leave) as address:
             yield address
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import http.client
 import json
@@ -182,6 +183,33 @@ def test_who_waits_is_told_as_soon_as_something_changes(world: World, client: ht
     assert update.next_poll == 0
 
 
+def test_who_is_told_that_there_is_news_does_not_wait_for_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed_module, "LOOK_EVERY_S", 20.0)
+    source = Feed()
+    feed = feed_module.Feed(source, time.monotonic)
+    feed.stir()  # before anybody ever asked
+
+    async def story() -> tuple[Cursor, float]:
+        held = (await feed.standing(None, 0)).update.at
+        waiting = asyncio.ensure_future(feed.standing(held, 15))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        source.set(a_lock("user:bob"))
+        begun_s = time.monotonic()
+        await asyncio.to_thread(feed.stir)
+        look = await waiting
+        # Who comes back and has not heard of it yet does not wait for a look either.
+        assert (await feed.standing(held, 15)).update.at == look.update.at
+        return look.update.at, time.monotonic() - begun_s
+
+    at, took_s = asyncio.run(story())
+    assert at == source.at
+    assert took_s < 5
+    feed.stir()  # nobody is there any more
+
+
 def test_who_waits_for_nothing_is_told_so_in_the_end(world: World, client: httpx2.Client) -> None:
     begun_s = time.monotonic()
     update = wire.load(client.get("/v1/locks", params=held(world.feed) | {"wait": "0.3"}).content)
@@ -272,14 +300,15 @@ def test_stopping_lets_those_go_who_wait(world: World) -> None:
         assert waiting.result(5).status_code == 200
 
 
-def test_the_more_come_the_less_often_they_are_asked_to() -> None:
-    now_s = 100.0
-    feed = feed_module.Feed(HandFeed(), lambda: now_s)
-    for _ in range(10 * feed_module.BUSY_PER_S):
-        pace_s = feed._pace(0.4)
-    assert pace_s == pytest.approx(4.0)
-    now_s += 5
-    assert feed._pace(0.4) == 0.4
+def test_the_more_come_the_less_often_they_are_asked_to(
+    client: httpx2.Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "BUSY_PER_S", 1)
+    for _ in range(20):
+        pace_s = client.get("/v1/locks").json()["next_poll_s"]
+    assert 5 * 0.4 <= pace_s <= 20 * 0.4
+    waiting = client.get("/v1/locks", params=held(world.feed) | {"wait": "0.1"}).json()["next_poll_s"]
+    assert 3 * 0.4 <= waiting <= 20 * 0.4
 
 
 # Who may ask
