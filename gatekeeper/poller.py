@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("gatekeeper")
 
 PACE_MIN_S = 0.05  # whatever a server says: a fleet must not be told to hammer
+PACE_WAITED_S = 0.01  # ... unless it has kept us waiting for the last answer, and so sets the pace itself
 PACE_S = 0.4  # until a server has said anything
+LATER_SPREAD = 0.5  # of the time after which a server that is busy wants to be asked again
 CEILING_S = 10.0  # between two attempts at a source that is away; it is noticed soon after it is back
 PRUNE_EVERY_S = 1.0  # an ended lock refuses nobody, pruned or not; this only bounds the work
 
@@ -100,8 +102,11 @@ class Poller:
             self._failed(error)
         except Exception as error:  # noqa: BLE001  # a fault of the source's must not end the polling
             self._failed(error, with_trace=True)
-        pause_s = next_delay(self._pace_s, self.failures, self._clock.random())
-        self._ask_s = self._clock.uptime_s() + max(pause_s, min(self._later_s, self._pace_max_s))
+        luck = self._clock.random()
+        pause_s = next_delay(self._pace_s, self.failures, luck)
+        # Never sooner than it says, and not together with everybody else who was sent away.
+        later_s = min(self._later_s * (1.0 + LATER_SPREAD * luck), self._pace_max_s)
+        self._ask_s = self._clock.uptime_s() + max(pause_s, later_s)
 
     def _confirmed(self, view: View, update: Update, asked_s: float, asked_ns: int) -> None:
         if self.failures:
@@ -109,8 +114,9 @@ class Poller:
         for word in view.ignored.keys() - self.known.view.ignored.keys():
             log.warning("the lock feed uses %r, which this gatekeeper does not know and passes over", word)
         self.failures = 0
+        least_s = PACE_WAITED_S if update.waited >= PACE_MIN_S else PACE_MIN_S
         # In this order NaN, which is neither more nor less, becomes the least pace instead of never.
-        self._pace_s = min(self._pace_max_s, max(PACE_MIN_S, update.next_poll))
+        self._pace_s = min(self._pace_max_s, max(least_s, update.next_poll))
         # What the source waited for news lies between question and answer, and is neither's delay. Below 0
         # it heard of this earlier, from somebody who had asked.
         waited_s = min(update.waited, self._clock.uptime_s() - asked_s)

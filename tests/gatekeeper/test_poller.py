@@ -187,6 +187,29 @@ def test_what_the_source_waited_for_news_makes_the_view_no_older(world: World) -
     assert world.poller.known.clock_skew == pytest.approx(20.0)
 
 
+@pytest.mark.parametrize(("waited", "pause"), [(2.0, 0.01), (0.06, 0.01), (0.0, 0.05), (-5.0, 0.05)])
+def test_who_was_kept_waiting_asks_again_almost_at_once(world: World, waited: float, pause: float) -> None:
+    """The next lock may follow within the pause; a server that keeps nobody waiting is not hammered."""
+    good = world.feed.fetch
+
+    def waits(since: Cursor | None) -> Update:
+        world.clock.advance(max(0.0, waited))
+        return good(since)._replace(waited=waited, next_poll=0.0)
+
+    world.feed.fetch = waits
+    assert world.poller.turn() == pytest.approx(pause, rel=0.1)
+
+
+def test_those_who_were_sent_away_together_do_not_come_back_together() -> None:
+    def back_s(luck: float) -> float:
+        world = World()
+        world.clock.random = lambda: luck
+        world.feed.fetch = later(4.0)
+        return world.poller.turn()
+
+    assert [back_s(luck) for luck in (0.0, 0.5, 0.99)] == pytest.approx([4.0, 5.0, 5.98])
+
+
 @pytest.mark.parametrize("waited", [1e9, nan])
 def test_no_source_makes_a_view_younger_than_its_answer(world: World, waited: float) -> None:
     good = world.feed.fetch
@@ -196,7 +219,7 @@ def test_no_source_makes_a_view_younger_than_its_answer(world: World, waited: fl
 
 
 @pytest.mark.parametrize(
-    ("asked_for", "at_least", "at_most"), [(5.0, 5.0, 5.0), (3600.0, 15.0, 15.0), (0.0, 0.4, 0.8)]
+    ("asked_for", "at_least", "at_most"), [(5.0, 5.0, 7.5), (3600.0, 15.0, 15.0), (0.0, 0.4, 0.8)]
 )
 def test_a_server_that_says_when_to_come_again_is_asked_then_but_never_too_late(
     world: World, asked_for: float, at_least: float, at_most: float
