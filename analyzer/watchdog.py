@@ -11,7 +11,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -25,12 +25,18 @@ class Watchdog:
     an hour and goes on does not hang."""
 
     def __init__(
-        self, turned_s: Callable[[], float | None], wait: Callable[[float], bool], end: Callable[[], None]
+        self,
+        turned_s: Callable[[], float | None],
+        wait: Callable[[float], bool],
+        end: Callable[[], None],
+        problems: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`turned_s` says when the loop last turned, `wait(seconds)` that it is to stop; `end` ends us."""
+        """`turned_s` says when the loop last turned, `wait(seconds)` that it is to stop; `end` ends us.
+        `problems` are told by name when it hangs: the loop cannot tell them any more."""
         self._turned_s = turned_s
         self._wait = wait
         self._end = end
+        self._problems = problems
 
     def run(self) -> None:
         """Until told to stop, or until the loop hangs."""
@@ -41,6 +47,8 @@ class Watchdog:
                 continue
             quiet_s += TICK_S
             if quiet_s == TOLD_S:
+                for name, why in self._problems().items():
+                    log.error("%s: %s", name, why)
                 log.error("the loop has not turned for %.0f s:\n%s", quiet_s, stacks())
             if quiet_s >= HUNG_S:
                 log.critical("the loop hangs for %.0f s: ending the process:\n%s", quiet_s, stacks())

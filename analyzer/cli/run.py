@@ -61,8 +61,9 @@ def _run(settings: Settings) -> None:
         if not any(source.topic for source in settings.sources):
             health.settle_s = 0.0
         daemon = build(settings, engine, health)
-        with listening(settings, engine, health, daemon.pipeline.source.problems):
-            Watchdog(lambda: health.turned_s, told_to_stop.wait, _end).start()
+        problems = daemon.pipeline.source.problems
+        with listening(settings, engine, health, problems):
+            Watchdog(lambda: health.turned_s, told_to_stop.wait, _end, problems).start()
             daemon.run(told_to_stop)
     log.info("stopped")
 

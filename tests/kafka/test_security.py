@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,36 +11,13 @@ import pytest
 from analyzer.core.model import Lost
 from analyzer.kafka import KafkaRecords
 from analyzer.settings import load
-from tests.support.certificates import Authority
 from tests.support.kafka_log import lines, open_source, produce, run_all
 from tests.support.places import MemoryPlaces, Reader
-from tests.support.servers import Missing
-from tests.support.servers.report import ServersUsed
-from tests.support.servers.secured import SecuredKafka
+from tests.support.servers.secured import PASSWORD, USER, SecuredKafka
 
 TOLD_S_MAX = 10.0
-USER, PASSWORD = "analyzer", "pass; w\u00f6rd"
 Options = dict[str, Any]
 Way = Callable[[SecuredKafka], Options]
-
-
-@pytest.fixture(scope="module")
-def secured(servers: ServersUsed) -> Iterator[SecuredKafka]:
-    """One broker for all of these. `analyzer` comes in by SCRAM, `plain` by PLAIN."""
-    with tempfile.TemporaryDirectory(prefix="gatelock-kafka-", ignore_cleanup_errors=True) as folder:
-        try:
-            broker = SecuredKafka(Path(folder), {"plain": "plain-secret"})
-        except Missing as missing:
-            servers.lacks("kafka", missing)
-        broker.start()
-        servers.found("kafka", broker.kind)
-        broker.add_scram(USER, PASSWORD)
-        broker.add_scram("nobody", PASSWORD)
-        broker.authority.issue("client")
-        broker.authority.issue("locked", "key-secret")
-        Authority(broker.folder, "stranger").issue("impostor")
-        yield broker
-        broker.close()
 
 
 def file(broker: SecuredKafka, name: str) -> str:
@@ -103,6 +78,21 @@ def in_javas_words(broker: SecuredKafka) -> Options:
     )
 
 
+def in_kafka_pythons_words(broker: SecuredKafka) -> Options:
+    return configured(
+        broker,
+        f"""
+        [kafka]
+        bootstrap_servers = ["{broker.doors["SASLTLS"]}"]
+        security_protocol = "SASL_SSL"
+        sasl_mechanism = "SCRAM-SHA-512"
+        sasl_plain_username = "{USER}"
+        sasl_plain_password = "{PASSWORD}"
+        ssl_cafile = "{broker.authority.file}"
+        """,
+    )
+
+
 def in_librdkafkas_words(broker: SecuredKafka) -> Options:
     return configured(
         broker,
@@ -133,6 +123,7 @@ WAYS: dict[str, tuple[str, Way]] = {
     "SASL_SSL": (USER, over_tls),
     "mTLS": ("CN=client", by_certificate),
     "SASL_SSL, in Java's words": (USER, in_javas_words),
+    "SASL_SSL, in kafka-python's words": (USER, in_kafka_pythons_words),
     "mTLS, in librdkafka's words": ("CN=locked", in_librdkafkas_words),
     "mTLS, a key with a password": (
         "CN=locked",
@@ -281,13 +272,6 @@ def test_a_mistake_is_told_in_time_with_the_option_to_change(secured: SecuredKaf
     told = problem_of(source)
     assert told[0] in name.split("|"), told
     assert [word for word in words if word not in told[1]] == [], told
-
-
-def test_with_the_usual_settings_a_wrong_password_is_told_in_time(secured: SecuredKafka) -> None:
-    source = open_source(
-        secured, MemoryPlaces(), "t", options=scram(secured, sasl_plain_password="wrong-secret")
-    )
-    assert problem_of(source)[0] == "kafka-login"
 
 
 @pytest.mark.parametrize("assign", ["all", "group"])

@@ -1,7 +1,6 @@
-"""Where kafka-python is silent: each silence is told, by name, in the log, in /readyz and as a metric.
+"""Where kafka-python is silent: a running analyzer names each silence in the log, in /readyz and as a metric.
 
-A broker that is away and a member that was left out are in test_trouble and test_groups; rights and passwords
-that are taken away while we read, in test_security.
+What is got over, and how, is in test_trouble, test_groups and test_security.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from tests.support.kafka_log import lines, open_source, produce, produce_as_is, 
 from tests.support.places import MemoryPlaces, Reader
 from tests.support.running import NAMED_S_MAX, Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka
+from tests.support.servers.secured import PASSWORD, USER, SecuredKafka
 
 RealKafka = NativeKafka | GivenKafka
 LINE = '{{"ts": 1795216000, "key": "acme", "n": {}}}'
@@ -48,6 +48,27 @@ main()
 """
 
 
+# A group whose members get nothing for as long as a file is not there.
+LEFT_OUT = """
+import sys
+from pathlib import Path
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor as Assignor
+from analyzer.cli import main
+
+assign = Assignor.assign.__func__
+
+def nothing(cls, cluster, members):
+    assignments = assign(cls, cluster, members)
+    if not Path("{file}").exists():
+        for assignment in assignments.values():
+            assignment.assigned_partitions.clear()
+    return assignments
+
+Assignor.assign = classmethod(nothing)
+sys.argv = ["gatelock", "run"]
+main()
+"""
+
 Start = Callable[..., Analyzer]
 
 
@@ -67,21 +88,24 @@ def start(tmp_path: Path) -> Iterator[Start]:
         each.end()
 
 
-def reading(kafka: RealKafka, topic: str, more: str = 'assign = "all"') -> str:
+def reading(topic: str, kafka: str) -> str:
     return f"""
         [kafka]
-        bootstrap_servers = "{kafka.bootstrap}"
-        {more}
+        {kafka}
         [[sources]]
         topic  = "{topic}"
         fields = {{ time = {{ path = "ts", unit = "s" }}, api_key = "key" }}
     """
 
 
+def all_of(kafka: RealKafka, topic: str) -> str:
+    return reading(topic, f'bootstrap_servers = "{kafka.bootstrap}"\nassign = "all"')
+
+
 def test_a_poll_that_hangs_is_named_and_ends_the_process(real_kafka: RealKafka, start: Start) -> None:
     topic = real_kafka.create_topic(partitions=1)
     produce_as_is(real_kafka, topic, 0, bomb("zstd", 128))
-    analyzer = start(reading(real_kafka, topic), code=HANGING)
+    analyzer = start(all_of(real_kafka, topic), code=HANGING)
     assert "poll() has not come back" in analyzer.named("kafka-hung")
     assert analyzer.process.wait(NAMED_S_MAX) == 3, "not 0: whoever started it does so again"
     last = analyzer.log[-1]
@@ -89,10 +113,103 @@ def test_a_poll_that_hangs_is_named_and_ends_the_process(real_kafka: RealKafka, 
     assert "fetched_records" in last["message"], "where it hangs"
 
 
+def test_rights_passwords_and_brokers_that_go_while_it_reads_are_named(
+    secured: SecuredKafka, start: Start
+) -> None:
+    """At the settings that everybody has. Each is got over without a restart of ours."""
+    topic = secured.create_topic()
+    analyzers = {}
+    for user in ("ada", "bob"):
+        secured.add_scram(user, PASSWORD)
+        secured.allow(user, topic=topic)
+        secured.allow(user, group=user)
+        analyzers[user] = start(coming_in(secured, topic, user, group_id=user))
+    ada, bob = analyzers.values()
+    ada.well()
+    bob.well()
+
+    secured.forbid("ada", topic=topic)
+    assert f"the user ada may not read {topic}" in ada.named("kafka-right")
+    secured.add_scram("bob", "another one")
+    secured.restart()
+    assert "the broker refuses the login of bob" in bob.named("kafka-login")
+    ada.named("kafka-right")
+
+    secured.allow("ada", topic=topic)
+    secured.add_scram("bob", PASSWORD)
+    ada.well()
+    bob.well()
+    secured.pause()
+    try:
+        assert "no broker has answered for" in ada.named("kafka")
+        assert "no broker has answered for" in bob.named("kafka")
+    finally:
+        secured.resume()
+    ada.well()
+    bob.well()
+
+
+def coming_in(secured: SecuredKafka, topic: str, user: str, **more: str) -> str:
+    given = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-256"}
+    given |= {"bootstrap_servers": secured.doors["SASLPLAIN"], "sasl_plain_username": user}
+    given |= {"sasl_plain_password": PASSWORD, "group_id": topic, **more}
+    return reading(topic, "\n".join(f'{name} = "{value}"' for name, value in given.items()))
+
+
+def test_what_a_group_does_not_tell_its_members_is_named(
+    real_kafka: RealKafka, start: Start, tmp_path: Path
+) -> None:
+    """One is left without a partition although nobody reads some; another's name is taken."""
+    topic = real_kafka.create_topic()
+    at_last = tmp_path / "at-last"
+    address = f'bootstrap_servers = "{real_kafka.bootstrap}"\n'
+    left_out = start(reading(topic, address + 'group_id = "left-out"'), code=LEFT_OUT.format(file=at_last))
+    twin = reading(topic, address + 'group_id = "twins"\noptions = { group_instance_id = "one" }')
+    first = start(twin)
+    first.well()
+    second = start(twin)
+    assert "has joined the group twins as one" in first.named("kafka-group")
+    second.well()
+    assert "leaves partitions unread, and us without one" in left_out.named("kafka-group")
+    at_last.touch()
+    left_out.well()
+
+
+MISTAKES = {
+    "kafka-login": {"sasl_plain_password": "wrong"},
+    "kafka-tls": {"security_protocol": "SASL_SSL", "ssl_cafile": "stranger.pem"},
+    "kafka-right": {"sasl_plain_username": "nobody"},
+}
+
+
+def test_a_mistake_in_the_connection_is_one_error_within_ten_seconds(
+    secured: SecuredKafka, start: Start
+) -> None:
+    topic = secured.create_topic()
+    secured.allow(USER, topic=topic)
+    analyzers = []
+    for name, mistake in MISTAKES.items():
+        more = dict(mistake)
+        if "ssl_cafile" in more:
+            more["ssl_cafile"] = str(secured.folder / more["ssl_cafile"])
+            more["bootstrap_servers"] = secured.doors["SASLTLS"]
+        analyzers.append((name, start(coming_in(secured, topic, USER, **more))))
+    analyzers.append(("kafka-right", start(coming_in(secured, topic, USER, group_id="not-ours"))))
+    for name, analyzer in analyzers:
+        analyzer.named(name)
+        began_s, told_s = analyzer.logged("listening"), analyzer.logged(name)
+        assert began_s is not None
+        assert told_s is not None
+        assert told_s - began_s < 10
+    time.sleep(5)  # of attempts that fail alike
+    for _, analyzer in analyzers:
+        assert len(analyzer.errors) == 1, analyzer.errors
+
+
 def test_two_that_read_the_same_are_named(real_kafka: RealKafka, start: Start) -> None:
     """Two with assign = "all" on one database: whoever stores second, has counted for nothing."""
     topic = real_kafka.create_topic()
-    first, second = (start(reading(real_kafka, topic)) for _ in range(2))
+    first, second = (start(all_of(real_kafka, topic)) for _ in range(2))
     first.listening()
     second.listening()
     end_s, said = time.monotonic() + NAMED_S_MAX, {}
@@ -107,12 +224,13 @@ def test_a_wrong_password_does_not_look_like_a_broker_that_is_away(
     start: Start, real_kafka: RealKafka
 ) -> None:
     """It asks for no login at all, which is as wrong as a login can be."""
-    login = """
+    login = f"""
+        bootstrap_servers = "{real_kafka.bootstrap}"
         security.protocol = "SASL_PLAINTEXT"
         sasl.mechanism = "PLAIN"
         sasl.jaas.config = 'x.PlainLoginModule required username="ada" password="s3cret";'
     """
-    analyzer = start(reading(real_kafka, "t", login))
+    analyzer = start(reading("t", login))
     assert "security_protocol" in analyzer.named("kafka-login")
     began_s, told_s = analyzer.logged("listening"), analyzer.logged("kafka-login")
     assert began_s is not None

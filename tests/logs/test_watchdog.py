@@ -22,7 +22,7 @@ def watched(turns: Iterator[float | None]) -> list[str]:
             return True
         return False
 
-    Watchdog(lambda: last[0], wait, lambda: ended.append("ended")).run()
+    Watchdog(lambda: last[0], wait, lambda: ended.append("ended"), lambda: {"kafka-hung": "it hangs"}).run()
     return ended
 
 
@@ -35,7 +35,8 @@ def test_a_loop_that_turns_is_left_alone(caplog: pytest.LogCaptureFixture) -> No
 
 def test_a_loop_that_hangs_is_told_of_and_then_ended(caplog: pytest.LogCaptureFixture) -> None:
     assert watched(7.0 for _ in range(int(HUNG_S))) == []
-    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+    assert caplog.records[0].message == "kafka-hung: it hangs"
     assert watched(7.0 for _ in range(int(HUNG_S) + 1)) == ["ended"]
     assert caplog.records[-1].levelno == logging.CRITICAL
     assert "MainThread" not in caplog.records[-1].message, "not at what the watchdog itself is"

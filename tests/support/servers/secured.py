@@ -21,6 +21,7 @@ from tests.support.certificates import Authority, Pair
 from tests.support.servers.child import free_port
 from tests.support.servers.kafka import NativeKafka
 
+USER, PASSWORD = "analyzer", "pass; w\u00f6rd"
 SECURITY = "org.apache.kafka.common.security"
 # A name for each listener, and what is spoken there. Who comes without a name may do everything.
 PROTOCOLS = {"SASLPLAIN": "SASL_PLAINTEXT", "SASLTLS": "SASL_SSL", "TLS": "SSL"}
