@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from analyzer.core.model import Counted, Lag, Partition, Progress, Rejected
+from analyzer.core.model import Counted, Gap, Lag, Partition, Progress, Rejected
 from analyzer.errors import StoreAway
 from analyzer.health import HELD_S, LOSSES_MAX, LOSSES_WITHIN_S, TURN_MAX_S, Health
 from analyzer.metrics import METRICS, Metrics
@@ -204,6 +204,7 @@ def test_metrics_tell_what_happened_and_how_it_stands(world: World, client: http
     world.flush(seconds=0.004)
     world.flush(seconds=0.3)
     world.health.failed("database", "away")
+    world.health.stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
     world.now_s += 2
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
@@ -222,6 +223,7 @@ def test_metrics_tell_what_happened_and_how_it_stands(world: World, client: http
         ("gatelock_flush_seconds_bucket", (("le", "0.005"),), 1),
         ("gatelock_since_flush_seconds", (), 2),
         ("gatelock_since_turn_seconds", (), 2),
+        ("gatelock_stopped_partitions", (("kind", "retention"), ("source", "calls")), 1),
         ("gatelock_problems", (), 1),
         ("gatelock_problem", (("name", "database"),), 1),
         ("gatelock_active_locks", (("policy", "daily"),), 2),
@@ -236,6 +238,7 @@ def test_the_list_of_metrics_is_complete_and_no_metric_is_labelled_by_caller(
 ) -> None:
     world.flush()
     world.health.failed("database", "away")
+    world.health.stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
     families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
     listed = {metric.name.removesuffix("_total"): metric for metric in METRICS}
     assert families.keys() == listed.keys()
