@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, NamedTuple
 
-from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who, exemption
+from gatekeeper.adapters.guarding import NOTE, Checkpoint, Limits, Note, Verdict, Who, exemption
 from gatekeeper.adapters.http import Refusal, Style, allowance, refusal, require_style
 from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind
 from gatekeeper.gate import Gate
@@ -164,7 +164,7 @@ class Guard:
             return
         # Into the dicts that are there: those around us and those below look into the same ones.
         scope.setdefault("state", {})["gatelock"] = verdict.decision
-        more = encoded(allowance(verdict.decision, self._style))
+        more = encoded(allowance(verdict.decision, self._style, verdict.limiter))
         if not verdict.spent or (self._refund_when is None and not self._checkpoint.holds):
             await self._app(scope, receive, adding(more, send) if more else send)
         else:
@@ -179,7 +179,14 @@ class Guard:
             tenant="" if self._tenant is None else self._tenant(scope),
             cost=1 if self._cost is None else self._cost(scope),
             method=scope.get("method", "WEBSOCKET"),
+            note=note_of(scope),
         )
+
+
+def note_of(scope: Scope) -> Note | None:
+    """Of the request log around us, if there is one."""
+    note: Note | None = scope.get("state", {}).get(NOTE)
+    return note
 
 
 def path_of(scope: Scope) -> str:

@@ -26,7 +26,7 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.adapters.django needs Django: install gatelock[django]") from missing
 
-from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who, exemption
+from gatekeeper.adapters.guarding import NOTE, NOTED, Checkpoint, Limits, Note, Verdict, Who, exemption
 from gatekeeper.adapters.http import Style, allowance, refusal, require_style
 from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind
 from gatekeeper.adapters.routes import pattern_of_django
@@ -276,6 +276,7 @@ class GuardMiddleware:
             tenant=tenant,
             cost=permits(request) if callable(permits) else permits,
             method=request.method or "",
+            note=_note(request),
         )
 
     def _refused(self, verdict: Verdict) -> HttpResponse:
@@ -283,13 +284,20 @@ class GuardMiddleware:
         return HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
 
     def _told(self, verdict: Verdict, response: HttpResponseBase) -> HttpResponseBase:
-        for name, value in allowance(verdict.decision, self._set.headers):
+        for name, value in allowance(verdict.decision, self._set.headers, verdict.limiter):
             response.headers[name] = value
         return response
 
     def _is_given_back(self, verdict: Verdict, response: HttpResponseBase) -> bool:
         wanted = self._set.refund_when
         return wanted is not None and bool(verdict.spent) and wanted(response)
+
+
+def _note(request: HttpRequest) -> Note | None:
+    """Of the request log around Django, if there is one."""
+    scope = getattr(request, "scope", None)
+    note: Note | None = request.META.get(NOTED) if scope is None else scope.get("state", {}).get(NOTE)
+    return note
 
 
 def _path_of(request: HttpRequest) -> str:

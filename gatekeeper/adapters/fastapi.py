@@ -24,6 +24,7 @@ from gatekeeper.adapters.asgi import (
     behind,
     encoded,
     header,
+    note_of,
     path_of,
     peer,
     refuse,
@@ -31,7 +32,7 @@ from gatekeeper.adapters.asgi import (
 )
 from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who, exemption
 from gatekeeper.adapters.http import Style, allowance, refusal, require_style
-from gatekeeper.adapters.routes import pattern_of_starlette
+from gatekeeper.adapters.routes import resource_of
 from gatekeeper.gate import Gate
 from gatekeeper.model import ALLOWED, Decision, Refused
 
@@ -106,6 +107,7 @@ class Guard:
                 tenant="" if self._tenant is None else self._tenant(scope),
                 cost=permits,
                 method=scope.get("method", "WEBSOCKET"),
+                note=note_of(scope),
             )
         )
         if not verdict.decision.allowed:
@@ -148,22 +150,10 @@ class Around:
         scope[VERDICTS] = verdicts
 
         def more() -> Headers:
-            return encoded(allowance(verdicts[-1].decision, guard._style)) if verdicts else []
+            if not verdicts:
+                return []
+            last = verdicts[-1]
+            return encoded(allowance(last.decision, guard._style, last.limiter))
 
         watch = Watch(guard._checkpoint, more, guard._refund_when, lambda: verdicts)
         await watch.over(self._app, scope, receive, send)
-
-
-def resource_of(scope: Scope) -> str:
-    """The pattern of the route that was found, with what routers and mounts put before it; "" for none."""
-    route = scope.get("route")
-    # A router that is included leaves the whole path with its own routes; older versions copy them instead.
-    context = scope.get("fastapi", {}).get("effective_route_context")
-    if context is not None and getattr(context, "original_route", None) is route:
-        route = context
-    path = getattr(route, "path", "")
-    if not path:
-        return ""
-    root: str = scope.get("root_path", "")
-    mounted = root.removeprefix(scope.get("app_root_path", root))
-    return pattern_of_starlette(mounted + path)

@@ -12,7 +12,7 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.adapters.flask needs Flask: install gatelock[flask]") from missing
 
-from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who, exemption
+from gatekeeper.adapters.guarding import NOTED, Checkpoint, Limits, Verdict, Who, exemption
 from gatekeeper.adapters.http import Style, allowance, refusal, require_style
 from gatekeeper.adapters.routes import pattern_of_flask
 from gatekeeper.adapters.wsgi import (
@@ -111,6 +111,7 @@ class Guard:
                 tenant="" if self._tenant is None else self._tenant(environ),
                 cost=permits() if callable(permits) else permits,
                 method=request.method,
+                note=environ.get(NOTED),
             )
         )
         if not verdict.decision.allowed:
@@ -123,7 +124,7 @@ class Guard:
     def _after(self, response: Response) -> Response:
         verdict: Verdict | None = request.environ.get(self._asked)
         if verdict is not None:
-            response.headers.extend(allowance(verdict.decision, self._style))
+            response.headers.extend(allowance(verdict.decision, self._style, verdict.limiter))
             self._begin(request.environ, verdict, response)
         return response
 

@@ -15,6 +15,9 @@ log = logging.getLogger("gatekeeper")
 
 PREFIX6 = 64  # one household; by single addresses each of its 2**64 would have a limit of its own
 
+NOTE = "request_log"  # in ASGI's state: what a request log outside of us wants to know
+NOTED = f"gatelock.{NOTE}"  # ... and in WSGI's environment
+
 Request = TypeVar("Request")
 
 
@@ -30,6 +33,12 @@ class Limits(Protocol):
     def refund(self, key: str, cost: int, /) -> None: ...
 
 
+class Note(Protocol):
+    """Where a request log wants to hear for whom the gate was asked: it counts under that very name."""
+
+    def saw(self, who: Who, decision: Decision, /) -> None: ...
+
+
 class Who(NamedTuple):
     """What a request says of itself."""
 
@@ -39,6 +48,7 @@ class Who(NamedTuple):
     tenant: str = ""
     cost: int = 1
     method: str = "GET"  # for the log
+    note: Note | None = None
 
     @property
     def key(self) -> str:
@@ -55,6 +65,7 @@ class Verdict(NamedTuple):
     key: str = ""
     cost: int = 1
     spent: tuple[Limits, ...] = ()
+    limiter: str = ""  # the name of that which leaves least
 
 
 class Checkpoint:
@@ -82,7 +93,7 @@ class Checkpoint:
             self._undo(asking)
             raise
         if asking.is_clear:
-            return asking.verdict()
+            return self._clear(asking, who)
         self._undo(asking)
         return self._shown(asking.decision, who)
 
@@ -96,7 +107,7 @@ class Checkpoint:
             await self._undo_async(asking)
             raise
         if asking.is_clear:
-            return asking.verdict()
+            return self._clear(asking, who)
         await self._undo_async(asking)
         return self._shown(asking.decision, who)
 
@@ -129,6 +140,11 @@ class Checkpoint:
     def _gated(self, who: Who) -> Decision:
         return self.gate.check(who.caller, resource=who.resource, address=who.address, tenant=who.tenant)
 
+    def _clear(self, asking: Asking, who: Who) -> Verdict:
+        if who.note is not None:
+            who.note.saw(who, asking.decision)
+        return asking.verdict()
+
     def _undo(self, asking: Asking) -> None:
         for limiter in asking.spent:
             limiter.refund(asking.key, asking.cost)
@@ -148,18 +164,21 @@ class Checkpoint:
                 decision.policy or "no policy",
                 decision.reason,
             )
+        if who.note is not None:
+            who.note.saw(who, decision)
         return Verdict(decision)
 
 
 class Asking:
     """One request on its way through the limiters."""
 
-    __slots__ = ("cost", "decision", "key", "spent")
+    __slots__ = ("cost", "decision", "key", "limiter", "spent")
 
     def __init__(self, decision: Decision, who: Who) -> None:
         self.decision = decision  # the refusal, else that which leaves least
         self.key, self.cost = who.key, who.cost
         self.spent: list[Limits] = []
+        self.limiter = ""
 
     @property
     def is_clear(self) -> bool:
@@ -178,12 +197,13 @@ class Asking:
             self.decision = answer
             return
         self.spent.append(limiter)
-        tags = self.decision.tags
-        least = min(self.decision, answer, key=_left)
-        self.decision = least._replace(tags=tags) if tags else least
+        if _left(answer) < _left(self.decision):
+            tags = self.decision.tags
+            self.decision = answer._replace(tags=tags) if tags else answer
+            self.limiter = getattr(limiter, "_name", "")  # ours all have one; an answer names who refuses
 
     def verdict(self) -> Verdict:
-        return Verdict(self.decision, self.key, self.cost, tuple(self.spent))
+        return Verdict(self.decision, self.key, self.cost, tuple(self.spent), self.limiter)
 
 
 def exemption(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who, exemption
+from gatekeeper.adapters.guarding import NOTED, Checkpoint, Limits, Verdict, Who, exemption
 from gatekeeper.adapters.http import Refusal, Style, allowance, refusal, require_style
 from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind
 from gatekeeper.gate import Gate
@@ -117,7 +117,7 @@ class Guard:
         if not verdict.decision.allowed:
             return respond(refusal(verdict.decision, self._style), environ, start_response)
         environ[DECISION] = verdict.decision
-        more = allowance(verdict.decision, self._style)
+        more = allowance(verdict.decision, self._style, verdict.limiter)
         if not verdict.spent or (self._refund_when is None and not self._checkpoint.holds):
             # The body goes to the server as it is, so that it may send a file in its own way.
             return self._app(environ, adding(more, start_response) if more else start_response)
@@ -132,6 +132,7 @@ class Guard:
             tenant="" if self._tenant is None else self._tenant(environ),
             cost=1 if self._cost is None else self._cost(environ),
             method=environ["REQUEST_METHOD"],
+            note=environ.get(NOTED),
         )
 
 

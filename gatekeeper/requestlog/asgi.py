@@ -1,0 +1,148 @@
+"""The request log of an ASGI application: one class around it, and around its guard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from gatekeeper.adapters.asgi import API_KEY, App, Extractor, Message, Receive, Scope, Send, path_of, peer
+from gatekeeper.adapters.guarding import NOTE, Who, exemption
+from gatekeeper.adapters.routes import resource_of
+from gatekeeper.clock import SYSTEM_CLOCK, Clock
+from gatekeeper.requestlog.lifespan import live
+from gatekeeper.requestlog.log import BUFFER, Log, said
+from gatekeeper.requestlog.record import PATH_CHARS_MAX, VERDICT, Entry, Note
+from gatekeeper.requestlog.writer import Sink
+
+HEADER = VERDICT.encode()
+WENT_AWAY = 499  # as nginx has it: whoever asked did not wait for the answer
+FAILED = 500  # what servers answer for an application that raised
+
+
+class RequestLog(Log):
+    """`app`, with a record of each request in `to`: the path of a file, a `KafkaSink`, or any `Sink`.
+
+    Put it outside of the guard, so that it sees what is refused:
+
+        app = RequestLog(Guard(api, gate, burst), to=Path("/var/log/shop/requests.log"))
+
+    A record has the caller, tenant and address that the guard asked for; where no guard was asked, what the
+    extractors say, which are those of `gatekeeper.adapters.asgi`. The resource is what `resource` says, else
+    what the guard asked for, else the route that Starlette or FastAPI found.
+
+    A response is logged when its last byte is handed to the server, a WebSocket when its handshake is
+    answered. Paths in `exempt` are not logged. At most `buffer` records wait; more are dropped, and counted.
+    The application may add fields: `request.state.request_log.add(tokens=812)`.
+
+    Raises ValueError for a setting that cannot be.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        to: Path | str | Sink,
+        *,
+        caller: Extractor = API_KEY,
+        address: Extractor = peer,
+        tenant: Extractor | None = None,
+        resource: Extractor | None = None,
+        exempt: Iterable[str] | Callable[[Scope], bool] = (),
+        buffer: int = BUFFER,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__(to, buffer, clock)
+        self._app = app
+        self._caller = caller
+        self._address = address
+        self._tenant = tenant
+        self._resource = resource
+        self._is_exempt = exemption(exempt, path_of)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await live(self._app, scope, receive, send, self.close)
+        elif scope["type"] not in ("http", "websocket") or self._is_exempt(scope):
+            await self._app(scope, receive, send)
+        else:
+            await self._logged(scope, receive, send)
+
+    async def _logged(self, scope: Scope, receive: Receive, send: Send) -> None:
+        note = Note()
+        scope = {**scope, "state": {**scope.get("state", {}), NOTE: note}}
+        answer = Answer(self, scope, note, send)
+        try:
+            await self._app(scope, receive, answer.send)
+        except Exception:
+            answer.end(FAILED)
+            raise
+        except BaseException:  # cancelled
+            answer.end(WENT_AWAY)
+            raise
+        answer.end(FAILED)
+
+    def _who(self, scope: Scope, note: Note) -> Who:
+        who = note.who or Who(
+            caller=said(self._caller, scope),
+            address=said(self._address, scope),
+            tenant=said(self._tenant, scope),
+        )
+        resource = said(self._resource, scope) or who.resource or resource_of(scope)
+        return who if resource == who.resource else who._replace(resource=resource)
+
+
+class Answer:
+    """One answer on its way to the server."""
+
+    __slots__ = ("_began_s", "_bytes", "_ended", "_log", "_note", "_scope", "_send", "_status", "_verdict")
+
+    def __init__(self, log: RequestLog, scope: Scope, note: Note, send: Send) -> None:
+        self._log = log
+        self._scope = scope
+        self._note = note
+        self._send = send
+        self._status = self._bytes = 0
+        self._verdict = ""
+        self._ended = False
+        self._began_s = log.clock.uptime_s()
+
+    async def send(self, message: Message) -> None:
+        await self._send(message)
+        kind = message["type"]
+        if kind in ("http.response.body", "websocket.http.response.body"):
+            self._bytes += len(message.get("body", b""))
+            if not message.get("more_body", False):
+                self.end(FAILED)
+        elif kind in ("http.response.start", "websocket.http.response.start"):
+            self._begin(message["status"], message.get("headers", ()))
+        elif kind == "websocket.accept":
+            self._begin(101, message.get("headers", ()))
+            self.end(101)
+        elif kind == "websocket.close":
+            self.end(403)
+
+    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self._status = status
+        for name, value in headers:
+            if name == HEADER:
+                self._verdict = value.decode("latin-1")
+
+    def end(self, status: int) -> None:
+        """Log it, if that was not done; `status` is the one to log where none was sent."""
+        if self._ended:
+            return
+        self._ended = True
+        log, scope = self._log, self._scope
+        log.put(
+            Entry(
+                ended_ns=log.clock.wall_ns(),
+                duration_ns=round((log.clock.uptime_s() - self._began_s) * 1e9),
+                status=self._status or status,
+                bytes=self._bytes,
+                method=scope.get("method", "WEBSOCKET"),
+                path=scope["path"][:PATH_CHARS_MAX],
+                who=log._who(scope, self._note),
+                verdict=self._verdict,
+                decision=self._note.decision,
+                more=self._note.more,
+            )
+        )

@@ -1,0 +1,69 @@
+"""What both request logs have: a sink, the writer in front of it, and what can be asked of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from gatekeeper.clock import Clock
+from gatekeeper.requestlog.file import FileSink
+from gatekeeper.requestlog.record import Entry
+from gatekeeper.requestlog.writer import CLOSE_S, Sink, Writer
+
+BUFFER = 10_000  # records: some seconds of a busy process, some 10 MB
+CLOSE_SLOWLY_S = 2.0  # within a server's own time to end
+
+R = TypeVar("R")
+
+logger = logging.getLogger("gatekeeper")
+
+
+class Log:
+    """A request log, as far as whoever watches it is concerned."""
+
+    def __init__(self, to: Path | str | Sink, buffer: int, clock: Clock) -> None:
+        self.clock = clock
+        sink = FileSink(to) if isinstance(to, Path | str) else to
+        self._writer = Writer(sink, buffer=buffer, clock=clock)
+        self.put: Callable[[Entry], None] = self._writer.put
+
+    @property
+    def written(self) -> int:
+        """Records that this process has written: to the file, or with Kafka's acknowledgement."""
+        return self._writer.written
+
+    @property
+    def dropped(self) -> int:
+        """Records of this process that nobody will find in the log, because there was no room to wait in."""
+        return self._writer.dropped
+
+    @property
+    def waiting(self) -> int:
+        """Records that are still on their way."""
+        return self._writer.waiting
+
+    @property
+    def healthy(self) -> bool:
+        """Whether records are being written, and none was dropped for a minute."""
+        return self._writer.healthy
+
+    def flush(self, timeout: float = CLOSE_S) -> bool:
+        """Write what waits, now; whether nothing waits any more. For functions that are frozen in between."""
+        return self._writer.flush(timeout)
+
+    def close(self, timeout: float = CLOSE_SLOWLY_S) -> None:
+        """Write what waits and stop. A later request starts it again."""
+        self._writer.close(timeout)
+
+
+def said(extractor: Callable[[R], str] | None, request: R) -> str:
+    """What `extractor` says of the request; "" where it fails, for a log must not break what it logs."""
+    if extractor is None:
+        return ""
+    try:
+        return extractor(request)
+    except Exception:  # whose it is: the application's
+        logger.debug("the request log could not ask %r", extractor, exc_info=True)
+        return ""

@@ -1,0 +1,275 @@
+"""The queue between requests and the log's sink: under a clock that is moved by hand, then with threads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from gatekeeper.adapters.guarding import Who
+from gatekeeper.clock import SYSTEM_CLOCK
+from gatekeeper.requestlog.record import Entry, Line
+from gatekeeper.requestlog.writer import GATHER_S, IDLE_S, RETRY_S_MAX, Outcome, Writer
+from gatekeeper.testing import ManualClock
+from tests.support.requestlog import Shelf
+
+
+def an_entry(number: int = 0) -> Entry:
+    return Entry(number, 0, 200, 0, "GET", f"/{number}", Who())
+
+
+class World:
+    def __init__(self, buffer: int = 100) -> None:
+        self.clock = ManualClock()
+        self.shelf = Shelf()
+        self.writer = Writer(self.shelf, buffer=buffer, clock=self.clock)
+
+    def put(self, *numbers: int) -> None:
+        for number in numbers:
+            self.writer.put(an_entry(number))
+
+    def stored(self) -> list[int]:
+        return [int(record["path"][1:]) for record in self.shelf.records()]
+
+    @property
+    def sums(self) -> tuple[int, int, int]:
+        return self.writer.written, self.writer.dropped, self.writer.waiting
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_nothing_runs_before_the_first_record(world: World) -> None:
+    world.clock.advance(10)
+    assert world.shelf.calls == 0
+    assert world.writer.healthy
+
+
+def test_records_are_written_in_their_order_soon_after_they_came(world: World) -> None:
+    world.put(1, 2, 3)
+    assert world.sums == (0, 0, 3)
+    world.clock.advance(0)
+    assert world.stored() == [1, 2, 3]
+    world.put(4)
+    world.clock.advance(GATHER_S)
+    assert world.sums == (4, 0, 0)
+
+
+def test_an_idle_log_looks_more_seldom_but_never_long(world: World) -> None:
+    world.put(1)
+    world.clock.advance(10)
+    before = world.shelf.calls
+    world.clock.advance(10)
+    assert world.shelf.calls - before == round(10 / IDLE_S)
+    world.put(2)
+    world.clock.advance(IDLE_S)
+    assert world.stored() == [1, 2]
+
+
+def test_every_record_has_an_id_of_its_own(world: World) -> None:
+    other = World()
+    for each in (world, other):
+        each.put(*range(50))
+        each.clock.advance(1)
+    ids = [record["id"] for each in (world, other) for record in each.shelf.records()]
+    assert len(set(ids)) == 100
+
+
+class TestASinkThatFails:
+    def test_keeps_records_waiting_and_gets_them_in_order_when_it_is_well_again(self, world: World) -> None:
+        world.shelf.error = OSError("away")
+        world.put(1, 2)
+        world.clock.advance(30)
+        world.put(3)
+        assert world.sums == (0, 0, 3)
+        assert not world.writer.healthy
+        world.shelf.error = None
+        world.clock.advance(RETRY_S_MAX)
+        assert world.stored() == [1, 2, 3]
+        assert world.sums == (3, 0, 0)
+        assert world.writer.healthy
+
+    def test_is_tried_ever_more_seldom(self, world: World) -> None:
+        world.shelf.error = OSError("away")
+        world.put(1)
+        world.clock.advance(60)
+        before = world.shelf.calls
+        world.clock.advance(60)
+        assert world.shelf.calls - before == 60 / RETRY_S_MAX
+
+    def test_may_take_a_part(self, world: World) -> None:
+        world.shelf.room = 2
+        world.put(1, 2, 3, 4, 5)
+        world.clock.advance(0)
+        assert world.stored() == [1, 2]
+        world.clock.advance(1)
+        assert world.stored() == [1, 2, 3, 4, 5]
+        assert len({record["id"] for record in world.shelf.records()}) == 5
+
+
+class TestNoRoom:
+    def test_what_finds_no_room_is_dropped_and_counted(self) -> None:
+        world = World(buffer=3)
+        world.put(1, 2, 3, 4, 5)
+        assert world.sums == (0, 2, 3)
+        world.clock.advance(1)
+        assert world.stored() == [1, 2, 3]
+        assert world.sums == (3, 2, 0)
+
+    def test_every_record_is_written_dropped_or_waiting(self) -> None:
+        world = World(buffer=7)
+        for number in range(500):
+            world.shelf.room = number % 3
+            world.put(number)
+            if number % 5 == 0:
+                world.clock.advance(0.05)
+            assert sum(world.sums) == number + 1
+        world.shelf.room = 100
+        assert world.writer.flush(60)
+        assert world.stored() == sorted(set(world.stored()))
+        assert world.sums[2] == 0
+        assert world.sums[1] > 0
+
+    def test_memory_is_bounded_whatever_the_sink_does(self) -> None:
+        world = World(buffer=2_500)
+        world.shelf.error = OSError("away")
+        for number in range(10_000):
+            world.put(number)
+            if number % 100 == 0:
+                world.clock.advance(1)
+        assert world.writer.waiting <= 2_500 + 1_000
+        assert sum(world.sums) == 10_000
+
+    def test_it_is_said_once_a_minute_how_many(self, caplog: pytest.LogCaptureFixture) -> None:
+        world = World(buffer=1)
+        with caplog.at_level(logging.WARNING, "gatekeeper"):
+            for number in range(550):
+                world.put(number, number)
+                world.clock.advance(0.2)
+        said = [message for message in caplog.messages if "dropped" in message]
+        assert len(said) == 2
+        assert "came faster than they could be written" in said[0]
+        assert not world.writer.healthy
+        world.clock.advance(61)
+        assert world.writer.healthy
+
+
+def test_a_record_that_cannot_be_written_costs_no_other(world: World) -> None:
+    world.put(1)
+    world.writer.put(an_entry(2)._replace(more={"what": object()}))  # type: ignore[dict-item]
+    world.put(3)
+    world.clock.advance(1)
+    assert world.stored() == [1, 3]
+    assert world.sums == (2, 1, 0)
+
+
+def test_a_thread_that_was_ended_is_started_again_by_the_next_record(world: World) -> None:
+    world.shelf.error = SystemExit()  # type: ignore[assignment]  # ends a thread, and is no Exception
+    world.put(1)
+    world.clock.advance(1)
+    assert not world.writer.healthy
+    world.shelf.error = None
+    world.clock.advance(5)
+    assert world.stored() == []
+    world.put(2)
+    world.clock.advance(0)
+    assert world.stored() == [1, 2]
+
+
+def test_closing_writes_what_waits_and_a_later_record_begins_again(world: World) -> None:
+    world.put(1, 2)
+    world.writer.close(1)
+    assert (world.stored(), world.shelf.closed) == ([1, 2], 1)
+    world.clock.advance(10)
+    world.put(3)
+    world.clock.advance(1)
+    assert world.stored() == [1, 2, 3]
+
+
+def test_closing_gives_up_on_a_sink_that_is_away(world: World) -> None:
+    world.shelf.error = OSError("away")
+    world.put(1)
+    world.writer.close(3)
+    assert world.clock.uptime_s() <= 4
+    assert world.sums == (0, 0, 1)
+
+
+def test_a_buffer_for_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1 record"):
+        World(buffer=0)
+
+
+# -- with threads --------------------------------------------------------------------------------
+
+
+class Slow(Shelf):
+    """Takes its time with every write, until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+
+    def write(self, lines: Sequence[Line]) -> Outcome:
+        self.go.wait(10)
+        return super().write(lines)
+
+
+def test_no_request_waits_for_a_sink_that_hangs() -> None:
+    shelf = Slow()
+    writer = Writer(shelf, buffer=1_000, clock=SYSTEM_CLOCK)
+    began_s = time.thread_time()
+    for number in range(5_000):
+        writer.put(an_entry(number))
+    assert time.thread_time() - began_s < 1.0  # of this thread: it never slept, and wrote nothing itself
+    assert writer.dropped >= 3_000
+    shelf.go.set()
+    writer.close(10)
+    assert writer.written + writer.dropped == 5_000
+    assert len(shelf.lines) == writer.written
+
+
+def test_threads_that_drop_at_once_are_all_counted() -> None:
+    shelf = Slow()
+    writer = Writer(shelf, buffer=10, clock=SYSTEM_CLOCK)
+    threads = [
+        threading.Thread(target=lambda: [writer.put(an_entry(number)) for number in range(2_000)])
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    shelf.go.set()
+    writer.close(10)
+    assert writer.written + writer.dropped == 16_000
+
+
+def test_a_forked_child_writes_its_own_and_not_its_parents() -> None:
+    shelf = Slow()
+    writer = Writer(shelf, buffer=100, clock=SYSTEM_CLOCK)
+    writer.put(an_entry(1))
+    while not writer._lines:  # the thread is inside of the sink now, and has the mutex
+        time.sleep(0.001)
+    writer.put(an_entry(2))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        shelf.go.set()
+        writer.put(an_entry(3))
+        written = writer.flush(5)
+        told = f"{written} {writer.written} {shelf.forks} {[record['path'] for record in shelf.records()]}"
+        os.write(writing, told.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        assert told.read() == "True 1 1 ['/3']"
+    shelf.go.set()
+    writer.close(5)
+    assert [record["path"] for record in shelf.records()] == ["/1", "/2"]

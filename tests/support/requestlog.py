@@ -1,0 +1,58 @@
+"""Sinks that a test holds in its hand, and what the analyzer makes of a request log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from analyzer.core.counter import PythonCounter
+from analyzer.core.model import Counted, Partition, Record, Records
+from analyzer.settings import load
+from gatekeeper.requestlog.record import Line
+from gatekeeper.requestlog.writer import Outcome
+
+PART = Partition("files", "log", 0, "log", "log")
+
+
+class Shelf:
+    """A sink in memory that can be full, or broken."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.room = 10**9  # lines that it takes at once
+        self.error: Exception | None = None
+        self.calls = self.closed = self.forks = 0
+
+    def write(self, lines: Sequence[Line]) -> Outcome:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        taken = lines[: self.room]
+        self.lines += taken
+        trouble = "" if len(taken) == len(lines) else "full"
+        return Outcome(len(taken), len(taken), trouble=trouble)
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def forked(self) -> None:
+        self.forks += 1
+
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line.text) for line in self.lines]
+
+
+def counted_by(configuration: Path, text: bytes, *, groupings: Sequence[str] = ()) -> Counted:
+    """What an analyzer with the one source of this configuration counts of a log's lines."""
+    settings = load(configuration)
+    (name, mapping), *others = settings.mappings().items()
+    assert not others
+    part = PART._replace(source=name)
+    plan = settings.plan()
+    counter = PythonCounter({name: mapping}, (*plan.groupings, *groupings), plan.meters)
+    lines = text.split(b"\n")
+    records = [Record(number, None, line) for number, line in enumerate(lines) if line]
+    counter.feed(Records(part, 0, len(lines), records))
+    return counter.drain()
