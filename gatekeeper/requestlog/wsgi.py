@@ -67,13 +67,13 @@ class RequestLog(Log):
             return body
         return Body(body, answer)
 
-    def _who(self, environ: Environ) -> Who:
+    def _who(self, environ: Environ, route: str) -> Who:
         who = environ[NOTED].who or Who(
             caller=said(self._caller, environ),
             address=said(self._address, environ),
             tenant=said(self._tenant, environ),
         )
-        resource = said(self._resource, environ) or who.resource or _route(environ)
+        resource = said(self._resource, environ) or who.resource or route
         return who if resource == who.resource else who._replace(resource=resource)
 
 
@@ -81,15 +81,8 @@ class Answer:
     """One answer on its way to the server."""
 
     __slots__ = (
-        "_began_s",
-        "_ended",
-        "_environ",
-        "_log",
-        "_start_response",
-        "_status",
-        "_verdict",
-        "bytes",
-        "length",
+        *("_began_s", "_ended", "_environ", "_log", "_route", "_start_response", "_status", "_verdict"),
+        *("bytes", "length"),
     )
 
     def __init__(self, log: RequestLog, environ: Environ, start_response: StartResponse) -> None:
@@ -98,12 +91,13 @@ class Answer:
         self._start_response = start_response
         self._status = self.bytes = 0
         self.length = 0  # of the body, if the application has told it
-        self._verdict = ""
+        self._verdict = self._route = ""
         self._ended = False
         self._began_s = log.clock.uptime_s()
 
     def start(self, status: str, headers: list[tuple[str, str]], *error: Any) -> Callable[[bytes], object]:
         self._status = int(status[:3])
+        self._route = _route(self._environ)  # Flask has forgotten it when the response is over
         for name, value in headers:
             if name.lower() == VERDICT:
                 self._verdict = value
@@ -131,7 +125,7 @@ class Answer:
                 bytes=self.bytes,
                 method=environ["REQUEST_METHOD"],
                 path=_path_of(environ)[:PATH_CHARS_MAX],
-                who=log._who(environ),
+                who=log._who(environ, self._route),
                 verdict=self._verdict,
                 decision=note.decision,
                 more=note.more,
