@@ -58,8 +58,9 @@ def refusal(decision: Decision, style: Style = "off") -> Refusal:
     return Refusal(status, headers, body)
 
 
-def allowance(decision: Decision, style: Style) -> list[tuple[str, str]]:
-    """Headers that tell a caller what is left, for any response; none where nobody knows.
+def allowance(decision: Decision, style: Style, name: str = "") -> list[tuple[str, str]]:
+    """Headers that tell a caller what is left, for any response; none where nobody knows. `name` is that of
+    the limiter, for a decision that nobody refused.
 
     "draft" is draft-ietf-httpapi-ratelimit-headers-10, "legacy" the three headers that came before it,
     with the seconds until the reset.
@@ -70,7 +71,7 @@ def allowance(decision: Decision, style: Style) -> list[tuple[str, str]]:
     if decision.limit is None or decision.remaining is None:
         return []
     reset_s = math.ceil(decision.reset_after or 0.0)
-    name = quoted(decision.policy or "limit")
+    name = quoted(decision.policy or name or "limit")
     headers = []
     if style in ("draft", "both"):
         headers.append(("ratelimit-policy", f"{name};q={decision.limit}"))

@@ -31,6 +31,7 @@ class Waiting:
             raise ValueError(f"timeout: expected seconds from 0, got {timeout!r}")
         self._limiter = limiter
         self._timeout = timeout
+        self._name: str = getattr(limiter, "_name", "")
 
     def check(self, key: str, cost: int) -> Decision:
         """The decision, when it is there."""

@@ -1,0 +1,139 @@
+"""A shop under a real server, asked by a real client."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.support.servers.child import free_port
+
+ROOT = Path(__file__).parents[3]
+PATIENCE_S = 30.0
+HOUR = timedelta(hours=1)
+
+# Without its own idea of whom to believe: by default uvicorn takes the word of a proxy on this machine.
+UVICORN = ["uvicorn", "--factory", "--no-proxy-headers", "--log-level=warning"]
+GUNICORN = ["gunicorn", "--workers=2", "--no-control-socket", "--log-level=warning"]
+# By what each is started, and whether it has a loop.
+SHOPS = {
+    "asgi": ([*UVICORN, "asgi_shop:shop"], True),
+    "fastapi": ([*UVICORN, "fastapi_shop:shop"], True),
+    "django async": ([*UVICORN, "--lifespan=off", "django_shop:shop_async"], True),
+    "wsgi": ([*GUNICORN, "wsgi_shop:shop()"], False),
+    "flask": ([*GUNICORN, "flask_shop:shop()"], False),
+    "django": ([*GUNICORN, "django_shop:shop()"], False),
+}
+NOW = datetime.now(UTC)
+LOCKED: dict[str, dict[str, Any]] = {
+    "acme": {"detail": "100,000 requests per day, 100,214 counted"},
+    "slowed": {"status": 503, "reason": "temporary-reduced-capacity"},
+    "banned": {"status": 403, "reason": "abnormal-usage-detected", "until": NOW + timedelta(days=30)},
+    "odd": {"policy": 'a "policy"\r\nset-cookie: x=1 é'},
+    "tagged": {"action": "tag"},
+    "narrow": {"resource": "/items/{number}"},
+}
+
+
+def locks() -> dict[str, object]:
+    """The feed, as a file holds it."""
+    others = [
+        {"key": "api_key:acme", "policy": "monthly", "until": NOW + HOUR / 2},
+        {"scope": "tenant", "key": "globex"},
+        {"scope": "address", "key": "203.0.113.9"},
+        {"scope": "range", "key": "127.9.0.0/16"},
+    ]
+    named = [{"key": f"api_key:{name}"} | given for name, given in LOCKED.items()]
+    basis = {
+        "op": "set", "scope": "caller", "policy": "daily", "action": "deny", "status": 429,
+        "reason": "quota-exceeded", "began": NOW - HOUR, "until": NOW + HOUR,
+    }  # fmt: skip
+    changes = [basis | given for given in [*named, *others]]
+    return {"format": 1, "version": 1, "snapshot": True, "now": NOW, "changes": changes}
+
+
+class Shop:
+    """A server that runs."""
+
+    def __init__(self, name: str, folder: Path, port: int) -> None:
+        self.name = name
+        self.folder = folder
+        self.port = port
+        self.has_loop = SHOPS[name][1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.client = httpx2.Client(base_url=self.url, timeout=PATIENCE_S)
+
+    def get(self, path: str, key: str = "", **headers: str) -> httpx2.Response:
+        return self.ask("GET", path, key, **headers)
+
+    def ask(self, method: str, path: str, key: str = "", **headers: str) -> httpx2.Response:
+        return self.client.request(method, path, headers=named(key, headers))
+
+    def release(self, name: str) -> None:
+        """Let the stream of this name go on."""
+        (self.folder / name).touch()
+
+    def shadows(self) -> str:
+        """What was logged of requests that would have been refused."""
+        return (self.folder / "shadow.log").read_text()
+
+
+def named(key: str, headers: dict[str, str]) -> dict[str, str]:
+    others = {name.replace("_", "-"): value for name, value in headers.items()}
+    return others | ({"x-api-key": key} if key else {})
+
+
+def somebody() -> str:
+    """A key that nobody has asked with yet."""
+    return uuid.uuid4().hex
+
+
+@contextmanager
+def shop(name: str, folder: Path, redis_url: str) -> Iterator[Shop]:
+    (folder / "locks.json").write_text(json.dumps(locks(), default=datetime.isoformat))
+    port, (command, _) = free_port(), SHOPS[name]
+    where = [f"--port={port}"] if command[0] == "uvicorn" else [f"--bind=127.0.0.1:{port}"]
+    module = f"tests.gatekeeper.adapters.shops.{command[-1]}"
+    with (folder / "log").open("wb") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", *command[:-1], *where, module], cwd=ROOT, stdout=log, stderr=log,
+            env={**os.environ, "SHOP_FOLDER": str(folder), "SHOP_REDIS": redis_url},
+        )  # fmt: skip
+    running = Shop(name, folder, port)
+    try:
+        awaited(running, child)
+        yield running
+    finally:
+        running.client.close()
+        child.terminate()
+        try:
+            child.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            raise
+
+
+def awaited(running: Shop, child: subprocess.Popen[bytes]) -> None:
+    """Returns when it answers."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            assert running.get("/plain/healthz").status_code == 200
+        except httpx2.TransportError:
+            said = (running.folder / "log").read_text()
+            assert child.poll() is None, said
+            assert time.monotonic() < deadline_s, said
+            time.sleep(0.02)
+        else:
+            return

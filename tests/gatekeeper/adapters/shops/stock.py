@@ -1,0 +1,102 @@
+"""What every shop has: one gate, limiters in Redis that all of its workers share, and the same settings.
+
+A shop answers under /plain, /shadow, /busy and so on, each an application of its own with its own guard.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from gatekeeper import Concurrency, Decision, Gate, LeakyQueue, SlidingLog, TokenBucket
+from gatekeeper.adapters.waiting import Waiting
+from gatekeeper.limits.redis import RedisStore
+
+FOLDER = Path(os.environ.get("SHOP_FOLDER", "."))  # the test's
+PATIENCE_S = 20.0
+
+
+def opened() -> Gate:
+    """The gate, which knows its locks; what it would refuse stands in a file of the test's."""
+    log = logging.getLogger("gatekeeper")
+    log.addHandler(logging.FileHandler(FOLDER / "shadow.log"))
+    log.setLevel(logging.INFO)
+    gate = Gate(f"file://{FOLDER}/locks.json")
+    assert gate.ready(PATIENCE_S)
+    return gate
+
+
+def setups(client: type[Any] = redis.Redis) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Limiters and settings of each application, by its prefix."""
+    store = RedisStore(client.from_url(os.environ["SHOP_REDIS"]), timeout=PATIENCE_S)
+    burst = SlidingLog(20, 60, name="burst", store=store)
+    small = SlidingLog(2, 60, name="small", store=store)
+    free = {"refund_when": is_free}
+    return {
+        "open": ((), {}),
+        "plain": ((burst,), free),
+        "shadow": ((small,), {"shadow": True}),
+        "legacy": ((burst,), {"headers": "legacy"}),
+        "both": ((burst,), {"headers": "both"}),
+        "off": ((burst,), {"headers": "off"}),
+        "two": ((TokenBucket(50, 600, name="wide", store=store), small), {}),
+        "busy": ((burst, Concurrency(1, name="busy", store=store)), free),
+        "queue": ((Waiting(LeakyQueue(1, 0.6, 3, name="queue", store=store), timeout=5),), {}),
+        "proxied": ((burst,), {"proxies": ["127.0.0.1"]}),
+    }
+
+
+def is_free(answer: Any) -> bool:
+    """What a shop does not charge for."""
+    status = getattr(answer, "status_code", None) or answer.status
+    return status == 404 or status >= 500
+
+
+def by_prefix(shops: dict[str, Any], path: str) -> tuple[Any, str]:
+    """Whose application answers this path, and as which path."""
+    _, prefix, rest = path.split("/", 2)
+    return shops[prefix], f"/{rest}"
+
+
+def mounted(shops: dict[str, Any]) -> Callable[..., Any]:
+    """One WSGI application out of many."""
+
+    def application(environ: dict[str, Any], start_response: Any) -> Any:
+        shop, environ["PATH_INFO"] = by_prefix(shops, environ["PATH_INFO"])
+        return shop(environ, start_response)
+
+    return application
+
+
+def mounted_async(shops: dict[str, Any]) -> Callable[..., Any]:
+    """One ASGI application out of many."""
+
+    async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            shop = shops["plain"]
+        else:
+            shop, path = by_prefix(shops, scope["path"])
+            scope = scope | {"path": path, "raw_path": path.encode()}
+        await shop(scope, receive, send)
+
+    return application
+
+
+def told(decision: Decision, **more: object) -> dict[str, object]:
+    """What an application knows of its request."""
+    said = {"policy": decision.policy, "remaining": decision.remaining, "shadow": decision.shadow}
+    return said | {"tags": decision.tags, "worker": os.getpid()} | more
+
+
+def waits(name: str, wait: Callable[[], object] = partial(time.sleep, 0.005)) -> Any:
+    """Until the test says so, or its patience ends."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not (FOLDER / name).exists() and time.monotonic() < end_s:
+        yield wait()
