@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import os
+import re
 import secrets
-from collections.abc import Sequence
-from math import isfinite
+from collections.abc import Iterable, Sequence
+from math import inf, isfinite
 
 from gatekeeper.held import ACTION, POLICY, At, Held, at_of
-from gatekeeper.model import Cursor, Decision, Feedback, LockKey, Met
+from gatekeeper.model import Cursor, Decision, Feedback, Hearing, LockKey, Met, SourceError
+
+log = logging.getLogger("gatekeeper")
+
+TELL_EVERY_S = 5.0  # at most, however often it polls
+TELL_AGAIN_S = 60.0  # to who could not hear it: nothing depends on it
 
 LOCKS_COUNTED_MAX = 2_000  # apart; those beyond are counted together
 LOCKS_TOLD_MAX = 100
 CALLERS_TOLD_MAX = 64  # enough to tell 90 % known from 75 %, nineteen times in twenty
 NOTED_AT_ONCE = 32  # callers, each time that the sample is added to
 RENEW_S = 600.0  # a sample is of the last ten to twenty minutes
+CALLER_CHARACTERS_MAX = 257  # kept of each; one more than a name can have: cut there, it is still none
+WORDS_MAX = 20
+WORD_CHARACTERS_MAX = 100
+HOST_CHARACTERS_MAX = 60
 
 
 class Tally:
@@ -54,7 +66,7 @@ class Sample:
         self._renew_s: float | None = None
 
     def note(self, caller: str) -> None:
-        self._young[hash(caller)] = caller
+        self._young[hash(caller)] = caller[:CALLER_CHARACTERS_MAX]
 
     def callers(self, now_s: float) -> tuple[str, ...]:
         """The sample. Forgets the rest, and what is older than ten to twenty minutes."""
@@ -71,9 +83,13 @@ class Sample:
 class Telling:
     """Everything that one gate in one process has to tell. Requests add to it, the poller reads."""
 
-    def __init__(self, application: str) -> None:
-        self._instance = secrets.token_hex(8)
-        self._application = application
+    def __init__(self, application: str, stale_after_s: float, now_s: float) -> None:
+        self._instance = instance_of(os.uname().nodename, os.getpid(), secrets.token_hex(4))
+        self._application = application[:WORD_CHARACTERS_MAX]
+        self._stale_after_s = stale_after_s
+        self._begun_s = now_s
+        self._due_s = -inf
+        self._told = 0  # times
         self._counts: dict[At, Counts] = {}
         self._more = Counts()
         self._folded = [0, 0]  # of locks that nobody met for a while
@@ -81,14 +97,31 @@ class Telling:
         self._sample = Sample()
         self._wanted = 0  # callers to note
 
+    def is_due(self, now_s: float) -> bool:
+        return now_s >= self._due_s
+
+    def tell(
+        self, hearing: Hearing, now_s: float, at: Cursor, age_s: float, skew_s: float, mode: str,
+        ignored: Iterable[str],
+    ) -> None:  # fmt: skip
+        """Tell all of it, from the beginning, and note the next few callers. Never raises."""
+        told = self._feedback(now_s, at, age_s)
+        words = tuple(word[:WORD_CHARACTERS_MAX] for word in itertools.islice(ignored, WORDS_MAX))
+        self._due_s = now_s + TELL_EVERY_S
+        try:
+            hearing.hear(told._replace(clock_skew=skew_s, mode=mode, ignored=words))
+        except SourceError as error:
+            self._due_s = now_s + TELL_AGAIN_S
+            log.info("nobody hears what this gate tells of itself: %s", error)
+        except Exception:
+            self._due_s = now_s + TELL_AGAIN_S
+            log.exception("the source failed to hear what this gate tells of itself")
+        self._wanted = NOTED_AT_ONCE
+
     @property
     def notes(self) -> bool:
         """Whether callers are being noted."""
         return self._wanted > 0
-
-    def want_notes(self) -> None:
-        """Note the next few callers."""
-        self._wanted = NOTED_AT_ONCE
 
     def note(self, caller: str) -> bool:
         """Note this caller; whether it was the last that was wanted."""
@@ -113,8 +146,7 @@ class Telling:
             return self._more
         return self._counts.setdefault(at, Counts())  # of two threads that make one, both get the same
 
-    def feedback(self, at: Cursor | None, age_s: float, now_s: float) -> Feedback:
-        """All of it, from the beginning."""
+    def _feedback(self, now_s: float, at: Cursor, age_s: float) -> Feedback:
         met = [Met(LockKey(*at), c.checks.read(), c.denials.read()) for at, c in list(self._counts.items())]
         met.sort(key=lambda each: (-each.checks, each.at))
         told, rest = tuple(met[:LOCKS_TOLD_MAX]), met[LOCKS_TOLD_MAX:]
@@ -123,8 +155,10 @@ class Telling:
             self._folded[1] + self._more.denials.read() + sum(each.denials for each in rest),
         )
         self._make_room(met)
+        self._told += 1
         return Feedback(
             instance=self._instance,
+            number=self._told,
             application=self._application,
             library=_library(),
             at=at,
@@ -132,6 +166,8 @@ class Telling:
             locks=told,
             more=more,
             callers=self._sample.callers(now_s),
+            uptime=now_s - self._begun_s,
+            stale_after=self._stale_after_s,
         )
 
     def _make_room(self, met: Sequence[Met]) -> None:
@@ -143,6 +179,16 @@ class Telling:
                     self._folded[0] += each.checks
                     self._folded[1] += each.denials
         self._before = {each.at: each.checks for each in met}
+
+
+def instance_of(host: str, pid: int, random: str) -> str:
+    """A name for one gate in one process, by which people find that process.
+
+    >>> instance_of("shop-7.example", 812, "1f3c99d0")
+    'shop-7.example:812:1f3c99d0'
+    """
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", host)[:HOST_CHARACTERS_MAX]
+    return f"{host}:{pid}:{random}"
 
 
 def _library() -> str:

@@ -16,7 +16,7 @@ from gatekeeper.clock import SYSTEM_CLOCK, Clock, Running
 from gatekeeper.held import ACTION, END, ON_STALE, Held
 from gatekeeper.judging import judged
 from gatekeeper.look import DIVERTED, OPEN, look_of
-from gatekeeper.model import ALLOWED, Decision, LockSource, Refused, SourceError
+from gatekeeper.model import ALLOWED, Decision, Hearing, LockSource, Refused
 from gatekeeper.pieces import in_pieces
 from gatekeeper.places import nameless
 from gatekeeper.poller import Known, Poller, longest_fetch
@@ -36,8 +36,6 @@ log = logging.getLogger("gatekeeper")
 
 RESTART_EVERY_S = 1.0  # a poller that dies at once must not cost each request a thread
 CLOSE_S = 2.0  # how long `close` waits for a poll that is going on
-TELL_EVERY_S = 5.0  # at most, however often it polls
-TELL_AGAIN_S = 60.0  # to who could not hear it: nothing depends on it
 
 
 class Gate:
@@ -102,7 +100,6 @@ class Gate:
         self._ready = DIVERTED
         self._off = is_off()
         self._telling: Telling | None = None  # of this process alone
-        self._tell_s = -inf
         self._mutex = threading.Lock()  # never waited for while a request is served
         self._answered = threading.Event()
         self._running: Running | None = None
@@ -139,6 +136,9 @@ class Gate:
         """The same for a request that has a lock, or while more than a look-up is called for."""
         if self._running is None or not self._running.alive:
             self._revive()
+        telling = self._telling
+        if telling is not None and telling.notes and telling.note(asked.caller):
+            self._enough_notes()
         known = self._known  # read once, as above
         now_s, now_ns = self._clock.uptime_s(), self._clock.wall_ns()
         if self._off or known.view.suspended(now_ns):
@@ -152,8 +152,8 @@ class Gate:
             and not (is_stale and held[ON_STALE] == "allow")
         ]
         decision = self._of_locks(locks, asked, now_s, now_ns)
-        if self._telling is not None:
-            self._note(asked, locks, decision)
+        if telling is not None:
+            telling.count(locks, decision)
         if self._shadow and not decision.allowed:
             return decision._replace(allowed=True, shadow=True, retry_after=0.0)
         return decision
@@ -296,12 +296,10 @@ class Gate:
 
     def _turn(self, poller: Poller) -> float:
         try:
-            back_s = self._clock.uptime_s() + longest_fetch(self._source)
-            if self._on_stale != "allow" and back_s >= self._patient_until_s(poller.known):
-                # The answer may take so long that meanwhile the view becomes stale.
-                self._divert()
             self._off = is_off()
-            self._tell()
+            if self._hearing is not None and not poller.failures:
+                self._tell(self._hearing)
+            self._beware(longest_fetch(self._source))
             wait_s = poller.turn()
             if poller.known.view.slows and self._slowing is None:
                 self._slowing = slows(self._clock)
@@ -335,6 +333,13 @@ class Gate:
         if self._telling is None or not self._telling.notes:
             self._look, self._locked = self._ready, self._ready.callers
 
+    def _beware(self, longest_s: float) -> None:
+        """Have the clock looked at for each request if the view may become stale in so many seconds."""
+        back_s = self._clock.uptime_s() + longest_s
+        if self._on_stale != "allow" and back_s >= self._patient_until_s(self._known):
+            self._ready = DIVERTED
+            self._divert()
+
     def _divert(self) -> None:
         """Send every request to where the clock and the poller are looked at."""
         self._look, self._locked = DIVERTED, DIVERTED.callers
@@ -346,35 +351,26 @@ class Gate:
 
     # -- what it tells -------------------------------------------------------------------------
 
-    def _tell(self) -> None:
-        """Tell the source, if it is time and the source wants to hear."""
-        now_s = self._clock.uptime_s()
-        if self._hearing is None or now_s < self._tell_s:
+    def _tell(self, hearing: Hearing) -> None:
+        """Tell the source of this gate, if it is time, and have callers noted anew."""
+        now_s, known = self._clock.uptime_s(), self._known
+        if known.view.at is None:
             return
         if self._telling is None:
             from gatekeeper.feedback import Telling  # for those who tell
 
-            self._telling = Telling(self._name)
-        self._tell_s = now_s + TELL_EVERY_S
-        told = self._telling.feedback(self._known.view.at, self.age, now_s)
-        try:
-            self._hearing.hear(told)
-        except SourceError as error:
-            self._tell_s = now_s + TELL_AGAIN_S
-            log.info("nobody hears what this gate tells of itself: %s", error)
-        except Exception:
-            self._tell_s = now_s + TELL_AGAIN_S
-            log.exception("the source failed to hear what this gate tells of itself")
-        self._telling.want_notes()
-        self._divert()  # for so many callers as are wanted: who is not noted pays nothing for it
+            self._telling = Telling(self._name, self._stale_after_s, now_s)
+        if self._telling.is_due(now_s):
+            self._beware(longest_fetch(hearing))
+            mode = self.off or ("shadow" if self._shadow else "")
+            self._telling.tell(
+                hearing, now_s, known.view.at, self.age, known.clock_skew, mode, known.view.ignored
+            )
+            self._divert()  # for so many callers as are wanted: who is not noted pays nothing for it
 
-    def _note(self, asked: Asked, locks: list[Held], decision: Decision) -> None:
-        telling = self._telling
-        if telling is None:
-            return
-        telling.count(locks, decision)
-        if telling.notes and telling.note(asked.caller) and self._mutex.acquire(blocking=False):
-            try:  # else the next turn does it
+    def _enough_notes(self) -> None:
+        if self._mutex.acquire(blocking=False):  # else the next turn does it
+            try:
                 self._settle()
             finally:
                 self._mutex.release()

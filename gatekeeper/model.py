@@ -180,6 +180,7 @@ class Feedback(NamedTuple):
     time, so that one that gets lost, or comes twice, costs nothing."""
 
     instance: str  # one gate in one process; another after a fork or a restart
+    number: int  # how often it has told, with this one: what comes late must not replace what is newer
     application: str  # what the application calls the gate
     library: str  # this package's version
     at: Cursor | None  # what its view is at
@@ -187,6 +188,11 @@ class Feedback(NamedTuple):
     locks: tuple[Met, ...]  # those that were met most often
     more: tuple[int, int]  # checks and denials by the locks that are not among them
     callers: tuple[str, ...]  # a sample of those it was asked for, each as likely as any other
+    uptime: float = 0.0  # seconds since it began
+    stale_after: float = 30.0
+    clock_skew: float = 0.0  # seconds that its machine's clock is ahead of the source's
+    mode: str = ""  # "shadow": it refuses nobody; "process", "fleet": the off switch was thrown
+    ignored: tuple[str, ...] = ()  # what the feed said that it does not know, and does not enforce
 
 
 @runtime_checkable

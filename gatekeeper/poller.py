@@ -46,7 +46,7 @@ def next_delay(pace_s: float, failures: int, luck: float) -> float:
     return min(CEILING_S, backed_off_s) * (0.5 + 0.5 * luck)
 
 
-def longest_fetch(source: LockSource) -> float:
+def longest_fetch(source: object) -> float:
     """Seconds that a fetch may take; infinite where the source does not say."""
     return float(getattr(source, "longest", inf))
 

@@ -13,10 +13,8 @@ from gatekeeper.model import (
     Change,
     Clear,
     Cursor,
-    Feedback,
     Lock,
     LockKey,
-    Met,
     Rate,
     Set,
     SourceError,
@@ -34,11 +32,6 @@ ANSWER = {"format", "version", "mark", "since", "snapshot", "now", "waited_s", "
           "checksum", "changes"}  # fmt: skip
 CLEAR = {"op", "scope", "key", "resource", "policy"}
 SET = CLEAR | {"kind", "action", "slow", "status", "reason", "detail", "began", "until", "on_stale"}
-
-# What a gate tells is read from strangers: each list ends somewhere.
-TOLD_LOCKS_MAX = 1_000
-TOLD_CALLERS_MAX = 256
-
 
 # A change on each line, so that nobody must read a hundred thousand of them in one piece: that would
 # hold the interpreter, and with it every request, for half a second.
@@ -244,7 +237,7 @@ def change_of(fields: Fields, unknown: list[str]) -> Change | None:
         unknown.append(f"op {op}")
         return None
     unknown += fields.strangers(SET if op == "set" else CLEAR)
-    at = LockKey(fields.text("scope"), fields.text("key"), _resource(fields), fields.text("policy"))
+    at = LockKey(fields.text("scope"), fields.text("key"), resource_of(fields), fields.text("policy"))
     return Set(_lock(fields, at)) if op == "set" else Clear(at)
 
 
@@ -277,7 +270,7 @@ def _rate(fields: Fields) -> Rate | None:
     return Rate(limit, period_s)
 
 
-def _resource(fields: Fields) -> str:
+def resource_of(fields: Fields) -> str:
     return "" if fields.fields.get("resource") is None else fields.text("resource")
 
 
@@ -326,42 +319,6 @@ def _summed(items: Iterable[Item], wanted: str) -> Iterator[Item]:
         raise SourceError(
             "answer: its content does not have the checksum that it names; by hand, leave that out"
         )
-
-
-def feedback_fields(told: Feedback) -> dict[str, object]:
-    """What a gate tells, as an object for JSON; `feedback_of` reads it."""
-    return {
-        "format": FORMAT,
-        "instance": told.instance,
-        "application": told.application,
-        "library": told.library,
-        "version": None if told.at is None else told.at.version,
-        "mark": None if told.at is None else told.at.mark,
-        "age_s": told.age,
-        "locks": [{**met.at._asdict(), "checks": met.checks, "denials": met.denials} for met in told.locks],
-        "more": {"checks": told.more[0], "denials": told.more[1]},
-        "callers": list(told.callers),
-    }
-
-
-def feedback_of(fields: Fields) -> Feedback:
-    """What a gate told. Lists that are longer than ours ever are get cut. Raises SourceError."""
-    version, more = fields.fields.get("version"), fields.inside("more")
-    return Feedback(
-        instance=fields.text("instance"),
-        application=fields.text("application", ""),
-        library=fields.text("library", ""),
-        at=None if version is None else Cursor(fields.whole("version"), fields.text("mark", "")),
-        age=None if fields.fields.get("age_s") is None else fields.seconds("age_s", 0.0),
-        locks=tuple(_met(as_object(item, "locks")) for item in fields.some("locks", TOLD_LOCKS_MAX)),
-        more=(more.whole("checks", 0), more.whole("denials", 0)),
-        callers=tuple(name for name in fields.some("callers", TOLD_CALLERS_MAX) if isinstance(name, str)),
-    )
-
-
-def _met(fields: Fields) -> Met:
-    at = LockKey(fields.text("scope"), fields.text("key"), _resource(fields), fields.text("policy"))
-    return Met(at, fields.whole("checks"), fields.whole("denials"))
 
 
 def time_text(time: datetime) -> str:

@@ -11,7 +11,8 @@ from analyzer.core.meters import DAY_S, MINUTE_S, QUARTER_S, Meter, bucket_start
 from analyzer.core.model import Row
 from analyzer.store import feed
 from analyzer.store.engine import NowMs, insert, writing
-from analyzer.store.schema import buckets, leases, rejects, totals
+from analyzer.store.gates import gone
+from analyzer.store.schema import buckets, gates, leases, rejects, totals
 from analyzer.store.store import Flush
 from analyzer.store.times import instant
 from gatekeeper.model import Change
@@ -59,13 +60,16 @@ class Upkeep:
 
     def prune(self) -> int:
         """Forget what nobody will ask for: totals of past windows, the oldest rejected records beyond a
-        bound, old changes of the feed; how many rows went. Call again until it returns 0."""
+        bound, old changes of the feed, gates that are gone; how many rows went. Call again until it returns
+        0."""
         with writing(self._engine) as db:
             now_ms = db.execute(sa.select(NowMs())).scalar_one()
             over = totals.c.until_s < (now_ms - TOTALS_KEPT_MS) // 1000
             newest = sa.select(rejects.c.at_ms).order_by(rejects.c.at_ms.desc())
             beyond = rejects.c.at_ms <= newest.offset(REJECTS_KEPT).limit(1).scalar_subquery()
-            went = sum(_delete(db, *rows) for rows in ((totals, over), (rejects, beyond)))
+            went = sum(
+                _delete(db, *rows) for rows in ((totals, over), (rejects, beyond), (gates, gone(now_ms)))
+            )
             return went + feed.prune(db, now_ms - CHANGES_KEPT_MS, DELETED_MAX)
 
     def roll_up(self, meters: Collection[Meter], minutes_kept_s: int, quarters_kept_s: int) -> int:

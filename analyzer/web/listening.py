@@ -12,6 +12,7 @@ from pathlib import Path
 from analyzer.health import Health
 from analyzer.settings import Settings
 from analyzer.store.engine import Engine
+from analyzer.store.gates import keep
 from analyzer.store.glance import glance
 from analyzer.store.news import listening as news
 from analyzer.store.revisions import head
@@ -19,6 +20,7 @@ from analyzer.store.tokens import known
 from analyzer.web.app import Watched, application
 from analyzer.web.bearers import Bearers, is_loopback
 from analyzer.web.feed import Feed
+from analyzer.web.gates import Told, hear_gates
 from analyzer.web.locks import answer_locks
 from analyzer.web.server import CannotListen, Identity, serving
 from gatekeeper.sources.sql import SqlSource
@@ -42,7 +44,9 @@ def listening(
     with closing(SqlSource(settings.database.address)) as source:
         feed = Feed(source, time.monotonic)
         app = application(Watched(health, problems, partial(glance, engine, head()), head()))
-        answer_locks(app, feed, Bearers(partial(known, engine), time.monotonic))
+        bearers = Bearers(partial(known, engine), time.monotonic)
+        answer_locks(app, feed, bearers)
+        hear_gates(app, Told(partial(keep, engine)), bearers)
 
         def leave() -> None:
             feed.closed = True

@@ -12,16 +12,17 @@ import ssl
 import threading
 import time
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from gatekeeper import wire
-from gatekeeper.model import Cursor, SourceError, Update
+from gatekeeper.model import Cursor, Feedback, SourceError, Update
 from gatekeeper.sources.connecting import PIECE_BYTES, Timed, place_of
 
 log = logging.getLogger("gatekeeper")
@@ -29,6 +30,7 @@ log = logging.getLogger("gatekeeper")
 WAIT_S = 5.0  # that the server may keep us waiting for news; nothing else depends on it
 TIMEOUT_S = 5.0  # for everything else together: name, connection, question, the whole answer
 CONNECT_S = 3.0
+HEAR_S = 1.0  # for telling of ourselves: nothing depends on it, and the next question waits meanwhile
 ANSWER_BYTES_MAX = 64 << 20  # some 200,000 locks, also when it came compressed
 TOKEN_BYTES_MAX = 4 << 10
 SHOWN_MAX = 200  # characters of what a server says that a message repeats
@@ -60,6 +62,8 @@ class HttpSource:
     No redirect is followed and no proxy of the environment is used: the token goes to `url` alone.
     Raises ValueError for what cannot be.
     """
+
+    feedback = True  # what a gate tells is one more question on the same connection
 
     def __init__(
         self,
@@ -94,10 +98,28 @@ class HttpSource:
         self._closings = 0
 
     def fetch(self, since: Cursor | None) -> Update:
+        with self._reaching():
+            return self._fetch(since)
+
+    def hear(self, told: Feedback) -> None:
+        """PUT it to /v1/gates/INSTANCE, where the newest stays however often one comes. Raises SourceError,
+        also for a server that does not know that address."""
+        from gatekeeper import wire_feedback
+
+        body = wire_feedback.dump(told).encode()
+        with self._reaching():
+            path = f"{self._place.prefix}/v1/gates/{quote(told.instance, safe=':')}"
+            answer, said = self._asked("PUT", path, min(HEAR_S, self._timeout_s), body)
+            if answer.status not in (HTTPStatus.OK, HTTPStatus.NO_CONTENT):
+                raise _refusal(answer, said)
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Say of whatever goes wrong inside where it did, and begin anew after it. Raises SourceError."""
         if self._pid != os.getpid():
             self._leave_to_the_parent()
         try:
-            return self._fetch(since)
+            yield
         except SourceError as error:
             self._hang_up()
             error.args = (f"{self._place.shown}: {error}",)
@@ -132,13 +154,20 @@ class HttpSource:
         if since is not None and since.version < 0:
             since = None  # no server has such a version
         wait_s = 0.0 if since is None else self._wait_s
-        closings, end_s = self._closings, time.monotonic() + wait_s + self._timeout_s
-        headers = self._headers()
+        path = self._place.path + _query(since, wait_s)
+        return _update(*self._asked("GET", path, wait_s + self._timeout_s))
+
+    def _asked(
+        self, method: str, path: str, longest_s: float, content: bytes | None = None
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        """The whole answer, within `longest_s` seconds. What is asked may come there twice."""
+        closings, end_s = self._closings, time.monotonic() + longest_s
+        headers = self._headers() | ({} if content is None else {"content-type": "application/json"})
         for attempt in (1, 2):
             kept = self._connection is not None
             connection = self._connected(end_s, closings)
             try:
-                connection.request("GET", self._place.path + _query(since, wait_s), headers=headers)
+                connection.request(method, path, content, headers)
                 answer = connection.getresponse()
             except (http.client.RemoteDisconnected, ConnectionError):
                 self._hang_up()
@@ -149,7 +178,7 @@ class HttpSource:
             body = _body(answer)
             if answer.will_close:
                 self._hang_up()
-            return _update(answer, body)
+            return answer, body
         raise SourceError("it hangs up again and again")
 
     def _connected(self, end_s: float, closings: int) -> http.client.HTTPConnection:

@@ -12,19 +12,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Rate, Set, SourceError, Update
+from gatekeeper.model import Change, Clear, Cursor, Feedback, Lock, LockKey, Rate, Set, SourceError, Update
 
 try:
     import sqlalchemy as sa
 except ImportError as missing:
     raise ImportError("gatekeeper.sources.sql needs SQLAlchemy: install gatelock[sql]") from missing
 
-NEXT_POLL_S = 0.4  # with a flush every 0.1 s a lock reaches a gate within half a second, mostly
+NEXT_POLL_S = 0.3  # with a flush every 0.1 s a lock reaches the last of many gates in half a second, mostly
 CHANGES_MAX = 10_000  # in one answer; when more are waiting, all locks are the shorter one
 
 CONNECT_S = 3
 STATEMENT_MS = 2_000  # kept by the server; SQLite waits as long for a file that is being written to
 FETCH_S = 6.0  # kept by us, for a server that has stopped: it keeps no time-outs
+HEAR_S = 1.0  # for telling of ourselves: nothing depends on it, and the next question waits meanwhile
 IDLE_MS = 5_000  # a process that was stopped in mid-fetch must not hold back the database's vacuum
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,7 +46,8 @@ feed_versions = _table("feed_versions", "version", "mark")
 lock_changes = _table("lock_changes", "version", "number", "op", *LOCK)
 locks = _table("locks", *LOCK)
 offsets = _table("offsets", "beat_ms", "behind_ms")
-TABLES = (feed, feed_versions, lock_changes, locks, offsets)
+gates = _table("gates", "instance", "number", "at_ms", "first_ms", "told")
+TABLES = (feed, feed_versions, lock_changes, locks, offsets, gates)
 
 NOW_MS = {
     "postgresql": sa.literal_column("(extract(epoch from clock_timestamp()) * 1000)::bigint", sa.BigInteger),
@@ -54,6 +56,14 @@ NOW_MS = {
         "cast(round((julianday('now') - 2440587.5) * 86400000) as integer)", sa.BigInteger
     ),
 }
+# What an older one says that comes later changes nothing.
+TELL = """
+    INSERT INTO gates (instance, number, at_ms, first_ms, told)
+    VALUES (:instance, :number, {now}, {now}, :told)
+    ON CONFLICT (instance) DO UPDATE
+    SET number = excluded.number, at_ms = excluded.at_ms, told = excluded.told
+    WHERE gates.number < excluded.number
+"""
 
 
 class SqlSource:
@@ -62,9 +72,15 @@ class SqlSource:
     Needs SELECT on feed, feed_versions, lock_changes, locks and offsets, and nothing else. Of several
     PostgreSQL hosts it reads the primary, unless the URL has a target_session_attrs of its own: a
     replica may lag, and nothing in its answers would say so.
+
+    Gates tell nothing of themselves, unless asked to: with `feedback` true as whoever reads, which then may
+    also INSERT and UPDATE in the table gates and SELECT its columns instance and number; or with the URL
+    of somebody who may do that alone.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, feedback: bool | str = False) -> None:
+        self.feedback = bool(feedback)
+        self._teller = SqlSource(feedback) if isinstance(feedback, str) else None
         self._url = sa.make_url(url)
         self._name = self._url.render_as_string(hide_password=True)
         self._line: socket.socket | None = None  # a second handle of the connection's, to cut it by
@@ -73,18 +89,40 @@ class SqlSource:
         self._inherited: tuple[sa.Engine, ...] = ()
 
     def fetch(self, since: Cursor | None) -> Update:
+        with self._reaching(), self._cut_when_late(FETCH_S), self._snapshot() as db:
+            return _answer(db, since)
+
+    def hear(self, told: Feedback) -> None:
+        """Write it into the row of this instance, where the newest stays however often one comes. Raises
+        SourceError."""
+        from gatekeeper import wire_feedback
+
+        if self._teller is not None:
+            self._teller.hear(told)
+            return
+        row = {"instance": told.instance, "number": told.number, "told": wire_feedback.dump(told)}
+        with self._reaching(), self._cut_when_late(HEAR_S), self._writing() as db:
+            db.execute(sa.text(TELL.format(now=NOW_MS[db.dialect.name])), row)
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Say of whatever goes wrong inside where it did, and begin anew after it. Raises SourceError."""
         if self._pid != os.getpid():
             self._leave_to_the_parent()
         try:
-            with self._cut_when_late(), self._snapshot() as db:
-                return _answer(db, since)
+            yield
         except (sa.exc.SQLAlchemyError, OSError) as error:
-            self.close()  # in whatever state the connection is: the next fetch makes a new one
+            self._let_go()  # in whatever state the connection is: the next fetch makes a new one
             raise SourceError(f"{self._name}: {_sentence(error)}") from error
         except SourceError as error:
             raise SourceError(f"{self._name}: {error}") from error
 
     def close(self) -> None:
+        self._let_go()
+        if self._teller is not None:
+            self._teller.close()
+
+    def _let_go(self) -> None:
         self._engine.dispose()
         self._hang_up()
 
@@ -117,13 +155,13 @@ class SqlSource:
             line.close()
 
     @contextmanager
-    def _cut_when_late(self) -> Iterator[None]:
+    def _cut_when_late(self, longest_s: float) -> Iterator[None]:
         """Cut the connection when what is inside takes too long. A server that was stopped, with its
         machine alive, keeps no time-out and acknowledges every packet."""
         if self._engine.dialect.name == "sqlite":
             yield
             return
-        timer = threading.Timer(FETCH_S, self._cut)
+        timer = threading.Timer(longest_s, self._cut)
         timer.daemon = True
         timer.start()
         try:
@@ -148,18 +186,32 @@ class SqlSource:
                 db.execution_options(postgresql_readonly=True)
             yield db
 
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        """Where each statement is committed by itself, without waiting until it is on a disk."""
+        if self._engine.dialect.name == "sqlite":
+            with _open_sqlite(self._url, writes=True).connect() as db:
+                # To bring the write-ahead log home is the analyzer's work, not that of a request's machine.
+                for pragma in ("synchronous = normal", "wal_autocheckpoint = 0"):
+                    db.exec_driver_sql(f"pragma {pragma}")
+                yield db
+            return
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+            yield db
 
-def _open_sqlite(url: sa.URL) -> sa.Engine:
+
+def _open_sqlite(url: sa.URL, *, writes: bool = False) -> sa.Engine:
     if not url.database or url.database == ":memory:":
         raise ValueError(
             f"{url}: expected the analyzer's file, as in sqlite:////var/lib/gatelock/gatelock.db"
         )
     # Read-only: a mistaken path must not become an empty database, and the last one who closes a
     # writable connection would have to bring the write-ahead log home, on the request's machine.
-    address = f"{Path(url.database).absolute().as_uri()}?mode=ro"
+    address = f"{Path(url.database).absolute().as_uri()}?mode={'rw' if writes else 'ro'}"
+    timeout_s = HEAR_S if writes else STATEMENT_MS / 1000
 
     def connect() -> sqlite3.Connection:
-        return sqlite3.connect(address, uri=True, timeout=STATEMENT_MS / 1000, isolation_level=None)
+        return sqlite3.connect(address, uri=True, timeout=timeout_s, isolation_level=None)
 
     # Opened for each fetch, which then takes 0.7 ms: an open one would go on reading a file that was
     # replaced by a backup, and SQLite's connections must not cross a fork.
@@ -169,6 +221,7 @@ def _open_sqlite(url: sa.URL) -> sa.Engine:
 def _open_postgresql(url: sa.URL) -> sa.Engine:
     options = {
         "statement_timeout": STATEMENT_MS,
+        "synchronous_commit": "off",  # all that is written is what the gate tells of itself, time and again
         "idle_in_transaction_session_timeout": IDLE_MS,
         "timezone": "UTC",
     }
@@ -206,7 +259,10 @@ class Standing(NamedTuple):
 
 def _answer(db: sa.Connection, since: Cursor | None) -> Update:
     standing = _standing(db, since)
-    rows = _rows_after(db, since.version) if since is not None and _knows(standing, since) else None
+    rows: list[Row] | None = None
+    if since is not None and _knows(standing, since):
+        # Mostly there is nothing new: then this one row is all that is asked for.
+        rows = [] if since.version == standing.version else _rows_after(db, since.version)
     if since is None or rows is None:
         since, rows = None, _rows_of_locks(db, standing.now_ms)
     return Update(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatekeeper import wire
-from gatekeeper.model import Clear, Cursor, Feedback, Lock, LockKey, Met, Rate, Set, SourceError, Update
+from gatekeeper.model import Clear, Cursor, Lock, LockKey, Rate, Set, SourceError, Update
 from tests.support.feed import NOON, a_lock
 
 TIMES = st.datetimes(timezones=st.just(UTC))
@@ -33,18 +33,6 @@ LOCKS = st.builds(
 )
 SECONDS = st.floats(0, wire.SECONDS_MAX)
 KEYS = st.builds(LockKey, st.text(), st.text(), st.text(), st.text())
-COUNTS = st.integers(0)
-FEEDBACK = st.builds(
-    Feedback,
-    instance=st.text(),
-    application=st.text(),
-    library=st.text(),
-    at=st.none() | st.builds(Cursor, COUNTS, st.text()),
-    age=st.none() | SECONDS,
-    locks=st.lists(st.builds(Met, KEYS, COUNTS, COUNTS)).map(tuple),
-    more=st.tuples(COUNTS, COUNTS),
-    callers=st.lists(st.text()).map(tuple),
-)
 UPDATES = st.builds(
     Update,
     at=st.builds(Cursor, st.integers(0), st.text()),
@@ -57,19 +45,6 @@ UPDATES = st.builds(
     unknown=st.just(()),  # is what the reader does not know
     waited=SECONDS,
 )
-
-
-@given(FEEDBACK)
-def test_what_a_gate_tells_is_read_again(told: Feedback) -> None:
-    text = json.dumps(wire.feedback_fields(told))
-    assert wire.feedback_of(wire.document(text, "feedback")) == told
-
-
-def test_what_a_stranger_tells_is_bounded() -> None:
-    fields = {"instance": "i", "callers": ["c"] * 10_000, "locks": [{}] * 0}
-    assert len(wire.feedback_of(wire.Fields(fields, "feedback")).callers) == wire.TOLD_CALLERS_MAX
-    with pytest.raises(SourceError, match="expected locks to be a list"):
-        wire.feedback_of(wire.Fields({"instance": "i", "locks": 7}, "feedback"))
 
 
 def an_answer(**fields: object) -> dict[str, object]:

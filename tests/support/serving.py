@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from analyzer.store.tokens import Known
 from analyzer.web.bearers import Bearers
 from analyzer.web.feed import Feed
+from analyzer.web.gates import Told, hear_gates
 from analyzer.web.locks import answer_locks
 from analyzer.web.server import Identity, serving
 from gatekeeper.model import LockSource
@@ -22,11 +23,14 @@ NOBODY = Known((), 0)
 @contextmanager
 def feed_server(
     source: LockSource, known: Callable[[], Known] = lambda: NOBODY, identity: Identity | None = None,
-    port: int = 0,
+    port: int = 0, told: Told | None = None,
 ) -> Iterator[str]:  # fmt: skip
-    """The URL that it answers at, inside."""
+    """The URL that it answers at, inside. With `told` it hears what gates tell of themselves."""
     feed, app = Feed(source, time.monotonic), FastAPI(openapi_url=None)
-    answer_locks(app, feed, Bearers(known, time.monotonic))
+    bearers = Bearers(known, time.monotonic)
+    answer_locks(app, feed, bearers)
+    if told is not None:
+        hear_gates(app, told, bearers)
 
     def leave() -> None:
         feed.closed = True

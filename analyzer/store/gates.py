@@ -1,0 +1,164 @@
+"""What gates told of themselves, as it was heard last. No count and no verdict depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.core.gates import Gate
+from analyzer.errors import SchemaBehind
+from analyzer.store import plans
+from analyzer.store.engine import NowMs, insert, reading, writing
+from analyzer.store.glance import unhurried
+from analyzer.store.schema import feed, feed_versions, gates, named, totals
+from gatekeeper import wire_feedback
+from gatekeeper.identity import NAME_BYTES_MAX, is_name
+from gatekeeper.model import Cursor, Feedback, SourceError
+
+GATES_KEPT_MS = 86_400_000  # since one was heard of; a gate that goes on tells every few seconds
+GATES_KEPT = 10_000  # the newest: who can tell may tell under any number of names
+GATES_LISTED_MAX = 2_000
+CALLER_BYTES_MAX = 2 * NAME_BYTES_MAX  # with the kind of name in front
+AT_ONCE = 500  # rows in one statement
+ROWS_AT_ONCE = 4  # of `named`, each up to some megabytes of names
+
+
+def keep(engine: sa.Engine, told: Iterable[Feedback]) -> None:
+    """Keep of each gate what it told last; what is older than what is there changes nothing.
+    Raises StoreAway."""
+    # In one order, whoever writes: of two servers that heard the same gates none waits in a circle.
+    rows = [
+        {
+            "instance": each.instance, "number": each.number, "at_ms": NowMs(), "first_ms": NowMs(),
+            "told": wire_feedback.dump(each),
+        }
+        for each in sorted(told, key=lambda each: each.instance)
+    ]  # fmt: skip
+    with writing(engine) as db:
+        if db.dialect.name == "postgresql":
+            db.exec_driver_sql("set local synchronous_commit = off")  # it is told again in some seconds
+        for begin in range(0, len(rows), AT_ONCE):
+            added = insert(db, gates).values(rows[begin : begin + AT_ONCE])
+            newer = {name: added.excluded[name] for name in ("number", "at_ms", "told")}
+            older = gates.c.number < added.excluded.number
+            db.execute(added.on_conflict_do_update(index_elements=["instance"], set_=newer, where=older))
+
+
+def heard(engine: sa.Engine) -> list[Gate]:
+    """The gates that told of themselves within a day, those heard last first. Raises StoreAway."""
+    of = gates.c
+    ago = [(NowMs() - column).label(column.name) for column in (of.at_ms, of.first_ms)]
+    with reading(engine) as db:
+        standing = _standing(db)
+        rows = db.execute(
+            sa.select(of.told, of.at_ms.label("then_ms"), *ago)
+            .where(of.at_ms > NowMs() - GATES_KEPT_MS)
+            .order_by(of.at_ms.desc(), of.instance)
+            .limit(GATES_LISTED_MAX)
+        ).all()
+    return [gate for row in rows if (gate := _gate(row, standing)) is not None]
+
+
+class Standing(NamedTuple):
+    """The versions that the feed had, as far as it still knows."""
+
+    at: Cursor
+    versions: dict[int, tuple[str, int]]  # the mark of each, and when it was published
+
+    def missed_ms(self, held: Cursor, then_ms: int) -> int | None:
+        """How long, at a time, the version after `held` had been there; 0 when it was not. None when `held`
+        was never of this feed."""
+        mark = (
+            self.at.mark if held.version == self.at.version else self.versions.get(held.version, (None, 0))[0]
+        )
+        if held.version > self.at.version or (mark is not None and mark != held.mark):
+            return None
+        later = [at_ms for version, (_, at_ms) in self.versions.items() if version > held.version]
+        return max(0, then_ms - min(later)) if later else 0
+
+
+def _standing(db: sa.Connection) -> Standing:
+    of = feed_versions.c
+    each = {
+        row.version: (row.mark, row.at_ms) for row in db.execute(sa.select(of.version, of.mark, of.at_ms))
+    }
+    row = db.execute(sa.select(feed.c.version, feed.c.mark)).first()
+    return Standing(Cursor(0, "") if row is None else Cursor(row.version, row.mark), each)
+
+
+def _gate(row: sa.Row[Any], standing: Standing) -> Gate | None:
+    text, then_ms, at_ms, first_ms = tuple(row)
+    try:
+        told = wire_feedback.load(text)
+    except SourceError:  # written by something else than a gate
+        return None
+    missed_ms = 0 if told.at is None else standing.missed_ms(told.at, then_ms)
+    return Gate(
+        told,
+        heard_s=max(0, at_ms) / 1000,
+        first_s=max(0, first_ms) / 1000,
+        missed_s=(missed_ms or 0) / 1000,
+        strange=missed_ms is None,
+    )
+
+
+def gone(now_ms: int) -> sa.ColumnElement[bool]:
+    """Which rows nobody will ask for: not heard of for a day, or too many were heard of since."""
+    newest = sa.select(gates.c.at_ms).order_by(gates.c.at_ms.desc()).offset(GATES_KEPT).limit(1)
+    return sa.or_(gates.c.at_ms < now_ms - GATES_KEPT_MS, gates.c.at_ms <= newest.scalar_subquery())
+
+
+def forget(engine: sa.Engine, application: str) -> int:
+    """Forget the gates of `application`, or the one instance of this name; how many there were. Those that go
+    on are there again within seconds. Raises StoreAway."""
+    which = [application] + [
+        gate.told.instance for gate in heard(engine) if gate.told.application == application
+    ]
+    with writing(engine) as db:
+        gone = db.execute(sa.delete(gates).where(gates.c.instance.in_(which)).returning(gates.c.instance))
+        return len(gone.all())
+
+
+class Logged(NamedTuple):
+    """What the log knows of some callers."""
+
+    known: frozenset[str]
+    overflow: bool  # it had too many callers in the last hours to count each by name
+
+
+def logged(engine: sa.Engine, callers: Collection[str]) -> Logged:
+    """Which of `callers` the log knows: who was counted in the hour that a partition has come to, or in the
+    one before, and whom a policy has counted in a window that is not long over. Raises StoreAway."""
+    # Anything may be asked for; what can be no name is in no log, and no database looks for all of it.
+    wanted = {caller for caller in callers if is_name(caller, CALLER_BYTES_MAX)}
+    found, overflow = set[str](), False
+    with unhurried(engine) as db:
+        rows = db.execute(
+            sa.select(named.c.how, named.c.callers), execution_options={"yield_per": ROWS_AT_ONCE}
+        )
+        for row in rows:
+            found |= wanted.intersection(row.callers.split("\n"))
+            overflow = overflow or row.how == "drawn"  # there was no room left when somebody was drawn
+        for policy in _policies_by_caller(db):
+            found |= _judged(db, policy, sorted(wanted - found))
+    return Logged(frozenset(found), overflow)
+
+
+def _policies_by_caller(db: sa.Connection) -> list[str]:
+    try:
+        _, plan = plans.active(db)
+    except (LookupError, SchemaBehind):  # nothing was counted yet; or by a later version
+        return []
+    return [policy.name for policy in plan.policies if policy.per.startswith("caller")]
+
+
+def _judged(db: sa.Connection, policy: str, callers: list[str]) -> set[str]:
+    of, found = totals.c, set[str]()
+    for begin in range(0, len(callers), AT_ONCE):
+        some = callers[begin : begin + AT_ONCE]
+        found.update(
+            db.execute(sa.select(of.key).where(of.policy == policy, of.key.in_(some)).distinct()).scalars()
+        )
+    return found

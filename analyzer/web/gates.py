@@ -1,0 +1,95 @@
+"""`PUT /v1/gates/{instance}`: what gates tell of themselves, written down some time later, all at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from functools import partial
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request, Response
+
+from analyzer.errors import AnalyzerError
+from analyzer.web.asking import in_thread
+from analyzer.web.bearers import Bearers
+from analyzer.web.problems import Problem, tell_problems
+from gatekeeper.model import Feedback, SourceError
+from gatekeeper.wire_feedback import TOLD_BYTES_MAX, load
+
+log = logging.getLogger(__name__)
+
+GATES_MAX = 5_000  # that wait to be written; others tell again in a minute
+WRITE_EVERY_S = 1.0
+ROWS_PER_S = 500  # at most: a fleet must not keep the database from counting
+
+
+class Told:
+    """What gates told last and nobody wrote down yet; all methods belong to one event loop.
+
+    Nobody who tells waits for the database. What cannot be written is forgotten: it is told again.
+    """
+
+    def __init__(self, keep: Callable[[Collection[Feedback]], None]) -> None:
+        self._keep = keep  # may take long, may raise
+        self._waiting: dict[str, Feedback] = {}
+        self._writing: asyncio.Task[None] | None = None
+        self._failed = False
+
+    def hear(self, told: Feedback) -> bool:
+        """Whether there is room for it. Of one gate the newest stays."""
+        before = self._waiting.get(told.instance)
+        if before is None and len(self._waiting) >= GATES_MAX:
+            return False
+        if before is None or before.number < told.number:
+            self._waiting[told.instance] = told
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.ensure_future(self._write())
+        return True
+
+    async def _write(self) -> None:
+        pause_s = WRITE_EVERY_S
+        while self._waiting:
+            await asyncio.sleep(pause_s)
+            told, self._waiting = list(self._waiting.values()), {}
+            try:
+                await in_thread(partial(self._keep, told))
+                self._failed = False
+            except AnalyzerError as away:
+                if not self._failed:
+                    log.warning("what gates tell of themselves cannot be written down: %s", away)
+                self._failed = True
+            pause_s = max(WRITE_EVERY_S, len(told) / ROWS_PER_S)
+
+
+def hear_gates(app: FastAPI, told: Told, bearers: Bearers) -> None:
+    """Have `app` hear the gates of those who may read the feed."""
+    tell_problems(app)
+
+    @app.put("/v1/gates/{instance}")
+    async def gates(instance: str, request: Request) -> Response:
+        """204 when it was heard; it is in the database within seconds, or told again."""
+        await bearers.require("read", request)
+        heard = _read(await _body(request))
+        if heard.instance != instance:
+            raise Problem(HTTPStatus.BAD_REQUEST, "This is of another instance than the address says.")
+        if not told.hear(heard):
+            why = "Too many gates tell of themselves at the moment."
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, {"retry-after": "60"})
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _read(body: bytes) -> Feedback:
+    try:
+        return load(body)
+    except SourceError as wrong:
+        raise Problem(HTTPStatus.BAD_REQUEST, str(wrong)) from wrong
+
+
+async def _body(request: Request) -> bytes:
+    pieces = bytearray()
+    async for piece in request.stream():
+        pieces += piece
+        if len(pieces) > TOLD_BYTES_MAX:
+            raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"This has more than {TOLD_BYTES_MAX} bytes.")
+    return bytes(pieces)

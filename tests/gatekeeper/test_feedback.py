@@ -1,0 +1,270 @@
+"""What a gate tells of itself: counted without a mutex, bounded, and never in anybody's way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from gatekeeper import Gate
+from gatekeeper.feedback import (
+    CALLERS_TOLD_MAX,
+    LOCKS_COUNTED_MAX,
+    LOCKS_TOLD_MAX,
+    NOTED_AT_ONCE,
+    RENEW_S,
+    TELL_AGAIN_S,
+    TELL_EVERY_S,
+    Sample,
+    Tally,
+    Telling,
+    instance_of,
+)
+from gatekeeper.held import held_of
+from gatekeeper.look import EVERYBODY
+from gatekeeper.model import Cursor, Decision, Feedback, Lock, LockKey, Met, SourceError
+from gatekeeper.sources.fixed import FixedSource
+from gatekeeper.testing import ManualClock
+from gatekeeper.wire_feedback import INSTANCE, TOLD_BYTES_MAX, dump
+from tests.support.feed import NOON, HandFeed, a_lock
+
+ACME, BOB = "api_key:acme", "user:bob"
+DAILY = LockKey("caller", ACME, "", "daily")
+
+
+class Desk(HandFeed):
+    """A feed that also hears."""
+
+    feedback = True
+
+    def __init__(self, *locks: Lock) -> None:
+        super().__init__(*locks)
+        self.heard: list[Feedback] = []
+        self.deaf: Exception | None = None
+
+    def hear(self, told: Feedback) -> None:
+        self.heard.append(told)
+        if self.deaf is not None:
+            raise self.deaf
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk(a_lock(ACME))
+
+
+@pytest.fixture
+def gate(desk: Desk, clock: ManualClock) -> Iterator[Gate]:
+    with Gate(desk, clock=clock, name="shop") as gate:
+        clock.advance(1)
+        yield gate
+
+
+class TestWhatIsTold:
+    def test_a_gate_says_who_it_is_and_how_old_its_view_is(self, desk: Desk, gate: Gate) -> None:
+        (told,) = desk.heard
+        assert INSTANCE.fullmatch(told.instance)
+        assert (told.application, told.number, told.at) == ("shop", 1, desk.at)
+        assert told.age == pytest.approx(0.4)
+        assert (told.stale_after, told.clock_skew, told.mode, told.ignored) == (30.0, 0.0, "", ())
+
+    def test_checks_and_denials_are_told_for_each_lock(
+        self, desk: Desk, gate: Gate, clock: ManualClock
+    ) -> None:
+        desk.set(a_lock(BOB, "watched", action="tag"))
+        clock.advance(1)
+        for caller in (ACME, ACME, BOB, "user:clear"):
+            gate.check(caller)
+        clock.advance(TELL_EVERY_S)
+        assert desk.heard[-1].locks == (Met(DAILY, 2, 2), Met(LockKey("caller", BOB, "", "watched"), 1, 0))
+        assert desk.heard[-1].more == (0, 0)
+
+    def test_a_gate_that_is_in_shadow_or_off_says_so(
+        self, desk: Desk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Gate(desk, clock=clock, shadow=True):
+            clock.advance(1)
+            assert desk.heard[-1].mode == "shadow"
+            monkeypatch.setenv("GATEKEEPER", "off")
+            clock.advance(TELL_EVERY_S)
+            assert desk.heard[-1].mode == "process"
+
+    def test_what_the_feed_says_and_the_gate_does_not_know_is_told_back(
+        self, desk: Desk, gate: Gate, clock: ManualClock
+    ) -> None:
+        desk.set(a_lock(BOB, action="sing"))
+        clock.advance(TELL_EVERY_S)
+        assert desk.heard[-1].ignored == ("action sing",)
+
+    def test_a_wrong_clock_is_told(self, desk: Desk, gate: Gate, clock: ManualClock) -> None:
+        desk.now = NOON + timedelta(seconds=-90)
+        clock.advance(TELL_EVERY_S + 1)
+        assert desk.heard[-1].clock_skew == pytest.approx(90 + clock.uptime_s(), abs=2)
+
+    def test_nothing_is_told_before_the_first_answer(self, desk: Desk, clock: ManualClock) -> None:
+        desk.away = True
+        with Gate(desk, clock=clock):
+            clock.advance(100)
+            assert desk.heard == []
+
+    def test_people_find_the_process_by_the_name_of_an_instance(self) -> None:
+        assert instance_of("shop-7", 812, "1f3c") == "shop-7:812:1f3c"
+        assert INSTANCE.fullmatch(instance_of("böse/../" + "x" * 300, 2**22, "1f3c99d0"))
+
+
+class TestNothingIsCountedTwice:
+    def test_what_is_told_again_after_a_lost_answer_is_the_whole_and_not_added(
+        self, desk: Desk, gate: Gate, clock: ManualClock
+    ) -> None:
+        gate.check(ACME)
+        desk.deaf = SourceError("the answer was lost")
+        clock.advance(TELL_EVERY_S)
+        desk.deaf = None
+        gate.check(ACME)
+        clock.advance(TELL_AGAIN_S)
+        assert [told.locks for told in desk.heard] == [(), (Met(DAILY, 1, 1),), (Met(DAILY, 2, 2),)]
+        assert [told.number for told in desk.heard] == [1, 2, 3]
+
+    def test_threads_that_add_at_the_same_time_lose_nothing(self) -> None:
+        tally, rounds, threads = Tally(), 20_000, 4
+
+        def add() -> None:
+            for _ in range(rounds):
+                tally.add()
+
+        each = [threading.Thread(target=add) for _ in range(threads)]
+        for thread in each:
+            thread.start()
+        seen = [tally.read() for _ in range(100)]
+        for thread in each:
+            thread.join()
+        assert seen == sorted(seen)
+        assert tally.read() == tally.read() == rounds * threads
+
+
+class TestNobodyWaits:
+    def test_a_source_that_does_not_hear_is_left_alone_for_a_minute(
+        self, desk: Desk, gate: Gate, clock: ManualClock
+    ) -> None:
+        desk.deaf = SourceError("404 Not Found")
+        clock.advance(TELL_EVERY_S)
+        polls = len(desk.asked)
+        clock.advance(TELL_AGAIN_S - TELL_EVERY_S)
+        assert len(desk.heard) == 2
+        assert len(desk.asked) - polls > 100, "polling goes on"
+        assert not gate.allow(ACME)
+        assert gate.allow(BOB)
+
+    def test_a_fault_of_the_sources_does_not_end_the_polling(
+        self, desk: Desk, gate: Gate, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        desk.deaf = ZeroDivisionError()
+        clock.advance(TELL_EVERY_S)
+        assert "failed to hear" in caplog.text
+        assert gate.healthy
+
+    def test_a_source_that_is_away_is_not_told(self, desk: Desk, gate: Gate, clock: ManualClock) -> None:
+        desk.away = True
+        clock.advance(100)
+        assert len(desk.heard) == 1
+
+    def test_clear_callers_pass_by_a_look_up_once_enough_of_them_are_noted(
+        self, desk: Desk, gate: Gate, clock: ManualClock
+    ) -> None:
+        clock.advance(TELL_EVERY_S)
+        assert gate._look.callers is EVERYBODY
+        for number in range(NOTED_AT_ONCE):
+            assert gate.allow(f"user:{number}")
+        assert gate._look.callers is not EVERYBODY
+
+    def test_while_the_source_hears_slowly_the_view_grows_stale_in_time(self, clock: ManualClock) -> None:
+        """To tell takes time: when the view may become stale meanwhile, each request looks at the clock."""
+
+        class Slow(Desk):
+            longest = 3.0
+
+            def hear(self, told: Feedback) -> None:
+                super().hear(told)
+                for _ in range(NOTED_AT_ONCE):
+                    guard.allow(BOB)  # enough for a clear look
+                clock.advance(3.0)
+                self.seen = guard.allow(BOB)
+
+        desk = Slow(a_lock(ACME))
+        with Gate(desk, clock=clock, stale_after=2.0, on_stale="deny") as guard:
+            clock.advance(TELL_EVERY_S + 1)
+            assert desk.seen is False
+
+    def test_a_source_that_takes_nothing_along_is_told_nothing(self) -> None:
+        with pytest.raises(ValueError, match="takes none along"):
+            Gate(FixedSource(), feedback=True)
+
+    def test_the_application_may_forbid_it(self, desk: Desk, clock: ManualClock) -> None:
+        with Gate(desk, clock=clock, feedback=False):
+            clock.advance(100)
+        assert desk.heard == []
+
+
+class TestBounds:
+    def test_a_million_callers_leave_a_small_sample(self, desk: Desk, gate: Gate, clock: ManualClock) -> None:
+        each = iter(range(1_000_000))
+        for _ in range(40):
+            clock.advance(TELL_EVERY_S)
+            for number in range(NOTED_AT_ONCE * 2):
+                gate.allow(f"user:{next(each)}-{number}")
+        for number in each:
+            gate.allow(f"user:{number}")
+        clock.advance(TELL_EVERY_S)
+        told = desk.heard[-1]
+        assert len(told.callers) == len(set(told.callers)) == CALLERS_TOLD_MAX
+        assert gate._telling is not None
+        assert len(gate._telling._sample._young) <= CALLERS_TOLD_MAX + NOTED_AT_ONCE
+        assert len(dump(told)) < TOLD_BYTES_MAX
+
+    def test_in_a_sample_each_caller_is_as_likely_as_any_however_often_it_came(self) -> None:
+        sample = Sample()
+        for number in range(1_000):
+            for _ in range(50 if number % 2 else 1):
+                sample.note(f"user:{number}")
+        often = sum(int(caller.removeprefix("user:")) % 2 for caller in sample.callers(0.0))
+        assert 8 < often < CALLERS_TOLD_MAX - 8, "half of them, give or take six standard deviations"
+
+    def test_a_sample_forgets_who_has_not_come_for_a_while(self) -> None:
+        sample = Sample()
+        assert sample.callers(0.0) == ()
+        sample.note("user:old")
+        assert sample.callers(1.0) == ("user:old",)
+        sample.note("user:new")
+        assert set(sample.callers(RENEW_S)) == {"user:old", "user:new"}
+        sample.note("user:new")
+        assert set(sample.callers(2 * RENEW_S)) == {"user:new"}
+        assert sample.callers(3 * RENEW_S) == ()
+
+    def test_a_caller_of_any_length_is_kept_in_few_characters(self) -> None:
+        sample = Sample()
+        sample.note("api_key:" + "x" * 10_000_000)
+        ((kept),) = sample.callers(0.0)
+        assert len(kept) == 257
+
+    def test_more_locks_than_are_counted_apart_are_counted_together(self) -> None:
+        telling, desk = Telling("shop", 30.0, 0.0), Desk()
+        refused = Decision(False, policy="daily")
+        locks = [held_of(a_lock(f"user:{number}")) for number in range(LOCKS_COUNTED_MAX + 500)]
+        for lock in locks:
+            telling.count([lock], refused)
+        for _ in range(3):
+            telling.count([locks[7]], refused)
+            telling.tell(desk, 0.0, Cursor(1, "m"), 0.0, 0.0, "", ())
+        for number, told in enumerate(desk.heard, 1):
+            assert len(told.locks) <= LOCKS_TOLD_MAX
+            assert told.locks[0] == Met(LockKey("caller", "user:7", "", "daily"), 1 + number, 1 + number)
+            total = told.more[1] + sum(met.denials for met in told.locks)
+            assert total == LOCKS_COUNTED_MAX + 500 + number, "none is lost, none told twice"
+        assert len(telling._counts) < LOCKS_COUNTED_MAX

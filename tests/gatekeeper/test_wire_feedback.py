@@ -1,0 +1,89 @@
+"""What a gate tells of itself as JSON: written, read, and bounded."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatekeeper import wire_feedback
+from gatekeeper.identity import NAME_BYTES_MAX
+from gatekeeper.model import Cursor, Feedback, LockKey, Met, SourceError
+from gatekeeper.wire import SECONDS_MAX
+from gatekeeper.wire_feedback import COUNT_MAX, TOLD_BYTES_MAX
+
+SECONDS = st.floats(0, SECONDS_MAX)
+COUNTS = st.integers(0, COUNT_MAX)
+WORDS = st.text(max_size=wire_feedback.WORD_CHARACTERS_MAX)
+KEYS = st.builds(LockKey, st.text(), st.text(), st.text(), st.text())
+FEEDBACK = st.builds(
+    Feedback,
+    instance=st.from_regex(wire_feedback.INSTANCE, fullmatch=True),
+    number=COUNTS,
+    application=WORDS,
+    library=WORDS,
+    at=st.none() | st.builds(Cursor, COUNTS, WORDS),
+    age=st.none() | SECONDS,
+    locks=st.lists(st.builds(Met, KEYS, COUNTS, COUNTS)).map(tuple),
+    more=st.tuples(COUNTS, COUNTS),
+    callers=st.lists(st.text(max_size=wire_feedback.CALLER_CHARACTERS_MAX)).map(tuple),
+    uptime=SECONDS,
+    stale_after=SECONDS,
+    clock_skew=st.floats(-SECONDS_MAX, SECONDS_MAX),
+    mode=WORDS,
+    ignored=st.lists(WORDS, max_size=wire_feedback.WORDS_MAX).map(tuple),
+)
+
+
+@given(FEEDBACK)
+def test_what_a_gate_tells_is_read_again(told: Feedback) -> None:
+    text = wire_feedback.dump(told)
+    assert text.isascii()
+    assert wire_feedback.load(text) == told
+
+
+def a_document(**fields: object) -> str:
+    return json.dumps({"instance": "host:1:ab", "number": 1} | fields)
+
+
+def test_what_a_stranger_tells_is_bounded() -> None:
+    met = {"scope": "caller", "key": "k", "policy": "p", "checks": 10**400, "denials": -1}
+    told = wire_feedback.load(
+        a_document(
+            callers=["c" * 1_000] * 1_000, locks=[met] * 2_000, ignored=["i" * 999] * 99, mode="m" * 999
+        )
+    )
+    assert [len(name) for name in told.callers] == [NAME_BYTES_MAX + 1] * wire_feedback.CALLERS_MAX
+    assert len(told.locks) == wire_feedback.LOCKS_MAX
+    assert told.locks[0][1:] == (COUNT_MAX, 0)
+    assert [len(word) for word in (*told.ignored, told.mode)] == [wire_feedback.WORD_CHARACTERS_MAX] * 21
+
+
+def test_the_longest_that_a_gate_of_ours_tells_is_heard() -> None:
+    """A hundred locks and 64 callers, their names as long as can be, two bytes written in six characters."""
+    name = "\xe9" * (NAME_BYTES_MAX // 2)
+    met = Met(LockKey("caller+resource", name, name, "p" * 64), COUNT_MAX, COUNT_MAX)
+    told = Feedback("i", 1, "a", "1", None, None, (met,) * 100, (0, 0), (name,) * 64)
+    assert len(wire_feedback.dump(told)) < TOLD_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"locks": 7}, "expected locks to be a list"),
+        ({"instance": "../../etc"}, "expected instance to be letters"),
+        ({"instance": ""}, "expected instance to be letters"),
+        ({"clock_skew_s": float("nan")}, "expected clock_skew_s to be seconds"),
+        ({"age_s": -1}, "expected age_s to be seconds"),
+        ({"number": "1"}, "expected number to be a whole number"),
+    ],
+)
+def test_what_is_no_feedback_is_refused(fields: dict[str, object], why: str) -> None:
+    with pytest.raises(SourceError, match=why):
+        wire_feedback.load(a_document(**fields))
+
+
+def test_what_a_later_gate_adds_is_passed_over() -> None:
+    assert wire_feedback.load(a_document(colour="red")).instance == "host:1:ab"
