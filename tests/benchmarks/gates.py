@@ -1,5 +1,5 @@
 """Seconds from the record that reaches a limit to the last gate's first denial: eight gates in four
-processes, at default settings, over SQL and over HTTP."""
+processes, over SQL, over HTTP as it is by default, which is a long poll, and over HTTP without waiting."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import quantiles
 
+import sqlalchemy as sa
 from confluent_kafka import Producer
 
+from analyzer.store.engine import open_engine
+from analyzer.store.schema import locks as locks_table
 from tests.benchmarks.analyzers import running
 from tests.benchmarks.refusal import CONFIGURATION, LIMIT
 from tests.benchmarks.servers import Servers
@@ -28,8 +31,9 @@ PROCESSES, GATES = 4, 2
 WATCHER = """
 import sys, threading, time
 from gatekeeper import Gate
-url, count = sys.argv[1], int(sys.argv[2])
-gates = [Gate(url) for _ in range(count)]
+from gatekeeper.sources.http import HttpSource
+url, waits, count = sys.argv[1], sys.argv[2] == "waits", int(sys.argv[3])
+gates = [Gate(url if waits else HttpSource(url, wait=0)) for _ in range(count)]
 for gate in gates:
     gate.ready(20)
 print("ready", flush=True)
@@ -56,8 +60,8 @@ while True:
 class Watchers:
     """Processes with gates, told of callers and telling of denials."""
 
-    def __init__(self, url: str) -> None:
-        command = [sys.executable, "-c", WATCHER, url, str(GATES)]
+    def __init__(self, url: str, waits: str) -> None:
+        command = [sys.executable, "-c", WATCHER, url, waits, str(GATES)]
         self._children = [
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             for _ in range(PROCESSES)
@@ -85,8 +89,8 @@ class Watchers:
 
 
 @contextmanager
-def watching(url: str) -> Iterator[Watchers]:
-    watchers = Watchers(url)
+def watching(url: str, waits: str) -> Iterator[Watchers]:
+    watchers = Watchers(url, waits)
     try:
         yield watchers
     finally:
@@ -103,15 +107,37 @@ def run(servers: Servers, locks: int = 200, every_s: float = 0.137) -> None:
     config.write_text(text)
     print(f"limit reached to the last of {PROCESSES * GATES} gates' first denial, s, {locks} locks")
     with running(config) as [analyzer]:
-        for name, url in (("SQL", database), ("HTTP, long poll", f"http://127.0.0.1:{port}")):
-            _wait_until_up(port)
-            with watching(url) as watchers:
-                _lock(servers, topic, watchers, f"warm-{name[:3]}", 3, every_s)
-                waits_s = _lock(servers, topic, watchers, f"caller-{name[:3]}", locks, every_s)
-            cuts = quantiles(waits_s, n=100)
-            told = "   ".join(f"p{at} {cuts[at - 1]:.3f}" for at in (50, 90, 99))
-            print(f"  {name:16} {told}   max {max(waits_s):.3f}")
+        _wait_until_up(port)
+        http = f"http://127.0.0.1:{port}"
+        for number, (name, url, waits) in enumerate(
+            (("SQL", database, "waits"), ("HTTP, long poll", http, "waits"), ("HTTP, no waiting", http, "not"))
+        ):
+            with watching(url, waits) as watchers:
+                _lock(servers, topic, watchers, f"warm-{number}", 3, every_s)
+                reached_s, denied_s = _lock(servers, topic, watchers, f"caller-{number}", locks, every_s)
+            judged_s = _judged(database, f"api_key:caller-{number}-")
+            _tell(name, [denied_s[caller] - reached_s[caller] for caller in reached_s])
+            _tell("  to the judgement", [judged_s[caller] - reached_s[caller] for caller in reached_s])
+            _tell("  and from there", [denied_s[caller] - judged_s[caller] for caller in reached_s])
         print(f"  the analyzer, all the time: {analyzer.rss_mb():.0f} MB")
+
+
+def _tell(name: str, waits_s: list[float]) -> None:
+    cuts = quantiles(waits_s, n=100)
+    told = "   ".join(f"p{at} {cuts[at - 1]:.3f}" for at in (50, 90, 99))
+    print(f"  {name:18} {told}   max {max(waits_s):.3f}")
+
+
+def _judged(database: str, prefix: str) -> dict[str, float]:
+    """When each of these callers was judged, in a transaction that then had to be committed."""
+    engine = open_engine(database)
+    try:
+        with engine.connect() as db:
+            statement = sa.select(locks_table.c.key, locks_table.c.began_ms)
+            rows = db.execute(statement.where(locks_table.c.key.startswith(prefix, autoescape=True)))
+            return {key: began_ms / 1000 for key, began_ms in rows}
+    finally:
+        engine.dispose()
 
 
 def _wait_until_up(port: int) -> None:
@@ -128,7 +154,8 @@ def _wait_until_up(port: int) -> None:
 
 def _lock(
     servers: Servers, topic: str, watchers: Watchers, prefix: str, locks: int, every_s: float
-) -> list[float]:
+) -> tuple[dict[str, float], dict[str, float]]:
+    """When each caller's limit was reached, and when the last gate first denied it."""
     producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 0})
     reached_s: dict[str, float] = {}
     for n in range(locks):
@@ -144,4 +171,4 @@ def _lock(
     while any(len(watchers.denied_s[name]) < PROCESSES * GATES for name in reached_s):
         assert time.monotonic() < until_s, "a gate has not denied"
         time.sleep(0.05)
-    return [max(watchers.denied_s[name]) - at_s for name, at_s in reached_s.items()]
+    return reached_s, {name: max(watchers.denied_s[name]) for name in reached_s}
