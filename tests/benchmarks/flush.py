@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from analyzer.core.meters import DAY_S, REQUESTS
-from analyzer.core.model import Counted, Lag, Partition, Progress, Row
+from analyzer.core.model import Counted, Gap, Lag, Partition, Progress, Row
 from analyzer.core.plan import Plan
 from analyzer.core.policies import Calendar, Quota
 from analyzer.pipeline import Pipeline
@@ -57,6 +57,9 @@ class Prepared:
         return Counted([Progress(PART, start, self.next, len(self.rows), len(self.rows))], self.rows, ())
 
     def positions(self) -> dict[Partition, int]:
+        return {}
+
+    def stopped(self) -> dict[Partition, Gap]:
         return {}
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> None: ...
