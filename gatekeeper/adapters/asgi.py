@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gatekeeper.adapters.guarding import NOTE, Checkpoint, Limits, Note, Verdict, Who, exemption
 from gatekeeper.adapters.http import Refusal, Style, allowance, refusal, require_style
-from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind
+from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind, text_of
 from gatekeeper.gate import Gate
 from gatekeeper.identity import address_of
 
@@ -44,9 +44,9 @@ class Answer(NamedTuple):
 def header(name: str, kind: Kind = "api_key") -> Extractor:
     """The caller by a request header, as a name of this kind: `api_key:...` by default.
 
-    Of several headers of that name the first counts, as in most frameworks. Bytes are read as
-    latin-1, as servers and frameworks do. What cannot be a caller's name is no caller. Raises
-    ValueError for an unknown kind.
+    Of several headers of that name the first counts, as in most frameworks. It is read as UTF-8, as it
+    stands in the logs of proxies, while frameworks read latin-1. What cannot be a caller's name is no
+    caller. Raises ValueError for an unknown kind.
     """
     require_kind(kind)
     wanted = name.lower().encode("latin-1")
@@ -54,7 +54,7 @@ def header(name: str, kind: Kind = "api_key") -> Extractor:
     def caller(scope: Scope) -> str:
         for found, value in scope["headers"]:
             if found == wanted:
-                return named(kind, value.decode("latin-1"))
+                return named(kind, text_of(value))
         return ""
 
     return caller

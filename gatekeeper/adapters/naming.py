@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Literal
@@ -11,6 +12,9 @@ from gatekeeper.identity import address_of, caller_of
 Kind = Literal["api_key", "user", "address"]
 
 UNIX = "unix"  # a proxy on this machine, whose socket has no address
+
+# Some proxies write the port, too: 192.0.2.1:4711, [2001:db8::1]:4711.
+WITH_PORT = re.compile(r"\[(?P<six>[0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|(?P<four>[0-9.]+):[0-9]{1,5}")
 
 NAMES: dict[str, Callable[[str, int], str]] = {
     "api_key": lambda text, _prefix6: caller_of(api_key=text),
@@ -31,6 +35,19 @@ def require_kind(kind: str) -> None:
     """Raises ValueError for a kind of name that there is not."""
     if kind not in NAMES:
         raise ValueError(f"kind: expected one of {', '.join(NAMES)}, got {kind!r}")
+
+
+def text_of(value: bytes) -> str:
+    """A header's value as proxies write it into their logs: UTF-8. "" for what is none, and cannot be in any
+    log that can be read.
+
+    >>> text_of("é".encode()), text_of("é".encode("latin-1"))
+    ('é', '')
+    """
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return ""
 
 
 class Proxies:
@@ -54,7 +71,9 @@ class Proxies:
         """The first address, seen from our end, that is no trusted proxy's; "" when nobody can say.
 
         `forwarded` are the values of X-Forwarded-For in their order. What stands left of an address that
-        is not trusted was written by who sits there, and is not looked at.
+        is not trusted was written by who sits there, and is not looked at. Where a proxy writes none, as
+        "unknown", nobody knows who asks. `Forwarded` (RFC 7239) is not looked at: a proxy that writes one of
+        the two lets its clients write the other.
 
         >>> Proxies(["10.0.0.0/8"]).client("10.0.0.1", ["6.6.6.6, 192.0.2.1", "10.0.0.2"])
         '192.0.2.1'
@@ -64,10 +83,16 @@ class Proxies:
             return here or ""
         hops = [hop.strip() for value in forwarded for hop in value.split(",")]
         if here is None and self._unix and hops:
-            here = address_of(hops.pop())
+            here = _hop(hops.pop())
         while here is not None and hops and self._is_trusted(ip_address(here)):
-            here = address_of(hops.pop())
+            here = _hop(hops.pop())
         return here or ""
 
     def _is_trusted(self, address: IPv4Address | IPv6Address) -> bool:
         return any(address in network for network in self._trusted)
+
+
+def _hop(text: str) -> str | None:
+    """The address in one part of X-Forwarded-For; None for "unknown", a name, nothing at all."""
+    ported = WITH_PORT.fullmatch(text)
+    return address_of(text if ported is None else ported["six"] or ported["four"])

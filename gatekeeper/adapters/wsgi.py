@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gatekeeper.adapters.guarding import NOTED, Checkpoint, Limits, Verdict, Who, exemption
 from gatekeeper.adapters.http import Refusal, Style, allowance, refusal, require_style
-from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind
+from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind, text_of
 from gatekeeper.gate import Gate
 
 Environ = dict[str, Any]
@@ -31,11 +31,13 @@ class Answer(NamedTuple):
 
 
 def header(name: str, kind: Kind = "api_key") -> Extractor:
-    """The caller by a request header, as a name of this kind: `api_key:...` by default. What cannot be a
-    caller's name is no caller. Raises ValueError for an unknown kind."""
+    """The caller by a request header, as a name of this kind: `api_key:...` by default. It is read as UTF-8,
+    as it stands in the logs of proxies, while frameworks read latin-1. What cannot be a caller's name is no
+    caller. Raises ValueError for an unknown kind."""
     require_kind(kind)
     wanted = f"HTTP_{name.upper().replace('-', '_')}"
-    return lambda environ: named(kind, environ.get(wanted, ""))
+    # PEP 3333 has the header's bytes in text.
+    return lambda environ: named(kind, text_of(environ.get(wanted, "").encode("latin-1", "replace")))
 
 
 def user(read: Callable[[Environ], str | None] | None = None) -> Extractor:

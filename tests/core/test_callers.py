@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from ipaddress import IPv4Address, IPv6Address
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analyzer.core.mapping import AddressField, Field, Mapping, NumberField, TextField
 from analyzer.core.rules import caller_rule
+from gatekeeper.identity import caller_of
 from tests.support.counting import counted, reasons, totals
-
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "callers.json").read_text())
+from tests.support.vectors import VECTORS, Vector
 
 
 def mapping_by(*names: str, prefix6: int = 128) -> Mapping:
@@ -22,14 +23,43 @@ def mapping_by(*names: str, prefix6: int = 128) -> Mapping:
     return Mapping(caller=names, fields=fields)
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: json.dumps(vector["names"]))
-def test_a_record_is_counted_under_the_name_that_a_gate_asks_for(vector: dict[str, Any]) -> None:
-    mapping = mapping_by(*vector["names"], prefix6=vector.get("prefix6", 128))
-    found = counted(mapping, json.dumps(vector["names"]).encode())
-    if vector["caller"]:
-        assert totals(found) == {(vector["caller"], "requests"): (1, 0)}
+@pytest.mark.parametrize("vector", VECTORS, ids=str)
+def test_a_record_is_counted_under_the_name_that_a_gate_asks_for(vector: Vector) -> None:
+    mapping = mapping_by(*vector.names, prefix6=vector.prefix6)
+    found = counted(mapping, json.dumps(vector.names).encode())
+    if vector.caller:
+        assert totals(found) == {(vector.caller, "requests"): (1, 0)}
     else:  # nobody, or nobody who may be named
         assert reasons(found) == ["bad-caller"]
+
+
+TEXT = st.text(st.characters(codec=None), max_size=6)
+NUMBER = st.integers(0, 2**128 - 1)
+ADDRESS = st.one_of(
+    st.sampled_from(["192.0.2.1", "::", "::ffff:192.0.2.1", "1.2.3.4:5", "[::1]", "fe80::1%eth0", "::1/64"]),
+    NUMBER.map(lambda number: str(IPv6Address(number))),
+    NUMBER.map(lambda number: IPv6Address(number).exploded.upper()),
+    st.integers(0, 2**32 - 1).map(lambda number: str(IPv4Address(number))),
+    TEXT,
+)
+
+
+@given(
+    names=st.dictionaries(st.sampled_from(["api_key", "user"]), st.none() | TEXT | ADDRESS),
+    address=st.none() | ADDRESS,
+    prefix6=st.integers(1, 128),
+)
+def test_both_sides_agree_about_every_name(
+    names: dict[str, str | None], address: str | None, prefix6: int
+) -> None:
+    names["address"] = address
+    try:
+        caller = caller_of(prefix6=prefix6, **names)
+    except ValueError:
+        caller = ""
+    found = counted(mapping_by(*names, prefix6=prefix6), json.dumps(names).encode())
+    assert [row.key for row in found.rows] == ([caller] if caller else [])
+    assert reasons(found) == ([] if caller else ["bad-caller"])
 
 
 @pytest.mark.parametrize("value", ["1", "1.0", "true", "false", '["acme"]', '{"id":"acme"}', "1e999"])

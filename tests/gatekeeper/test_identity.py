@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from gatekeeper.identity import NAME_BYTES_MAX, address_of, caller_of, is_name, typed
+from tests.support.vectors import VECTORS, Vector
 
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "callers.json").read_text())
 
-
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: json.dumps(vector["names"]))
-def test_a_caller_has_one_name(vector: dict[str, Any]) -> None:
+@pytest.mark.parametrize("vector", VECTORS, ids=str)
+def test_a_caller_has_one_name(vector: Vector) -> None:
     def ask() -> str:
-        return caller_of(prefix6=vector.get("prefix6", 128), **vector["names"])
+        return caller_of(prefix6=vector.prefix6, **vector.names)
 
-    if vector["caller"] is not None:
-        assert ask() == vector["caller"]
+    if vector.caller is not None:
+        assert ask() == vector.caller
     else:
         with pytest.raises(ValueError, match="cannot be a name"):
             ask()

@@ -1,0 +1,230 @@
+"""Whom an adapter asks for: the one that the log counts, and an address that nobody can make up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gatekeeper.adapters import asgi, wsgi
+from gatekeeper.adapters.guarding import Who
+from gatekeeper.adapters.naming import Proxies
+from gatekeeper.identity import address_of
+from gatekeeper.requestlog.record import Entry, line_of
+from tests.support.requestlog import counted_by
+from tests.support.vectors import VECTORS, Vector
+
+ROOT = Path(__file__).parents[3]
+
+BY_HEADER = [
+    vector
+    for vector in VECTORS
+    for kind, text in vector.names.items()
+    if len(vector.names) == 1 and text and kind in ("api_key", "user", "address")
+    if kind != "address" or vector.prefix6 == 128  # an address out of a header is asked for whole
+]
+LOGGED = [
+    vector
+    for vector in VECTORS
+    if vector.caller and vector.prefix6 == 128 and not vector.caller.startswith("account:")
+]
+
+
+@pytest.mark.parametrize("vector", BY_HEADER, ids=str)
+def test_a_header_gives_the_name_that_the_log_has(vector: Vector) -> None:
+    """As UTF-8, which is how proxies log it; halves of pairs are none."""
+    ((kind, text),) = vector.names.items()
+    value = (text or "").encode("utf-8", "surrogatepass")
+    wanted = vector.caller or ""
+    scope = {"headers": [(b"x-caller", value)]}
+    assert asgi.header("x-caller", kind)(scope) == wanted
+    assert wsgi.header("x-caller", kind)({"HTTP_X_CALLER": value.decode("latin-1")}) == wanted
+
+
+def test_a_header_in_another_encoding_names_nobody() -> None:
+    """No log could be read that had it."""
+    assert asgi.header("x-api-key")({"headers": [(b"x-api-key", b"caf\xe9")]}) == ""
+    assert wsgi.header("x-api-key")({"HTTP_X_API_KEY": "caf\xe9"}) == ""
+
+
+@pytest.mark.parametrize("vector", LOGGED, ids=str)
+def test_the_request_log_is_counted_under_the_name_that_the_guard_asked_for(
+    vector: Vector, tmp_path: Path
+) -> None:
+    caller = vector.caller or ""
+    entry = Entry(1, 1, 200, 0, "GET", "/", Who(caller, address="198.51.100.1"))
+    found = counted_by(ROOT / "deploy" / "requestlog.toml", line_of(entry, "1").text)
+    assert [(row.key, row.value) for row in found.rows if row.meter == "requests"] == [(caller, 1)]
+    assert found.rejected == []
+
+
+# -- behind proxies ------------------------------------------------------------------------------
+
+TRUSTED = ("10.0.0.0/8", "2001:db8:1::/48")
+PROXIES = Proxies(TRUSTED)
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("192.0.2.1", [], "192.0.2.1"),
+        ("192.0.2.1", ["10.9.9.9"], "192.0.2.1"),
+        ("192.0.2.1", ["127.0.0.1, 10.0.0.1"], "192.0.2.1"),
+        ("10.0.0.1", ["192.0.2.1"], "192.0.2.1"),
+        ("10.0.0.1", ["6.6.6.6, 192.0.2.1"], "192.0.2.1"),
+        ("10.0.0.1", ["6.6.6.6", "192.0.2.1, 10.0.0.2"], "192.0.2.1"),
+        ("10.0.0.1", ["6.6.6.6,192.0.2.1", "10.0.0.3", "10.0.0.2"], "192.0.2.1"),
+        ("10.0.0.1", ["10.6.6.6, 192.0.2.1"], "192.0.2.1"),
+        ("10.0.0.1", ["  192.0.2.1\t,10.0.0.2 "], "192.0.2.1"),
+        ("10.0.0.1", [], "10.0.0.1"),
+        ("10.0.0.1", ["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+        ("::ffff:10.0.0.1", ["::ffff:192.0.2.1"], "192.0.2.1"),
+        ("2001:db8:1::5", ["2001:DB8:2::0009"], "2001:db8:2::9"),
+        ("10.0.0.1", ["2001:db8:2::9, 2001:db8:1:0::1"], "2001:db8:2::9"),
+        # Ports, which some load balancers write.
+        ("10.0.0.1", ["192.0.2.1:4711"], "192.0.2.1"),
+        ("10.0.0.1", ["6.6.6.6, 192.0.2.1:4711, 10.0.0.2:80"], "192.0.2.1"),
+        ("10.0.0.1", ["[2001:db8:2::9]:4711"], "2001:db8:2::9"),
+        ("10.0.0.1", ["[2001:db8:2::9]"], "2001:db8:2::9"),
+        ("10.0.0.1", ["[::ffff:192.0.2.1]:1"], "192.0.2.1"),
+        # What a proxy could not say, nobody can: least of all who stands left of it.
+        ("10.0.0.1", ["6.6.6.6, unknown"], ""),
+        ("10.0.0.1", ["6.6.6.6, "], ""),
+        ("10.0.0.1", [""], ""),
+        ("10.0.0.1", ["6.6.6.6, _hidden"], ""),
+        ("10.0.0.1", ["6.6.6.6, localhost"], ""),
+        ("10.0.0.1", ["6.6.6.6, [192.0.2.1"], ""),
+        ("10.0.0.1", ["6.6.6.6, 192.0.2.1:port"], ""),
+        ("10.0.0.1", ["6.6.6.6, 192.0.2.1:123456"], ""),
+        ("10.0.0.1", ["6.6.6.6, 192.0.2.1:4711:1"], ""),
+        ("10.0.0.1", ["6.6.6.6, [2001:db8:2::9]x"], ""),
+        ("10.0.0.1", ['6.6.6.6, "192.0.2.1"'], ""),
+        ("10.0.0.1", ["6.6.6.6, for=192.0.2.1"], ""),
+        ("10.0.0.1", ["6.6.6.6; 192.0.2.1"], ""),
+        ("10.0.0.1", ["6.6.6.6, 192.0.2.1%eth0"], ""),
+        ("10.0.0.1", ["6.6.6.6, 10.1"], ""),
+        # No address at the other end: a Unix socket, which nobody was told to trust.
+        ("", ["192.0.2.1"], ""),
+        ("/run/app.sock", ["192.0.2.1"], ""),
+        ("not an address", ["192.0.2.1"], ""),
+        ("10.0.0.1:80", ["192.0.2.1"], ""),
+    ],
+)
+def test_an_address_comes_from_the_peer_or_from_right_to_left_through_trusted_proxies(
+    peer: str, forwarded: list[str], client: str
+) -> None:
+    assert PROXIES.client(peer, forwarded) == client
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("", ["6.6.6.6, 192.0.2.1"], "192.0.2.1"),
+        ("/run/app.sock", ["192.0.2.1, 10.0.0.2"], "192.0.2.1"),
+        ("", ["unknown"], ""),
+        ("", ["192.0.2.1, unix:"], ""),
+        ("", [], ""),
+        ("192.0.2.9", ["6.6.6.6"], "192.0.2.9"),
+    ],
+)
+def test_a_proxy_behind_a_unix_socket_is_trusted_by_name(
+    peer: str, forwarded: list[str], client: str
+) -> None:
+    assert Proxies(["unix", "10.0.0.0/8"]).client(peer, forwarded) == client
+
+
+@pytest.mark.parametrize("trusted", ["10.0.0.0/8", "unix"])
+def test_one_text_instead_of_several_is_refused(trusted: str) -> None:
+    """Each of its letters would be taken for a proxy."""
+    with pytest.raises(TypeError, match="expected a list of addresses and networks"):
+        Proxies(trusted)
+
+
+@pytest.mark.parametrize("trusted", ["10.0.0.1/8", "10.0.0.0/33", "proxy.example", "*", "", "10.0.0.0-10.9"])
+def test_what_is_no_network_is_refused(trusted: str) -> None:
+    with pytest.raises(ValueError, match=r"does not appear|has host bits"):
+        Proxies([trusted])
+
+
+FORGED = [
+    ("Forwarded", "for=6.6.6.6"),
+    ("Forwarded", 'for="[2001:db8:cafe::17]:4711"'),
+    ("X-Real-IP", "6.6.6.6"),
+    ("X-Client-IP", "6.6.6.6"),
+    ("CF-Connecting-IP", "6.6.6.6"),
+    ("True-Client-IP", "6.6.6.6"),
+    ("X-Forwarded", "6.6.6.6"),
+    ("X_Forwarded_For", "6.6.6.6"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), FORGED)
+@pytest.mark.parametrize("peer", ["192.0.2.9", "10.0.0.1"])
+def test_no_other_header_is_believed(peer: str, name: str, value: str) -> None:
+    scope = {"client": (peer, 1), "headers": [(name.lower().encode(), value.encode())]}
+    assert asgi.behind(TRUSTED)(scope) == peer
+    if "_" not in name:  # with underscores WSGI cannot tell it from the real one: servers drop these
+        environ = {"REMOTE_ADDR": peer, f"HTTP_{name.upper().replace('-', '_')}": value}
+        assert wsgi.behind(TRUSTED)(environ) == peer
+
+
+def test_without_trusted_proxies_no_header_is_believed() -> None:
+    scope = {"client": ("192.0.2.9", 1), "headers": [(b"x-forwarded-for", b"6.6.6.6")]}
+    assert asgi.peer(scope) == asgi.behind([])(scope) == "192.0.2.9"
+    environ = {"REMOTE_ADDR": "192.0.2.9", "HTTP_X_FORWARDED_FOR": "6.6.6.6"}
+    assert wsgi.peer(environ) == "192.0.2.9"
+
+
+def slow_client(peer: str, forwarded: Sequence[str]) -> str:
+    """The same, told from the left: who may speak for whom."""
+    chain = [hop.strip(" \t") for hop in ",".join(forwarded).split(",")] if forwarded else []
+    spellings = [*map(without_port, chain), peer]
+    speaks = [
+        (known := address_of(text)) is not None
+        and any(ip_address(known) in ip_network(network) for network in TRUSTED)
+        for text in spellings
+    ]
+    said = [at for at in range(len(spellings)) if all(speaks[at + 1 :])]  # by an unbroken line of proxies
+    return address_of(spellings[said[0]]) or ""
+
+
+def without_port(text: str) -> str:
+    if text.startswith("["):
+        inside, bracket, port = text[1:].partition("]")
+        is_port = port == "" or (port[:1] == ":" and port[1:].isdigit() and len(port) <= 6)
+        return inside if bracket and is_port and ":" in inside else text
+    host, colon, port = text.partition(":")
+    return host if colon and port.isdigit() and port.isascii() and len(port) <= 5 else text
+
+
+HOP = st.one_of(
+    st.sampled_from(["10.0.0.1", "10.9.9.9", "2001:db8:1::7", "::ffff:10.1.1.1", "10.0.0.1:80", "[::1]:80"]),
+    st.sampled_from(["192.0.2.1", "192.0.2.1:4711", "2001:db8:2::9", "[2001:db8:2::9]", "::ffff:192.0.2.1"]),
+    st.sampled_from(["unknown", "", " ", "10.0.0.256", "[::1", "unix:", "x", "::", "\t10.0.0.1"]),
+    st.text(st.sampled_from("0123456789.:[]abf, \t"), max_size=12),
+)  # fmt: skip
+HEADERS = st.lists(st.lists(HOP, min_size=1, max_size=4).map(",".join), max_size=4)
+
+
+@given(peer=HOP.map(str.strip), forwarded=HEADERS)
+@example(peer="10.0.0.1", forwarded=[" , 10.0.0.2"])
+def test_it_agrees_with_the_slow_way(peer: str, forwarded: list[str]) -> None:
+    assert PROXIES.client(peer, forwarded) == slow_client(peer, forwarded)
+
+
+@given(
+    forged=HEADERS,
+    proxies=st.lists(st.sampled_from(["10.0.0.1", "10.2.0.2", "2001:db8:1::3"]), min_size=1, max_size=4),
+    joined=st.booleans(),
+)
+def test_nothing_that_a_client_writes_changes_its_address(
+    forged: list[str], proxies: list[str], joined: bool
+) -> None:
+    """Honest proxies add whom they see, in the same header or in one of their own."""
+    seen = ["192.0.2.1", *proxies[:-1]]
+    honest = [", ".join([*forged, *seen])] if joined else [*forged, *seen]
+    assert PROXIES.client(proxies[-1], honest) == "192.0.2.1"
