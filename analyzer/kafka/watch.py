@@ -44,7 +44,9 @@ class Watch:
         self._answers = 0
         self._said: Cause | None = None
         self._said_s = float("-inf")
-        self.trouble: Cause | None = None  # what the last connection was given up for, until a broker answers
+        # What the last connection was given up for, until a broker answers; or why there was none.
+        self.trouble: Cause | None = None
+        self._unconnected = False  # whether it is the latter
         self.silent_s = 0.0  # spent waiting for records since a broker last answered
         self.idle_s = 0.0  # ... without having a partition
 
@@ -61,6 +63,8 @@ class Watch:
     def opened(self) -> None:
         self._opened_s = self._uptime_s()
         self._answers, self.silent_s, self.idle_s = 0, 0.0, 0.0
+        if self._unconnected:  # some broker lets us in now
+            self.trouble = None
 
     def failed(self, failed: Exception, *, at_once: bool = False) -> float:
         """The connection is given up; how many seconds to wait before the next one."""
@@ -68,6 +72,7 @@ class Watch:
             self._failures = 0
         pause_s = min(OPEN_AGAIN_MAX_S, OPEN_AGAIN_FIRST_S * 2.0 ** min(self._failures, 10))
         self._failures += 1
+        self._unconnected = self._opens_s > self._opened_s
         self._opens_s = self._uptime_s() + (0.0 if at_once else pause_s)
         self.trouble = failed.cause if isinstance(failed, Troubled) else cause_of([failed], self._options)
         return self.wait_s
@@ -93,6 +98,9 @@ class Watch:
         polling_s = 0.0 if polling_since_s is None else self._uptime_s() - polling_since_s
         if polling_s >= SILENT_S:
             return Cause("hung", f"kafka-python's poll() has not come back for {polling_s:.0f} s")
+        if connection is not None and (forbidden := connection.forbidden()):
+            # Whoever may not read gets no answer that would end an earlier trouble.
+            return Cause("right", no_right_to(sorted(forbidden), self._options))
         if self.trouble is not None or connection is None:
             return self.trouble
         if (failures := connection.failures.last) and self.silent_s >= FAILING_S:
@@ -102,8 +110,6 @@ class Watch:
         return self._topics_that_lack(connection)
 
     def _topics_that_lack(self, connection: Connection) -> Cause | None:
-        if forbidden := connection.forbidden():
-            return Cause("right", no_right_to(sorted(forbidden), self._options))
         lacking = sorted({*self._topics} - {*connection.known()})
         if lacking and self.connected_s >= SILENT_S:
             return Cause("topic", f"there is no topic {', '.join(lacking)}, or we may not read it")

@@ -302,39 +302,3 @@ def test_to_see_a_topic_is_not_to_read_it(secured: SecuredKafka) -> None:
     options = scram(secured, sasl_plain_username="nobody")
     name, sentence = problem_of(open_source(secured, MemoryPlaces(), topic, options=options))
     assert (name, f"may not read {topic}" in sentence) == ("kafka-right", True)
-
-
-def test_what_changes_while_we_read_is_told_and_got_over(secured: SecuredKafka) -> None:
-    """A right is taken away, and a password changed; both are put right again."""
-    topic = secured.create_topic()
-    secured.allow(USER, topic=topic)
-    secured.allow(USER, group=topic)
-    places = MemoryPlaces()
-    source = open_source(secured, places, topic, group_id=topic, options=scram(secured))
-    reader = Reader(source, places, {})
-
-    def told_as(name: str) -> None:
-        end_s = time.monotonic() + 30
-        while name not in source.problems():
-            assert time.monotonic() < end_s, source.problems()
-            reader.turn()
-
-    produce(secured, topic, lines(40))
-    run_all([reader], lines(40))
-    secured.forbid(USER, topic=topic)
-    told_as("kafka-right")
-    secured.allow(USER, topic=topic)
-    produce(secured, topic, lines(40, begin=40))
-    run_all([reader], lines(80))
-    reader.turn()
-    assert source.problems() == {}
-
-    secured.add_scram(USER, "another one")
-    secured.restart()
-    told_as("kafka-login")
-    secured.add_scram(USER, PASSWORD)
-    produce(secured, topic, lines(40, begin=80))
-    run_all([reader], lines(120))
-    reader.turn()
-    assert source.problems() == {}
-    source.close()

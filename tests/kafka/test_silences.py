@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from analyzer.store.engine import open_engine
+from analyzer.store.schema import offsets
 from tests.support.bombs import bomb
 from tests.support.kafka_log import lines, open_source, produce, produce_as_is, run_all
 from tests.support.places import MemoryPlaces, Reader
@@ -114,39 +117,55 @@ def test_a_poll_that_hangs_is_named_and_ends_the_process(real_kafka: RealKafka, 
 
 
 def test_rights_passwords_and_brokers_that_go_while_it_reads_are_named(
-    secured: SecuredKafka, start: Start
+    secured: SecuredKafka, start: Start, tmp_path: Path
 ) -> None:
-    """At the settings that everybody has. Each is got over without a restart of ours."""
-    topic = secured.create_topic()
-    analyzers = {}
-    for user in ("ada", "bob"):
+    """At the settings that everybody has. Each is got over without a restart of ours, and nothing is lost."""
+    topics = {"ada": secured.create_topic(partitions=1), "bob": secured.create_topic(partitions=1)}
+    analyzers = []
+    for user, topic in topics.items():
         secured.add_scram(user, PASSWORD)
         secured.allow(user, topic=topic)
-        secured.allow(user, group=user)
-        analyzers[user] = start(coming_in(secured, topic, user, group_id=user))
-    ada, bob = analyzers.values()
-    ada.well()
-    bob.well()
+        secured.allow(user, group=topic)
+        analyzers.append(start(coming_in(secured, topic, user)))
+    ada, bob = analyzers
 
-    secured.forbid("ada", topic=topic)
-    assert f"the user ada may not read {topic}" in ada.named("kafka-right")
+    def write_and_count(total: int) -> None:
+        for topic in topics.values():
+            produce(secured, topic, [LINE.format(number).encode() for number in range(10)], partition=0)
+        ada.well()
+        bob.well()
+        end_s = time.monotonic() + NAMED_S_MAX
+        while counted(tmp_path) != dict.fromkeys(topics.values(), total):
+            assert time.monotonic() < end_s, counted(tmp_path)
+            time.sleep(0.1)
+
+    write_and_count(10)
+    secured.forbid("ada", topic=topics["ada"])
+    assert f"the user ada may not read {topics['ada']}" in ada.named("kafka-right")
     secured.add_scram("bob", "another one")
     secured.restart()
     assert "the broker refuses the login of bob" in bob.named("kafka-login")
     ada.named("kafka-right")
 
-    secured.allow("ada", topic=topic)
+    secured.allow("ada", topic=topics["ada"])
     secured.add_scram("bob", PASSWORD)
-    ada.well()
-    bob.well()
+    write_and_count(20)
     secured.pause()
     try:
         assert "no broker has answered for" in ada.named("kafka")
         assert "no broker has answered for" in bob.named("kafka")
     finally:
         secured.resume()
-    ada.well()
-    bob.well()
+    write_and_count(30)
+
+
+def counted(folder: Path) -> dict[str, int]:
+    engine = open_engine(f"sqlite:///{folder}/gatelock.db")
+    try:
+        with engine.connect() as db:
+            return dict(db.execute(sa.select(offsets.c.topic, offsets.c.counted)).all())
+    finally:
+        engine.dispose()
 
 
 def coming_in(secured: SecuredKafka, topic: str, user: str, **more: str) -> str:

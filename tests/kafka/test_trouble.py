@@ -197,8 +197,28 @@ class TestWatch:
         clock[0] += 60
         assert watch.failed(ValueError("no")) == 0.5
 
-    def test_trouble_is_told_until_a_broker_answers(self) -> None:
+    def test_what_keeps_us_from_connecting_is_told_until_we_are_connected(self) -> None:
         watch = Watch(lambda: 0.0, {}, [])
+        watch.failed(ValueError("no"))
+        assert watch.cause(None, None) == Cause("away", "no")
+        watch.opened()
+        assert watch.cause(Fine(), None) is None
+
+    def test_a_right_that_is_missing_is_told_whatever_was_wrong_before(self) -> None:
+        """Who may not read is never answered: an earlier trouble would stand for ever."""
+        watch = Watch(lambda: 0.0, {}, ["t"])
+        watch.opened()
+        watch.failed(ValueError("no"))
+        watch.opened()
+        lacking = Fine()
+        lacking.forbidden = lambda: ["t"]  # type: ignore[method-assign]
+        found = watch.cause(lacking, None)
+        assert found is not None
+        assert found.kind == "right"
+
+    def test_what_a_connection_was_given_up_for_is_told_until_a_broker_answers(self) -> None:
+        watch = Watch(lambda: 0.0, {}, [])
+        watch.opened()
         watch.failed(ValueError("no"))
         assert watch.cause(None, None) == Cause("away", "no")
         watch.opened()
