@@ -28,7 +28,7 @@ except ImportError as missing:
 
 from gatekeeper.adapters.guarding import NOTE, NOTED, Checkpoint, Limits, Note, Verdict, Who, exemption
 from gatekeeper.adapters.http import Style, allowance, refusal, require_style
-from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind
+from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind, text_of
 from gatekeeper.adapters.routes import pattern_of_django
 from gatekeeper.gate import Gate
 
@@ -59,12 +59,16 @@ def exempt(view: View) -> View:
 def header(name: str, kind: Kind = "api_key") -> Extractor:
     """The caller by a request header, as a name of this kind. Raises ValueError for an unknown kind."""
     require_kind(kind)
-    return lambda request: named(kind, request.headers.get(name, ""))
+    return lambda request: named(kind, _text(request, name))
 
 
 def api_key(request: HttpRequest) -> str:
     """The caller by the header X-API-Key."""
-    return named("api_key", request.headers.get("x-api-key", ""))
+    return named("api_key", _text(request, "x-api-key"))
+
+
+def _text(request: HttpRequest, name: str) -> str:
+    return text_of(request.headers.get(name, "").encode("latin-1", "replace"))
 
 
 def user(request: HttpRequest) -> str:
@@ -191,18 +195,19 @@ class GuardMiddleware:
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
+        self._is_old = False
         self._load()
         setting_changed.connect(self._changed)
 
     def _changed(self, *, setting: str, **_more: object) -> None:
-        if setting == "GATELOCK":
-            self._load()
+        self._is_old = self._is_old or setting == "GATELOCK"  # the next request looks: tests set several
 
     def _load(self) -> None:
         try:
             self._set = found = setting_of(getattr(settings, "GATELOCK", None))
         except (ValueError, TypeError, ImportError) as wrong:
             raise ImproperlyConfigured(str(wrong)) from wrong
+        self._is_old = False
         self._checkpoint = Checkpoint(found.gate, found.limiters, shadow=found.shadow)
         self._proxies = Proxies(found.trusted_proxies)
         self._exempt = exemption(found.exempt, _path_of)
@@ -212,6 +217,8 @@ class GuardMiddleware:
                 raise ImproperlyConfigured(f"GATELOCK: {name}: a coroutine, and nobody here can await it")
 
     def __call__(self, request: HttpRequest) -> Any:
+        if self._is_old:
+            self._load()
         if self._is_async:
             return self._call_async(request)
         match = _match(request)

@@ -122,10 +122,13 @@ class Guard:
         return None
 
     def _after(self, response: Response) -> Response:
-        verdict: Verdict | None = request.environ.get(self._asked)
+        environ = request.environ
+        verdict: Verdict | None = environ.get(self._asked)
         if verdict is not None:
             response.headers.extend(allowance(verdict.decision, self._style, verdict.limiter))
-            self._begin(request.environ, verdict, response)
+            self._begin(environ, verdict, response)
+            if not response.is_streamed:  # the work is done; a stream's begins now
+                self._over(environ)
         return response
 
     def _begin(self, environ: Environ, verdict: Verdict, response: Response) -> None:

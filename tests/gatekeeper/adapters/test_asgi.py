@@ -28,9 +28,7 @@ def a_request(path: str = "/", *, method: str = "GET", **headers: str) -> Scope:
         "type": "http",
         "method": method,
         "path": path,
-        "headers": [
-            (name.replace("_", "-").encode(), text.encode("latin-1")) for name, text in headers.items()
-        ],
+        "headers": [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()],
         "client": ("192.0.2.7", 4711),
     }
 
@@ -143,6 +141,9 @@ def test_the_gate_starts_with_the_application(shop: Shop, clock: ManualClock) ->
         (address(), a_request() | {"client": ("192.0.2.9", 1)}, 429),
         (address(), a_request() | {"client": ("::ffff:192.0.2.9", 1)}, 429),
         (address(), a_request() | {"client": None}, 200),
+        (address(["unix"]), a_request(x_forwarded_for="192.0.2.9") | {"client": None}, 429),
+        (address(["192.0.2.7"]), a_request(x_forwarded_for="192.0.2.9"), 429),
+        (address(["192.0.2.0/30"]), a_request(x_forwarded_for="192.0.2.9"), 200),
         (user(lambda scope: scope.get("session")), a_request() | {"session": "ann"}, 429),
         (user(lambda scope: scope.get("session")), a_request(), 200),
         (lambda scope: "api_key:acme", a_request(), 429),
@@ -236,6 +237,53 @@ class TestShadow:
         with caplog.at_level(logging.INFO, "gatekeeper"):
             assert call(Guard(shop, gate), a_request(x_api_key="acme"))[0] == 200
         assert "would be refused" in caplog.text
+
+
+class TestWebSocket:
+    """By a server that cannot answer a handshake with a response; test_frameworks.py has one that can."""
+
+    def call(self, app: Any, key: str) -> list[dict[str, Any]]:
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "websocket.connect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        asyncio.run(app(a_request(x_api_key=key) | {"type": "websocket"}, receive, send))
+        return sent
+
+    def test_a_refused_handshake_is_closed(self, shop: Shop, gate: Gate) -> None:
+        assert self.call(Guard(shop, gate), "acme") == [{"type": "websocket.close", "code": 1008}]
+        assert shop.scopes == []
+
+    @pytest.mark.parametrize(("by", "left"), [("websocket.close", 2), ("websocket.accept", 1)])
+    def test_a_handshake_that_the_application_refuses_can_be_free(
+        self, gate: Gate, clock: ManualClock, by: str, left: int
+    ) -> None:
+        async def app(scope: Scope, receive: Any, send: Any) -> None:
+            await receive()
+            await send({"type": by})
+            await send({"type": "websocket.close"})
+
+        burst = SlidingLog(2, 10, clock=clock)
+        sent = self.call(Guard(app, gate, burst, refund_when=lambda answer: answer.status == 403), "bob")
+        assert burst.peek("api_key:bob").remaining == left
+        assert [set(message) - {"type"} for message in sent] == [
+            set() if by == "websocket.close" else {"headers"},
+            set(),
+        ]
+
+
+def test_an_application_that_fails_before_it_answers_can_be_free(gate: Gate, clock: ManualClock) -> None:
+    async def app(scope: Scope, receive: Any, send: Any) -> None:
+        raise RuntimeError("broken")
+
+    burst = SlidingLog(2, 10, clock=clock)
+    with pytest.raises(RuntimeError):
+        call(Guard(app, gate, burst, refund_when=lambda answer: answer.status >= 500), a_request())
+    assert burst.peek("address:192.0.2.7").remaining == 2
 
 
 # -- under a real server -------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Workers share their limiters through a Redis, so that what is counted is known w
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import time
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 
 from tests.gatekeeper.adapters.serving import SHOPS, Shop, shop, somebody
 
@@ -263,6 +266,43 @@ def soon_served(running: Shop, key: str) -> None:
             return
         time.sleep(0.01)
     raise AssertionError("its permit never came back")
+
+
+# -- WebSockets ----------------------------------------------------------------------------------
+
+with_websockets = pytest.mark.parametrize("running", ["asgi", "fastapi"], indirect=True)
+
+
+def opened(running: Shop, setup: str, key: str) -> ClientConnection:
+    url = f"ws://127.0.0.1:{running.port}/{setup}/items/7"
+    return connect(url, additional_headers={"x-api-key": key}, proxy=None)
+
+
+@with_websockets
+def test_the_handshake_of_a_locked_caller_is_refused_and_says_why(running: Shop) -> None:
+    with pytest.raises(InvalidStatus) as refused, opened(running, "plain", "acme"):
+        pass
+    answer = refused.value.response
+    assert (answer.status_code, answer.headers["gatelock"]) == (429, 'denied;policy="daily"')
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert 3000 < int(answer.headers["retry-after"]) <= 3600
+    assert json.loads(answer.body)["violated-policies"] == ["daily", "monthly"]
+
+
+@with_websockets
+def test_a_websocket_is_asked_about_once_and_is_at_work_until_it_closes(running: Shop) -> None:
+    key = somebody()
+    with opened(running, "busy", key) as line:
+        assert json.loads(line.recv())["remaining"] == 0
+        for _ in range(5):
+            line.send("hello")
+        assert line.response is not None
+        assert line.response.headers["ratelimit"].startswith('"busy";r=0')
+        with pytest.raises(InvalidStatus) as refused, opened(running, "busy", key):
+            pass
+        assert json.loads(refused.value.response.body)["violated-policies"] == ["busy"]
+    soon_served(running, key)
+    assert running.get("/plain/items/7", key).json()["remaining"] == 17
 
 
 # -- hostile and odd requests --------------------------------------------------------------------

@@ -1,0 +1,358 @@
+"""What is Django's own about its guard; what it shares with the others stands in test_frameworks.py."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import django
+import pytest
+from asgiref.sync import SyncToAsync
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotModified, StreamingHttpResponse
+from django.test import AsyncClient, Client, override_settings
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+
+from gatekeeper import Concurrency, Gate, SlidingLog
+from gatekeeper.adapters.django import address, check_setting, cost, exempt, header, user
+from gatekeeper.sources.fixed import FixedSource
+from gatekeeper.testing import ManualClock
+from tests.support.feed import a_lock
+
+ROOT = Path(__file__).parents[3]
+HERE = __name__
+GUARD = "gatekeeper.adapters.django.GuardMiddleware"
+BOB = {"x-api-key": "bob"}
+
+
+# -- a project ------------------------------------------------------------------------------------
+
+
+def items(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"{request.gatelock.remaining} left")
+
+
+async def items_async(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"{request.gatelock.remaining} left in {threading.current_thread().name}")
+
+
+@method_decorator(cost(4), name="dispatch")
+class Export(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return items(request)
+
+
+@cost(lambda request: int(request.GET["rows"]))
+def rows(request: HttpRequest) -> HttpResponse:
+    return items(request)
+
+
+@method_decorator(exempt, name="dispatch")
+class Health(View):
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(str(hasattr(request, "gatelock")))
+
+
+def missing(request: HttpRequest) -> HttpResponse:
+    raise Http404
+
+
+def breaks(request: HttpRequest) -> HttpResponse:
+    raise RuntimeError("broken")
+
+
+def stream(request: HttpRequest) -> StreamingHttpResponse:
+    return StreamingHttpResponse(iter(["a", "b"]))
+
+
+URLS = (
+    path("items", items),
+    path("async", items_async),
+    path("export", Export.as_view()),
+    path("rows", rows),
+    path("healthz", Health.as_view()),
+    path("missing", missing),
+    path("breaks", breaks),
+    path("stream", stream),
+)
+
+
+class Somebody:
+    is_authenticated = True
+
+    def get_username(self) -> str:
+        return "ann"
+
+
+def signs_in(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """As AuthenticationMiddleware: the user is looked up in the database, which a loop must await."""
+
+    def look_up(request: HttpRequest) -> HttpResponse:
+        request.user = Somebody()
+        return get_response(request)
+
+    return look_up
+
+
+class Awaited:
+    async_capable, sync_capable = True, False
+
+    def __init__(self, get_response: Callable[[HttpRequest], Awaitable[HttpResponse]]) -> None:
+        from asgiref.sync import markcoroutinefunction
+
+        self._get_response = get_response
+        markcoroutinefunction(self)
+
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        async def auser() -> Somebody:
+            await asyncio.sleep(0)
+            return Somebody()
+
+        request.auser = auser
+        return await self._get_response(request)
+
+
+def drops(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """As ConditionalGetMiddleware: what the view has made is thrown away."""
+
+    def instead(request: HttpRequest) -> HttpResponse:
+        get_response(request)
+        return HttpResponseNotModified()
+
+    return instead
+
+
+@pytest.fixture(scope="module", autouse=True)
+def project() -> None:
+    if not settings.configured:
+        settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="a test's", LOGGING_CONFIG=None)
+        django.setup()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def gate(clock: ManualClock) -> Gate:
+    gate = Gate(FixedSource(a_lock("user:ann"), a_lock("api_key:acme")), clock=clock)
+    assert gate.ready(1.0)
+    return gate
+
+
+@pytest.fixture
+def burst(clock: ManualClock) -> SlidingLog:
+    return SlidingLog(10, 10, clock=clock, name="burst")
+
+
+@pytest.fixture
+def configured(gate: Gate, burst: SlidingLog) -> Iterator[Callable[..., None]]:
+    """Set GATELOCK, and what else there is to set."""
+    given: list[override_settings] = []
+
+    def configure(middleware: tuple[str, ...] = (GUARD,), propagate: bool = False, **said: Any) -> None:
+        said = {"gate": gate, "limiters": [burst]} | said
+        settings_ = override_settings(
+            GATELOCK=said,
+            MIDDLEWARE=list(middleware),
+            ROOT_URLCONF=URLS,
+            DEBUG_PROPAGATE_EXCEPTIONS=propagate,
+        )
+        settings_.enable()
+        given.append(settings_)
+
+    yield configure
+    for settings_ in reversed(given):
+        settings_.disable()
+
+
+# -- views ---------------------------------------------------------------------------------------
+
+
+def test_costs_and_exemptions_are_the_views(configured: Callable[..., None]) -> None:
+    configured()
+    client = Client()
+    answers = [client.get(where, headers=BOB).content for where in ("/export", "/rows?rows=3", "/healthz")]
+    assert answers == [b"6 left", b"3 left", b"False"]
+
+
+def test_what_is_not_there_is_guarded_too(configured: Callable[..., None], burst: SlidingLog) -> None:
+    configured(refund_when=lambda response: response.status_code == 404)
+    client = Client()
+    assert client.get("/nowhere", headers={"x-api-key": "acme"}).status_code == 429
+    assert {client.get(where, headers=BOB).status_code for where in ("/nowhere", "/missing")} == {404}
+    assert burst.peek("api_key:bob").remaining == 10
+
+
+def test_who_calls_is_found_where_the_settings_say(configured: Callable[..., None]) -> None:
+    configured((f"{HERE}.signs_in", GUARD), caller="gatekeeper.adapters.django.user")
+    assert Client().get("/items").status_code == 429
+    configured(caller=header("x-user", "user"))
+    assert Client().get("/items", headers={"x-user": "ann"}).status_code == 429
+    configured(caller=address(["127.0.0.1"]), limiters=[])
+    assert Client().get("/items", headers={"x-forwarded-for": "192.0.2.1"}).status_code == 200
+
+
+def test_settings_that_change_are_heard_of(configured: Callable[..., None]) -> None:
+    configured()
+    client = Client()
+    assert client.get("/items", headers={"x-api-key": "acme"}).status_code == 429
+    configured(shadow=True)
+    assert client.get("/items", headers={"x-api-key": "acme"}).status_code == 200
+
+
+@pytest.mark.parametrize("propagate", [True, False])
+def test_a_view_that_breaks_is_over_and_free(
+    configured: Callable[..., None], burst: SlidingLog, propagate: bool
+) -> None:
+    work = Concurrency(1)
+    configured(
+        propagate=propagate,
+        limiters=[burst, work],
+        refund_when=lambda response: response.status_code == 500,
+    )
+    client = Client(raise_request_exception=False)
+    for _ in range(2):
+        if propagate:
+            with pytest.raises(RuntimeError):
+                client.get("/breaks", headers=BOB)
+        else:
+            assert client.get("/breaks", headers=BOB).status_code == 500
+    assert (burst.peek("api_key:bob").remaining, work.in_flight("api_key:bob")) == (10, 0)
+
+
+def test_a_stream_that_another_middleware_drops_is_over(configured: Callable[..., None]) -> None:
+    work = Concurrency(1)
+    configured((f"{HERE}.drops", GUARD), limiters=[work])
+    assert Client().get("/stream", headers=BOB).status_code == 304
+    gc.collect()
+    assert work.in_flight("api_key:bob") == 0
+
+
+# -- in a loop -----------------------------------------------------------------------------------
+
+
+def hops(configured: Callable[..., None], middleware: tuple[str, ...]) -> tuple[int, bytes]:
+    """How often a request went to another thread and back, and what was answered."""
+    configured(middleware)
+    gone = 0
+    inside = SyncToAsync.__call__
+
+    def counting(self: SyncToAsync, *positional: Any, **named: Any) -> Any:
+        nonlocal gone
+        gone += 1
+        return inside(self, *positional, **named)
+
+    SyncToAsync.__call__ = counting
+    try:
+        response = asyncio.run(AsyncClient().get("/async", headers=BOB))
+    finally:
+        SyncToAsync.__call__ = inside
+    return gone, response.content
+
+
+def test_in_an_all_async_stack_the_guard_goes_to_no_thread(configured: Callable[..., None]) -> None:
+    guarded, said = hops(configured, (GUARD,))
+    assert said == b"9 left in MainThread"
+    unguarded, _ = hops(configured, (f"{HERE}.Unguarded",))
+    assert guarded == unguarded
+
+
+class Unguarded(Awaited):
+    """A middleware that does nothing but say that all is left."""
+
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        request.gatelock = SlidingLog(10, 10).check()
+        return await self._get_response(request)
+
+
+def test_in_a_loop_the_user_is_awaited(configured: Callable[..., None]) -> None:
+    configured((f"{HERE}.Awaited", GUARD), caller=user)
+    assert asyncio.run(AsyncClient().get("/async")).status_code == 429
+
+
+async def slowly(request: HttpRequest) -> str:
+    await asyncio.sleep(0)
+    return "api_key:acme"
+
+
+def test_an_extractor_may_be_awaited_where_there_is_a_loop(configured: Callable[..., None]) -> None:
+    configured(caller=f"{HERE}.slowly")
+    assert asyncio.run(AsyncClient().get("/async")).status_code == 429
+    with pytest.raises(ImproperlyConfigured, match="caller: a coroutine, and nobody here can await it"):
+        Client().get("/items")
+
+
+# -- the system check ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        (None, 'GATELOCK: expected {"gate": Gate(...) or its URL, ...}'),
+        ({"limiters": []}, 'GATELOCK: expected {"gate": Gate(...) or its URL, ...}'),
+        ({"gate": 5}, "GATELOCK: gate: expected Gate(...) or its URL, got 5"),
+        ({"gate": "ftp://x"}, "ftp"),
+        ({"limits": []}, "GATELOCK knows no limits; it has gate, limiters, caller"),
+        ({"limiters": [20]}, "GATELOCK: limiters: expected limiters, got 20"),
+        ({"caller": 5}, "GATELOCK: caller: expected a function or its dotted path, got 5"),
+        ({"caller": "no.such.function"}, "No module named 'no'"),
+        ({"exempt": "/healthz"}, "exempt: expected a list of paths"),
+        ({"headers": "new"}, "headers: expected one of draft, legacy, both, off"),
+        ({"trusted_proxies": "10.0.0.1"}, "trusted_proxies: expected a list"),
+    ],
+)
+def test_the_check_says_what_is_wrong_and_so_does_the_start(gate: Gate, said: Any, wrong: str) -> None:
+    if (said is not None and "limiters" not in said) or said == {"limiters": [20]}:
+        said = {"gate": gate} | said
+    with override_settings(GATELOCK=said, MIDDLEWARE=[GUARD], ROOT_URLCONF=URLS):
+        (found,) = check_setting(None)
+        assert (found.id, wrong in found.msg) == ("gatelock.E001", True), found.msg
+        with pytest.raises(ImproperlyConfigured) as raised:
+            Client().get("/items")
+        assert str(raised.value) == found.msg
+
+
+def test_the_check_looks_at_where_the_middleware_stands(configured: Callable[..., None]) -> None:
+    authentication = "django.contrib.auth.middleware.AuthenticationMiddleware"
+    for middleware, said, found in (
+        ((GUARD,), {}, []),
+        ((), {}, ["gatelock.W001"]),
+        ((GUARD, authentication), {"caller": user}, ["gatelock.E002"]),
+        ((authentication, GUARD), {"caller": user}, []),
+    ):
+        configured(middleware, **said)
+        assert [each.id for each in check_setting(None)] == found
+
+
+SETTINGS = """
+from gatekeeper import SlidingLog
+from gatekeeper.adapters.django import header
+SECRET_KEY = "a test's"
+INSTALLED_APPS = ["gatekeeper.adapters.django.Gatelock"]
+MIDDLEWARE = ["gatekeeper.adapters.django.GuardMiddleware"]
+GATELOCK = {"gate": "file:///nowhere.json", "limiters": [SlidingLog(20, 1)], "caller": header("x-key"), %s}
+"""
+
+
+@pytest.mark.parametrize(("more", "code"), [("'shadow': True", 0), ("'shadows': True", 1)])
+def test_manage_py_check_looks_at_the_settings(tmp_path: Path, more: str, code: int) -> None:
+    """Settings may import from us: nothing is looked at that needs them before they are there."""
+    (tmp_path / "shop_settings.py").write_text(SETTINGS % more)
+    ran = subprocess.run(
+        [sys.executable, "-m", "django", "check", "--settings=shop_settings"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == code, ran.stderr
+    assert ("GATELOCK knows no shadows" in ran.stderr) is bool(code)
