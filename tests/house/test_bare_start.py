@@ -38,7 +38,7 @@ def test_extras_are_asked_for_and_nothing_is_required() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["dependencies"] == []
     assert set(project["optional-dependencies"]) == {
-        *("sql", "postgres", "redis", "analyzer", "demo", "all"),
+        *("sql", "postgres", "redis", "kafka", "analyzer", "demo", "all"),
         *("django", "fastapi", "flask"),
     }
 

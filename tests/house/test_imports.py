@@ -87,7 +87,7 @@ GUESTS = {
     "django": ("gatekeeper.adapters.django",),
     "fastapi": ("analyzer.web", "gatekeeper.adapters.fastapi"),
     "flask": ("gatekeeper.adapters.flask",),
-    "kafka": ("analyzer.kafka", "analyzer.demo"),
+    "kafka": ("analyzer.kafka", "analyzer.demo", "gatekeeper.requestlog.kafka"),
     "lz4": ("analyzer.core",),
     "msgspec": ("analyzer.core", "analyzer.store", "analyzer.files", "analyzer.cli", "analyzer.demo"),
     "prometheus_client": ("analyzer.metrics", "analyzer.web"),

@@ -1,0 +1,218 @@
+"""A request log in a topic, on a real broker: what is acknowledged, what waits, what is dropped."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from gatekeeper.adapters.guarding import Who
+from gatekeeper.clock import SYSTEM_CLOCK
+from gatekeeper.requestlog.kafka import KafkaSink
+from gatekeeper.requestlog.record import Entry
+from gatekeeper.requestlog.writer import Writer
+from tests.support.servers.child import free_port
+from tests.support.servers.kafka import Kafka, NativeKafka
+
+ROOT = Path(__file__).parents[3]
+PARTITIONS = 4
+
+
+def an_entry(number: int, caller: str = "api_key:acme") -> Entry:
+    return Entry(number, 0, 200, 0, "GET", f"/{number}", Who(caller, address="192.0.2.1"))
+
+
+def stored(kafka: Kafka, topic: str) -> dict[int, list[tuple[str, int]]]:
+    """By partition: the keys and numbers in it, in order."""
+    options = {"bootstrap.servers": kafka.bootstrap, "group.id": "look", "enable.partition.eof": True}
+    consumer = Consumer({**options, "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    found: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    ended: set[int | None] = set()
+    while len(ended) < PARTITIONS:
+        message = consumer.poll(10)
+        assert message is not None, "the topic cannot be read"
+        if message.error():
+            ended.add(message.partition())
+            continue
+        number = int(json.loads(message.value() or b"")["path"][1:])
+        found[message.partition() or 0].append(((message.key() or b"").decode(), number))
+    consumer.close()
+    return found
+
+
+def numbers(found: dict[int, list[tuple[str, int]]]) -> list[int]:
+    return sorted(number for each in found.values() for _, number in each)
+
+
+def a_writer(sink: KafkaSink, buffer: int = 10_000) -> Writer:
+    return Writer(sink, buffer=buffer, clock=SYSTEM_CLOCK)
+
+
+def test_every_record_is_acknowledged_and_all_of_a_callers_are_in_one_partition_in_order(
+    real_kafka: Kafka,
+) -> None:
+    topic = real_kafka.create_topic(partitions=PARTITIONS)
+    writer = a_writer(KafkaSink(real_kafka.bootstrap, topic))
+    callers = [f"api_key:k{number}" for number in range(20)] + [""]
+    for number in range(2_100):
+        writer.put(an_entry(number, callers[number % 21]))
+    assert writer.flush(20)
+    assert (writer.written, writer.dropped, writer.waiting, writer.healthy) == (2_100, 0, 0, True)
+    writer.close(1)
+    found = stored(real_kafka, topic)
+    assert numbers(found) == list(range(2_100))
+    for key in (*callers[:-1], "address:192.0.2.1"):
+        (of_one,) = (each for each in found.values() if any(name == key for name, _ in each))
+        order = [number for name, number in of_one if name == key]
+        assert len(order) == 100
+        assert order == sorted(order)
+
+
+def test_a_broker_that_is_killed_and_comes_back_costs_no_record_and_brings_none_twice(
+    own_kafka: NativeKafka,
+) -> None:
+    topic = own_kafka.create_topic(partitions=PARTITIONS)
+    writer = a_writer(KafkaSink(own_kafka.bootstrap, topic))
+    for number in range(500):
+        writer.put(an_entry(number))
+    assert writer.flush(20)
+    for number in range(500, 1_000):
+        writer.put(an_entry(number))
+    own_kafka.kill()
+    for number in range(1_000, 1_500):
+        writer.put(an_entry(number))
+    assert not writer.flush(1)
+    assert writer.written + writer.waiting == 1_500
+    own_kafka.start()
+    assert writer.flush(30)
+    assert (writer.written, writer.dropped) == (1_500, 0)
+    writer.close(1)
+    assert numbers(stored(own_kafka, topic)) == list(range(1_500))
+
+
+class TestABrokerThatIsAway:
+    def sink(self, **given: Any) -> KafkaSink:
+        options = {"bootstrap_timeout_ms": 200, "max_block_ms": 200} | given.pop("options", {})
+        return KafkaSink(f"127.0.0.1:{free_port()}", "requests", options=options, **given)
+
+    def test_no_request_waits_and_what_has_no_room_is_counted(self) -> None:
+        writer = a_writer(self.sink(), buffer=100)
+        began_s = time.monotonic()
+        for number in range(5_000):
+            writer.put(an_entry(number))
+        assert time.monotonic() - began_s < 1.0
+        assert not writer.flush(0.5)
+        assert not writer.healthy
+        assert writer.written == 0
+        assert writer.waiting <= 100 + 1_000
+        assert writer.dropped == 5_000 - writer.waiting
+        writer.close(0)
+
+    def test_what_waits_for_it_is_bounded(self, own_kafka: NativeKafka) -> None:
+        topic = own_kafka.create_topic(partitions=PARTITIONS)
+        options = {"max_block_ms": 200, "request_timeout_ms": 1_000}
+        sink = KafkaSink(own_kafka.bootstrap, topic, in_flight=50, options=options)
+        writer = a_writer(sink, buffer=100)
+        writer.put(an_entry(0))
+        assert writer.flush(20)
+        own_kafka.kill()
+        for number in range(1, 5_000):
+            writer.put(an_entry(number))
+            if number % 100 == 0:
+                time.sleep(0.001)
+        assert not writer.flush(0.5)
+        assert writer.waiting <= 50 + 100 + 1_000
+        assert writer.written + writer.waiting + writer.dropped == 5_000
+        own_kafka.start()
+        assert writer.flush(30)
+        assert writer.written + writer.dropped == 5_000
+        writer.close(1)
+        assert len(numbers(stored(own_kafka, topic))) == writer.written
+
+    def test_what_it_never_acknowledged_is_lost_and_counted(self, own_kafka: NativeKafka) -> None:
+        topic = own_kafka.create_topic(partitions=PARTITIONS)
+        options = {"delivery_timeout_ms": 1_000, "request_timeout_ms": 500, "max_block_ms": 200}
+        writer = a_writer(KafkaSink(own_kafka.bootstrap, topic, options=options))
+        writer.put(an_entry(0))
+        assert writer.flush(20)
+        own_kafka.kill()
+        for number in range(1, 101):
+            writer.put(an_entry(number))
+        deadline_s = time.monotonic() + 20
+        while writer.dropped < 100:
+            assert time.monotonic() < deadline_s, (writer.written, writer.waiting, writer.dropped)
+            time.sleep(0.05)
+        assert (writer.written, writer.waiting, writer.healthy) == (1, 0, False)
+        writer.close(0)
+
+
+def test_a_topic_that_is_not_there_is_told_and_waited_for(
+    real_kafka: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tests.support.servers.kafka import new_name
+
+    topic = new_name()
+    sink = KafkaSink(real_kafka.bootstrap, topic, options={"max_block_ms": 300})
+    writer = a_writer(sink)
+    writer.put(an_entry(1))
+    assert not writer.flush(1)
+    assert f"Kafka, topic {topic}" in caplog.text
+    real_kafka.create_topic(topic, partitions=PARTITIONS)
+    assert writer.flush(20)
+    writer.close(1)
+    assert numbers(stored(real_kafka, topic)) == [1]
+
+
+PARENT = """
+import os, sys, time
+from gatekeeper.adapters.guarding import Who
+from gatekeeper.clock import SYSTEM_CLOCK
+from gatekeeper.requestlog.kafka import KafkaSink
+from gatekeeper.requestlog.record import Entry
+from gatekeeper.requestlog.writer import Writer
+
+def put(number):
+    writer.put(Entry(number, 0, 200, 0, "GET", f"/{number}", Who("api_key:acme")))
+
+writer = Writer(KafkaSink(sys.argv[1], sys.argv[2]), buffer=1000, clock=SYSTEM_CLOCK)
+put(1)
+assert writer.flush(20)
+put(2)
+if sys.argv[3] == "forks":
+    child = os.fork()
+    put(3 if child == 0 else 4)
+    if child:
+        os.waitpid(child, 0)
+# Nothing more: what waits is written when the process ends.
+"""
+
+
+@pytest.mark.parametrize(("how", "wanted"), [("ends", [1, 2]), ("forks", [1, 2, 3, 4])])
+def test_a_process_that_ends_or_forks_sends_each_of_its_records_once(
+    real_kafka: Kafka, how: str, wanted: list[int]
+) -> None:
+    topic = real_kafka.create_topic(partitions=PARTITIONS)
+    ran = subprocess.run(
+        [sys.executable, "-c", PARENT, real_kafka.bootstrap, topic, how],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert numbers(stored(real_kafka, topic)) == wanted
+
+
+def test_settings_that_cannot_be_are_refused_before_anything_is_sent() -> None:
+    with pytest.raises(ValueError, match="knows no option linger"):
+        KafkaSink("localhost:9092", "requests", options={"linger": 5})
+    with pytest.raises(ValueError, match="not a matter of choice: key_serializer"):
+        KafkaSink("localhost:9092", "requests", options={"key_serializer": str})
+    with pytest.raises(ValueError, match="at least 1 record"):
+        KafkaSink("localhost:9092", "requests", in_flight=0)
