@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import logging
-import os
 import threading
-import weakref
 from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -17,11 +14,12 @@ from gatekeeper.held import ACTION, END, ON_STALE, Held
 from gatekeeper.judging import judged
 from gatekeeper.look import DIVERTED, OPEN, look_of
 from gatekeeper.model import ALLOWED, Decision, Hearing, LockSource, Refused
+from gatekeeper.outliving import outlive
 from gatekeeper.pieces import in_pieces
 from gatekeeper.places import nameless
 from gatekeeper.poller import Known, Poller, longest_fetch
 from gatekeeper.tables import Table, let_go
-from gatekeeper.view import Asked
+from gatekeeper.view import NOBODY, Asked, asked_of
 from gatekeeper.watching import Watching
 from gatekeeper.wiring import STALE, Checks, check_stale, hearing, is_off, opened, shelf, slows, together
 
@@ -92,7 +90,8 @@ class Gate:
         self._begun_s: float | None = None  # uptime at the first start
         self._forget_threads()
         self._closed = False
-        _gates.add(self)
+        self._complained = False
+        outlive(self, Gate._forget_threads, Gate.close)
 
     def _forget_threads(self) -> None:
         """Begin without threads: at birth, and in a forked child, where the parent's are not."""
@@ -110,27 +109,33 @@ class Gate:
 
     def allow(self, caller: str) -> bool:
         """Whether `caller` may pass: from memory; reads no clock, never blocks, never raises."""
-        # The poller swaps in a set that holds everybody when more than a look-up is called for.
-        return caller not in self._locked or self.check(caller).allowed
+        try:
+            # The poller swaps in a set that holds everybody when more than a look-up is called for.
+            return caller not in self._locked or self.check(caller).allowed
+        except Exception:  # noqa: BLE001 - a list, or whatever else can be no name
+            return self._judge(NOBODY).allowed
 
     def check(self, caller: str = "", *, resource: str = "", address: str = "", tenant: str = "") -> Decision:
         """Whether a request of this caller, tenant and address for this resource may pass, by which
-        policy not, and when again. From memory, as `allow`.
+        policy not, and when again. From memory, as `allow`; what is no text says nothing.
 
         The strictest of the locks that apply answers: one that denies before one that slows, before one
         that tags; of those that deny the one that ends last. `also` names the others, `tags` all that tag.
         `resource` is the route pattern that the log is counted under, whatever its parts are called.
         """
         look = self._look  # read once: the poller may replace it meanwhile
-        if (
-            caller not in look.callers
-            and (not address or address not in look.addresses)
-            and (not address or look.ranges is None or not look.ranges.meet(address))
-            and (not resource or look.routes is None or nameless(resource) not in look.routes)
-            and (not tenant or tenant not in look.tenants)
-        ):
-            return ALLOWED
-        return self._judge(Asked(caller, tenant, address, resource))
+        try:
+            if (
+                caller not in look.callers
+                and (not address or address not in look.addresses)
+                and (not address or look.ranges is None or not look.ranges.meet(address))
+                and (not resource or look.routes is None or nameless(resource) not in look.routes)
+                and (not tenant or tenant not in look.tenants)
+            ):
+                return ALLOWED
+        except Exception:  # noqa: BLE001, S110 - something that can be no name; the rest is asked for below
+            pass
+        return self._judge(asked_of(caller, tenant, address, resource))
 
     def _judge(self, asked: Asked) -> Decision:
         """The same for a request that has a lock, or while more than a look-up is called for."""
@@ -178,7 +183,15 @@ class Gate:
     def _without_lock(self, key: str, now_s: float) -> Decision:
         if self._on_stale == "allow" or now_s <= self._patient_until_s(self._known):
             return ALLOWED
-        return STALE if self._on_stale == "deny" else self._on_stale.check(key)
+        if self._on_stale == "deny":
+            return STALE
+        try:
+            return self._on_stale.check(key)
+        except Exception:
+            if not self._complained:  # and not for each request
+                log.exception("the limiter that was chosen for a stale view failed; callers pass")
+            self._complained = True
+            return ALLOWED
 
     def _patient_until_s(self, known: Known) -> float:
         """Uptime until which callers without a lock pass whatever the application chose for later."""
@@ -374,21 +387,3 @@ class Gate:
                 self._settle()
             finally:
                 self._mutex.release()
-
-
-# A child of fork has only the thread that forked, and a mutex held by another is held for ever.
-_gates: weakref.WeakSet[Gate] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for gate in list(_gates):
-        gate._forget_threads()
-
-
-def _at_exit() -> None:
-    for gate in list(_gates):
-        gate.close()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_at_exit)  # a daemon thread that is stopped inside a driver may take the process down with it

@@ -15,6 +15,7 @@ RANGES = {4: "range4", 6: "range6"}  # tables, by version of IP
 BITS = {4: 32, 6: 128}
 MAPPED = bytes(10) + b"\xff\xff"  # ::ffff:0:0/96: an IPv4 address written as IPv6
 ROUTES_REMEMBERED = 4_096
+ROUTE_REMEMBERED_MAX = 256  # characters; a path that is given for a route may have any number
 
 FREE = re.compile(r"(?<=/)\{[^/]*\}(?=/|$)")
 
@@ -37,6 +38,8 @@ class Address(NamedTuple):
 def place_of(scope: str, key: str) -> Place | None:
     """Where a lock of this scope and key is looked up; None where nobody looks: no such scope, no range."""
     if scope == "range":
+        return range_of(key)
+    if scope == "address" and "/" in key:  # of IPv6 often the household's block is counted, not one of 2**64
         return range_of(key)
     if scope == "address" and (found := address_in(key)):
         if found.version == 6:  # of many spellings
@@ -81,11 +84,17 @@ def length_of(key: Key) -> int:
     return key.bit_length() - 1 if isinstance(key, int) else 0
 
 
-@lru_cache(ROUTES_REMEMBERED)
 def nameless(route: str) -> str:
     """The route without the names of its free segments: one side says `{id}`, the other `{item_id}`.
 
     >>> nameless("/v1/items/{item_id}")
     '/v1/items/{}'
     """
-    return FREE.sub("{}", route) if "{" in route else route
+    if "{" not in route:
+        return route
+    return _nameless(route) if len(route) <= ROUTE_REMEMBERED_MAX else FREE.sub("{}", route)
+
+
+@lru_cache(ROUTES_REMEMBERED)
+def _nameless(route: str) -> str:
+    return FREE.sub("{}", route)

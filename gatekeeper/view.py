@@ -58,6 +58,14 @@ class Asked(NamedTuple):
     resource: str = ""
 
 
+NOBODY = Asked()
+
+
+def asked_of(*parts: object) -> Asked:
+    """What a request says of itself, in the order of `Asked`; what is no text says nothing."""
+    return Asked(*(part if isinstance(part, str) else "" for part in parts))
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class View:
     """Locks by where they are looked up. Nobody writes to it; the next one shares what did not change."""
