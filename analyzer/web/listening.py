@@ -22,7 +22,8 @@ from analyzer.web.bearers import Bearers, is_loopback
 from analyzer.web.feed import Feed
 from analyzer.web.gates import Told, hear_gates
 from analyzer.web.locks import answer_locks
-from analyzer.web.server import CannotListen, Identity, serving
+from analyzer.web.proving import Identity
+from analyzer.web.server import CannotListen, serving
 from gatekeeper.sources.sql import SqlSource
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,10 @@ log = logging.getLogger(__name__)
 def listening(
     settings: Settings, engine: Engine, health: Health, problems: Callable[[], Mapping[str, str]]
 ) -> Iterator[tuple[str, int] | None]:
-    """Answer requests inside; the address, None when it is off. Raises CannotListen, StoreAway."""
+    """Answer requests inside; the address, None when it is off.
+
+    Raises CannotListen, NoIdentity, StoreAway.
+    """
     listen, identity = settings.analyzer.listen, _identity(settings)
     if listen is None:
         yield None

@@ -14,7 +14,8 @@ from analyzer.web.bearers import Bearers
 from analyzer.web.feed import Feed
 from analyzer.web.gates import Told, hear_gates
 from analyzer.web.locks import answer_locks
-from analyzer.web.server import Identity, serving
+from analyzer.web.proving import Identity
+from analyzer.web.server import serving
 from gatekeeper.model import LockSource
 
 NOBODY = Known((), 0)
