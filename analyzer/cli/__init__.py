@@ -19,8 +19,10 @@ from analyzer.cli import (
     check,
     db,
     demo,
+    doctor,
     events,
     gaps,
+    gates,
     import_,
     locks,
     rejects,
@@ -67,11 +69,13 @@ def everywhere(
 app.command("run")(run.run)
 app.command("serve")(serve.serve)
 app.command("check")(check.check)
+app.command("doctor")(doctor.doctor)
 app.command("usage")(usage.usage)
 app.command("audit")(audit.audit)
 app.command("import")(import_.import_)
 app.command("demo")(demo.demo)
 app.add_typer(locks.app, name="locks")
+app.add_typer(gates.app, name="gates")
 app.add_typer(sources.app, name="sources")
 app.add_typer(events.app, name="events")
 app.add_typer(gaps.app, name="gaps")

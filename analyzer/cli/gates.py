@@ -1,0 +1,138 @@
+"""`gatelock gates`: who asks for locks, how old its view is, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from analyzer.cli.ending import FOUND, told
+from analyzer.cli.given import Config, Json, database_of
+
+if TYPE_CHECKING:
+    from collections.abc import Set
+
+    from analyzer.core.gates import Gate
+
+app = typer.Typer(help="Who asks for locks, and what came of it.", no_args_is_help=True)
+
+NOBODY = "no gate has told of itself; over SQL they do so only when asked to: Gate(..., feedback=True)"
+
+
+@app.callback()
+def gates() -> None:
+    """Who asks for locks, and what came of it."""
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    config: Config = None,
+    json: Json = False,
+    every: Annotated[bool, typer.Option("--all", help="Those that were replaced, too, for a day.")] = False,
+) -> None:
+    """Show the gates that tell of themselves.
+
+    Each with the version of its library and of its view, how old that is, how often its locks were met and
+    refused, and how many of the callers that it was asked for the log knows. Ends with 1 when something is
+    wrong with one of them.
+    """
+    with told(), database_of(context, config) as engine:
+        from analyzer.cli.show import json_lines, table
+        from analyzer.core.gates import living, troubles
+        from analyzer.store.gates import heard, logged
+
+        found = heard(engine)
+        shown = found if every else living(found)
+        known = logged(engine, {caller for gate in shown for caller in gate.told.callers}).known
+        wrong = [troubles(gate, known) for gate in shown]
+        if json:
+            json_lines(fields_of(*each, known) for each in zip(shown, wrong, strict=True))
+        else:
+            columns = ["application", "instance", "library", "version", "age", "heard", "checks", "denials",
+                       "known", "state"]  # fmt: skip
+            table(columns, [cells_of(*each, known) for each in zip(shown, wrong, strict=True)], NOBODY)
+            for gate, found_wrong in zip(shown, wrong, strict=True):
+                for sentence in found_wrong.values():
+                    typer.echo(f"{name_of(gate)} {sentence}")
+        if any(wrong):
+            raise typer.Exit(FOUND)
+
+
+@app.command("locks")
+def locks(context: typer.Context, config: Config = None, json: Json = False) -> None:
+    """Show how often each lock was met, those that were met most often first.
+
+    Since the gates that are heard of began: who goes on calling although he is refused, and which locks meet
+    nobody.
+    """
+    with told(), database_of(context, config) as engine:
+        from analyzer.cli.show import json_lines, table
+        from analyzer.core.gates import living, met
+        from analyzer.store.gates import heard
+
+        found = met(living(heard(engine)))
+        if json:
+            json_lines(
+                {**each.at._asdict(), "checks": each.checks, "denials": each.denials, "gates": number}
+                for each, number in found
+            )
+            return
+        rows = [(*each.at, each.checks, each.denials, number) for each, number in found]
+        table(["scope", "key", "resource", "policy", "checks", "denials", "gates"], rows, "no lock was met")
+
+
+@app.command("forget")
+def forget(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="An application, or one instance, as `gates list` names it.")],
+    config: Config = None,
+) -> None:
+    """Wait no longer for gates that are gone for good.
+
+    Without this they are forgotten after a day. One that goes on is there again within a minute. Ends with 1
+    when there was none.
+    """
+    with told(), database_of(context, config) as engine:
+        from analyzer.store.gates import forget as forgotten
+
+        number = forgotten(engine, name)
+        typer.echo(f"{name}: {number} gate{'s' * (number != 1)} forgotten", err=not number)
+        if not number:
+            raise typer.Exit(FOUND)
+
+
+def name_of(gate: Gate) -> str:
+    return f"{gate.told.application} {gate.told.instance}".strip()
+
+
+def fields_of(gate: Gate, wrong: dict[str, str], known: Set[str]) -> dict[str, object]:
+    from analyzer.core.gates import share
+
+    told = gate.told
+    part = share(told.callers, known)
+    return {
+        "application": told.application, "instance": told.instance, "library": told.library,
+        "version": told.at and told.at.version, "mark": told.at and told.at.mark, "age_s": told.age,
+        "heard_s": gate.heard_s, "uptime_s": told.uptime, "stale_after_s": told.stale_after,
+        "clock_skew_s": told.clock_skew, "mode": told.mode, "ignored": told.ignored,
+        "checks": gate.checks, "denials": gate.denials, "callers": len(told.callers),
+        "known": None if part is None else round(part, 3),
+        "unknown": [caller for caller in told.callers if caller not in known],
+        "locks": [{**met.at._asdict(), "checks": met.checks, "denials": met.denials} for met in told.locks],
+        "wrong": wrong,
+    }  # fmt: skip
+
+
+def cells_of(gate: Gate, wrong: dict[str, str], known: Set[str]) -> Sequence[object]:
+    from analyzer.core.gates import share
+
+    told = gate.told
+    part = share(told.callers, known)
+    return [
+        told.application, told.instance, told.library, "" if told.at is None else told.at.version,
+        "" if told.age is None else f"{told.age:.1f} s", f"{gate.heard_s:.0f} s ago",
+        gate.checks, gate.denials, "" if part is None else f"{part:.0%} of {len(told.callers)}",
+        ", ".join(wrong) or told.mode or "fine",
+    ]  # fmt: skip

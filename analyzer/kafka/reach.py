@@ -1,0 +1,44 @@
+"""Whether Kafka can be reached, and what it has of some topics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from kafka.errors import KafkaError
+
+from analyzer.errors import AnalyzerError
+from analyzer.kafka.causes import Troubled, no_right_to
+from analyzer.kafka.client import Client, options_of
+from analyzer.kafka.metadata import Options
+
+WAIT_MS = 3_000
+
+
+class KafkaAway(AnalyzerError):
+    """No broker lets us in."""
+
+
+def partitions_of(topics: Collection[str], options: Options) -> dict[str, int | str]:
+    """How many partitions each topic has, or a sentence that says why it cannot be read. Raises KafkaAway,
+    within some seconds."""
+    try:
+        options = options_of({"bootstrap_timeout_ms": WAIT_MS, **options})
+        client = Client(topics, options, raw=False, uptime_s=time.monotonic)
+    except (KafkaError, Troubled, ValueError) as failed:
+        raise KafkaAway(str(failed)) from failed
+    try:
+        client.refresh()
+        there, forbidden = client.topics(), client.forbidden()
+        return {
+            topic: len(there[topic].partitions)
+            if topic in there
+            else no_right_to([topic], options)
+            if topic in forbidden
+            else f"there is no topic {topic}"
+            for topic in topics
+        }
+    except KafkaError as failed:
+        raise KafkaAway(str(failed)) from failed
+    finally:
+        client.close()

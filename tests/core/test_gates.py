@@ -1,0 +1,137 @@
+"""What is wrong with a gate, by what it told; and why the log may not know whom it is asked for."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from analyzer.core.gates import BEHIND_S, SILENT_S, SKEW_S, Gate, living, met, share, troubles
+from analyzer.core.strangers import BEHIND_MAX_S, Seen, cause, spellings
+from gatekeeper.model import Cursor, Feedback, LockKey, Met
+
+ANN, BOB = "user:ann", "user:bob"
+
+
+def a_gate(
+    instance: str = "host:1:ab",
+    *,
+    heard_s: float = 1.0,
+    missed_s: float = 0.0,
+    strange: bool = False,
+    **told: Any,
+) -> Gate:
+    said: dict[str, Any] = {
+        "number": 1, "application": "shop", "library": "0.1.0", "at": Cursor(7, "m"), "age": 0.4,
+        "locks": (), "more": (0, 0), "callers": (),
+    }  # fmt: skip
+    return Gate(Feedback(instance=instance, **said | told), heard_s, 60.0, missed_s, strange)
+
+
+class TestTroubles:
+    def test_a_gate_that_fares_well_has_none(self) -> None:
+        assert troubles(a_gate(callers=(ANN,)), {ANN}) == {}
+
+    @pytest.mark.parametrize(
+        ("gate", "word", "said"),
+        [
+            (a_gate(heard_s=SILENT_S + 1), "silent", "not heard of for 61 s"),
+            (a_gate(age=31.0), "stale", "its last answer 31 s before"),
+            (a_gate(age=6.0, stale_after=5.0), "stale", "its view is stale"),
+            (a_gate(age=None), "stale", "never had an answer"),
+            (a_gate(missed_s=BEHIND_S + 1), "behind", "lacked a version that had been there for 11 s"),
+            (a_gate(strange=True), "strange", "never this feed's"),
+            (a_gate(clock_skew=-SKEW_S - 1), "clock", "a clock that is 3.0 s behind"),
+            (a_gate(mode="process"), "off", "GATEKEEPER=off"),
+            (a_gate(ignored=("action sing",)), "old", "passes over: action sing"),
+            (a_gate(callers=(ANN, BOB)), "strangers", "of whom the log knows 50%"),
+        ],
+    )  # fmt: skip
+    def test_what_is_wrong_is_said_in_a_sentence(self, gate: Gate, word: str, said: str) -> None:
+        found = troubles(gate, {ANN})
+        assert list(found) == [word]
+        assert said in found[word]
+
+    @pytest.mark.parametrize(
+        "gate",
+        [
+            a_gate(heard_s=SILENT_S), a_gate(age=30.0), a_gate(missed_s=BEHIND_S), a_gate(clock_skew=SKEW_S),
+            a_gate(mode="shadow"), a_gate(callers=tuple(f"user:{n}" for n in range(10))),
+        ],
+    )  # fmt: skip
+    def test_what_is_just_within_its_bound_is_not_wrong(self, gate: Gate) -> None:
+        assert troubles(gate, {f"user:{n}" for n in range(9)}) == {}
+
+    def test_nobody_asked_for_is_no_share(self) -> None:
+        assert share((), {ANN}) is None
+
+    def test_a_process_that_was_replaced_is_no_news(self) -> None:
+        gone, new = a_gate("old", heard_s=500.0), a_gate("new")
+        assert living([gone, new]) == [new]
+
+    def test_of_an_application_that_is_silent_the_last_one_stays(self) -> None:
+        older, last, other = (
+            a_gate("a", heard_s=500.0),
+            a_gate("b", heard_s=400.0),
+            a_gate("c", application="x"),
+        )
+        assert living([older, last, other]) == [other, last]
+
+
+def test_what_gates_met_is_added_up_by_lock() -> None:
+    ann, bob = LockKey("caller", ANN, "", "daily"), LockKey("caller", BOB, "", "daily")
+    first = a_gate(locks=(Met(ann, 3, 2), Met(bob, 9, 9)), more=(10, 1))
+    assert met([first, a_gate(locks=(Met(ann, 10, 1),))]) == [(Met(ann, 13, 3), 2), (Met(bob, 9, 9), 1)]
+    assert (first.checks, first.denials) == (22, 12)
+
+
+class TestCauses:
+    @pytest.mark.parametrize(
+        ("asked", "logged", "differs"),
+        [
+            ("api_key:acme", "user:acme", "the kind of name"),
+            ("acme", "api_key:acme", "the kind of name"),
+            ("user: acme ", "user:acme", "blanks"),
+            ("user:Acme", "user:acme", "capital letters"),
+            ("user:a%20b", "user:a b", "percent-encoded"),
+            ("api_key:Bearer s3cret", "api_key:s3cret", "'Bearer' in front"),
+            ("address:2001:DB8::9", "address:2001:db8::9", "capital letters"),
+            ("address:2001:db8::9", "address:2001:db8::/64", "64 bits"),
+            ("address:192.0.2.1:4711", "address:192.0.2.1", "how the address is written"),
+            ("address:::ffff:192.0.2.1", "address:192.0.2.1", "how the address is written"),
+        ],
+    )
+    def test_another_name_for_the_same_caller_is_found(self, asked: str, logged: str, differs: str) -> None:
+        assert logged in {other.name for other in spellings(asked)}
+        why, cure = cause([asked], Seen({logged}, ("api_key", "user", "address")))
+        assert f"the log knows {logged}, the gate is asked for {asked}" in why
+        assert differs in why
+        assert "caller" in cure
+
+    @pytest.mark.parametrize(
+        ("asked", "seen", "said"),
+        [
+            (["acme"], Seen(set(), ()), "has no kind of name"),
+            (["user:a\x00"], Seen(set(), ()), "can be no name"),
+            (["user:" + "x" * 257], Seen(set(), ()), "can be no name"),
+            (
+                ["session:1"],
+                Seen(set(), ("user", "address")),
+                "no source counts by session: .* user or address",
+            ),
+            ([ANN], Seen(set(), ("user",), overflow=True), "too many callers"),
+            ([ANN], Seen(set(), ("user",), behind_s=BEHIND_MAX_S + 1), "61 s late"),
+            (["address:10.0.0.7"], Seen(set(), ("address",)), "of a proxy"),
+            ([ANN], Seen(set(), ("user",)), "may be new"),
+        ],
+    )
+    def test_without_another_name_the_likeliest_cause_is_told(
+        self, asked: list[str], seen: Seen, said: str
+    ) -> None:
+        assert re.search(said, cause(asked, seen).why)
+
+    def test_nothing_that_an_application_asks_for_is_too_strange_to_look_at(self) -> None:
+        for caller in ("", ":", "a:", "\ud800", "address:", "address:[", "user:%", "x" * 300):
+            assert all(other.name != caller for other in spellings(caller))
+            assert cause([caller], Seen(set(), ("user",))).why
