@@ -56,13 +56,13 @@ NOW_MS = {
         "cast(round((julianday('now') - 2440587.5) * 86400000) as integer)", sa.BigInteger
     ),
 }
-# What an older one says that comes later changes nothing.
+# What an older one says that comes later changes nothing. Without `excluded`: to name a column of it takes the
+# right to read that column, and so what everybody told.
 TELL = """
     INSERT INTO gates (instance, number, at_ms, first_ms, told)
     VALUES (:instance, :number, {now}, {now}, :told)
     ON CONFLICT (instance) DO UPDATE
-    SET number = excluded.number, at_ms = excluded.at_ms, told = excluded.told
-    WHERE gates.number < excluded.number
+    SET number = :number, at_ms = {now}, told = :told WHERE gates.number < :number
 """
 
 
