@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 
+from analyzer.core.budget import OVERFLOW
 from analyzer.core.model import Lag, Partition, Progress
 from analyzer.errors import PartitionLost
 from analyzer.store import store as module
 from analyzer.store.engine import writing
-from analyzer.store.schema import buckets, offsets
+from analyzer.store.schema import buckets, named, offsets
 from analyzer.store.store import Flush, SqlStore
+from tests.store import world
 from tests.store.stories import now_s
 from tests.store.world import (
     STORY,
@@ -110,6 +113,30 @@ def test_killed_at_any_step_it_is_not_seen_in_the_end(
         lives(theirs, log, fate)
         assert state(engine) == end, f"step {at}: {step}"
         assert len(fate.steps) > at, "the blow never fell"
+
+
+def test_nor_is_it_seen_in_who_is_counted_by_name(
+    engine: sa.Engine, theirs: sa.Engine, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for one caller in each partition."""
+    monkeypatch.setattr(world, "MAPPING", replace(world.MAPPING, callers_max=1))
+    fate = Fate(CALM, killed)
+    lives(theirs, log, fate)
+    end, names = state(engine), names_of(engine)
+    assert {row[4] for row in end["buckets"]} == {"api_key:acme", "api_key:bob", OVERFLOW}
+    assert [name for *_, name in names] == ["api_key:acme", "api_key:bob"]
+    for at, step in enumerate(fate.steps):
+        begin_again(engine)
+        lives(theirs, log, Fate(at, killed))
+        assert (state(engine), names_of(engine)) == (end, names), f"step {at}: {step}"
+
+
+def names_of(engine: sa.Engine) -> list[tuple[object, ...]]:
+    """Who is counted by name in which partition and hour, and how they came to it."""
+    of = named.c
+    with engine.connect() as db:
+        rows = db.execute(sa.select(of.partition, of.hour, of.how, of.callers).order_by(*named.primary_key))
+        return sorted((*row[:3], name) for row in rows for name in row.callers.split("\n"))
 
 
 def test_cut_off_at_any_kind_of_step_it_goes_on_by_itself(

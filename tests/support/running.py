@@ -103,5 +103,6 @@ class Analyzer:
 
     def end(self) -> None:
         if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
             self.process.send_signal(signal.SIGTERM)
         self.process.wait(20)

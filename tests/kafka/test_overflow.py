@@ -1,0 +1,142 @@
+"""More callers than are counted by name: who is, depends on the log alone, whatever befalls who counts it."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.budget import OVERFLOW
+from analyzer.core.model import Partition, Record, Records
+from analyzer.store.audit import audit
+from analyzer.store.engine import open_engine
+from analyzer.store.schema import buckets
+from tests.oracle.counter.slow_counter import SlowCounter
+from tests.support.counting import mapping_of
+from tests.support.kafka_log import produce
+from tests.support.running import Analyzer
+from tests.support.servers.kafka import GivenKafka, NativeKafka
+
+RealKafka = NativeKafka | GivenKafka
+PARTITIONS, STEPS, RECORDS = 4, 6, 1_200  # records of each partition and step
+NAMES_MAX = 60
+HOUR_MS = 3_600_000
+WAIT_S_MAX = 60.0
+CONFIGURATION = """
+[kafka]
+bootstrap_servers = "{kafka}"
+group_id = "{topic}"
+session_timeout = "2s"
+[[sources]]
+topic = "{topic}"
+callers_per_hour = {names}
+[sources.fields]
+time = {{ path = "ts", unit = "ms" }}
+api_key = "key"
+[[policies]]
+name = "daily"
+limit = 500
+window = {{ per = "day" }}
+"""
+
+
+def story(now_ms: int, chance: random.Random) -> list[list[bytes]]:
+    """What each step writes to one partition: three hours, some who call often, and many who come once."""
+    steps: list[list[bytes]] = []
+    for step in range(STEPS):
+        at_ms = now_ms - (STEPS - step) * HOUR_MS // 2
+        regulars = [f"regular-{n}" for n in range(step * 10, step * 10 + 80)]
+        callers = [
+            chance.choice(regulars) if chance.random() < 0.4 else f"once-{chance.getrandbits(48)}"
+            for _ in range(RECORDS)
+        ]
+        times_ms = [at_ms - chance.choice([0, 0, 0, HOUR_MS]) for _ in callers]
+        steps.append([
+            json.dumps({"ts": ms, "key": caller}).encode()
+            for ms, caller in zip(times_ms, callers, strict=True)
+        ])  # fmt: skip
+    return steps
+
+
+def by_the_book(partitions: Sequence[Sequence[bytes]], now_ms: int) -> Tally[tuple[str, int]]:
+    """What the slow counter makes of it, fed once and in one piece."""
+    rows: Tally[tuple[str, int]] = Tally()
+    for number, values in enumerate(partitions):
+        part = Partition("c", "t", number, "log", "log")
+        counter = SlowCounter({"log": mapping_of(callers_max=NAMES_MAX)}, ["caller"], [])
+        items = [Record(offset, now_ms, value) for offset, value in enumerate(values)]
+        counter.feed(Records(part, 0, len(items), items))
+        for row in counter.drain().rows:
+            rows[row.key, row.bucket_s] += row.value
+    return rows
+
+
+@pytest.fixture
+def start(real_kafka: RealKafka, migrated_url: str, tmp_path: Path) -> Iterator[Callable[[str], Analyzer]]:
+    started: list[Analyzer] = []
+
+    def start(topic: str) -> Analyzer:
+        text = CONFIGURATION.format(kafka=real_kafka.bootstrap, topic=topic, names=NAMES_MAX)
+        started.append(Analyzer(tmp_path, f"analyzer-{len(started)}", text, migrated_url))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+@pytest.mark.parametrize("database", ["postgresql"])
+def test_analyzers_that_die_freeze_and_share_count_by_name_whom_one_alone_would(
+    real_kafka: RealKafka, migrated_url: str, start: Callable[[str], Analyzer]
+) -> None:
+    seed = random.Random().getrandbits(32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    now_ms = int(time.time() * 1000)
+    stories = [story(now_ms, chance) for _ in range(PARTITIONS)]
+    topic = real_kafka.create_topic(partitions=PARTITIONS)
+    engine = open_engine(migrated_url)
+    first, second = start(topic), start(topic)
+
+    def counted() -> int:
+        return audit(engine).counted
+
+    for step in range(STEPS):
+        for partition in range(PARTITIONS):
+            produce(real_kafka, topic, stories[partition][step], partition)
+        end_s, enough = time.monotonic() + WAIT_S_MAX, PARTITIONS * RECORDS * step + RECORDS // 2
+        while counted() < enough:
+            assert time.monotonic() < end_s, (counted(), first.log[-3:], second.log[-3:])
+            time.sleep(0.01)
+        if step in (1, 3):
+            first.kill()
+            first = start(topic)
+        elif step == 2:
+            second.process.send_signal(signal.SIGSTOP)
+        elif step == 4:
+            second.process.send_signal(signal.SIGCONT)
+    end_s = time.monotonic() + WAIT_S_MAX
+    while counted() < PARTITIONS * STEPS * RECORDS:
+        assert time.monotonic() < end_s, (counted(), first.log[-3:], second.log[-3:])
+        time.sleep(0.1)
+
+    with engine.connect() as db:
+        found = db.execute(sa.select(buckets.c.key, buckets.c.bucket_s, buckets.c.value))
+        rows = Tally({(key, bucket_s): value for key, bucket_s, value in found})
+    told = audit(engine)
+    engine.dispose()
+    expected = by_the_book([[value for step in steps for value in step] for steps in stories], now_ms)
+    assert rows == expected
+    assert told.equal
+    assert rows.total() == PARTITIONS * STEPS * RECORDS
+    overflow = sum(value for (key, _), value in rows.items() if key == OVERFLOW)
+    assert told.overflow == overflow > rows.total() // 10, "the budget was used up"
+    named = len({(key, bucket_s // 3600) for key, bucket_s in rows if key != OVERFLOW})
+    assert named < 3 * NAMES_MAX * PARTITIONS * (STEPS // 2 + 2)
