@@ -107,7 +107,8 @@ class View:
     def suspended(self, wall_ns: int) -> bool:
         """Whether the fleet's off switch is thrown at this moment."""
         return any(
-            held[ACTION] == "suspend" and wall_ns < held[END] for held in self.tables["everyone"].get("", ())
+            held[ACTION] == "suspend" and wall_ns < held[END] and not held[RESOURCE]
+            for held in self.tables["everyone"].get("", ())
         )
 
     def meets(self, address: str) -> bool:

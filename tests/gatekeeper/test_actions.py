@@ -1,0 +1,278 @@
+"""What a lock does: deny with a status, slow to a rate, tag; and the switch that lets everybody pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from math import floor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatekeeper import ALLOWED, Gate
+from gatekeeper.model import SUSPENSION, Lock, Rate, Set
+from gatekeeper.testing import ManualClock
+from gatekeeper.wiring import OFF
+from tests.support.feed import NOON, HandFeed, a_lock
+
+ACME, BOB = "api_key:acme", "user:bob"
+A_POLL_S = 0.44
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def feed() -> HandFeed:
+    return HandFeed()
+
+
+@pytest.fixture
+def gate(feed: HandFeed, clock: ManualClock) -> Gate:
+    gate = Gate(feed, clock=clock)
+    assert gate.ready(1.0)
+    return gate
+
+
+def tell(feed: HandFeed, clock: ManualClock, *locks: Lock) -> None:
+    feed.set(*locks)
+    clock.advance(A_POLL_S)
+
+
+# -- deny -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [429, 503, 403])
+def test_a_refusal_has_the_status_that_the_policy_chose(
+    gate: Gate, feed: HandFeed, clock: ManualClock, status: int
+) -> None:
+    tell(feed, clock, a_lock(ACME, status=status))
+    said = gate.check(ACME)
+    assert (said.allowed, said.status, said.policy) == (False, status, "daily")
+
+
+# -- slow -----------------------------------------------------------------------------------------
+
+
+def slowing(limit: int, period: float = 1.0, policy: str = "slowed", **others: object) -> Lock:
+    return a_lock(ACME, policy, action="slow", slow=Rate(limit, period), ends_in=10**7, **others)
+
+
+@given(st.integers(1, 50), st.sampled_from([0.5, 1.0, 60.0]), st.lists(st.floats(0, 30), max_size=60))
+def test_a_lock_that_slows_lets_its_rate_through_and_no_more(
+    limit: int, period: float, waits: list[float]
+) -> None:
+    """In any stretch a burst of the limit, and then the limit in each period: as a TokenBucket does."""
+    clock, feed = ManualClock(), HandFeed(slowing(limit, period))
+    gate = Gate(feed, clock=clock)
+    assert gate.ready(1.0)
+    passed: list[float] = []
+    for wait in waits:
+        clock.advance(wait)
+        while gate.allow(ACME):
+            passed.append(clock.uptime_s())
+            assert len(passed) < 100_000
+    for first, since in enumerate(passed[:: max(1, len(passed) // 50)]):
+        for until in {clock.uptime_s(), since, *passed[-1:]}:
+            inside = sum(since <= moment <= until for moment in passed)
+            assert inside <= limit + floor((until - since) * limit / period + 1e-6), first
+
+
+def test_who_comes_when_it_is_told_passes_and_not_before(
+    gate: Gate, feed: HandFeed, clock: ManualClock
+) -> None:
+    tell(feed, clock, slowing(2, 10.0, detail="40 % of the load"))
+    assert [gate.allow(ACME), gate.allow(ACME)] == [True, True]
+    said = gate.check(ACME)
+    assert (said.allowed, said.policy, said.limit, said.remaining) == (False, "slowed", 2, 0)
+    assert said.detail == "40 % of the load; slowed to 2 in 10 s"
+    assert said.retry_after == 5.0
+    clock.advance(said.retry_after - 0.001)
+    assert not gate.allow(ACME)
+    clock.advance(0.001)
+    assert gate.check(ACME)[:2] == (True, "slowed")
+
+
+def test_over_a_long_time_as_much_passes_as_the_rate_says(
+    gate: Gate, feed: HandFeed, clock: ManualClock
+) -> None:
+    tell(feed, clock, slowing(3))
+    passed = 0
+    for _ in range(1000):
+        passed += sum(gate.allow(ACME) for _ in range(5))
+        clock.advance(0.1)
+    assert 300 <= passed <= 303
+
+
+def test_each_lock_has_a_rate_of_its_own(gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
+    tell(feed, clock, slowing(1), replace(slowing(1), key=BOB), replace(slowing(1), resource="/v1/export"))
+    assert [gate.allow(ACME), gate.allow(BOB), gate.allow(ACME), gate.allow(BOB)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_of_several_that_slow_all_must_let_pass_and_a_refusal_costs_none(
+    gate: Gate, feed: HandFeed, clock: ManualClock
+) -> None:
+    tell(feed, clock, slowing(4, 1000.0, "wide"), slowing(2, 10.0, "narrow"))
+    assert [gate.allow(ACME) for _ in range(9)] == [True, True] + [False] * 7
+    assert gate.check(ACME).policy == "narrow"
+    clock.advance(10.0)
+    assert [gate.allow(ACME) for _ in range(9)] == [True, True] + [False] * 7
+    clock.advance(10.0)
+    assert gate.check(ACME)[:2] == (False, "wide")
+
+
+def test_a_lock_that_is_told_again_gives_no_new_burst(gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
+    """Nor does another end, another sentence, a snapshot; a new rate begins with as much of it used."""
+    tell(feed, clock, slowing(4, 1000.0))
+    assert sum(gate.allow(ACME) for _ in range(9)) == 4
+    again = replace(slowing(4, 1000.0, detail="later"), until=NOON + timedelta(days=200))
+    tell(feed, clock, again)
+    assert not gate.allow(ACME)
+    feed.publish(Set(again))
+    feed.prune()
+    clock.advance(A_POLL_S)
+    assert not gate.allow(ACME)
+    tell(feed, clock, slowing(8, 1000.0))
+    assert sum(gate.allow(ACME) for _ in range(9)) <= 1
+
+
+def test_a_denying_lock_is_stricter_and_uses_nothing_of_the_rate(
+    gate: Gate, feed: HandFeed, clock: ManualClock
+) -> None:
+    tell(feed, clock, slowing(1, 1000.0), a_lock(ACME, "daily", ends_in=10))
+    said = gate.check(ACME)
+    assert (said.policy, said.also) == ("daily", ("slowed",))
+    clock.advance(10)
+    assert gate.allow(ACME)
+
+
+def test_a_lock_that_slows_ends_and_goes_stale_like_any_other(
+    gate: Gate, feed: HandFeed, clock: ManualClock
+) -> None:
+    tell(feed, clock, replace(slowing(1, 1000.0), on_stale="allow"))
+    assert [gate.allow(ACME), gate.allow(ACME)] == [True, False]
+    feed.away = True
+    clock.advance(31.0)
+    assert gate.check(ACME) is ALLOWED
+    feed.away = False
+    clock.advance(15.0)
+    assert not gate.allow(ACME)
+    clock.jump(10**7)
+    assert gate.check(ACME) is ALLOWED
+
+
+# -- tag ------------------------------------------------------------------------------------------
+
+
+def test_a_tag_refuses_nobody_and_is_named(gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
+    tell(feed, clock, a_lock(ACME, "beta", action="tag", detail="an early customer"))
+    said = gate.check(ACME)
+    assert (said.allowed, said.tags, said.policy, said.retry_after) == (True, ("beta",), "beta", 0.0)
+    assert gate.allow(ACME)
+    tell(feed, clock, a_lock(ACME, "daily"))
+    said = gate.check(ACME)
+    assert (said.allowed, said.policy, said.also, said.tags) == (False, "daily", ("beta",), ("beta",))
+
+
+def test_a_tag_lasts_through_a_stale_view_and_is_no_excuse(feed: HandFeed, clock: ManualClock) -> None:
+    gate = Gate(feed, clock=clock, on_stale="deny")
+    gate.ready(1.0)
+    tell(feed, clock, a_lock(ACME, "beta", action="tag"))
+    feed.away = True
+    clock.advance(31.0)
+    assert gate.check(ACME).reason == "stale"
+
+
+# -- off ------------------------------------------------------------------------------------------
+
+
+def a_suspension(ends_in: float) -> Lock:
+    until = NOON + timedelta(seconds=ends_in)
+    return Lock(**SUSPENSION._asdict(), began=NOON, until=until, action="suspend")
+
+
+EVERY_KIND = [
+    a_lock(ACME),
+    slowing(1, 1000.0),
+    a_lock("", "all", scope="everyone"),
+    a_lock("192.0.2.0/24", "flood", scope="range", status=503),
+]
+
+
+@pytest.mark.parametrize("word", ["off", " OFF "])
+def test_off_in_the_environment_opens_the_gates_of_one_process(
+    feed: HandFeed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setenv(OFF, word)
+    gate = Gate(feed, clock=clock)
+    feed.set(*EVERY_KIND)
+    assert gate.ready(1.0)
+    assert gate.check(ACME, address="192.0.2.1") is ALLOWED
+    assert (gate.off, gate.healthy, gate.version) == ("process", True, 1)
+
+
+def test_it_is_looked_at_with_each_poll(
+    gate: Gate, feed: HandFeed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(feed, clock, *EVERY_KIND)
+    assert not gate.allow(BOB)
+    monkeypatch.setenv(OFF, "off")
+    clock.advance(A_POLL_S)
+    assert [gate.allow(BOB), gate.allow(ACME)] == [True, True]
+    monkeypatch.setenv(OFF, "on")
+    clock.advance(A_POLL_S)
+    assert [gate.allow(BOB), gate.allow(ACME), gate.off] == [False, False, ""]
+
+
+def test_off_is_off_though_the_view_is_stale_and_the_application_denies_then(
+    feed: HandFeed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(feed, clock=clock, on_stale="deny")
+    assert gate.ready(1.0)
+    feed.away = True
+    clock.advance(60.0)
+    assert not gate.allow(BOB)
+    monkeypatch.setenv(OFF, "off")
+    clock.advance(15.0)
+    assert gate.allow(BOB)
+
+
+def test_the_switch_of_the_fleet_opens_every_gate_till_its_end(
+    gate: Gate, feed: HandFeed, clock: ManualClock
+) -> None:
+    tell(feed, clock, *EVERY_KIND)
+    tell(feed, clock, a_suspension(600))
+    assert gate.check(ACME, address="192.0.2.1") is ALLOWED
+    assert gate.off == "fleet"
+    feed.away = True
+    clock.jump(598)
+    assert gate.allow(ACME)
+    clock.jump(2)
+    assert (gate.allow(ACME), gate.off) == (False, "")
+
+
+def test_it_is_told_in_a_snapshot_too_and_lifted_like_a_lock(feed: HandFeed, clock: ManualClock) -> None:
+    feed.set(*EVERY_KIND, a_suspension(10**6))
+    feed.prune()
+    gate = Gate(feed, clock=clock)
+    assert gate.ready(1.0)
+    assert gate.allow(ACME)
+    feed.clear(a_suspension(1))
+    clock.advance(A_POLL_S)
+    assert not gate.allow(ACME)
+
+
+def test_it_is_no_lock_of_somebody_who_is_called_so(gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
+    """Nobody opens all gates by a lock on one caller, or on one resource."""
+    one = replace(a_suspension(600), resource="/v1/export")
+    tell(feed, clock, a_lock(ACME), a_lock(ACME, ":suspended", action="suspend"), one)
+    assert not gate.allow(ACME)
+    assert gate.off == ""
