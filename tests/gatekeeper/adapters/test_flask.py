@@ -115,3 +115,11 @@ def test_two_guards_of_one_application_are_both_asked(gate: Gate, clock: ManualC
     Guard(gate, Concurrency(1, name="by user"), app=app, caller=lambda environ: "", refund_when=is_broken)
     served = app.test_client().get("/items", headers=BOB)
     assert served.headers.getlist("ratelimit") == ['"by user";r=0;t=0', '"by key";r=9;t=10']
+
+
+def test_a_function_may_let_browsers_ask_first(gate: Gate, clock: ManualClock) -> None:
+    burst = SlidingLog(1, 10, clock=clock)
+    app = an_app(Guard(gate, burst, exempt=lambda request: request.method == "OPTIONS"))
+    client = app.test_client()
+    assert [client.options("/items", headers=BOB).status_code for _ in range(3)] == [200, 200, 200]
+    assert burst.peek("api_key:bob").remaining == 1
