@@ -15,6 +15,7 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.requestlog.kafka needs kafka-python: install gatelock[kafka]") from missing
 
+VAIN_MAX = 5  # looks in a row, within half a second, that find it as full as before: then that is a trouble
 IN_FLIGHT_MAX = 10_000  # records that the producer holds, some 10 MB: while a broker is away it holds them
 
 DEFAULTS: Mapping[str, Any] = {
@@ -71,6 +72,7 @@ class KafkaSink:
         self._delivered, self._failed = Tally(), Tally()
         self._taken = self._known_delivered = self._known_failed = 0
         self._why = ""
+        self._vain = 0
 
     def write(self, lines: Sequence[Line]) -> Outcome:
         taken, trouble = 0, ""
@@ -106,7 +108,8 @@ class KafkaSink:
         self._known_delivered, self._known_failed = delivered, failed
         if lost:
             trouble = trouble or self._why
-        elif is_full:
+        self._vain = self._vain + 1 if is_full and not written else 0
+        if self._vain >= VAIN_MAX:
             trouble = (
                 trouble or f"Kafka, topic {self._topic}: {self._in_flight_max} records wait for an answer"
             )

@@ -200,11 +200,14 @@ class Writer:
         return came
 
     def _next_pause_s(self, came: int, outcome: Outcome) -> float:
-        if outcome.trouble and not outcome.taken:
-            return min(RETRY_S_MAX, max(RETRY_S, 2 * self._pause_s))
-        if len(self._queue) >= LINES_MAX:
+        if outcome.taken and len(self._queue) >= LINES_MAX:
             return 0.0
-        return GATHER_S if came or self._held else min(IDLE_S, max(GATHER_S, 2 * self._pause_s))
+        if outcome.taken or outcome.written or (came and not outcome.trouble):
+            return GATHER_S
+        if outcome.trouble and not self._held:
+            return min(RETRY_S_MAX, max(RETRY_S, 2 * self._pause_s))
+        # What a sink holds may be answered any moment, and to ask for that costs nothing.
+        return min(IDLE_S, max(GATHER_S, 2 * self._pause_s))
 
     def _complain(self) -> None:
         """Say that records were dropped, or cannot be written: a line a minute."""

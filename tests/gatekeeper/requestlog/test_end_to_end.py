@@ -1,0 +1,124 @@
+"""Guard, request log, analyzer and lock in a circle, each as it is: a real server, file, broker, process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+
+from analyzer.store.migrate import upgrade
+from gatekeeper import Gate
+from gatekeeper.adapters.asgi import Guard
+from gatekeeper.requestlog.asgi import RequestLog
+from gatekeeper.requestlog.kafka import KafkaSink
+from tests.support.servers.kafka import Kafka
+from tests.support.uvicorn import serving
+
+ROOT = Path(__file__).parents[3]
+LIMIT = 20
+PATIENCE_S = 30.0
+MORE = """
+[database]
+url = "{database}"
+[kafka]
+bootstrap_servers = "{bootstrap}"
+assign = "all"
+[analyzer]
+http = "off"
+[[policies]]
+name   = "monthly"
+limit  = {limit}
+window = {{ per = "month" }}
+"""
+
+
+class World:
+    """A configuration with the request log of `deploy` as its source, and what it comes to."""
+
+    def __init__(self, folder: Path, source: str, bootstrap: str = "localhost:9092") -> None:
+        self.folder = folder
+        self.url = f"sqlite:///{folder}/gatelock.db"
+        upgrade(self.url)
+        shipped = (ROOT / "deploy" / "requestlog.toml").read_text()
+        assert 'file    = "/var/log/shop/requests.log"' in shipped
+        text = shipped.replace('file    = "/var/log/shop/requests.log"', source)
+        more = MORE.format(database=self.url, bootstrap=bootstrap, limit=LIMIT)
+        (folder / "gatelock.toml").write_text(more + text)
+
+    @contextmanager
+    def analyzer(self) -> Iterator[None]:
+        command = [sys.executable, "-m", "analyzer.cli", "--config", "gatelock.toml", "run"]
+        with (self.folder / "analyzer.log").open("wb") as said:
+            child = subprocess.Popen(command, cwd=self.folder, stdout=said, stderr=said)
+        try:
+            yield
+        finally:
+            child.terminate()
+            try:
+                assert child.wait(15) == 0, (self.folder / "analyzer.log").read_text()
+            finally:
+                child.kill()
+
+    def used(self) -> dict[str, tuple[int, int]]:
+        """Requests by caller, and how many were denied."""
+        command = ["--config", "gatelock.toml", "usage", "--json", "--width", "day"]
+        ran = subprocess.run(
+            [sys.executable, "-m", "analyzer.cli", *command, "--meter", "requests"],
+            cwd=self.folder, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        rows: list[dict[str, Any]] = [json.loads(line) for line in ran.stdout.splitlines()]
+        return {row["caller"]: (row["value"], row["denied"]) for row in rows}
+
+
+def until(ask: Any) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not ask():
+        assert time.monotonic() < deadline_s, "it does not come"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("through", ["file", "kafka"])
+def test_who_passes_the_limit_by_the_applications_own_log_is_refused_and_the_refusals_are_counted_apart(
+    tmp_path: Path, through: str, request: pytest.FixtureRequest
+) -> None:
+    if through == "file":
+        world = World(tmp_path, 'file = "requests.log"')
+        to: Any = tmp_path / "requests.log"
+    else:
+        kafka: Kafka = request.getfixturevalue("real_kafka")
+        topic = kafka.create_topic()
+        world = World(tmp_path, f'topic = "{topic}"', kafka.bootstrap)
+        to = KafkaSink(kafka.bootstrap, topic)
+    api = FastAPI()
+
+    @api.get("/v1/items/{item}")
+    def one(item: int) -> int:
+        return item
+
+    gate = Gate(world.url)
+    log = RequestLog(Guard(api, gate), to=to)
+    with gate, serving(log) as url, httpx2.Client(base_url=url) as client, world.analyzer():
+
+        def ask(caller: str) -> int:
+            return client.get("/v1/items/7", headers={"x-api-key": caller}).status_code
+
+        # The limit is passed only if every record is counted, and every one only once.
+        assert [ask("acme") for _ in range(LIMIT - 1)] == [200] * (LIMIT - 1)
+        assert [ask("bob") for _ in range(3)] == [200] * 3
+        time.sleep(0.5)
+        assert ask("acme") == 200
+        until(lambda: not gate.allow("api_key:acme"))
+        assert [ask("acme") for _ in range(5)] == [429] * 5
+        assert ask("bob") == 200
+        assert log.flush()
+        assert (log.written, log.dropped) == (LIMIT + 9, 0)
+        until(lambda: world.used() == {"api_key:acme": (LIMIT, 5), "api_key:bob": (4, 0)})
