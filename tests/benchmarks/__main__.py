@@ -5,7 +5,18 @@ from __future__ import annotations
 import platform
 import sys
 
-from tests.benchmarks import allow, flush, gates, latency, refusal, scaling, takeover, throughput
+from tests.benchmarks import (
+    allow,
+    flush,
+    gates,
+    latency,
+    overflow,
+    refusal,
+    scaling,
+    takeover,
+    throughput,
+    waiting,
+)
 from tests.benchmarks.servers import servers
 
 ALONE = {"allow": allow.run}
@@ -13,10 +24,12 @@ WITH_SERVERS = {
     "throughput": throughput.run,
     "refusal": refusal.run,
     "gates": gates.run,
+    "waiting": waiting.run,
     "latency": latency.run,
     "flush": flush.run,
     "scaling": scaling.run,
     "takeover": takeover.run,
+    "overflow": overflow.run,
 }
 
 

@@ -107,10 +107,14 @@ def run(servers: Servers, locks: int = 200, every_s: float = 0.137) -> None:
     config.write_text(text)
     print(f"limit reached to the last of {PROCESSES * GATES} gates' first denial, s, {locks} locks")
     with running(config) as [analyzer]:
-        _wait_until_up(port)
+        wait_until_up(port)
         http = f"http://127.0.0.1:{port}"
         for number, (name, url, waits) in enumerate(
-            (("SQL", database, "waits"), ("HTTP, long poll", http, "waits"), ("HTTP, no waiting", http, "not"))
+            (
+                ("SQL", database, "waits"),
+                ("HTTP, long poll", http, "waits"),
+                ("HTTP, no waiting", http, "not"),
+            )
         ):
             with watching(url, waits) as watchers:
                 _lock(servers, topic, watchers, f"warm-{number}", 3, every_s)
@@ -140,7 +144,7 @@ def _judged(database: str, prefix: str) -> dict[str, float]:
         engine.dispose()
 
 
-def _wait_until_up(port: int) -> None:
+def wait_until_up(port: int) -> None:
     until_s = time.monotonic() + 40
     while True:
         try:
