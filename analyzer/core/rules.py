@@ -98,20 +98,24 @@ def text_rule(field: Field, bytes_max: int) -> Remembered | Routed:
 
 
 def condition_rule(field: Field, wanted: Sequence[str]) -> Remembered:
-    """Whether a field's text is one of `wanted`, or a whole number in one of its ranges ("500-599")."""
+    """Whether a field's text is one of `wanted`, or goes on with its parameters (RFC 9651, as the header of a
+    refusal: denied;policy="daily"), or is a whole number in one of its ranges ("500-599")."""
     texts = frozenset(wanted)
     parted = (each.partition("-") for each in wanted)
     ranges = [
         range(int(low), int(high) + 1) for low, _, high in parted if _is_digits(low) and _is_digits(high)
     ]
     # Addresses and resources are compared as they are counted by; any other text as it is, however long.
-    counted_by = text_rule(field, 0).rule if isinstance(field, AddressField | ResourceField) else text_of
+    as_counted = isinstance(field, AddressField | ResourceField)
+    counted_by = text_rule(field, 0).rule if as_counted else text_of
 
     def holds(raw: Raw) -> bool | None:
         plain = counted_by(raw)
         if plain is None:
             return None
-        return plain in texts or (_is_digits(plain) and any(int(plain) in numbers for numbers in ranges))
+        if plain in texts or (not as_counted and plain.partition(";")[0] in texts):
+            return True
+        return _is_digits(plain) and any(int(plain) in numbers for numbers in ranges)
 
     return Remembered(holds)
 

@@ -247,6 +247,21 @@ def test_conditions_compare_texts_and_ranges_of_whole_numbers() -> None:
     assert held == [True, True, True, True, False, False, False, False, False, True, False, True, False]
 
 
+def test_a_condition_holds_for_the_header_of_a_refusal_whatever_the_policy() -> None:
+    """Envoy, Traefik and Caddy log the header as it is."""
+    gate, path = {"gate": TextField(("gate",))}, {"resource": ResourceField(("gate",), ("/a", "/a;b"))}
+    said = ["denied", 'denied;policy="daily"', "denied;", "denied ;", "deniedx", ";denied", "x;denied", ""]
+    for fields, field, wanted, held in (
+        (gate, "gate", "denied", [True, True, True, False, False, False, False, False]),
+        (path, "resource", "/a", [False] * 8),
+    ):
+        mapping = mapping_of(FIELDS | fields, deny_if=((field, (wanted,)),))
+        rows = [row for text in said for row in counted(mapping, a_record(gate=text)).rows]
+        assert [bool(row.denied) for row in rows] == held
+    mapping = mapping_of(FIELDS | path, deny_if=(("resource", ("/a",)),))
+    assert totals(counted(mapping, a_record(gate="/a;b"))) == {("api_key:acme", "requests"): (1, 0)}
+
+
 def test_all_conditions_must_hold() -> None:
     mapping = mapping_of(
         FIELDS | {"gate": TextField(("gate",))}, deny_if=(("gate", ("no",)), ("status", ("429",)))

@@ -114,7 +114,7 @@ USUAL = {
     "cost": st.sampled_from(["0.1", "0.29", "7", "1.0000019", "2e3"]),
     "took": st.sampled_from(["0.004", "1.5", "12"]),
     "path": quoted(PATHS),
-    "status": st.sampled_from(["200", "404", "429", "500", '"429"', "true"]),
+    "status": st.sampled_from(["200", "404", "429", "500", '"429"', "true", '"429;p=1"', '";429"']),
     "org": quoted(["o1", "o2", ""]),
     "in": st.sampled_from(['{"id":"deep","n":3}', '{"id":7}', "null", "{}", '"flat"', "[]"]),
     "x": ANYTHING,
