@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, NamedTuple
 
-from gatekeeper.adapters.guarding import NOTE, Checkpoint, Limits, Note, Verdict, Who, exemption
+from gatekeeper.adapters.guarding import NOTE, Checkpoint, Limits, Note, Verdict, Who, exemption, require_form
 from gatekeeper.adapters.http import Refusal, Style, allowance, refusal, require_style
 from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind, text_of
+from gatekeeper.adapters.routes import Patterns
 from gatekeeper.gate import Gate
 from gatekeeper.identity import address_of
 
@@ -90,6 +91,18 @@ def behind(trusted_proxies: Iterable[str]) -> Extractor:
     return client
 
 
+def routes(patterns: Iterable[str], other: str = "other") -> Extractor:
+    """The resource as one of `patterns`, `other` when none fits, for `Guard(resource=...)`: give those that
+    the log's mapping has. The path is looked at as it was sent, as in a log, where the server tells it."""
+    known = Patterns(patterns, other)
+
+    def resource(scope: Scope) -> str:
+        raw = scope.get("raw_path")
+        return known.of(raw.decode("latin-1") if raw else scope["path"])
+
+    return resource
+
+
 peer = behind(())  # the other end of the connection; "" when it has no address (a Unix socket)
 
 
@@ -135,6 +148,7 @@ class Guard:
         refund_when: Callable[[Answer], bool] | None = None,
     ) -> None:
         require_style(headers)
+        require_form(limiters, awaited=True)
         self._app = app
         self._gate = gate
         self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)

@@ -26,7 +26,17 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.adapters.django needs Django: install gatelock[django]") from missing
 
-from gatekeeper.adapters.guarding import NOTE, NOTED, Checkpoint, Limits, Note, Verdict, Who, exemption
+from gatekeeper.adapters.guarding import (
+    NOTE,
+    NOTED,
+    Checkpoint,
+    Limits,
+    Note,
+    Verdict,
+    Who,
+    exemption,
+    require_form,
+)
 from gatekeeper.adapters.http import Style, allowance, refusal, require_style
 from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind, text_of
 from gatekeeper.adapters.routes import pattern_of_django
@@ -205,6 +215,7 @@ class GuardMiddleware:
     def _load(self) -> None:
         try:
             self._set = found = setting_of(getattr(settings, "GATELOCK", None))
+            require_form(found.limiters, awaited=self._is_async)
         except (ValueError, TypeError, ImportError) as wrong:
             raise ImproperlyConfigured(str(wrong)) from wrong
         self._is_old = False

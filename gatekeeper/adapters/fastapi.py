@@ -30,7 +30,7 @@ from gatekeeper.adapters.asgi import (
     refuse,
     user,
 )
-from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who, exemption
+from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who, exemption, require_form
 from gatekeeper.adapters.http import Style, allowance, refusal, require_style
 from gatekeeper.adapters.routes import resource_of
 from gatekeeper.gate import Gate
@@ -66,6 +66,7 @@ class Guard:
         refund_when: Callable[[Answer], bool] | None = None,
     ) -> None:
         require_style(headers)
+        require_form(limiters, awaited=True)
         self._gate = gate
         self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)
         self._caller = caller

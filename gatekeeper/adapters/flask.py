@@ -12,7 +12,7 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.adapters.flask needs Flask: install gatelock[flask]") from missing
 
-from gatekeeper.adapters.guarding import NOTED, Checkpoint, Limits, Verdict, Who, exemption
+from gatekeeper.adapters.guarding import NOTED, Checkpoint, Limits, Verdict, Who, exemption, require_form
 from gatekeeper.adapters.http import Style, allowance, refusal, require_style
 from gatekeeper.adapters.routes import pattern_of_flask
 from gatekeeper.adapters.wsgi import (
@@ -63,6 +63,7 @@ class Guard:
         refund_when: Callable[[Response], bool] | None = None,
     ) -> None:
         require_style(headers)
+        require_form(limiters, awaited=False)
         self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)
         self._caller = caller
         self._tenant = tenant

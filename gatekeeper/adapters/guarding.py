@@ -80,7 +80,7 @@ class Checkpoint:
         self.gate = gate
         self._limiters = tuple(limiters)
         self._shadow = shadow
-        # Some permits come back when the response is over: only then need an adapter wait for its end.
+        # Some permits come back when the response is over: only then an adapter has to see it through.
         self.holds = any(_holds(limiter) for limiter in self._limiters)
 
     def ask(self, who: Who) -> Verdict:
@@ -204,6 +204,20 @@ class Asking:
 
     def verdict(self) -> Verdict:
         return Verdict(self.decision, self.key, self.cost, tuple(self.spent), self.limiter)
+
+
+def require_form(limiters: Iterable[object], *, awaited: bool) -> None:
+    """Raises ValueError for a limiter whose store cannot be asked here: rather now than at each request."""
+    for limiter in limiters:
+        inner = getattr(limiter, "_limiter", limiter)
+        store = getattr(getattr(inner, "_sharing", None), "store", None) or getattr(inner, "_store", None)
+        if getattr(store, "awaited", awaited) is not awaited:
+            client = (
+                "redis.asyncio.Redis, not one that blocks"
+                if awaited
+                else "redis.Redis, as nobody awaits here"
+            )
+            raise ValueError(f"limiters: expected a store with a client of {client}")
 
 
 def exemption(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
+
+ANY = None  # in a tree: a segment in braces, which stands for any that is not empty
 
 FLASK = re.compile(r"<(?:[^<>:]+:)?(?P<name>\w+)>")  # <int:id>, <string(length=2):lang>
 FASTAPI = re.compile(r"\{(?P<name>\w+):\w+\}")  # {path:path}
@@ -52,3 +54,49 @@ def resource_of(scope: Mapping[str, Any]) -> str:
     root: str = scope.get("root_path", "")
     mounted = root.removeprefix(scope.get("app_root_path", root))
     return pattern_of_starlette(mounted + path)
+
+
+class Patterns:
+    """Which of these patterns a path fits, or `other`: as the log's mapping has it with the same `routes`
+    and `else`. A segment in braces stands for any that is not empty; patterns with a fixed segment in some
+    place come before those that leave it free there.
+
+    >>> Patterns(["/v1/{kind}", "/v1/search"]).of("/v1/search"), Patterns(["/v1/{kind}"]).of("/v1/a/b")
+    ('/v1/search', 'other')
+    """
+
+    def __init__(self, patterns: Iterable[str], other: str = "other") -> None:
+        if isinstance(patterns, str):
+            raise TypeError(f"routes: expected a list of patterns, got {patterns!r}")
+        self._other = other
+        self._tree: Tree = {}
+        for pattern in patterns:
+            here = self._tree
+            for segment in pattern.split("/"):
+                is_free = segment.startswith("{") and segment.endswith("}")
+                here = here.setdefault(ANY if is_free else segment, Branch({}, [])).deeper
+            here.setdefault(END, Branch({}, [])).names.append(pattern)
+
+    def of(self, path: str) -> str:
+        """The pattern; "" for no path."""
+        return _found(self._tree, path.split("/"), 0) or self._other if path else ""
+
+
+class Branch(NamedTuple):
+    """What goes on behind one segment, and what ends here."""
+
+    deeper: Tree
+    names: list[str]
+
+
+Tree = dict[str | None, Branch]
+END = "/"  # no segment has one
+
+
+def _found(tree: Tree, segments: list[str], at: int) -> str:
+    if at == len(segments):
+        return tree[END].names[0] if END in tree else ""
+    segment = segments[at]
+    if segment in tree and (found := _found(tree[segment].deeper, segments, at + 1)):
+        return found
+    return _found(tree[ANY].deeper, segments, at + 1) if segment and ANY in tree else ""

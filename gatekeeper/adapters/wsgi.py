@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from gatekeeper.adapters.guarding import NOTED, Checkpoint, Limits, Verdict, Who, exemption
+from gatekeeper.adapters.guarding import NOTED, Checkpoint, Limits, Verdict, Who, exemption, require_form
 from gatekeeper.adapters.http import Refusal, Style, allowance, refusal, require_style
 from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind, text_of
+from gatekeeper.adapters.routes import Patterns
 from gatekeeper.gate import Gate
 
 Environ = dict[str, Any]
@@ -66,6 +67,13 @@ def behind(trusted_proxies: Iterable[str]) -> Extractor:
     return client
 
 
+def routes(patterns: Iterable[str], other: str = "other") -> Extractor:
+    """The resource as one of `patterns`, `other` when none fits, for `Guard(resource=...)`: give those that
+    the log's mapping has. The path is that of SCRIPT_NAME and PATH_INFO, unquoted."""
+    known = Patterns(patterns, other)
+    return lambda environ: known.of(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
+
+
 peer = behind(())  # the other end of the connection; "" when it has no address (a Unix socket)
 
 
@@ -101,6 +109,7 @@ class Guard:
         refund_when: Callable[[Answer], bool] | None = None,
     ) -> None:
         require_style(headers)
+        require_form(limiters, awaited=False)
         self._app = app
         self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)
         self._caller = caller

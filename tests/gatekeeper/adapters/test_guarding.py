@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
 from gatekeeper import ALLOWED, Concurrency, Decision, Gate, LeakyQueue, SlidingLog
-from gatekeeper.adapters.guarding import Checkpoint, Who, exemption
+from gatekeeper.adapters import asgi, fastapi, flask, wsgi
+from gatekeeper.adapters.guarding import Checkpoint, Who, exemption, require_form
 from gatekeeper.adapters.naming import Proxies
 from gatekeeper.adapters.waiting import Waiting
+from gatekeeper.limits.redis import RedisStore
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock, run
 from tests.support.feed import a_lock
@@ -151,6 +156,40 @@ class TestWaiting:
     def test_nobody_waits_for_ever(self, timeout: float) -> None:
         with pytest.raises(ValueError, match="timeout: expected seconds from 0"):
             Waiting(LeakyQueue(1, 1), timeout)
+
+
+class TestStores:
+    """In the wrong form a limiter would raise at each request, which were as many refusals."""
+
+    LIMITERS = (
+        lambda store: SlidingLog(1, 1, store=store),
+        lambda store: Concurrency(1, store=store),
+        lambda store: Waiting(SlidingLog(1, 1, store=store), timeout=1),
+    )
+
+    @pytest.mark.parametrize("make", LIMITERS, ids=["a rate", "work", "waiting"])
+    def test_a_store_has_the_form_of_the_server(self, make: Callable[[RedisStore], object]) -> None:
+        plain, awaited = (RedisStore(kind.from_url("redis://127.0.0.1")) for kind in (Redis, AsyncRedis))
+        require_form([make(plain), SlidingLog(1, 1), Breaking()], awaited=False)
+        require_form([make(awaited), SlidingLog(1, 1), Breaking()], awaited=True)
+        with pytest.raises(ValueError, match=r"a client of redis\.asyncio\.Redis, not one that blocks"):
+            require_form([make(plain)], awaited=True)
+        with pytest.raises(ValueError, match=r"a client of redis\.Redis, as nobody awaits here"):
+            require_form([make(awaited)], awaited=False)
+
+    def test_each_guard_looks_at_it(self, gate: Gate) -> None:
+        plain, awaited = (
+            SlidingLog(1, 1, store=RedisStore(kind.from_url("redis://127.0.0.1")))
+            for kind in (Redis, AsyncRedis)
+        )
+        for make in (
+            lambda: asgi.Guard(plain, gate, plain),
+            lambda: wsgi.Guard(awaited, gate, awaited),
+            lambda: fastapi.Guard(gate, plain),
+            lambda: flask.Guard(gate, awaited),
+        ):
+            with pytest.raises(ValueError, match="limiters: expected a store"):
+                make()
 
 
 class TestExempt:
