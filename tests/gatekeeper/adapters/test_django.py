@@ -282,6 +282,20 @@ def test_in_a_loop_the_user_is_awaited(configured: Callable[..., None]) -> None:
     assert asyncio.run(AsyncClient().get("/async")).status_code == 429
 
 
+def test_an_account_is_asked_for_in_both_stacks(tmp_path: Path) -> None:
+    """With Django's own sessions, accounts and database, which a loop may only await."""
+    module = "tests.gatekeeper.adapters.shops.django_accounts"
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-m", module, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ran.stderr == ""
+    assert ran.stdout.splitlines()[1:] == [
+        f"{client} {person} {status} {status}"
+        for client in ("Client", "AsyncClient")
+        for person, status in ((None, 200), ("ann", 429), ("bob", 200))
+    ]
+
+
 async def slowly(request: HttpRequest) -> str:
     await asyncio.sleep(0)
     return "api_key:acme"
