@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
 
 
@@ -31,7 +32,8 @@ class Clock(Protocol):
         """At least 0, below 1."""
 
     def run(self, turn: Callable[[], float], name: str) -> Running:
-        """Call `turn` at once, and again each time the seconds that it returned have passed."""
+        """Call `turn` at once, and again each time the seconds that it returned have passed; no more once
+        they are infinite."""
 
     def wait(self, event: threading.Event, timeout: float) -> bool:
         """Whether `event` was set within `timeout` seconds."""
@@ -68,8 +70,8 @@ class Worker:
 
     def _work(self, turn: Callable[[], float]) -> None:
         try:
-            while not self._stopped.is_set():
-                self._stopped.wait(turn())
+            while not self._stopped.is_set() and (wait_s := turn()) < inf:
+                self._stopped.wait(wait_s)
         finally:
             self.alive = False
 

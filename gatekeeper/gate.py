@@ -49,10 +49,10 @@ class Gate:
 
     `saved` names a file to keep the view in, for a start while the source is away. With `shared`
     all processes of this machine that have the same `saved` share one poller. `on_change` and
-    `on_health` are called by the poller, with this gate, when the view or `healthy` has changed. With
-    `shadow` nobody is refused: the decision is true, and says what it would have been. With `feedback`
-    it tells the source of itself: which locks it met how often, and some of the callers it was asked
-    for; left out, the source decides.
+    `on_health` are called with this gate, in a thread of their own, when the view or `healthy` has
+    changed. With `shadow` nobody is refused: the decision is true, and says what it would have been.
+    With `feedback` it tells the source of itself: which locks it met how often, and some of the callers
+    it was asked for; left out, the source decides.
 
     Raises ValueError for a setting that cannot be, ImportError when the source needs what is not
     installed.
@@ -78,7 +78,7 @@ class Gate:
         source = opened(source, token, stale_after)
         self._source = together(source, saved, stale_after, clock) if shared else source
         self._clock = clock
-        self._watching = Watching(on_change, on_health)
+        self._watching = Watching(on_change, on_health, clock)
         self._stale_after_s = stale_after
         self._on_stale = on_stale
         self._shelf = None if saved is None else shelf(saved)
@@ -104,6 +104,7 @@ class Gate:
         self._running: Running | None = None
         self._poller: Poller | None = None
         self._restart_s = -inf  # the next start not before this uptime
+        self._watching.forget_threads()
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -269,6 +270,7 @@ class Gate:
             self._source.close()  # ends a fetch that waits for news
             running.stop(CLOSE_S)
             poller.finish()
+            self._watching.close(CLOSE_S)
         self._source.close()
 
     def __enter__(self) -> Self:

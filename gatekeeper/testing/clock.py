@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from math import ceil
+from math import ceil, inf
 
 from gatekeeper.clock import Running
 
@@ -90,8 +90,12 @@ class Turns:
 
     def take(self, now_ns: int) -> None:
         try:
+            wait_s = self._turn()
+            if wait_s == inf:
+                self.alive = False
+                return
             # Rounded up: a wait shorter than a nanosecond would never pass.
-            self.due_ns = now_ns + ceil(self._turn() * SECOND_NS)
+            self.due_ns = now_ns + ceil(wait_s * SECOND_NS)
         except SystemExit:  # ends a thread quietly, and so this
             self.alive = False
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,65 @@ def test_what_goes_wrong_in_there_is_logged_and_ends_no_polling(
     assert gate.healthy
     assert caplog.text.count("failed; the polling goes on") == 3
     assert type(error).__name__ in caplog.text
+
+
+def test_one_that_takes_its_time_holds_up_nothing_and_hears_of_the_rest_at_once() -> None:
+    """On real threads: polling, refusing and growing stale go on, and closing does not wait for ever."""
+    begun, go_on, versions = threading.Event(), threading.Event(), []
+
+    def slow(gate: Gate) -> None:
+        versions.append(gate.version)
+        begun.set()
+        go_on.wait(30)
+
+    feed = HandFeed()
+    feed.next_poll = 0.05
+    gate = Gate(feed, on_change=slow, name="slow").start()
+    assert begun.wait(20)
+    for name in ("user:bob", "user:eve"):
+        feed.set(a_lock(name, ends_in=10**9))
+        deadline_s = time.monotonic() + 20
+        while gate.allow(name):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+    assert gate.healthy
+    assert gate.age < 20
+    assert versions == [0]
+    go_on.set()
+    deadline_s = time.monotonic() + 20
+    while versions != [0, 2]:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    gate.close()
+    assert not [thread.name for thread in threading.enumerate() if "gatelock" in thread.name]
+
+
+def test_who_is_told_may_close_the_gate() -> None:
+    closed = threading.Event()
+
+    def close(gate: Gate) -> None:
+        gate.close()
+        closed.set()
+
+    Gate(HandFeed(), on_change=close).start()
+    assert closed.wait(20)
+
+
+def test_a_machine_without_threads_to_give_polls_on(caplog: pytest.LogCaptureFixture) -> None:
+    clock, feed = ManualClock(), HandFeed()
+    gate = Gate(feed, clock=clock, on_change=lambda gate: None)
+    gate.start()
+    run, clock.run = clock.run, cannot
+    clock.advance(1)
+    clock.run = run
+    feed.set(a_lock())
+    clock.advance(1)
+    assert not gate.allow("api_key:acme")
+    assert "nobody can be told of news" in caplog.text
+
+
+def cannot(turn: object, name: str) -> object:
+    raise RuntimeError("can't start new thread")
 
 
 def test_nothing_is_told_while_a_request_waits(world: World) -> None:
