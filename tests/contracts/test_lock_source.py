@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import random
-import secrets
-import shutil
 import threading
-import time
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 import sqlalchemy as sa
@@ -21,272 +15,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analyzer.store import feed as feed_store
-from analyzer.store.engine import open_engine
-from analyzer.store.schema import feed, feed_versions, lock_changes, locks
+from analyzer.store.schema import lock_changes, locks
 from gatekeeper import wire
-from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, LockSource, Set, SourceError, Update
+from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, SourceError, Update
 from gatekeeper.sources import open_source
-from gatekeeper.sources.fixed import FixedSource
-from gatekeeper.sources.http import HttpSource
-from gatekeeper.sources.shared import SharedSource
-from gatekeeper.view import EMPTY, OutOfStep, View, apply
-from tests.support.feed import HandFeed
-from tests.support.serving import feed_server
-
-NOW = datetime.now(UTC).replace(microsecond=0)
-FED = (feed, feed_versions, lock_changes, locks)
-
-
-def a_lock(
-    caller: str = "api_key:acme", policy: str = "daily", *, hours: float = 24.0, **others: str
-) -> Lock:
-    scoped = {"scope": "caller", "key": caller} | others
-    return Lock(policy=policy, began=NOW, until=NOW + timedelta(hours=hours), **scoped)
-
-
-ACME, BOB, EVE = (
-    a_lock(),
-    a_lock("user:bob", "flood", resource="/v1/export"),
-    a_lock("user:ev:e", on_stale="allow"),
-)
-
-
-class Desk(Protocol):
-    """Where a kind of source gets its locks from."""
-
-    @property
-    def source(self) -> LockSource: ...
-    def publish(self, *changes: Change) -> None: ...
-    def backup(self) -> Any: ...
-    def restore(self, kept: Any) -> None: ...
-    def break_down(self) -> None: ...
-    def mend(self) -> None: ...
-
-
-class HandDesk:
-    """The feed written by hand that other tests use: it must keep its word like the real ones."""
-
-    def __init__(self) -> None:
-        self.feed = self.source = HandFeed()
-        self.publish, self.backup, self.restore = self.feed.publish, self.feed.backup, self.feed.restore
-
-    def break_down(self) -> None:
-        self.feed.away = True
-
-    def mend(self) -> None:
-        self.feed.away = False
-
-
-class SharedDesk(HandDesk):
-    """Two processes of one machine: the first asks, and the second, which is looked at, reads that."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        first, self.second = (
-            SharedSource(self.feed, folder / "view", 15.0, time.monotonic) for _ in range(2)
-        )
-        self.first: LockSource = first
-        self.at: Cursor | None = None
-        self.source = self
-
-    def fetch(self, since: Cursor | None) -> Update:
-        self.at = self.first.fetch(self.at).at
-        return self.second.fetch(since)
-
-    def close(self) -> None:
-        self.second.close()
-
-
-class FileDesk(HandDesk):
-    """A program that writes the file anew after each change."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path = path
-        self.source = open_source(path.as_uri())
-        self.publish = self._publish
-        self.restore = self._restore
-        self.mend()
-
-    def _publish(self, *changes: Change) -> None:
-        self.feed.publish(*changes)
-        self.mend()
-
-    def _restore(self, kept: Any) -> None:
-        self.feed.restore(kept)
-        self.mend()
-
-    def break_down(self) -> None:
-        self.path.unlink()
-
-    def mend(self) -> None:
-        beside = self.path.with_suffix(".new")
-        beside.write_text(wire.dump(self.feed.fetch(None)))
-        beside.replace(self.path)
-
-
-class FixedDesk:
-    """Another list is another source."""
-
-    def __init__(self) -> None:
-        self.locks: dict[LockKey, Lock] = {}
-
-    @property
-    def source(self) -> FixedSource:
-        return FixedSource(*self.locks.values())
-
-    def publish(self, *changes: Change) -> None:
-        for change in changes:
-            self.locks.pop(change.at, None)
-            if isinstance(change, Set):
-                self.locks[change.at] = change.lock
-
-    def backup(self) -> Any:
-        return copy.copy(self.locks)
-
-    def restore(self, kept: Any) -> None:
-        self.locks = copy.copy(kept)
-
-    def break_down(self) -> None:
-        pytest.skip("a fixed list is never away")
-
-    def mend(self) -> None:
-        pytest.skip("a fixed list is never away")
-
-
-class SqlDesk:
-    """The analyzer's own hand: what it publishes is what a gate reads."""
-
-    def __init__(self, url: str) -> None:
-        self.engine = open_engine(url)
-        self.source = open_source(url)
-
-    def publish(self, *changes: Change) -> None:
-        with self.engine.begin() as db:
-            feed_store.publish(db, changes, secrets.token_hex(4))
-
-    def prune(self) -> None:
-        with self.engine.begin() as db:
-            feed_store.prune(db, before_ms=1 << 60, most=1_000)
-
-    def backup(self) -> Any:
-        with self.engine.begin() as db:
-            return {table: [row._asdict() for row in db.execute(sa.select(table))] for table in FED}
-
-    def restore(self, kept: Any) -> None:
-        with self.engine.begin() as db:
-            for table, rows in kept.items():
-                db.execute(sa.delete(table))
-                if rows:
-                    db.execute(sa.insert(table), rows)
-
-    def break_down(self) -> None:
-        with self.engine.begin() as db:
-            db.exec_driver_sql("alter table feed rename to gone")
-
-    def mend(self) -> None:
-        with self.engine.begin() as db:
-            db.exec_driver_sql("alter table gone rename to feed")
-
-    def close(self) -> None:
-        self.source.close()
-        self.engine.dispose()
-
-
-class Switch:
-    """What the server reads: the source of the test that is on."""
-
-    source: LockSource
-
-    def fetch(self, since: Cursor | None) -> Update:
-        return self.source.fetch(since)
-
-    def close(self) -> None:
-        self.source.close()
-
-
-class HttpDesk:
-    """Another desk, its source read by a server, and the server by ours."""
-
-    def __init__(self, behind: HandDesk | SqlDesk, served: tuple[Switch, str]) -> None:
-        self.behind = behind
-        self.switch, url = served
-        self.switch.source = behind.source
-        self.source = HttpSource(url, wait=0, timeout=30)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.behind, name)
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[tuple[Switch, str]]:
-    """One server for all stories: it must make nothing of what it heard of another feed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analyzer.web.feed.LOOK_EVERY_S", 0.0)  # stories do not wait for each other
-        with feed_server(switch := Switch()) as url:
-            yield switch, url
-
-
-@pytest.fixture
-def sqlite_desk(sqlite_template: Path, tmp_path: Path) -> Iterator[SqlDesk]:
-    shutil.copyfile(sqlite_template, tmp_path / "gatelock.db")
-    desk = SqlDesk(f"sqlite:///{tmp_path}/gatelock.db")
-    yield desk
-    desk.close()
-
-
-@pytest.fixture
-def postgresql_desk(postgres: Any, postgres_template: str) -> Iterator[SqlDesk]:
-    url = postgres.new_database(template=postgres_template)
-    desk = SqlDesk(url)
-    yield desk
-    desk.close()
-    postgres.drop(url)
-
-
-def chosen(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if kind.startswith("http-"):
-        desk = HttpDesk(
-            chosen(kind.removeprefix("http-"), request, tmp_path), request.getfixturevalue("served")
-        )
-        request.addfinalizer(desk.source.close)
-        return desk
-    match kind:
-        case "by hand":
-            return HandDesk()
-        case "fixed":
-            return FixedDesk()
-        case "file":
-            return FileDesk(tmp_path / "locks.json")
-        case "shared":
-            desk = SharedDesk(tmp_path)
-            request.addfinalizer(desk.first.close)
-            return desk
-    return request.getfixturevalue(f"{kind}_desk")
-
-
-KINDS = [
-    *("by hand", "fixed", "file", "shared", "sqlite", "postgresql"),
-    *("http-by hand", "http-sqlite", "http-postgresql"),
-]
-
-
-@pytest.fixture(params=KINDS)
-def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Desk:
-    return chosen(request.param, request, tmp_path)
-
-
-@pytest.fixture(params=[kind for kind in KINDS if "sql" in kind])
-def sql_desk(request: pytest.FixtureRequest, tmp_path: Path) -> SqlDesk:
-    return chosen(request.param, request, tmp_path)
-
-
-def seen(view: View) -> set[Lock]:
-    return set(view)
-
-
-def caught_up(view: View, desk: Desk) -> View:
-    return apply(view, desk.source.fetch(view.at))
+from gatekeeper.view import EMPTY, OutOfStep, apply
+from tests.contracts.desks import (
+    ACME,
+    BOB,
+    EVE,
+    NOW,
+    Desk,
+    FileDesk,
+    FixedDesk,
+    HttpDesk,
+    SqlDesk,
+    a_lock,
+    caught_up,
+    seen,
+)  # fmt: skip
 
 
 def test_the_first_answer_is_a_snapshot_of_every_lock(desk: Desk) -> None:
