@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from analyzer.cli.ending import FOUND, told
 from analyzer.cli.given import Config, Json, database_of
+
+if TYPE_CHECKING:
+    from analyzer.store.gaps import Known
+
+SKIPPED_MAX = 10  # gaps told of below the table
 
 
 def audit(context: typer.Context, config: Config = None, json: Json = False) -> None:
@@ -16,14 +23,16 @@ def audit(context: typer.Context, config: Config = None, json: Json = False) -> 
     Skipped are offsets that somebody passed over with `gatelock gaps accept`; they are in nothing else.
     """
     with told(), database_of(context, config) as engine:
+        from analyzer.cli.gaps import fields_of
         from analyzer.cli.show import json_lines, table
         from analyzer.store.audit import audit as audited
 
         found = audited(engine)
         if json:
             partitions = [{**ledger._asdict(), "equal": ledger.equal} for ledger in found.partitions]
+            skipped = [fields_of(each) for each in found.skipped]
             counted = {name: getattr(found, name) for name in ("buckets", "counted", "overflow", "equal")}
-            json_lines([{"partitions": partitions, **counted}])
+            json_lines([{"partitions": partitions, **counted, "gaps": skipped}])
         else:
             columns = ["topic", "partition", "next", "seen", "counted", "duplicate", "dead", "late"]
             columns += ["skipped"]
@@ -34,7 +43,20 @@ def audit(context: typer.Context, config: Config = None, json: Json = False) -> 
             table([*columns, ""], rows, "nothing was read yet")
             verdict = "equal" if found.equal else "NOT EQUAL"
             typer.echo(f"{found.counted:,} counted, {found.buckets:,} in buckets: {verdict}")
+            for each in found.skipped[:SKIPPED_MAX]:
+                typer.echo(f"skipped: {each.part} {passed_over(each)}")
+            if len(found.skipped) > SKIPPED_MAX:
+                typer.echo(f"... and {len(found.skipped) - SKIPPED_MAX} more: `gatelock gaps list --all`")
             if found.overflow:
                 typer.echo(f"{found.overflow:,} of these are in overflow: and not under their caller's name")
         if not found.equal:
             raise typer.Exit(FOUND)
+
+
+def passed_over(known: Known) -> str:
+    """What was passed over, and by whose word."""
+    from gatekeeper.wire import time_text
+
+    when = "" if known.accepted is None else time_text(known.accepted)
+    stretch = f"[{known.gap.start}, {known.accepted_to})"
+    return f"{stretch}, {known.gap.kind}: {known.accepted_by}, {when}: {known.reason}"

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.ending import FOUND, told, wrong
+from analyzer.cli.ending import AWAY, FOUND, told, wrong
 from analyzer.cli.given import Config, Json, database_of, settings_of
 
 if TYPE_CHECKING:
+    from analyzer.core.model import Partition
+    from analyzer.kafka.bounds import Bounds
     from analyzer.settings import Settings
     from analyzer.store.gaps import Known
 
 app = typer.Typer(help="Partitions that wait for a person, and the decision to go on.", no_args_is_help=True)
-NAMED = re.compile(r"(?P<topic>.+)\[(?P<number>\d+)\]")
+NAMED = re.compile(r"(?P<topic>.+)\[(?P<number>\d+|\*)\]")
+ADVISED_MAX = 10  # commands shown below a table
+UNREADABLE = ("corrupt", "too-large", "unsupported")
+AGAIN = (*UNREADABLE, "too-many-rejected")  # what may be otherwise by now
 
 
 @app.callback()
@@ -30,7 +37,7 @@ def list_(
     json: Json = False,
     every: Annotated[bool, typer.Option("--all", help="Those that somebody decided on, too.")] = False,
 ) -> None:
-    """Show what stopped which partition, and the offsets that nobody can count.
+    """Show what stopped which partition, the offsets that nobody can count, and the command to go on.
 
     Exit code 1 when a partition waits.
     """
@@ -47,6 +54,7 @@ def list_(
             shown = ["partition", "kind", "start", "end", "found", *decided, "why"]
             cells = [["?" if row[name] is None else row[name] for name in shown] for row in rows]
             table([name.replace("_", " ") for name in shown], cells, "no partition waits")
+            typer.echo("".join(f"{line}\n" for line in commands(found)), nl=False)
         if any(each.accepted is None for each in found):
             raise typer.Exit(FOUND)
 
@@ -54,7 +62,12 @@ def list_(
 @app.command()
 def accept(
     context: typer.Context,
-    partition: Annotated[str, typer.Argument(help="As `gaps list` names it: 'access-log[3]'.")],
+    partition: Annotated[
+        str,
+        typer.Argument(
+            help="As `gaps list` names it: 'access-log[3]'; or 'access-log[*]': all of them that wait."
+        ),
+    ],
     to: Annotated[
         str,
         typer.Option(
@@ -62,6 +75,9 @@ def accept(
         ),
     ],
     reason: Annotated[str, typer.Option(help="Why; it is kept with your name.")],
+    log: Annotated[
+        str, typer.Option(help="Which log, where several have one name: its topic_id in `gaps list --json`.")
+    ] = "",
     config: Config = None,
 ) -> None:
     """Let a stopped partition go on.
@@ -77,10 +93,12 @@ def accept(
         from analyzer.store.gaps import accept as accepted
         from analyzer.store.gaps import known, range_of
 
-        gap = the_one(partition, list(known(engine)))
-        offset = chosen(gap, to, *bounds(gap, settings_of(context, config)))
-        accepted(engine, gap, offset, person(), reason.strip())
-        typer.echo(f"{gap.part}: {gap.gap.kind} {range_of(gap.gap)}: {what_comes(gap, offset)}")
+        found = meant(partition, to, log, list(known(engine)))
+        logs = bounds([each.part for each in found], settings_of(context, config))
+        offsets = [chosen(each, to, logs) for each in found]  # all of them, before the first is accepted
+        for each, offset in zip(found, offsets, strict=True):
+            accepted(engine, each, offset, person(), reason.strip())
+            typer.echo(f"{each.part}: {each.gap.kind} {range_of(each.gap)}: {what_comes(each, offset)}")
 
 
 def fields_of(known: Known) -> dict[str, object]:
@@ -96,62 +114,106 @@ def fields_of(known: Known) -> dict[str, object]:
     }  # fmt: skip
 
 
-def the_one(partition: str, open_: list[Known]) -> Known:
-    """The open gap of `partition`. Ends the command when there is none, or more than one."""
-    if NAMED.fullmatch(partition) is None:
+def commands(found: Sequence[Known]) -> Iterator[str]:
+    """What to type, for each gap that waits."""
+    waiting = [each for each in found if each.accepted is None]
+    lines = [
+        (f"gatelock gaps accept {quote(str(each.part))} --to {to} --reason TEXT", comes)
+        for each in waiting[:ADVISED_MAX]
+        for to, comes in ways(each)
+    ]
+    wide = max((len(command) for command, _ in lines), default=0)
+    yield from (f"{command:{wide}}  # {comes}" for command, comes in lines)
+    if len(waiting) > ADVISED_MAX:
+        yield f"... and {len(waiting) - ADVISED_MAX} more; 'TOPIC[*]' stands for all of one topic"
+
+
+def ways(known: Known) -> Iterator[tuple[str, str]]:
+    """The ways on: what `--to` is to be, and what comes of it."""
+    from analyzer.store.gaps import range_of
+
+    gap, lost = known.gap, f"{range_of(known.gap)} is not counted"
+    if gap.kind == "recreated":
+        yield "next", "the new log is counted from its beginning"
+    elif gap.kind == "past-end":
+        yield "next", f"on at {gap.behind}, where the log was cut off"
+    elif gap.kind == "too-many-rejected":
+        yield "again", "once the source's mapping is mended"
+        yield "next", f"up to {gap.behind} what cannot be read is set aside"
+    elif gap.behind is None:
+        yield "OFFSET", "where it can be read again is not known (yet)"
+    else:
+        yield "next", f"on at {gap.behind}: {lost}"
+    if gap.kind in UNREADABLE:
+        yield "again", "once the broker's log is mended"
+
+
+def meant(partition: str, to: str, log: str, open_: Sequence[Known]) -> list[Known]:
+    """The open gaps that are meant by `partition`. Ends the command when there is none, or none can be told
+    from another."""
+    named = NAMED.fullmatch(partition)
+    if named is None:
         raise wrong(f"{partition!r} names no partition; `gatelock gaps list` does: 'access-log[3]'")
-    found = [each for each in open_ if str(each.part) == partition]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise wrong(
-            f"{partition}: several logs of this name wait; retire the source that is not read any more"
-        )
-    others = ", ".join(str(each.part) for each in open_[:5])
-    raise wrong(
-        f"{partition} waits for nobody: " + (f"these do: {others}" if others else "no partition does")
-    )
-
-
-def bounds(known: Known, settings: Settings) -> tuple[int | None, int | None]:
-    """The first offset and the end of the partition's log, if Kafka tells; (None, None) where it does not."""
-    if not any(source.topic == known.part.topic for source in settings.sources):
-        return None, None
-    from analyzer.kafka.bounds import bounds_of
-
-    found = bounds_of(known.part, settings.kafka.client())
-    if isinstance(found, str):
-        typer.echo(f"the end of the log is not known: {found}", err=True)
-        return None, None
+    every = named["number"] == "*"
+    found = [each for each in open_ if partition == (f"{each.part.topic}[*]" if every else str(each.part))]
+    found = [each for each in found if log in ("", each.part.topic_id)]
+    if not found:
+        others = ", ".join(str(each.part) for each in open_[:5])
+        raise wrong(f"{partition} does not wait; {f'these do: {others}' if others else 'no partition does'}")
+    if every and to.isdecimal():
+        raise wrong(f"--to {to}: an offset is of one partition; of several, `next` or `again`")
+    if len(found) > len({str(each.part) for each in found}):
+        ids = ", ".join(sorted({each.part.topic_id for each in found}))
+        raise wrong(f"{partition}: several logs of this name wait; say which with --log: {ids}")
     return found
 
 
-def chosen(known: Known, to: str, first: int | None, end: int | None) -> int:
+def bounds(parts: Sequence[Partition], settings: Settings) -> Mapping[Partition, Bounds] | str | None:
+    """Where the logs of these begin and end, or why Kafka does not tell; None when it need not be asked."""
+    if any(source.topic == part.topic for source in settings.sources for part in parts):
+        from analyzer.kafka.bounds import bounds_of
+
+        return bounds_of(parts, settings.kafka.client())
+    return None
+
+
+def chosen(known: Known, to: str, logs: Mapping[Partition, Bounds] | str | None) -> int:
     """The offset that `to` stands for. Ends the command when the partition cannot go on there."""
     gap, part = known.gap, known.part
-    if to == "again" and gap.kind == "past-end":
-        raise wrong(
-            f"{part}: its log ends before {gap.position}; what comes up to there would be passed over"
-        )
     if to == "again":
-        offset = gap.start if gap.position is None else gap.position
-    elif to == "next":
-        if gap.behind is None:
-            raise wrong(f"{part}: where it can be read again is not known (yet): give an offset")
-        offset = gap.behind if gap.kind == "too-many-rejected" else max(gap.behind, first or 0)
-    elif to.isdecimal():
-        offset = int(to)
-    else:
-        raise wrong(f"--to {to}: an offset, `next` or `again`")
+        if gap.kind not in AGAIN or gap.position is None:
+            raise wrong(f"{part}: to try again would change nothing: {gap.why}")
+        return gap.position
+    first, end = logs.get(part, (None, None)) if isinstance(logs, Mapping) else (None, None)
+    offset = wanted(known, to, first)
     if offset < gap.start:
         raise wrong(f"{part}: {offset} is before {gap.start}: what lies there was counted")
-    if first is not None and end is not None and to != "again" and not first <= offset <= end:
+    if first is not None and end is not None and not first <= offset <= end:
         raise wrong(f"{part}: the log has [{first}, {end}) now, and not {offset}")
+    if gap.kind in (*UNREADABLE, "retention") and gap.end is not None and gap.start < offset < gap.end:
+        raise wrong(f"{part}: {offset} cannot be read either: `next` goes on at {gap.end}")
+    if isinstance(logs, str) and offset > (gap.behind or gap.start):
+        typer.echo(f"{part}: whether the log has {offset} is not known: {logs}", err=True)
+        raise typer.Exit(AWAY)
     return offset
+
+
+def wanted(known: Known, to: str, first: int | None) -> int:
+    """The same as far as the gap itself says it."""
+    gap, part = known.gap, known.part
+    if to.isdecimal():
+        return int(to)
+    if to != "next":
+        raise wrong(f"--to {to}: an offset, `next` or `again`")
+    if gap.behind is None:
+        raise wrong(f"{part}: where it can be read again is not known (yet): give an offset")
+    return gap.behind if gap.kind == "too-many-rejected" else max(gap.behind, first or 0)
 
 
 def what_comes(known: Known, offset: int) -> str:
     if known.gap.kind == "too-many-rejected":
         return f"read once more; up to {offset} each record that cannot be read is set aside"
+    if offset == known.gap.position and known.gap.kind in UNREADABLE:
+        return f"read once more from {offset}"
     skipped = offset - known.gap.start
     return f"going on at {offset}" + (f", {skipped:,} offsets are skipped" if skipped > 0 else "")

@@ -1,13 +1,16 @@
-"""Where the log of one partition begins and ends now."""
+"""Where the logs of partitions begin and end now."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from analyzer.core.model import Partition
+from analyzer.errors import AnalyzerError
 from analyzer.kafka.causes import Troubled
 from analyzer.kafka.client import Client, options_of
 from analyzer.kafka.metadata import Options
@@ -15,22 +18,40 @@ from analyzer.kafka.metadata import Options
 WAIT_MS = 3_000
 
 
-def bounds_of(part: Partition, options: Options) -> tuple[int, int] | str:
-    """The first offset and the one after the last that can be read; or a sentence that says why not."""
-    at = TopicPartition(part.topic, part.number)
+class Bounds(NamedTuple):
+    first: int
+    end: int  # the offset after the last record that can be read
+
+
+class LogIsGone(AnalyzerError):
+    """Another log stands under its name, or none."""
+
+
+def bounds_of(parts: Sequence[Partition], options: Options) -> dict[Partition, Bounds] | str:
+    """The bounds of each; or a sentence that says why Kafka does not tell them. Raises LogIsGone."""
+    at = {TopicPartition(part.topic, part.number): part for part in parts}
     try:
         options = {"bootstrap_timeout_ms": WAIT_MS, **options}
-        client = Client([part.topic], options_of(options), raw=False, uptime_s=time.monotonic)
+        topics = {part.topic for part in parts}
+        client = Client(topics, options_of(options), raw=False, uptime_s=time.monotonic)
     except (KafkaError, Troubled, ValueError) as failed:
         return str(failed)
     try:
-        found = client.begins([at])[at], client.ends([at])[at]
+        first, ends = client.begins(at), client.ends(at)
         client.refresh()
-        topic = client.topics().get(part.topic)  # known by now, if it is there
-        if topic is None or topic.id != part.topic_id or client.cluster != part.cluster:
-            return f"the log {part.topic_id} of {part.topic} is not there any more"
-        return found
+        for part in parts:
+            _look(client, part)  # known by now, if it is there
+        return {part: Bounds(first[each], ends[each]) for each, part in at.items()}
     except KafkaError as failed:
         return str(failed)
     finally:
         client.close()
+
+
+def _look(client: Client, part: Partition) -> None:
+    topic = client.topics().get(part.topic)
+    if topic is None or topic.id != part.topic_id or client.cluster != part.cluster:
+        raise LogIsGone(
+            f"{part}: the log {part.topic_id} is not there any more; once an analyzer has looked, "
+            "`gatelock gaps list` says what stands in its place"
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from kafka.errors import (
 from analyzer.core.model import Gap, GapKind, Partition, Record, Records, RecordSet
 from analyzer.kafka.bounded import BatchTooLarge
 from analyzer.kafka.connecting import connected
+from analyzer.kafka.held import NO_EPOCH, witness_of
 from analyzer.kafka.joining import join_patiently
 from analyzer.kafka.leftovers import dismiss_soon
 from analyzer.kafka.metadata import NO_ID, Options, Topic, metadata_of, unread
@@ -77,7 +79,6 @@ DAMAGED = re.compile(r"topic='(?P<topic>[^']+)', partition=(?P<number>\d+)\) at 
 RAW_SETS_MAX = 64  # of one poll: 64 MiB at the default size of a fetch
 PLAIN_RECORDS_MAX = 10_000
 ASK_S_MAX = 2.0
-ADVISE_EVERY_S = 1.0
 PROBE_EVERY_S = 4.0  # whether a broker answers, where fetches do not tell
 
 
@@ -90,10 +91,11 @@ class Batch(NamedTuple):
     last_ms: int | None
     content: bytes | list[Record]
     aborted: Iterable[tuple[int, int]] = ()
+    epoch: int = NO_EPOCH  # of the leader that wrote the last of it
 
     def of(self, part: Partition) -> RecordSet | Records:
         if isinstance(self.content, bytes):
-            return RecordSet(part, self.start, self.content, tuple(self.aborted))
+            return RecordSet(part, self.start, self.content, tuple(self.aborted), witness_of(self.epoch))
         return Records(part, self.start, self.next, self.content)
 
 
@@ -104,8 +106,23 @@ class Unreadable(NamedTuple):
     gap: Gap
 
 
-def cut_off(offset: int, end: int) -> Gap:
-    return Gap("past-end", end, offset, f"offset {offset} is past the end of the log, which is {end}")
+def out_of_range(offset: int, first: int, end: int) -> Gap:
+    """What it means that Kafka has no record at `offset`, and not that it has none yet."""
+    if offset < first:
+        return Gap("retention", offset, first, f"[{offset}, {first}) was deleted before it was counted")
+    if offset > end:
+        return cut_off(offset, end, f"offset {offset} is past the end of the log, which is {end}")
+    return cut_off(offset, offset, "the log was cut off and written anew; where, is not known")
+
+
+def cut_off(offset: int, at: int, why: str) -> Gap:
+    return Gap("past-end", at, offset, why)
+
+
+def diverged(offset: int, at: int) -> Gap:
+    """The log was cut off behind us, and others have written to it since."""
+    what = f"[{at}, {offset}) was counted and is gone: the log was cut off there"
+    return cut_off(offset, at, f"{what}, and what stands in it from {at} on is something else")
 
 
 def options_of(given: Options) -> dict[str, Any]:
@@ -129,8 +146,11 @@ class Client:
         self._options = options
         self._uptime_s = uptime_s
         self._consumer, self.failures = connected(options)
+        self._closing = ExitStack()
+        self._closing.callback(self._consumer.close, autocommit=False, timeout_ms=int(ASK_S_MAX * 1000))
         try:
-            self._metadata = metadata_of(self._consumer, options, self._topics, uptime_s)
+            self._metadata = metadata_of(self._consumer, options, self._topics, uptime_s, by_id=raw)
+            self._closing.callback(self._metadata.close)
             self._raw: RawFetcher | None = raw_fetcher(self._consumer) if raw else None
         except BaseException:
             self.close()
@@ -193,15 +213,19 @@ class Client:
                 # Somewhere, so that the client does not look for a committed offset, and fails.
                 self._consumer.seek(each, 0)
 
-    def go_on(self, at: TopicPartition, offset: int, topic_id: str = "") -> None:
+    def go_on(self, at: TopicPartition, offset: int, topic_id: str = "", epoch: int = NO_EPOCH) -> None:
         """Fetch from `offset`; what was fetched from elsewhere is thrown away. With its id the topic is asked
-        for by that, where it can be: another one of the same name will not answer."""
+        for by that, where it can be: another one of the same name will not answer. With the epoch of the
+        records before `offset` the broker is asked whether they are still there."""
         if self._raw is not None and topic_id and not topic_id.startswith(NO_ID):
             self._raw.ids[at.topic] = UUID(topic_id)
         # What kafka-python (3.0.12) had begun to unpack when a partition was paused it sets aside, may never
         # look at again, and fetches nothing more until it has.
         getattr(self._consumer._fetcher, "_paused_partition_records", {}).pop(at, None)
         self._consumer.seek(at, offset)
+        subscribed = getattr(self._consumer, "_subscription", None)
+        if epoch != NO_EPOCH and subscribed is not None and hasattr(subscribed, "seek"):
+            subscribed.seek(at, OffsetAndMetadata(offset, "", epoch))  # the public one takes no epoch
         self._consumer.resume(at)
         self._at[at] = offset
 
@@ -214,12 +238,9 @@ class Client:
         try:
             return self._poll(timeout_s)
         except OffsetOutOfRangeError as gone:  # again and again, until these are held
-            return self._out_of_range(gone.args[0])
+            return [*self._out_of_range(gone.args[0])]
         except LogTruncationError as cut:
-            return [
-                Unreadable(at, cut_off(self._at[at], end.offset if end is not None else 0))
-                for at, end in cut.divergent_offsets.items()
-            ]
+            return [self._diverged(at, end) for at, end in cut.divergent_offsets.items() if at in self._at]
         except CorruptRecordError as damaged:
             if (at := self._damaged(str(damaged))) is None:
                 raise
@@ -245,32 +266,32 @@ class Client:
             return [*sets, *self._unserved(self._raw)]
         if fetched:
             self._answers += 1
+            self._metadata.confirm()
         batches: list[Batch | Unreadable] = [self._plain(at, records) for at, records in fetched.items()]
         batches += self._passed_over(fetched)
         self._ends |= {at: self._consumer.highwater(at) or 0 for at in self._at}
         self._probe()
         return batches
 
-    def _out_of_range(self, offsets: Mapping[TopicPartition, int]) -> list[Batch | Unreadable]:
+    def _out_of_range(self, offsets: Mapping[TopicPartition, int]) -> list[Unreadable]:
         """Kafka has no record at these offsets. Raises KafkaError."""
         first, end = self.begins(offsets), self.ends(offsets)
         self._ends |= end
-        found: list[Batch | Unreadable] = []
-        for at, offset in offsets.items():
-            if offset < first[at]:
-                why = f"[{offset}, {first[at]}) was deleted before it was counted"
-                gap = Gap("retention", offset, first[at], why)
-            else:
-                gap = cut_off(offset, end[at])
-            found.append(Unreadable(at, gap))
-        return found
+        return [Unreadable(at, out_of_range(offset, first[at], end[at])) for at, offset in offsets.items()]
+
+    def _diverged(self, at: TopicPartition, common: OffsetAndMetadata | None) -> Unreadable:
+        """Of the records before our place those from `common` on are not in the log any more."""
+        if common is None:  # the broker has never heard of their leader
+            [found] = self._out_of_range({at: self._at[at]})
+            return found
+        return Unreadable(at, diverged(self._at[at], common.offset))
 
     def _whole(self, at: TopicPartition, fetched: Fetched) -> Batch | Unreadable:
         if fetched.cut_short:
             why = f"a batch is damaged: the length of the one at offset {fetched.start} cannot be"
             return Unreadable(at, Gap("corrupt", fetched.start, None, why))
         self._at[at] = fetched.next
-        return Batch(at, fetched.start, fetched.next, fetched.last_ms, fetched.raw, fetched.aborted)
+        return Batch(at, *fetched[:2], fetched.last_ms, fetched.raw, fetched.aborted, fetched.epoch)
 
     def _unserved(self, fetcher: RawFetcher) -> list[Unreadable]:
         """What a broker refused to serve because it is damaged, as far as we still want it."""
@@ -339,7 +360,7 @@ class Client:
 
     def close(self) -> None:
         try:
-            self._consumer.close(autocommit=False, timeout_ms=int(ASK_S_MAX * 1000))
+            self._closing.close()
         except Exception as failed:  # noqa: BLE001 - it is being thrown away, in whatever state it is
             log.debug("closing the Kafka client: %r", failed)
 
@@ -351,37 +372,3 @@ def committed(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Off
 def told(offsets: object, answer: object) -> None:
     if isinstance(answer, Exception):
         log.debug("Kafka was not told how far we are: %r", answer)
-
-
-class Advice:
-    """How far we are, told to Kafka now and then: nobody but lag monitors reads it."""
-
-    def __init__(self, uptime_s: Callable[[], float]) -> None:
-        self._uptime_s = uptime_s
-        self._next: dict[TopicPartition, int] = {}
-        self._done: Callable[[], bool] = lambda: True
-        self._sent_s = float("-inf")
-
-    def note(self, stored: Mapping[TopicPartition, int]) -> None:
-        self._next |= stored
-
-    def forget(self, at: Iterable[TopicPartition]) -> None:
-        """These are somebody else's to tell of."""
-        for each in at:
-            self._next.pop(each, None)
-
-    def send(self, client: Client) -> None:
-        """At most one commit on its way, and one a second: an absent broker piles nothing up."""
-        if self._next and self._done() and self._uptime_s() - self._sent_s >= ADVISE_EVERY_S:
-            try:
-                self._done = client.commit_soon(self._next)
-            except KafkaError as failed:
-                told(None, failed)
-            self._next, self._sent_s = {}, self._uptime_s()
-
-    def send_last(self, client: Client) -> None:
-        try:
-            if self._next:
-                client.commit(self._next)
-        except KafkaError as failed:
-            told(None, failed)

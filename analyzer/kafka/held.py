@@ -7,6 +7,24 @@ from dataclasses import dataclass
 from analyzer.core.model import Gap, Lag, Partition
 
 DAY_S = 86_400.0
+NO_EPOCH = -1
+
+
+def witness_of(epoch: int) -> str:
+    """What is stored beside an offset: the epoch of the leader that wrote the records before it. A log that
+    was cut off has another one from there on, which tells the place from one with the same offset."""
+    return "" if epoch == NO_EPOCH else str(epoch)
+
+
+def epoch_of(witness: str) -> int:
+    return int(witness) if witness.isdecimal() else NO_EPOCH
+
+
+def alarm(gap: Gap) -> str:
+    """What stopped a partition, for whoever has to see to it."""
+    if gap.kind == "too-many-rejected":
+        return gap.why  # says it already
+    return f"{gap.why}; `gatelock gaps list` says what to do"
 
 
 @dataclass(slots=True)

@@ -34,13 +34,23 @@ class Metadata(Protocol):
     def refresh(self) -> None:
         """Look again, if that is due and does not happen by itself. Not from the client's own thread."""
 
+    def confirm(self) -> None:
+        """Look again, for records have come that were asked for by their topics' names. Raises KafkaError."""
+
+    def close(self) -> None: ...
+
 
 def metadata_of(
-    consumer: KafkaConsumer, options: Options, topics: Collection[str], uptime_s: Callable[[], float]
+    consumer: KafkaConsumer,
+    options: Options,
+    topics: Collection[str],
+    uptime_s: Callable[[], float],
+    *,
+    by_id: bool,
 ) -> Metadata:
-    """Raises KafkaError."""
+    """`by_id`: whether topics are fetched by their ids. Raises KafkaError."""
     cluster = getattr(consumer, "_cluster", None)
-    if all(hasattr(cluster, name) for name in ClientMetadata.NAMES):
+    if by_id and all(hasattr(cluster, name) for name in ClientMetadata.NAMES):
         return ClientMetadata(cluster, topics, ids_told=consumer.config["api_version"] >= (2, 8))
     return AdminMetadata(options, topics, uptime_s)
 
@@ -75,6 +85,12 @@ class ClientMetadata:
     def refresh(self) -> None:
         """Nothing to do: the client refreshes by itself."""
 
+    def confirm(self) -> None:
+        """Nothing to do: a topic that is another one by now does not answer to its old id."""
+
+    def close(self) -> None:
+        """Nothing to do: it is the client's."""
+
 
 class AdminMetadata:
     """The same by kafka-python's public names, from a connection of its own."""
@@ -86,6 +102,7 @@ class AdminMetadata:
         self._options = admin_options(options)
         self._found: dict[str, Topic] = {}
         self._forbidden: frozenset[str] = frozenset()
+        self._admin: KafkaAdminClient | None = None
         self.cluster = ""
         self._look()
 
@@ -102,14 +119,25 @@ class AdminMetadata:
             except KafkaError as away:
                 log.debug("the topics' ids could not be looked at: %s", away)
 
+    def confirm(self) -> None:
+        """It costs half a millisecond of work, and waits for one round trip."""
+        self._look()
+
+    def close(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
     def _look(self) -> None:
         self._looked_s = self._uptime_s()
-        admin = KafkaAdminClient(**self._options)
+        if self._admin is None:
+            self._admin = KafkaAdminClient(**self._options)
         try:
-            self.cluster = str(admin.describe_cluster()["cluster_id"])
-            described = admin.describe_topics(self._topics)
-        finally:
-            admin.close()
+            self.cluster = str(self._admin.describe_cluster()["cluster_id"])
+            described = self._admin.describe_topics(self._topics)
+        except BaseException:
+            self.close()  # in whatever state it is
+            raise
         self._found = {
             each["name"]: Topic(
                 id_or_name(each.get("topic_id"), each["name"]),

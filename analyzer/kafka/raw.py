@@ -20,6 +20,7 @@ from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords
 
 from analyzer.core.damage import without_damage_before
+from analyzer.kafka.held import NO_EPOCH
 
 # Of a batch (v2): base offset, length, leader epoch, magic, (crc, attributes,) offset of the last
 # record from the base, (first timestamp,) greatest timestamp.
@@ -68,7 +69,7 @@ class Walked(NamedTuple):
 
     size: int  # bytes of whole batches; Kafka may cut the last one short, but never the first
     next: int
-    epoch: int
+    epoch: int  # of the last one's leader
     last_ms: int | None
 
 
@@ -102,6 +103,7 @@ class Fetched(NamedTuple):
     raw: bytes
     aborted: list[tuple[int, int]]
     last_ms: int | None
+    epoch: int  # of the leader that wrote the last of it, or NO_EPOCH
 
     @property
     def cut_short(self) -> bool:
@@ -113,6 +115,8 @@ class Fetched(NamedTuple):
 class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python has no types
     """Stands for a stretch of records and yields one thing: all of it."""
 
+    newest_epoch: int | None = None  # of the partition's leaders, as far as the client knows
+
     def _maybe_skip_record(self, record: Fetched) -> bool:
         return False
 
@@ -121,13 +125,16 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
     ) -> Iterator[Fetched]:
         raw = without_damage_before(bytes(records._buffer), self.fetch_offset)  # mostly no copy
         walked = walk(raw, self.fetch_offset)
+        # No checksum covers it: of a leader that there never was the broker would know nothing, either.
+        believed = self.newest_epoch is None or walked.epoch <= self.newest_epoch
+        epoch = walked.epoch if believed else NO_EPOCH
         aborted = [(each.producer_id, each.first_offset) for each in self.aborted_transactions]
         # The client asks for this offset next. The epoch lets the broker see that what we have read
         # has since been cut away.
-        self.next_fetch_offset, self.leader_epoch = walked.next, walked.epoch
+        self.next_fetch_offset, self.leader_epoch = walked.next, epoch
         self.bytes_read = walked.size
         if walked.size:
-            yield Fetched(self.fetch_offset, walked.next, raw[: walked.size], aborted, walked.last_ms)
+            yield Fetched(self.fetch_offset, walked.next, raw[: walked.size], aborted, walked.last_ms, epoch)
         self.drain()
 
 
@@ -172,6 +179,9 @@ class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
             self.damaged.add(completed_fetch.topic_partition)  # kafka-python would ask again, for ever
         records = super()._parse_fetched_data(completed_fetch)
         if records is not None:
+            cluster = getattr(getattr(self, "_manager", None), "cluster", None)
+            if (epoch_of := getattr(cluster, "leader_epoch_for_partition", None)) is not None:
+                records.newest_epoch = epoch_of(completed_fetch.topic_partition)
             data = completed_fetch.partition_data
             stable = data.last_stable_offset  # behind an open transaction nothing can be read
             known = stable is not None and stable >= 0

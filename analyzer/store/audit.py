@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -9,7 +10,7 @@ import sqlalchemy as sa
 from analyzer.core.budget import OVERFLOW
 from analyzer.core.meters import REQUESTS
 from analyzer.store.engine import reading
-from analyzer.store.gaps import skipped_of
+from analyzer.store.gaps import Known, passed_over, skipped_of
 from analyzer.store.schema import buckets, offsets
 
 
@@ -38,6 +39,7 @@ class Audit(NamedTuple):
     partitions: list[Ledger]
     buckets: int  # requests let through and denied, over all callers and all time
     overflow: int = 0  # ... of these, callers that were not counted by name
+    skipped: Sequence[Known] = ()  # the gaps that the ledgers' skipped offsets lie in
 
     @property
     def counted(self) -> int:
@@ -61,4 +63,4 @@ def audit(engine: sa.Engine) -> Audit:
         columns = [skipped_of(offsets) if name == "skipped" else offsets.c[name] for name in Ledger._fields]
         ledgers = db.execute(sa.select(*columns).order_by(*places))
         sums = [int(db.execute(each).scalar_one()) for each in (of_everyone, of_nobody)]
-        return Audit([Ledger(*row) for row in ledgers], *sums)
+        return Audit([Ledger(*row) for row in ledgers], sums[0], sums[1], passed_over(db))

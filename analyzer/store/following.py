@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from analyzer.store.engine import NowMs, reading, writing
 from analyzer.store.events import record
+from analyzer.store.gaps import forget, waiting
 from analyzer.store.schema import offsets
 
 SILENT_MS = 15_000  # an analyzer that lives is heard of each second
@@ -56,16 +57,21 @@ def leave_off(engine: sa.Engine, name: str, sources: Collection[str]) -> int:
     Raises StoreAway."""
     ours = offsets.c.owner.startswith(f"{name}:", autoescape=True)
     with writing(engine) as db:
-        return _unfollow(db, sa.and_(ours, offsets.c.source.not_in(sources)))
+        ended = _unfollow(db, sa.and_(ours, offsets.c.source.not_in(sources)))
+        for source in waiting(db) - {*sources}:
+            forget(db, source)
+        return ended
 
 
 def retire(engine: sa.Engine, source: str, who: str, why: str) -> int:
     """Stop waiting for the partitions of `source` of which nobody has been heard for a while; how many these
-    were. Their counts stay, and who follows them later goes on there. Raises StoreAway."""
+    were. Their counts stay, and who follows them later goes on there; what waited for a person waits no
+    more. Raises StoreAway."""
     silent = offsets.c.beat_ms < NowMs() - SILENT_MS
     with writing(engine) as db:
         ended = _unfollow(db, sa.and_(offsets.c.source == source, silent))
         if ended:
+            forget(db, source)
             record(db, who, "source retired", source, why)
         return ended
 

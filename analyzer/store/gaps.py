@@ -27,6 +27,8 @@ UNDECIDED = gaps.c.accepted_ms.is_(None)
 UNFOLLOWED = {"beat_ms": None, "behind_ms": 0, "behind_records": 0}
 # A partition that stands elsewhere by now was moved on by somebody who saw no gap there.
 OPEN = sa.and_(UNDECIDED, offsets.c.next.is_not_distinct_from(gaps.c.position))
+# Rejected records are read once more instead.
+PASSED_OVER = sa.and_(gaps.c.accepted_to > gaps.c.start, gaps.c.kind != "too-many-rejected")
 
 
 class NoSuchGap(AnalyzerError):
@@ -115,30 +117,51 @@ def open_gaps(db: sa.Connection, parts: Collection[Partition]) -> dict[tuple[str
 def known(engine: sa.Engine, *, decided: bool = False) -> Iterator[Known]:
     """Every open gap, or with `decided` the others as well, those of one topic together.
     Raises StoreAway."""
+    with reading(engine) as db:
+        yield from _known(db, sa.or_(OPEN, gaps.c.accepted_ms.is_not(None)) if decided else OPEN)
+
+
+def passed_over(db: sa.Connection) -> list[Known]:
+    """Every gap that left offsets uncounted, by somebody's word."""
+    return list(_known(db, PASSED_OVER))
+
+
+def _known(db: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[Known]:
     columns = ("cluster", "topic_id", "partition", "source", "topic")
     rest = ("found_ms", "found_by", "accepted_to", "accepted_ms", "accepted_by", "reason")
     wanted = sa.select(*(gaps.c[name] for name in columns), *GAP, *(gaps.c[name] for name in rest))
-    wanted = wanted.select_from(gaps.outerjoin(offsets, AT))
-    wanted = wanted.where(sa.or_(OPEN, gaps.c.accepted_ms.is_not(None)) if decided else OPEN)
-    order = (gaps.c.topic, gaps.c.partition, gaps.c.found_ms, gaps.c.id)
-    with reading(engine) as db:
-        for row in db.execute(wanted.order_by(*order)):
-            at, found = row[: len(columns)], row[len(columns) :]
-            gap, (found_ms, found_by, to, accepted_ms, by, reason) = found[: len(GAP)], found[len(GAP) :]
-            decision = None if accepted_ms is None else instant(accepted_ms)
-            yield Known(Partition(*at), Gap(*gap), instant(found_ms), found_by, to, decision, by, reason)
+    wanted = wanted.select_from(gaps.outerjoin(offsets, AT)).where(which)
+    for row in db.execute(wanted.order_by(gaps.c.topic, gaps.c.partition, gaps.c.found_ms, gaps.c.id)):
+        at, found = row[: len(columns)], row[len(columns) :]
+        gap, (found_ms, found_by, to, accepted_ms, by, reason) = found[: len(GAP)], found[len(GAP) :]
+        decision = None if accepted_ms is None else instant(accepted_ms)
+        yield Known(Partition(*at), Gap(*gap), instant(found_ms), found_by, to, decision, by, reason)
 
 
 def skipped_of(offsets: sa.Table) -> sa.ScalarSelect[int]:
     """How many offsets of a partition were passed over, in a statement about `offsets`."""
-    passed = sa.case((gaps.c.accepted_to > gaps.c.start, gaps.c.accepted_to - gaps.c.start), else_=0)
-    total = sa.cast(sa.func.coalesce(sa.func.sum(passed), 0), sa.BigInteger)
-    each = sa.select(total).where(
-        *(offsets.c[name] == gaps.c[name] for name in PLACE),
-        gaps.c.accepted_ms.is_not(None),
-        gaps.c.kind != "too-many-rejected",
-    )
+    passed = sa.func.coalesce(sa.func.sum(gaps.c.accepted_to - gaps.c.start), 0)
+    here = (offsets.c[name] == gaps.c[name] for name in PLACE)
+    each = sa.select(sa.cast(passed, sa.BigInteger)).where(*here, PASSED_OVER)
     return each.correlate(offsets).scalar_subquery()
+
+
+def waiting(db: sa.Connection) -> set[str]:
+    """The sources of which a partition waits, or once did and is over."""
+    return set(db.execute(sa.select(gaps.c.source).where(UNDECIDED).distinct()).scalars())
+
+
+def forget(db: sa.Connection, source: str) -> None:
+    """What stands in the way of partitions of `source` that nobody follows. Who follows them later meets it
+    again."""
+    at = sa.and_(AT, offsets.c.beat_ms.is_not(None))
+    followed = sa.select(offsets.c.next).where(at).correlate(gaps).exists()
+    # Of a log that was made anew nothing is stored yet: it goes with the last of the old one.
+    others = (
+        sa.select(offsets.c.next).where(offsets.c.source == source, offsets.c.beat_ms.is_not(None)).exists()
+    )
+    over = sa.case((gaps.c.position.is_(None), ~others), else_=~followed)
+    db.execute(sa.delete(gaps).where(gaps.c.source == source, UNDECIDED, over))
 
 
 def accept(engine: sa.Engine, at: Known, to: int, who: str, reason: str) -> None:
@@ -170,17 +193,20 @@ def _move(db: sa.Connection, part: Partition, gap: Gap, to: int) -> bool:
     place = dict(zip(PLACE, identity(part), strict=True))
     standing = sa.and_(*(offsets.c[name] == value for name, value in place.items()))
     moved = sa.update(offsets).where(standing, offsets.c.next == gap.position)
-    # Rejected records are not passed over: each is set aside, and told by the ledger.
-    values = {"rejects_to": to} if gap.kind == "too-many-rejected" else {"next": to}
+    # Rejected records are set aside one by one, and told by the ledger.
+    values: dict[str, int | str] = {"rejects_to": to}
+    if gap.kind != "too-many-rejected":
+        values = {"next": to, "witness": ""}  # that told of the place before
     return db.execute(moved.values(values)).rowcount == 1
 
 
 def _begin(db: sa.Connection, part: Partition, to: int) -> bool:
-    """Of a log that was made again: nobody follows the old one any more."""
-    old = sa.and_(
-        offsets.c.source == part.source, offsets.c.topic == part.topic, offsets.c.partition == part.number
-    )
-    db.execute(sa.update(offsets).where(old, offsets.c.topic_id != part.topic_id).values(UNFOLLOWED))
+    """Of a log that was made again. Nobody follows the old one any more, in none of its partitions."""
+    old = sa.and_(offsets.c.source == part.source, offsets.c.topic == part.topic)
+    old = sa.and_(old, offsets.c.topic_id != part.topic_id, offsets.c.beat_ms.is_not(None))
+    in_order = tuple(offsets.primary_key)
+    db.execute(sa.select(*in_order).where(old).order_by(*in_order).with_for_update())
+    db.execute(sa.update(offsets).where(old).values(UNFOLLOWED))
     place = dict(zip(PLACE, identity(part), strict=True))
     begun = insert(db, offsets).values(source=part.source, topic=part.topic, next=to, witness="", **place)
     return db.execute(begun.on_conflict_do_nothing().returning(offsets.c.next)).first() is not None

@@ -298,8 +298,11 @@ MOVE_OFFSET = (
         duplicate=offsets.c.duplicate + sa.bindparam("by_duplicate"),
         dead=offsets.c.dead + sa.bindparam("by_dead"),
         late=offsets.c.late + sa.bindparam("by_late"),
-        # An idle partition says nothing of its place; what was known of it stays.
-        witness=sa.case((sa.bindparam("witness") == "", offsets.c.witness), else_=sa.bindparam("witness")),
+        # An idle partition says nothing of its place; what was known of it stays. Of another place it says
+        # nothing.
+        witness=sa.case(
+            (offsets.c.next == sa.bindparam("to"), offsets.c.witness), else_=sa.bindparam("witness")
+        ),
         **carried.SET_CARRIED,
         owner=sa.bindparam("owner"),
         beat_ms=NowMs(),

@@ -204,6 +204,7 @@ def test_the_audit_of_what_agrees_is_0(gatelock: Gatelock, engine: sa.Engine) ->
         "counted": 6,
         "overflow": 0,
         "equal": True,
+        "gaps": [],
     }  # fmt: skip
     assert "6 counted, 6 in buckets: equal" in gatelock("audit").output
 

@@ -217,11 +217,11 @@ def test_a_stopped_partition_gives_nothing_until_it_is_rewound(rig: Rig, opened:
     assert len(reader.kept[part]) == kept
     assert reader.source.positions()[part] == position, "heartbeats need what is stored"
     assert reader.source.stopped() == {part: gap}
-    assert gap.why in reader.source.problems().values()
+    assert any(why.startswith(gap.why) for why in reader.source.problems().values())
     reader.start_over()
     read_all(reader, lines(300))
     assert reader.source.stopped() == {}
-    assert gap.why not in reader.source.problems().values()
+    assert not any(why.startswith(gap.why) for why in reader.source.problems().values())
 
 
 def test_it_waits_for_a_database_that_is_away_and_goes_on_by_itself(

@@ -45,7 +45,8 @@ def test_once_level_the_records_times_are_still_believed_where_they_can_be() -> 
 
 
 def test_records_of_1970_are_read_once_and_leave_no_lag_of_56_years(real_kafka: Any) -> None:
-    topic = real_kafka.create_topic(partitions=1)
+    # Or the broker would delete them as too old while they are read.
+    topic = real_kafka.create_topic(partitions=1, configs={"retention.ms": -1})
     producer = Producer({"bootstrap.servers": real_kafka.bootstrap, "linger.ms": 0, "batch.num.messages": 5})
 
     def write(some: list[bytes]) -> None:

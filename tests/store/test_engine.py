@@ -10,7 +10,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.model import Progress
+from analyzer.core.model import Position, Progress
 from analyzer.core.plan import Plan
 from analyzer.errors import StoreAway
 from analyzer.store.engine import NowMs, open_engine, reading, writing
@@ -143,7 +143,7 @@ def test_a_server_that_is_stopped_and_comes_back(own_postgres: NativePostgres) -
         with pytest.raises(StoreAway):
             ask()
     own_postgres.start()
-    assert store.positions([PART]) == {PART: (0, "")}
+    assert store.positions([PART]) == {PART: Position(0)}
     store._engine.dispose()
 
 
@@ -158,7 +158,7 @@ def test_a_connection_that_is_cut_in_mid_flush(store: SqlStore, engine: sa.Engin
                 " where datname = current_database() and pid <> pg_backend_pid()"
             )
         tx.move_offsets([Progress(PART, 7, 9)], {})
-    assert store.positions([PART]) == {PART: (0, "")}
+    assert store.positions([PART]) == {PART: Position(0)}
 
 
 def test_a_server_that_only_reads_is_away_for_us(own_postgres_url: str) -> None:
@@ -192,7 +192,7 @@ def test_an_analyzer_stopped_in_mid_flush_holds_the_others_for_five_seconds(
                 refused += 1
         waited_s = time.monotonic() - began_s
         stopped.agree_with(1)  # it wakes up
-    assert other.positions([PART]) == {PART: (5, "")}
+    assert other.positions([PART]) == {PART: Position(5)}
     assert refused >= 2  # two seconds each: the loop goes on, and a supervisor sees that it does
     assert 4 < waited_s < 7
 
@@ -203,7 +203,7 @@ def test_a_file_that_somebody_else_writes_is_waited_for_and_then_away(
 ) -> None:
     store.begin(PART, 0)
     with writing(new_engine()):
-        assert store.positions([PART]) == {PART: (0, "")}  # readers go on
+        assert store.positions([PART]) == {PART: Position(0)}  # readers go on
         began_s = time.monotonic()
         with pytest.raises(StoreAway, match="database is locked"):
             store.begin(PART._replace(number=1), 0)
@@ -216,7 +216,7 @@ def test_a_file_that_may_not_be_written_to(store: SqlStore, migrated_url: str) -
     store.begin(PART, 4)
     engine = open_engine(f"sqlite:///file:{sa.make_url(migrated_url).database}?mode=ro&uri=true")
     reader = SqlStore(engine, "there")
-    assert reader.positions([PART]) == {PART: (4, "")}
+    assert reader.positions([PART]) == {PART: Position(4)}
     with pytest.raises(StoreAway, match="readonly database"):
         reader.begin(PART._replace(number=1), 0)
     engine.dispose()
@@ -245,13 +245,13 @@ def test_a_full_disk_loses_the_flush_and_nothing_else(
     with pytest.raises(StoreAway, match="disk is full"), store.transaction() as tx:  # noqa: PT012 - one story
         tx.move_offsets([Progress(PART, 0, 7)], {})
         tx._db.execute(sa.insert(buckets), rows)
-    assert store.positions([PART]) == {PART: (0, "")}
+    assert store.positions([PART]) == {PART: Position(0)}
     full = False
     engine.dispose()  # the bound was that connection's
     with store.transaction() as tx:
         tx.move_offsets([Progress(PART, 0, 7)], {})
         tx._db.execute(sa.insert(buckets), rows)
-    assert store.positions([PART]) == {PART: (7, "")}
+    assert store.positions([PART]) == {PART: Position(7)}
 
 
 def test_a_new_file_that_four_open_at_once(tmp_path: Path) -> None:

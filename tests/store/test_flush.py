@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from analyzer.core.decisions import Series, changes, lock_key, totals_of
 from analyzer.core.meters import REQUESTS, Meter
-from analyzer.core.model import Lag, Partition, Progress, Rejected, Row
+from analyzer.core.model import Lag, Partition, Position, Progress, Rejected, Row
 from analyzer.core.plan import Plan, plan_of
 from analyzer.core.policies import Calendar, Quota
 from analyzer.core.windows import Window
@@ -49,9 +49,9 @@ def all_of(engine: sa.Engine, table: sa.Table) -> list[dict[str, object]]:
 
 def test_a_partition_begins_where_it_was_begun_first(store: SqlStore) -> None:
     assert store.positions([PART]) == {}
-    assert store.begin(PART, 100, "digest") == (100, "digest")
-    assert store.begin(PART, 200) == (100, "digest")
-    assert store.positions([PART, OTHER]) == {PART: (100, "digest")}
+    assert store.begin(PART, 100, "digest") == Position(100, "digest")
+    assert store.begin(PART, 200) == Position(100, "digest")
+    assert store.positions([PART, OTHER]) == {PART: Position(100, "digest")}
 
 
 def test_the_offset_moves_with_its_ledger(store: SqlStore, engine: sa.Engine) -> None:
@@ -75,7 +75,15 @@ def test_an_idle_partition_keeps_what_is_known_of_its_place(store: SqlStore) -> 
     store.begin(PART, 5, "digest")
     with store.transaction() as tx:
         tx.move_offsets([Progress(PART, 5, 5)], {})
-    assert store.positions([PART]) == {PART: (5, "digest")}
+    assert store.positions([PART]) == {PART: Position(5, "digest")}
+
+
+def test_what_is_known_of_one_place_is_not_said_of_the_next(store: SqlStore) -> None:
+    """Kafka would be asked whether the log was cut off by what was true further in front."""
+    store.begin(PART, 5, "3")
+    with store.transaction() as tx:
+        tx.move_offsets([Progress(PART, 5, 9)], {})
+    assert store.positions([PART]) == {PART: Position(9)}
 
 
 @pytest.mark.parametrize("start", [0, 4, 6])
@@ -87,7 +95,7 @@ def test_an_offset_that_is_not_where_we_left_it_refuses_the_whole_flush(
     with pytest.raises(PartitionLost, match=r"access-log\[0\]"), store.transaction() as tx:  # noqa: PT012 - one story
         tx.add_counts([a_row(1)], PLAN.meters)
         tx.move_offsets([Progress(OTHER, 0, 3), Progress(PART, start, 9)], {})
-    assert store.positions([PART, OTHER]) == {PART: (5, ""), OTHER: (0, "")}
+    assert store.positions([PART, OTHER]) == {PART: Position(5), OTHER: Position(0)}
     assert all_of(engine, buckets) == []
 
 

@@ -1,4 +1,4 @@
-"""A way to a server that can be made bad: cut, silent, slow, in shreds; or losing one commit or its reply."""
+"""A way to a server that can be made bad: cut, silent, slow, in shreds, in halves; or losing one commit or its reply."""
 
 from __future__ import annotations
 
@@ -54,8 +54,11 @@ class Proxy:
         self._target = host, target
         self._links: set[Link] = set()
         self._traps: list[Trap] = []
+        self._spoiling: list[tuple[bytes, threading.Event]] = []
         self._delay_s = 0.0
         self._piece = CHUNK
+        self._takes = True
+        self._halves = False
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._loop = asyncio.new_event_loop()
@@ -66,6 +69,18 @@ class Proxy:
     def cut(self) -> int:
         """Reset every connection; returns how many there were."""
         return self._do(self._cut())
+
+    def shut(self) -> int:
+        """Reset every connection, and each that is tried from here on, until `open`."""
+        self._takes = False
+        return self.cut()
+
+    def open(self) -> None:
+        self._takes = True
+
+    def halve(self, halves: bool = True) -> None:
+        """Pass on the first half of whatever the server says next, and reset the connection then."""
+        self._halves = halves
 
     def stall(self) -> None:
         """Nothing passes from here on, in either direction, and nobody is told."""
@@ -89,6 +104,11 @@ class Proxy:
         trap = Trap(word, loss, seconds, after, threading.Event())
         self._traps.append(trap)
         return trap.sprung
+
+    def spoil(self, word: bytes) -> threading.Event:
+        """The next reply that holds `word` arrives with a bit of it changed; the event says that it has."""
+        self._spoiling.append((word, done := threading.Event()))
+        return done
 
     def close(self) -> None:
         self.flow()
@@ -118,6 +138,10 @@ class Proxy:
 
     async def _serve(self, asked: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         link = None
+        if not self._takes:
+            client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            client.transport.abort()
+            return
         try:
             answered, server = await asyncio.open_connection(*self._target)
             link = Link(client, server)
@@ -157,8 +181,16 @@ class Proxy:
                 link.caught.sprung.set()
                 link.reset()
                 return
-            await self._pass(link.client, data)
+            await self._pass(link.client, self._spoilt(data))
         link.client.close()
+
+    def _spoilt(self, data: bytes) -> bytes:
+        for word, done in [each for each in self._spoiling if each[0] in data]:
+            at = data.index(word)
+            data = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+            self._spoiling.remove((word, done))
+            done.set()
+        return data
 
     async def _pass(self, writer: asyncio.StreamWriter, data: bytes) -> None:
         await self._flowing.wait()

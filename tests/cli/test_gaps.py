@@ -1,0 +1,246 @@
+"""`gatelock gaps` as people use it: SQLite and PostgreSQL alike. tests/kafka has the faults themselves."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.model import Gap, Partition
+from analyzer.store.engine import open_engine
+from analyzer.store.following import leave_off, retire
+from analyzer.store.gaps import SqlGaps
+from analyzer.store.schema import offsets
+from analyzer.store.store import SqlStore
+from tests.support.servers.child import free_port
+
+Gatelock = Callable[..., Any]
+Configure = Callable[[str], Path]
+
+# The topics are not read here, so that no Kafka is asked.
+CONFIGURATION = """
+    [database]
+    url = "{url}"
+    [[sources]]
+    file = "access.log"
+    format = "combined"
+"""
+WITH_KAFKA = """
+    [database]
+    url = "{url}"
+    [kafka]
+    bootstrap_servers = "127.0.0.1:{port}"
+    [[sources]]
+    topic = "access-log"
+    [sources.fields]
+    time = {{ path = "ts", unit = "ms" }}
+    api_key = "key"
+"""
+CORRUPT = Gap("corrupt", 70, 80, "a batch is damaged: offset 70; it can be read on at 80")
+STOPPED = {
+    0: Gap("recreated", 0, None, "topic access-log was deleted and created again"),
+    1: Gap("retention", 40, 70, "[40, 70) was deleted before it was counted"),
+    2: Gap("past-end", 30, 90, "[30, 90) was counted and is gone"),
+    3: CORRUPT,
+    4: Gap("corrupt", 70, None, "a batch is damaged: offset 70"),
+    5: Gap("too-many-rejected", 10, 500, "too many records in a row cannot be read"),
+}
+
+
+def part(number: int, topic_id: str = "id-1", source: str = "access-log") -> Partition:
+    return Partition("c", topic_id, number, source, "access-log")
+
+
+@pytest.fixture
+def engine(migrated_url: str, configure: Configure) -> Iterator[sa.Engine]:
+    configure(CONFIGURATION.format(url=migrated_url))
+    engine = open_engine(migrated_url)
+    store = SqlStore(engine, "one:7")
+    for number, gap in STOPPED.items():
+        if gap.position is not None:
+            store.begin(part(number), gap.position)
+    SqlGaps(engine, "one:7").settle({part(number): gap for number, gap in STOPPED.items()})
+    yield engine
+    engine.dispose()
+
+
+def listed(gatelock: Gatelock, *arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in gatelock("gaps", "list", "--json", *arguments).stdout.splitlines()]
+
+
+def accept(gatelock: Gatelock, number: int | str, to: str, *more: str, reason: str = "told so") -> Any:
+    return gatelock("gaps", "accept", f"access-log[{number}]", "--to", to, "--reason", reason, *more)
+
+
+def stand(engine: sa.Engine) -> dict[int, int]:
+    with engine.connect() as db:
+        return dict(tuple(row) for row in db.execute(sa.select(offsets.c.partition, offsets.c.next)))
+
+
+def test_list_says_what_where_why_and_what_to_type(gatelock: Gatelock, engine: sa.Engine) -> None:
+    told = gatelock("gaps", "list")
+    assert told.exit_code == 1
+    assert re.search(r"access-log\[3\] +corrupt +70 +80 ", told.output)
+    commands = [line for line in told.output.splitlines() if line.startswith("gatelock gaps accept")]
+    shown = [command.partition(" --reason TEXT")[0].split(" --to ") for command in commands]
+    assert shown == [
+        [f"gatelock gaps accept 'access-log[{number}]'", to]
+        for number, ways in enumerate(
+            (["next"], ["next"], ["next"], ["next", "again"], ["OFFSET", "again"], ["again", "next"])
+        )
+        for to in ways
+    ]
+    assert "on at 80: [70, 80) is not counted" in told.output
+
+
+def test_json_has_every_field(gatelock: Gatelock, engine: sa.Engine) -> None:
+    found = listed(gatelock)
+    assert [row["kind"] for row in found] == [gap.kind for gap in STOPPED.values()]
+    found[3].pop("found")
+    assert found[3] == {
+        "partition": "access-log[3]", "source": "access-log", "cluster": "c", "topic_id": "id-1",
+        "kind": "corrupt", "start": 70, "end": 80, "next": 80, "why": CORRUPT.why, "found_by": "one:7",
+        "accepted_to": None, "accepted": None, "accepted_by": "", "reason": "", "skipped": 0,
+    }  # fmt: skip
+
+
+def test_nothing_that_waits_is_fine(gatelock: Gatelock, migrated_url: str, configure: Configure) -> None:
+    configure(CONFIGURATION.format(url=migrated_url))
+    told = gatelock("gaps", "list")
+    assert (told.exit_code, told.output) == (0, "no partition waits\n")
+    assert listed(gatelock) == []
+    told = accept(gatelock, 3, "next")
+    assert (told.exit_code, told.stderr) == (2, "access-log[3] does not wait; no partition does\n")
+
+
+def test_what_was_accepted_is_told_with_who_when_and_why(gatelock: Gatelock, engine: sa.Engine) -> None:
+    told = accept(gatelock, 3, "next", reason="  the disk of broker 2  ")
+    assert (told.exit_code, told.output) == (
+        0, "access-log[3]: corrupt [70, 80): going on at 80, 10 offsets are skipped\n",
+    )  # fmt: skip
+    assert stand(engine)[3] == 80
+    assert "access-log[3]" not in gatelock("gaps", "list").output
+    [row] = [row for row in listed(gatelock, "--all") if row["accepted"]]
+    assert (row["accepted_to"], row["reason"], row["skipped"]) == (80, "the disk of broker 2", 10)
+    assert "@" in row["accepted_by"]
+    [event] = [json.loads(line) for line in gatelock("events", "list", "--json").stdout.splitlines()]
+    assert (event["act"], event["about"]) == ("gap accepted", "access-log[3]: corrupt [70, 80), on at 80")
+    assert (event["who"], event["why"]) == (row["accepted_by"], row["reason"])
+    apart = datetime.fromisoformat(event["at"]) - datetime.fromisoformat(row["accepted"])
+    assert abs(apart.total_seconds()) < 5
+    audit = gatelock("audit")
+    assert audit.exit_code == 0
+    assert "skipped: access-log[3] [70, 80), corrupt: " in audit.output
+    assert accept(gatelock, 3, "next").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "to", "why"),
+    [
+        (0, "again", "access-log[0]: to try again would change nothing: "),
+        (1, "39", "access-log[1]: 39 is before 40: what lies there was counted"),
+        (1, "55", "access-log[1]: 55 cannot be read either: `next` goes on at 70"),
+        (1, "again", "access-log[1]: to try again would change nothing: "),
+        (2, "29", "access-log[2]: 29 is before 30: what lies there was counted"),
+        (2, "again", "access-log[2]: to try again would change nothing: "),
+        (3, "79", "access-log[3]: 79 cannot be read either: `next` goes on at 80"),
+        (3, "-1", "--to -1: an offset, `next` or `again`"),
+        (3, "soon", "--to soon: an offset, `next` or `again`"),
+        (4, "next", "access-log[4]: where it can be read again is not known (yet): give an offset"),
+        (9, "next", "access-log[9] does not wait; these do: access-log[0], "),
+        ("x", "next", "'access-log[x]' names no partition; `gatelock gaps list` does: "),
+        ("*", "80", "--to 80: an offset is of one partition; of several, `next` or `again`"),
+        ("*", "next", "access-log[4]: where it can be read again is not known (yet): give an offset"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_changes_nothing(
+    gatelock: Gatelock, engine: sa.Engine, number: int | str, to: str, why: str
+) -> None:
+    before = stand(engine)
+    told = accept(gatelock, number, to)
+    assert told.exit_code == 2
+    assert told.stderr.startswith(why)
+    assert stand(engine) == before
+    assert len(listed(gatelock)) == len(STOPPED)
+
+
+def test_nobody_decides_without_a_reason(gatelock: Gatelock, engine: sa.Engine) -> None:
+    told = gatelock("gaps", "accept", "access-log[3]", "--to", "80")
+    assert told.exit_code == 2
+    assert "--reason" in told.stderr
+    assert accept(gatelock, 3, "next", reason=" ").stderr.startswith("--reason: say why")
+    assert len(listed(gatelock)) == len(STOPPED)
+
+
+@pytest.mark.parametrize(
+    ("number", "to", "comes", "at"),
+    [
+        (0, "next", "recreated [0, ?): going on at 0", 0),
+        (0, "7", "recreated [0, ?): going on at 7, 7 offsets are skipped", 7),
+        (1, "next", "retention [40, 70): going on at 70, 30 offsets are skipped", 70),
+        (2, "next", "past-end [30, 90): going on at 30", 30),
+        (3, "again", "corrupt [70, 80): read once more from 70", 70),
+        (4, "90", "corrupt [70, ?): going on at 90, 20 offsets are skipped", 90),
+        (5, "next", "too-many-rejected [10, 500): read once more; up to 500 each record that cannot", 10),
+    ],
+)
+def test_each_kind_has_a_way_on(
+    gatelock: Gatelock, engine: sa.Engine, number: int, to: str, comes: str, at: int
+) -> None:
+    told = accept(gatelock, number, to)
+    assert told.exit_code == 0
+    assert told.output.startswith(f"access-log[{number}]: {comes}")
+    assert stand(engine)[number] == at
+    assert len(listed(gatelock)) == len(STOPPED) - 1
+
+
+def test_all_of_a_topic_are_accepted_together(gatelock: Gatelock, engine: sa.Engine) -> None:
+    accept(gatelock, 4, "90")
+    told = accept(gatelock, "*", "next")
+    assert told.exit_code == 0
+    assert len(told.output.splitlines()) == 5
+    assert gatelock("gaps", "list").exit_code == 0
+
+
+def test_of_two_logs_with_one_name_it_must_be_said_which(gatelock: Gatelock, engine: sa.Engine) -> None:
+    other = part(3, "id-2", "another")
+    SqlStore(engine, "one:7").begin(other, 5)
+    SqlGaps(engine, "one:7").settle({other: Gap("corrupt", 5, 6, "damaged")})
+    told = accept(gatelock, 3, "next")
+    assert (told.exit_code, told.stderr) == (
+        2, "access-log[3]: several logs of this name wait; say which with --log: id-1, id-2\n",
+    )  # fmt: skip
+    assert "going on at 6" in accept(gatelock, 3, "next", "--log", "id-2").output
+    assert "going on at 80" in accept(gatelock, 3, "next").output
+
+
+def test_without_kafka_nobody_goes_on_further_than_is_known(
+    gatelock: Gatelock, engine: sa.Engine, migrated_url: str, configure: Configure
+) -> None:
+    configure(WITH_KAFKA.format(url=migrated_url, port=free_port()))
+    told = accept(gatelock, 3, "5000")
+    assert told.exit_code == 3
+    assert told.stderr.startswith("access-log[3]: whether the log has 5000 is not known: ")
+    assert stand(engine)[3] == 70
+    assert accept(gatelock, 3, "80").exit_code == 0
+
+
+def test_what_stood_in_the_way_of_a_source_that_is_gone_waits_no_more(
+    gatelock: Gatelock, engine: sa.Engine
+) -> None:
+    heard_ms = sa.case((offsets.c.partition == 3, offsets.c.beat_ms), else_=1_000)
+    with engine.begin() as db:
+        db.execute(sa.update(offsets).values(beat_ms=1_000))
+        db.execute(sa.update(offsets).values(beat_ms=heard_ms, owner="one:7"))
+        db.execute(sa.update(offsets).where(offsets.c.partition == 3).values(beat_ms=2**52, owner="two:8"))
+    assert retire(engine, "access-log", "ann@desk", "not ours any more") == 4
+    waiting = [row["partition"] for row in listed(gatelock)]
+    assert waiting == ["access-log[0]", "access-log[3]"], "somebody follows the source still"
+    assert leave_off(engine, "two", {"access.log"}) == 1
+    assert listed(gatelock) == []

@@ -1,0 +1,214 @@
+"""Damaged batches on a real broker: read again once, then told exactly, and gone on behind."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.story import kafka_behind_a_proxy
+from tests.support.installation import Installation, write
+from tests.support.proxy import Proxy
+from tests.support.segments import Harm, claim, cut, harm, leader, length, payload
+from tests.support.servers import Missing
+from tests.support.servers.kafka import NativeKafka
+from tests.support.servers.report import ServersUsed
+
+New = Callable[[str], Installation]
+
+
+@pytest.fixture(scope="module")
+def doors(servers: ServersUsed) -> Iterator[tuple[NativeKafka, Proxy]]:
+    """A broker of our own, whose files may be changed, and a proxy that analyzers come through."""
+    with tempfile.TemporaryDirectory(prefix="gatelock-kafka-", ignore_cleanup_errors=True) as folder:
+        try:
+            broker, proxy = kafka_behind_a_proxy(Path(folder))
+        except Missing as missing:
+            servers.lacks("kafka", missing)
+        broker.start()
+        servers.found("kafka", broker.kind)
+        yield broker, proxy
+        broker.close()
+        proxy.close()
+
+
+@pytest.fixture
+def broker(doors: tuple[NativeKafka, Proxy]) -> NativeKafka:
+    return doors[0]
+
+
+@pytest.fixture
+def proxy(doors: tuple[NativeKafka, Proxy]) -> Proxy:
+    return doors[1]
+
+
+@pytest.fixture
+def new(proxy: Proxy, tmp_path: Path) -> Iterator[New]:
+    made = []
+
+    def new(topic: str) -> Installation:
+        made.append(Installation(tmp_path, f"127.0.0.1:{proxy.port}", [topic]))
+        return made[-1]
+
+    yield new
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(params=["raw", "plain"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As record batches, or as the records of a kafka-python whose insides are others."""
+    if request.param == "plain":
+        monkeypatch.setattr("analyzer.kafka.records.NO_RAW", "this kafka-python is another one")
+    return str(request.param)
+
+
+def read_again(caplog: pytest.LogCaptureFixture) -> Counter[str]:
+    """How often each partition was read again."""
+    lines = (record.getMessage() for record in caplog.records)
+    return Counter(line.partition(":")[0] for line in lines if line.endswith("reading it again"))
+
+
+def test_what_is_damaged_is_named_exactly_and_gone_on_behind(
+    broker: NativeKafka, new: New, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = broker.create_topic(partitions=5)
+    keys = {p: [write(broker, topic, p, 10 * n) for n in range(4)] for p in range(5)}
+    harms: dict[int, Harm] = {0: payload, 3: payload}
+    harms |= {} if way == "plain" else {1: claim, 2: length}
+    broker.stop()
+    for partition, change in harms.items():
+        harm(broker, topic, partition, 3 if partition == 3 else 1, change)
+    broker.start()
+
+    here = new(topic)
+    sizes = {p: (30, 40) if p == 3 else (10, 20) for p in harms}
+    here.run(lambda: here.open() == {f"{topic}[{p}]": ("corrupt", *sizes[p]) for p in harms}, seconds=60)
+    before = {
+        key for p in range(5) for batch in keys[p][: sizes[p][0] // 10 if p in harms else 4] for key in batch
+    }
+    here.run(lambda: here.counted() == before)
+    assert {gap.kind for gap in here.health.gaps.values()} == {"corrupt"}
+    assert read_again(caplog) == {f"{topic}[{p}]": 1 for p in harms}
+    listed = here.gatelock("gaps", "list").output
+    assert re.search(rf"{topic}\[0\] +corrupt +10 +20 ", listed)
+    assert f"gatelock gaps accept '{topic}[0]' --to next --reason TEXT " in listed
+
+    assert here.accept(0, "9").exit_code == 2
+    beyond = here.accept(0, "999")
+    assert (beyond.exit_code, beyond.stderr) == (2, f"{topic}[0]: the log has [0, 40) now, and not 999\n")
+    assert here.accept(4, "next").exit_code == 2
+    for p in harms:
+        told = here.accept(p, "next")
+        assert (told.exit_code, told.stderr) == (0, "")
+        assert "10 offsets are skipped" in told.output
+        assert here.accept(p, "next").exit_code == 2, "accepted twice"
+    lost = {key for p in harms for key in keys[p][sizes[p][0] // 10]}
+    # A broker that starts on a wrong length takes what follows for the end of its log: it serves no more.
+    lost |= {key for batch in keys[2][2:] for key in batch if 2 in harms}
+    truth = {key for p in keys for batch in keys[p] for key in batch} - lost
+    truth |= write(broker, topic, 3, 40)
+    here.run(lambda: here.counted() >= truth)
+    assert here.counted() == truth
+    assert here.open() == {}
+    assert here.skipped() == dict.fromkeys(harms, 10)
+    assert Counter((act["act"], act["why"]) for act in here.acts()) == {
+        ("gap accepted", "it is gone"): len(harms)
+    }
+
+
+def test_a_mended_log_is_read_once_more_and_nothing_is_skipped(broker: NativeKafka, new: New) -> None:
+    topic = broker.create_topic(partitions=1)
+    keys = [write(broker, topic, 0, 10 * n) for n in range(3)]
+    broker.stop()
+    harm(broker, topic, 0, 1, payload)
+    broker.start()
+    here = new(topic)
+    here.run(lambda: here.open() == {f"{topic}[0]": ("corrupt", 10, 20)})
+    assert "read once more from 10" in here.accept(0, "again", "a replica had it").output
+    here.run(lambda: here.daemon is not None and here.daemon.pipeline.source.stopped() == {})
+    here.run(lambda: here.open() == {f"{topic}[0]": ("corrupt", 10, 20)})  # it was not mended, of course
+    here.stop()
+    broker.stop()
+    harm(broker, topic, 0, 1, payload)  # the same bits once more: as it was
+    broker.start()
+    assert here.accept(0, "10", "now it is").exit_code == 0
+    here.run(lambda: here.counted() == set().union(*keys))
+    assert here.skipped() == {}
+    assert [act["why"] for act in here.acts()] == ["now it is", "a replica had it"]
+
+
+def test_what_was_damaged_on_its_way_is_got_over_by_reading_once_more(
+    broker: NativeKafka, proxy: Proxy, new: New, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = broker.create_topic(partitions=2)
+    here = new(topic)
+    truth = write(broker, topic, 0, 0) | write(broker, topic, 1, 0)
+    here.run(lambda: here.counted() == truth)
+    spoilt = proxy.spoil(f"{topic}-1-10".encode())
+    truth |= write(broker, topic, 1, 10) | write(broker, topic, 0, 10)
+    here.run(lambda: here.counted() == truth)
+    assert spoilt.is_set()
+    assert read_again(caplog) == {f"{topic}[1]": 1}
+    assert here.gatelock("gaps", "list", "--all").output == "no partition waits\n"
+    here.run(lambda: not here.health.gaps)
+
+
+def test_a_log_that_was_cut_off_behind_us_is_noticed_before_what_was_written_since_is_counted(
+    broker: NativeKafka, new: New, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also when it is longer again than what was counted, and nobody looked meanwhile: partition 1 is read by
+    an analyzer that was there before, partition 2 by one that was not."""
+    topic = broker.create_topic(partitions=4)
+    old = {p: [write(broker, topic, p, 10 * n) for n in range(4)] for p in range(4)}
+    here = new(topic)
+    here.run(lambda: here.counted() == set().union(*(batch for p in old for batch in old[p])))
+
+    broker.stop()
+    cut(broker, topic, 0, 3)
+    cut(broker, topic, 1, 1)
+    broker.start()
+    new_1 = {key for n in range(4) for key in write(broker, topic, 1, 100 + 10 * n)}
+    expected = {f"{topic}[0]": ("past-end", 30, 40), f"{topic}[1]": ("past-end", 10, 40)}
+    here.run(lambda: here.open() == expected)
+    here.stop()
+
+    broker.stop()
+    cut(broker, topic, 2, 2)
+    broker.start()
+    new_2 = {key for n in range(4) for key in write(broker, topic, 2, 100 + 10 * n)}
+    expected[f"{topic}[2]"] = ("past-end", 20, 40)
+    truth = here.counted() | write(broker, topic, 3, 40)
+    here.run(lambda: here.open() == expected)
+    here.run(lambda: here.counted() >= truth)
+    assert here.counted() == truth
+    assert "is something else" in caplog.text
+
+    assert here.accept(1, "9").exit_code == 2
+    assert here.accept(1, "again").exit_code == 2
+    assert here.accept("*", "20").exit_code == 2
+    assert here.accept("*", "next").exit_code == 0
+    truth |= new_1 | new_2 | write(broker, topic, 0, 100)
+    here.run(lambda: here.counted() >= truth)
+    assert here.counted() == truth
+    assert here.skipped() == {}
+
+
+def test_a_leader_that_never_was_does_not_stop_anybody(broker: NativeKafka, new: New) -> None:
+    """No checksum covers by whom a batch says it was written. Asked about such a leader, the broker would say
+    that our place does not exist."""
+    topic = broker.create_topic(partitions=1)
+    truth = write(broker, topic, 0, 0)
+    broker.stop()
+    harm(broker, topic, 0, 0, leader)
+    broker.start()
+    here = new(topic)
+    here.run(lambda: here.counted() == truth)
+    here.stop()
+    truth |= write(broker, topic, 0, 10)
+    here.run(lambda: here.counted() == truth)
+    assert here.open() == {}

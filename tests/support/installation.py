@@ -1,0 +1,136 @@
+"""One installation on a real Kafka: configuration, database, an analyzer in this thread, the commands."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from kafka import KafkaAdminClient
+from typer.testing import CliRunner
+
+from analyzer.build import build
+from analyzer.cli import app
+from analyzer.daemon import Daemon
+from analyzer.health import Health
+from analyzer.metrics import Metrics
+from analyzer.settings import load
+from analyzer.store.engine import open_engine
+from analyzer.store.migrate import upgrade
+from analyzer.store.schema import buckets
+from tests.support.kafka_log import produce
+from tests.support.servers.kafka import GivenKafka, NativeKafka
+
+RealKafka = NativeKafka | GivenKafka
+SOURCE = """
+[[sources]]
+topic = "{topic}"
+[sources.fields]
+time = {{ path = "ts", unit = "ms" }}
+api_key = "key"
+"""
+CONFIGURATION = """
+[database]
+url = "sqlite:///{folder}/gatelock.db"
+[kafka]
+bootstrap_servers = "{bootstrap}"
+assign = "all"
+options = {{ metadata_max_age_ms = {metadata_ms} }}
+"""
+
+
+class Installation:
+    """Analyzers come and go; the database and the configuration stay."""
+
+    def __init__(
+        self, folder: Path, bootstrap: str, topics: Sequence[str], *, metadata_ms: int = 500
+    ) -> None:
+        self.topic = topics[0]
+        self.file = folder / "gatelock.toml"
+        configuration = CONFIGURATION.format(folder=folder, bootstrap=bootstrap, metadata_ms=metadata_ms)
+        self.file.write_text(configuration + "".join(SOURCE.format(topic=topic) for topic in topics))
+        self.settings = load(self.file)
+        upgrade(self.settings.database.address)
+        self.engine = open_engine(self.settings.database.address)
+        self.health = Health(Metrics("1"), time.monotonic)
+        self.daemon: Daemon | None = None
+
+    def start(self) -> Daemon:
+        self.daemon = build(self.settings, self.engine, self.health)
+        return self.daemon
+
+    def stop(self) -> None:
+        if self.daemon is not None:
+            self.daemon.close()
+            self.daemon = None
+
+    def close(self) -> None:
+        self.stop()
+        self.engine.dispose()
+
+    def run(self, enough: Callable[[], object], seconds: float = 30.0) -> None:
+        daemon, end_s = self.daemon or self.start(), time.monotonic() + seconds
+        while not enough():
+            assert time.monotonic() < end_s, (self.open(), daemon.pipeline.source.problems())
+            time.sleep(daemon.turn())
+
+    def counted(self) -> set[str]:
+        """The keys that were counted: each record has one of its own."""
+        with self.engine.connect() as db:
+            rows = db.execute(sa.select(buckets.c.key, buckets.c.value).where(buckets.c.grouping == "caller"))
+            found = dict(tuple(row) for row in rows)
+        assert set(found.values()) <= {1}, "nothing is counted twice"
+        return {key.removeprefix("api_key:") for key in found}
+
+    def gatelock(self, *arguments: str) -> Any:
+        ran = CliRunner().invoke(app, ["--config", str(self.file), *arguments])
+        if ran.exception is not None and not isinstance(ran.exception, SystemExit):
+            raise ran.exception
+        return ran
+
+    def open(self) -> dict[str, tuple[str, int, int | None]]:
+        """What waits: kind and range, by partition."""
+        ran = self.gatelock("gaps", "list", "--json")
+        rows = [json.loads(line) for line in ran.output.splitlines()]
+        assert ran.exit_code == (1 if rows else 0)
+        return {row["partition"]: (row["kind"], row["start"], row["end"]) for row in rows}
+
+    def accept(self, number: int | str, to: str, reason: str = "it is gone") -> Any:
+        return self.gatelock("gaps", "accept", f"{self.topic}[{number}]", "--to", to, "--reason", reason)
+
+    def audit(self) -> dict[str, Any]:
+        """What `gatelock audit` says, and that its numbers are equal."""
+        ran = self.gatelock("audit", "--json")
+        found: dict[str, Any] = json.loads(ran.output)
+        assert (ran.exit_code, found["equal"]) == (0, True)
+        return found
+
+    def skipped(self) -> dict[int, int]:
+        """How many offsets were passed over, by partition."""
+        return {row["partition"]: row["skipped"] for row in self.audit()["partitions"] if row["skipped"]}
+
+    def acts(self) -> list[dict[str, str]]:
+        """What people did by hand, the latest first."""
+        return [json.loads(line) for line in self.gatelock("events", "list", "--json").output.splitlines()]
+
+
+def write(kafka: RealKafka, topic: str, partition: int, begin: int, count: int = 10) -> set[str]:
+    """One batch of records; their keys."""
+    keys = [f"{topic}-{partition}-{n}" for n in range(begin, begin + count)]
+    now_ms = int(time.time() * 1000)
+    produce(kafka, topic, [json.dumps({"ts": now_ms, "key": key}).encode() for key in keys], partition)
+    return set(keys)
+
+
+def delete_topic(admin: KafkaAdminClient, topic: str) -> None:
+    admin.delete_topics([topic])
+    while topic in admin.list_topics():
+        time.sleep(0.02)
+
+
+def create_again(admin: KafkaAdminClient, topic: str, partitions: int) -> None:
+    given = {"num_partitions": partitions, "replication_factor": 1}
+    admin.create_topics({topic: given}, wait_for_metadata=True)
