@@ -48,9 +48,9 @@ class SharedSource:
     """What `source` tells, asked for by one process of those that share `path`.
 
     Whoever holds a lock of the operating system on PATH.leader asks, and writes PATH.news with each
-    answer and PATH.all when needed; the system frees the lock when that process ends, however it ends,
-    and within FOLLOW_EVERY_S another one holds it. When the news is older than `overdue` seconds (the
-    one who asks was stopped, or hangs), each asks for itself.
+    answer and PATH.all when needed. The system frees the lock when that process ends, however it ends:
+    within FOLLOW_EVERY_S, give or take a tenth, another one holds it and asks. When the news is older
+    than `overdue` seconds (the one who asks was stopped, or hangs), each asks for itself.
     """
 
     def __init__(self, source: LockSource, path: Path, overdue: float, uptime_s: Callable[[], float]) -> None:
@@ -102,7 +102,9 @@ class SharedSource:
 
     def _leads(self) -> bool:
         if self._handle is not None:
-            return True
+            if _is_at(self._handle, self._leader):
+                return True
+            self._leave()  # somebody removed the file: the next one who looks makes another, and leads too
         try:
             handle = os.open(self._leader, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -130,7 +132,7 @@ class SharedSource:
         return update
 
     def _write(self, told: Telling, update: Update, confirmed_s: float) -> None:
-        if told.base is None:
+        if told.base is None or not self._all.exists():
             put(self._all, told.snapshot_lines())
             told.base = told.at
         head = {
@@ -256,6 +258,13 @@ def _snapshot(lines: list[bytes], at: Cursor) -> tuple[Change, ...] | None:
         return None
     changes = (wire.change_of(wire.document(line, "snapshot"), []) for line in rest)
     return tuple(change for change in changes if change is not None)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except OSError:
+        return False
 
 
 def _boot() -> str:

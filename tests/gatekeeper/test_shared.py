@@ -189,6 +189,40 @@ def test_a_file_that_is_not_as_it_was_written_is_not_believed(host: Host, harm: 
     assert other.poll().waited == -1
 
 
+@pytest.mark.parametrize("removed", ["leader", "news", "all"])
+def test_a_file_that_was_removed_is_there_again_after_the_next_question(host: Host, removed: str) -> None:
+    one, other = host.process(), host.process()
+    one.poll()
+    other.poll()
+    host.path.with_name(f"view.{removed}").unlink()
+    for _ in range(2):
+        other.poll()
+        one.poll()
+    assert [process.source.leads for process in (one, other)].count(True) == 1
+    before = len(host.feed.asked)
+    host.now_s += 1
+    late = host.process()
+    assert late.poll().waited == -1  # read, not asked for
+    assert late.callers == {"api_key:acme"}
+    assert len(host.feed.asked) == before
+    assert {file.name for file in host.path.parent.iterdir()} == {"view.all", "view.leader", "view.news"}
+
+
+def test_a_disk_that_cannot_be_written_to_any_more_leaves_each_asking_for_itself(host: Host) -> None:
+    """Once what was written is too old; nobody stops learning."""
+    one, other = host.process(), host.process()
+    one.poll()
+    other.poll()
+    (host.path.parent / f".view.news.{os.getpid()}").mkdir()  # in the way of writing, even for root
+    host.feed.set(a_lock("user:bob"))
+    one.poll()
+    assert one.callers == {"api_key:acme", "user:bob"}
+    host.now_s += OVERDUE_S + 0.1
+    one.poll()
+    other.poll()
+    assert other.callers == {"api_key:acme", "user:bob"}
+
+
 def test_a_disk_that_fails_is_said_once_and_each_asks_for_itself(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

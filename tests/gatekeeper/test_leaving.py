@@ -1,0 +1,163 @@
+"""A gate that was closed has left nothing behind, whatever its source is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gatekeeper import Gate, wire
+from gatekeeper.saved import Saved, read, write
+from tests.support.feed import HandFeed, a_lock
+from tests.support.serving import feed_server
+
+ROOT = Path(__file__).parents[2]
+
+STORY = """
+    import gc, json, os, sys, threading, time
+    from pathlib import Path
+    from gatekeeper import Gate
+
+    def open_files():
+        # What a driver's library keeps for itself, made before the first look, is not ours.
+        return len(os.listdir("/proc/self/fd"))
+
+    def story():
+        told = []
+        gate = Gate({url!r}, saved=Path({saved!r}), shared={shared}, on_change=told.append)
+        assert gate.ready(20)
+        gate.check("user:bob")
+        time.sleep(0.3)
+        gate.close()
+        assert told == [gate]
+        gate.close()                       # again changes nothing
+
+    story()
+    gc.collect()
+    before = open_files()
+    story()
+    gc.collect()
+    print(json.dumps([[thread.name for thread in threading.enumerate()], open_files() - before]))
+"""
+
+
+def run(code: str, **values: object) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code).format(**values)],
+        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+@pytest.fixture(params=["http", "http, shared", "sqlite", "postgresql", "file"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, bool]]:
+    kind, _, shared = request.param.partition(", ")
+    feed = HandFeed(a_lock(ends_in=10**9))
+    if kind == "http":
+        with feed_server(feed) as url:
+            yield url, bool(shared)
+    elif kind == "file":
+        (tmp_path / "locks.json").write_text(wire.dump(feed.fetch(None)))
+        yield f"file://{tmp_path}/locks.json", False
+    elif kind == "sqlite":
+        (tmp_path / "db").write_bytes(request.getfixturevalue("sqlite_template").read_bytes())
+        yield f"sqlite:///{tmp_path}/db", False
+    else:
+        postgres = request.getfixturevalue("postgres")
+        url = postgres.new_database(template=request.getfixturevalue("postgres_template"))
+        yield url, False
+        postgres.drop(url)
+
+
+def test_no_thread_no_file_and_no_warning_is_left(source: tuple[str, bool], tmp_path: Path) -> None:
+    url, shared = source
+    threads, files = json.loads(run(STORY, url=url, saved=str(tmp_path / "view"), shared=shared))
+    assert (threads, files) == (["MainThread"], 0)
+
+
+# Beginning while nobody can be asked
+
+
+@pytest.mark.parametrize(
+    "harm", ["none", "tampered", "cut", "old", "future", "open to others", "a folder", "no"]
+)
+def test_a_cold_start_refuses_nobody_but_those_of_a_view_that_can_be_believed(
+    tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, now = tmp_path / "view", datetime.now(UTC)
+    written = now + timedelta(days={"old": -2, "future": 2}.get(harm, 0))
+    write(path, Saved(written, (a_lock(ends_in=10**9),)))
+    text = path.read_bytes()
+    match harm:
+        case "tampered":
+            path.write_bytes(text.replace(b"api_key:acme", b"api_key:good"))
+        case "cut":
+            path.write_bytes(text[: len(text) // 2])
+        case "open to others":
+            path.chmod(0o666)
+        case "a folder":
+            path.unlink()
+            path.mkdir()
+        case "no":
+            path.unlink()
+    feed = HandFeed()
+    feed.away = True
+    with Gate(feed, saved=path) as gate:
+        assert gate._clock.wait(_asked(feed), 20)
+        assert gate.allow("api_key:good")
+        assert gate.allow("api_key:acme") is (harm != "none")
+        assert not gate.ready(0)
+        assert gate.version == 0
+    if harm not in ("none", "no"):
+        assert "starting without the saved view" in caplog.text
+
+
+def _asked(feed: HandFeed) -> threading.Event:
+    """Set when the source has been asked: by then what was saved counts."""
+    asked, fetch = threading.Event(), feed.fetch
+
+    def noted(since: object) -> object:
+        asked.set()
+        return fetch(since)
+
+    feed.fetch = noted
+    return asked
+
+
+def test_the_view_is_there_whole_or_not_at_all_when_its_writer_is_killed(tmp_path: Path) -> None:
+    """Writers that are killed at any moment, and a reader who looks all the time."""
+    path = tmp_path / "view"
+    write(path, Saved(datetime.now(UTC), (a_lock(),)))
+    code = """
+        import sys
+        from datetime import datetime, UTC
+        from pathlib import Path
+        from gatekeeper.saved import Saved, write
+        from tests.support.feed import a_lock
+        locks = [a_lock(f"user:{{n}}") for n in range(300)]
+        print(flush=True)
+        while True:
+            write(Path({path!r}), Saved(datetime.now(UTC), tuple(locks)))
+    """
+    for number in range(4):
+        child = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code).format(path=str(path))],
+            stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        child.stdout.readline()
+        for _ in range(20 + number):
+            found = read(path, datetime.now(UTC))
+            assert len(found.locks) in (1, 300)
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        read(path, datetime.now(UTC))
