@@ -12,6 +12,11 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn
+from django.conf import settings
+from django.core.handlers.asgi import ASGIHandler
+from django.http import HttpRequest, HttpResponse
+from django.test import override_settings
+from django.urls import path
 from fastapi import FastAPI, Request
 
 from gatekeeper import ALLOWED, Gate, SlidingLog
@@ -284,6 +289,24 @@ def test_an_application_that_fails_before_it_answers_can_be_free(gate: Gate, clo
     with pytest.raises(RuntimeError):
         call(Guard(app, gate, burst, refund_when=lambda answer: answer.status >= 500), a_request())
     assert burst.peek("address:192.0.2.7").remaining == 2
+
+
+def test_django_can_be_guarded_as_a_whole(gate: Gate, clock: ManualClock) -> None:
+    async def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(str(request.scope["state"]["gatelock"].remaining))
+
+    if not settings.configured:
+        settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="a test's", LOGGING_CONFIG=None)
+    with override_settings(MIDDLEWARE=[], ROOT_URLCONF=(path("items", view),)):
+        guard = Guard(ASGIHandler(), gate, SlidingLog(9, 9, clock=clock))
+
+        async def ask(key: str) -> httpx2.Response:
+            transport = httpx2.ASGITransport(app=guard)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://shop.example") as client:
+                return await client.get("/items", headers={"x-api-key": key})
+
+        assert asyncio.run(ask("bob")).text == "8"
+        assert asyncio.run(ask("acme")).status_code == 429
 
 
 # -- under a real server -------------------------------------------------------------------------
