@@ -212,7 +212,9 @@ def _application(name: str, gates: Sequence[Gate]) -> Iterator[Finding]:
         yield Finding("gates", "wrong", f"{name} {gate.told.instance} {sentence}{more}", GATES[word])
     if not found:
         oldest_s = max(gate.told.age or 0.0 for gate in gates)
-        yield Finding("gates", "fine", f"{name}: {len(gates)} tell of themselves, views {oldest_s:.1f} s old")
+        yield Finding(
+            "gates", "fine", f"{name}: {len(gates)} heard of, their views {oldest_s:.1f} s old at most"
+        )
 
 
 def _strangers(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gatekeeper.model import Feedback, LockKey, Met
 
-SILENT_S = 60.0  # one that goes on tells every five seconds, every minute after it could not
+SILENT_S = 90.0  # one that goes on tells every five seconds, or a minute after it could not
 BEHIND_S = 10.0  # a gate polls some times a second, and what it tells is some seconds old when it is written
 SKEW_S = 2.0  # locks end by the gate's clock, late or early by as much
 KNOWN_MIN = 0.9  # of the callers that a gate is asked for

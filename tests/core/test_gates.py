@@ -36,7 +36,7 @@ class TestTroubles:
     @pytest.mark.parametrize(
         ("gate", "word", "said"),
         [
-            (a_gate(heard_s=SILENT_S + 1), "silent", "not heard of for 61 s"),
+            (a_gate(heard_s=SILENT_S + 1), "silent", "not heard of for 91 s"),
             (a_gate(age=31.0), "stale", "its last answer 31 s before"),
             (a_gate(age=6.0, stale_after=5.0), "stale", "its view is stale"),
             (a_gate(age=None), "stale", "never had an answer"),

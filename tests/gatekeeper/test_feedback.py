@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -118,6 +119,16 @@ class TestWhatIsTold:
         assert instance_of("shop-7", 812, "1f3c") == "shop-7:812:1f3c"
         assert INSTANCE.fullmatch(instance_of("böse/../" + "x" * 300, 2**22, "1f3c99d0"))
 
+    def test_gates_that_share_a_poller_tell_each_for_itself(self, desk: Desk, tmp_path: Path) -> None:
+        clock = ManualClock()
+        with (
+            Gate(desk, clock=clock, name="a", saved=tmp_path / "view", shared=True),
+            Gate(desk, clock=clock, name="b", saved=tmp_path / "view", shared=True),
+        ):
+            clock.advance(2)
+        assert sorted(told.application for told in desk.heard) == ["a", "b"]
+        assert len({told.instance for told in desk.heard}) == 2
+
 
 class TestNothingIsCountedTwice:
     def test_what_is_told_again_after_a_lost_answer_is_the_whole_and_not_added(
@@ -169,6 +180,22 @@ class TestNobodyWaits:
         clock.advance(TELL_EVERY_S)
         assert "failed to hear" in caplog.text
         assert gate.healthy
+
+    def test_requests_pass_while_the_source_takes_its_time_to_hear(self) -> None:
+        listening, passed = threading.Event(), threading.Event()
+
+        class Slow(Desk):
+            def hear(self, told: Feedback) -> None:
+                super().hear(told)
+                listening.set()
+                assert passed.wait(20), "who asks waits for who hears"
+
+        with Gate(Slow(a_lock(ACME, ends_in=1e9))) as gate:
+            assert listening.wait(20)
+            for _ in range(1_000):
+                assert gate.allow(BOB)
+                assert not gate.allow(ACME)
+            passed.set()
 
     def test_a_source_that_is_away_is_not_told(self, desk: Desk, gate: Gate, clock: ManualClock) -> None:
         desk.away = True
