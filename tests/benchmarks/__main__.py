@@ -12,6 +12,7 @@ from tests.benchmarks import (
     latency,
     overflow,
     refusal,
+    requestlog,
     scaling,
     takeover,
     throughput,
@@ -19,7 +20,7 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.servers import servers
 
-ALONE = {"allow": allow.run}
+ALONE = {"allow": allow.run, "requestlog": requestlog.run}
 WITH_SERVERS = {
     "throughput": throughput.run,
     "refusal": refusal.run,
