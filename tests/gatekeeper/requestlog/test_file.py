@@ -122,6 +122,20 @@ def test_a_pipe_will_do(tmp_path: Path) -> None:
     sink.close()
 
 
+@pytest.mark.parametrize("into", ["a pipe", "a file"])
+def test_the_standard_output_will_do(tmp_path: Path, into: str) -> None:
+    code = (
+        "from gatekeeper.requestlog.file import FileSink; from gatekeeper.requestlog.record import Line;"
+        "sink = FileSink('/dev/stdout');"
+        "print([sink.write([Line(b'one\\n', '')]) for _ in range(2)], file=__import__('sys').stderr)"
+    )
+    with (tmp_path / "out").open("wb") as file:
+        out = subprocess.PIPE if into == "a pipe" else file
+        ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=out, stderr=subprocess.PIPE)
+    assert ran.stderr.count(b"taken=1, written=1, lost=0, trouble=''") == 2, ran.stderr
+    assert (ran.stdout or (tmp_path / "out").read_bytes()) == b"one\none\n"
+
+
 class TestAFullDisk:
     """A file that may not grow beyond a size fails as a full disk does: in the middle of a line."""
 
