@@ -149,7 +149,7 @@ class Client:
         self._closing = ExitStack()
         self._closing.callback(self._consumer.close, autocommit=False, timeout_ms=int(ASK_S_MAX * 1000))
         try:
-            self._metadata = metadata_of(self._consumer, options, self._topics, uptime_s, by_id=raw)
+            self._metadata = metadata_of(self._consumer, options, self._topics, uptime_s)
             self._closing.callback(self._metadata.close)
             self._raw: RawFetcher | None = raw_fetcher(self._consumer) if raw else None
         except BaseException:

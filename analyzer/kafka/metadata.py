@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 
 Options = Mapping[str, Any]
 NO_ID = "name:"
+CONFIRM_MS_MAX = 2_000  # a broker that has just sent records answers sooner
 
 
 class Topic(NamedTuple):
@@ -41,31 +42,31 @@ class Metadata(Protocol):
 
 
 def metadata_of(
-    consumer: KafkaConsumer,
-    options: Options,
-    topics: Collection[str],
-    uptime_s: Callable[[], float],
-    *,
-    by_id: bool,
+    consumer: KafkaConsumer, options: Options, topics: Collection[str], uptime_s: Callable[[], float]
 ) -> Metadata:
-    """`by_id`: whether topics are fetched by their ids. Raises KafkaError."""
+    """Raises KafkaError."""
     cluster = getattr(consumer, "_cluster", None)
-    if by_id and all(hasattr(cluster, name) for name in ClientMetadata.NAMES):
-        return ClientMetadata(cluster, topics, ids_told=consumer.config["api_version"] >= (2, 8))
+    known = all(hasattr(cluster, name) for name in ClientMetadata.NAMES)
+    if known and all(hasattr(consumer, name) for name in ("_net", "_manager")):
+        return ClientMetadata(consumer, topics)
     return AdminMetadata(options, topics, uptime_s)
 
 
 class ClientMetadata:
     """Ids and partitions from the consumer's own metadata, which it keeps fresh. Private to kafka-python."""
 
-    NAMES = ("add_topic", "cluster_id", "topic_id", "partitions_for_topic", "unauthorized_topics")
+    NAMES = (
+        *("add_topic", "cluster_id", "topic_id", "partitions_for_topic", "unauthorized_topics"),
+        *("request_update", "metadata_refresh_in_progress"),
+    )
 
-    def __init__(self, cluster: Any, topics: Collection[str], *, ids_told: bool) -> None:
-        self._cluster = cluster
-        self._ids_told = ids_told
+    def __init__(self, consumer: Any, topics: Collection[str]) -> None:
+        self._consumer = consumer
+        self._cluster = consumer._cluster
+        self._ids_told = consumer.config["api_version"] >= (2, 8)
         self._topics = topics
         for name in topics:
-            cluster.add_topic(name)
+            self._cluster.add_topic(name)
 
     @property
     def cluster(self) -> str:
@@ -86,7 +87,10 @@ class ClientMetadata:
         """Nothing to do: the client refreshes by itself."""
 
     def confirm(self) -> None:
-        """Nothing to do: a topic that is another one by now does not answer to its old id."""
+        # An answer that was on its way may be older than the records.
+        for _ in range(2 if self._cluster.metadata_refresh_in_progress else 1):
+            asked = self._cluster.request_update()
+            self._consumer._net.run(self._consumer._manager.wait_for, asked, CONFIRM_MS_MAX)
 
     def close(self) -> None:
         """Nothing to do: it is the client's."""
@@ -99,7 +103,7 @@ class AdminMetadata:
         self._topics = list(topics)
         self._uptime_s = uptime_s
         self._every_s = options["metadata_max_age_ms"] / 1000
-        self._options = admin_options(options)
+        self._options = {**admin_options(options), "request_timeout_ms": CONFIRM_MS_MAX}
         self._found: dict[str, Topic] = {}
         self._forbidden: frozenset[str] = frozenset()
         self._admin: KafkaAdminClient | None = None
@@ -120,7 +124,6 @@ class AdminMetadata:
                 log.debug("the topics' ids could not be looked at: %s", away)
 
     def confirm(self) -> None:
-        """It costs half a millisecond of work, and waits for one round trip."""
         self._look()
 
     def close(self) -> None:
