@@ -244,7 +244,7 @@ def test_nothing_that_is_asked_for_makes_it_raise(gate: str) -> None:
 
 
 @pytest.mark.parametrize("many", [0, 40_000])
-@pytest.mark.parametrize("some", HOSTILE, ids=lambda some: repr(some)[:20])
+@pytest.mark.parametrize("some", HOSTILE, ids=lambda some: repr(some)[:10])
 def test_what_is_no_name_says_nothing_and_hides_nothing(
     some: Any, many: int, crowded: dict[int, Gate]
 ) -> None:
