@@ -9,6 +9,7 @@ from functools import partial
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
+from starlette.requests import ClientDisconnect
 
 from analyzer.errors import AnalyzerError
 from analyzer.web.asking import in_thread
@@ -20,6 +21,8 @@ from gatekeeper.wire_feedback import TOLD_BYTES_MAX, load
 log = logging.getLogger(__name__)
 
 GATES_MAX = 5_000  # that wait to be written; others tell again in a minute
+BODY_S = 5.0  # a gate itself gives up after one
+CLOSE = {"connection": "close"}  # the rest of it may still come
 WRITE_EVERY_S = 1.0
 ROWS_PER_S = 500  # at most: a fleet must not keep the database from counting
 
@@ -87,9 +90,15 @@ def _read(body: bytes) -> Feedback:
 
 
 async def _body(request: Request) -> bytes:
+    """The whole of it. Who sends it slowly, or goes in between, is let go."""
     pieces = bytearray()
-    async for piece in request.stream():
-        pieces += piece
-        if len(pieces) > TOLD_BYTES_MAX:
-            raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"This has more than {TOLD_BYTES_MAX} bytes.")
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for piece in request.stream():
+                pieces += piece
+                if len(pieces) > TOLD_BYTES_MAX:
+                    why = f"This has more than {TOLD_BYTES_MAX} bytes."
+                    raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
+    except (TimeoutError, ClientDisconnect) as half:
+        raise Problem(HTTPStatus.REQUEST_TIMEOUT, "It did not come in time.", CLOSE) from half
     return bytes(pieces)

@@ -142,6 +142,23 @@ def test_what_is_no_feedback_is_refused(
     assert desk.kept == []
 
 
+def test_half_of_it_is_waited_for_only_so_long(
+    url: str, desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "BODY_S", 0.2)
+    half = b"PUT /v1/gates/host:1:ab HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{"
+    place = ("127.0.0.1", int(url.rpartition(":")[2]))
+    with socket.create_connection(place, PATIENCE_S) as slow:
+        slow.sendall(half)
+        assert slow.recv(1_000).startswith(b"HTTP/1.1 408 ")
+    with socket.create_connection(place, PATIENCE_S) as gone:
+        gone.sendall(half)
+    assert put(url, wire_feedback.dump(told())).status_code == 204
+    time.sleep(0.3)
+    assert desk.after(1) == [[told()]]
+    assert "Exception in ASGI" not in caplog.text
+
+
 def test_who_may_read_the_feed_may_tell(url: str, desk: Desk) -> None:
     desk.tokens = Known((READER,), 1_000)
     time.sleep(0.01)
