@@ -9,7 +9,7 @@ import logging
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
     since: Cursor
     at: Cursor
-    changes: tuple[Change, ...]
+    changes: Sequence[Change]
     line: bytes
 
 
@@ -218,7 +218,7 @@ class Telling:
             if gone.since == self.base:
                 self.base = None
 
-    def _apply(self, changes: tuple[Change, ...]) -> None:
+    def _apply(self, changes: Iterable[Change]) -> None:
         for change in changes:
             if isinstance(change, Set):
                 self._held[change.at] = change.lock

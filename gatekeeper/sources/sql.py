@@ -56,8 +56,8 @@ NOW_MS = {
         "cast(round((julianday('now') - 2440587.5) * 86400000) as integer)", sa.BigInteger
     ),
 }
-# What an older one says that comes later changes nothing. Without `excluded`: to name a column of it takes the
-# right to read that column, and so what everybody told.
+# What an older one says that comes later changes nothing. Without `excluded`: to name a column of it takes
+# the right to read that column, and so what everybody told.
 TELL = """
     INSERT INTO gates (instance, number, at_ms, first_ms, told)
     VALUES (:instance, :number, {now}, {now}, :told)
@@ -109,6 +109,7 @@ class SqlSource:
         """Say of whatever goes wrong inside where it did, and begin anew after it. Raises SourceError."""
         if self._pid != os.getpid():
             self._leave_to_the_parent()
+        pool = self._engine.pool
         try:
             yield
         except (sa.exc.SQLAlchemyError, OSError) as error:
@@ -116,6 +117,9 @@ class SqlSource:
             raise SourceError(f"{self._name}: {_sentence(error)}") from error
         except SourceError as error:
             raise SourceError(f"{self._name}: {error}") from error
+        finally:
+            if self._engine.pool is not pool:
+                pool.dispose()  # it was closed while a connection of it was in use, which is back by now
 
     def close(self) -> None:
         self._let_go()

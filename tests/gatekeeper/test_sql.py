@@ -306,6 +306,17 @@ class TestPostgres:
         assert source.fetch(at).at == at
         source.close()
 
+    def test_closing_while_it_asks_leaves_no_connection(self, url: str) -> None:
+        """As a gate does that is closed in the midst of a poll."""
+        source = SqlSource(url)
+        with source._reaching(), source._snapshot() as db:
+            driver = db.connection.driver_connection
+            assert driver is not None
+            source.close()
+        assert driver.closed
+        assert source.fetch(None).snapshot
+        source.close()
+
     def test_it_cannot_write_and_asks_for_the_primary(self, url: str) -> None:
         source = SqlSource(url)
         with source._snapshot() as db:
