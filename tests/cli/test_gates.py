@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -341,16 +342,25 @@ GATES = """
 import os, sys, time
 from gatekeeper import Gate, feedback
 from gatekeeper.sources.http import HttpSource
+from gatekeeper.sources.sql import SqlSource
 
 feedback.TELL_EVERY_S = 0.2
 url, name, kind = sys.argv[1:]
-gate = Gate(HttpSource(url, wait=0.1), name=name)  # before the fork: each process has its own
+source = HttpSource(url, wait=0.1) if url.startswith("http:") else SqlSource(url, feedback=True)
+gate = Gate(source, name=name)  # before the fork: each process has its own
 os.fork()
 while True:
     for number in range(20):
         gate.allow(f"{kind}:{number}")
     time.sleep(0.01)
 """
+
+
+def test_the_page_tells_of_each_check() -> None:
+    root = Path(__file__).parents[2]
+    made = set(re.findall(r'Finding\(\s*"(\w+)"', (root / "analyzer/cli/examining.py").read_text()))
+    told = re.findall(r"^\| `(\w+)` \|", (root / "docs/doctor.md").read_text(), re.MULTILINE)
+    assert made == set(told)
 
 
 class TestALivingInstallation:
@@ -378,19 +388,22 @@ class TestALivingInstallation:
             command = [sys.executable, "-m", "analyzer.cli", "run"]
             children.append(subprocess.Popen(command, stderr=stream, start_new_session=True))
         url = until(lambda: url_in(log))
-        for name, kind in (("shop", "user"), ("till", "api_key")):
-            command = [sys.executable, "-c", GATES, url, name, kind]
+        for way, name, kind in (
+            (url, "shop", "user"),
+            (migrated_url, "desk", "user"),
+            (url, "till", "api_key"),
+        ):
+            command = [sys.executable, "-c", GATES, way, name, kind]
             children.append(subprocess.Popen(command, start_new_session=True))
         rows = until(lambda: enough(gatelock))
-        shop = [row for row in rows if row["application"] == "shop"]
-        assert len({row["instance"] for row in shop}) == 2, "one in each process"
-        for row in shop:
-            assert (row["known"], row["unknown"], row["wrong"]) == (1.0, [], {})
-            assert row["locks"][0]["key"] == "user:0"
-            assert row["checks"] == row["denials"] > 0
+        assert len({row["instance"] for row in rows}) == 6, "one in each process"
         for row in rows:
             if row["application"] == "till":
                 assert (row["known"], row["checks"], row["wrong"].keys()) == (0.0, 0, {"strangers"})
+                continue
+            assert (row["known"], row["unknown"], row["wrong"]) == (1.0, [], {})
+            assert row["locks"][0]["key"] == "user:0"
+            assert row["checks"] == row["denials"] > 0
         told = gatelock("doctor")
         assert told.exit_code == 1
         assert "1 thing is wrong" in told.output
@@ -398,11 +411,11 @@ class TestALivingInstallation:
 
 
 def enough(gatelock: Gatelock) -> list[dict[str, Any]] | None:
-    """Four gates that were asked for all of their callers, once the two of the shop met a lock."""
+    """Six gates that were asked for all of their callers, once four of them met a lock."""
     rows = [json.loads(line) for line in gatelock("gates", "list", "--json").output.splitlines()]
     asked = [row for row in rows if row["callers"] == 20]
     met = [row for row in asked if row["checks"]]
-    return rows if len(asked) == 4 and len(met) == 2 else None
+    return rows if len(asked) == 6 and len(met) == 4 else None
 
 
 def url_in(log: Path) -> str | None:
