@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from math import inf
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -79,34 +79,45 @@ class Checkpoint:
     def __init__(self, gate: Gate, limiters: Iterable[Limits] = (), *, shadow: bool = False) -> None:
         self.gate = gate
         self._limiters = tuple(limiters)
+        self._awaited = [(limiter, _awaited_form(limiter)) for limiter in self._limiters]
         self._shadow = shadow
         # Some permits come back when the response is over: only then an adapter has to see it through.
         self.holds = any(_holds(limiter) for limiter in self._limiters)
 
     def ask(self, who: Who) -> Verdict:
         """Whether this request may pass: the refusal, else the decision that leaves least."""
-        asking = Asking(self._gated(who), who)
+        decision = self._gated(who)
+        if not self._limiters or decision.shadow or not decision.allowed:
+            return self._shown(decision, who)
+        asking = Asking(decision, who)
         try:
-            for limiter in asking.limiters(self._limiters):
-                asking.hear(limiter, limiter.check(asking.key, who.cost))
+            for limiter in self._limiters:
+                if not asking.hear(limiter, limiter.check(asking.key, who.cost)):
+                    break
         except BaseException:
             self._undo(asking)
             raise
-        if asking.is_clear:
+        if asking.decision.allowed:
             return self._clear(asking, who)
         self._undo(asking)
         return self._shown(asking.decision, who)
 
     async def ask_async(self, who: Who) -> Verdict:
         """The same, where there is a loop."""
-        asking = Asking(self._gated(who), who)
+        decision = self._gated(who)
+        if not self._limiters or decision.shadow or not decision.allowed:
+            return self._shown(decision, who)
+        asking = Asking(decision, who)
         try:
-            for limiter in asking.limiters(self._limiters):
-                asking.hear(limiter, await _checked(limiter, asking.key, who.cost))
+            for limiter, check in self._awaited:
+                key, cost = asking.key, who.cost
+                answer = limiter.check(key, cost) if check is None else await check(key, cost)
+                if not asking.hear(limiter, answer):
+                    break
         except BaseException:  # cancelled, too: who asked has gone away while a store was waited for
             await self._undo_async(asking)
             raise
-        if asking.is_clear:
+        if asking.decision.allowed:
             return self._clear(asking, who)
         await self._undo_async(asking)
         return self._shown(asking.decision, who)
@@ -180,27 +191,17 @@ class Asking:
         self.spent: list[Limits] = []
         self.limiter = ""
 
-    @property
-    def is_clear(self) -> bool:
-        """Whether nobody has refused it, not in shadow either."""
-        return self.decision.allowed and not self.decision.shadow
-
-    def limiters(self, limiters: tuple[Limits, ...]) -> Iterable[Limits]:
-        """Whom to ask, one after the other, until somebody refuses."""
-        for limiter in limiters:
-            if not self.is_clear:
-                return
-            yield limiter
-
-    def hear(self, limiter: Limits, answer: Decision) -> None:
+    def hear(self, limiter: Limits, answer: Decision) -> bool:
+        """Whether to ask the next."""
         if not answer.allowed:
             self.decision = answer
-            return
+            return False
         self.spent.append(limiter)
         if _left(answer) < _left(self.decision):
             tags = self.decision.tags
             self.decision = answer._replace(tags=tags) if tags else answer
             self.limiter = getattr(limiter, "_name", "")  # ours all have one; an answer names who refuses
+        return True
 
     def verdict(self) -> Verdict:
         return Verdict(self.decision, self.key, self.cost, tuple(self.spent), self.limiter)
@@ -248,10 +249,14 @@ def _holds(limiter: Limits) -> bool:
     return leave is not nothing_to_leave
 
 
-async def _checked(limiter: Any, key: str, cost: int) -> Decision:
-    check_async = getattr(limiter, "check_async", None)
-    decision: Decision = limiter.check(key, cost) if check_async is None else await check_async(key, cost)
-    return decision
+def _awaited_form(limiter: Any) -> Callable[[str, int], Awaitable[Decision]] | None:
+    """How to ask where there is a loop; None where nothing is ever waited for, which is cheaper."""
+    if not hasattr(limiter, "check_async"):
+        return None
+    from gatekeeper.limits.using import check_async  # of a limiter that lives in this process
+
+    found: Callable[[str, int], Awaitable[Decision]] = limiter.check_async
+    return None if getattr(type(limiter), "check_async", None) is check_async else found
 
 
 async def _refunded(limiter: Any, key: str, cost: int) -> None:

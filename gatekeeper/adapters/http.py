@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from gatekeeper.model import Decision
@@ -96,6 +97,7 @@ def verdict(decision: Decision) -> str:
     return f"denied;policy={quoted(decision.policy)}"
 
 
+@lru_cache(maxsize=1024)
 def quoted(text: str) -> str:
     """A string of RFC 9651."""
     name = UNSAFE.sub("?", text).replace("\\", "\\\\").replace('"', '\\"')
