@@ -98,7 +98,7 @@ class Feed:
         else:
             told = self._told.get(since) or await self._fetched(since)
             look = self._latest.paced(look.update.next_poll)
-        waited_s = max(0.0, look.begun_s - asked_s)
+        waited_s = max(0.0, round(look.begun_s - asked_s, 6))
         update = look.update._replace(since=told.since, snapshot=told.since is None, waited=waited_s)
         return wire.answer(update, told.changes)
 

@@ -7,6 +7,7 @@ from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 
 class Problem(Exception):  # an answer, raised where there is nothing more to do
@@ -22,14 +23,24 @@ class Problem(Exception):  # an answer, raised where there is nothing more to do
 def tell_problems(app: FastAPI) -> None:
     @app.exception_handler(Problem)
     async def told(_request: Request, problem: Problem) -> Response:
-        return JSONResponse(
-            {
-                "type": "about:blank",
-                "title": problem.status.phrase,
-                "status": problem.status,
-                "detail": problem.detail,
-            },
-            problem.status,
-            {"cache-control": "no-store", **(problem.headers or {})},
-            "application/problem+json",
-        )
+        return _answer(problem.status, problem.detail, problem.headers)
+
+    @app.exception_handler(HTTPException)
+    async def refused(_request: Request, error: HTTPException) -> Response:
+        """What the framework refuses by itself: another path, another method."""
+        status = HTTPStatus(error.status_code)
+        return _answer(status, f"{status.description or status.phrase}.".replace("..", "."), error.headers)
+
+    @app.exception_handler(Exception)
+    async def failed(_request: Request, _error: Exception) -> Response:
+        """A mistake of ours: the server logs it, and the client needs to know no more."""
+        return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, "A mistake of the server's; its log has it.", None)
+
+
+def _answer(status: HTTPStatus, detail: str, headers: Mapping[str, str] | None) -> Response:
+    return JSONResponse(
+        {"type": "about:blank", "title": status.phrase, "status": status, "detail": detail},
+        status,
+        {"cache-control": "no-store", **(headers or {})},
+        "application/problem+json",
+    )

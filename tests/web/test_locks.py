@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import http.client
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -419,6 +418,17 @@ def test_the_source_is_never_asked_by_two_threads_at_once(world: World, client: 
     assert not world.feed.crowded
 
 
-def test_every_problem_is_json(client: httpx2.Client) -> None:
-    assert client.post("/v1/locks").status_code == 405
-    json.loads(client.get("/v1/locks?since=x").text)
+def test_what_the_framework_refuses_is_a_problem_too(client: httpx2.Client) -> None:
+    for answer, status in ((client.post("/v1/locks"), 405), (client.get("/v2/locks"), 404)):
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+        assert answer.json()["status"] == status
+        assert answer.json()["detail"].endswith(".")
+        assert answer.headers["cache-control"] == "no-store"
+    assert client.post("/v1/locks").headers["allow"] == "GET"
+
+
+def test_a_mistake_of_ours_is_a_problem_that_tells_nothing(world: World, client: httpx2.Client) -> None:
+    world.tokens = RuntimeError("s3cret")
+    answer = client.get("/v1/locks")
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "application/problem+json")
+    assert "s3cret" not in answer.text
