@@ -34,11 +34,10 @@ SHOPS = {
     "flask": ([*GUNICORN, "flask_shop:shop()"], False),
     "django": ([*GUNICORN, "django_shop:shop()"], False),
 }
-NOW = datetime.now(UTC)
 LOCKED: dict[str, dict[str, Any]] = {
     "acme": {"detail": "100,000 requests per day, 100,214 counted"},
     "slowed": {"status": 503, "reason": "temporary-reduced-capacity"},
-    "banned": {"status": 403, "reason": "abnormal-usage-detected", "until": NOW + timedelta(days=30)},
+    "banned": {"status": 403, "reason": "abnormal-usage-detected"},
     "odd": {"policy": 'a "policy"\r\nset-cookie: x=1 é'},
     "tagged": {"action": "tag"},
     "narrow": {"resource": "/items/{number}"},
@@ -46,9 +45,10 @@ LOCKED: dict[str, dict[str, Any]] = {
 
 
 def locks() -> dict[str, object]:
-    """The feed, as a file holds it."""
+    """The feed, as a file holds it; they end in an hour."""
+    now = datetime.now(UTC)
     others = [
-        {"key": "api_key:acme", "policy": "monthly", "until": NOW + HOUR / 2},
+        {"key": "api_key:acme", "policy": "monthly", "until": now + HOUR / 2},
         {"scope": "tenant", "key": "globex"},
         {"scope": "address", "key": "203.0.113.9"},
         {"scope": "range", "key": "127.9.0.0/16"},
@@ -56,10 +56,10 @@ def locks() -> dict[str, object]:
     named = [{"key": f"api_key:{name}"} | given for name, given in LOCKED.items()]
     basis = {
         "op": "set", "scope": "caller", "policy": "daily", "action": "deny", "status": 429,
-        "reason": "quota-exceeded", "began": NOW - HOUR, "until": NOW + HOUR,
+        "reason": "quota-exceeded", "began": now - HOUR, "until": now + HOUR,
     }  # fmt: skip
     changes = [basis | given for given in [*named, *others]]
-    return {"format": 1, "version": 1, "snapshot": True, "now": NOW, "changes": changes}
+    return {"format": 1, "version": 1, "snapshot": True, "now": now, "changes": changes}
 
 
 class Shop:

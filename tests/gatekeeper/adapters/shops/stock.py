@@ -48,7 +48,7 @@ def setups(client: type[Any] = redis.Redis) -> dict[str, tuple[tuple[Any, ...], 
         "off": ((burst,), {"headers": "off"}),
         "two": ((TokenBucket(50, 600, name="wide", store=store), small), {}),
         "busy": ((burst, Concurrency(1, name="busy", store=store)), free),
-        "queue": ((Waiting(LeakyQueue(1, 0.6, 3, name="queue", store=store), timeout=5),), {}),
+        "queue": ((Waiting(LeakyQueue(1, 1, 3, name="queue", store=store), timeout=5),), {}),
         "proxied": ((burst,), {"proxies": ["127.0.0.1"]}),
     }
 
