@@ -202,7 +202,7 @@ def test_responses_tell_what_is_left_in_the_way_that_was_chosen(
 
 
 def test_a_limiter_that_waits_holds_nobody_else_up(running: Shop) -> None:
-    """The second waits a second for its turn. Others are served meanwhile, by the loop or the other worker."""
+    """The second waits a second for its turn. Others are served meanwhile, by loop or other worker."""
     key = somebody()
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(running.get, "/queue/items/7", key) for _ in range(2)]
