@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Literal
+from typing import Literal, TypeVar
 
 from gatekeeper.identity import address_of, caller_of
 
@@ -15,6 +15,8 @@ UNIX = "unix"  # a proxy on this machine, whose socket has no address
 
 # Some proxies write the port, too: 192.0.2.1:4711, [2001:db8::1]:4711.
 WITH_PORT = re.compile(r"\[(?P<six>[0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|(?P<four>[0-9.]+):[0-9]{1,5}")
+
+Request = TypeVar("Request")
 
 NAMES: dict[str, Callable[[str, int], str]] = {
     "api_key": lambda text, _prefix6: caller_of(api_key=text),
@@ -35,6 +37,23 @@ def require_kind(kind: str) -> None:
     """Raises ValueError for a kind of name that there is not."""
     if kind not in NAMES:
         raise ValueError(f"kind: expected one of {', '.join(NAMES)}, got {kind!r}")
+
+
+def first(*extractors: Callable[[Request], str]) -> Callable[[Request], str]:
+    """The caller by the first of `extractors` that knows one, as a source's `caller = ["api_key", "address"]`
+    has it: `Guard(app, gate, caller=first(header("x-api-key"), address(prefix6=64)))`.
+
+    A key that cannot be a name is as good as none, while the analyzer would reject a record that has one.
+    """
+
+    def caller(request: Request) -> str:
+        for extractor in extractors:
+            found = extractor(request)
+            if found:
+                return found
+        return ""
+
+    return caller
 
 
 def text_of(value: bytes) -> str:
