@@ -44,7 +44,11 @@ def answer_locks(app: FastAPI, feed: Feed, bearers: Bearers) -> None:
         held = since or next(iter(had), None)
         telling = _telling(feed, since, held, had, wait_s, asked_s)
         try:
-            body, headers = await (_unless_gone(request, telling) if wait_s else telling)
+            if wait_s:
+                body, headers = await _unless_gone(request, telling)
+                await bearers.require("read", request)  # it may have been revoked meanwhile
+            else:
+                body, headers = await telling
         except SourceError as away:
             why = "The locks cannot be read at the moment."
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, AGAIN) from away

@@ -372,6 +372,31 @@ def test_a_revoked_token_is_noticed_and_the_tokens_are_not_read_for_each_request
         assert time.monotonic() < deadline_s
 
 
+def test_who_waits_is_told_nothing_once_the_token_was_revoked(
+    world: World, client: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bearers_module, "KNOWN_FOR_S", 0.1)
+    world.tokens = Known((READER, OVER), 1_000)
+    query, headers = held(world.feed) | {"wait": 20}, bearing("gatelock_shop")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(client.get, "/v1/locks", params=query, headers=headers)
+        time.sleep(0.3)
+        world.tokens = Known((OVER,), 1_000)
+        world.feed.set(a_lock("user:bob"))
+        assert waiting.result(10).status_code == 401
+
+
+def test_a_token_that_came_to_its_end_is_noticed(
+    world: World, client: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bearers_module, "KNOWN_FOR_S", 0.0)
+    short = Token("till", digest_of("gatelock_till"), "read", 0, 2_000)
+    world.tokens = Known((short,), 1_999)
+    assert client.get("/v1/locks", headers=bearing("gatelock_till")).status_code == 200
+    world.tokens = Known((short,), 2_000)
+    assert client.get("/v1/locks", headers=bearing("gatelock_till")).status_code == 401
+
+
 def test_tokens_that_cannot_be_read_let_nobody_in(world: World, client: httpx2.Client) -> None:
     world.tokens = StoreAway("connection to postgresql://ann:s3cret@db refused")
     answer = client.get("/v1/locks", headers=bearing("gatelock_shop"))

@@ -1,0 +1,208 @@
+"""What docs/feed.md says is so: its examples, its bounds, and its nginx, each tried."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from analyzer.store.tokens import Known, Token, digest_of
+from analyzer.web import connections, feed, locks
+from gatekeeper import Gate, poller, wire, wire_feedback
+from gatekeeper.model import Cursor, SourceError
+from gatekeeper.sources import http
+from gatekeeper.sources.http import HttpSource
+from tests.support.feed import HandFeed, a_lock
+from tests.support.servers.child import free_port
+from tests.support.serving import certificate, feed_server
+
+PAGE = (Path(__file__).parents[2] / "docs" / "feed.md").read_text()
+TOKEN = "gatelock_shop"
+KNOWN = Known((Token("shop", digest_of(TOKEN), "read", 0, None),), 1_000)
+PATIENCE_S = 20.0
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def answers() -> list[str]:
+    found = [block[block.index("{") :].rstrip("\n") for block in blocks(r"[^\n]*") if '"changes"' in block]
+    assert len(found) == 2
+    return found
+
+
+def test_its_answers_are_read_and_the_checksum_is_right() -> None:
+    snapshot, changes = map(wire.load, answers())
+    assert (snapshot.snapshot, snapshot.at, len(snapshot.changes)) == (True, (3, "0c9a77f3"), 2)
+    assert (changes.since, len(changes.changes), snapshot.unknown, changes.unknown) == (1, 3, (), ())
+    said = re.search(r"content-length: (\d+)\ncontent-type: application/json\n", PAGE)
+    assert said is not None
+    assert int(said[1]) == len(answers()[0])
+
+
+def test_the_checksum_is_made_as_it_says(tmp_path: Path) -> None:
+    found = re.search(r"^\$ (sed .* \| sha256sum)\n([0-9a-f]{64})", PAGE, re.MULTILINE)
+    assert found is not None
+    (tmp_path / "answer.json").write_text(answers()[0])
+    told = subprocess.run(["sh", "-c", found[1]], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert told.stdout.split()[0] == found[2] == json.loads(answers()[0])["checksum"].removeprefix("sha256:")
+
+
+def test_every_field_is_in_its_tables() -> None:
+    def named(head: str) -> set[str]:
+        table = PAGE.partition(head)[2].partition("\n\n")[0]
+        return {name for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for name in _names(row)}
+
+    assert named("| field | is |") == wire.ANSWER
+    assert named("| of a lock | is |") == wire.SET - {"op", "slow"}
+
+
+def _names(row: str) -> list[str]:
+    return re.findall(r"`(\w+)`", row)
+
+
+def test_its_numbers_are_those_of_the_code() -> None:
+    for said, value in {
+        "more than 60 is 60": locks.WAIT_MAX_S,
+        "up to 64 characters": locks.MARK_CHARACTERS_MAX,
+        "When 2,000 wait": feed.WAITERS_MAX,
+        "1,000 questions a second": feed.BUSY_PER_S,
+        "up to 10.": feed.PACE_MAX_S,
+        "2,500 are connected": connections.CONNECTIONS_MAX,
+        "not whole after 10 seconds": connections.QUESTION_S,
+        "is taken for 20 are": connections.TAKEN_S,
+        "an idle connection | 15 s": connections.IDLE_S,
+        "up to 10 s, and from half": poller.CEILING_S,
+        "at least 0.05 s": poller.PACE_MIN_S,
+        "or 0.01 s when": poller.PACE_WAITED_S,
+    }.items():
+        assert said in PAGE
+        numbers = [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", said)]
+        assert value in numbers
+    assert "twenty times a second" in PAGE
+    assert feed.LOOK_EVERY_S == 1 / 20
+    assert "64 MB, some" in PAGE
+    assert http.ANSWER_BYTES_MAX == 64 << 20
+    last_s = connections.LATER_S + connections.LATER_SPREAD - 1
+    assert f"`Retry-After` from {connections.LATER_S} to {last_s}" in PAGE
+    assert locks.PACKED_BYTES_MIN == 1 << 10
+
+
+def test_what_a_gate_tells_of_itself_is_heard() -> None:
+    (example,) = [block for block in blocks("json") if '"instance"' in block]
+    told = wire_feedback.load(example)
+    assert (told.instance, told.number, told.at, told.callers) == (
+        "web-1:4711:9f3c", 17, (3, "0c9a77f3"), ("api_key:acme", "api_key:bob"),
+    )  # fmt: skip
+    assert json.loads(example).keys() <= json.loads(wire_feedback.dump(told)).keys()
+
+
+# Behind nginx
+
+
+class Nginx:
+    """The page's own configuration, with this machine's ports and files."""
+
+    def __init__(self, folder: Path, upstream: str) -> None:
+        identity = certificate(folder)
+        port = free_port()
+        (site,) = blocks("nginx")
+        for said, here in {
+            "127.0.0.1:8321": upstream,
+            "443 ssl": f"127.0.0.1:{port} ssl",
+            "/etc/nginx/gatelock.pem": str(identity.certificate),
+            "/etc/nginx/gatelock.key": str(identity.key),
+        }.items():
+            assert said in site
+            site = site.replace(said, here)
+        temporary = "".join(
+            f"{kind}_temp_path {folder}/{kind};"
+            for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
+        (folder / "nginx.conf").write_text(
+            f"pid {folder}/pid; error_log {folder}/log; daemon off; master_process off;"
+            f"events {{ }} http {{ {temporary} {site} }}"
+        )
+        self.url, self.ca = f"https://127.0.0.1:{port}/gatelock", identity.certificate
+        command = ["nginx", "-p", str(folder), "-e", str(folder / "log"), "-c", str(folder / "nginx.conf")]
+        self.child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+    def get(self) -> httpx2.Response:
+        trusted = ssl.create_default_context(cafile=self.ca)
+        return httpx2.get(f"{self.url}/v1/locks", verify=trusted)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[tuple[HandFeed, Nginx]]:
+    if shutil.which("nginx") is None:
+        pytest.skip("there is no nginx on this machine")
+    written = HandFeed(a_lock(ends_in=10**9))
+    with feed_server(written, lambda: KNOWN) as url:
+        nginx = Nginx(tmp_path, url.removeprefix("http://"))
+        try:
+            deadline_s = time.monotonic() + PATIENCE_S
+            while not _answers(nginx):
+                assert time.monotonic() < deadline_s, (tmp_path / "log").read_text()
+                time.sleep(0.05)
+            yield written, nginx
+        finally:
+            nginx.child.terminate()
+            nginx.child.wait(10)
+
+
+def _answers(nginx: Nginx) -> bool:
+    try:
+        return bool(nginx.get().status_code)
+    except httpx2.TransportError:
+        return False
+
+
+def test_a_gate_behind_nginx_learns_as_any_other(world: tuple[HandFeed, Nginx]) -> None:
+    written, nginx = world
+    source = HttpSource(nginx.url, TOKEN, ca=nginx.ca)
+    with Gate(source) as gate:
+        assert gate.ready(20)
+        time.sleep(0.3)
+        written.set(a_lock("user:bob", ends_in=10**9))
+        begun_s = time.monotonic()
+        while gate.allow("user:bob"):
+            assert time.monotonic() - begun_s < PATIENCE_S
+            time.sleep(0.01)
+        assert time.monotonic() - begun_s < 4.0  # not when its five seconds are over
+    refused = nginx.get()
+    assert (refused.status_code, refused.headers["content-type"]) == (401, "application/problem+json")
+
+
+def test_a_gate_that_leaves_nginx_leaves_the_server(
+    world: tuple[HandFeed, Nginx], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "WAITERS_MAX", 1)
+    _, nginx = world
+    source = HttpSource(nginx.url, TOKEN, ca=nginx.ca, wait=30)
+    at = source.fetch(None).at
+    waiting = threading.Thread(target=_fetch, args=(source, at))
+    waiting.start()
+    other = HttpSource(nginx.url, TOKEN, ca=nginx.ca, wait=0.2)
+    time.sleep(0.5)
+    assert other.fetch(at).next_poll > 0
+    source.close()
+    waiting.join()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while other.fetch(at).next_poll > 0:
+        assert time.monotonic() < deadline_s
+    other.close()
+
+
+def _fetch(source: HttpSource, at: Cursor) -> None:
+    with pytest.raises(SourceError):
+        source.fetch(at)
