@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from gatekeeper import Gate
-from gatekeeper.model import Lock
+from gatekeeper.model import Feedback, Lock
 from gatekeeper.sources.fixed import FixedSource
 
 NOW = datetime.now(UTC)
@@ -20,6 +20,15 @@ class OneLookUp:
 
     def allow(self, caller: str) -> bool:
         return caller not in self._locks
+
+
+class Heard(FixedSource):
+    """Hears what a gate tells of itself, with whom it was asked for."""
+
+    feedback = True
+
+    def hear(self, told: Feedback) -> None:
+        """It is heard."""
 
 
 SCOPES = {  # what is asked for, and a lock on somebody else, so that the scope is in use
@@ -46,6 +55,8 @@ def figures(rounds: int = 7, calls: int = 200_000) -> dict[str, float]:
         methods[f"check by {', '.join(list(SCOPES)[: len(locks)])}"] = (gates[-1].check, ", ".join(asked))
     gates.append(Gate(FixedSource(*(Lock("caller", f"user:{n}", "p", NOW, LATER) for n in range(100_000)))))
     methods["allow among 100,000 locks"] = (gates[-1].allow, "'api_key:acme'")
+    gates.append(Gate(Heard(*locks[:1])))
+    methods["allow of a gate that tells"] = (gates[-1].allow, "'api_key:acme'")
     methods["allow"] = (gates[0].allow, "'api_key:acme'")
     for gate in gates:
         assert gate.ready(60)
