@@ -15,6 +15,10 @@ from gatekeeper.requestlog.record import PATH_CHARS_MAX, VERDICT, Entry, Note
 from gatekeeper.requestlog.writer import Sink
 
 HEADER = VERDICT.encode()
+BEGINS = {"http.response.start", "websocket.http.response.start", "websocket.accept"}
+BODIES = {"http.response.body", "websocket.http.response.body"}
+ENDS = {*BODIES, "http.response.pathsend", "websocket.accept", "websocket.close"}
+
 WENT_AWAY = 499  # as nginx has it: whoever asked did not wait for the answer
 FAILED = 500  # what servers answer for an application that raised
 
@@ -93,38 +97,40 @@ class RequestLog(Log):
 class Answer:
     """One answer on its way to the server."""
 
-    __slots__ = ("_began_s", "_bytes", "_ended", "_log", "_note", "_scope", "_send", "_status", "_verdict")
+    __slots__ = (
+        *("_began_s", "_bytes", "_ended", "_length", "_log"),
+        *("_note", "_scope", "_send", "_status", "_verdict"),
+    )
 
     def __init__(self, log: RequestLog, scope: Scope, note: Note, send: Send) -> None:
         self._log = log
         self._scope = scope
         self._note = note
         self._send = send
-        self._status = self._bytes = 0
+        self._status = self._bytes = self._length = 0
         self._verdict = ""
         self._ended = False
         self._began_s = log.clock.uptime_s()
 
     async def send(self, message: Message) -> None:
-        await self._send(message)
         kind = message["type"]
-        if kind in ("http.response.body", "websocket.http.response.body"):
+        if kind in BEGINS:  # noted first: who has gone away makes sending fail
+            self._begin(message.get("status", 101), message.get("headers", ()))
+        await self._send(message)
+        if kind in BODIES:
             self._bytes += len(message.get("body", b""))
-            if not message.get("more_body", False):
-                self.end(FAILED)
-        elif kind in ("http.response.start", "websocket.http.response.start"):
-            self._begin(message["status"], message.get("headers", ()))
-        elif kind == "websocket.accept":
-            self._begin(101, message.get("headers", ()))
-            self.end(101)
-        elif kind == "websocket.close":
-            self.end(403)
+        elif kind == "http.response.pathsend":  # the server sends a file
+            self._bytes = self._length
+        if kind in ENDS and not message.get("more_body", False):
+            self.end(403)  # of a WebSocket that was closed before it was accepted
 
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self._status = status
         for name, value in headers:
             if name == HEADER:
                 self._verdict = value.decode("latin-1")
+            elif name == b"content-length" and value.isdigit():
+                self._length = int(value)
 
     def end(self, status: int) -> None:
         """Log it, if that was not done; `status` is the one to log where none was sent."""

@@ -129,6 +129,24 @@ def test_what_never_ends_well_is_logged_too(app: Any, status: int) -> None:
     assert [record["status"] for record in world.records()] == [status]
 
 
+def test_whoever_went_away_before_the_answer_is_logged_with_it() -> None:
+    """Servers may say so by failing to send (ASGI 2.4)."""
+    world = World(answering(*MESSAGES))
+
+    async def send(message: dict[str, Any]) -> None:
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        asyncio.run(world.log(a_request(), None, send))
+    assert [(record["status"], record["bytes"]) for record in world.records()] == [(201, 0)]
+
+
+def test_a_file_that_the_server_sends_is_as_long_as_was_told() -> None:
+    world = World(answering(MESSAGES[0], {"type": "http.response.pathsend", "path": "/srv/file"}))
+    world.call(a_request())
+    assert [(record["status"], record["bytes"]) for record in world.records()] == [(201, 7)]
+
+
 def test_exempt_paths_are_not_logged() -> None:
     world = World(answering(*MESSAGES), exempt=["/healthz"])
     assert world.call(a_request("/healthz")) == MESSAGES
