@@ -153,7 +153,8 @@ class Writer:
         it again."""
         with self._starting:
             running, self._running = self._running, None
-        self.flush(timeout)
+        if not self.flush(timeout):
+            log.warning("request log: closed with %d records unwritten: %s", self.waiting, self._trouble)
         if running is not None:
             running.stop(GATHER_S)
         if self._turning.acquire(blocking=False):

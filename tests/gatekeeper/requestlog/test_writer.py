@@ -192,11 +192,14 @@ def test_closing_writes_what_waits_and_a_later_record_begins_again(world: World)
     assert world.stored() == [1, 2, 3]
 
 
-def test_closing_gives_up_on_a_sink_that_is_away(world: World) -> None:
+def test_closing_gives_up_on_a_sink_that_is_away_and_says_what_is_left(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     world.shelf.error = OSError("away")
     world.put(1)
     world.writer.close(3)
     assert world.clock.uptime_s() <= 4
+    assert "closed with 1 records unwritten: OSError('away')" in caplog.text
     assert world.sums == (0, 0, 1)
 
 
