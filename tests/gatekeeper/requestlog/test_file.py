@@ -173,7 +173,7 @@ class TestAFullDisk:
 
 
 WRITER = """
-import itertools, json, sys
+import itertools, json, sys, time
 from gatekeeper.requestlog.file import FileSink
 from gatekeeper.requestlog.record import Line
 
@@ -181,13 +181,14 @@ sink = FileSink(sys.argv[1])
 for number in itertools.count():
     text = json.dumps({"caller": {"api_key": sys.argv[2]}, "ts": number, "pad": "x" * 3000}) + "\\n"
     sink.write([Line(text.encode(), "")] * 200)
+    time.sleep(0.002)
 """
 
 
 def test_killed_in_mid_write_it_leaves_at_most_a_torn_last_line_which_is_rejected(
     tmp_path: Path, path: Path
 ) -> None:
-    """Three processes write without a pause, one after the other is killed, and another takes its place."""
+    """Three processes write 600 KB at a time; one after the other is killed, and another takes its place."""
     (tmp_path / "gatelock.toml").write_text(
         (ROOT / "deploy" / "requestlog.toml").read_text().replace('"/var/log/shop/requests.log"', f'"{path}"')
     )
