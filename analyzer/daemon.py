@@ -142,7 +142,7 @@ class Daemon:
             self.rejected_s = now_s
             seen, first = sum(progress.seen for progress in flushed.counted.parts), rejected[0]
             log.warning(
-                "%d of %d records cannot be read; the first is %s@%d: %s: %r",
+                "%d of %d records cannot be read (gatelock rejects list); the first is %s@%d: %s: %r",
                 len(rejected), seen, first.part, first.offset, first.reason, first.sample[:80],
             )  # fmt: skip
 

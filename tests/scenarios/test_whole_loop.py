@@ -224,4 +224,5 @@ def test_records_that_cannot_be_read_are_spoken_of_once_a_minute(
         world.log.records.append(Record(len(world.log.records), world.clock.wall_ns() // 1_000_000, b"{no"))
         world.pass_s(0.3)
     spoken = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
-    assert spoken == ["1 of 1 records cannot be read; the first is access-log[0]@0: bad-json: b'{no'"]
+    told = "1 of 1 records cannot be read (gatelock rejects list); the first is access-log[0]@0"
+    assert spoken == [f"{told}: bad-json: b'{{no'"]
