@@ -9,10 +9,12 @@ from kafka.errors import KafkaError
 
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.causes import Troubled, no_right_to
-from analyzer.kafka.client import Client, options_of
-from analyzer.kafka.metadata import Options
+from analyzer.kafka.client import options_of
+from analyzer.kafka.connecting import connected
+from analyzer.kafka.metadata import AdminMetadata, Options
 
 WAIT_MS = 3_000
+CLOSE_MS = 1_000
 
 
 class KafkaAway(AnalyzerError):
@@ -24,21 +26,18 @@ def partitions_of(topics: Collection[str], options: Options) -> dict[str, int | 
     within some seconds."""
     try:
         options = options_of({"bootstrap_timeout_ms": WAIT_MS, **options})
-        client = Client(topics, options, raw=False, uptime_s=time.monotonic)
+        consumer, _ = connected(options)  # says best why it does not come about
+        consumer.close(autocommit=False, timeout_ms=CLOSE_MS)
+        found = AdminMetadata(options, topics, time.monotonic)
     except (KafkaError, Troubled, ValueError) as failed:
         raise KafkaAway(str(failed)) from failed
-    try:
-        client.refresh()
-        there, forbidden = client.topics(), client.forbidden()
-        return {
-            topic: len(there[topic].partitions)
-            if topic in there
-            else no_right_to([topic], options)
-            if topic in forbidden
-            else f"there is no topic {topic}"
-            for topic in topics
-        }
-    except KafkaError as failed:
-        raise KafkaAway(str(failed)) from failed
-    finally:
-        client.close()
+    there, forbidden = found.topics(), found.forbidden()
+    found.close()
+    return {
+        topic: len(there[topic].partitions)
+        if topic in there
+        else no_right_to([topic], options)
+        if topic in forbidden
+        else f"there is no topic {topic}"
+        for topic in topics
+    }
