@@ -11,6 +11,7 @@ from math import inf
 from typing import NamedTuple
 
 from analyzer.web.asking import in_thread, seen
+from analyzer.web.telling import END, Answer, Told
 from gatekeeper import wire
 from gatekeeper.model import Cursor, LockSource, SourceError, Update
 
@@ -33,13 +34,6 @@ class Look(NamedTuple):
 
     def paced(self, next_poll_s: float) -> Look:
         return self._replace(update=self.update._replace(next_poll=next_poll_s))
-
-
-class Told(NamedTuple):
-    """What leads from one cursor to the version of the latest look."""
-
-    since: int | None
-    changes: wire.Block
 
 
 NEVER = Look(-inf, Update(Cursor(-1, ""), None, True, EPOCH, 0.0, 0.0, ()))  # no feed has this version
@@ -91,8 +85,8 @@ class Feed:
         # is done, several at once.
         return look.paced(min(PACE_MAX_S, look.update.next_poll * max(0.0, load - 1.0)))
 
-    async def answer(self, since: Cursor | None, look: Look, asked_s: float) -> bytes:
-        """What leads from `since` to `look`, or beyond, as JSON. Raises SourceError."""
+    async def answer(self, since: Cursor | None, look: Look, asked_s: float) -> Answer:
+        """What leads from `since` to `look`, or beyond. Raises SourceError."""
         if since is not None and since == look.update.at:
             told = Told(since.version, NOTHING)
         else:
@@ -100,7 +94,7 @@ class Feed:
             look = self._latest.paced(look.update.next_poll)
         waited_s = max(0.0, round(look.begun_s - asked_s, 6))
         update = look.update._replace(since=told.since, snapshot=told.since is None, waited=waited_s)
-        return wire.answer(update, told.changes)
+        return Answer(wire.answer(update, told.changes._replace(text=b"")).removesuffix(END), told)
 
     async def _look(self) -> Look:
         if self._next is None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 
@@ -19,6 +21,7 @@ from analyzer.web.server import serving
 from gatekeeper.model import LockSource
 
 NOBODY = Known((), 0)
+LINE_S = 20.0
 
 
 @contextmanager
@@ -39,6 +42,21 @@ def feed_server(
     with serving(app, ("127.0.0.1", port), identity, leave) as address:
         assert address is not None
         yield f"{'https' if identity else 'http'}://127.0.0.1:{address[1]}"
+
+
+@contextmanager
+def line_to(url: str, receive_bytes: int = 0) -> Iterator[socket.socket]:
+    """A connection of one's own to that server, that takes in so little at once."""
+    place = urlsplit(url)
+    line = socket.socket()
+    if receive_bytes:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    line.settimeout(LINE_S)
+    line.connect((place.hostname, place.port))
+    try:
+        yield line
+    finally:
+        line.close()
 
 
 def certificate(folder: Path, name: str = "127.0.0.1") -> Identity:

@@ -9,10 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -24,23 +22,9 @@ from gatekeeper import wire
 from gatekeeper.model import SourceError
 from gatekeeper.sources.http import HttpSource, TryLater
 from tests.support.feed import HandFeed, a_lock
-from tests.support.serving import certificate, feed_server
+from tests.support.serving import certificate, feed_server, line_to
 
 PATIENCE_S = 20.0
-
-
-@contextmanager
-def line_to(url: str, receive_bytes: int = 0) -> Iterator[socket.socket]:
-    place = urlsplit(url)
-    line = socket.socket()
-    if receive_bytes:
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-    line.settimeout(PATIENCE_S)
-    line.connect((place.hostname, place.port))
-    try:
-        yield line
-    finally:
-        line.close()
 
 
 def question(feed: HandFeed, **more: object) -> bytes:
