@@ -87,6 +87,7 @@ def locks(context: typer.Context, config: Config = None, json: Json = False) -> 
 def forget(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="An application, or one instance, as `gates list` names it.")],
+    reason: Annotated[str, typer.Option(help="Why, for `gatelock events list`.")] = "",
     config: Config = None,
 ) -> None:
     """Wait no longer for gates that are gone for good.
@@ -95,9 +96,10 @@ def forget(
     when there was none.
     """
     with told(), database_of(context, config) as engine:
+        from analyzer.cli.person import person
         from analyzer.store.gates import forget as forgotten
 
-        number = forgotten(engine, name)
+        number = forgotten(engine, name, person(), reason)
         typer.echo(f"{name}: {number} gate{'s' * (number != 1)} forgotten", err=not number)
         if not number:
             raise typer.Exit(FOUND)

@@ -11,6 +11,7 @@ from analyzer.core.gates import Gate
 from analyzer.errors import SchemaBehind
 from analyzer.store import plans
 from analyzer.store.engine import NowMs, insert, reading, writing
+from analyzer.store.events import record
 from analyzer.store.glance import unhurried
 from analyzer.store.schema import feed, feed_versions, gates, named, totals
 from gatekeeper import wire_feedback
@@ -110,15 +111,16 @@ def gone(now_ms: int) -> sa.ColumnElement[bool]:
     return sa.or_(gates.c.at_ms < now_ms - GATES_KEPT_MS, gates.c.at_ms <= newest.scalar_subquery())
 
 
-def forget(engine: sa.Engine, application: str) -> int:
-    """Forget the gates of `application`, or the one instance of this name; how many there were. Those that go
-    on are there again within seconds. Raises StoreAway."""
-    which = [application] + [
-        gate.told.instance for gate in heard(engine) if gate.told.application == application
-    ]
+def forget(engine: sa.Engine, name: str, who: str, why: str) -> int:
+    """Forget the gates of the application `name`, or the one instance of this name; how many there were.
+    Those that go on are there again within a minute. Raises StoreAway."""
+    which = [name, *(gate.told.instance for gate in heard(engine) if gate.told.application == name)]
     with writing(engine) as db:
-        gone = db.execute(sa.delete(gates).where(gates.c.instance.in_(which)).returning(gates.c.instance))
-        return len(gone.all())
+        rows = db.execute(sa.delete(gates).where(gates.c.instance.in_(which)).returning(gates.c.instance))
+        number = len(rows.all())
+        if number:
+            record(db, who, "gates forgotten", name, why)
+        return number
 
 
 class Logged(NamedTuple):

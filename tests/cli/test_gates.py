@@ -184,7 +184,10 @@ class TestGates:
         self, gatelock: Gatelock, engine: sa.Engine
     ) -> None:
         tell(engine, told("a:1:a"), told("b:1:b"))
-        assert gatelock("gates", "forget", "shop").output == "shop: 2 gates forgotten\n"
+        forgotten = gatelock("gates", "forget", "shop", "--reason", "moved away")
+        assert forgotten.output == "shop: 2 gates forgotten\n"
+        (event,) = map(json.loads, gatelock("events", "list", "--json").output.splitlines())
+        assert (event["act"], event["about"], event["why"]) == ("gates forgotten", "shop", "moved away")
         assert gatelock("gates", "forget", "shop").exit_code == 1
 
 

@@ -102,9 +102,9 @@ def test_an_application_and_an_instance_can_be_forgotten(engine: sa.Engine) -> N
         engine,
         [told("a:1:a"), told("b:1:b"), told("c:1:c", application="till"), told("d:1:d", application="x")],
     )
-    assert forget(engine, "shop") == 2
-    assert forget(engine, "c:1:c") == 1
-    assert forget(engine, "nobody") == 0
+    assert forget(engine, "shop", "ann", "") == 2
+    assert forget(engine, "c:1:c", "ann", "") == 1
+    assert forget(engine, "nobody", "ann", "") == 0
     assert [gate.told.instance for gate in heard(engine)] == ["d:1:d"]
 
 
