@@ -32,13 +32,13 @@ PATIENCE_S = 30.0
 
 
 class Serving:
-    """A `gatelock serve`, and what it says."""
+    """A `gatelock serve` or `run`, and what it says."""
 
-    def __init__(self, folder: Path, **around: str) -> None:
+    def __init__(self, folder: Path, command: str, **around: str) -> None:
         self.log = folder / "serve.log"
         with self.log.open("wb") as stream:
             self.child = subprocess.Popen(
-                [sys.executable, "-m", "analyzer.cli", "serve"], stderr=stream, env={**os.environ, **around}
+                [sys.executable, "-m", "analyzer.cli", command], stderr=stream, env={**os.environ, **around}
             )
 
     def said(self) -> list[dict[str, Any]]:
@@ -57,8 +57,8 @@ class Serving:
 
 
 @contextmanager
-def serving(folder: Path, **around: str) -> Iterator[Serving]:
-    server = Serving(folder, **around)
+def serving(folder: Path, command: str = "serve", **around: str) -> Iterator[Serving]:
+    server = Serving(folder, command, **around)
     try:
         yield server
     finally:
@@ -98,6 +98,41 @@ def test_a_gate_learns_over_http_of_a_lock_in_the_database(engine: sa.Engine, tm
         assert server.said()[-1]["message"] == "stopped"
 
 
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_the_analyzer_itself_tells_of_a_lock_as_well(
+    migrated_url: str, configure: Configure, tmp_path: Path
+) -> None:
+    """From lines in a log to a refusal, over HTTP, and an end in which nobody is kept waiting."""
+    log = tmp_path / "requests.log"
+    log.touch()
+    configure(f"""
+        database = {{ url = "{migrated_url}" }}
+        analyzer = {{ http = "127.0.0.1:0" }}
+        [[sources]]
+        file = "{log}"
+        fields = {{ api_key = "key", time = {{ path = "ts", unit = "s" }} }}
+        [[policies]]
+        name = "daily"
+        limit = 3
+        window = {{ per = "day" }}
+    """)
+    with serving(tmp_path, "run") as server, Gate(server.url) as gate:
+        assert gate.ready(20)
+        with log.open("a") as lines:
+            for name in ("acme", "bob", "acme", "acme", "acme"):
+                lines.write(f'{{"key": "{name}", "ts": {int(time.time())}}}\n')
+        deadline_s = time.monotonic() + PATIENCE_S
+        while gate.allow("api_key:acme"):
+            assert time.monotonic() < deadline_s, server.log.read_text()
+            time.sleep(0.01)
+        assert gate.check("api_key:acme").policy == "daily"
+        assert gate.allow("api_key:bob")
+        time.sleep(0.5)  # it waits for news again
+        server.child.send_signal(signal.SIGTERM)
+        assert server.child.wait(10) == 0
+        assert not gate.allow("api_key:acme")
+
+
 def test_tokens_that_are_made_while_it_runs_count(
     engine: sa.Engine, tmp_path: Path, gatelock: Gatelock
 ) -> None:
@@ -108,8 +143,18 @@ def test_tokens_that_are_made_while_it_runs_count(
         while httpx2.get(f"{server.url}/v1/locks").status_code != 401:
             assert time.monotonic() < deadline_s
         assert HttpSource(server.url, token).fetch(None).snapshot
+        short = gatelock("tokens", "create", "till", "--scope", "read", "--expires", "4s").output.strip()
+        deadline_s = time.monotonic() + PATIENCE_S
+        while _status(server.url, short) != 200:  # it is known within two seconds
+            assert time.monotonic() < deadline_s
         gatelock("tokens", "revoke", "shop")
+        while _status(server.url, token) != 401 or _status(server.url, short) != 401:
+            assert time.monotonic() < deadline_s
         assert httpx2.get(f"{server.url}/livez").status_code == 200
+
+
+def _status(url: str, token: str) -> int:
+    return httpx2.get(f"{url}/v1/locks", headers={"authorization": f"Bearer {token}"}).status_code
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
