@@ -139,6 +139,38 @@ def test_a_forked_child_has_the_view_and_a_poller_of_its_own() -> None:
     assert printed.split() == ["child", "False", "True", "parent", "True", "True"]
 
 
+def test_a_forked_child_is_told_of_news_though_its_parent_was_just_being_told() -> None:
+    printed = run_script("""
+        import os, threading
+        from gatekeeper import Gate
+        from tests.support.feed import HandFeed, a_lock
+
+        begun, go_on, told = threading.Event(), threading.Event(), threading.Event()
+
+        def on_change(gate):
+            if os.getpid() == parent:
+                begun.set()
+                go_on.wait(20)
+            told.set()
+
+        parent = os.getpid()
+        feed = HandFeed()
+        feed.next_poll = 0.05
+        gate = Gate(feed, on_change=on_change).start()
+        assert begun.wait(10)
+        child = os.fork()
+        if not child:
+            feed.set(a_lock(ends_in=10**9))
+            gate.start()
+            print(told.wait(10), flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        go_on.set()
+        gate.close()
+    """)
+    assert printed.split() == ["True"]
+
+
 def test_a_gate_that_was_not_started_before_the_fork_starts_in_the_child() -> None:
     printed = run_script("""
         import os
