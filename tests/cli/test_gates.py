@@ -152,7 +152,7 @@ class TestGates:
         tell(engine, told("old:1:a"))
         with engine.begin() as db:
             db.execute(sa.update(gates).values(at_ms=NowMs() - 300_000))
-        assert "was not heard of for 300 s" in gatelock("gates", "list").output
+        assert re.search(r"was not heard of for 3[01]\d s", gatelock("gates", "list").output)
         tell(engine, told("new:1:b"))
         listed = gatelock("gates", "list")
         assert (listed.exit_code, "old:1:a" in listed.output) == (0, False)
@@ -242,7 +242,7 @@ class TestDoctor:
         ("circumstances", "said"),
         [
             ({}, "web: nothing of it was ever read"),
-            ({"heard_ms_ago": 60_000}, "nobody was heard of for 60 s who follows access.jsonl[0]"),
+            ({"heard_ms_ago": 60_000}, r"nobody was heard of for [67]\d s who follows access\.jsonl\[0\]"),
             ({"behind_ms": 90_000}, "web: 90 s behind"),
         ],
         ids=["never", "silent", "behind"],
@@ -253,7 +253,7 @@ class TestDoctor:
         in_force(engine)
         if circumstances:
             follow(engine, **circumstances)
-        assert said in self.wrong(gatelock)["sources"]["what"]
+        assert re.search(said, self.wrong(gatelock)["sources"]["what"])
 
     def test_what_waits_for_a_person_is_found(self, gatelock: Gatelock, engine: sa.Engine) -> None:
         healthy(engine)

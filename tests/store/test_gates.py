@@ -54,14 +54,14 @@ def test_hundreds_are_kept_at_once(engine: sa.Engine) -> None:
 def test_it_is_known_for_how_long_a_gate_has_been_heard_of(engine: sa.Engine) -> None:
     keep(engine, [told()])
     with writing(engine) as db:
-        db.execute(sa.update(gates).values(first_ms=NowMs() - 60_000, at_ms=NowMs() - 5_000))
+        db.execute(sa.update(gates).values(first_ms=NowMs() - 600_000, at_ms=NowMs() - 60_000))
     (gate,) = heard(engine)
-    assert gate.heard_s == pytest.approx(5, abs=2)
-    assert gate.first_s == pytest.approx(60, abs=2)
+    assert 60 <= gate.heard_s < 90
+    assert 600 <= gate.first_s < 630
     keep(engine, [told(number=2)])
     (gate,) = heard(engine)
-    assert gate.heard_s == pytest.approx(0, abs=2)
-    assert gate.first_s == pytest.approx(60, abs=2)
+    assert 0 <= gate.heard_s < 30
+    assert 600 <= gate.first_s < 630
 
 
 def test_who_was_not_heard_of_for_a_day_is_forgotten(engine: sa.Engine, upkeep: Upkeep) -> None:
@@ -131,7 +131,7 @@ class TestBehind:
     ) -> None:
         keep(engine, [told(at=at)])
         (gate,) = heard(engine)
-        assert gate.missed_s == pytest.approx(missed_s, abs=3)
+        assert missed_s <= gate.missed_s <= missed_s * 1.5
         assert not gate.strange
 
     @pytest.mark.parametrize("at", [Cursor(4, "m4"), Cursor(3, "other"), Cursor(1, "other")], ids=str)
