@@ -12,7 +12,7 @@ from fastapi import Request
 
 from analyzer.errors import AnalyzerError
 from analyzer.store.tokens import Known, Scope
-from analyzer.web.asking import in_thread
+from analyzer.web.asking import ANSWER_MAX_S, in_thread
 from analyzer.web.problems import Problem
 
 KNOWN_FOR_S = 2.0  # a token that was revoked is good for this long
@@ -32,7 +32,8 @@ class Bearers:
         self._uptime_s = uptime_s
         self._known = Known((), 0)
         self._known_s = -inf
-        self._mutex = asyncio.Lock()
+        self._begun_s = -inf
+        self._looking: asyncio.Future[Known] | None = None
 
     async def require(self, scope: Scope, request: Request) -> None:
         """Raises Problem unless the request may do what `scope` allows."""
@@ -59,16 +60,20 @@ class Bearers:
             )
 
     async def _tokens(self) -> Known:
-        async with self._mutex:  # one look for all who ask meanwhile
-            if self._uptime_s() - self._known_s > KNOWN_FOR_S:
-                begun_s = self._uptime_s()
-                try:
-                    self._known = await in_thread(self._look)
-                except AnalyzerError as away:
-                    why = "The tokens cannot be read at the moment."
-                    raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, AGAIN) from away
-                self._known_s = begun_s
+        if self._uptime_s() - self._known_s <= KNOWN_FOR_S:
             return self._known
+        if self._looking is None or self._looking.done():
+            self._begun_s = self._uptime_s()
+            self._looking = in_thread(self._look)
+        try:
+            # One look for all who ask meanwhile, and one failure: one after the other, a database that
+            # hangs would keep the last of them for minutes.
+            self._known = await asyncio.wait_for(asyncio.shield(self._looking), ANSWER_MAX_S)
+        except (AnalyzerError, TimeoutError) as away:
+            why = "The tokens cannot be read at the moment."
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, AGAIN) from away
+        self._known_s = self._begun_s
+        return self._known
 
 
 def _unknown(detail: str, error: str) -> Problem:

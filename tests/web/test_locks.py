@@ -404,6 +404,38 @@ def test_tokens_that_cannot_be_read_let_nobody_in(world: World, client: httpx2.C
     assert "s3cret" not in answer.text
 
 
+def test_tokens_that_cannot_be_read_are_looked_for_once_for_all_who_ask(world: World) -> None:
+    looks = []
+
+    def hangs() -> Known:
+        looks.append(time.monotonic())
+        time.sleep(0.5)
+        raise StoreAway("it hangs")
+
+    with feed_server(world.feed, hangs) as url, ThreadPoolExecutor(30) as pool:
+        answers = list(pool.map(lambda _: httpx2.get(f"{url}/v1/locks", timeout=30), range(30)))
+    assert {answer.status_code for answer in answers} == {503}
+    assert len(looks) < 10
+
+
+def test_tokens_that_are_read_for_too_long_are_not_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bearers_module, "ANSWER_MAX_S", 0.2)
+    done = threading.Event()
+
+    def hangs() -> Known:
+        done.wait(30)
+        return Known((), 0)
+
+    with feed_server(world.feed, hangs) as url:
+        assert httpx2.get(f"{url}/v1/locks").status_code == 503
+        done.set()
+        deadline_s = time.monotonic() + 10
+        while httpx2.get(f"{url}/v1/locks").status_code == 503:
+            assert time.monotonic() < deadline_s
+
+
 @pytest.mark.parametrize(
     ("host", "here"),
     [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("[::1]", True), ("localhost", True),
