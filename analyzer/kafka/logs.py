@@ -32,8 +32,9 @@ class Logs:
         for name, topic in topics.items():
             now = LogId(cluster, topic.id)
             was = self._first.setdefault(name, now)
+            before, _ = self._now.get(name, (was, ()))
             self._now[name] = now, topic.partitions
-            if was != now and name not in self.refused:
+            if was != now and (name not in self.refused or before != now):
                 self._refuse(name, was, now)
 
     def counted_before(self, topic: str) -> bool:
@@ -74,9 +75,13 @@ class Logs:
         return {self._sources[topic]: why for topic, why in list(self.refused.items())}
 
     def _refuse(self, topic: str, was: LogId, now: LogId) -> None:
-        why = (
-            f"topic {topic} was deleted and created again, or is in another cluster: it was {was.topic_id} "
-            f"of {was.cluster}, it is {now.topic_id} of {now.cluster}; nothing more is counted of it"
-        )
-        log.error("%s", why)
+        if was.cluster == now.cluster:
+            why = (
+                f"topic {topic} was deleted and created again: its id was {was.topic_id}, now {now.topic_id}"
+            )
+        else:
+            why = (
+                f"topic {topic} was in another cluster: it was in {was.cluster}, and is in {now.cluster} now"
+            )
+        log.error("%s; nothing of it is counted; `gatelock gaps list` says what to do", why)
         self.refused[topic] = why

@@ -131,9 +131,10 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
         aborted = [(each.producer_id, each.first_offset) for each in self.aborted_transactions]
         # The client asks for this offset next. The epoch lets the broker see that what we have read
         # has since been cut away.
-        self.next_fetch_offset, self.leader_epoch = walked.next, epoch
+        self.next_fetch_offset = walked.next
         self.bytes_read = walked.size
         if walked.size:
+            self.leader_epoch = epoch
             yield Fetched(self.fetch_offset, walked.next, raw[: walked.size], aborted, walked.last_ms, epoch)
         self.drain()
 
@@ -179,14 +180,23 @@ class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
             self.damaged.add(completed_fetch.topic_partition)  # kafka-python would ask again, for ever
         records = super()._parse_fetched_data(completed_fetch)
         if records is not None:
-            cluster = getattr(getattr(self, "_manager", None), "cluster", None)
-            if (epoch_of := getattr(cluster, "leader_epoch_for_partition", None)) is not None:
-                records.newest_epoch = epoch_of(completed_fetch.topic_partition)
+            self._keep_epoch(records)
             data = completed_fetch.partition_data
             stable = data.last_stable_offset  # behind an open transaction nothing can be read
             known = stable is not None and stable >= 0
             self.ends[completed_fetch.topic_partition] = stable if known else data.high_watermark
         return records  # type: ignore[no-any-return]  # kafka-python has no types
+
+    def _keep_epoch(self, records: RawRecords) -> None:
+        cluster = getattr(getattr(self, "_manager", None), "cluster", None)
+        if (epoch_of := getattr(cluster, "leader_epoch_for_partition", None)) is not None:
+            records.newest_epoch = epoch_of(records.topic_partition)
+        # kafka-python (3.0.12) forgets the epoch of a position over a fetch that brings nothing.
+        assigned = getattr(getattr(self, "_subscriptions", None), "assignment", {}).get(
+            records.topic_partition
+        )
+        if assigned is not None and assigned.position is not None:
+            records.leader_epoch = assigned.position.leader_epoch
 
 
 def raw_fetcher(consumer: KafkaConsumer) -> RawFetcher:

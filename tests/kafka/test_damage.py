@@ -167,6 +167,10 @@ def test_a_log_that_was_cut_off_behind_us_is_noticed_before_what_was_written_sin
     old = {p: [write(broker, topic, p, 10 * n) for n in range(4)] for p in range(4)}
     here = new(topic)
     here.run(lambda: here.counted() == set().union(*(batch for p in old for batch in old[p])))
+    here.stop()
+    # One that found nothing new of 0 and 1 at first: kafka-python forgets the leader's epoch over that.
+    more = here.counted() | write(broker, topic, 3, 40)
+    here.run(lambda: here.counted() == more)
 
     broker.stop()
     cut(broker, topic, 0, 3)
@@ -182,7 +186,7 @@ def test_a_log_that_was_cut_off_behind_us_is_noticed_before_what_was_written_sin
     broker.start()
     new_2 = {key for n in range(4) for key in write(broker, topic, 2, 100 + 10 * n)}
     expected[f"{topic}[2]"] = ("past-end", 20, 40)
-    truth = here.counted() | write(broker, topic, 3, 40)
+    truth = here.counted() | write(broker, topic, 3, 50)
     here.run(lambda: here.open() == expected)
     here.run(lambda: here.counted() >= truth)
     assert here.counted() == truth
