@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -77,9 +78,10 @@ def _examine(settings: Settings) -> Iterator[Finding]:
 
 
 def _with_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding]:
-    revision = glance(engine, head()).revision
-    if revision != head():
-        what = f"{settings.database.shown}: tables are at version {revision or 'none'}, this is {head()}"
+    standing = glance(engine, head())
+    if standing.revision != head():
+        have = standing.revision or "none"
+        what = f"{settings.database.shown}: tables are at version {have}, this program needs {head()}"
         yield Finding("database", "wrong", what, "run `gatelock db upgrade`")
         return
     yield Finding("database", "fine", f"{settings.database.shown}: reached, tables at version {head()}")
@@ -92,7 +94,8 @@ def _with_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding]:
     yield from _sources(settings, parts)
     yield from _waiting(engine, now)
     yield from _tokens(engine)
-    yield from _gates(settings, engine, now, max((part.behind_s for part in parts), default=0.0))
+    yield from _suspended(standing.open_until)
+    yield from _gates(settings, engine, max((part.behind_s for part in parts), default=0.0))
 
 
 def _room(settings: Settings) -> Iterator[Finding]:
@@ -183,13 +186,14 @@ def _tokens(engine: sa.Engine) -> Iterator[Finding]:
             yield Finding("tokens", "wrong", what, cure)
 
 
-def _gates(settings: Settings, engine: sa.Engine, now: Condition, behind_s: float) -> Iterator[Finding]:
-    if now.suspended_ms is not None:
-        until = time_text(instant(now.suspended_ms))
-        what = f"all of them let everybody pass until {until}: somebody suspended the locks"
-        yield Finding(
-            "gates", "wrong", what, "`gatelock locks resume` ends that; `gatelock events list` says who"
-        )
+def _suspended(until: datetime | None) -> Iterator[Finding]:
+    if until is not None:
+        what = f"all of them let everybody pass until {time_text(until)}: somebody suspended the locks"
+        cure = "`gatelock locks resume` ends that; `gatelock events list` says who it was, and why"
+        yield Finding("gates", "wrong", what, cure)
+
+
+def _gates(settings: Settings, engine: sa.Engine, behind_s: float) -> Iterator[Finding]:
     gates = living(heard(engine))
     if not gates:
         yield Finding("gates", "fine", "none tells of itself (over SQL they do so only when asked to)")

@@ -7,20 +7,17 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.store.engine import NowMs, reading
-from analyzer.store.schema import locks, plans, rejects
-from gatekeeper.model import SUSPENSION
+from analyzer.store.schema import plans, rejects
 
 
 class Condition(NamedTuple):
     now_ms: int  # by the database's clock
     plan: str | None  # the digest of the plan in force; None: no analyzer ever worked here
     rejected: dict[str, int]  # records that could not be read of late, by reason
-    suspended_ms: int | None  # until when all gates let everybody pass
 
 
 def condition(engine: sa.Engine, rejected_within_ms: int) -> Condition:
     """How the database stands now. Raises StoreAway."""
-    suspended = sa.and_(*(locks.c[name] == value for name, value in SUSPENSION._asdict().items()))
     with reading(engine) as db:
         now_ms = db.execute(sa.select(NowMs())).scalar_one()
         of_late = sa.select(rejects.c.reason, sa.func.count()).where(
@@ -30,5 +27,4 @@ def condition(engine: sa.Engine, rejected_within_ms: int) -> Condition:
             now_ms,
             db.execute(sa.select(plans.c.digest).where(plans.c.active == 1)).scalar_one_or_none(),
             dict(db.execute(of_late.group_by(rejects.c.reason)).all()),
-            db.execute(sa.select(locks.c.until_ms).where(suspended, locks.c.until_ms > now_ms)).scalar(),
         )
