@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,7 +12,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from typer.testing import CliRunner
 
+from analyzer.cli import app
 from analyzer.store.engine import open_engine
 from analyzer.store.schema import buckets, rejects
 from tests.support.kafka_log import produce
@@ -85,18 +86,39 @@ class World:
             assert time.monotonic() < end_s, (now, self.analyzer and self.analyzer.log[-5:])
             time.sleep(0.05)
 
-    def begin(self, *words: str, code: str = "") -> subprocess.Popen[str]:
-        config = self._folder / "commands.toml"
-        config.write_text(f'database = {{ url = "{self._database}" }}' + self._configuration(MENDED))
+    @property
+    def config(self) -> str:
+        """The mended configuration, of whoever types commands."""
+        file = self._folder / "commands.toml"
+        file.write_text(f'database = {{ url = "{self._database}" }}' + self._configuration(MENDED))
+        return str(file)
+
+    def begin_retry(self) -> subprocess.Popen[str]:
+        words = ["--config", self.config, "rejects", "retry", "--why", "renamed"]
         return subprocess.Popen(
-            [sys.executable, *(["-c", code] if code else ["-m", "analyzer.cli"]), *words, "--json"],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, "GATELOCK_CONFIG": str(config)},
-        )  # fmt: skip
+            [sys.executable, "-c", IN_SMALL_STEPS, *words], stdout=subprocess.PIPE, text=True
+        )
+
+    def typed(self, *words: str) -> tuple[int, str]:
+        ran = CliRunner().invoke(app, ["--config", self.config, *words])
+        if ran.exception is not None and not isinstance(ran.exception, SystemExit):
+            raise ran.exception
+        return ran.exit_code, ran.stdout
 
     def gatelock(self, *words: str) -> tuple[int, list[dict[str, Any]]]:
-        """What a command says under the mended configuration."""
-        told, _ = (process := self.begin(*words)).communicate(timeout=60)
-        return process.returncode, [json.loads(line) for line in told.splitlines()]
+        code, told = self.typed(*words, "--json")
+        return code, [json.loads(line) for line in told.splitlines()]
+
+    def waits(self, start: int) -> dict[str, Any]:
+        """What `gaps list` says once it is written down that a partition waits there."""
+        end_s = time.monotonic() + WAIT_S_MAX
+        while True:
+            code, rows = self.gatelock("gaps", "list")
+            if [row["start"] for row in rows] == [start]:
+                assert code == 1
+                return rows[0]
+            assert time.monotonic() < end_s, (rows, self.analyzer and self.analyzer.problems())
+            time.sleep(0.1)
 
     def audit(self) -> dict[str, Any]:
         code, (told,) = self.gatelock("audit")
@@ -145,10 +167,8 @@ def test_a_run_stops_its_partition_until_the_mapping_is_mended_and_nothing_is_lo
     assert f"gatelock gaps accept '{here.topic}[1]' --to next" in sentence
     here.write(2, 20)  # the others go on
     here.wait(counted=100, set_aside=30)
-    code, (gap,) = here.gatelock("gaps", "list")
-    assert (code, gap["partition"], gap["kind"], gap["start"], gap["end"]) == (
-        1, f"{here.topic}[1]", "too-many-rejected", 50, 70,
-    )  # fmt: skip
+    gap = here.waits(start=50)
+    assert (gap["partition"], gap["kind"], gap["end"]) == (f"{here.topic}[1]", "too-many-rejected", 70)
     second.end()
 
     third = here.start(MENDED)
@@ -171,29 +191,18 @@ def test_what_nobody_can_read_is_set_aside_by_a_decision(world: New) -> None:
     accept = ["gaps", "accept", f"{here.topic}[1]", "--reason", "their mistake"]
     assert "up to offset 20; the first, at offset 0" in analyzer.named(f"{here.topic}[1]")
     here.wait(counted=10, set_aside=0)
-    process = Accepting(here, [*accept, "--to", "next"])
-    assert "read once more; up to 20 each record that cannot be read is set aside" in process.told
-    end_s = time.monotonic() + WAIT_S_MAX
-    while "up to offset 40; the first, at offset 20" not in analyzer.problems().get(f"{here.topic}[1]", ""):
-        assert time.monotonic() < end_s, analyzer.problems()
-        time.sleep(0.05)
+    here.waits(start=0)
+    code, told = here.typed(*accept, "--to", "next")
+    assert code == 0
+    assert "read once more; up to 20 each record that cannot be read is set aside" in told
+    here.waits(start=20)
+    assert "up to offset 40; the first, at offset 20" in analyzer.problems()[f"{here.topic}[1]"]
     here.wait(counted=10, set_aside=20)
-    Accepting(here, [*accept, "--to", "45"])
+    assert here.typed(*accept, "--to", "45")[0] == 0
     here.wait(counted=20, set_aside=45)
     analyzer.well()
-    told = here.audit()
-    assert [(part["dead"], part["skipped"]) for part in told["partitions"]] == [(0, 0), (45, 0)]
-
-
-class Accepting:
-    """`gaps accept` has no --json: it says what comes."""
-
-    def __init__(self, world: World, words: list[str]) -> None:
-        assert world.analyzer is not None
-        command = [sys.executable, "-m", "analyzer.cli", *words, "--config", str(world.analyzer.config)]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert ran.returncode == 0, ran.stderr
-        self.told = ran.stdout
+    parts = here.audit()["partitions"]
+    assert [(part["dead"], part["skipped"]) for part in parts] == [(0, 0), (45, 0)]
 
 
 @pytest.mark.parametrize("database", ["postgresql"])
@@ -208,7 +217,7 @@ def test_a_retry_that_is_killed_again_and_again_counts_each_record_once(world: N
     killed = 0
     while killed < 3:
         before = here.set_aside()
-        process = here.begin("rejects", "retry", "--why", "renamed", code=IN_SMALL_STEPS)
+        process = here.begin_retry()
         while here.set_aside() == before and process.poll() is None:
             time.sleep(0.001)
         process.kill()
@@ -216,7 +225,7 @@ def test_a_retry_that_is_killed_again_and_again_counts_each_record_once(world: N
         killed += process.returncode == -9
         here.write(killed % 3, 5)
     assert killed > 1
-    for process in [here.begin("rejects", "retry", "--why", "renamed") for _ in range(2)]:
+    for process in [here.begin_retry() for _ in range(2)]:
         process.communicate(timeout=60)
         assert process.returncode == 0
     here.wait(counted=len(here.written), set_aside=0)
