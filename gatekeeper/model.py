@@ -187,7 +187,7 @@ class Feedback(NamedTuple):
     age: float | None  # seconds; None before the first answer
     locks: tuple[Met, ...]  # those that were met most often
     more: tuple[int, int]  # checks and denials by the locks that are not among them
-    callers: tuple[str, ...]  # a sample of those it was asked for, each as likely as any other
+    callers: tuple[str, ...]  # a sample of those it was asked for in the last ten to twenty minutes
     uptime: float = 0.0  # seconds since it began
     stale_after: float = 30.0
     clock_skew: float = 0.0  # seconds that its machine's clock is ahead of the source's
