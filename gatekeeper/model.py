@@ -5,6 +5,7 @@ Standard library only. The analyzer imports this module, never the other way rou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
@@ -136,7 +137,7 @@ class Update(NamedTuple):
     now: datetime  # the clock over there
     behind: float  # seconds that the analyzers lag behind the log
     next_poll: float  # seconds until the server wants to be asked again
-    changes: tuple[Change, ...]
+    changes: Sequence[Change]
     unknown: tuple[str, ...] = ()  # words in the answer that this version does not know: "op warn"
     waited: float = 0.0  # seconds from the question to the moment that this tells of; below 0: before it
 

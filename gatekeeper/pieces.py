@@ -7,14 +7,17 @@ busy without a break, each piece waits 5 ms for its turn, and what takes 40 ms o
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
 
 PIECE_NS = 400_000  # of work, then a pause; by the thread's own time, because waiting is no work
 PAUSE_S = 0.0001  # sleep(0) would take the interpreter back before anybody else is awake
+PART = 250  # items that are kept together; the collector takes 0.1 ms for so many
 LOOK_EVERY = 8  # items, between two looks at the clock, which costs as much as one
 
 
@@ -26,9 +29,9 @@ class Breath:
     def __init__(self) -> None:
         self._until_ns = time.thread_time_ns() + PIECE_NS
 
-    def take(self) -> None:
+    def take(self, *, at_once: bool = False) -> None:
         """Let others run, if it is time."""
-        if time.thread_time_ns() >= self._until_ns:
+        if at_once or time.thread_time_ns() >= self._until_ns:
             pause()
             self._until_ns = time.thread_time_ns() + PIECE_NS
 
@@ -45,6 +48,19 @@ def in_pieces(items: Iterable[T]) -> Iterator[T]:
         yield item
         if not number % LOOK_EVERY:
             breath.take()
+
+
+def parted(items: Iterable[T]) -> Iterator[tuple[T, ...]]:
+    """The items, so many at a time, each part looked through by the collector before the next.
+
+    It runs by itself when there are 700 more objects than before. Where as many are made as are forgotten
+    that is never; and then it looks through 100,000 at once, for 18 ms.
+    """
+    items = iter(items)
+    while part := tuple(islice(items, PART)):
+        yield part
+        if len(part) == PART and gc.isenabled():
+            gc.collect(0)
 
 
 def drained(items: list[T]) -> Iterator[T]:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from gatekeeper.held import Packed
 from gatekeeper.model import (
     Change,
     Clear,
@@ -107,7 +108,7 @@ def _update(head: Fields, items: Iterable[Item]) -> Update:
     if head.whole("format") != FORMAT:
         raise SourceError(f"answer: format {head.fields['format']}; this gatekeeper reads format {FORMAT}")
     unknown = head.strangers(ANSWER)
-    changes = tuple(_changes_in(items, head, unknown))
+    changes = Packed(_changes_in(items, head, unknown))
     return Update(
         at=Cursor(head.whole("version"), head.text("mark", "")),
         since=None if head.fields.get("since") is None else head.whole("since"),

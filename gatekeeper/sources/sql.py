@@ -6,13 +6,16 @@ import os
 import socket
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gatekeeper.held import Packed
 from gatekeeper.model import Change, Clear, Cursor, Feedback, Lock, LockKey, Rate, Set, SourceError, Update
+from gatekeeper.pieces import Breath, drained, parted
 
 try:
     import sqlalchemy as sa
@@ -20,6 +23,7 @@ except ImportError as missing:
     raise ImportError("gatekeeper.sources.sql needs SQLAlchemy: install gatelock[sql]") from missing
 
 NEXT_POLL_S = 0.3  # with a flush every 0.1 s a lock reaches the last of many gates in half a second, mostly
+ROWS_AT_ONCE = 50  # out of the driver, between two looks at whether others wait
 CHANGES_MAX = 10_000  # in one answer; when more are waiting, all locks are the shorter one
 
 CONNECT_S = 3
@@ -90,7 +94,8 @@ class SqlSource:
 
     def fetch(self, since: Cursor | None) -> Update:
         with self._reaching(), self._cut_when_late(FETCH_S), self._snapshot() as db:
-            return _answer(db, since)
+            read = _read(db, since)
+        return _answer(read)  # after the transaction: to take over many locks may take long
 
     def hear(self, told: Feedback) -> None:
         """Write it into the row of this instance, where the newest stays however often one comes. Raises
@@ -250,6 +255,10 @@ def _open_postgresql(url: sa.URL) -> sa.Engine:
         raise ImportError("a gate on PostgreSQL needs psycopg 3: install gatelock[postgres]") from missing
 
 
+Row = Sequence[Any]  # op, then the columns of LOCK
+Rows = list[tuple[Row, ...]]  # in parts
+
+
 class Standing(NamedTuple):
     """Where the feed stands, and what it called the version that the gate holds."""
 
@@ -261,14 +270,30 @@ class Standing(NamedTuple):
     behind_ms: int | None  # None: no partition was ever followed, so there is no log to be behind of
 
 
-def _answer(db: sa.Connection, since: Cursor | None) -> Update:
+class Read(NamedTuple):
+    """What the database said."""
+
+    standing: Standing
+    since: Cursor | None  # None: `rows` are all locks
+    rows: Rows
+
+
+def _read(db: sa.Connection, since: Cursor | None) -> Read:
     standing = _standing(db, since)
-    rows: list[Row] | None = None
+    rows: Rows | None = None
     if since is not None and _knows(standing, since):
         # Mostly there is nothing new: then this one row is all that is asked for.
         rows = [] if since.version == standing.version else _rows_after(db, since.version)
     if since is None or rows is None:
-        since, rows = None, _rows_of_locks(db)
+        return Read(standing, None, _rows_of_locks(db))
+    return Read(standing, since, rows)
+
+
+def _answer(read: Read) -> Update:
+    standing, since, rows = read
+    if len(rows) > 1:  # to close what they came by took its time, too
+        Breath().take(at_once=True)
+    ops = () if since is None else tuple(row[0] for part in rows for row in part)
     return Update(
         at=Cursor(standing.version, standing.mark),
         since=since and since.version,
@@ -276,8 +301,8 @@ def _answer(db: sa.Connection, since: Cursor | None) -> Update:
         now=EPOCH + standing.now_ms * MILLISECOND,
         behind=max(0, standing.behind_ms or 0) / 1000,
         next_poll=NEXT_POLL_S,
-        changes=tuple(_change(*row) for row in rows if row[0] in OPS),
-        unknown=tuple(f"op {row[0]}" for row in rows if row[0] not in OPS),
+        changes=Packed(_change(*row) for part in drained(rows) for row in part if row[0] in OPS),
+        unknown=tuple(f"op {op}" for op in ops if op not in OPS),
     )
 
 
@@ -304,10 +329,7 @@ def _knows(standing: Standing, since: Cursor) -> bool:
     return since.version >= standing.pruned_to and since.mark == standing.held_mark
 
 
-Row = Sequence[Any]  # op, then the columns of LOCK
-
-
-def _rows_after(db: sa.Connection, version: int) -> list[Row] | None:
+def _rows_after(db: sa.Connection, version: int) -> Rows | None:
     """The changes after `version`, in order; None when they are too many."""
     of = lock_changes.c
     statement = (
@@ -316,14 +338,26 @@ def _rows_after(db: sa.Connection, version: int) -> list[Row] | None:
         .order_by(of.version, of.number)
         .limit(CHANGES_MAX + 1)
     )
-    rows: list[Row] = [tuple(row) for row in db.execute(statement)]
-    return rows if len(rows) <= CHANGES_MAX else None
+    rows = _all_of(db.execute(statement))
+    return rows if sum(map(len, rows)) <= CHANGES_MAX else None
 
 
-def _rows_of_locks(db: sa.Connection) -> list[Row]:
+def _rows_of_locks(db: sa.Connection) -> Rows:
     # Those too that have ended by the clock over there, which may be wrong: nobody would tell of them again.
-    statement = sa.select(*(locks.c[name] for name in LOCK))
-    return [("set", *row) for row in db.execute(statement)]
+    return _all_of(db.execute(sa.select(sa.literal("set"), *(locks.c[name] for name in LOCK))))
+
+
+def _all_of(found: sa.CursorResult[Any]) -> Rows:
+    return list(parted(_patiently(found)))
+
+
+def _patiently(found: sa.CursorResult[Any]) -> Iterator[Row]:
+    """The rows, with pauses, unless that takes too long: the server keeps its time-outs meanwhile."""
+    breath, end_s = Breath(), time.monotonic() + STATEMENT_MS / 1000
+    for some in found.partitions(ROWS_AT_ONCE):
+        yield from map(tuple, some)
+        if time.monotonic() < end_s:
+            breath.take()
 
 
 def _change(op: str, *columns: Any) -> Change:
