@@ -11,6 +11,7 @@ from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind, text_
 from gatekeeper.adapters.routes import Patterns
 from gatekeeper.gate import Gate
 from gatekeeper.identity import address_of
+from gatekeeper.model import ALLOWED
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -152,6 +153,7 @@ class Guard:
         self._app = app
         self._gate = gate
         self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)
+        self._alone = not limiters  # nobody but the gate is asked
         self._caller = caller
         self._resource = resource
         self._tenant = tenant
@@ -172,12 +174,27 @@ class Guard:
             await self._guarded(scope, receive, send)
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        verdict = await self._checkpoint.ask_async(self._who(scope))
+        caller, address = self._caller(scope), self._address(scope)
+        resource = "" if self._resource is None else self._resource(scope)
+        tenant = "" if self._tenant is None else self._tenant(scope)
+        # Into the dicts that are there: those around us and those below look into the same ones.
+        state = scope.setdefault("state", {})
+        decision = None
+        if self._alone and NOTE not in state:
+            decision = self._gate.check(caller, resource=resource, address=address, tenant=tenant)
+            if decision is ALLOWED:  # as nearly all are: nothing is made for these
+                state["gatelock"] = decision
+                await self._app(scope, receive, send)
+                return
+        who = self._who(scope, caller, address, resource, tenant)
+        if decision is None:
+            verdict = await self._checkpoint.ask_async(who)
+        else:
+            verdict = self._checkpoint.shown(decision, who)
         if not verdict.decision.allowed:
             await refuse(refusal(verdict.decision, self._style), scope, receive, send)
             return
-        # Into the dicts that are there: those around us and those below look into the same ones.
-        scope.setdefault("state", {})["gatelock"] = verdict.decision
+        state["gatelock"] = verdict.decision
         more = encoded(allowance(verdict.decision, self._style, verdict.limiter))
         if not verdict.spent or (self._refund_when is None and not self._checkpoint.holds):
             await self._app(scope, receive, adding(more, send) if more else send)
@@ -185,12 +202,12 @@ class Guard:
             watch = Watch(self._checkpoint, lambda: more, self._refund_when, lambda: [verdict])
             await watch.over(self._app, scope, receive, send)
 
-    def _who(self, scope: Scope) -> Who:
+    def _who(self, scope: Scope, caller: str, address: str, resource: str, tenant: str) -> Who:
         return Who(
-            caller=self._caller(scope),
-            address=self._address(scope),
-            resource="" if self._resource is None else self._resource(scope),
-            tenant="" if self._tenant is None else self._tenant(scope),
+            caller=caller,
+            address=address,
+            resource=resource,
+            tenant=tenant,
             cost=1 if self._cost is None else self._cost(scope),
             method=scope.get("method", "WEBSOCKET"),
             note=note_of(scope),

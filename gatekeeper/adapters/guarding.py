@@ -88,7 +88,7 @@ class Checkpoint:
         """Whether this request may pass: the refusal, else the decision that leaves least."""
         decision = self._gated(who)
         if not self._limiters or decision.shadow or not decision.allowed:
-            return self._shown(decision, who)
+            return self.shown(decision, who)
         asking = Asking(decision, who)
         try:
             for limiter in self._limiters:
@@ -100,13 +100,13 @@ class Checkpoint:
         if asking.decision.allowed:
             return self._clear(asking, who)
         self._undo(asking)
-        return self._shown(asking.decision, who)
+        return self.shown(asking.decision, who)
 
     async def ask_async(self, who: Who) -> Verdict:
         """The same, where there is a loop."""
         decision = self._gated(who)
         if not self._limiters or decision.shadow or not decision.allowed:
-            return self._shown(decision, who)
+            return self.shown(decision, who)
         asking = Asking(decision, who)
         try:
             for limiter, check in self._awaited:
@@ -120,7 +120,7 @@ class Checkpoint:
         if asking.decision.allowed:
             return self._clear(asking, who)
         await self._undo_async(asking)
-        return self._shown(asking.decision, who)
+        return self.shown(asking.decision, who)
 
     def refund(self, verdict: Verdict) -> None:
         """Give back what a request took; what is at work comes back when it is over."""
@@ -164,7 +164,8 @@ class Checkpoint:
         for limiter in asking.spent:
             await _refunded(limiter, asking.key, asking.cost)
 
-    def _shown(self, decision: Decision, who: Who) -> Verdict:
+    def shown(self, decision: Decision, who: Who) -> Verdict:
+        """What the gate's `decision` amounts to where nobody else is asked."""
         if self._shadow and not decision.allowed:
             decision = decision._replace(allowed=True, shadow=True, retry_after=0.0)
         if decision.shadow:
