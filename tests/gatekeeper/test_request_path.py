@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gatekeeper import ALLOWED, Decision, Gate, SlidingLog
-from gatekeeper.model import Lock, Rate
+from gatekeeper.model import Feedback, Lock, Rate
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
 from tests.support.feed import HandFeed, a_lock
@@ -63,6 +63,22 @@ def stale_gate(**settings: Any) -> Gate:
     return gate
 
 
+class Hears(HandFeed):
+    """A feed that wants to know whom the gate was asked for."""
+
+    feedback = True
+
+    def hear(self, told: Feedback) -> None: ...
+
+
+def telling_gate() -> Gate:
+    """One that is about to note who asks."""
+    clock = ManualClock()
+    gate = a_gate(source=Hears(*LOCKS), clock=clock)
+    clock.advance(60.0)
+    return gate
+
+
 GATES: dict[str, Callable[[], Gate]] = {
     "fresh": lambda: a_gate(*LOCKS),
     "with a lock on everyone": lambda: a_gate(*LOCKS, a_lock("", "all", scope="everyone", action="tag")),
@@ -70,6 +86,7 @@ GATES: dict[str, Callable[[], Gate]] = {
     "stale, denying": lambda: stale_gate(on_stale="deny"),
     "stale, limiting": lambda: stale_gate(on_stale=SlidingLog(10, 1.0, clock=ManualClock())),
     "closed": lambda: closed(a_gate(*LOCKS)),
+    "telling": telling_gate,
     "in shadow": lambda: a_gate(*LOCKS, shadow=True),
 }
 
