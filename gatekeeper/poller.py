@@ -69,6 +69,7 @@ class Poller:
         self._later_s = 0.0  # what the source itself asks for, beyond our own pause
         self._since: Cursor | None = None  # at first everything: the view may come from another source
         self._ask_s = self._prune_s = clock.uptime_s()
+        self._pruned_ns = 0  # by the wall clock, when an ended lock was last forgotten
         self._shelf = shelf
         self._recalls = shelf is not None and known.view is EMPTY
 
@@ -91,6 +92,8 @@ class Poller:
     def _ask(self) -> None:
         asked_s, asked_ns = self._clock.uptime_s(), self._clock.wall_ns()
         self._later_s = 0.0
+        if asked_ns < self._pruned_ns:  # the clock was wrong then: what had not ended must be learnt again
+            self._since, self._pruned_ns = None, 0
         try:
             update = self._source.fetch(self._since)
             self._confirmed(apply(self.known.view, update), update, asked_s, asked_ns)
@@ -134,8 +137,10 @@ class Poller:
     def _prune(self) -> None:
         now_s = self._clock.uptime_s()
         if now_s >= self._prune_s:
-            view = without_ended(self.known.view, self._clock.wall_ns())
+            now_ns = self._clock.wall_ns()
+            view = without_ended(self.known.view, now_ns)
             if view is not self.known.view:
+                self._pruned_ns = now_ns
                 self.known = self.known._replace(view=view)
                 self._prune_s = now_s + PRUNE_EVERY_S
 

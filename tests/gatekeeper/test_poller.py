@@ -258,6 +258,18 @@ def test_locks_that_end_one_after_the_other_do_not_keep_it_busy(world: World) ->
     assert turns < 10
 
 
+def test_locks_that_ended_by_a_clock_that_was_wrong_are_asked_for_again(world: World) -> None:
+    world.feed.set(a_lock(ends_in=60))
+    world.run(1.0)
+    world.clock.jump(3600)
+    world.run(1.0)
+    assert world.callers == []
+    world.clock.jump(-3600)
+    world.run(1.0)
+    assert world.callers == ["api_key:acme"]
+    assert world.feed.asked.count(None) == 2
+
+
 def test_what_the_feed_says_that_is_not_known_is_logged_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
