@@ -43,7 +43,7 @@ class ManualClock:
         return self.luck
 
     def run(self, turn: Callable[[], float], name: str) -> Running:
-        self._series.append(Turns(turn, self._up_ns))
+        self._series.append(Turns(turn, self))
         return self._series[-1]
 
     def wait(self, event: threading.Event, timeout: float | None) -> bool:
@@ -53,7 +53,8 @@ class ManualClock:
         return event.is_set()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and take the turns that fall due, each at its own moment."""
+        """Let time pass, and take the turns that fall due, each at its own moment. In a turn, as a source
+        that takes its time, it lets the others take theirs."""
         self._pass(round(seconds * SECOND_NS), until=lambda: False)
 
     def jump(self, seconds: float) -> None:
@@ -67,13 +68,14 @@ class ManualClock:
             if turns > TURNS_MAX:
                 raise RuntimeError("a turn wants its next at the same moment, again and again")
             self._move(max(due.due_ns, self._up_ns))
-            due.take(self._up_ns)
+            due.take()
         if not until():
-            self._move(end_ns)
+            self._move(max(end_ns, self._up_ns))  # later, if a turn took its time
 
     def _next(self) -> Turns | None:
         self._series = [series for series in self._series if series.alive]
-        return min(self._series, key=lambda series: series.due_ns, default=None)
+        waiting = (series for series in self._series if not series.busy)
+        return min(waiting, key=lambda series: series.due_ns, default=None)
 
     def _move(self, up_ns: int) -> None:
         self._wall_ns += up_ns - self._up_ns
@@ -83,21 +85,26 @@ class ManualClock:
 class Turns:
     """One series of turns on a manual clock."""
 
-    def __init__(self, turn: Callable[[], float], due_ns: int) -> None:
+    def __init__(self, turn: Callable[[], float], clock: Callable[[], int]) -> None:
         self.alive = True
-        self.due_ns = due_ns
+        self.busy = False  # a turn is being taken
+        self.due_ns = clock()
         self._turn = turn
+        self._clock = clock
 
-    def take(self, now_ns: int) -> None:
+    def take(self) -> None:
+        self.busy = True
         try:
             wait_s = self._turn()
             if wait_s == inf:
                 self.alive = False
                 return
             # Rounded up: a wait shorter than a nanosecond would never pass.
-            self.due_ns = now_ns + ceil(wait_s * SECOND_NS)
+            self.due_ns = self._clock() + ceil(wait_s * SECOND_NS)
         except SystemExit:  # ends a thread quietly, and so this
             self.alive = False
+        finally:
+            self.busy = False
 
     def stop(self, timeout: float) -> None:
         self.alive = False

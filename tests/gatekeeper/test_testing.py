@@ -35,6 +35,22 @@ def test_a_turn_that_never_lets_time_pass_is_found_out() -> None:
         clock.advance(1.0)
 
 
+def test_what_takes_time_within_a_turn_lets_the_others_take_theirs() -> None:
+    clock, seen = ManualClock(), []
+
+    def slow() -> float:
+        seen.append(("slow", clock.uptime_s()))
+        clock.advance(2.5)
+        return 1.0
+
+    clock.run(slow, "slow")
+    clock.run(lambda: seen.append(("quick", clock.uptime_s())) or 1.0, "quick")
+    clock.advance(4.0)
+    assert seen == [("slow", 0), ("quick", 0), ("quick", 1), ("quick", 2), ("quick", 3), ("slow", 3.5),
+                    ("quick", 4), ("quick", 5), ("quick", 6)]  # fmt: skip
+    assert clock.uptime_s() == 6.0
+
+
 def test_one_clock_serves_gates_and_limiters() -> None:
     clock = ManualClock()
     burst = SlidingLog(limit=1, period=10, clock=clock)
