@@ -7,11 +7,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.faults.story import kafka_behind_a_proxy
-from tests.support.installation import Installation, write
+from tests.support.installation import Installation, fill, write
 from tests.support.proxy import Proxy
 from tests.support.segments import Harm, claim, cut, harm, leader, length, payload
 from tests.support.servers import Missing
@@ -73,23 +74,50 @@ def read_again(caplog: pytest.LogCaptureFixture) -> Counter[str]:
     return Counter(line.partition(":")[0] for line in lines if line.endswith("reading it again"))
 
 
-def test_what_is_damaged_is_named_exactly_and_gone_on_behind(
-    broker: NativeKafka, new: New, way: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    topic = broker.create_topic(partitions=5)
-    keys = {p: [write(broker, topic, p, 10 * n) for n in range(4)] for p in range(5)}
-    harms: dict[int, Harm] = {0: payload, 3: payload}
-    harms |= {} if way == "plain" else {1: claim, 2: length}
-    broker.stop()
-    for partition, change in harms.items():
-        harm(broker, topic, partition, 3 if partition == 3 else 1, change)
-    broker.start()
+class Topic(NamedTuple):
+    """Four batches of ten in each partition, one of them harmed in some."""
 
+    name: str
+    keys: dict[int, list[set[str]]]
+
+
+HARMS: dict[str, dict[int, Harm]] = {
+    "raw": {0: payload, 1: claim, 2: length, 3: payload},
+    "plain": {0: payload, 3: payload},
+    "mended": {0: payload},
+    "led by nobody": {0: leader},
+}
+
+
+@pytest.fixture(scope="module")
+def harmed(doors: tuple[NativeKafka, Proxy]) -> dict[str, Topic]:
+    """Made together: a broker takes seconds to start anew."""
+    broker, _ = doors
+    topics = {}
+    for name, harms in HARMS.items():
+        topic = broker.create_topic(partitions=max(harms) + 2)
+        topics[name] = Topic(topic, fill(broker, topic, range(max(harms) + 2), 4))
+    broker.stop()
+    for name, harms in HARMS.items():
+        for partition, change in harms.items():
+            harm(broker, topics[name].name, partition, 3 if partition == 3 else 1, change)
+    broker.start()
+    return topics
+
+
+def test_what_is_damaged_is_named_exactly_and_gone_on_behind(
+    broker: NativeKafka,
+    harmed: dict[str, Topic],
+    new: New,
+    way: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (topic, keys), harms = harmed[way], HARMS[way]
     here = new(topic)
     sizes = {p: (30, 40) if p == 3 else (10, 20) for p in harms}
     here.run(lambda: here.open() == {f"{topic}[{p}]": ("corrupt", *sizes[p]) for p in harms}, seconds=60)
     before = {
-        key for p in range(5) for batch in keys[p][: sizes[p][0] // 10 if p in harms else 4] for key in batch
+        key for p in keys for batch in keys[p][: sizes[p][0] // 10 if p in harms else 4] for key in batch
     }
     here.run(lambda: here.counted() == before)
     assert {gap.kind for gap in here.health.gaps.values()} == {"corrupt"}
@@ -101,7 +129,7 @@ def test_what_is_damaged_is_named_exactly_and_gone_on_behind(
     assert here.accept(0, "9").exit_code == 2
     beyond = here.accept(0, "999")
     assert (beyond.exit_code, beyond.stderr) == (2, f"{topic}[0]: the log has [0, 40) now, and not 999\n")
-    assert here.accept(4, "next").exit_code == 2
+    assert here.accept(max(keys), "next").exit_code == 2
     for p in harms:
         told = here.accept(p, "next")
         assert (told.exit_code, told.stderr) == (0, "")
@@ -109,7 +137,7 @@ def test_what_is_damaged_is_named_exactly_and_gone_on_behind(
         assert here.accept(p, "next").exit_code == 2, "accepted twice"
     lost = {key for p in harms for key in keys[p][sizes[p][0] // 10]}
     # A broker that starts on a wrong length takes what follows for the end of its log: it serves no more.
-    lost |= {key for batch in keys[2][2:] for key in batch if 2 in harms}
+    lost |= {key for p in harms if harms[p] is length for batch in keys[p][2:] for key in batch}
     truth = {key for p in keys for batch in keys[p] for key in batch} - lost
     truth |= write(broker, topic, 3, 40)
     here.run(lambda: here.counted() >= truth)
@@ -121,23 +149,20 @@ def test_what_is_damaged_is_named_exactly_and_gone_on_behind(
     }
 
 
-def test_a_mended_log_is_read_once_more_and_nothing_is_skipped(broker: NativeKafka, new: New) -> None:
-    topic = broker.create_topic(partitions=1)
-    keys = [write(broker, topic, 0, 10 * n) for n in range(3)]
-    broker.stop()
-    harm(broker, topic, 0, 1, payload)
-    broker.start()
+def test_a_mended_log_is_read_once_more_and_nothing_is_skipped(
+    broker: NativeKafka, harmed: dict[str, Topic], new: New
+) -> None:
+    topic, keys = harmed["mended"]
     here = new(topic)
     here.run(lambda: here.open() == {f"{topic}[0]": ("corrupt", 10, 20)})
     assert "read once more from 10" in here.accept(0, "again", "a replica had it").output
-    here.run(lambda: here.daemon is not None and here.daemon.pipeline.source.stopped() == {})
     here.run(lambda: here.open() == {f"{topic}[0]": ("corrupt", 10, 20)})  # it was not mended, of course
     here.stop()
     broker.stop()
     harm(broker, topic, 0, 1, payload)  # the same bits once more: as it was
     broker.start()
     assert here.accept(0, "10", "now it is").exit_code == 0
-    here.run(lambda: here.counted() == set().union(*keys))
+    here.run(lambda: here.counted() == {key for p in keys for batch in keys[p] for key in batch})
     assert here.skipped() == {}
     assert [act["why"] for act in here.acts()] == ["now it is", "a replica had it"]
 
@@ -164,7 +189,7 @@ def test_a_log_that_was_cut_off_behind_us_is_noticed_before_what_was_written_sin
     """Also when it is longer again than what was counted, and nobody looked meanwhile: partition 1 is read by
     an analyzer that was there before, partition 2 by one that was not."""
     topic = broker.create_topic(partitions=4)
-    old = {p: [write(broker, topic, p, 10 * n) for n in range(4)] for p in range(4)}
+    old = fill(broker, topic, range(4), 4)
     here = new(topic)
     here.run(lambda: here.counted() == set().union(*(batch for p in old for batch in old[p])))
     here.stop()
@@ -176,7 +201,7 @@ def test_a_log_that_was_cut_off_behind_us_is_noticed_before_what_was_written_sin
     cut(broker, topic, 0, 3)
     cut(broker, topic, 1, 1)
     broker.start()
-    new_1 = {key for n in range(4) for key in write(broker, topic, 1, 100 + 10 * n)}
+    new_1 = set().union(*fill(broker, topic, [1], 4, 100)[1])
     expected = {f"{topic}[0]": ("past-end", 30, 40), f"{topic}[1]": ("past-end", 10, 40)}
     here.run(lambda: here.open() == expected)
     here.stop()
@@ -184,7 +209,7 @@ def test_a_log_that_was_cut_off_behind_us_is_noticed_before_what_was_written_sin
     broker.stop()
     cut(broker, topic, 2, 2)
     broker.start()
-    new_2 = {key for n in range(4) for key in write(broker, topic, 2, 100 + 10 * n)}
+    new_2 = set().union(*fill(broker, topic, [2], 4, 100)[2])
     expected[f"{topic}[2]"] = ("past-end", 20, 40)
     truth = here.counted() | write(broker, topic, 3, 50)
     here.run(lambda: here.open() == expected)
@@ -202,17 +227,16 @@ def test_a_log_that_was_cut_off_behind_us_is_noticed_before_what_was_written_sin
     assert here.skipped() == {}
 
 
-def test_a_leader_that_never_was_does_not_stop_anybody(broker: NativeKafka, new: New) -> None:
+def test_a_leader_that_never_was_does_not_stop_anybody(
+    broker: NativeKafka, harmed: dict[str, Topic], new: New
+) -> None:
     """No checksum covers by whom a batch says it was written. Asked about such a leader, the broker would say
     that our place does not exist."""
-    topic = broker.create_topic(partitions=1)
-    truth = write(broker, topic, 0, 0)
-    broker.stop()
-    harm(broker, topic, 0, 0, leader)
-    broker.start()
+    topic, keys = harmed["led by nobody"]
     here = new(topic)
+    truth = {key for p in keys for batch in keys[p] for key in batch}
     here.run(lambda: here.counted() == truth)
     here.stop()
-    truth |= write(broker, topic, 0, 10)
+    truth |= write(broker, topic, 0, 40)
     here.run(lambda: here.counted() == truth)
     assert here.open() == {}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 from typer.testing import CliRunner
 
@@ -21,7 +22,6 @@ from analyzer.settings import load
 from analyzer.store.engine import open_engine
 from analyzer.store.migrate import upgrade
 from analyzer.store.schema import buckets
-from tests.support.kafka_log import produce
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 
 RealKafka = NativeKafka | GivenKafka
@@ -119,10 +119,29 @@ class Installation:
 
 def write(kafka: RealKafka, topic: str, partition: int, begin: int, count: int = 10) -> set[str]:
     """One batch of records; their keys."""
-    keys = [f"{topic}-{partition}-{n}" for n in range(begin, begin + count)]
+    (batch,) = fill(kafka, topic, [partition], 1, begin, count)[partition]
+    return batch
+
+
+def fill(
+    kafka: RealKafka, topic: str, partitions: Iterable[int], batches: int, begin: int = 0, count: int = 10
+) -> dict[int, list[set[str]]]:
+    """So many batches of records in each partition; the keys of each."""
+    keys = {
+        partition: [
+            [f"{topic}-{partition}-{n}" for n in range(at, at + count)]
+            for at in range(begin, begin + batches * count, count)
+        ]
+        for partition in partitions
+    }
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5_000})  # or it may send a part
     now_ms = int(time.time() * 1000)
-    produce(kafka, topic, [json.dumps({"ts": now_ms, "key": key}).encode() for key in keys], partition)
-    return set(keys)
+    for batch in range(batches):
+        for partition in keys:
+            for key in keys[partition][batch]:
+                producer.produce(topic, json.dumps({"ts": now_ms, "key": key}), partition=partition)
+        assert producer.flush(30) == 0
+    return {partition: [set(batch) for batch in keys[partition]] for partition in keys}
 
 
 def delete_topic(admin: KafkaAdminClient, topic: str) -> None:
