@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 from http import HTTPStatus
 from ipaddress import ip_address
 from math import inf
@@ -87,6 +88,7 @@ def _is_from_here(request: Request) -> bool:
     return is_loopback(request.client.host) and is_loopback(request.url.hostname or "")
 
 
+@lru_cache(maxsize=1_000)
 def is_loopback(host: str) -> bool:
     """Whether `host`, a name or an address, can only be this machine."""
     if host.lower() == "localhost":

@@ -193,7 +193,7 @@ def test_who_takes_nothing_of_the_answer_is_left_and_holds_nobody_up(
         source = HttpSource(url)
         assert len(source.fetch(None).changes) == 20_001
         source.close()
-        time.sleep(4.0)
+        time.sleep(2.5)
         assert _taken(line) < 10_000_000
 
 

@@ -481,7 +481,7 @@ def test_what_the_framework_refuses_is_a_problem_too(client: httpx2.Client) -> N
         assert answer.json()["status"] == status
         assert answer.json()["detail"].endswith(".")
         assert answer.headers["cache-control"] == "no-store"
-    assert client.post("/v1/locks").headers["allow"] == "GET"
+    assert client.post("/v1/locks").headers["allow"] == "GET, HEAD"
 
 
 def test_a_mistake_of_ours_is_a_problem_that_tells_nothing(world: World, client: httpx2.Client) -> None:
