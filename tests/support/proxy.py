@@ -1,4 +1,5 @@
-"""A way to a server that can be made bad: cut, silent, slow, in shreds, in halves; or losing one commit or its reply."""
+"""A way to a server that can be made bad: cut, silent, slow, in shreds, in halves; or losing one
+commit or its reply."""
 
 from __future__ import annotations
 
@@ -179,6 +180,10 @@ class Proxy:
         while data := await answered.read(CHUNK):
             if link.caught is not None:
                 link.caught.sprung.set()
+                link.reset()
+                return
+            if self._halves:
+                await self._pass(link.client, data[: len(data) // 2])
                 link.reset()
                 return
             await self._pass(link.client, self._spoilt(data))
