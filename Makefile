@@ -7,7 +7,7 @@ SERVERS := .cache/servers-ready
 PEERS := .cache/peers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint faults bench bench-limits constraints
+.PHONY: help demo test check lint faults cuts bench bench-limits bench-gate constraints
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -29,12 +29,18 @@ lint: $(READY)  ## ruff, and mypy strict on both packages
 faults: $(READY) $(SERVERS)  ## two hundred faults over 600,000 records, and then every count is looked at
 	@$(PY) -m tests.faults $(ARGS)
 
+cuts: $(READY) $(SERVERS)  ## a gate cut off from its source at random, in simulated and in real time
+	@$(PY) -m tests.cuts $(ARGS)
+
 bench: $(READY) $(SERVERS)  ## three numbers worth keeping
 	@$(PY) -m tests.benchmarks $(ARGS)
 
 bench-limits: $(PEERS)/.ready  ## our limiters beside their peers, in one process
 	@$(PEERS)/bin/python -m tests.benchmarks.limits $(ARGS)
 	@$(PEERS)/bin/python -m tests.benchmarks.limits_redis
+
+bench-gate: $(PEERS)/.ready  ## the gate beside its peers: a check, and requests per second under uvicorn
+	@$(PEERS)/bin/python -m tests.benchmarks.gate_peers $(ARGS)
 
 constraints: $(READY)  ## write constraints.txt anew, with today's versions
 	@.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra all --group dev \

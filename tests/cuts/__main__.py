@@ -83,9 +83,7 @@ def really(seed: int, seconds: float, folder: Path) -> None:
     story = real.Story(seed, seconds, folder, say)
     tally = story.run()
     print(f"{seconds:g} s, {story.faults.total()} faults of {len(story.faults)} kinds, six gates,")
-    print(
-        f"{story.versions} versions of the locks; this machine paused for {story.longest_gap_s:.2f} s at most:"
-    )
+    print(f"{story.versions} versions of the locks; longest pause of ours {story.longest_gap_s:.2f} s:")
     print(report(tally))
 
 
