@@ -81,11 +81,12 @@ class Topic(NamedTuple):
     keys: dict[int, list[set[str]]]
 
 
-HARMS: dict[str, dict[int, Harm]] = {
-    "raw": {0: payload, 1: claim, 2: length, 3: payload},
-    "plain": {0: payload, 3: payload},
-    "mended": {0: payload},
-    "led by nobody": {0: leader},
+# By partition, which batch is harmed, and how.
+HARMS: dict[str, dict[int, tuple[int, Harm]]] = {
+    "raw": {0: (1, payload), 1: (1, claim), 2: (1, length), 3: (3, payload)},
+    "plain": {0: (1, payload), 3: (3, payload)},
+    "mended": {0: (1, payload)},
+    "led by nobody": {0: (3, leader)},
 }
 
 
@@ -99,8 +100,8 @@ def harmed(doors: tuple[NativeKafka, Proxy]) -> dict[str, Topic]:
         topics[name] = Topic(topic, fill(broker, topic, range(max(harms) + 2), 4))
     broker.stop()
     for name, harms in HARMS.items():
-        for partition, change in harms.items():
-            harm(broker, topics[name].name, partition, 3 if partition == 3 else 1, change)
+        for partition, (batch, change) in harms.items():
+            harm(broker, topics[name].name, partition, batch, change)
     broker.start()
     return topics
 
@@ -114,7 +115,7 @@ def test_what_is_damaged_is_named_exactly_and_gone_on_behind(
 ) -> None:
     (topic, keys), harms = harmed[way], HARMS[way]
     here = new(topic)
-    sizes = {p: (30, 40) if p == 3 else (10, 20) for p in harms}
+    sizes = {p: (10 * batch, 10 * batch + 10) for p, (batch, _) in harms.items()}
     here.run(lambda: here.open() == {f"{topic}[{p}]": ("corrupt", *sizes[p]) for p in harms}, seconds=60)
     before = {
         key for p in keys for batch in keys[p][: sizes[p][0] // 10 if p in harms else 4] for key in batch
@@ -137,7 +138,7 @@ def test_what_is_damaged_is_named_exactly_and_gone_on_behind(
         assert here.accept(p, "next").exit_code == 2, "accepted twice"
     lost = {key for p in harms for key in keys[p][sizes[p][0] // 10]}
     # A broker that starts on a wrong length takes what follows for the end of its log: it serves no more.
-    lost |= {key for p in harms if harms[p] is length for batch in keys[p][2:] for key in batch}
+    lost |= {key for p in harms if harms[p][1] is length for batch in keys[p][2:] for key in batch}
     truth = {key for p in keys for batch in keys[p] for key in batch} - lost
     truth |= write(broker, topic, 3, 40)
     here.run(lambda: here.counted() >= truth)
