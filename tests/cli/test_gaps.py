@@ -185,6 +185,7 @@ def test_nobody_decides_without_a_reason(gatelock: Gatelock, engine: sa.Engine) 
         (0, "7", "recreated [0, ?): going on at 7, 7 offsets are skipped", 7),
         (1, "next", "retention [40, 70): going on at 70, 30 offsets are skipped", 70),
         (2, "next", "past-end [30, 90): going on at 30", 30),
+        (2, "50", "past-end [30, 90): going on at 50, 20 offsets are skipped", 50),
         (3, "again", "corrupt [70, 80): read once more from 70", 70),
         (4, "90", "corrupt [70, ?): going on at 90, 20 offsets are skipped", 90),
         (5, "next", "too-many-rejected [10, 500): read once more; up to 500 each record that cannot", 10),
