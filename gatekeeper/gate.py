@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Literal, Self
 from gatekeeper.clock import SYSTEM_CLOCK, Clock, Running
 from gatekeeper.held import ACTION, END, ON_STALE, Held
 from gatekeeper.judging import judged
-from gatekeeper.look import DIVERTED, OPEN, Look, look_of
+from gatekeeper.look import DIVERTED, OPEN, look_of
 from gatekeeper.model import ALLOWED, Decision, Hearing, LockSource, Refused
-from gatekeeper.names import Names
 from gatekeeper.outliving import outlive
 from gatekeeper.pieces import in_pieces
 from gatekeeper.places import nameless
@@ -88,7 +87,6 @@ class Gate:
         self._hearing = hearing(source, feedback)
         self._slowing: Slows | None = None  # made when the first lock that slows is there
         self._known = Known()
-        self._names = Names()
         self._begun_s: float | None = None  # uptime at the first start
         self._forget_threads()
         self._closed = False
@@ -320,13 +318,10 @@ class Gate:
             wait_s = poller.turn()
             if poller.known.view.slows and self._slowing is None:
                 self._slowing = slows(self._clock)
-            callers = poller.known.view.tables["caller"]
-            look = look_of(poller.known.view, self._names.grown(callers))
             old: list[Table] = list(self._known.view.tables.values())
             with self._mutex:
                 if poller is self._poller:
-                    self._know(poller.known, look, wait_s)
-            self._names.shrink(callers)
+                    self._know(poller.known, wait_s)
             self._forget(old)
             stale_in_s = self._patient_until_s(poller.known) - self._clock.uptime_s()
             return min(wait_s, self._watching.look(self, poller.known.view.at, stale_in_s))
@@ -335,7 +330,7 @@ class Gate:
             log.exception("the poller of the lock feed ended; the next request starts another")
             raise
 
-    def _know(self, known: Known, look: Look, wait_s: float) -> None:
+    def _know(self, known: Known, wait_s: float) -> None:
         self._known = known
         if known.view.at is not None:
             self._answered.set()
@@ -345,7 +340,7 @@ class Gate:
         elif self._on_stale != "allow" and soon_stale:
             self._ready = DIVERTED
         else:
-            self._ready = look
+            self._ready = look_of(known.view)
         self._settle()
 
     def _settle(self) -> None:

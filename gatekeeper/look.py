@@ -64,13 +64,13 @@ class Look:
     ranges: Ranges | None  # None: no range and no address has a lock
 
 
-def look_of(view: View, callers: Container[object] | None = None) -> Look:
-    """How to look at `view`, for its callers in `callers` if there is such a thing."""
+def look_of(view: View) -> Look:
+    """How to look at `view`."""
     by = view.tables
     if by["everyone"]:
         return DIVERTED
     return Look(
-        callers=by["caller"] if callers is None else callers,
+        callers=by["caller"],
         tenants=by["tenant"],
         addresses=by["address"],
         routes=by["resource"] if len(by["resource"]) else None,
