@@ -167,34 +167,37 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             if scope["type"] == "lifespan":
                 self._gate.start()  # in the process that serves: its first request finds the locks known
-            await self._app(scope, receive, send)
-        elif self._exempt(scope):
-            await self._app(scope, receive, send)
-        else:
-            await self._guarded(scope, receive, send)
+        elif not self._exempt(scope):
+            verdict = self._of_the_gate(scope) if self._alone else await self._of_all(scope)
+            if verdict is not None:
+                await self._judged(verdict, scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
-    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _of_the_gate(self, scope: Scope) -> Verdict | None:
+        """Where nobody else is asked. None lets pass: nothing is made for these, who are nearly all."""
         caller, address = self._caller(scope), self._address(scope)
         resource = "" if self._resource is None else self._resource(scope)
         tenant = "" if self._tenant is None else self._tenant(scope)
+        decision = self._gate.check(caller, resource=resource, address=address, tenant=tenant)
         # Into the dicts that are there: those around us and those below look into the same ones.
         state = scope.setdefault("state", {})
-        decision = None
-        if self._alone and NOTE not in state:
-            decision = self._gate.check(caller, resource=resource, address=address, tenant=tenant)
-            if decision is ALLOWED:  # as nearly all are: nothing is made for these
-                state["gatelock"] = decision
-                await self._app(scope, receive, send)
-                return
-        who = self._who(scope, caller, address, resource, tenant)
-        if decision is None:
-            verdict = await self._checkpoint.ask_async(who)
-        else:
-            verdict = self._checkpoint.shown(decision, who)
+        if decision is ALLOWED and NOTE not in state:
+            state["gatelock"] = decision
+            return None
+        return self._checkpoint.shown(decision, self._who(scope, caller, address, resource, tenant))
+
+    async def _of_all(self, scope: Scope) -> Verdict:
+        resource = "" if self._resource is None else self._resource(scope)
+        tenant = "" if self._tenant is None else self._tenant(scope)
+        who = self._who(scope, self._caller(scope), self._address(scope), resource, tenant)
+        return await self._checkpoint.ask_async(who)
+
+    async def _judged(self, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
         if not verdict.decision.allowed:
             await refuse(refusal(verdict.decision, self._style), scope, receive, send)
             return
-        state["gatelock"] = verdict.decision
+        scope.setdefault("state", {})["gatelock"] = verdict.decision
         more = encoded(allowance(verdict.decision, self._style, verdict.limiter))
         if not verdict.spent or (self._refund_when is None and not self._checkpoint.holds):
             await self._app(scope, receive, adding(more, send) if more else send)
