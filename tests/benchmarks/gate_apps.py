@@ -1,4 +1,4 @@
-"""The same application with nothing, with our Guard, and with slowapi, for `make bench-gate`: APP PORT."""
+"""The same application with nothing, with our Guard, and with slowapi: APP PORT LOOP HTTP."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ APPS: dict[str, Callable[[], Any]] = {
 }
 
 if __name__ == "__main__":
-    name, port = sys.argv[1], int(sys.argv[2])
+    name, port, loop, http = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
     lifespan = "off" if name.startswith("bare") else "on"
-    uvicorn.run(APPS[name](), port=port, loop="uvloop", http="httptools", lifespan=lifespan,
+    uvicorn.run(APPS[name](), port=port, loop=loop, http=http, lifespan=lifespan,
                 access_log=False, log_level="warning")  # fmt: skip

@@ -5,9 +5,9 @@
     make bench-gate ARGS='--rounds 9 --seconds 3'
 
 Rounds take turns, so that a neighbour's noise falls on all; compare within one run. uvicorn runs with uvloop
-and httptools, one process, and the load comes from one process over sixteen connections that are kept.
-CPU is the server's own, for each request, in its best round: the firmer figure, as who else is busy hardly
-counts.
+and httptools (or with neither: --plain), one process, and the load comes from one process over sixteen
+connections that are kept. CPU is the server's own, for each request, in its best round: the firmer figure, as
+who else is busy hardly counts.
 """
 
 from __future__ import annotations
@@ -199,9 +199,9 @@ class Load:
 
 
 @contextmanager
-def served(name: str) -> Iterator[tuple[psutil.Process, int]]:
-    port = free_port()
-    child = subprocess.Popen([sys.executable, "-m", "tests.benchmarks.gate_apps", name, str(port)])
+def served(name: str, plain: bool) -> Iterator[tuple[psutil.Process, int]]:
+    port, parts = free_port(), ("asyncio", "h11") if plain else ("uvloop", "httptools")
+    child = subprocess.Popen([sys.executable, "-m", "tests.benchmarks.gate_apps", name, str(port), *parts])
     try:
         end_s = time.monotonic() + 30
         while not accepts(port):
@@ -226,9 +226,9 @@ def one_round(process: psutil.Process, port: int, seconds: float) -> Round:
     return Round(answers / took_s, (sum(process.cpu_times()[:2]) - cpu_s) / answers * 1e6)
 
 
-def tell_requests(rounds: int, seconds: float) -> None:
+def tell_requests(rounds: int, seconds: float, plain: bool) -> None:
     with ExitStack() as held:
-        servers: dict[str, Any] = {name: held.enter_context(served(name)) for name in APPS}
+        servers: dict[str, Any] = {name: held.enter_context(served(name, plain)) for name in APPS}
         for process, port in servers.values():
             one_round(process, port, 0.5)  # warm
         seen: dict[str, list[Round]] = {name: [] for name in APPS}
@@ -250,6 +250,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-gate", description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each round of requests")
+    parser.add_argument("--plain", action="store_true", help="uvicorn without uvloop and httptools")
     parser.add_argument("--only", choices=("checks", "requests"))
     asked = parser.parse_args()
     print(f"Python {platform.python_version()}, {platform.machine()}; "
@@ -257,7 +258,7 @@ def main() -> None:
     if asked.only != "requests":
         tell_checks(asked.rounds)
     if asked.only != "checks":
-        tell_requests(asked.rounds, asked.seconds)
+        tell_requests(asked.rounds, asked.seconds, asked.plain)
 
 
 if __name__ == "__main__":
