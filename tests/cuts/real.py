@@ -126,11 +126,15 @@ class Place:
         both, http = (self.sql_sky, self.http_sky), (self.http_sky,)
         return [
             *found,
-            Fault("PostgreSQL killed", both, "none", self.postgres.kill, self.postgres.start),
+            Fault("PostgreSQL killed", both, "none", self.postgres.kill, self._started_again),
             Fault("PostgreSQL stands still", both, "none", self.postgres.pause, self.postgres.resume),
             Fault("serve killed", http, "none", self.serve.kill, self.serve.begin),
             Fault("serve stands still", http, "none", self.serve.pause, self.serve.resume),
         ]
+
+    def _started_again(self) -> None:
+        self.postgres.start()
+        self.database.close()  # our own connection is as dead as theirs
 
     def suffer(self, fault: Fault, until: Callable[[], None]) -> None:
         """Have the fault begin, and end after `until`. What is between well and not is neither."""
@@ -235,10 +239,8 @@ class Story:
         random = Random(self._random.random())
         kinds = place.faults(random)
         waiting: list[Fault] = []
-        # Now and then it is well for longer than gates may take to come back.
-        while not self._over.wait(
-            random.uniform(0.1, random.choice((1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 4.0, 4.0, 40.0)))
-        ):
+        calms_s = (1.0,) * 6 + (3.0,) * 6 + (40.0,)  # now and then for longer than gates take to come back
+        while not self._over.wait(random.uniform(0.1, random.choice(calms_s))):
             waiting = waiting or random.sample(kinds, len(kinds))  # each of them, before one comes again
             fault, lasts_s = waiting.pop(), random.uniform(0.1, random.choice((1.0, 4.0, 9.0)))
             self.faults[fault.kind] += 1
