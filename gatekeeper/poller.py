@@ -140,7 +140,7 @@ class Poller:
             now_ns = self._clock.wall_ns()
             view = without_ended(self.known.view, now_ns)
             if view is not self.known.view:
-                self._pruned_ns = now_ns
+                self._pruned_ns = max(self._pruned_ns, now_ns)
                 self.known = self.known._replace(view=view)
                 self._prune_s = now_s + PRUNE_EVERY_S
 

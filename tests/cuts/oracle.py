@@ -93,9 +93,10 @@ class Oracle:
         confirmed = oldest_s, possible(self.sky, at.end_s)
         states = staleness(confirmed, self.begun_s, at.begin_s, self.manner.stale_after_s, slack.deciding_s)
         first, last = self._from(news_s), self._to(at.end_s)
-        # What had ended by a clock that was wrong is learnt again with the next answer. What has really ended
-        # a source need not tell of, whatever the gate's clock says.
-        gone_ns = max([at.true_ns, *(from_ns for when_s, from_ns in self.set_back if when_s > news_s)])
+        # What had ended by a clock that was wrong is learnt again with the next answer to a question that was
+        # asked after it was set right; one may have been waiting for news. What has really ended a source
+        # need not tell of, whatever the gate's clock says.
+        gone_ns = max([at.true_ns, *(from_ns for when_s, from_ns in self.set_back if when_s > oldest_s)])
         self._count(said, states, must_know=news_s > -inf)
         for number in range(first, last + 1):
             for state in states:

@@ -104,7 +104,8 @@ class World:
     def __init__(self, story: Story, folder: Path, sqlite_template: Path) -> None:
         random = self._random = Random(f"{story.seed} {story.source} {story.on_stale}")
         self._story = story
-        self._clock = ManualClock(datetime.now(UTC))  # SQLite knows no other
+        # SQLite knows no other time; at a whole second, so that the same words tell the same story.
+        self._clock = ManualClock(datetime.now(UTC).replace(microsecond=0))
         self._truth = Truth()
         self._held = ExitStack()
         self._folder = folder

@@ -270,6 +270,27 @@ def test_locks_that_ended_by_a_clock_that_was_wrong_are_asked_for_again(world: W
     assert world.feed.asked.count(None) == 2
 
 
+def test_nor_are_they_forgotten_when_it_was_set_right_while_an_answer_was_awaited(world: World) -> None:
+    """And what that answer told of ends before the next question."""
+    world.feed.next_poll = 5.0
+    world.feed.set(a_lock(ends_in=60))
+    world.run(1.0)
+    world.clock.jump(3600)
+    world.run(1.0)
+    assert world.callers == []
+    fetch = world.feed.fetch
+
+    def fetch_late(since: Cursor | None) -> Update:
+        world.clock.jump(-3600)
+        world.feed.set(a_lock("user:eve", ends_in=world.clock.uptime_s() + 1))
+        world.feed.fetch = fetch  # type: ignore[method-assign]
+        return fetch(since)
+
+    world.feed.fetch = fetch_late  # type: ignore[method-assign]
+    world.run(14.0)
+    assert world.callers == ["api_key:acme"]
+
+
 def test_what_the_feed_says_that_is_not_known_is_logged_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
