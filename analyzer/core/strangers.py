@@ -25,7 +25,7 @@ def spellings(caller: str, kinds: Collection[str] = KINDS) -> list[Other]:
     """The names that the log may have for `caller`, counted under these kinds of name.
 
     >>> [other.name for other in spellings("user: acme", ["api_key", "user"])]
-    ['api_key: acme', 'user:acme']
+    ['api_key: acme', 'user: ACME', 'user:acme']
     """
     kind, colon, text = caller.partition(":")
     if not colon:

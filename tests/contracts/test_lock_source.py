@@ -189,12 +189,11 @@ def test_a_poll_in_the_midst_of_a_storm_gets_whole_versions(desk: Desk) -> None:
     assert seen(caught_up(view, desk)) == set()
 
 
-@pytest.mark.parametrize("number", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_many_locks_arrive_whole_and_go_one_by_one(desk: Desk, number: int) -> None:
-    if number > 10_000 and (
-        isinstance(desk, FixedDesk) or isinstance(getattr(desk, "behind", None), HandDesk)
-    ):
+@pytest.mark.slow
+def test_many_locks_arrive_whole_and_go_one_by_one(desk: Desk) -> None:
+    if isinstance(desk, FixedDesk) or isinstance(getattr(desk, "behind", None), HandDesk):
         pytest.skip("so many are tried where there is something between the lock and the gate")
+    number = 100_000
     locks = [a_lock(f"user:{n}") for n in range(number)]
     for begin in range(0, number, 10_000):
         desk.publish(*map(Set, locks[begin : begin + 10_000]))
