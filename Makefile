@@ -15,9 +15,9 @@ help:  ## this list
 demo: $(READY)  ## a noisy caller, counted and refused, within a minute
 	@.venv/bin/gatelock demo $(ARGS)
 
-# Three at a time: on two cores one of them usually waits for a server. ARGS='-n0 -x' for one at a time.
+# Four at a time: on two cores two of them usually wait for a server. ARGS='-n0 -x' for one at a time.
 test: $(READY) $(SERVERS)  ## every test, on SQLite, PostgreSQL and Kafka
-	@$(PY) -m pytest -n3 --dist=worksteal $(ARGS)
+	@$(PY) -m pytest -n4 --dist=worksteal $(ARGS)
 
 check: lint test  ## what a commit must pass: lint, and every test (`alembic check` is one of them)
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:  # a test that asks for no server does not wait for the client
     from tests.support.servers.redis import NativeRedis, Redis
 
 # No deadline anywhere: how long an example takes tells of the machine, not of the code.
-hypothesis.settings.register_profile("default", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# Half as many examples as usual, where a test does not say how many it needs: the whole run is to stay short.
+hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if in_ci() else "default")
 
 SERVERS = pytest.StashKey[ServersUsed]()

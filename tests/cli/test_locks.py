@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,11 @@ def test_over_http_too(gatelock: Gatelock, engine: sa.Engine, migrated_url: str)
     """On the real clock, by a long poll."""
     from gatekeeper.sources import open_source
 
-    with feed_server(open_source(migrated_url)) as url, Gate(url) as gate:
+    with (
+        closing(open_source(migrated_url)) as source,
+        feed_server(source) as url,
+        Gate(url) as gate,
+    ):
         assert gate.ready(10.0)
         assert not gate.allow(ACME)
         gatelock("locks", "suspend", "--for", "1h", *WHY)

@@ -28,7 +28,6 @@ from tests.contracts.desks import (
     Desk,
     FileDesk,
     FixedDesk,
-    HandDesk,
     HttpDesk,
     SqlDesk,
     a_lock,
@@ -189,10 +188,10 @@ def test_a_poll_in_the_midst_of_a_storm_gets_whole_versions(desk: Desk) -> None:
     assert seen(caught_up(view, desk)) == set()
 
 
+# Where there is something between the lock and the gate; over HTTP, by what the database is behind it.
 @pytest.mark.slow
-def test_many_locks_arrive_whole_and_go_one_by_one(desk: Desk) -> None:
-    if isinstance(desk, FixedDesk) or isinstance(getattr(desk, "behind", None), HandDesk):
-        pytest.skip("so many are tried where there is something between the lock and the gate")
+@pytest.mark.parametrize("desk", ["file", "shared", "sqlite", "http-postgresql"], indirect=True)
+def test_a_hundred_thousand_locks_arrive_whole_and_go_one_by_one(desk: Desk) -> None:
     number = 100_000
     locks = [a_lock(f"user:{n}") for n in range(number)]
     for begin in range(0, number, 10_000):
