@@ -33,6 +33,8 @@ from gatekeeper.model import Change, Lock, LockKey
 log = logging.getLogger(__name__)
 
 SHOWN_BYTES = 120  # of a record in a sentence
+SOON = 0.8  # of the time between flushes; Kafka answers at the same pace, and what came with an answer a
+# moment too early would wait for the next one
 
 
 class Flush(Protocol):
@@ -96,13 +98,18 @@ class Pipeline:
         """Take what is there, waiting at most until the next flush is due, and store it if one is. Raises
         PartitionLost, PlanChanged, StoreAway, and what the source raises; nothing is stored then, or it is
         not known."""
-        for taken in self.source.take(self.pace.flush_every_s if wait_s is None else wait_s):
+        for taken in self.source.take(self.left_s() if wait_s is None else wait_s):
             if isinstance(taken, Lost):
                 self.forget(taken.part)
             else:
                 self.count(taken)
         lags = self.source.lags()
         return self.flush(lags) if self.due(lags) else None
+
+    def left_s(self) -> float:
+        """Until the next flush: what comes just before it must not wait for more to come."""
+        left_s = self.flushed_s + self.pace.flush_every_s - self.uptime_s()
+        return left_s if left_s > 0 else self.pace.flush_every_s
 
     def count(self, taken: RecordSet | Records) -> None:
         """Count what was taken; stop its partition where that must not go on. Raises StoreAway."""
@@ -121,16 +128,16 @@ class Pipeline:
     def due(self, lags: Mapping[Partition, Lag]) -> bool:
         behind = max((lag.seconds for lag in lags.values()), default=0.0) > self.pace.flush_behind_s
         every_s = self.pace.flush_behind_s if behind else self.pace.flush_every_s
-        return self.counter.full() or self.uptime_s() - self.flushed_s >= every_s
+        return self.counter.full() or self.uptime_s() - self.flushed_s >= SOON * every_s
 
     def flush(self, lags: Mapping[Partition, Lag]) -> Flushed | None:
         """Store what was counted, and that we live; None when there is nothing to say."""
         began_s = self.uptime_s()
         counted = self.counter.drain()
-        self.flushed_s = began_s
         parts = [*counted.parts, *self.idle(counted.parts, began_s)]
         if not parts:
-            return None
+            return None  # and what comes now need not wait
+        self.flushed_s = began_s
         with self.store.transaction() as tx:
             tx.move_offsets(parts, lags)  # first: raises PartitionLost, nothing touched
             now = tx.agree_with(self.version)

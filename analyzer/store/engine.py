@@ -153,6 +153,7 @@ class NowMs(ColumnElement[int]):
     """The database's clock, whole milliseconds since 1970 UTC; goes on within a transaction."""
 
     inherit_cache = True
+    _traverse_internals: list[Any] = []  # noqa: RUF012 - without it each statement is compiled each time
     type = sa.BigInteger()
 
 
