@@ -194,7 +194,7 @@ def _suspended(until: datetime | None) -> Iterator[Finding]:
 
 
 def _gates(settings: Settings, engine: sa.Engine, behind_s: float) -> Iterator[Finding]:
-    gates = living(heard(engine))
+    gates = sorted(living(heard(engine)), key=lambda gate: gate.told.instance)  # the same ones each time
     if not gates:
         yield Finding("gates", "fine", "none tells of itself (over SQL they do so only when asked to)")
     applications: dict[str, list[Gate]] = {}

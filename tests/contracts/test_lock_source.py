@@ -190,7 +190,7 @@ def test_a_poll_in_the_midst_of_a_storm_gets_whole_versions(desk: Desk) -> None:
 
 # Where there is something between the lock and the gate; over HTTP, by what the database is behind it.
 @pytest.mark.slow
-@pytest.mark.parametrize("desk", ["file", "shared", "sqlite", "http-postgresql"], indirect=True)
+@pytest.mark.parametrize("desk", ["file", "sqlite", "http-postgresql"], indirect=True)
 def test_a_hundred_thousand_locks_arrive_whole_and_go_one_by_one(desk: Desk) -> None:
     number = 100_000
     locks = [a_lock(f"user:{n}") for n in range(number)]
