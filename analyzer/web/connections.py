@@ -36,7 +36,7 @@ class Connection(H11Protocol):
         self.limit_concurrency = None  # ours is told apart
         self._patience: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP alone comes here
         super().connection_made(transport)
         if self._most is not None and len(self.connections) > self._most:
             self.app = TooMany(self.server_state.total_requests)

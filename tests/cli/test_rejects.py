@@ -7,7 +7,7 @@ import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import sqlalchemy as sa
@@ -205,7 +205,7 @@ def test_retry_counts_what_can_be_read_and_says_what_cannot(gatelock: Gatelock, 
 
 
 def test_every_reason_says_what_was_expected(gatelock: Gatelock, engine: sa.Engine) -> None:
-    for reason in Reason.__args__:  # type: ignore[attr-defined]
+    for reason in get_args(Reason):
         with engine.begin() as db:
             db.execute(sa.update(rejects).where(rejects.c.offset == 5).values(reason=reason))
         (found,) = listed(gatelock("rejects", "show", "access-log[3]@5", "--json"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 
+from analyzer.core.model import Partition, Position
 from analyzer.errors import PartitionLost
 from analyzer.kafka import KafkaRecords
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
@@ -168,9 +169,12 @@ def test_positions_are_sought_while_the_assignment_is_made(group: Group) -> None
 
     asked: list[str] = []
     positions = group.places.positions
-    group.places.positions = lambda parts: (asked.append(threading.current_thread().name), positions(parts))[
-        1
-    ]  # type: ignore[method-assign]
+
+    def watched(parts: Collection[Partition]) -> Mapping[Partition, Position]:
+        asked.append(threading.current_thread().name)
+        return positions(parts)
+
+    group.places.positions = watched  # type: ignore[method-assign]  # looks on
     group.write()
     group.join()
     group.settle([4])

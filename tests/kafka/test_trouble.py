@@ -157,7 +157,7 @@ class Judge(Reader):
                     at = records[-1].offset + 1 if records else taken.start
                     self.source.stop(taken.part, Gap("corrupt", at, None, "a batch is damaged"))
 
-        self.source.take = take  # type: ignore[method-assign]
+        self.source.take = take  # type: ignore[method-assign]  # stands in front of it
 
 
 def intact(raw: bytes) -> bytes:
@@ -211,7 +211,7 @@ class TestWatch:
         watch.failed(ValueError("no"))
         watch.opened()
         lacking = Fine()
-        lacking.forbidden = lambda: ["t"]  # type: ignore[method-assign]
+        lacking.forbidden = lambda: ["t"]  # type: ignore[method-assign]  # of this one alone
         found = watch.cause(lacking, None)
         assert found is not None
         assert found.kind == "right"
