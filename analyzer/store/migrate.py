@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import sqlalchemy as sa
-from alembic import command
+from alembic import command, context, op
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
@@ -31,14 +31,28 @@ def downgrade(url: str | sa.URL, to: str) -> None:
         command.downgrade(config, to)
 
 
+def keep_rows_of(*tables: str) -> None:
+    """Called by a migration that would drop these: raises RuntimeError where one holds something, unless
+    told otherwise: `-x drop-counts=yes`."""
+    if context.get_x_argument(as_dictionary=True).get("drop-counts") == "yes" or context.is_offline_mode():
+        return
+    for table in tables:
+        rows = op.get_bind().execute(sa.select(sa.func.count()).select_from(sa.table(table))).scalar_one()
+        if rows:
+            raise RuntimeError(
+                f"{table} holds {rows} rows that a downgrade would drop; "
+                "keep a copy, then say so with `-x drop-counts=yes`"
+            )
+
+
 def check(url: str | sa.URL) -> list[str]:
     """What differs between the database's tables and schema.py, in words; nothing when they agree.
     Raises StoreAway."""
     engine = open_engine(url)
     try:
         with reading(engine) as connection:
-            context = MigrationContext.configure(connection)
-            return [str(difference) for difference in compare_metadata(context, metadata)]
+            found = compare_metadata(MigrationContext.configure(connection), metadata)
+            return [str(difference) for difference in found]
     finally:
         engine.dispose()
 

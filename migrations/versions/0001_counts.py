@@ -5,7 +5,9 @@ from __future__ import annotations
 import secrets
 
 import sqlalchemy as sa
-from alembic import context, op
+from alembic import op
+
+from analyzer.store.migrate import keep_rows_of
 
 revision = "0001"
 down_revision = None
@@ -25,9 +27,23 @@ TABLES = (
     "rejects",
     "totals",
 )
+COUNTS = ("buckets", "offsets", "rejects")  # the rest can be made again
 
 
 def upgrade() -> None:
+    _buckets()
+    _feed()
+    _feed_versions()
+    _leases()
+    _lock_changes()
+    _locks()
+    _offsets()
+    _plans()
+    _rejects()
+    _totals()
+
+
+def _buckets() -> None:
     op.create_table(
         "buckets",
         sa.Column("grouping", NAME, nullable=False),
@@ -42,6 +58,9 @@ def upgrade() -> None:
             "grouping", "meter", "width_s", "bucket_s", "key", "resource", name=op.f("pk_buckets")
         ),
     )
+
+
+def _feed() -> None:
     op.create_table(
         "feed",
         sa.Column("id", sa.BigInteger(), autoincrement=False, nullable=False),
@@ -50,6 +69,13 @@ def upgrade() -> None:
         sa.Column("pruned_to", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_feed")),
     )
+    # A gate that holds version 0 of another database must not take this one for it.
+    kinds = {"id": sa.BigInteger, "version": sa.BigInteger, "mark": sa.Text, "pruned_to": sa.BigInteger}
+    feed = sa.table("feed", *(sa.column(name, kind) for name, kind in kinds.items()))
+    op.bulk_insert(feed, [{"id": 1, "version": 0, "mark": secrets.token_hex(4), "pruned_to": 0}])
+
+
+def _feed_versions() -> None:
     op.create_table(
         "feed_versions",
         sa.Column("version", sa.BigInteger(), autoincrement=False, nullable=False),
@@ -58,6 +84,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("version", name=op.f("pk_feed_versions")),
     )
     op.create_index(op.f("ix_feed_versions_at_ms"), "feed_versions", ["at_ms"], unique=False)
+
+
+def _leases() -> None:
     op.create_table(
         "leases",
         sa.Column("name", NAME, nullable=False),
@@ -65,6 +94,9 @@ def upgrade() -> None:
         sa.Column("until_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_leases")),
     )
+
+
+def _lock_changes() -> None:
     op.create_table(
         "lock_changes",
         sa.Column("version", sa.BigInteger(), nullable=False),
@@ -84,6 +116,9 @@ def upgrade() -> None:
         sa.Column("on_stale", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("version", "number", name=op.f("pk_lock_changes")),
     )
+
+
+def _locks() -> None:
     op.create_table(
         "locks",
         sa.Column("scope", NAME, nullable=False),
@@ -101,6 +136,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("scope", "key", "resource", "policy", name=op.f("pk_locks")),
     )
     op.create_index(op.f("ix_locks_until_ms"), "locks", ["until_ms"], unique=False)
+
+
+def _offsets() -> None:
     op.create_table(
         "offsets",
         sa.Column("cluster", NAME, nullable=False),
@@ -121,6 +159,9 @@ def upgrade() -> None:
         sa.Column("behind_records", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("cluster", "topic_id", "partition", name=op.f("pk_offsets")),
     )
+
+
+def _plans() -> None:
     op.create_table(
         "plans",
         sa.Column("version", sa.BigInteger(), autoincrement=False, nullable=False),
@@ -130,6 +171,9 @@ def upgrade() -> None:
         sa.Column("at_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("version", name=op.f("pk_plans")),
     )
+
+
+def _rejects() -> None:
     op.create_table(
         "rejects",
         sa.Column("cluster", NAME, nullable=False),
@@ -144,6 +188,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("cluster", "topic_id", "partition", "offset", name=op.f("pk_rejects")),
     )
     op.create_index(op.f("ix_rejects_at_ms"), "rejects", ["at_ms"], unique=False)
+
+
+def _totals() -> None:
     op.create_table(
         "totals",
         sa.Column("policy", NAME, nullable=False),
@@ -155,26 +202,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("policy", "key", "resource", "window_s", name=op.f("pk_totals")),
     )
     op.create_index(op.f("ix_totals_until_s"), "totals", ["until_s"], unique=False)
-    # A gate that holds version 0 of another database must not take this one for it.
-    kinds = {"id": sa.BigInteger, "version": sa.BigInteger, "mark": sa.Text, "pruned_to": sa.BigInteger}
-    feed = sa.table("feed", *(sa.column(name, kind) for name, kind in kinds.items()))
-    op.bulk_insert(feed, [{"id": 1, "version": 0, "mark": secrets.token_hex(4), "pruned_to": 0}])
 
 
 def downgrade() -> None:
-    keep_what_was_counted()
+    keep_rows_of(*COUNTS)
     for table in TABLES:
         op.drop_table(table)
-
-
-def keep_what_was_counted() -> None:
-    """Refuse to drop a table with counts in it, unless told so: `-x drop-counts=yes`."""
-    if context.get_x_argument(as_dictionary=True).get("drop-counts") == "yes" or context.is_offline_mode():
-        return
-    for table in ("buckets", "offsets", "rejects"):
-        rows = op.get_bind().execute(sa.select(sa.func.count()).select_from(sa.table(table))).scalar_one()
-        if rows:
-            raise RuntimeError(
-                f"{table} holds {rows} rows that a downgrade would drop; "
-                "keep a copy, then say so with `-x drop-counts=yes`"
-            )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import sqlalchemy as sa
-from alembic import context, op
+from alembic import op
+
+from analyzer.store.migrate import keep_rows_of
 
 revision = "0002"
 down_revision = "0001"
@@ -21,9 +25,23 @@ KEPT = ("events", "tokens", "gaps")  # nobody can find out again what these say
 
 
 def upgrade() -> None:
-    if op.get_context().dialect.name == "postgresql":  # room on each page, for updates that touch no index
+    _room_on_each_page()
+    _events()
+    _gaps()
+    _tokens()
+    _gates()
+    _named()
+    _more_columns()
+
+
+def _room_on_each_page() -> None:
+    """For updates that touch no index; SQLite knows nothing of the kind."""
+    if op.get_context().dialect.name == "postgresql":
         op.execute("ALTER TABLE buckets SET (fillfactor = 70)")
         op.execute("ALTER TABLE totals SET (fillfactor = 50)")
+
+
+def _events() -> None:
     op.create_table(
         "events",
         sa.Column("id", NAME, nullable=False),
@@ -35,6 +53,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_events")),
     )
     op.create_index(op.f("ix_events_at_ms"), "events", ["at_ms"], unique=False)
+
+
+def _gaps() -> None:
     op.create_table(
         "gaps",
         sa.Column("id", NAME, nullable=False),
@@ -55,6 +76,9 @@ def upgrade() -> None:
         "ix_gaps_open", "gaps", ["cluster", "topic_id", "partition"], unique=True,
         postgresql_where=still_open, sqlite_where=still_open,
     )  # fmt: skip
+
+
+def _tokens() -> None:
     op.create_table(
         "tokens",
         sa.Column("name", NAME, nullable=False),
@@ -64,6 +88,9 @@ def upgrade() -> None:
         sa.Column("until_ms", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_tokens")),
     )
+
+
+def _gates() -> None:
     op.create_table(
         "gates",
         sa.Column("instance", NAME, nullable=False),
@@ -72,6 +99,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("instance", name=op.f("pk_gates")),
     )
     op.create_index(op.f("ix_gates_at_ms"), "gates", ["at_ms"], unique=False)
+
+
+def _named() -> None:
     op.create_table(
         "named",
         *(sa.Column(name, NAME, nullable=False) for name in ("cluster", "topic_id")),
@@ -83,18 +113,24 @@ def upgrade() -> None:
             "cluster", "topic_id", "partition", "hour", "how", "next", name=op.f("pk_named")
         ),
     )
-    for column in CARRIED:
-        op.add_column("offsets", sa.Column(column, sa.BigInteger(), nullable=False, server_default="0"))
-    for table, columns in (("offsets", HOURS), ("rejects", WHOLE)):
-        for column in columns:
-            op.add_column(table, sa.Column(column, sa.BigInteger(), nullable=True))
+
+
+def _more_columns() -> None:
+    _add_numbers("offsets", CARRIED, nullable=False)
+    _add_numbers("offsets", HOURS, nullable=True)
+    _add_numbers("rejects", WHOLE, nullable=True)
     for table in SLOWED:
-        for column in SLOW:
-            op.add_column(table, sa.Column(column, sa.BigInteger(), nullable=False, server_default="0"))
+        _add_numbers(table, SLOW, nullable=False)
+
+
+def _add_numbers(table: str, columns: Iterable[str], *, nullable: bool) -> None:
+    for column in columns:
+        default = None if nullable else "0"
+        op.add_column(table, sa.Column(column, sa.BigInteger(), nullable=nullable, server_default=default))
 
 
 def downgrade() -> None:
-    keep_what_was_decided()
+    keep_rows_of(*KEPT)
     if op.get_context().dialect.name == "postgresql":
         op.execute("ALTER TABLE buckets RESET (fillfactor)")
         op.execute("ALTER TABLE totals RESET (fillfactor)")
@@ -108,16 +144,3 @@ def downgrade() -> None:
         with op.batch_alter_table(table) as batch:
             for column in columns:
                 batch.drop_column(column)
-
-
-def keep_what_was_decided() -> None:
-    """Refuse to drop a table with decisions in it, unless told so: `-x drop-counts=yes`."""
-    if context.get_x_argument(as_dictionary=True).get("drop-counts") == "yes" or context.is_offline_mode():
-        return
-    for table in KEPT:
-        rows = op.get_bind().execute(sa.select(sa.func.count()).select_from(sa.table(table))).scalar_one()
-        if rows:
-            raise RuntimeError(
-                f"{table} holds {rows} rows that a downgrade would drop; "
-                "keep a copy, then say so with `-x drop-counts=yes`"
-            )
