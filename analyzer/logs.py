@@ -11,6 +11,8 @@ from typing import Literal, TextIO
 
 from analyzer.config.secret import masked
 
+Form = Literal["json", "console"]
+
 # What every record has; everything else was given as `extra`.
 OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 # kafka-python prints the bytes of its requests, passwords among them, at DEBUG, and every rebalance at
@@ -18,7 +20,7 @@ OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskN
 QUIET = dict.fromkeys(("alembic", "sqlalchemy", "uvicorn"), logging.WARNING) | {"kafka": logging.CRITICAL}
 
 
-def set_up(form: Literal["json", "console"] | None, stream: TextIO | None = None) -> None:
+def set_up(form: Form | None, stream: TextIO | None = None) -> None:
     """Log to `stream` (the standard error) in this form; None: as fits where it goes."""
     stream = stream or sys.stderr
     if form is None:

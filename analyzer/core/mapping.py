@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 TimeUnit = Literal["s", "ms", "us", "ns", "rfc3339", "clf"]
+NumberKind = Literal["whole", "decimal", "duration"]
+NumberUnit = Literal["s", "ms", "us", "ns"]
 Path = tuple[str, ...]
-
-WHOLE, DECIMAL, DURATION = "whole", "decimal", "duration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class NumberField:
     """
 
     path: Path
-    kind: Literal["whole", "decimal", "duration"] = "whole"
-    unit: Literal["s", "ms", "us", "ns"] = "s"
+    kind: NumberKind = "whole"
+    unit: NumberUnit = "s"
     default: int | None = 0
 
 

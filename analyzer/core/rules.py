@@ -58,7 +58,7 @@ class Routed:
 
     def answers(self, column: Sequence[Raw]) -> list[Any]:
         if {str}.issuperset(map(type, column)):
-            return self._routes.of_each(column)  # type: ignore[arg-type]  # all are
+            return self._routes.of_each(column)  # type: ignore[arg-type]  # all are text
         return [self.rule(raw) for raw in column]
 
 

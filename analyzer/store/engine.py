@@ -23,9 +23,7 @@ CONNECT_S = 5
 READ_ONLY_SQL_TRANSACTION = "25006"
 
 SEPARATOR = "\x1f"
-READ_ONLY = {
-    "gatelock_reads": True
-}  # an execution option: this transaction is one snapshot and writes nothing
+READ_ONLY = {"gatelock_reads": True}  # an execution option: this transaction is one snapshot, writes nothing
 
 
 def open_engine(url: str | sa.URL, *, statement_ms: int = STATEMENT_MS) -> sa.Engine:
@@ -102,9 +100,9 @@ def _turn_to_wal(connection: sqlite3.Connection) -> None:
 @contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
     """One snapshot for all statements inside. Raises StoreAway."""
-    options = dict(READ_ONLY)
+    options: dict[str, Any] = dict(READ_ONLY)
     if engine.dialect.name == "postgresql":
-        options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}  # type: ignore[dict-item]  # options are of many types
+        options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
     with reaching(), engine.connect().execution_options(**options) as connection, connection.begin():
         yield connection
 

@@ -155,8 +155,10 @@ def test_only_the_names_of_two_hours_are_kept() -> None:
 
 
 def test_nobody_is_judged_by_the_overflow() -> None:
-    policies = [Quota(per, 1, Calendar("day"), per=per) for per in ("caller", "caller+resource")]  # type: ignore[arg-type]
-    plan = plan_of([], [], policies)
+    daily = Calendar("day")
+    plan = plan_of(
+        [], [], [Quota("caller", 1, daily), Quota("caller+resource", 1, daily, per="caller+resource")]
+    )
     rows = [
         Row(grouping, key, "", "requests", 60, 0, 9, 0)
         for grouping in ("caller", "caller+resource")

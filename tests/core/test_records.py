@@ -10,6 +10,8 @@ from analyzer.core.mapping import (
     AddressField,
     Field,
     NumberField,
+    NumberKind,
+    NumberUnit,
     ResourceField,
     TextField,
     TimeField,
@@ -206,8 +208,10 @@ def test_a_line_of_a_file_is_judged_by_nobody_but_the_calendar() -> None:
         ("duration", "s", b"5e-324", 0),
     ],
 )
-def test_numbers_are_scaled_from_their_digits(kind: str, unit: str, written: bytes, amount: int) -> None:
-    mapping = mapping_of({"n": NumberField(("n",), kind, unit)})  # type: ignore[arg-type]
+def test_numbers_are_scaled_from_their_digits(
+    kind: NumberKind, unit: NumberUnit, written: bytes, amount: int
+) -> None:
+    mapping = mapping_of({"n": NumberField(("n",), kind, unit)})
     found = counted(mapping, a_record(key="one")[:-1] + b',"n":%b}' % written, meters=[Meter("n", "n")])
     assert [row.value for row in found.rows if row.meter == "n"] == ([amount] if amount else [])
     assert not found.rejected
@@ -220,8 +224,8 @@ def test_numbers_are_scaled_from_their_digits(kind: str, unit: str, written: byt
         *(("decimal", text) for text in (b"-0.1", b"9007199254.740993", b"1e400", b"1e9999999999", b'"0.1"')),
     ],
 )
-def test_what_is_no_amount_is_refused(kind: str, written: bytes) -> None:
-    mapping = mapping_of({"n": NumberField(("n",), kind)})  # type: ignore[arg-type]
+def test_what_is_no_amount_is_refused(kind: NumberKind, written: bytes) -> None:
+    mapping = mapping_of({"n": NumberField(("n",), kind)})
     value = a_record()[:-1] + b',"n":%b}' % written
     assert reasons(counted(mapping, value, meters=[Meter("n", "n")])) == ["bad-number"]
 

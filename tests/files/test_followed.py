@@ -6,10 +6,11 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any, cast
 
 import pytest
 
-from analyzer.core.model import Partition, Position, Records
+from analyzer.core.model import Partition, Position, Record, Records
 from analyzer.errors import StoreAway
 from analyzer.files import FollowedFile
 from analyzer.files.sources import QUIET_S, ROTATIONS_MAX
@@ -22,20 +23,20 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "access.log"
         self.places = MemoryPlaces()
-        self.kept: dict[Partition, list] = {}  # type: ignore[type-arg]
+        self.kept: dict[Partition, list[Record]] = {}
         self.now_s = 1_000.0
         self.readers: list[Reader] = []
         self.reader = self.follow()
 
-    def follow(self, **given: object) -> Reader:
+    def follow(self, **given: Any) -> Reader:
         source = FollowedFile(
-            given.pop("path", self.path),  # type: ignore[arg-type]
+            given.pop("path", self.path),
             "web",
             self.places,
             line_bytes_max=100,
             uptime_s=lambda: self.now_s,
             sleep=self.sleep,
-            **given,  # type: ignore[arg-type]
+            **given,
         )
         self.readers.append(Reader(source, self.places, self.kept))
         return self.readers[-1]
@@ -408,9 +409,10 @@ def test_going_back_a_little_does_not_read_the_whole_file_again(world: World) ->
     world.write("".join(f"line {number:03}\n" for number in range(100)))
     world.turns(40)
     read: list[int] = []
-    stream = world.reader.source._readings.open[0].lines._stream  # type: ignore[attr-defined]
-    reading = Counting(stream, read)
-    world.reader.source._readings.open[0].lines._stream = reading  # type: ignore[attr-defined]
+    source = world.reader.source
+    assert isinstance(source, FollowedFile)
+    lines = source._readings.open[0].lines
+    lines._stream = cast("IO[bytes]", Counting(lines._stream, read))
     world.write("more 1\n")
     world.reader.take()
     world.reader.start_over()
@@ -420,11 +422,13 @@ def test_going_back_a_little_does_not_read_the_whole_file_again(world: World) ->
 
 
 class Counting:
-    def __init__(self, stream: object, read: list[int]) -> None:
+    """A stream that notes how many bytes were read of it."""
+
+    def __init__(self, stream: IO[bytes], read: list[int]) -> None:
         self._stream, self._read = stream, read
 
     def read(self, size: int) -> bytes:
-        got: bytes = self._stream.read(size)  # type: ignore[attr-defined]
+        got = self._stream.read(size)
         self._read.append(len(got))
         return got
 

@@ -5,12 +5,13 @@ import json
 import logging
 import sqlite3
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.logs import printable, set_up
+from analyzer.logs import Form, printable, set_up
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +24,9 @@ def as_before() -> Iterator[None]:
     root.handlers, root.level = handlers, level
 
 
-def logged(form: str | None, message: str, *args: object, **extra: object) -> str:
+def logged(form: Form | None, message: str, *args: object, **extra: object) -> str:
     stream = io.StringIO()
-    set_up(form, stream)  # type: ignore[arg-type]
+    set_up(form, stream)
     logging.getLogger("analyzer.daemon").warning(message, *args, extra=extra)
     return stream.getvalue()
 
@@ -55,7 +56,7 @@ def test_without_a_terminal_it_is_json() -> None:
 
 @given(st.text())
 def test_no_callers_name_breaks_a_line_or_moves_the_cursor(name: str) -> None:
-    for form in ("json", "console"):
+    for form in get_args(Form):
         line = logged(form, "locked %s", name, caller=name)
         assert line[:-1].isprintable()
         assert line[-1] == "\n"
@@ -70,9 +71,9 @@ def test_what_is_printable_stays_as_it_is(text: str) -> None:
 
 def test_passwords_stand_in_no_form_of_log() -> None:
     url = "postgresql+psycopg://ada:s3cret@db/gatelock"
-    for form in ("json", "console"):
+    for form in get_args(Form):
         stream = io.StringIO()
-        set_up(form, stream)  # type: ignore[arg-type]
+        set_up(form, stream)
         try:
             sqlite3.connect(f"/nowhere/{url} password=s3cret").close()
         except sqlite3.Error as error:

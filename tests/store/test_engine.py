@@ -40,7 +40,7 @@ def unkind(own_postgres_url: str) -> Iterator[sa.Engine]:
             "statement_timeout = 0",
             "timezone = 'America/St_Johns'",
         ):
-            connection.execute(f'alter database "{connection.info.dbname}" set {setting}')  # type: ignore[call-overload]
+            connection.execute(f'alter database "{connection.info.dbname}" set {setting}'.encode())
     engine = open_engine(own_postgres_url)
     yield engine
     engine.dispose()
@@ -150,7 +150,7 @@ def test_a_server_that_is_stopped_and_comes_back(own_postgres: NativePostgres) -
 @on_postgresql
 def test_a_connection_that_is_cut_in_mid_flush(store: SqlStore, engine: sa.Engine, migrated_url: str) -> None:
     store.begin(PART, 0)
-    with pytest.raises(StoreAway, match="terminating connection"), store.transaction() as tx:  # noqa: PT012
+    with pytest.raises(StoreAway, match="terminating connection"), store.transaction() as tx:  # noqa: PT012 - one story
         tx.move_offsets([Progress(PART, 0, 7)], {})
         with psycopg.connect(dsn_of(migrated_url), autocommit=True) as other:
             other.execute(
@@ -165,7 +165,7 @@ def test_a_server_that_only_reads_is_away_for_us(own_postgres_url: str) -> None:
     """After a failover the old address may lead to what is a standby now."""
     with psycopg.connect(dsn_of(own_postgres_url), autocommit=True) as connection:
         name = connection.info.dbname
-        connection.execute(f'alter database "{name}" set default_transaction_read_only = on')  # type: ignore[call-overload]
+        connection.execute(f'alter database "{name}" set default_transaction_read_only = on'.encode())
     engine = open_engine(own_postgres_url)
     store = SqlStore(engine, "here")
     with pytest.raises(StoreAway, match="read-only transaction"):

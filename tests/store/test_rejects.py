@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -199,8 +200,8 @@ def test_they_are_asked_for_by_source_reason_time_and_place(
 ) -> None:
     counted_under(WRONG, store, now)
 
-    def offsets_of(**wanted: object) -> list[int]:
-        return [each.offset for each in rejected(engine, Wanted(**wanted))]  # type: ignore[arg-type]
+    def offsets_of(**wanted: Any) -> list[int]:
+        return [each.offset for each in rejected(engine, Wanted(**wanted))]
 
     assert offsets_of(reason="tombstone") == [11]
     assert offsets_of(source="log", reason="bad-json") == [10]
