@@ -198,9 +198,7 @@ class Watch:
     def close(self) -> None:
         """Called by the server, however the response has ended."""
         try:
-            close = getattr(self._body, "close", None)
-            if close is not None:
-                close()
+            close_body(self._body)
         finally:
             self._leave()
 
@@ -219,6 +217,13 @@ class Watch:
         if not self._over:
             self._over = True
             self._checkpoint.leave(self._verdict)
+
+
+def close_body(body: Iterable[bytes]) -> None:
+    """Close what an application has answered, if it wants to be."""
+    close = getattr(body, "close", None)
+    if close is not None:
+        close()
 
 
 def respond(answer: Refusal, environ: Environ, start_response: StartResponse) -> list[bytes]:

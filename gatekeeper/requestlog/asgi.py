@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gatekeeper.adapters.asgi import API_KEY, App, Extractor, Message, Receive, Scope, Send, path_of, peer
-from gatekeeper.adapters.guarding import NOTE, Who, exemption
+from gatekeeper.adapters.guarding import NOTE, exemption
 from gatekeeper.adapters.routes import resource_of
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
 from gatekeeper.requestlog.lifespan import live
-from gatekeeper.requestlog.log import BUFFER, Log, said
+from gatekeeper.requestlog.log import BUFFER, Extractors, Log
 from gatekeeper.requestlog.record import PATH_CHARS_MAX, VERDICT, Entry, Note
 from gatekeeper.requestlog.writer import Sink
 
@@ -56,10 +56,7 @@ class RequestLog(Log):
     ) -> None:
         super().__init__(to, buffer, clock)
         self._app = app
-        self._caller = caller
-        self._address = address
-        self._tenant = tenant
-        self._resource = resource
+        self._extractors = Extractors(caller, address, tenant, resource)
         self._is_exempt = exemption(exempt, path_of)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,15 +80,6 @@ class RequestLog(Log):
             answer.end(WENT_AWAY)
             raise
         answer.end(FAILED)
-
-    def _who(self, scope: Scope, note: Note) -> Who:
-        who = note.who or Who(
-            caller=said(self._caller, scope),
-            address=said(self._address, scope),
-            tenant=said(self._tenant, scope),
-        )
-        resource = said(self._resource, scope) or who.resource or resource_of(scope)
-        return who if resource == who.resource else who._replace(resource=resource)
 
 
 class Answer:
@@ -146,7 +134,7 @@ class Answer:
                 bytes=self._bytes,
                 method=scope.get("method", "WEBSOCKET"),
                 path=scope["path"][:PATH_CHARS_MAX],
-                who=log._who(scope, self._note),
+                who=log._extractors.who(scope, self._note.who, resource_of),
                 verdict=self._verdict,
                 decision=self._note.decision,
                 more=self._note.more,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
+from gatekeeper.adapters.guarding import Who
 from gatekeeper.clock import Clock
 from gatekeeper.requestlog.file import FileSink
 from gatekeeper.requestlog.record import Entry
@@ -56,6 +57,33 @@ class Log:
     def close(self, timeout: float = CLOSE_SLOWLY_S) -> None:
         """Write what waits and stop. A later request starts it again."""
         self._writer.close(timeout)
+
+
+class Extractors(Generic[R]):
+    """Who asks, by what a request says of itself."""
+
+    def __init__(
+        self,
+        caller: Callable[[R], str],
+        address: Callable[[R], str],
+        tenant: Callable[[R], str] | None,
+        resource: Callable[[R], str] | None,
+    ) -> None:
+        self._caller = caller
+        self._address = address
+        self._tenant = tenant
+        self._resource = resource
+
+    def who(self, request: R, asked: Who | None, route: Callable[[R], str]) -> Who:
+        """Whom to log it under: whom its guard has `asked` for, else what the extractors say. The resource
+        is what the application's extractor says, else what the guard asked for, else `route`."""
+        who = asked or Who(
+            caller=said(self._caller, request),
+            address=said(self._address, request),
+            tenant=said(self._tenant, request),
+        )
+        resource = said(self._resource, request) or who.resource or route(request)
+        return who if resource == who.resource else who._replace(resource=resource)
 
 
 def said(extractor: Callable[[R], str] | None, request: R) -> str:

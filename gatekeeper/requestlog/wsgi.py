@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gatekeeper.adapters.guarding import NOTED, Who, exemption
+from gatekeeper.adapters.guarding import NOTED, exemption
 from gatekeeper.adapters.routes import pattern_of_flask
-from gatekeeper.adapters.wsgi import API_KEY, App, Environ, Extractor, StartResponse, peer
+from gatekeeper.adapters.wsgi import API_KEY, App, Environ, Extractor, StartResponse, close_body, peer
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
-from gatekeeper.requestlog.log import BUFFER, Log, said
+from gatekeeper.requestlog.log import BUFFER, Extractors, Log
 from gatekeeper.requestlog.record import PATH_CHARS_MAX, VERDICT, Entry, Note
 from gatekeeper.requestlog.writer import Sink
 
@@ -44,10 +44,7 @@ class RequestLog(Log):
     ) -> None:
         super().__init__(to, buffer, clock)
         self._app = app
-        self._caller = caller
-        self._address = address
-        self._tenant = tenant
-        self._resource = resource
+        self._extractors = Extractors(caller, address, tenant, resource)
         self._is_exempt = exemption(exempt, _path_of)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -66,15 +63,6 @@ class RequestLog(Log):
             answer.end()  # so that the server may still send the file by itself
             return body
         return Body(body, answer)
-
-    def _who(self, environ: Environ, route: str) -> Who:
-        who = environ[NOTED].who or Who(
-            caller=said(self._caller, environ),
-            address=said(self._address, environ),
-            tenant=said(self._tenant, environ),
-        )
-        resource = said(self._resource, environ) or who.resource or route
-        return who if resource == who.resource else who._replace(resource=resource)
 
 
 class Answer:
@@ -125,7 +113,7 @@ class Answer:
                 bytes=self.bytes,
                 method=environ["REQUEST_METHOD"],
                 path=_path_of(environ)[:PATH_CHARS_MAX],
-                who=log._who(environ, self._route),
+                who=log._extractors.who(environ, note.who, lambda _: self._route),
                 verdict=self._verdict,
                 decision=note.decision,
                 more=note.more,
@@ -147,9 +135,7 @@ class Body:
 
     def close(self) -> None:
         try:
-            close = getattr(self._body, "close", None)
-            if close is not None:
-                close()
+            close_body(self._body)
         finally:
             self._answer.end()
 
