@@ -15,7 +15,7 @@ from tests.oracle.counter import hostile
 from tests.oracle.counter.slow_counter import SlowCounter
 
 
-def agree(
+def assert_both_agree(
     mapping: Mapping, groupings: Sequence[str], meters: Sequence[Meter], taken: RecordSet | Records
 ) -> None:
     fast = PythonCounter({"log": mapping}, groupings, meters)
@@ -33,7 +33,7 @@ def agree(
 def test_json_documents_are_counted_as_the_contract_says(
     mapping: Mapping, groupings: Sequence[str], meters: list[Meter], taken: RecordSet | Records
 ) -> None:
-    agree(mapping, groupings, meters, taken)
+    assert_both_agree(mapping, groupings, meters, taken)
 
 
 LINES = st.one_of(hostile.lines(), hostile.lines(), hostile.lines(), st.none(), st.binary(max_size=60))
@@ -44,4 +44,4 @@ LINES = st.one_of(hostile.lines(), hostile.lines(), hostile.lines(), st.none(), 
 def test_combined_lines_are_counted_as_the_contract_says(
     mapping: Mapping, groupings: Sequence[str], meters: list[Meter], taken: Records
 ) -> None:
-    agree(mapping, groupings, meters, taken)
+    assert_both_agree(mapping, groupings, meters, taken)
