@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 
-import pytest
 import sqlalchemy as sa
 
-from analyzer.store.engine import open_engine, writing
+from analyzer.store.engine import writing
 from analyzer.store.events import record, recorded
-
-
-@pytest.fixture
-def engine(migrated_url: str) -> Iterator[sa.Engine]:
-    engine = open_engine(migrated_url)
-    yield engine
-    engine.dispose()
 
 
 def test_an_act_is_told_with_who_what_and_why(engine: sa.Engine) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,7 +14,6 @@ from analyzer.core.plan import Plan, plan_of
 from analyzer.core.policies import Calendar, Quota
 from analyzer.core.windows import Window
 from analyzer.errors import PartitionLost, PlanChanged
-from analyzer.store.engine import open_engine
 from analyzer.store.schema import TOTAL_MAX, buckets, lock_changes, offsets, rejects
 from analyzer.store.store import SqlStore
 from gatekeeper.model import Lock, LockKey, Set
@@ -24,18 +22,6 @@ PART = Partition("cluster", "topic-id", 0, "log", "access-log")
 OTHER = PART._replace(number=1)
 PLAN = plan_of([], [], [Quota("daily", 10, Calendar("day"))])
 DAY = Window(86_400, 172_800)
-
-
-@pytest.fixture
-def engine(migrated_url: str) -> Iterator[sa.Engine]:
-    engine = open_engine(migrated_url)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def store(engine: sa.Engine) -> SqlStore:
-    return SqlStore(engine, "here", random_mark=iter("abcdefgh").__next__)
 
 
 def a_row(value: int, *, meter: str = "requests", key: str = "api_key:acme", denied: int = 0) -> Row:

@@ -9,7 +9,6 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.model import Lag, Partition, Progress
-from analyzer.store.engine import open_engine
 from analyzer.store.events import recorded
 from analyzer.store.following import followed, leave_off, retire
 from analyzer.store.schema import offsets
@@ -17,13 +16,6 @@ from analyzer.store.store import SqlStore
 from gatekeeper.sources.sql import SqlSource
 
 OLD, NEW = (Partition("c", name, 0, name, f"{name}-log") for name in ("old", "new"))
-
-
-@pytest.fixture
-def engine(migrated_url: str) -> Iterator[sa.Engine]:
-    engine = open_engine(migrated_url)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import sqlalchemy as sa
 
 from analyzer.store import tokens
-from analyzer.store.engine import open_engine, writing
+from analyzer.store.engine import writing
 from analyzer.store.events import recorded
 from analyzer.store.schema import tokens as table
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def engine(migrated_url: str) -> Iterator[sa.Engine]:
-    engine = open_engine(migrated_url)
-    yield engine
-    engine.dispose()
 
 
 def test_a_token_is_known_again_and_only_its_digest_is_stored(engine: sa.Engine) -> None:
