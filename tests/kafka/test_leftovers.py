@@ -18,15 +18,17 @@ from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 
 SESSION_S = 30.0
-JOINS_WITHIN_S, TRIES = 20, 3
+JOINS_WITHIN_S = 30
 MEMBER = """
 import faulthandler, sys
-faulthandler.dump_traceback_later(float(sys.argv.pop(1)), exit=True)  # kafka-python's poll() may hang for good
+faulthandler.dump_traceback_later(float(sys.argv.pop(1)), exit=True)
+from analyzer.kafka.joining import join_patiently
 from analyzer.kafka.leftovers import client_id
 from kafka import KafkaConsumer
 bootstrap, topic, name = sys.argv[1:]
 consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=topic, client_id=client_id(name),
                          session_timeout_ms=30_000, auto_offset_reset="earliest", enable_auto_commit=False)
+assert join_patiently(consumer)
 while True:
     consumer.poll(100)
     if consumer.assignment():
@@ -38,25 +40,14 @@ while True:
 @contextmanager
 def member(kafka: NativeKafka | GivenKafka, topic: str, name: str) -> Iterator[subprocess.Popen[str]]:
     """A process that is the only member of the group `topic`."""
-    child = joined(kafka, topic, name)
-    with child:
+    command = [sys.executable, "-c", MEMBER, str(JOINS_WITHIN_S), kafka.bootstrap, topic, name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "joined\n", "no partition; stderr has where it waited"
             yield child
         finally:
             child.kill()
-
-
-def joined(kafka: NativeKafka | GivenKafka, topic: str, name: str) -> subprocess.Popen[str]:
-    """A bare consumer has no watchdog: one that hangs says where, ends by itself, and another one is tried."""
-    command = [sys.executable, "-c", MEMBER, str(JOINS_WITHIN_S), kafka.bootstrap, topic, name]
-    for _ in range(TRIES):
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None
-        if child.stdout.readline() == "joined\n":
-            return child
-        child.wait()
-        child.stdout.close()
-    raise AssertionError(f"no member joined {topic} within {JOINS_WITHIN_S} s, {TRIES} times")
 
 
 def seconds_to_join(kafka: NativeKafka | GivenKafka, topic: str, name: str, at_most_s: float) -> float:
