@@ -9,42 +9,24 @@ from random import Random
 import pytest
 import sqlalchemy as sa
 
-from gatekeeper import ALLOWED, Gate, SlidingLog, wire
-from gatekeeper.model import Clear, Cursor, LockSource, Rate, Set, SourceError, Update
+from gatekeeper import ALLOWED, Gate, SlidingLog
+from gatekeeper.model import Clear, Cursor, LockSource, Rate, Set, Update
 from gatekeeper.poller import CEILING_S, Known, Poller
 from gatekeeper.sources import sql
 from gatekeeper.testing import ManualClock
 from gatekeeper.view import EMPTY, View
 from tests.contracts.desks import ACME, BOB, EVE, Desk, FixedDesk, a_lock, caught_up, seen
+from tests.support.feed import BadLine
 
 A_POLL_S = 11.0  # longer than any pause between two
 KEPT, LET_GO, FREE = a_lock("user:kept"), a_lock("user:let-go", on_stale="allow"), "user:free"
 
 
-class Line:
-    """The way to a desk's source, on which answers get lost, arrive by half, or come again."""
+def a_line(desk: Desk) -> BadLine:
+    def fetch(since: Cursor | None) -> Update:
+        return desk.source.fetch(since)  # the one that it has just then
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.does = "well"
-        self.last: Update | None = None
-
-    def fetch(self, since: Cursor | None) -> Update:
-        answer = self.desk.source.fetch(since)
-        before, self.last = self.last, answer
-        match self.does:
-            case "lost":
-                raise SourceError("the answer was lost")
-            case "half":
-                text = wire.dump(answer)
-                return wire.load(text[: len(text) // 2])
-            case "again" if before is not None:
-                self.last = before
-                return before
-        return answer
-
-    def close(self) -> None:
-        """The desk does that."""
+    return BadLine(fetch)
 
 
 @pytest.fixture
@@ -73,7 +55,7 @@ def test_whatever_becomes_of_the_answers_and_the_history_the_view_ends_equal_to_
     desk: Desk, clock: ManualClock, seed: int
 ) -> None:
     """Lost, half, the same twice; pruned, restored from a backup, the version going back."""
-    some, line = Random(seed), Line(desk)
+    some, line = Random(seed), a_line(desk)
     poller = Poller(line, clock, Known(), pace_max_s=15.0, shelf=None)
     kept = desk.backup()
     for _ in range(40):
@@ -100,7 +82,7 @@ def test_a_server_that_forgot_its_history_is_believed_about_what_it_knows_now(
 ) -> None:
     """Another database in the old one's place begins at version 0, and comes to ours by and by."""
     nothing = desk.backup()
-    gate = a_gate(Line(desk), clock)
+    gate = a_gate(a_line(desk), clock)
     for lock in (ACME, BOB, KEPT):
         desk.publish(Set(lock))
     clock.advance(A_POLL_S)
@@ -119,7 +101,7 @@ def test_a_version_that_goes_back_takes_the_view_with_it(desk: Desk, clock: Manu
     kept = desk.backup()
     desk.publish(Set(BOB))
     desk.publish(Clear(ACME.at))
-    gate = a_gate(Line(desk), clock)
+    gate = a_gate(a_line(desk), clock)
     before = gate.version
     desk.restore(kept)
     clock.advance(A_POLL_S)
@@ -189,11 +171,11 @@ def test_a_clock_that_jumps_over_there_changes_no_lock(
 ) -> None:
     """Not for who has a view, nor for who begins with a snapshot just then; the gate shows it."""
     desk.publish(Set(ACME))
-    early = a_gate(Line(desk), clock)
+    early = a_gate(a_line(desk), clock)
     with monkeypatch.context() as patch:
         jump_over_there(desk, timedelta(days=days), patch)
         desk.publish(Set(EVE))
-        late = a_gate(Line(desk), clock)
+        late = a_gate(a_line(desk), clock)
         clock.advance(1.0)
         assert [seen(gate._known.view) for gate in (early, late)] == [{ACME, EVE}] * 2
         if not desk.__class__.__name__.startswith("File"):  # which tells when it was written, not the time
@@ -207,7 +189,7 @@ def test_a_clock_that_jumps_over_there_changes_no_lock(
 def test_our_own_clock_may_jump_ahead_and_come_back(desk: Desk, clock: ManualClock) -> None:
     """Locks that had ended by it are in force again, though nobody tells of them again."""
     desk.publish(Set(ACME), Set(BOB))
-    gate = a_gate(Line(desk), clock)
+    gate = a_gate(a_line(desk), clock)
     clock.jump(3 * 86_400)
     clock.advance(A_POLL_S)
     assert gate.allow(ACME.key)
@@ -224,7 +206,7 @@ def test_a_lock_ends_by_our_clock_however_it_differs_and_nothing_else_depends_on
 ) -> None:
     clock = ManualClock(datetime.now(UTC) + timedelta(seconds=skew))
     desk.publish(Set(ACME))
-    gate = a_gate(Line(desk), clock)
+    gate = a_gate(a_line(desk), clock)
     assert not gate.allow(ACME.key)
     assert gate.healthy
     left_s = (ACME.until - clock.now()).total_seconds()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatekeeper import wire
-from gatekeeper.model import Change, Clear, Cursor, Lock, Rate, Set, SourceError, Update
+from gatekeeper.model import Change, Clear, Cursor, Lock, Rate, Set, Update
 from gatekeeper.poller import Known, Poller
 from gatekeeper.testing import ManualClock
 from gatekeeper.view import (
@@ -24,7 +24,7 @@ from gatekeeper.view import (
     with_locks,
     without_ended,
 )
-from tests.support.feed import NOON, HandFeed, a_lock
+from tests.support.feed import NOON, BadLine, HandFeed, a_lock
 
 ACME = a_lock("api_key:acme")
 BOB = a_lock("user:bob")
@@ -167,34 +167,6 @@ def test_a_view_can_be_made_of_locks_alone() -> None:
 # -- whatever becomes of the answers -------------------------------------------------------------
 
 
-class BadLine:
-    """A way to the feed on which answers get lost, come again, or arrive by half."""
-
-    def __init__(self, feed: HandFeed) -> None:
-        self.feed = feed
-        self.does = "well"
-        self.last: Update | None = None
-
-    def fetch(self, since: Cursor | None) -> Update:
-        answer = self.feed.fetch(since)
-        before, self.last = self.last, answer
-        match self.does:
-            case "lost":
-                raise SourceError("the answer was lost")
-            case "half":
-                text = wire.dump(answer)
-                return wire.load(text[: len(text) // 2])
-            case "again" if before is not None:
-                self.last = before
-                return before
-            case "raises":
-                raise ZeroDivisionError("a fault of the source's own")
-        return wire.load(wire.dump(answer))
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
 LOCKS = [
     a_lock(caller, policy, **narrowed)
     for caller in ("api_key:acme", "user:bob")
@@ -224,7 +196,7 @@ def test_whatever_is_lost_repeated_or_cut_the_view_ends_equal_to_the_locks(
     steps: list[tuple[str, object]],
 ) -> None:
     clock, feed = ManualClock(), HandFeed()
-    line = BadLine(feed)
+    line = BadLine(lambda since: wire.load(wire.dump(feed.fetch(since))))
     poller = Poller(line, clock, Known(), pace_max_s=15.0, shelf=None)
     kept = feed.backup()
     for step, what in [*steps, ("poll", "well"), ("poll", "well")]:

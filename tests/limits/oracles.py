@@ -9,12 +9,21 @@ from fractions import Fraction
 
 @dataclass
 class HandClock:
-    """Nanoseconds that pass when told."""
+    """Nanoseconds that pass when told, or while tasks sleep on it (`gatekeeper.testing.run`)."""
 
     now_ns: int = 0
 
     def __call__(self) -> int:
         return self.now_ns
+
+    def uptime_s(self) -> float:
+        return self.now_ns / 1e9
+
+    def move(self, ns: int) -> None:
+        self.now_ns += ns
+
+    def advance(self, seconds: float) -> None:
+        self.move(round(seconds * 1e9))
 
 
 @dataclass

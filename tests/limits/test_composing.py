@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gatekeeper.limits import AllOf, ByPlan, FixedWindow, LeakyQueue, Sharded, SlidingLog, TokenBucket, parse
 from gatekeeper.model import Refused
-from tests.limits.loops import run
+from gatekeeper.testing import run
 from tests.limits.oracles import HandClock, LogOracle
 
 SECOND_NS = 1_000_000_000
@@ -92,7 +92,7 @@ def test_tasks_wait_in_line_for_all_of_it():
             if len(served) == 5:
                 return
 
-    run(clock, story())
+    run(story(), clock)
     assert served == [0, 3, 10, 13, 20]
 
 
@@ -184,7 +184,7 @@ def test_a_plan_is_chosen_per_request():
     async def wait() -> bool:
         return bool(await plans.wait_async("a", plan="free"))
 
-    assert run(clock, wait())
+    assert run(wait(), clock)
     strict = ByPlan({"free": SlidingLog(1, 1)})
     for asked in (None, "gold"):
         with pytest.raises(ValueError, match=r"plan: expected one of \['free'\]"):
@@ -295,4 +295,4 @@ def test_plans_have_guards_ticks_changes_and_survive_a_restart():
         answers = [await plans.check_async("d"), await plans.peek_async("d"), await plans.enforce_async("e")]
         return [*map(bool, answers), await plans.allow_async("f"), bool(await plans.reserve_async("g"))]
 
-    assert run(clock, twins()) == [True, False, True, True, True]
+    assert run(twins(), clock) == [True, False, True, True, True]

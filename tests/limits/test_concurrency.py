@@ -11,7 +11,7 @@ import pytest
 
 from gatekeeper.limits import Concurrency
 from gatekeeper.model import Refused
-from tests.limits.loops import run
+from gatekeeper.testing import run
 from tests.limits.oracles import HandClock
 
 
@@ -40,7 +40,7 @@ def test_never_more_than_the_limit_are_at_work_when_bodies_raise_or_are_cancelle
                 chance.choice(tasks).cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    run(clock, story())
+    run(story(), clock)
     assert most == {"a": 3, "b": 3}
     assert limiter.in_flight("a") == limiter.in_flight("b") == 0
     assert not limiter._lines._lines
@@ -100,7 +100,7 @@ def test_who_waits_is_not_overtaken_and_is_served_in_order():
         limiter.release(cost=2)
         await small
 
-    run(clock, story())
+    run(story(), clock)
     assert served == ["large", "small"]
 
 
@@ -129,5 +129,5 @@ def test_a_higher_limit_lets_those_in_who_wait():
         limiter.configure(2)
         assert await waiting
 
-    run(clock, story())
+    run(story(), clock)
     assert limiter.in_flight() == 2

@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from gatekeeper.limits import PriorityScheduler
-from tests.limits.loops import run
+from gatekeeper.testing import run
 from tests.limits.oracles import HandClock
 
 MS_NS = 1_000_000
@@ -30,7 +30,7 @@ def departures(
     async def story() -> None:
         await asyncio.gather(*(worker(priority) for priority in priorities))
 
-    run(clock, story())
+    run(story(), clock)
     return went
 
 
@@ -74,7 +74,7 @@ def test_an_important_one_that_comes_late_goes_first_and_the_spacing_holds():
     async def story() -> None:
         await asyncio.gather(worker("a", 1, 0), worker("b", 1, 0.1), worker("c", 1, 0.2), worker("d", 0, 1.5))
 
-    run(clock, story())
+    run(story(), clock)
     assert went == [("a", 0), ("b", 1000), ("d", 2000), ("c", 3000)]
 
 
@@ -96,7 +96,7 @@ def test_a_flood_of_important_ones_starves_nobody_who_ages(age_after, unimportan
             tasks.append(asyncio.create_task(worker("important", 0)))
         await asyncio.gather(*tasks)
 
-    run(clock, story())
+    run(story(), clock)
     assert abs(went.index("unimportant") - unimportant_at) <= 1
 
 
@@ -117,7 +117,7 @@ def test_who_leaves_uses_nothing_up_and_holds_nobody_up():
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    run(clock, story())
+    run(story(), clock)
     assert len(went) > 20
     assert went == [100 * n for n in range(len(went))]
     assert scheduler.waiting() == 0
@@ -138,7 +138,7 @@ def test_trying_overtakes_nobody_of_its_priority_or_above():
         assert scheduler.try_acquire(0)
         assert await waiting
 
-    run(clock, story())
+    run(story(), clock)
     for priority in (3, -1):
         with pytest.raises(ValueError, match="priority: expected 0 to 2"):
             scheduler.try_acquire(priority)
@@ -244,7 +244,7 @@ def test_another_throughput_holds_from_now_on_and_places_are_kept():
         scheduler.configure(limit=10)
         await asyncio.gather(*tasks)
 
-    run(clock, story())
+    run(story(), clock)
     assert went == [("a", 0), ("c", 550), ("b", 650), ("d", 750)]
     for wrong in ({"limit": 0}, {"period": 0}, {"burst": -1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gatekeeper.limits import AllOf, FixedWindow, SlidingCounter, SlidingLog, TokenBucket
 from tests.limits.oracles import worst_in_any
+from tests.limits.plays import assert_in_order, bookings
 from tests.limits.stores import KINDS, HandServer, Kind, new_name
 from tests.support.servers.redis import Redis
 
@@ -120,40 +121,12 @@ def test_no_period_holds_more_than_was_promised(kind, hand, limit, period_us, pa
     assert worst_in_any(admitted, period_us) <= (limit if kind.exact else 2 * limit)
 
 
-bookings = st.lists(
-    st.tuples(
-        st.sampled_from(["reserve", "reserve", "allow", "cancel the last", "cancel one"]),
-        st.integers(0, 2),  # cost
-        st.fractions(0, 1, max_denominator=7),  # periods that pass before
-    ),
-    max_size=15,
-)
-
-
 @every_kind
 @few
-@given(st.integers(1, 6), periods_us, bookings)
+@given(st.integers(1, 6), periods_us, bookings(most=15))
 def test_what_is_booked_keeps_every_promise_and_the_order(kind, hand, limit, period_us, play):
     limiter = start(kind, hand, limit, period_us)
-    passing: list[tuple[int, int, object]] = []  # due, cost, who
-    for what, cost, periods_pass in play:
-        hand.move(int(periods_pass * period_us))
-        if what == "reserve":
-            booked = limiter.reserve("a", cost)
-            if booked and cost:
-                due_us = hand.now_us + round(booked.delay * 1e6)
-                assert due_us >= max([hand.now_us, *(due for due, _, _ in passing)])
-                passing.append((due_us, cost, booked))
-        elif what == "allow" and limiter.allow("a", cost) and cost:
-            assert all(due <= hand.now_us for due, _, _ in passing), "it overtook a booking"
-            passing.append((hand.now_us, cost, None))
-        elif what.startswith("cancel"):
-            ahead = [n for n, (due, _, who) in enumerate(passing) if who and due > hand.now_us]
-            if ahead:
-                n = ahead[-1 if what == "cancel the last" else 0]
-                passing[n][2].cancel()
-                del passing[n]
-    admitted = [due for due, cost, _ in passing for _ in range(cost)]
+    admitted = assert_in_order(limiter, play, lambda: hand.now_us, hand.move, period_us, 10**6)
     assert worst_in_any(admitted, period_us) <= (limit if kind.exact else 2 * limit)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from gatekeeper.limits import SlidingLog, TokenBucket
 from gatekeeper.model import Refused
+from gatekeeper.testing import run
 from tests.limits.kinds import KINDS, Kind
-from tests.limits.loops import run
 from tests.limits.oracles import HandClock
 
 SECOND_NS = 1_000_000_000
@@ -50,7 +50,7 @@ def test_a_guarded_coroutine_waits_for_its_turn():
         return await asyncio.gather(now(), now(), now())
 
     assert asyncio.iscoroutinefunction(now)
-    assert run(clock, story()) == [0, 10 * SECOND_NS, 20 * SECOND_NS]
+    assert run(story(), clock) == [0, 10 * SECOND_NS, 20 * SECOND_NS]
 
 
 def test_blocks_take_one_permit():
@@ -67,7 +67,7 @@ def test_blocks_take_one_permit():
         async with log.guard("b", timeout=0):
             assert log.peek("b").remaining == 0
 
-    run(clock, story())
+    run(story(), clock)
     with pytest.raises(TypeError, match="needs a function to guard"), log.guard(lambda: "x"):
         pass
 
@@ -83,7 +83,7 @@ def test_ticks_go_on_at_the_pace_of_the_limiter():
             if len(seen) == 4:
                 return
 
-    run(clock, story())
+    run(story(), clock)
     assert seen == [0, 10, 20, 30]
     assert next(iter(TokenBucket(1, 1).ticks())).allowed
     with pytest.raises(Refused):

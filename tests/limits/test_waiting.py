@@ -11,49 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatekeeper.limits import FixedWindow, LeakyQueue, SlidingLog, TokenBucket
+from gatekeeper.testing import run
 from tests.limits.kinds import KINDS, Kind
-from tests.limits.loops import run
 from tests.limits.oracles import HandClock, worst_in_any
+from tests.limits.plays import assert_in_order, bookings
 
 SECOND_NS = 1_000_000_000
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
 modest = settings(max_examples=35, deadline=None)
 
-bookings = st.lists(
-    st.tuples(
-        st.sampled_from(["reserve", "reserve", "allow", "cancel the last", "cancel one", "refund nothing"]),
-        st.integers(0, 2),  # cost
-        st.fractions(0, 1, max_denominator=7),  # periods that pass before
-    ),
-    max_size=30,
-)
-
 
 @every_kind
 @modest
-@given(st.integers(1, 6), st.sampled_from([1, 7, 10_000_000_000, 999_999_937]), bookings)
+@given(st.integers(1, 6), st.sampled_from([1, 7, 10_000_000_000, 999_999_937]), bookings(most=30))
 def test_what_is_booked_keeps_every_promise_and_the_order(kind: Kind, limit, period_ns, play):
     """Whatever is cancelled in between: times already given stand, and nobody overtakes them."""
     clock = HandClock()
     limiter = kind.make(limit, period_ns, clock)
-    passing: list[tuple[int, int, object]] = []  # due, cost, who
-    for what, cost, periods_pass in play:
-        clock.now_ns += int(periods_pass * period_ns)
-        if what == "reserve":
-            booked = limiter.reserve("a", cost)
-            if booked and cost:
-                assert booked.due_ns >= max([clock.now_ns, *(due for due, _, _ in passing)])
-                passing.append((booked.due_ns, cost, booked))
-        elif what == "allow" and limiter.allow("a", cost) and cost:
-            assert all(due <= clock.now_ns for due, _, _ in passing), "it overtook a booking"
-            passing.append((clock.now_ns, cost, None))
-        elif what.startswith("cancel"):
-            ahead = [n for n, (due, _, who) in enumerate(passing) if who and due > clock.now_ns]
-            if ahead:
-                n = ahead[-1 if what == "cancel the last" else 0]
-                passing[n][2].cancel()
-                del passing[n]
-    admitted = [due for due, cost, _ in passing for _ in range(cost)]
+    admitted = assert_in_order(limiter, play, clock, clock.move, period_ns, SECOND_NS)
     assert worst_in_any(admitted, period_ns) <= (limit if kind.exact else 2 * limit)
 
 
@@ -118,7 +93,7 @@ def test_waiting_tasks_are_served_in_order_at_the_exact_time(kind: Kind):
     async def all_of_them() -> None:
         await asyncio.gather(*(one(number) for number in range(8)))
 
-    run(clock, all_of_them())
+    run(all_of_them(), clock)
     twin_clock = HandClock()
     twin = kind.make(2, 10 * SECOND_NS, twin_clock)
     due = [twin.reserve().due_ns for _ in range(8)]
@@ -146,7 +121,7 @@ def test_a_task_that_is_cancelled_spends_nothing_and_holds_nobody_up(kind: Kind)
         tasks["c"].cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
 
-    run(clock, story())
+    run(story(), clock)
     twin = kind.make(1, 10 * SECOND_NS, HandClock())
     while twin.allow():
         pass
@@ -172,7 +147,7 @@ def test_who_cannot_be_served_in_time_is_told_at_once_when_first_and_in_time_whe
             (bool(await first), clock.now_ns),
         ]
 
-    behind, other, first = run(clock, story())
+    behind, other, first = run(story(), clock)
     assert behind == (False, 3 * SECOND_NS)
     assert other == (True, 3 * SECOND_NS)
     assert first == (True, 10 * SECOND_NS)
@@ -191,7 +166,7 @@ def test_a_queue_turns_away_who_finds_no_place():
     async def story() -> list[bool]:
         return [bool(answer) for answer in await asyncio.gather(*(queue.wait_async() for _ in range(5)))]
 
-    assert run(clock, story()) == [True, True, True, False, False]
+    assert run(story(), clock) == [True, True, True, False, False]
     assert clock.now_ns == 20 * SECOND_NS
     reservations = LeakyQueue(1, 10, queue=2, clock=HandClock())
     assert [reservations.reserve().delay for _ in range(3)] == [0.0, 10.0, 20.0]

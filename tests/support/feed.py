@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from gatekeeper import wire
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, SourceError, Update
 
 NOON = datetime(2026, 1, 1, tzinfo=UTC)  # where a ManualClock begins
@@ -95,6 +97,34 @@ class HandFeed:
             next_poll=self.next_poll,
             changes=tuple(changes) if known else tuple(map(Set, self.locks.values())),
         )
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class BadLine:
+    """A way to a source on which answers get lost, come again, or arrive by half."""
+
+    def __init__(self, fetch: Callable[[Cursor | None], Update]) -> None:
+        self._fetch = fetch
+        self.does = "well"
+        self._last: Update | None = None
+
+    def fetch(self, since: Cursor | None) -> Update:
+        answer = self._fetch(since)
+        before, self._last = self._last, answer
+        match self.does:
+            case "lost":
+                raise SourceError("the answer was lost")
+            case "half":
+                text = wire.dump(answer)
+                return wire.load(text[: len(text) // 2])
+            case "again" if before is not None:
+                self._last = before
+                return before
+            case "raises":
+                raise ZeroDivisionError("a fault of the source's own")
+        return answer
 
     def close(self) -> None:
         """Nothing is held."""

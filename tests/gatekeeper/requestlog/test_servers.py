@@ -5,10 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,37 +35,68 @@ app = RequestLog(Guard(shop, Gate(FixedSource())), to="requests.log")
 """
 
 
+GUNICORN = """
+from pathlib import Path
+from gatekeeper import Gate
+from gatekeeper.adapters.wsgi import Guard
+from gatekeeper.requestlog.wsgi import RequestLog
+from gatekeeper.sources.fixed import FixedSource
+
+def shop(environ, start):
+    start("200 OK", [("connection", "close")])
+    return [b"ok"]
+
+gate = Gate(FixedSource())
+application = RequestLog(Guard(shop, gate), to=Path("requests.log"))
+"""
+
+
+def logged(folder: Path, server: Sequence[str], requests: int) -> list[dict[str, Any]]:
+    """What the log has of so many requests when their server was told to end right after the last."""
+    port = free_port()
+    with (folder / "said").open("wb") as said:
+        child = subprocess.Popen(
+            [sys.executable, "-m", *(word.format(port=port) for word in server)],
+            cwd=folder, env=ENVIRONMENT, stdout=said, stderr=said,
+        )  # fmt: skip
+    try:
+        deadline_s = time.monotonic() + 60
+        while requests:
+            assert time.monotonic() < deadline_s, (folder / "said").read_text()
+            line = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            try:
+                line.request("GET", "/items", headers={"x-api-key": "acme"})
+                assert line.getresponse().read() == b"ok"
+                requests -= 1
+            except ConnectionError:
+                time.sleep(0.05)
+            finally:
+                line.close()
+    finally:
+        child.terminate()
+        child.wait(30)
+    return [json.loads(line) for line in (folder / "requests.log").read_text().splitlines()]
+
+
 @pytest.mark.parametrize(("lifespan", "workers"), [("return", 1), ("raise ValueError('only HTTP')", 2)])
 def test_uvicorn_that_is_told_to_end_leaves_no_record_behind(
     tmp_path: Path, lifespan: str, workers: int
 ) -> None:
     """It ends by the signal itself: nothing that waits for the process's own end is ever called."""
     (tmp_path / "application.py").write_text(UVICORN.format(lifespan=lifespan))
-    port = free_port()
-    command = ["-m", "uvicorn", f"--port={port}", f"--workers={workers}", "application:app"]
-    with (tmp_path / "said").open("wb") as said:
-        server = subprocess.Popen(
-            [sys.executable, *command], cwd=tmp_path, env=ENVIRONMENT, stdout=said, stderr=said
-        )
-    asked = 0
-    try:
-        deadline_s = time.monotonic() + 60
-        while asked < 40:
-            assert time.monotonic() < deadline_s, (tmp_path / "said").read_text()
-            line = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-            try:
-                line.request("GET", "/", headers={"x-api-key": "acme"})
-                assert line.getresponse().read() == b"ok"
-                asked += 1
-            except ConnectionError:
-                time.sleep(0.05)
-            finally:
-                line.close()
-    finally:
-        server.send_signal(signal.SIGTERM)  # at once behind the last answer
-        server.wait(30)
-    records = [json.loads(line) for line in (tmp_path / "requests.log").read_text().splitlines()]
-    assert len({record["id"] for record in records}) == len(records) == asked
+    records = logged(tmp_path, ["uvicorn", "--port={port}", f"--workers={workers}", "application:app"], 40)
+    assert len({record["id"] for record in records}) == len(records) == 40
+
+
+@pytest.mark.parametrize("preload", [True, False], ids=["preload", "each for itself"])
+def test_workers_of_gunicorn_write_one_file_and_lose_nothing_when_they_end(
+    tmp_path: Path, preload: bool
+) -> None:
+    (tmp_path / "application.py").write_text(GUNICORN)
+    server = ["gunicorn", "--bind=127.0.0.1:{port}", "--workers=3", "--no-control-socket"]
+    records = logged(tmp_path, [*server, *(["--preload"] if preload else []), "application"], 60)
+    assert len({record["id"] for record in records}) == len(records) == 60
+    assert {record["gate"] for record in records} == {"allowed"}
 
 
 DJANGO = """

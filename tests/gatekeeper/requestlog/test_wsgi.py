@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from wsgiref.util import FileWrapper, setup_testing_defaults
 from wsgiref.validate import validator
@@ -24,9 +19,6 @@ from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
 from tests.support.feed import a_lock
 from tests.support.requestlog import Shelf
-from tests.support.servers.child import free_port
-
-ROOT = Path(__file__).parents[3]
 
 
 class World:
@@ -197,58 +189,3 @@ class TestFlask:
         assert denied["resource"] == "/v1/items/{item}"
         if guarded:
             assert [each["gate"] for each in (found, missing, denied)] == ["allowed", "allowed", "denied"]
-
-
-GUNICORN = """
-from pathlib import Path
-from gatekeeper import Gate
-from gatekeeper.adapters.wsgi import Guard
-from gatekeeper.requestlog.wsgi import RequestLog
-from gatekeeper.sources.fixed import FixedSource
-
-def shop(environ, start):
-    start("200 OK", [("connection", "close")])
-    return [b"ok"]
-
-gate = Gate(FixedSource())
-application = RequestLog(Guard(shop, gate), to=Path("requests.log"))
-"""
-
-
-@pytest.mark.parametrize("preload", [True, False], ids=["preload", "each for itself"])
-def test_workers_of_gunicorn_write_one_file_and_lose_nothing_when_they_end(
-    tmp_path: Path, preload: bool
-) -> None:
-    import http.client
-    import json
-
-    (tmp_path / "application.py").write_text(GUNICORN)
-    port = free_port()
-    command = ["-m", "gunicorn", f"--bind=127.0.0.1:{port}", "--workers=3", "--no-control-socket"]
-    with (tmp_path / "said").open("wb") as said:
-        server = subprocess.Popen(
-            [sys.executable, *command, *(["--preload"] if preload else []), "application"],
-            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=said, stderr=said,
-        )  # fmt: skip
-    asked = 0
-    try:
-        deadline_s = time.monotonic() + 60
-        while asked < 60:
-            assert time.monotonic() < deadline_s, (tmp_path / "said").read_text()
-            line = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-            try:
-                line.request("GET", "/items", headers={"x-api-key": "acme"})
-                assert line.getresponse().read() == b"ok"
-            except ConnectionRefusedError:
-                time.sleep(0.05)
-                continue
-            finally:
-                line.close()
-            asked += 1
-    finally:
-        server.terminate()  # at once behind the last answer
-        server.wait(30)
-    records = [json.loads(line) for line in (tmp_path / "requests.log").read_text().splitlines()]
-    assert len(records) == asked
-    assert len({record["id"] for record in records}) == asked
-    assert {record["gate"] for record in records} == {"allowed"}

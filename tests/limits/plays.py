@@ -1,0 +1,53 @@
+"""Plays of bookings, for limiters in memory and in a store alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import strategies as st
+
+Step = tuple[str, int, Fraction]  # what, cost, periods that pass before
+
+
+def bookings(most: int) -> st.SearchStrategy[list[Step]]:
+    return st.lists(
+        st.tuples(
+            st.sampled_from(["reserve", "reserve", "allow", "cancel the last", "cancel one"]),
+            st.integers(0, 2),
+            st.fractions(0, 1, max_denominator=7),
+        ),
+        max_size=most,
+    )
+
+
+def assert_in_order(
+    limiter: Any,
+    play: Iterable[Step],
+    now: Callable[[], int],
+    move: Callable[[int], object],
+    period: int,
+    second: int,
+) -> list[int]:
+    """When each permit of the play passes: nobody overtakes a booking that stands, whatever is cancelled in
+    between. `period` and `second` in ticks of the clock, which `now` reads and `move` moves."""
+    passing: list[tuple[int, int, Any]] = []  # due, cost, who
+    for what, cost, periods in play:
+        move(int(periods * period))
+        if what == "reserve":
+            booked = limiter.reserve("a", cost)
+            if booked and cost:
+                due = now() + round(booked.delay * second)
+                assert due >= max([now(), *(earlier for earlier, _, _ in passing)])
+                passing.append((due, cost, booked))
+        elif what == "allow" and limiter.allow("a", cost) and cost:
+            assert all(due <= now() for due, _, _ in passing), "it overtook a booking"
+            passing.append((now(), cost, None))
+        elif what.startswith("cancel"):
+            ahead = [n for n, (due, _, who) in enumerate(passing) if who and due > now()]
+            if ahead:
+                n = ahead[-1 if what == "cancel the last" else 0]
+                passing[n][2].cancel()
+                del passing[n]
+    return [due for due, cost, _ in passing for _ in range(cost)]
