@@ -103,7 +103,7 @@ class Poller:
             self._failed(error)
         except SourceError as error:
             self._failed(error)
-        except Exception as error:  # noqa: BLE001  # a fault of the source's must not end the polling
+        except Exception as error:  # noqa: BLE001 - a fault of the source's must not end the polling
             self._failed(error, with_trace=True)
         luck = self._clock.random()
         pause_s = next_delay(self._pace_s, self.failures, luck)

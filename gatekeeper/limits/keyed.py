@@ -183,7 +183,7 @@ def never_back(clock: Clock) -> Clock:
         return last_ns
 
     if hasattr(clock, "wait"):  # it lets the time pass itself
-        clamped.wait = clock.wait  # type: ignore[attr-defined]
+        clamped.wait = clock.wait  # type: ignore[attr-defined]  # a function may have one
     return clamped
 
 

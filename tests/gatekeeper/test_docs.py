@@ -33,7 +33,7 @@ def run(*snippets: str) -> dict[str, Any]:
     """What they define."""
     names: dict[str, Any] = {"__name__": "shop"}
     for snippet in snippets:
-        exec(compile(snippet, "docs/gatekeeper.md", "exec"), names)  # noqa: S102  # our own page
+        exec(compile(snippet, "docs/gatekeeper.md", "exec"), names)  # noqa: S102 - our own page
     return names
 
 
@@ -42,7 +42,7 @@ def test_every_snippet_runs_in_the_order_of_the_page(capsys: pytest.CaptureFixtu
     names: dict[str, Any] = {}
     gates: list[Gate] = []
     for number, snippet in enumerate(SHOWN):
-        exec(compile(snippet, f"docs/gatekeeper.md, snippet {number}", "exec"), names)  # noqa: S102  # as above
+        exec(compile(snippet, f"docs/gatekeeper.md, snippet {number}", "exec"), names)  # noqa: S102 - as above
         gates.append(names["gate"])
     for gate in gates[:-1]:  # the last one's clock is moved by hand
         gate.close()

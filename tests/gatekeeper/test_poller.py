@@ -283,10 +283,10 @@ def test_nor_are_they_forgotten_when_it_was_set_right_while_an_answer_was_awaite
     def fetch_late(since: Cursor | None) -> Update:
         world.clock.jump(-3600)
         world.feed.set(a_lock("user:eve", ends_in=world.clock.uptime_s() + 1))
-        world.feed.fetch = fetch  # type: ignore[method-assign]
+        world.feed.fetch = fetch
         return fetch(since)
 
-    world.feed.fetch = fetch_late  # type: ignore[method-assign]
+    world.feed.fetch = fetch_late
     world.run(14.0)
     assert world.callers == ["api_key:acme"]
 

@@ -206,7 +206,7 @@ def plain_network(key: str) -> list[object] | object:
 # -- the cost -------------------------------------------------------------------------------------
 
 
-class Counted(dict):  # type: ignore[type-arg]
+class Counted(dict):
     """A table that knows how often it was looked at."""
 
     seen = 0

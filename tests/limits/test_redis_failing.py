@@ -20,7 +20,7 @@ TIMEOUT_S = 0.1
 def store_of(server: NativeRedis, on_error: str = "allow", **options: object) -> RedisStore:
     """With a plain client: its own time-outs and retries would take many seconds."""
     client = redis.Redis.from_url(server.url)
-    return RedisStore(client, on_error=on_error, timeout=TIMEOUT_S, **options)  # type: ignore[arg-type]
+    return RedisStore(client, on_error=on_error, timeout=TIMEOUT_S, **options)
 
 
 @pytest.mark.parametrize("how", ["kill", "pause"])

@@ -88,7 +88,7 @@ class PlainCalls:
             from redis.backoff import NoBackoff
             from redis.retry import Retry
 
-            self._own = redis.BlockingConnectionPool(  # type: ignore[no-untyped-call]
+            self._own = redis.BlockingConnectionPool(  # type: ignore[no-untyped-call]  # redis gives it no types
                 max_connections=CONNECTIONS_MAX,
                 timeout=timeout,
                 connection_class=pool.connection_class,

@@ -148,8 +148,8 @@ class Shop:
 
     async def __call__(self, scope: dict[str, object], receive: object, send: object) -> None:
         if scope["type"] == "http":
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})  # type: ignore[operator]
-            await send({"type": "http.response.body", "body": b"ok"})  # type: ignore[operator]
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"ok"})
 
 
 @pytest.fixture

@@ -162,7 +162,7 @@ class TestNoRoom:
 
 def test_a_record_that_cannot_be_written_costs_no_other(world: World) -> None:
     world.put(1)
-    world.writer.put(an_entry(2)._replace(more={"what": object()}))  # type: ignore[dict-item]
+    world.writer.put(an_entry(2)._replace(more={"what": object()}))
     world.put(3)
     world.clock.advance(1)
     assert world.stored() == [1, 3]
@@ -170,7 +170,7 @@ def test_a_record_that_cannot_be_written_costs_no_other(world: World) -> None:
 
 
 def test_a_thread_that_was_ended_is_started_again_by_the_next_record(world: World) -> None:
-    world.shelf.error = SystemExit()  # type: ignore[assignment]  # ends a thread, and is no Exception
+    world.shelf.error = SystemExit()  # ends a thread, and is no Exception
     world.put(1)
     world.clock.advance(1)
     assert not world.writer.healthy

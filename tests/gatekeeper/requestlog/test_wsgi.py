@@ -179,7 +179,7 @@ class TestFlask:
         if guarded:
             flask_adapter.Guard(gate, app=shop)
         world = World(shop.wsgi_app)
-        shop.wsgi_app = world.log  # type: ignore[method-assign]
+        shop.wsgi_app = world.log
         client = shop.test_client()
         for path, key in (("/v1/items/7", "bob"), ("/nowhere", "bob"), ("/v1/items/8", "acme")):
             client.get(path, headers={"x-api-key": key}, buffered=True).close()
