@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.desks import Desk, FileDesk, FixedDesk, HandDesk, HttpDesk, SharedDesk, SqlDesk, Switch
+from tests.contracts.desks import (
+    KINDS,
+    Desk,
+    FileDesk,
+    FixedDesk,
+    HandDesk,
+    HttpDesk,
+    SharedDesk,
+    SqlDesk,
+    Switch,
+)
 from tests.support.serving import feed_server
 
 
@@ -58,12 +68,6 @@ def chosen(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
             request.addfinalizer(desk.first.close)
             return desk
     return request.getfixturevalue(f"{kind}_desk")
-
-
-KINDS = [
-    *("by hand", "fixed", "file", "shared", "sqlite", "postgresql"),
-    *("http-by hand", "http-sqlite", "http-postgresql"),
-]
 
 
 @pytest.fixture(params=KINDS)

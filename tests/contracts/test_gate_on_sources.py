@@ -15,7 +15,7 @@ from gatekeeper.poller import CEILING_S, Known, Poller
 from gatekeeper.sources import sql
 from gatekeeper.testing import ManualClock
 from gatekeeper.view import EMPTY, View
-from tests.contracts.desks import ACME, BOB, EVE, Desk, FixedDesk, a_lock, caught_up, seen
+from tests.contracts.desks import ACME, BOB, EVE, Desk, FixedDesk, a_lock, but_fixed, caught_up, seen
 from tests.support.feed import BadLine
 
 A_POLL_S = 11.0  # longer than any pause between two
@@ -155,8 +155,6 @@ def test_every_kind_of_lock_arrives_as_it_was_set_in_a_snapshot_and_in_changes(d
 
 
 def jump_over_there(desk: Desk, by: timedelta, monkeypatch: pytest.MonkeyPatch) -> None:
-    if isinstance(desk, FixedDesk):
-        pytest.skip("a fixed list has no clock of its own")
     if hasattr(desk, "feed"):
         desk.feed.now = datetime.now(UTC) + by
         return
@@ -165,6 +163,7 @@ def jump_over_there(desk: Desk, by: timedelta, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setitem(sql.NOW_MS, kind, wrong)
 
 
+@but_fixed
 @pytest.mark.parametrize("days", [-400, 400])
 def test_a_clock_that_jumps_over_there_changes_no_lock(
     desk: Desk, clock: ManualClock, days: int, monkeypatch: pytest.MonkeyPatch
@@ -220,14 +219,13 @@ def test_a_lock_ends_by_our_clock_however_it_differs_and_nothing_else_depends_on
 # -- the source is cut ----------------------------------------------------------------------------
 
 
+@but_fixed
 @pytest.mark.parametrize("on_stale", ["allow", "deny", "limiter"])
 def test_when_the_source_is_cut_for_longer_than_its_bound_each_does_what_was_chosen(
     desk: Desk, clock: ManualClock, on_stale: str
 ) -> None:
     """Locks by their policy, callers without one by the application; until then nothing changes, and
     afterwards all is as before."""
-    if isinstance(desk, FixedDesk):
-        pytest.skip("a fixed list is never away")
     limiter = SlidingLog(2, 60.0, clock=clock)
     chosen = {"on_stale": limiter if on_stale == "limiter" else on_stale}
     desk.publish(Set(KEPT), Set(LET_GO))
@@ -259,11 +257,10 @@ def test_when_the_source_is_cut_for_longer_than_its_bound_each_does_what_was_cho
     gate.close()
 
 
+@but_fixed
 def test_a_lock_that_is_lifted_while_the_source_is_away_is_so_when_it_is_back(
     desk: Desk, clock: ManualClock
 ) -> None:
-    if isinstance(desk, FixedDesk):
-        pytest.skip("a fixed list is never away")
     desk.publish(Set(KEPT), Set(ACME))
     gate = a_gate(desk.source, clock)
     desk.publish(Clear(KEPT.at), Set(BOB))

@@ -27,12 +27,13 @@ from tests.contracts.desks import (
     NOW,
     Desk,
     FileDesk,
-    FixedDesk,
     HttpDesk,
     SqlDesk,
     a_lock,
+    but_fixed,
     caught_up,
     seen,
+    with_a_clock_by_hand,
 )  # fmt: skip
 
 
@@ -103,6 +104,7 @@ def test_after_a_restore_from_an_older_copy_everybody_gets_a_snapshot(desk: Desk
     assert seen(caught_up(ahead, desk)) == {EVE}
 
 
+@but_fixed
 def test_a_source_that_is_away_says_so_and_is_found_again(desk: Desk) -> None:
     desk.publish(Set(ACME))
     view = caught_up(EMPTY, desk)
@@ -167,10 +169,9 @@ def test_after_a_storm_of_changes_the_view_equals_the_locks(desk: Desk) -> None:
     assert seen(caught_up(view, desk)) == set(held_by(said).values())
 
 
+@but_fixed
 def test_a_poll_in_the_midst_of_a_storm_gets_whole_versions(desk: Desk) -> None:
     """One thread changes both locks at once, again and again; nobody ever sees one without the other."""
-    if isinstance(desk, FixedDesk):
-        pytest.skip("a fixed list does not change while it is read")
     view, over = caught_up(EMPTY, desk), threading.Event()
 
     def storm() -> None:
@@ -204,10 +205,9 @@ def test_a_hundred_thousand_locks_arrive_whole_and_go_one_by_one(desk: Desk) -> 
     assert not {lock.key for lock in view} & {lock.key for lock in locks[::1000]}
 
 
+@with_a_clock_by_hand
 @pytest.mark.parametrize("jump", [timedelta(days=-400), timedelta(days=400)])
 def test_whatever_time_it_is_over_there_the_locks_are_the_same(desk: Desk, jump: timedelta) -> None:
-    if not hasattr(desk, "feed"):
-        pytest.skip("the clock of a database is not ours to move")
     desk.publish(Set(ACME))
     view = caught_up(EMPTY, desk)
     desk.feed.now += jump

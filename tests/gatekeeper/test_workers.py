@@ -146,12 +146,12 @@ def test_every_worker_learns_of_a_lock_and_of_its_end(
     tmp_path: Path, feed: HandFeed, feed_url: str, server: str, begin: str
 ) -> None:
     with shop(tmp_path, feed_url, server, begin=begin) as running:
-        running.workers("api_key:acme", all_say(429))
-        running.workers("user:bob", all_say(200))
+        assert running.workers("api_key:acme", all_say(429))
+        assert running.workers("user:bob", all_say(200))
         feed.set(a_lock("user:bob", ends_in=10**9))
-        running.workers("user:bob", all_say(429))
+        assert running.workers("user:bob", all_say(429))
         feed.clear(a_lock("user:bob"))
-        running.workers("user:bob", all_say(200))
+        assert running.workers("user:bob", all_say(200))
 
 
 @pytest.mark.parametrize("server", ["gunicorn", "uvicorn"])

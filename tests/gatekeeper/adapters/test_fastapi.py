@@ -105,7 +105,7 @@ class TestCrossOrigin:
         api.get("/items", dependencies=[Depends(guard)] if guard else [])(lambda: "here")
         return api
 
-    async def looks_right(self, app: object, burst: SlidingLog) -> None:
+    async def assert_it_looks_right(self, app: object, burst: SlidingLog) -> None:
         preflight = await ask(app, "OPTIONS", "/items", PREFLIGHT)
         assert (preflight.status_code, preflight.headers["access-control-allow-origin"]) == (200, "*")
         refused = await ask(app, "GET", "/items", ACME | PREFLIGHT)
@@ -124,10 +124,10 @@ class TestCrossOrigin:
         api.add_middleware(CORSMiddleware, allow_origins=["*"])
         if first == "cors":
             guard.install(api)
-        await self.looks_right(api, burst)
+        await self.assert_it_looks_right(api, burst)
 
     async def test_around_the_middleware(self, gate: Gate, clock: ManualClock) -> None:
         burst, api = SlidingLog(1, 10, clock=clock), self.api()
         api.add_middleware(asgi.Guard, gate, burst)
         api.add_middleware(CORSMiddleware, allow_origins=["*"])
-        await self.looks_right(api, burst)
+        await self.assert_it_looks_right(api, burst)
