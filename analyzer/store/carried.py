@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from analyzer.core.model import Carried, Named, Partition, Progress
 from analyzer.store.engine import insert
+from analyzer.store.partitions import is_of, key_of
 from analyzer.store.schema import named, offsets
 
 NOBODY = -1  # stands for the hour of a partition of which nothing was counted
@@ -17,13 +18,13 @@ def carried(db: sa.Connection, part: Partition) -> Carried:
     """What was stored with the offset of `part`."""
     of = offsets.c
     columns = (of.run, of.rejects_to, of.hour, of.hour_before, of.behind_hour)
-    row = db.execute(sa.select(*columns).where(_of(offsets, part))).first()
+    row = db.execute(sa.select(*columns).where(is_of(offsets, part))).first()
     if row is None:
         return Carried()
     hours = [hour for hour in (row.hour, row.hour_before) if hour is not None]
     order = (named.c.hour, named.c.how, named.c.next)
     wanted = sa.select(named.c.hour, named.c.how, named.c.callers)
-    wanted = wanted.where(_of(named, part), named.c.hour.in_(hours)).order_by(*order)
+    wanted = wanted.where(is_of(named, part), named.c.hour.in_(hours)).order_by(*order)
     return Carried(
         run=row.run,
         rejects_to=row.rejects_to,
@@ -49,10 +50,9 @@ def add_names(db: sa.Connection, progress: Progress) -> None:
     if said is None:
         return
     if said.kept is not None:
-        db.execute(sa.delete(named).where(_of(named, progress.part), named.c.hour.not_in(said.kept)))
+        db.execute(sa.delete(named).where(is_of(named, progress.part), named.c.hour.not_in(said.kept)))
     if said.named:
-        cluster, topic_id, number = progress.part[:3]
-        place = {"cluster": cluster, "topic_id": topic_id, "partition": number, "next": progress.next}
+        place = key_of(progress.part) | {"next": progress.next}
         rows = [{"hour": at, "how": how, "callers": "\n".join(who)} for at, how, who in said.named]
         added = insert(db, named)
         # A partition that was sent back comes by the same offset again.
@@ -63,12 +63,7 @@ def add_names(db: sa.Connection, progress: Progress) -> None:
 
 def forget_names(db: sa.Connection, part: Partition) -> None:
     """Of a partition that was read to its end."""
-    db.execute(sa.delete(named).where(_of(named, part)))
-
-
-def _of(table: sa.Table, part: Partition) -> sa.ColumnElement[bool]:
-    at = zip(("cluster", "topic_id", "partition"), part[:3], strict=True)
-    return sa.and_(*(table.c[name] == value for name, value in at))
+    db.execute(sa.delete(named).where(is_of(named, part)))
 
 
 # Parameters of the statement that moves an offset, and the columns that they are for.

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from analyzer.store.engine import NowMs, reading, writing
 from analyzer.store.events import record
 from analyzer.store.gaps import forget, waiting
+from analyzer.store.partitions import UNFOLLOWED
 from analyzer.store.schema import offsets
 
 SILENT_MS = 15_000  # an analyzer that lives is heard of each second
@@ -83,5 +84,5 @@ def _unfollow(db: sa.Connection, which: sa.ColumnElement[bool]) -> int:
     found = db.execute(sa.select(*place).where(wanted).order_by(*place).with_for_update()).all()
     for row in found:
         here = sa.and_(*(column == value for column, value in zip(place, row, strict=True)))
-        db.execute(sa.update(offsets).where(here).values(beat_ms=None, behind_ms=0, behind_records=0))
+        db.execute(sa.update(offsets).where(here).values(UNFOLLOWED))
     return len(found)

@@ -17,14 +17,22 @@ from analyzer.core.model import Gap, Partition
 from analyzer.errors import AnalyzerError
 from analyzer.store.engine import NowMs, insert, reading, writing
 from analyzer.store.events import record
+from analyzer.store.partitions import (
+    UNFOLLOWED,
+    Place,
+    is_of,
+    partition_in,
+    place_in,
+    place_of,
+    row_of,
+    same_place,
+)
 from analyzer.store.schema import gaps, offsets
 from analyzer.store.times import instant
 
-PLACE = ("cluster", "topic_id", "partition")
 GAP = [gaps.c[name] for name in Gap._fields]
-AT = sa.and_(*(offsets.c[name] == gaps.c[name] for name in PLACE))
+AT = same_place(offsets, gaps)
 UNDECIDED = gaps.c.accepted_ms.is_(None)
-UNFOLLOWED = {"beat_ms": None, "behind_ms": 0, "behind_records": 0}
 # A partition that stands elsewhere by now was moved on by somebody who saw no gap there.
 OPEN = sa.and_(UNDECIDED, offsets.c.next.is_not_distinct_from(gaps.c.position))
 # Rejected records are read once more instead.
@@ -61,7 +69,7 @@ class SqlGaps:
     def __init__(self, engine: sa.Engine, owner: str) -> None:
         self._engine = engine
         self._owner = owner
-        self._noted: set[tuple[tuple[str, str, int], int]] = set()
+        self._noted: set[tuple[Place, int]] = set()
 
     def settle(self, stopped: Mapping[Partition, Gap]) -> set[Partition]:
         """Write down what stands in the way of `stopped`, and return those that may go on: somebody decided,
@@ -71,19 +79,18 @@ class SqlGaps:
             stand = _stand(db, stopped)
             free = set()
             for part, gap in sorted(stopped.items()):
-                place = identity(part)
+                place = place_of(part)
                 mark = (place, gap.start)
                 if stand.get(place) != gap.position or (mark in self._noted and place not in known):
                     free.add(part)
                 elif known.get(place) != (gap.position, *gap):
                     self._note(db, part, gap)
-        self._noted -= {(identity(part), stopped[part].start) for part in free}
-        self._noted |= {(identity(part), gap.start) for part, gap in stopped.items() if part not in free}
+        self._noted -= {(place_of(part), stopped[part].start) for part in free}
+        self._noted |= {(place_of(part), gap.start) for part, gap in stopped.items() if part not in free}
         return free
 
     def _note(self, db: sa.Connection, part: Partition, gap: Gap) -> None:
-        told = {**dict(zip(PLACE, identity(part), strict=True)), "source": part.source, "topic": part.topic}
-        told |= {**gap._asdict(), "position": gap.position}
+        told = row_of(part) | gap._asdict() | {"position": gap.position}
         row = insert(db, gaps).values(
             id=secrets.token_hex(8), found_ms=NowMs(), found_by=self._owner, accepted_by="", reason="", **told
         )
@@ -97,16 +104,14 @@ class SqlGaps:
         for name in ("found_ms", "found_by"):
             again[name] = sa.case((moved, row.excluded[name]), else_=gaps.c[name])
         db.execute(
-            row.on_conflict_do_update(
-                index_elements=[gaps.c[name] for name in PLACE], index_where=UNDECIDED, set_=again
-            )
+            row.on_conflict_do_update(index_elements=place_in(gaps), index_where=UNDECIDED, set_=again)
         )
 
 
-def open_gaps(db: sa.Connection, parts: Collection[Partition]) -> dict[tuple[str, str, int], Gap]:
+def open_gaps(db: sa.Connection, parts: Collection[Partition]) -> dict[Place, Gap]:
     """What stands in the way of these, by cluster, topic id and number."""
-    wanted = {identity(part) for part in parts}
-    found = sa.select(*(gaps.c[name] for name in PLACE), *GAP).select_from(gaps.outerjoin(offsets, AT))
+    wanted = {place_of(part) for part in parts}
+    found = sa.select(*place_in(gaps), *GAP).select_from(gaps.outerjoin(offsets, AT))
     # Whether records can be read is found out by reading: the mapping may have been mended meanwhile.
     found = found.where(OPEN, gaps.c.kind != "too-many-rejected")
     found = found.where(gaps.c.topic_id.in_({part.topic_id for part in parts}))
@@ -127,9 +132,9 @@ def passed_over(db: sa.Connection) -> list[Known]:
 
 
 def _known(db: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[Known]:
-    columns = ("cluster", "topic_id", "partition", "source", "topic")
+    columns = partition_in(gaps)
     rest = ("found_ms", "found_by", "accepted_to", "accepted_ms", "accepted_by", "reason")
-    wanted = sa.select(*(gaps.c[name] for name in columns), *GAP, *(gaps.c[name] for name in rest))
+    wanted = sa.select(*columns, *GAP, *(gaps.c[name] for name in rest))
     wanted = wanted.select_from(gaps.outerjoin(offsets, AT)).where(which)
     for row in db.execute(wanted.order_by(gaps.c.topic, gaps.c.partition, gaps.c.found_ms, gaps.c.id)):
         at, found = row[: len(columns)], row[len(columns) :]
@@ -141,8 +146,7 @@ def _known(db: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[Known]:
 def skipped_of(offsets: sa.Table) -> sa.ScalarSelect[int]:
     """How many offsets of a partition were passed over, in a statement about `offsets`."""
     passed = sa.func.coalesce(sa.func.sum(gaps.c.accepted_to - gaps.c.start), 0)
-    here = (offsets.c[name] == gaps.c[name] for name in PLACE)
-    each = sa.select(sa.cast(passed, sa.BigInteger)).where(*here, PASSED_OVER)
+    each = sa.select(sa.cast(passed, sa.BigInteger)).where(same_place(offsets, gaps), PASSED_OVER)
     return each.correlate(offsets).scalar_subquery()
 
 
@@ -174,7 +178,7 @@ def accept(engine: sa.Engine, at: Known, to: int, who: str, reason: str) -> None
         # Offsets first, like every writer. An analyzer that still counts from the old place fails at its own
         # compare-and-set from here on.
         moved = _begin(db, part, to) if gap.position is None else _move(db, part, gap, to)
-        decided = sa.update(gaps).where(_is(part), UNDECIDED, gaps.c.start == gap.start)
+        decided = sa.update(gaps).where(is_of(gaps, part), UNDECIDED, gaps.c.start == gap.start)
         decision = {"accepted_to": to, "accepted_ms": NowMs(), "accepted_by": who, "reason": reason}
         if not moved or db.execute(decided.values(**decision)).rowcount != 1:
             raise NoSuchGap(f"{part}: somebody else has decided meanwhile: see `gatelock gaps list --all`")
@@ -190,9 +194,7 @@ def range_of(gap: Gap) -> str:
 
 
 def _move(db: sa.Connection, part: Partition, gap: Gap, to: int) -> bool:
-    place = dict(zip(PLACE, identity(part), strict=True))
-    standing = sa.and_(*(offsets.c[name] == value for name, value in place.items()))
-    moved = sa.update(offsets).where(standing, offsets.c.next == gap.position)
+    moved = sa.update(offsets).where(is_of(offsets, part), offsets.c.next == gap.position)
     # Rejected records are set aside one by one, and told by the ledger.
     values: dict[str, int | str] = {"rejects_to": to}
     if gap.kind != "too-many-rejected":
@@ -207,8 +209,8 @@ def _begin(db: sa.Connection, part: Partition, to: int) -> bool:
     in_order = tuple(offsets.primary_key)
     db.execute(sa.select(*in_order).where(old).order_by(*in_order).with_for_update())
     db.execute(sa.update(offsets).where(old).values(UNFOLLOWED))
-    place = dict(zip(PLACE, identity(part), strict=True))
-    begun = insert(db, offsets).values(source=part.source, topic=part.topic, next=to, witness="", **place)
+    row = row_of(part) | {"next": to, "witness": ""}
+    begun = insert(db, offsets).values(row)
     return db.execute(begun.on_conflict_do_nothing().returning(offsets.c.next)).first() is not None
 
 
@@ -218,32 +220,17 @@ def _forget_older(db: sa.Connection, part: Partition) -> None:
     db.execute(sa.delete(gaps).where(same, UNDECIDED, gaps.c.topic_id != part.topic_id))
 
 
-def _undecided(
-    db: sa.Connection, parts: Collection[Partition]
-) -> dict[tuple[str, str, int], tuple[object, ...]]:
+def _undecided(db: sa.Connection, parts: Collection[Partition]) -> dict[Place, tuple[object, ...]]:
     """The rows of gaps that nobody decided on, whether or not they are over."""
-    columns = [gaps.c[name] for name in PLACE], [gaps.c.position, *GAP]
-    wanted = sa.select(*columns[0], *columns[1])
+    wanted = sa.select(*place_in(gaps), gaps.c.position, *GAP)
     wanted = wanted.where(UNDECIDED, gaps.c.topic_id.in_({part.topic_id for part in parts}))
     return {(row[0], row[1], row[2]): tuple(row[3:]) for row in db.execute(wanted)}
 
 
-def _stand(db: sa.Connection, parts: Collection[Partition]) -> dict[tuple[str, str, int], int]:
+def _stand(db: sa.Connection, parts: Collection[Partition]) -> dict[Place, int]:
     """Where partitions stand, their rows locked until commit: a decision waits, and then finds the gap."""
-    wanted = sa.select(*(offsets.c[name] for name in PLACE), offsets.c.next)
-    wanted = wanted.where(sa.or_(*(_at(offsets, part) for part in parts)))
-    wanted = wanted.order_by(*(offsets.c[name] for name in PLACE)).with_for_update()
+    place = place_in(offsets)
+    wanted = sa.select(*place, offsets.c.next)
+    wanted = wanted.where(sa.or_(*(is_of(offsets, part) for part in parts)))
+    wanted = wanted.order_by(*place).with_for_update()
     return {(row[0], row[1], row[2]): row[3] for row in db.execute(wanted)}
-
-
-def _is(part: Partition) -> sa.ColumnElement[bool]:
-    return _at(gaps, part)
-
-
-def _at(table: sa.Table, part: Partition) -> sa.ColumnElement[bool]:
-    place = zip(PLACE, identity(part), strict=True)
-    return sa.and_(*(table.c[name] == value for name, value in place))
-
-
-def identity(part: Partition) -> tuple[str, str, int]:
-    return part.cluster, part.topic_id, part.number

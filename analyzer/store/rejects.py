@@ -20,18 +20,16 @@ from analyzer.store import plans
 from analyzer.store.engine import writing
 from analyzer.store.events import record
 from analyzer.store.glance import ROWS_AT_ONCE, unhurried
+from analyzer.store.partitions import is_of, partition_in
 from analyzer.store.schema import offsets, rejects
-from analyzer.store.store import Flush, at
+from analyzer.store.store import Flush
 from analyzer.store.times import instant
 
 AT_ONCE = 500  # in one transaction: counted in some hundredths of a second
 NO_BOUND = 1 << 62
 
-COLUMNS = (
-    rejects.c.cluster, rejects.c.topic_id, rejects.c.partition, rejects.c.source, rejects.c.topic,
-    rejects.c.offset, rejects.c.reason, rejects.c.sample, rejects.c.value_bytes, rejects.c.kafka_ms,
-    rejects.c.at_ms,
-)  # fmt: skip
+PART = partition_in(rejects)
+REST = [rejects.c[name] for name in ("offset", "reason", "sample", "value_bytes", "kafka_ms", "at_ms")]
 
 
 class OtherPlan(AnalyzerError):
@@ -93,7 +91,7 @@ def rejected(engine: sa.Engine, wanted: Wanted, *, as_logged: bool = False) -> I
     of = rejects.c
     latest = (of.at_ms.desc(), of.topic, of.partition, of.offset.desc())
     logged = (of.topic, of.cluster, of.topic_id, of.partition, of.offset)
-    statement = sa.select(*COLUMNS).where(wanted.condition).order_by(*(logged if as_logged else latest))
+    statement = sa.select(*PART, *REST).where(wanted.condition).order_by(*(logged if as_logged else latest))
     with (
         unhurried(engine) as db,
         db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
@@ -144,12 +142,14 @@ class Retry:
     def _some(self, part: Partition, wanted: Wanted, after: int, who: str, why: str) -> list[Outcome]:
         with writing(self._engine) as db:
             # Offsets first, like every writer: from here on nobody else takes these.
-            if db.execute(sa.select(offsets.c.next).where(at(part)).with_for_update()).first() is None:
+            begun = sa.select(offsets.c.next).where(is_of(offsets, part))
+            if db.execute(begun.with_for_update()).first() is None:
                 raise OtherPlan(f"{part}: nothing is known of this partition any more")
             version, _ = plans.agreed(db)
             if version is None or plans.active(db)[1].digest != self._plan.digest:
                 raise OtherPlan("the plan in force is not that of this configuration: run the analyzer first")
-            statement = sa.select(*COLUMNS).where(_of(part), wanted.condition, rejects.c.offset > after)
+            to_come = sa.and_(is_of(rejects, part), rejects.c.offset > after)
+            statement = sa.select(*PART, *REST).where(to_come, wanted.condition)
             found = db.execute(statement.order_by(rejects.c.offset).limit(AT_ONCE))
             counted, outcomes = self._read([_reject(row) for row in found])
             good = [outcome.reject for outcome in outcomes if not outcome.why]
@@ -186,18 +186,18 @@ class Retry:
         late = sum(reject.reason == "past" for reject in good)
         dead, of = len(good) - late, offsets.c
         ledger = {"counted": of.counted + len(good), "dead": of.dead - dead, "late": of.late - late}
-        db.execute(sa.update(offsets).where(at(part)).values(ledger))
+        db.execute(sa.update(offsets).where(is_of(offsets, part)).values(ledger))
         tx = Flush(db, "", self._random_mark)
         now = tx.agree_with(version)
         standings = tx.add_totals(totals_of(self._plan, counted.rows), self._plan.limits)
         tx.add_counts(counted.rows, self._plan.meters)
-        db.execute(sa.delete(rejects).where(_of(part), rejects.c.offset.in_([each.offset for each in good])))
+        these = rejects.c.offset.in_([each.offset for each in good])
+        db.execute(sa.delete(rejects).where(is_of(rejects, part), these))
         crossed = at_limit(self._plan, standings)
         tx.publish(changes(self._plan, crossed, tx.locks([lock_key(s.series) for s in crossed]), now))
 
     def _parts(self, wanted: Wanted) -> list[Partition]:
-        columns = COLUMNS[:5]
-        statement = sa.select(*columns).distinct().where(wanted.condition).order_by(*columns)
+        statement = sa.select(*PART).distinct().where(wanted.condition).order_by(*PART)
         with unhurried(self._engine) as db:
             return [Partition(*row) for row in db.execute(statement)]
 
@@ -207,11 +207,7 @@ def _range(good: Sequence[Reject]) -> str:
     return first.where if first is last else f"{len(good)} records, {first.where} to {last.offset}"
 
 
-def _of(part: Partition) -> sa.ColumnElement[bool]:
-    of = rejects.c
-    return sa.and_(of.cluster == part.cluster, of.topic_id == part.topic_id, of.partition == part.number)
-
-
 def _reject(row: Sequence[Any]) -> Reject:
-    offset, reason, sample, value_bytes, kafka_ms, at_ms = row[5:]
-    return Reject(Partition(*row[:5]), offset, reason, bytes(sample), value_bytes, kafka_ms, instant(at_ms))
+    part = Partition(*row[: len(PART)])
+    offset, reason, sample, value_bytes, kafka_ms, at_ms = row[len(PART) :]
+    return Reject(part, offset, reason, bytes(sample), value_bytes, kafka_ms, instant(at_ms))

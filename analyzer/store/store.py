@@ -20,6 +20,7 @@ from analyzer.sources import LogId
 from analyzer.store import carried, feed, plans
 from analyzer.store.engine import NowMs, insert, reading, values_of, writing
 from analyzer.store.gaps import open_gaps
+from analyzer.store.partitions import UNFOLLOWED, is_of, place_in, place_of, row_of
 from analyzer.store.schema import TOTAL_MAX, buckets, offsets, rejects, totals
 from analyzer.store.times import instant
 from gatekeeper.model import Change, Lock, LockKey
@@ -48,10 +49,8 @@ class SqlStore:
     def positions(self, parts: Collection[Partition]) -> dict[Partition, Position]:
         """How far `parts` are counted, and what stands in their way; those that were never heard of are left
         out. Raises StoreAway."""
-        wanted = {identity(part): part for part in parts}
-        statement = sa.select(
-            offsets.c.cluster, offsets.c.topic_id, offsets.c.partition, offsets.c.next, offsets.c.witness
-        )
+        wanted = {place_of(part): part for part in parts}
+        statement = sa.select(*place_in(offsets), offsets.c.next, offsets.c.witness)
         with reading(self._engine) as connection:
             rows = connection.execute(
                 statement.where(offsets.c.topic_id.in_({part.topic_id for part in parts}))
@@ -72,21 +71,9 @@ class SqlStore:
 
     def begin(self, part: Partition, offset: int, witness: str = "") -> Position:
         """Where `part` begins: `offset`, unless somebody else began it before. Raises StoreAway."""
-        cluster, topic_id, number = identity(part)
+        row = row_of(part) | {"next": offset, "witness": witness}
         with writing(self._engine) as connection:
-            connection.execute(
-                insert(connection, offsets)
-                .values(
-                    cluster=cluster,
-                    topic_id=topic_id,
-                    partition=number,
-                    source=part.source,
-                    topic=part.topic,
-                    next=offset,
-                    witness=witness,
-                )
-                .on_conflict_do_nothing()
-            )
+            connection.execute(insert(connection, offsets).values(row).on_conflict_do_nothing())
         return self.positions([part])[part]
 
     def logs(self, source: str, topic: str) -> list[LogId]:
@@ -102,9 +89,7 @@ class SqlStore:
         """Nobody follows these any more: they were read to their end. Raises StoreAway."""
         with writing(self._engine) as connection:
             for part in sorted(parts):
-                connection.execute(
-                    sa.update(offsets).where(at(part)).values(beat_ms=None, behind_ms=0, behind_records=0)
-                )
+                connection.execute(sa.update(offsets).where(is_of(offsets, part)).values(UNFOLLOWED))
                 carried.forget_names(connection, part)
 
     def active(self) -> tuple[int, Plan]:
@@ -226,9 +211,8 @@ class Flush:
         """Keep the records that could not be read, each with where and why."""
         if rejected:
             rows = [
-                dict(zip(("cluster", "topic_id", "partition"), identity(r.part), strict=True))
-                | {"offset": r.offset, "source": r.part.source, "topic": r.part.topic,
-                   "reason": r.reason, "sample": r.sample, "value_bytes": r.value_bytes,
+                row_of(r.part)
+                | {"offset": r.offset, "reason": r.reason, "sample": r.sample, "value_bytes": r.value_bytes,
                    "kafka_ms": in_column(r.kafka_ms), "at_ms": round(now.timestamp() * 1000)}
                 for r in rejected
             ]  # fmt: skip
@@ -242,18 +226,6 @@ class Flush:
         """The feed's new version with these changes; None when there are none. Last of all: its row stays
         locked until commit."""
         return feed.publish(self._db, changes, self._random_mark()) if changes else None
-
-
-def identity(part: Partition) -> tuple[str, str, int]:
-    return part.cluster, part.topic_id, part.number
-
-
-def at(part: Partition) -> sa.ColumnElement[bool]:
-    return sa.and_(
-        offsets.c.cluster == part.cluster,
-        offsets.c.topic_id == part.topic_id,
-        offsets.c.partition == part.number,
-    )
 
 
 def in_statements(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
