@@ -42,17 +42,18 @@ def servers(pytestconfig: pytest.Config) -> ServersUsed:
 
 
 @pytest.fixture(scope="session")
-def kafka(servers: ServersUsed) -> Iterator[Kafka]:
-    """A Kafka, or its mock; made once. Take a topic of your own: `kafka.create_topic()`."""
-    from tests.support.servers.kafka import find_kafka
+def kafka(
+    servers: ServersUsed, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Kafka]:
+    """A Kafka, or its mock; made once, for all processes that share the tests: one that idles costs a
+    twentieth of a core. Take a topic of your own: `kafka.create_topic()`."""
+    from tests.support.servers.shared import kafka_of_all
 
-    with tempfile.TemporaryDirectory(prefix="gatelock-kafka-", ignore_cleanup_errors=True) as folder:
-        found = find_kafka(Path(folder))
-        try:
-            servers.found("kafka", found.kind, real=found.real)
-            yield found
-        finally:
-            found.close()
+    folder = tmp_path_factory.getbasetemp()
+    everybodys = folder.parent if hasattr(pytestconfig, "workerinput") else folder
+    with kafka_of_all(everybodys / "kafka") as found:
+        servers.found("kafka", found.kind, real=found.real)
+        yield found
 
 
 @pytest.fixture
