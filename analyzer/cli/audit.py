@@ -21,6 +21,7 @@ def audit(context: typer.Context, config: Config = None, json: Json = False) -> 
     Each partition's ledger with itself: seen is counted, duplicate, dead (unreadable, or from the future)
     and late (too old) together. And all buckets with all ledgers: each counted request is in one bucket.
     Skipped are offsets that somebody passed over with `gatelock gaps accept`; they are in nothing else.
+    Exit code 1 when something differs.
     """
     with told(), database_of(context, config) as engine:
         from analyzer.cli.gaps import fields_of

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def check(context: typer.Context, config: Config = None, json: Json = False) -> None:
     """Find every fault of the configuration.
 
-    Each is told with its line and its cure; without any, what the configuration does. Offline.
+    Each is told with its line and its cure; without any, what the configuration does. Offline. Exit code 1
+    when there is a fault.
     """
     from analyzer.config.faults import Fault, Faulty
     from analyzer.settings import load

@@ -7,7 +7,7 @@ import typer
 from analyzer.cli.ending import FOUND, told
 from analyzer.cli.given import Config, Json, must_exist, settings_of
 
-app = typer.Typer(help="The database's tables.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
@@ -25,13 +25,20 @@ def upgrade(context: typer.Context, config: Config = None) -> None:
         before = revisions.current(settings.database.address)
         migrate.upgrade(settings.database.address)
         now = revisions.current(settings.database.address)
-        what = f"were already at version {now}" if before == now else f"are at version {now} (from {before})"
+        what = (
+            f"were already at version {now}"
+            if before == now
+            else f"are at version {now} (from {before or 'none'})"
+        )
         typer.echo(f"{settings.database.shown}: the tables {what}")
 
 
 @app.command()
 def check(context: typer.Context, config: Config = None, json: Json = False) -> None:
-    """Find what differs between the database's tables and this program's."""
+    """Find what differs from the tables that this program needs.
+
+    Exit code 1 when something does.
+    """
     with told():
         settings = settings_of(context, config)
         must_exist(settings)

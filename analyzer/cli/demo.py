@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
 
+from analyzer.cli.ending import wrong
 from analyzer.cli.given import Json
+
+BROKER = re.compile(r"[^/,\s]+:\d{1,5}")
+DATABASES = ("sqlite:///", "postgresql+psycopg://")
 
 
 def demo(
@@ -22,6 +27,10 @@ def demo(
 
     A crowd, a noisy caller, and an analyzer that is killed and comes back.
     """
+    if kafka is not None and not BROKER.fullmatch(kafka):
+        raise wrong(f"--kafka {kafka}: write host and port, as in localhost:9092")
+    if database is not None and not database.startswith(DATABASES):
+        raise wrong("--database: write sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/NAME")
     from analyzer.demo import main
 
     raise typer.Exit(main(kafka=kafka, database=database, as_json=json))

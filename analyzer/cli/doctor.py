@@ -19,8 +19,8 @@ def doctor(context: typer.Context, config: Config = None, json: Json = False) ->
     """Go through what commonly goes wrong.
 
     The database, clocks, what is followed and how far behind, what waits for a person, Kafka, the gates, and
-    whether they and the log call callers by the same names. Each finding on one line, with what to do. Ends
-    with 1 when something is wrong, with 3 when the database or Kafka cannot be reached.
+    whether they and the log call callers by the same names. Each finding on one line, with what to do. Exit
+    code 1 when something is wrong, 3 when the database or Kafka cannot be reached.
     """
     with told():
         from analyzer.cli.examining import examine

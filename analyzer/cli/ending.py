@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import typer
 
 FINE, FOUND, USAGE, AWAY = 0, 1, 2, 3
+LOOK = "look at [database] url, or name another configuration with --config"
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def told() -> Iterator[None]:
         yield
     except AnalyzerError as error:
         away = isinstance(error, StoreAway)
-        typer.echo(masked(f"cannot reach the database: {error}" if away else str(error)), err=True)
+        typer.echo(masked(f"cannot reach the database: {error}; {LOOK}" if away else str(error)), err=True)
         raise typer.Exit(AWAY if away else USAGE) from error
     except BrokenPipeError:
         # Whoever read us (`| head`) has seen enough. What Python flushes at exit goes nowhere.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Annotated
-
 import typer
 
-from analyzer.cli.ending import told, wrong
-from analyzer.cli.given import Config, Json, database_of
+from analyzer.cli.ending import told
+from analyzer.cli.given import Config, Json, Since, database_of, second_given
 
-app = typer.Typer(help="What people did by hand, when and why.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
@@ -23,18 +20,10 @@ def list_(
     context: typer.Context,
     config: Config = None,
     json: Json = False,
-    since: Annotated[
-        str | None,
-        typer.Option("--from", help="First moment: a date, a time with its zone, today, yesterday."),
-    ] = None,
+    since: Since = None,
 ) -> None:
     """Show every manual act, the latest first."""
-    from analyzer.cli.times import second_of
-
-    try:
-        since_s = 0 if since is None else second_of(since, datetime.now(UTC))
-    except ValueError as error:
-        raise wrong(str(error)) from error
+    since_s = second_given(since) or 0
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
         from analyzer.store.events import recorded

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.cli.ending import LOOK
 from analyzer.cli.given import must_exist
 from analyzer.config.secret import masked
 from analyzer.core.gates import KNOWN_MIN, SKEW_S, Gate, living, troubles
@@ -69,8 +70,7 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         engine = open_engine(settings.database.address)
         yield from _with_database(settings, engine)
     except StoreAway as away:
-        cure = "look whether it runs, and at [database] url"
-        yield Finding("database", "away", f"{settings.database.shown} cannot be reached: {away}", cure)
+        yield Finding("database", "away", f"{settings.database.shown} cannot be reached: {away}", LOOK)
     finally:
         if engine is not None:
             engine.dispose()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from analyzer.cli.ending import AWAY, FOUND, told, wrong
-from analyzer.cli.given import Config, Json, database_of, settings_of
+from analyzer.cli.given import Config, Json, Reason, database_of, reason_given, settings_of
 
 if TYPE_CHECKING:
     from analyzer.core.model import Partition
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from analyzer.settings import Settings
     from analyzer.store.gaps import Known
 
-app = typer.Typer(help="Partitions that wait for a person, and the decision to go on.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 NAMED = re.compile(r"(?P<topic>.+)\[(?P<number>\d+|\*)\]")
 ADVISED_MAX = 10  # commands shown below a table
 UNREADABLE = ("corrupt", "too-large", "unsupported")
@@ -37,9 +37,9 @@ def list_(
     json: Json = False,
     every: Annotated[bool, typer.Option("--all", help="Those that somebody decided on, too.")] = False,
 ) -> None:
-    """Show what stopped which partition, the offsets that nobody can count, and the command to go on.
+    """Show what stopped which partition, and the command to go on.
 
-    Exit code 1 when a partition waits.
+    With the offsets that nobody can count. Exit code 1 when a partition waits.
     """
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
@@ -74,7 +74,7 @@ def accept(
             help="The offset to go on at; or `next`: lose as little as possible; or `again`: try once more."
         ),
     ],
-    reason: Annotated[str, typer.Option(help="Why; it is kept with your name.")],
+    reason: Reason,
     log: Annotated[
         str, typer.Option(help="Which log, where several have one name: its topic_id in `gaps list --json`.")
     ] = "",
@@ -86,8 +86,7 @@ def accept(
     are read once more instead, and set aside one by one up to the offset. The analyzer goes on within a
     second, without a restart.
     """
-    if not reason.strip():
-        raise wrong("--reason: say why; it is kept with your name")
+    why = reason_given(reason)
     with told(), database_of(context, config) as engine:
         from analyzer.cli.person import person
         from analyzer.store.gaps import accept as accepted
@@ -97,7 +96,7 @@ def accept(
         logs = bounds([each.part for each in found], settings_of(context, config))
         offsets = [chosen(each, to, logs) for each in found]  # all of them, before the first is accepted
         for each, offset in zip(found, offsets, strict=True):
-            accepted(engine, each, offset, person(), reason.strip())
+            accepted(engine, each, offset, person(), why)
             typer.echo(f"{each.part}: {each.gap.kind} {range_of(each.gap)}: {what_comes(each, offset)}")
 
 

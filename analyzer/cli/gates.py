@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from analyzer.cli.ending import FOUND, told
-from analyzer.cli.given import Config, Json, database_of
+from analyzer.cli.given import Config, Json, Reason, database_of
 
 if TYPE_CHECKING:
     from collections.abc import Set
 
     from analyzer.core.gates import Gate
 
-app = typer.Typer(help="Who asks for locks, and what came of it.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 NOBODY = "no gate has told of itself; over SQL they do so only when asked to: Gate(..., feedback=True)"
 
@@ -35,7 +35,7 @@ def list_(
     """Show the gates that tell of themselves.
 
     Each with the version of its library and of its view, how old that is, how often its locks were met and
-    refused, and how many of the callers that it was asked for the log knows. Ends with 1 when something is
+    refused, and how many of the callers that it was asked for the log knows. Exit code 1 when something is
     wrong with one of them.
     """
     with told(), database_of(context, config) as engine:
@@ -62,10 +62,10 @@ def list_(
 
 @app.command("locks")
 def locks(context: typer.Context, config: Config = None, json: Json = False) -> None:
-    """Show how often each lock was met, those that were met most often first.
+    """Show how often each lock was met.
 
-    Since the gates that are heard of began: who goes on calling although he is refused, and which locks meet
-    nobody.
+    Those that were met most often first, since the gates that are heard of began: who goes on calling
+    although he is refused, and which locks meet nobody.
     """
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
@@ -87,22 +87,23 @@ def locks(context: typer.Context, config: Config = None, json: Json = False) -> 
 def forget(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="An application, or one instance, as `gates list` names it.")],
-    reason: Annotated[str, typer.Option(help="Why, for `gatelock events list`.")] = "",
+    reason: Reason = "",
     config: Config = None,
 ) -> None:
     """Wait no longer for gates that are gone for good.
 
-    Without this they are forgotten after a day. One that goes on is there again within a minute. Ends with 1
-    when there was none.
+    Without this they are forgotten after a day. One that goes on is there again within a minute. Exit code
+    1 when there was none.
     """
     with told(), database_of(context, config) as engine:
         from analyzer.cli.person import person
         from analyzer.store.gates import forget as forgotten
 
         number = forgotten(engine, name, person(), reason)
-        typer.echo(f"{name}: {number} gate{'s' * (number != 1)} forgotten", err=not number)
         if not number:
+            typer.echo(f"no gate is called {name}: `gatelock gates list --all` names them", err=True)
             raise typer.Exit(FOUND)
+        typer.echo(f"{name}: {number} gate{'s' * (number != 1)} forgotten")
 
 
 def name_of(gate: Gate) -> str:

@@ -1,13 +1,16 @@
-"""What commands are given: the configuration, and a database to read."""
+"""What commands are given: the configuration, a database to read, moments, reasons."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from analyzer.cli.ending import wrong
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -15,7 +18,12 @@ if TYPE_CHECKING:
     from analyzer.settings import Settings
 
 Config = Annotated[Path | None, typer.Option("--config", help="The configuration.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="For programs: JSON, an object per line.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept with your name.")]
+Since = Annotated[
+    str | None,
+    typer.Option("--from", "--since", help="First moment: a date, a time with its zone, today, 2h (ago)."),
+]
 
 
 def config_file(context: typer.Context, config: Path | None) -> Path | None:
@@ -63,4 +71,42 @@ def must_exist(settings: Settings) -> None:
 
     url = sa.make_url(settings.database.address)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
-        raise StoreAway(f"there is no file {url.database}; `gatelock run` and `gatelock db upgrade` make it")
+        raise StoreAway(
+            f"there is no file {Path(url.database or '').absolute()} "
+            "(`gatelock run` and `gatelock db upgrade` make it)"
+        )
+
+
+def second_given(text: str | None) -> int | None:
+    """The moment in whole seconds since 1970. Ends the command when it is none."""
+    from analyzer.cli.times import second_of
+
+    try:
+        return None if text is None else second_of(text, datetime.now(UTC))
+    except ValueError as error:
+        raise wrong(str(error)) from error
+
+
+def length_given_ms(option: str, text: str, days_max: int) -> int:
+    """How long "90d", "12h", "30m", "45s" are. Ends the command when it is no such length."""
+    from analyzer.config.values import DAY_S, DURATION, UNITS_S
+
+    parts = DURATION.fullmatch(text.strip())
+    length_ms = 0 if parts is None else round(float(parts[1]) * UNITS_S[parts[2]] * 1000)
+    if not 0 < length_ms <= days_max * DAY_S * 1000:
+        raise wrong(f"{option} {text}: write how long, as in 30m, 12h, 7d; at most {days_max:,}d")
+    return length_ms
+
+
+def reason_given(text: str, option: str = "--reason", what: str = "why") -> str:
+    """The reason without blanks around it. Ends the command when nothing is left."""
+    if not text.strip():
+        raise wrong(f"{option}: say {what}; it is kept with your name")
+    return text.strip()
+
+
+def caller_given(name: str | None) -> str | None:
+    """A caller's whole name. Ends the command when it has no kind in front: nobody is called so."""
+    if name is not None and ":" not in name:
+        raise wrong(f"--caller {name}: write the kind of name in front, as in api_key:{name}")
+    return name

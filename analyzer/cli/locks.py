@@ -6,17 +6,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.ending import FOUND, told, wrong
-from analyzer.cli.given import Config, Json, database_of
+from analyzer.cli.ending import FOUND, told
+from analyzer.cli.given import (
+    Config,
+    Json,
+    Reason,
+    caller_given,
+    database_of,
+    length_given_ms,
+    reason_given,
+)
 
 if TYPE_CHECKING:
     from gatekeeper.model import Lock
 
-Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept with your name.")]
+OPEN_MAX_DAYS = 30  # who wants longer takes the gates out of the application
 
-OPEN_MAX_S = 30 * 86_400  # who wants longer takes the gates out of the application
-
-app = typer.Typer(help="The gates that are closed, and the switch that opens them all.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
@@ -37,6 +43,7 @@ def list_(
     Each with its policy, its reason and its end; those that end last come first. What every gate's being
     open means for them is said beside the list.
     """
+    name = caller_given(caller)
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
         from analyzer.store.glance import locks_in_force, open_until
@@ -45,7 +52,7 @@ def list_(
 
         if (until := open_until(engine)) is not None:
             typer.echo(f"no lock is enforced until {time_text(until)}: `gatelock locks resume`", err=True)
-        found = locks_in_force(engine, caller, policy)
+        found = locks_in_force(engine, name, policy)
         if json:
             each = (change_fields(Set(lock)) for lock in found)
             json_lines({name: value for name, value in lock.items() if name != "op"} for lock in each)
@@ -77,14 +84,13 @@ def suspend(
     Each gate follows within one poll. Locks are counted and set as before, and none of them is enforced;
     limiters in the applications go on. Given again, the new end is the one that counts.
     """
-    length_ms = _milliseconds(for_)
-    _with_reason(reason)
+    length_ms, why = length_given_ms("--for", for_, OPEN_MAX_DAYS), reason_given(reason)
     with told(), database_of(context, config) as engine:
         from analyzer.cli.person import person
         from analyzer.store.suspension import suspend as open_all
         from gatekeeper.wire import time_text
 
-        until = open_all(engine, length_ms, person(), reason.strip(), a_mark)
+        until = open_all(engine, length_ms, person(), why, a_mark)
         typer.echo(f"every gate is open until {time_text(until)}")
 
 
@@ -94,12 +100,12 @@ def resume(context: typer.Context, reason: Reason, config: Config = None) -> Non
 
     Exit code 1 when they did so already.
     """
-    _with_reason(reason)
+    why = reason_given(reason)
     with told(), database_of(context, config) as engine:
         from analyzer.cli.person import person
         from analyzer.store.suspension import resume as close_again
 
-        if not close_again(engine, person(), reason.strip(), a_mark):
+        if not close_again(engine, person(), why, a_mark):
             typer.echo("the gates follow their locks: nothing is suspended", err=True)
             raise typer.Exit(FOUND)
         typer.echo("the gates follow their locks again")
@@ -125,18 +131,3 @@ def a_mark() -> str:
     from secrets import token_hex
 
     return token_hex(4)
-
-
-def _with_reason(reason: str) -> None:
-    if not reason.strip():
-        raise wrong("--reason: say why; it is kept with your name")
-
-
-def _milliseconds(stretch: str) -> int:
-    from analyzer.config.values import DURATION, UNITS_S
-
-    parts = DURATION.fullmatch(stretch.strip())
-    length_s = 0.0 if parts is None else float(parts[1]) * UNITS_S[parts[2]]
-    if not 1 <= length_s <= OPEN_MAX_S:
-        raise wrong(f"--for {stretch}: write how long, as in 30m, 2h; at most 30d")
-    return round(length_s * 1000)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter as Tally
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -14,14 +14,13 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from analyzer.cli.ending import FOUND, told, wrong
-from analyzer.cli.given import Config, Json, database_of, settings_of
+from analyzer.cli.given import Config, Json, Since, database_of, reason_given, second_given, settings_of
 
 if TYPE_CHECKING:
     from analyzer.core.mapping import Mapping
     from analyzer.store.rejects import Reject, Wanted
 
-WHAT = "Records that could not be read: look at them, mend the mapping, count them."
-app = typer.Typer(help=WHAT, no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 NAMED = re.compile(r"(?P<topic>.+)\[(?P<number>\d{1,18})\]")
 WHERE = re.compile(NAMED.pattern + r"@(?P<offset>\d{1,18})")
 SHOWN_BYTES = 60
@@ -33,10 +32,6 @@ Number = Annotated[
     str | None, typer.Option("--partition", help="Only those of this one: 3, or access-log[3].")
 ]
 Reason = Annotated[str | None, typer.Option(help="Only those with this one, as in bad-caller.")]
-Since = Annotated[
-    str | None,
-    typer.Option("--since", "--from", help="Found since: a date, a time with its zone, today, 2h (ago)."),
-]
 
 EXPECTED = {
     "tombstone": "a value; this record has none",
@@ -60,7 +55,7 @@ class Form(StrEnum):
 
 @app.callback()
 def rejects() -> None:
-    """Records that could not be read: look at them, mend the mapping, count them."""
+    """Records that could not be read, and counting them after all."""
 
 
 @app.command("list")
@@ -109,7 +104,10 @@ def show(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Show one record: all of it that was kept, why it could not be read, and what was expected."""
+    """Show one record: why it could not be read.
+
+    All of it that was kept, what was expected in its place, and whether it could be read today.
+    """
     wanted = _place(record)
     with told():
         settings = settings_of(context, config)
@@ -120,11 +118,13 @@ def show(
             found = list(rejected(engine, wanted))
             if not found:
                 raise wrong(
-                    f"{record} is not there: it was read, or counted since, or is older than the rest"
+                    f"{record} is not there: it was read, or counted since, or is older than the rest; "
+                    "`gatelock rejects list` names those that are"
                 )
-            mapped, retry = settings.mappings(), Retry(engine, settings.mappings(), settings.plan())
+            mappings = settings.mappings()
+            again = Retry(engine, mappings, settings.plan())
             for each in found:
-                mapping, today = mapped.get(each.part.source), retry.judge(each)
+                mapping, today = mappings.get(each.part.source), again.judge(each)
                 if json:
                     json_lines([{**fields_of(each), "expected": expected(each, mapping), "today": today}])
                 else:
@@ -145,9 +145,9 @@ def export(
     reason: Reason = None,
     since: Since = None,
 ) -> None:
-    """Write out the records that could not be read, in the order of their log, for repair.
+    """Write out the records that could not be read, for repair.
 
-    `raw` leaves out those of which only the beginning was kept, and says how many.
+    In the order of their log. `raw` leaves out those of which only the beginning was kept, and says how many.
     """
     wanted = _wanted(source, topic, partition, reason, since)
     with told(), database_of(context, config) as engine, _opened(output) as file:
@@ -180,13 +180,12 @@ def retry(
     reason: Reason = None,
     since: Since = None,
 ) -> None:
-    """Count the records that can be read now, under today's configuration.
+    """Count the records that can be read by now.
 
-    Each is counted once, however often this is called, and leaves the list. Exit code 1 when some cannot
-    be read still, or were not kept whole.
+    Under today's configuration. Each is counted once, however often this is called, and leaves the list.
+    Exit code 1 when some cannot be read still, or were not kept whole.
     """
-    if not why.strip():
-        raise wrong("--why: say what was mended; it is kept with your name")
+    mended = reason_given(why, "--why", "what was mended")
     wanted = _wanted(source, topic, partition, reason, since)
     with told():
         settings = settings_of(context, config)
@@ -195,18 +194,13 @@ def retry(
             from analyzer.cli.show import json_lines
             from analyzer.store.rejects import Retry
 
-            left: dict[str, int] = {}
-            counted = 0
             again = Retry(engine, settings.mappings(), settings.plan())
-            for _, trouble in again.run(wanted, person(), why.strip()):
-                if trouble:
-                    left[trouble] = left.get(trouble, 0) + 1
-                else:
-                    counted += 1
+            left = Tally(trouble for _, trouble in again.run(wanted, person(), mended))
+            counted = left.pop("", 0)
         if json:
             json_lines([{"counted": counted, "left": left}])
         else:
-            typer.echo(f"{counted:,} counted, {sum(left.values()):,} left")
+            typer.echo(f"{counted:,} counted, {left.total():,} left")
             for trouble, number in sorted(left.items()):
                 typer.echo(f"  {number:,}: {trouble}")
         if left:
@@ -271,19 +265,14 @@ def _text(raw: bytes) -> str:
 def _wanted(
     source: str | None, topic: str | None, partition: str | None, reason: str | None, since: str | None
 ) -> Wanted:
-    from analyzer.cli.times import second_of
     from analyzer.store.rejects import Wanted
 
     if reason is not None and reason not in EXPECTED:
         raise wrong(f"{reason!r} is no reason; known are: {', '.join(EXPECTED)}")
-    try:
-        since_s = 0 if since is None else second_of(since, datetime.now(UTC))
-    except ValueError as error:
-        raise wrong(str(error)) from error
     number = None
     if partition is not None:
         topic, number = _partition(partition, topic)
-    return Wanted(source, topic, number, reason, since_s * 1000)
+    return Wanted(source, topic, number, reason, (second_given(since) or 0) * 1000)
 
 
 def _partition(given: str, topic: str | None) -> tuple[str | None, int]:
@@ -315,6 +304,8 @@ def _opened(output: Path | None) -> Iterator[IO[bytes]]:
         return
     try:
         file = output.open("xb")
+    except FileExistsError as error:
+        raise wrong(f"{output}: there is such a file, and it is not overwritten: name another one") from error
     except OSError as error:
         raise wrong(f"{output}: {error.strerror}") from error
     with file:

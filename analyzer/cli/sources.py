@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from analyzer.cli.ending import FOUND, told
-from analyzer.cli.given import Config, Json, database_of
+from analyzer.cli.given import Config, Json, Reason, database_of, reason_given
 
-app = typer.Typer(help="What is followed, by whom, how far behind.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
@@ -21,8 +21,8 @@ def sources() -> None:
 def list_(context: typer.Context, config: Config = None, json: Json = False) -> None:
     """Show every partition that was ever counted.
 
-    How far it is counted, how far behind its analyzer was when it last spoke, and when that was. Ends with 1
-    when one of them is followed by nobody who is heard.
+    How far it is counted, how far behind its analyzer was when it last spoke, and when that was. Exit
+    code 1 when one of them is followed by nobody who is heard.
     """
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
@@ -54,19 +54,20 @@ def list_(context: typer.Context, config: Config = None, json: Json = False) -> 
 def retire(
     context: typer.Context,
     source: Annotated[str, typer.Argument(help="The source's name.")],
-    reason: Annotated[str, typer.Option(help="Why, for those who come after.")],
+    reason: Reason,
     config: Config = None,
 ) -> None:
     """Wait no longer for a source that nobody follows.
 
     Gates stop calling the analyzers behind because of it. What was counted stays; an analyzer that is given
-    the source again goes on where it was. Ends with 1 when there was nothing to retire.
+    the source again goes on where it was. Exit code 1 when there was nothing to retire.
     """
+    why = reason_given(reason)
     with told(), database_of(context, config) as engine:
         from analyzer.cli.person import person
         from analyzer.store.following import retire as retired
 
-        ended = retired(engine, source, person(), reason)
+        ended = retired(engine, source, person(), why)
         if not ended:
             typer.echo(
                 f"{source}: no partition of it is waited for in vain (`gatelock sources list`)", err=True

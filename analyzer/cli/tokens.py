@@ -7,15 +7,14 @@ from typing import Annotated
 import typer
 
 from analyzer.cli.ending import FOUND, told, wrong
-from analyzer.cli.given import Config, Json, database_of
+from analyzer.cli.given import Config, Json, Reason, database_of, length_given_ms
 from analyzer.cli.person import person
 
-app = typer.Typer(help="Who may ask over HTTP.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
-EXPIRES_MAX_S = 100 * 366 * 86_400  # more is a slip of the hand
+EXPIRES_MAX_DAYS = 100 * 366  # more is a slip of the hand
 
 Name = Annotated[str, typer.Argument(help="Who will show it: one token for each application.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why, for `gatelock events list`.")]
 
 
 @app.callback()
@@ -34,7 +33,10 @@ def create(
     reason: Reason = "",
     config: Config = None,
 ) -> None:
-    """Make a token and print it, this once: only a digest of it is stored."""
+    """Make a token and print it, this once.
+
+    Only a digest of it is stored.
+    """
     from analyzer.config.values import NAME
     from analyzer.store.tokens import SCOPES
     from analyzer.store.tokens import create as make
@@ -44,7 +46,7 @@ def create(
     found = next((each for each in SCOPES if each == scope), None)
     if found is None:
         raise wrong(f"{scope!r} is no scope: use {', '.join(SCOPES)}")
-    expires_ms = None if expires is None else _milliseconds(expires)
+    expires_ms = None if expires is None else length_given_ms("--expires", expires, EXPIRES_MAX_DAYS)
     with told(), database_of(context, config) as engine:
         typer.echo(make(engine, name, found, expires_ms, person(), reason))
 
@@ -83,17 +85,6 @@ def revoke(context: typer.Context, name: Name, reason: Reason = "", config: Conf
 
     with told(), database_of(context, config) as engine:
         if not end(engine, name, person(), reason):
-            typer.echo(f"there is no token named {name}", err=True)
+            typer.echo(f"there is no token named {name}: `gatelock tokens list` names them", err=True)
             raise typer.Exit(FOUND)
         typer.echo(f"{name} is revoked")
-
-
-def _milliseconds(stretch: str) -> int:
-    """The length of "90d", "12h", "30m", "45s"."""
-    from analyzer.config.values import DURATION, UNITS_S
-
-    parts = DURATION.fullmatch(stretch.strip())
-    length_s = 0.0 if parts is None else float(parts[1]) * UNITS_S[parts[2]]
-    if not 0 < length_s <= EXPIRES_MAX_S:
-        raise wrong(f"{stretch!r} is no time that a token may be good for: write 90d, 12h, 30m")
-    return round(length_s * 1000)

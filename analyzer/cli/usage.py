@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from analyzer.cli.ending import told, wrong
-from analyzer.cli.given import Config, Json, database_of
+from analyzer.cli.given import Config, Json, Since, caller_given, database_of, second_given
 
 if TYPE_CHECKING:
     from analyzer.store.usage import UsageRow
@@ -36,10 +35,7 @@ def usage(
     json: Json = False,
     width: Annotated[Width, typer.Option(help="How long each stretch is, from midnight UTC.")] = Width.DAY,
     by: Annotated[By, typer.Option(help="For whom it was counted.")] = By.CALLER,
-    since: Annotated[
-        str | None,
-        typer.Option("--from", help="First moment: a date, a time with its zone, today, yesterday."),
-    ] = None,
+    since: Since = None,
     until: Annotated[
         str | None, typer.Option("--to", help="First moment that is not wanted any more.")
     ] = None,
@@ -52,7 +48,7 @@ def usage(
     they are, with their width_s in JSON.
     """
     with told():
-        from_s, until_s = _second(since), _second(until)
+        from_s, until_s, name = second_given(since), second_given(until), caller_given(caller)
         if from_s is not None and until_s is not None and from_s >= until_s:
             raise wrong(f"--from {since} is not before --to {until}")
         with database_of(context, config) as engine:
@@ -63,17 +59,8 @@ def usage(
                 raise wrong(
                     f"nothing was counted by {by.value}: write {setting} in [[sources]], and it will be"
                 )
-            asked = Asked(by.value, WIDTHS_S[width], from_s, until_s, caller, meter)
+            asked = Asked(by.value, WIDTHS_S[width], from_s, until_s, name, meter)
             _show(usage_rows(engine, asked), asked.width_s, by=by, as_json=json)
-
-
-def _second(text: str | None) -> int | None:
-    from analyzer.cli.times import second_of
-
-    try:
-        return None if text is None else second_of(text, datetime.now(UTC))
-    except ValueError as error:
-        raise wrong(str(error)) from error
 
 
 def _show(rows: Iterable[UsageRow], width_s: int, *, by: By, as_json: bool) -> None:

@@ -20,7 +20,8 @@ Engine = sa.Engine  # for rooms that know no SQL and only hand it on
 IDLE_IN_TRANSACTION_MS = 5_000
 STATEMENT_MS = 2_000
 CONNECT_S = 5
-READ_ONLY_SQL_TRANSACTION = "25006"
+REFUSED = {"25006", "42501"}  # the server behind our address is a standby now; a right is missing
+DAMAGED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}  # the driver has no class for these
 
 SEPARATOR = "\x1f"
 READ_ONLY = {"gatelock_reads": True}  # an execution option: this transaction is one snapshot, writes nothing
@@ -116,8 +117,8 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 @contextmanager
 def reaching() -> Iterator[None]:
-    """Turn what a driver raises when the database is away, busy or full into StoreAway; a mistake of ours in
-    a statement stays what it is."""
+    """Turn what a driver raises when the database is away, busy, full, damaged or closed to us into
+    StoreAway; a mistake of ours in a statement stays what it is."""
     try:
         yield
     except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
@@ -129,8 +130,10 @@ def reaching() -> Iterator[None]:
 def _is_away(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
     if isinstance(error, sa.exc.TimeoutError) or error.connection_invalidated:
         return True
-    if getattr(error.orig, "sqlstate", None) == READ_ONLY_SQL_TRANSACTION:
-        return True  # the server behind our address is a standby now
+    if getattr(error.orig, "sqlstate", None) in REFUSED:
+        return True
+    if getattr(error.orig, "sqlite_errorcode", None) in DAMAGED:
+        return True
     if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
         return False  # no such table: SQLite's driver has one class for this and for a full disk
     return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)

@@ -171,7 +171,7 @@ def test_to_resume_what_is_not_suspended_is_1(gatelock: Gatelock, engine: sa.Eng
     [
         (["--for", "soon", *WHY], "--for soon: write how long"),
         (["--for", "0s", *WHY], "--for 0s: write how long"),
-        (["--for", "31d", *WHY], "--for 31d: write how long, as in 30m, 2h; at most 30d"),
+        (["--for", "31d", *WHY], "--for 31d: write how long, as in 30m, 12h, 7d; at most 30d"),
         (["--for", "1h", "--reason", " "], "--reason: say why"),
     ],
 )

@@ -269,7 +269,7 @@ def test_tables_are_made_once_and_checked(
 ) -> None:
     configure(f'[database]\nurl = "{database_url}"\n')
     told = gatelock("db", "upgrade")
-    assert (told.exit_code, f"are at version {head()} (from None)" in told.output) == (0, True), told.output
+    assert (told.exit_code, f"are at version {head()} (from none)" in told.output) == (0, True), told.output
     assert f"were already at version {head()}" in gatelock("db", "upgrade").output
     assert gatelock("db", "current").output == f"{head()}\n"
     assert json.loads(gatelock("db", "current", "--json").output) == {"current": head(), "head": head()}

@@ -183,7 +183,7 @@ def test_export_writes_objects_or_the_records_themselves(
     assert told.stdout_bytes == GOOD + b"\n" + HOSTILE + b"\n"
     assert "2 left out" in told.stderr
     told = gatelock("rejects", "export", "--output", str(file))
-    assert (told.exit_code, "exists" in told.stderr) == (2, True)
+    assert (told.exit_code, "not overwritten" in told.stderr) == (2, True)
 
 
 def test_retry_counts_what_can_be_read_and_says_what_cannot(gatelock: Gatelock, engine: sa.Engine) -> None:

