@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from analyzer.core.decisions import Series, Standing, at_limit, changes, lock_key, totals_of
+from analyzer.core.decisions import Series, Standing, changes, lock_key, totals_of
 from analyzer.core.meters import Meter
 from analyzer.core.model import (
     Carried,
@@ -141,11 +141,11 @@ class Pipeline:
         with self.store.transaction() as tx:
             tx.move_offsets(parts, lags)  # first: raises PartitionLost, nothing touched
             now = tx.agree_with(self.version)
-            standings = tx.add_totals(totals_of(self.plan, counted.rows), self.plan.limits)  # the new values
+            reached = tx.add_totals(totals_of(self.plan, counted.rows), self.plan.limits)
             tx.add_counts(counted.rows, self.plan.meters)
             tx.set_aside(counted.rejected, now)
-            crossed = at_limit(self.plan, standings)
-            changed = changes(self.plan, crossed, tx.locks([lock_key(s.series) for s in crossed]), now)
+            locks = tx.locks([lock_key(standing.series) for standing in reached])
+            changed = changes(self.plan, reached, locks, now)
             version = tx.publish(changed)
         self.beats_s.update((progress.part, began_s) for progress in parts)
         self.source.acknowledge({progress.part: progress.next for progress in counted.parts})

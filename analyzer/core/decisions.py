@@ -49,12 +49,6 @@ def totals_of(plan: Plan, rows: Iterable[Row]) -> dict[Series, int]:
     return dict(sorted(grown.items()))  # where rows and policies come in order, it is so already
 
 
-def at_limit(plan: Plan, standings: Iterable[Standing]) -> list[Standing]:
-    """Those that need a judgement. The rest costs nothing: no lock is read, nothing is built for it."""
-    limits = plan.limits
-    return [standing for standing in standings if standing.used >= limits[standing.series.policy]]
-
-
 def changes(
     plan: Plan, standings: Iterable[Standing], locks: Mapping[LockKey, Lock], now: datetime
 ) -> list[Change]:

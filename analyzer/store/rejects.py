@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.counter import PythonCounter
-from analyzer.core.decisions import at_limit, changes, lock_key, totals_of
+from analyzer.core.decisions import changes, lock_key, totals_of
 from analyzer.core.mapping import Mapping as LogMapping
 from analyzer.core.model import Counted, Partition, Record, Records
 from analyzer.core.plan import Plan
@@ -189,12 +189,12 @@ class Retry:
         db.execute(sa.update(offsets).where(is_of(offsets, part)).values(ledger))
         tx = Flush(db, "", self._random_mark)
         now = tx.agree_with(version)
-        standings = tx.add_totals(totals_of(self._plan, counted.rows), self._plan.limits)
+        reached = tx.add_totals(totals_of(self._plan, counted.rows), self._plan.limits)
         tx.add_counts(counted.rows, self._plan.meters)
         these = rejects.c.offset.in_([each.offset for each in good])
         db.execute(sa.delete(rejects).where(is_of(rejects, part), these))
-        crossed = at_limit(self._plan, standings)
-        tx.publish(changes(self._plan, crossed, tx.locks([lock_key(s.series) for s in crossed]), now))
+        locks = tx.locks([lock_key(standing.series) for standing in reached])
+        tx.publish(changes(self._plan, reached, locks, now))
 
     def _parts(self, wanted: Wanted) -> list[Partition]:
         statement = sa.select(*PART).distinct().where(wanted.condition).order_by(*PART)

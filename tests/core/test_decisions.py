@@ -10,7 +10,6 @@ import pytest
 from analyzer.core.decisions import (
     Series,
     Standing,
-    at_limit,
     changes,
     decide,
     ended,
@@ -169,9 +168,9 @@ def test_without_policies_nothing_is_judged() -> None:
     assert totals_of(Plan(), [a_row(5)]) == {}
 
 
-def test_what_is_below_its_limit_costs_nothing() -> None:
-    standings = [Standing(ACME, n) for n in (9, 10, 11)]
-    assert at_limit(PLAN, standings) == standings[1:]
+def test_what_is_below_its_limit_changes_nothing() -> None:
+    below, reached = Standing(ACME, 9), Standing(ACME, 12)
+    assert changes(PLAN, [below, reached, below], {}, NOON) == [Set(LOCK)]
 
 
 def test_each_standing_is_judged_beside_its_own_lock() -> None:

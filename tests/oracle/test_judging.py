@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.decisions import Series, Standing, at_limit, changes, ended, explain, lock_key, totals_of
+from analyzer.core.decisions import Series, Standing, changes, ended, explain, lock_key, totals_of
 from analyzer.core.model import Row
 from analyzer.core.plan import plan_of
 from analyzer.core.policies import Calendar, Quota
@@ -41,15 +41,14 @@ class World:
         for series, more in totals_of(PLAN, rows).items():
             self.totals[series] = self.totals.get(series, 0) + more
             standings.append(Standing(series, self.totals[series]))
-        crossed = at_limit(PLAN, standings)
-        locks = {at: self.locks[at] for s in crossed if (at := lock_key(s.series)) in self.locks}
-        for change in changes(PLAN, crossed, locks, now):
+        locks = {at: self.locks[at] for s in standings if (at := lock_key(s.series)) in self.locks}
+        for change in changes(PLAN, standings, locks, now):
             assert isinstance(change, Set)
             lock = self.locks[change.at] = change.lock
             assert lock.began == now < lock.until
             (used,) = (
                 standing.used
-                for standing in crossed
+                for standing in standings
                 if (lock_key(standing.series), standing.series.window.until_s)
                 == (lock.at, lock.until.timestamp())
             )

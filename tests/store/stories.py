@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.core.decisions import at_limit, changes, lock_key, totals_of
+from analyzer.core.decisions import changes, lock_key, totals_of
 from analyzer.core.meters import MINUTE_S, bucket_start_s
 from analyzer.core.model import Partition, Row
 from analyzer.core.plan import Plan, plan_of
@@ -47,10 +47,9 @@ def flush(store: SqlStore, agreed: Plan, rows: Iterable[Row], version: int | Non
 
 
 def judged(tx: Flush, agreed: Plan, rows: Sequence[Row], now: datetime) -> Sequence[Change]:
-    standings = tx.add_totals(totals_of(agreed, rows), agreed.limits)
+    reached = tx.add_totals(totals_of(agreed, rows), agreed.limits)
     tx.add_counts(rows, agreed.meters)
-    crossed = at_limit(agreed, standings)
-    changed = changes(agreed, crossed, tx.locks([lock_key(s.series) for s in crossed]), now)
+    changed = changes(agreed, reached, tx.locks([lock_key(s.series) for s in reached]), now)
     tx.publish(changed)
     return changed
 

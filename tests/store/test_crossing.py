@@ -10,7 +10,7 @@ from datetime import datetime
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.decisions import Series, Standing, at_limit, changes, lock_key
+from analyzer.core.decisions import Series, Standing, changes, lock_key
 from analyzer.core.meters import MINUTE_S
 from analyzer.core.model import Row
 from analyzer.core.windows import window_at
@@ -39,8 +39,7 @@ def by_sums_of_buckets(tx: Flush, rows: Sequence[Row], now: datetime) -> Sequenc
     window = window_at(policy.window, rows[0].bucket_s)
     used = sa.select(sa.func.sum(buckets.c.value)).where(buckets.c.key == rows[0].key)
     standing = Standing(Series(policy.name, rows[0].key, "", window), int(tx._db.execute(used).scalar_one()))
-    crossed = at_limit(PLAN, [standing])
-    changed = changes(PLAN, crossed, tx.locks([lock_key(s.series) for s in crossed]), now)
+    changed = changes(PLAN, [standing], tx.locks([lock_key(standing.series)]), now)
     tx.publish(changed)
     return changed
 
