@@ -11,6 +11,10 @@ from typing import NamedTuple
 from tests.support.servers.kafka import Kafka, find_kafka
 from tests.support.servers.postgres import Postgres, find_postgres
 
+# As somebody has it who counts millions of callers: what is written stays in memory, and no checkpoint
+# comes in every few flushes. PostgreSQL's own defaults are for a machine of 1 GB.
+AS_IN_PRODUCTION = {"shared_buffers": "1GB", "max_wal_size": "4GB"}
+
 
 class Servers(NamedTuple):
     kafka: Kafka
@@ -27,7 +31,7 @@ def servers() -> Iterator[Servers]:
         folder.chmod(0o755)
         kafka = find_kafka(folder / "kafka")
         held.callback(kafka.close)
-        postgres = find_postgres(folder / "postgres")
+        postgres = find_postgres(folder / "postgres", AS_IN_PRODUCTION)
         held.callback(postgres.close)
         print(f"servers: kafka {kafka.kind}, postgresql {postgres.kind}")
         yield Servers(kafka, postgres, folder)

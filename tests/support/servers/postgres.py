@@ -15,8 +15,9 @@ import signal
 import subprocess
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psycopg
@@ -44,8 +45,10 @@ class NativePostgres:
     PostgreSQL refuses to run as root, so root lends `folder` to another user.
     """
 
-    def __init__(self, folder: Path, port: int | None = None) -> None:
-        """Lays out an empty data folder. Raises Missing."""
+    def __init__(
+        self, folder: Path, port: int | None = None, more: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Lays out an empty data folder; `more` are settings beside ours. Raises Missing."""
         programs = find_programs()
         self.port = port or free_port()
         self.folder = folder
@@ -64,7 +67,7 @@ class NativePostgres:
             user=user or None,
             extra_groups=[] if user else None,
         )
-        settings = [f"--{name}={value}" for name, value in {**SETTINGS, "port": self.port}.items()]
+        settings = [f"--{name}={value}" for name, value in {**SETTINGS, **more, "port": self.port}.items()]
         command = [str(programs / "postgres"), "-D", "data", *settings]
         self._child = Child(command, folder, last_word=signal.SIGQUIT, user=user)
 
@@ -136,13 +139,14 @@ class GivenPostgres:
 Postgres = NativePostgres | GivenPostgres
 
 
-def find_postgres(folder: Path) -> Postgres:
-    """The first PostgreSQL that can be had: an address, a container, a native one. Raises Missing."""
+def find_postgres(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Postgres:
+    """The first PostgreSQL that can be had: an address, a container, a native one, which alone is set up with
+    `more`. Raises Missing."""
     if address := os.environ.get("GATELOCK_TEST_POSTGRES"):
         return GivenPostgres(address, f"at {make_url(address).host}")
     with contextlib.suppress(Missing):
         return postgres_container()
-    native = NativePostgres(folder)
+    native = NativePostgres(folder, more=more)
     native.start()
     return native
 
