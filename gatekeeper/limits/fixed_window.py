@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gatekeeper.limits import booking, deciding, keeping, sharing, using, waiting
 from gatekeeper.limits.keyed import KEYS_MAX, Keys
@@ -12,12 +12,9 @@ from gatekeeper.limits.protocol import Clock, Overflow, Period, Standing
 from gatekeeper.limits.sharing import Store
 from gatekeeper.limits.units import nanoseconds, no_burst, seconds_text, whole
 
-
-class Window(NamedTuple):
-    """What passed in [start, start + period)."""
-
-    start_ns: int
-    used: int
+# When it began, and how many passed in [start, start + period). No NamedTuple, which takes three times as
+# long to make; one is made by each request that passes.
+Window = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +44,36 @@ class WindowRule:
     def wait_ns(self, state: Window | None, now_ns: int, cost: int) -> int | None:
         if cost > self.limit:
             return None
-        if state is None or now_ns >= state.start_ns + self.period_ns:
+        if state is None or now_ns >= state[0] + self.period_ns:
             return 0
-        if state.used + cost <= self.limit:
-            return max(0, state.start_ns - now_ns)
-        return state.start_ns + self.period_ns - now_ns
+        start_ns, used = state
+        if used + cost <= self.limit:
+            return max(0, start_ns - now_ns)
+        return start_ns + self.period_ns - now_ns
 
     def spend(self, state: Window | None, at_ns: int, cost: int) -> Window:
-        if state is None or at_ns >= state.start_ns + self.period_ns:
-            return Window(at_ns - at_ns % self.period_ns if self.aligned else at_ns, cost)
-        return Window(state.start_ns, state.used + cost)
+        if state is None or at_ns >= state[0] + self.period_ns:
+            return at_ns - at_ns % self.period_ns if self.aligned else at_ns, cost
+        start_ns, used = state
+        return start_ns, used + cost
 
     def admit(self, state: Window | None, now_ns: int, cost: int) -> Window | None:
-        if state is None or now_ns >= state.start_ns + self.period_ns:
+        if state is None or now_ns >= state[0] + self.period_ns:
             return None if cost > self.limit else self.spend(None, now_ns, cost)
         start_ns, used = state
-        if used + cost > self.limit or start_ns > now_ns:
-            return None
-        return tuple.__new__(Window, (start_ns, used + cost))  # the named way takes 0.2 microseconds longer
+        used += cost
+        return None if used > self.limit or start_ns > now_ns else (start_ns, used)
 
     def give_back(self, state: Window, now_ns: int, cost: int) -> Window | None:
-        return Window(state.start_ns, state.used - cost) if state.used > cost else None
+        start_ns, used = state
+        return (start_ns, used - cost) if used > cost else None
 
     def standing(self, state: Window | None, now_ns: int) -> Standing:
-        if state is None or now_ns >= state.start_ns + self.period_ns:
+        if state is None or now_ns >= state[0] + self.period_ns:
             return Standing(self.limit, 0)
-        remaining = self.limit - state.used if state.start_ns <= now_ns else 0
-        return Standing(max(0, remaining), state.start_ns + self.period_ns - now_ns)
+        start_ns, used = state
+        remaining = self.limit - used if start_ns <= now_ns else 0
+        return Standing(max(0, remaining), start_ns + self.period_ns - now_ns)
 
     def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> WindowRule:
         no_burst(burst)
@@ -83,7 +83,8 @@ class WindowRule:
         return list(state)
 
     def unpack(self, numbers: list[int], shift_ns: int) -> Window:
-        return Window(numbers[0] + shift_ns, numbers[1])
+        start_ns, used = numbers
+        return start_ns + shift_ns, used
 
     def adopt(self, old: WindowRule, state: Window, now_ns: int) -> Window | None:
         """The same window, and what passed in it still counts; its end follows the new period."""

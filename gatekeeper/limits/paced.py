@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from gatekeeper.limits import booking, deciding, keeping, using, waiting
 from gatekeeper.limits.keyed import KEYS_MAX, Keys
 from gatekeeper.limits.protocol import Clock, Overflow, Period, Standing
 from gatekeeper.limits.units import nanoseconds, no_burst, seconds_text, whole
 
-
-class Piece(NamedTuple):
-    """What passed in piece `number`."""
-
-    number: int
-    used: int
+# The number of a piece, and how many passed in it; as FixedWindow's state.
+Piece = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +56,7 @@ class PacedRule:
 
     def _at(self, state: Piece | None, now_ns: int) -> Piece:
         index = now_ns * self.k // self.period_ns
-        return Piece(index, 0) if state is None or state.number < index else state
+        return (index, 0) if state is None or state[0] < index else state
 
     def wait_ns(self, state: Piece | None, now_ns: int, cost: int) -> int | None:
         index, used = self._at(state, now_ns)
@@ -74,7 +69,7 @@ class PacedRule:
 
     def spend(self, state: Piece | None, at_ns: int, cost: int) -> Piece:
         index, used = self._at(state, at_ns)
-        return Piece(index, used + cost)
+        return index, used + cost
 
     def admit(self, state: Piece | None, now_ns: int, cost: int) -> Piece | None:
         index = now_ns * self.k // self.period_ns
@@ -85,13 +80,11 @@ class PacedRule:
                 if number > index:  # booked ahead
                     return None
                 used += before
-        if used > self.least and used > self.dealt(index):
-            return None
-        return tuple.__new__(Piece, (index, used))  # the named way takes 0.2 microseconds longer
+        return None if used > self.least and used > self.dealt(index) else (index, used)
 
     def give_back(self, state: Piece, now_ns: int, cost: int) -> Piece | None:
         index, used = self._at(state, now_ns)
-        return Piece(index, used - cost) if used > cost else None
+        return (index, used - cost) if used > cost else None
 
     def standing(self, state: Piece | None, now_ns: int) -> Standing:
         index, used = self._at(state, now_ns)
@@ -110,19 +103,19 @@ class PacedRule:
     def unpack(self, numbers: list[int], shift_ns: int) -> Piece:
         number, used = numbers
         if not shift_ns:
-            return Piece(number, used)
+            return number, used
         # By another clock the pieces have other numbers and are dealt otherwise: only a whole period
         # after the last piece is it sure that old and new admissions share none.
         free_ns = self._start_ns(number + 1) + shift_ns + self.period_ns
-        return Piece(-(-free_ns * self.k // self.period_ns), 0)
+        return -(-free_ns * self.k // self.period_ns), 0
 
     def adopt(self, old: PacedRule, state: Piece, now_ns: int) -> Piece | None:
         """What passed in the present piece counts in the present one of the new rule."""
         number, used = old._at(state, now_ns)
         start_ns = old._start_ns(number)
         if start_ns > now_ns:  # booked ahead
-            return Piece(start_ns * self.k // self.period_ns, used)
-        return Piece(now_ns * self.k // self.period_ns, used) if used else None
+            return start_ns * self.k // self.period_ns, used
+        return (now_ns * self.k // self.period_ns, used) if used else None
 
 
 class Paced:
