@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -52,50 +54,49 @@ def heard(engine: sa.Engine) -> list[Gate]:
     of = gates.c
     ago = [(NowMs() - column).label(column.name) for column in (of.at_ms, of.first_ms)]
     with reading(engine) as db:
-        standing = _standing(db)
+        history = _history(db)
         rows = db.execute(
             sa.select(of.told, of.at_ms.label("then_ms"), *ago)
             .where(of.at_ms > NowMs() - GATES_KEPT_MS)
             .order_by(of.at_ms.desc(), of.instance)
             .limit(GATES_LISTED_MAX)
         ).all()
-    return [gate for row in rows if (gate := _gate(row, standing)) is not None]
+    return [gate for row in rows if (gate := _gate(row, history)) is not None]
 
 
-class Standing(NamedTuple):
+class History(NamedTuple):
     """The versions that the feed had, as far as it still knows."""
 
-    at: Cursor
-    versions: dict[int, tuple[str, int]]  # the mark of each, and when it was published
+    at: Cursor  # the latest
+    marks: dict[int, str]
+    published: list[tuple[int, int]]  # each version, and when that was
 
     def missed_ms(self, held: Cursor, then_ms: int) -> int | None:
         """How long, at a time, the version after `held` had been there; 0 when it was not. None when `held`
         was never of this feed."""
-        mark = (
-            self.at.mark if held.version == self.at.version else self.versions.get(held.version, (None, 0))[0]
-        )
-        if held.version > self.at.version or (mark is not None and mark != held.mark):
+        mark = self.marks.get(held.version, held.mark)  # of a version that was forgotten, what the gate says
+        if held.version > self.at.version or mark != held.mark:
             return None
-        later = [at_ms for version, (_, at_ms) in self.versions.items() if version > held.version]
-        return max(0, then_ms - min(later)) if later else 0
+        later = bisect_right(self.published, held.version, key=itemgetter(0))
+        return max(0, then_ms - self.published[later][1]) if later < len(self.published) else 0
 
 
-def _standing(db: sa.Connection) -> Standing:
+def _history(db: sa.Connection) -> History:
     of = feed_versions.c
-    each = {
-        row.version: (row.mark, row.at_ms) for row in db.execute(sa.select(of.version, of.mark, of.at_ms))
-    }
+    rows = db.execute(sa.select(of.version, of.mark, of.at_ms).order_by(of.version)).all()
     row = db.execute(sa.select(feed.c.version, feed.c.mark)).first()
-    return Standing(Cursor(0, "") if row is None else Cursor(row.version, row.mark), each)
+    at = Cursor(0, "") if row is None else Cursor(row.version, row.mark)
+    marks = {version: mark for version, mark, _ in rows} | {at.version: at.mark}
+    return History(at, marks, [(version, at_ms) for version, _, at_ms in rows])
 
 
-def _gate(row: sa.Row[Any], standing: Standing) -> Gate | None:
+def _gate(row: sa.Row[Any], history: History) -> Gate | None:
     text, then_ms, at_ms, first_ms = tuple(row)
     try:
         told = wire_feedback.load(text)
     except SourceError:  # written by something else than a gate
         return None
-    missed_ms = 0 if told.at is None else standing.missed_ms(told.at, then_ms)
+    missed_ms = 0 if told.at is None else history.missed_ms(told.at, then_ms)
     return Gate(
         told,
         heard_s=max(0, at_ms) / 1000,
