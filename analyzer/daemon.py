@@ -6,7 +6,7 @@ import gc
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
@@ -20,8 +20,9 @@ from gatekeeper.model import Change, Set
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.5  # whether somebody let a stopped partition go on
+TELL_EVERY_S = 60.0  # of each thing that may be wrong with many records
+SHOWN_BYTES = 80  # of a record in a line of the log
 RETRY_FIRST_S = 0.1
-REJECTED_EVERY_S = 60.0
 RETRY_MAX_S = 2.0  # so that an outage costs no more than this beyond its own length
 
 
@@ -56,9 +57,8 @@ class Daemon:
     random: Random
     gaps: Gaps
     retries: int = 0
-    rejected_s: float = float("-inf")  # uptime when unreadable records were last spoken of
-    overflow_s: float = float("-inf")  # ... and the overflow
-    looked_s: float = float("-inf")  # ... and when the stopped partitions were last looked at
+    looked_s: float = float("-inf")  # uptime when the stopped partitions were last looked at
+    told_s: dict[str, float] = field(default_factory=dict)  # ... and when each of these things was last told
 
     def run(self, stopping: threading.Event) -> None:
         """Work until `stopping` is set, then store what is counted and let the partitions go."""
@@ -129,22 +129,29 @@ class Daemon:
         for change in flushed.changes:
             if isinstance(change, Set):
                 log.info("locked %s until %s: %s", change.lock.key, change.lock.until, change.lock.detail)
-        rejected, now_s = flushed.counted.rejected, self.pipeline.uptime_s()
-        overflow = sum(progress.overflow for progress in flushed.counted.parts)
-        if overflow and now_s - self.overflow_s >= REJECTED_EVERY_S:
-            self.overflow_s = now_s
+        counted = flushed.counted
+        overflow = sum(progress.overflow for progress in counted.parts)
+        if overflow and self.is_news("overflow"):
             log.warning(
                 "%d of %d records are in overflow: more callers came in this hour than are counted by name",
                 overflow,
-                sum(progress.counted for progress in flushed.counted.parts),
+                sum(progress.counted for progress in counted.parts),
             )
-        if rejected and now_s - self.rejected_s >= REJECTED_EVERY_S:
-            self.rejected_s = now_s
-            seen, first = sum(progress.seen for progress in flushed.counted.parts), rejected[0]
+        if counted.rejected and self.is_news("rejected"):
+            seen, first = sum(progress.seen for progress in counted.parts), counted.rejected[0]
             log.warning(
                 "%d of %d records cannot be read (gatelock rejects list); the first is %s@%d: %s: %r",
-                len(rejected), seen, first.part, first.offset, first.reason, first.sample[:80],
+                len(counted.rejected), seen,
+                first.part, first.offset, first.reason, first.sample[:SHOWN_BYTES],
             )  # fmt: skip
+
+    def is_news(self, what: str) -> bool:
+        """Whether `what` was not told for a minute. It is told now."""
+        now_s = self.pipeline.uptime_s()
+        news = now_s - self.told_s.get(what, float("-inf")) >= TELL_EVERY_S
+        if news:
+            self.told_s[what] = now_s
+        return news
 
     def adopt(self) -> None:
         """Count under the plan that is in force now; what was counted under ours is read again."""

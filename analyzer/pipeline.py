@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -30,11 +29,10 @@ from analyzer.core.plan import Plan
 from analyzer.sources import Source
 from gatekeeper.model import Change, Lock, LockKey
 
-log = logging.getLogger(__name__)
-
 SHOWN_BYTES = 120  # of a record in a sentence
-SOON = 0.8  # of the time between flushes; Kafka answers at the same pace, and what came with an answer a
-# moment too early would wait for the next one
+# Of the time between flushes. Kafka answers at the same pace, and what came with an answer a moment too early
+# would wait for the next one.
+SOON = 0.8
 
 
 class Flush(Protocol):
@@ -42,7 +40,9 @@ class Flush(Protocol):
 
     def move_offsets(self, parts: Sequence[Progress], lags: Mapping[Partition, Lag]) -> None: ...
     def agree_with(self, version: int) -> datetime: ...
-    def add_totals(self, grown: Mapping[Series, int], limits: Mapping[str, int]) -> list[Standing]: ...
+    def add_totals(self, grown: Mapping[Series, int], limits: Mapping[str, int]) -> list[Standing]:
+        """The series that have reached the limit of their policy, this flush included."""
+
     def add_counts(self, rows: Sequence[Row], meters: Collection[Meter]) -> None: ...
     def set_aside(self, rejected: Sequence[Rejected], now: datetime) -> None: ...
     def locks(self, keys: Collection[LockKey]) -> dict[LockKey, Lock]: ...
@@ -90,15 +90,17 @@ class Pipeline:
     version: int  # the plan's
     uptime_s: Callable[[], float]
     pace: Pace = field(default_factory=Pace)
-    flushed_s: float = float("-inf")
-    beats_s: dict[Partition, float] = field(default_factory=dict)
-    resumed: set[Partition] = field(default_factory=set)  # of which the counter knows how they stand
+    flushed_s: float = float("-inf")  # uptime when the last flush began
+    beats_s: dict[Partition, float] = field(
+        default_factory=dict
+    )  # ... the last that named it
+    resumed: set[Partition] = field(default_factory=set)  # of which the counter has what is carried on
 
-    def run_once(self, wait_s: float | None = None) -> Flushed | None:
+    def run_once(self) -> Flushed | None:
         """Take what is there, waiting at most until the next flush is due, and store it if one is. Raises
         PartitionLost, PlanChanged, StoreAway, and what the source raises; nothing is stored then, or it is
         not known."""
-        for taken in self.source.take(self.left_s() if wait_s is None else wait_s):
+        for taken in self.source.take(self.left_s()):
             if isinstance(taken, Lost):
                 self.forget(taken.part)
             else:

@@ -8,7 +8,7 @@ from analyzer.core import mapping as mappings
 from analyzer.core.batches import Batch, batches
 from analyzer.core.codecs import Unpacker
 from analyzer.core.frames import Frames, joined
-from analyzer.core.ledger import Ledger, Standing, TooMany
+from analyzer.core.ledger import Ledger, Memory, TooMany
 from analyzer.core.meters import REQUESTS, Meter
 from analyzer.core.model import Carried, Counted, Fed, Partition, Records, RecordSet
 from analyzer.core.records import Reader
@@ -42,7 +42,7 @@ class PythonCounter:
         self._rows_max = rows_max
         self._rejected_max = rejected_max
         self._ledgers: dict[Partition, Ledger] = {}
-        self._standings: dict[Partition, Standing] = {}
+        self._memories: dict[Partition, Memory] = {}
 
     def feed(self, taken: RecordSet | Records) -> Fed:
         """See `Counter.feed`. Raises ValueError for a set that does not follow what was fed before: the
@@ -71,7 +71,7 @@ class PythonCounter:
 
     def resume(self, part: Partition, carried: Carried) -> None:
         self._ledgers.pop(part, None)
-        self._standings[part] = Standing(self._mapped[part.source], carried)
+        self._memories[part] = Memory(self._mapped[part.source], carried)
 
     def full(self) -> bool:
         ledgers = self._ledgers.values()
@@ -82,7 +82,7 @@ class PythonCounter:
 
     def forget(self, part: Partition) -> None:
         self._ledgers.pop(part, None)
-        self._standings.pop(part, None)
+        self._memories.pop(part, None)
 
     def drain(self) -> Counted:
         moved = [ledger for _, ledger in sorted(self._ledgers.items()) if ledger.moved]
@@ -97,15 +97,15 @@ class PythonCounter:
         ledger = self._ledgers.get(part)
         if ledger is None:
             mapping = self._mapped[part.source]
-            if part not in self._standings:
-                self._standings[part] = Standing(mapping, Carried())
+            if part not in self._memories:
+                self._memories[part] = Memory(mapping, Carried())
             ledger = self._ledgers[part] = Ledger(
                 part,
                 start,
                 start,
                 reader=self._readers[part.source],
                 sample_bytes=mapping.sample_bytes,
-                standing=self._standings[part],
+                memory=self._memories[part],
                 tables=Tables(self._counting),
             )
         elif ledger.next != start:

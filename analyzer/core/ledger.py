@@ -14,8 +14,8 @@ from analyzer.core.runs import Run
 from analyzer.core.tables import Tables
 
 
-class Standing:
-    """What is known of one partition from drain to drain."""
+class Memory:
+    """What is remembered of one partition from drain to drain."""
 
     def __init__(self, mapping: Mapping, carried: Carried) -> None:
         self.run = Run(mapping.rejected_in_row_max, carried.run, carried.rejects_to)
@@ -54,7 +54,7 @@ class Ledger:
     next: int
     reader: Reader
     sample_bytes: int
-    standing: Standing
+    memory: Memory
     tables: Tables
     rejected: list[Rejected] = field(default_factory=list)
     seen: int = 0
@@ -76,7 +76,7 @@ class Ledger:
     def count_whole(self, frames: Frames) -> TooMany | None:
         """Count the records, or none of them where too many in a row are rejected."""
         pieces = [Piece(each, *self.reader.read(each)) for each in stretches(frames) if each.values]
-        trial = replace(self.standing.run, first=None)
+        trial = replace(self.memory.run, first=None)
         seen: list[Rejected] = []
         for piece in pieces:
             seen += self._rejected_of(piece)
@@ -90,7 +90,7 @@ class Ledger:
 
     def _add(self, piece: Piece) -> TooMany | None:
         frames, sheet, refused = piece
-        run = self.standing.run
+        run = self.memory.run
         known = run.first
         place = run.follow(frames.offsets, refused)
         if run.first is not None and run.first != known:
@@ -106,7 +106,7 @@ class Ledger:
 
     def _cut(self, piece: Piece, end: int) -> TooMany:
         """Keep what is before the run."""
-        run, every = self.standing.run, self.rejected + self._rejected_of(piece)
+        run, every = self.memory.run, self.rejected + self._rejected_of(piece)
         first = next(each for each in every if each.offset == run.first)
         counted = [offset < first.offset for offset in piece.counted_offsets()]
         self._count(piece.sheet.only(counted), piece)
@@ -132,7 +132,7 @@ class Ledger:
             return every[: len(sheet.times_ms)]  # of a piece that was cut, the beginning is left
 
         known = sheet.dimensions[at]
-        callers = self.standing.budget.named(known, sheet.times_ms, span_ms, offsets)
+        callers = self.memory.budget.named(known, sheet.times_ms, span_ms, offsets)
         if callers is known:
             return sheet
         self.overflow += callers.count(OVERFLOW)
@@ -173,5 +173,5 @@ class Ledger:
             witness=self.witness,
             last_ms=self.last_ms,
             overflow=self.overflow,
-            carried=self.standing.drain(),
+            carried=self.memory.drain(),
         )
