@@ -165,12 +165,11 @@ class Gate:
         return decision
 
     def _of_locks(self, locks: list[Held], asked: Asked, now_s: float, now_ns: int) -> Decision:
-        if any(held[ACTION] != "tag" for held in locks):
-            return judged(locks, now_ns, self._slowing or slows(self._clock))
-        decision = self._without_lock(asked.caller or asked.address, now_s)
-        if not locks or not decision.allowed:
-            return decision
-        return judged(locks, now_ns, self._slowing or slows(self._clock))
+        if all(held[ACTION] == "tag" for held in locks):  # or there are none
+            decision = self._without_lock(asked.caller or asked.address, now_s)
+            if not locks or not decision.allowed:
+                return decision
+        return judged(locks, now_ns, self._slowing)
 
     def enforce(
         self, caller: str = "", *, resource: str = "", address: str = "", tenant: str = ""
@@ -316,7 +315,9 @@ class Gate:
                 self._tell(self._hearing)
             self._beware(longest_fetch(self._source))
             wait_s = poller.turn()
-            if poller.known.view.slows and self._slowing is None:
+            if self._slowing is not None:
+                self._slowing.tidy()
+            elif poller.known.view.slows:
                 self._slowing = slows(self._clock)
             old: list[Table] = list(self._known.view.tables.values())
             with self._mutex:

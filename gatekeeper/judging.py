@@ -18,9 +18,12 @@ class Slows(Protocol):
     def refund(self, held: Held) -> None:
         """Take back the last yes."""
 
+    def tidy(self) -> None:
+        """Hold what is remembered within its bounds; called by the poller, never by a request."""
 
-def judged(locks: Sequence[Held], now_ns: int, slowing: Slows) -> Decision:
-    """The answer of these locks, at least one and all in force at `now_ns`.
+
+def judged(locks: Sequence[Held], now_ns: int, slowing: Slows | None) -> Decision:
+    """The answer of these locks, at least one and all in force at `now_ns`; `slowing` is there if one slows.
 
     To deny is stricter than to slow, which is stricter than to tag. Of locks that do the same, the one that
     ends last answers. Where several slow, all must let the request through.
@@ -30,7 +33,7 @@ def judged(locks: Sequence[Held], now_ns: int, slowing: Slows) -> Decision:
     if denying is not None:
         return _said(denying, by_end, allowed=False, retry_after=(denying[END] - now_ns) / 1e9)
     slowing_down = [held for held in by_end if held[ACTION] == "slow"]
-    if slowing_down:
+    if slowing_down and slowing is not None:
         return _slowed(slowing_down, by_end, slowing)
     return _said(by_end[0], by_end, allowed=True, retry_after=0.0)
 

@@ -8,12 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
-
-Scope = Literal["caller", "tenant", "address", "range", "resource", "everyone"]
-Action = Literal["deny", "slow", "tag"]
-OnStale = Literal["keep", "allow"]
-Kind = Literal["quota", "share", "surge"]
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Decision(NamedTuple):

@@ -40,7 +40,7 @@ class Slowing:
         self._bucket(held[SLOW]).refund(at_of(held))
 
     def tidy(self) -> None:
-        """Hold what is remembered within its bounds; called by the poller, never by a request."""
+        """Hold what is remembered within its bounds."""
         if len(self._last) > SLOWED_MAX:
             self._last = {}
         if len(self._buckets) > RATES_MAX:

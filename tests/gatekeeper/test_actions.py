@@ -129,6 +129,18 @@ def test_of_several_that_slow_all_must_let_pass_and_a_refusal_costs_none(
     assert gate.check(ACME)[:2] == (False, "wide")
 
 
+def test_what_is_remembered_of_locks_that_slow_is_bounded(
+    gate: Gate, feed: HandFeed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gatekeeper.slowing.SLOWED_MAX", 5)
+    monkeypatch.setattr("gatekeeper.slowing.RATES_MAX", 3)
+    for n in range(20):
+        tell(feed, clock, replace(slowing(1 + n), key=f"user:{n}"))
+        assert gate.check(f"user:{n}").policy == "slowed"
+    clock.advance(A_POLL_S)
+    assert (len(gate._slowing._last) <= 5, len(gate._slowing._buckets) <= 3) == (True, True)
+
+
 def test_a_lock_that_is_told_again_gives_no_new_burst(gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
     """Nor does another end, another sentence, a snapshot; a new rate begins with as much of it used."""
     tell(feed, clock, slowing(4, 1000.0))

@@ -4,6 +4,7 @@ nothing is kept."""
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 import threading
 import time
@@ -230,6 +231,26 @@ def test_no_request_reads_or_writes_anything(gate: str, monkeypatch: pytest.Monk
 
 
 HOOKED: list[object] = []
+
+FIRST_REFUSAL = """
+import sys
+from datetime import UTC, datetime, timedelta
+from gatekeeper import Gate
+from gatekeeper.model import Lock
+from gatekeeper.sources.fixed import FixedSource
+
+now = datetime.now(UTC)
+gate = Gate(FixedSource(Lock("caller", "user:bob", "daily", now, now + timedelta(hours=1))))
+assert gate.ready(30)
+before = set(sys.modules)
+assert not gate.allow("user:bob")
+print(*sorted(sys.modules.keys() - before))
+"""
+
+
+def test_not_even_the_first_refusal_imports_anything() -> None:
+    ran = subprocess.run([sys.executable, "-c", FIRST_REFUSAL], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == []
 
 
 # -- nothing is raised ----------------------------------------------------------------------------
