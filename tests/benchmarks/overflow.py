@@ -15,6 +15,7 @@ from analyzer.core.budget import OVERFLOW
 from analyzer.store.schema import buckets
 from tests.benchmarks.analyzers import Watched, running, watched
 from tests.benchmarks.servers import Servers
+from tests.support.configured import daily, source
 
 A_MINUTE = 1_000_000
 WAIT_S_MAX = 300.0
@@ -27,16 +28,6 @@ bootstrap_servers = "{kafka}"
 group_id = "{group}"
 [analyzer]
 http = "off"
-[[sources]]
-topic = "{topic}"
-callers_per_hour = {names}
-[sources.fields]
-time = {{ path = "ts", unit = "ms" }}
-api_key = "key"
-[[policies]]
-name = "daily"
-limit = 1_000_000_000
-window = {{ per = "day" }}
 """
 
 
@@ -59,9 +50,9 @@ def _counted(servers: Servers, names: int, minutes: int) -> tuple[list[float], f
     topic = servers.kafka.create_topic(partitions=1)
     config = servers.folder / f"{group}.toml"
     config.write_text(
-        CONFIGURATION.format(
-            database=database, kafka=servers.kafka.bootstrap, topic=topic, group=group, names=names
-        )
+        CONFIGURATION.format(database=database, kafka=servers.kafka.bootstrap, group=group)
+        + source(topic, callers_per_hour=names)
+        + daily(1_000_000_000)
     )
     producer = Producer({
         "bootstrap.servers": servers.kafka.bootstrap, "compression.type": "zstd", "linger.ms": 50,

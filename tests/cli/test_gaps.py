@@ -18,6 +18,7 @@ from analyzer.store.following import leave_off, retire
 from analyzer.store.gaps import SqlGaps
 from analyzer.store.schema import offsets
 from analyzer.store.store import SqlStore
+from tests.support.configured import source
 from tests.support.servers.child import free_port
 
 Gatelock = Callable[..., Any]
@@ -30,17 +31,6 @@ CONFIGURATION = """
     [[sources]]
     file = "access.log"
     format = "combined"
-"""
-WITH_KAFKA = """
-    [database]
-    url = "{url}"
-    [kafka]
-    bootstrap_servers = "127.0.0.1:{port}"
-    [[sources]]
-    topic = "access-log"
-    [sources.fields]
-    time = {{ path = "ts", unit = "ms" }}
-    api_key = "key"
 """
 CORRUPT = Gap("corrupt", 70, 80, "a batch is damaged: offset 70; it can be read on at 80")
 STOPPED = {
@@ -224,7 +214,8 @@ def test_of_two_logs_with_one_name_it_must_be_said_which(gatelock: Gatelock, eng
 def test_without_kafka_nobody_goes_on_further_than_is_known(
     gatelock: Gatelock, engine: sa.Engine, migrated_url: str, configure: Configure
 ) -> None:
-    configure(WITH_KAFKA.format(url=migrated_url, port=free_port()))
+    kafka = f'[kafka]\nbootstrap_servers = "127.0.0.1:{free_port()}"\n'
+    configure(f'[database]\nurl = "{migrated_url}"\n{kafka}{source("access-log")}')
     told = accept(gatelock, 3, "5000")
     assert told.exit_code == 3
     assert told.stderr.startswith("access-log[3]: whether the log has 5000 is not known: ")

@@ -17,27 +17,19 @@ from analyzer.settings import load
 from analyzer.store.engine import open_engine
 from analyzer.store.schema import buckets, offsets, rejects
 from analyzer.store.store import SqlStore
+from tests.support.configured import source
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
 
 NOW_MS = 1_795_216_000_000
-CONFIGURATION = """
-    [database]
-    url = "{url}"
-    [[sources]]
-    topic = "access-log"
-    [sources.fields]
-    time = {{ path = "ts", unit = "ms" }}
-    api_key = "key"
-"""
 GOOD = json.dumps({"ts": NOW_MS, "key": "acme"}).encode()
 HOSTILE = b'{"key":"\x1b[2J\xff"'
 
 
 @pytest.fixture
 def engine(migrated_url: str, configure: Configure) -> Iterator[sa.Engine]:
-    file = configure(CONFIGURATION.format(url=migrated_url))
+    file = configure(f'[database]\nurl = "{migrated_url}"\n{source("access-log")}')
     engine = open_engine(migrated_url)
     SqlStore(engine, "here").activate(load(file).plan())
     with engine.begin() as db:

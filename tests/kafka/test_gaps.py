@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from kafka import KafkaAdminClient, TopicPartition
 
 from analyzer.store.schema import offsets
+from tests.support.configured import source
 from tests.support.installation import (
-    SOURCE,
     Installation,
     RealKafka,
     create_again,
@@ -164,7 +164,7 @@ def test_a_process_that_runs_goes_on_within_a_second_after_somebody_said_where(
         [kafka]
         bootstrap_servers = "{real_kafka.bootstrap}"
         assign = "all"
-        {SOURCE.format(topic=topic)}
+        {source(topic)}
     """
     analyzer = Analyzer(tmp_path, "one", configuration, str(here.settings.database.address))
     try:

@@ -19,6 +19,7 @@ from analyzer.store.audit import audit
 from analyzer.store.engine import open_engine
 from analyzer.store.schema import buckets
 from tests.oracle.counter.slow_counter import SlowCounter
+from tests.support.configured import daily, source
 from tests.support.counting import mapping_of
 from tests.support.kafka_log import produce
 from tests.support.running import Analyzer
@@ -29,21 +30,11 @@ PARTITIONS, STEPS, RECORDS = 4, 6, 1_200  # records of each partition and step
 NAMES_MAX = 60
 HOUR_MS = 3_600_000
 WAIT_S_MAX = 60.0
-CONFIGURATION = """
+KAFKA = """
 [kafka]
 bootstrap_servers = "{kafka}"
 group_id = "{topic}"
 session_timeout = "2s"
-[[sources]]
-topic = "{topic}"
-callers_per_hour = {names}
-[sources.fields]
-time = {{ path = "ts", unit = "ms" }}
-api_key = "key"
-[[policies]]
-name = "daily"
-limit = 500
-window = {{ per = "day" }}
 """
 
 
@@ -83,7 +74,8 @@ def start(real_kafka: RealKafka, migrated_url: str, tmp_path: Path) -> Iterator[
     started: list[Analyzer] = []
 
     def start(topic: str) -> Analyzer:
-        text = CONFIGURATION.format(kafka=real_kafka.bootstrap, topic=topic, names=NAMES_MAX)
+        text = KAFKA.format(kafka=real_kafka.bootstrap, topic=topic)
+        text += source(topic, callers_per_hour=NAMES_MAX) + daily(500)
         started.append(Analyzer(tmp_path, f"analyzer-{len(started)}", text, migrated_url))
         return started[-1]
 

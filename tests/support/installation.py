@@ -22,16 +22,10 @@ from analyzer.settings import load
 from analyzer.store.engine import open_engine
 from analyzer.store.migrate import upgrade
 from analyzer.store.schema import buckets
+from tests.support.configured import source
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 
 RealKafka = NativeKafka | GivenKafka
-SOURCE = """
-[[sources]]
-topic = "{topic}"
-[sources.fields]
-time = {{ path = "ts", unit = "ms" }}
-api_key = "key"
-"""
 CONFIGURATION = """
 [database]
 url = "sqlite:///{folder}/gatelock.db"
@@ -51,7 +45,7 @@ class Installation:
         self.topic = topics[0]
         self.file = folder / "gatelock.toml"
         configuration = CONFIGURATION.format(folder=folder, bootstrap=bootstrap, metadata_ms=metadata_ms)
-        self.file.write_text(configuration + "".join(SOURCE.format(topic=topic) for topic in topics))
+        self.file.write_text(configuration + "".join(map(source, topics)))
         self.settings = load(self.file)
         upgrade(self.settings.database.address)
         self.engine = open_engine(self.settings.database.address)
