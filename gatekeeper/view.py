@@ -11,7 +11,6 @@ from gatekeeper import tables
 from gatekeeper.held import (
     ACTION,
     END,
-    EPOCH,
     KEY,
     ON_STALE,
     RESOURCE,
@@ -20,12 +19,11 @@ from gatekeeper.held import (
     At,
     Held,
     at_of,
-    end_ns,
     lock_of,
     rows_in,
     sets,
 )
-from gatekeeper.model import Change, Cursor, Lock, Set, Update
+from gatekeeper.model import Cursor, Lock, Set, Update
 from gatekeeper.pieces import drained, in_pieces
 from gatekeeper.places import BITS, RANGES, address_in, length_of, nameless, place_of
 from gatekeeper.tables import Draft, Table
@@ -245,7 +243,3 @@ def _counted(ignored: Mapping[str, int], words: Iterable[str]) -> Mapping[str, i
         known = word if word in counts or len(counts) < IGNORED_MAX else "more"
         counts[known] = counts.get(known, 0) + 1
     return MappingProxyType(counts)
-
-
-__all__ = ["EMPTY", "EPOCH", "NEVER_NS", "Asked", "Change", "OutOfStep", "View", "apply", "end_ns",
-           "with_locks", "without_ended"]  # fmt: skip

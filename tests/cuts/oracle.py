@@ -9,7 +9,7 @@ from math import inf
 from typing import NamedTuple
 
 from gatekeeper.model import Lock
-from gatekeeper.view import end_ns
+from gatekeeper.held import end_ns
 from tests.cuts.bound import Manner, Stretch, certain, possible, staleness
 
 LIMIT, PERIOD_S = 3, 10.0  # what a limiter lets a caller without a lock do while the view is stale

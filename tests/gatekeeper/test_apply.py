@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from analyzer.store import feed
 from analyzer.store.engine import open_engine
 from gatekeeper import Gate, pieces, wire
-from gatekeeper.held import Packed
+from gatekeeper.held import Packed, end_ns
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, Update
 from gatekeeper.sources import open_source
 from gatekeeper.tables import SPREAD_AT, Spread, let_go
 from gatekeeper.testing import ManualClock
-from gatekeeper.view import EMPTY, Asked, View, apply, end_ns, without_ended
+from gatekeeper.view import EMPTY, Asked, View, apply, without_ended
 from tests.support.feed import NOON, HandFeed, a_lock
 
 MANY = 100_000

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatekeeper import wire
+from gatekeeper.held import end_ns
 from gatekeeper.model import Change, Clear, Cursor, Lock, Rate, Set, Update
 from gatekeeper.poller import Known, Poller
 from gatekeeper.testing import ManualClock
@@ -20,7 +21,6 @@ from gatekeeper.view import (
     OutOfStep,
     View,
     apply,
-    end_ns,
     with_locks,
     without_ended,
 )
