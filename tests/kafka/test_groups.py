@@ -112,6 +112,7 @@ def test_members_that_join_and_leave_share_the_work(either_group: Group) -> None
     group.write()
     group.settle([2, 2])
     group.read()
+    assert stored(group.members) == group.written, "each once, whoever had its partition"
 
 
 def test_the_partitions_of_a_member_that_died_are_read_on_by_the_others(either_group: Group) -> None:

@@ -19,7 +19,7 @@ import analyzer.kafka.raw
 from analyzer.core.model import Position, Records, RecordSet
 from analyzer.kafka import KafkaRecords
 from analyzer.kafka.raw import walk
-from tests.support.kafka_log import lines, open_source, produce, run_all
+from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
 
@@ -51,7 +51,9 @@ def test_every_codec_is_handed_on_as_it_is(kafka: Kafka, raw: bool, codec: str, 
         pytest.skip("the mock does not know zstd")
     topic = kafka.create_topic()
     produce(kafka, topic, lines(400), compression_type=codec, linger_ms=20)
-    run_all([opened(kafka, topic, raw=raw)], lines(400))
+    reader = opened(kafka, topic, raw=raw)
+    run_all([reader], lines(400))
+    assert stored([reader]) == lines(400)
 
 
 def test_raw_means_bytes_and_plain_means_records(kafka: Kafka, raw: bool, opened: Any) -> None:
@@ -149,6 +151,7 @@ def test_one_record_larger_than_a_fetch_comes_all_the_same(
     produce(real_kafka, topic, [b"before", large, b"behind"], partition=0, message_max_bytes=5_000_000)
     reader = opened(real_kafka, topic, raw=raw, options={"max_partition_fetch_bytes": 1000})
     run_all([reader], [b"before", large, b"behind"])
+    assert stored([reader]) == [b"before", b"behind", large]
 
 
 def a_batch(base: int, count: int, *, at_ms: int = 1_000) -> bytes:

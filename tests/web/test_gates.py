@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx2
 import pytest
-import sqlalchemy as sa
 
 from analyzer.errors import StoreAway
 from analyzer.store.engine import open_engine
@@ -213,10 +212,7 @@ class TestAGate:
             eventually(lambda: bool(desk.kept) and desk.kept[-1][0].number == 3)
             for written in (*desk.kept, *desk.kept):
                 keep(engine, written)
-            self.check(engine)
+            (gate,) = heard(engine)
+            assert (gate.checks, gate.denials) == (30, 15)
         finally:
             engine.dispose()
-
-    def check(self, engine: sa.Engine) -> None:
-        (gate,) = heard(engine)
-        assert (gate.checks, gate.denials) == (30, 15)
