@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from analyzer.pipeline import Pace, Pipeline
 from analyzer.settings import Settings
 from analyzer.sources import Several, Source
 from analyzer.store.engine import open_engine
+from analyzer.store.feed import new_mark
 from analyzer.store.following import leave_off
 from analyzer.store.gaps import SqlGaps
 from analyzer.store.revisions import require_head
@@ -88,7 +88,7 @@ def _daemon(settings: Settings, engine: sa.Engine, store: SqlStore, source: Sour
         pace=Pace(flush_every_s=settings.analyzer.flush_every),
     )
     warden = Warden(
-        Upkeep(engine, owner_of(settings), lambda: secrets.token_hex(4)),
+        Upkeep(engine, owner_of(settings), new_mark),
         time.monotonic,
         minutes_kept_s=int(settings.analyzer.keep_minutes),
         quarters_kept_s=int(settings.analyzer.keep_quarters),

@@ -157,13 +157,16 @@ class Named(NamedTuple):
     callers: Sequence[str]  # sorted
 
 
+NO_HOUR = -1  # of a partition that has come to none yet
+
+
 class Carried(NamedTuple):
     """What counting a partition depends on beside its records to come. Stored with its offset."""
 
     run: int = 0  # records rejected in a row
     rejects_to: int = 0  # those before this offset make no run: somebody has accepted them
-    hour: int = -1  # the one that the partition has come to, since 1970; -1: none
-    before: int = -1  # ... and the one before
+    hour: int = NO_HOUR  # the one that the partition has come to, since 1970
+    before: int = NO_HOUR  # ... and the one before
     behind: int = 0  # records in a row that are much older
     named: Sequence[Named] = ()  # of these two hours; when drained, those that are new
     kept: tuple[int, ...] | None = None  # hours whose stored names still hold; None: all

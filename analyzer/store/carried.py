@@ -6,12 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.core.model import Carried, Named, Partition, Progress
+from analyzer.core.model import NO_HOUR, Carried, Named, Partition, Progress
 from analyzer.store.engine import insert
 from analyzer.store.partitions import is_of, key_of
 from analyzer.store.schema import named, offsets
-
-NOBODY = -1  # stands for the hour of a partition of which nothing was counted
 
 
 def carried(db: sa.Connection, part: Partition) -> Carried:
@@ -28,8 +26,8 @@ def carried(db: sa.Connection, part: Partition) -> Carried:
     return Carried(
         run=row.run,
         rejects_to=row.rejects_to,
-        hour=NOBODY if row.hour is None else row.hour,
-        before=NOBODY if row.hour_before is None else row.hour_before,
+        hour=NO_HOUR if row.hour is None else row.hour,
+        before=NO_HOUR if row.hour_before is None else row.hour_before,
         behind=row.behind_hour,
         named=[Named(at, how, callers.split("\n")) for at, how, callers in db.execute(wanted)],
     )
@@ -40,7 +38,7 @@ def columns_of(progress: Progress) -> dict[str, Any]:
     said = progress.carried
     if said is None:
         return dict.fromkeys(CARRIED)
-    hours = (None if hour == NOBODY else hour for hour in (said.hour, said.before))
+    hours = (None if hour == NO_HOUR else hour for hour in (said.hour, said.before))
     return dict(zip(CARRIED, (said.run, said.behind, *hours), strict=True))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -16,6 +17,11 @@ from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
 ENDED_MAX = 10_000  # locks ended in one transaction
 
 KEY = (locks.c.scope, locks.c.key, locks.c.resource, locks.c.policy)
+
+
+def new_mark() -> str:
+    """A mark for a version to come."""
+    return secrets.token_hex(4)
 
 
 def held(db: sa.Connection, keys: Collection[LockKey]) -> dict[LockKey, Lock]:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from analyzer.store.engine import NowMs, reading, writing
 from analyzer.store.events import record
 from analyzer.store.gaps import forget, waiting
-from analyzer.store.partitions import UNFOLLOWED
+from analyzer.store.partitions import unfollow
 from analyzer.store.schema import offsets
 
 SILENT_MS = 15_000  # an analyzer that lives is heard of each second
@@ -58,7 +58,7 @@ def leave_off(engine: sa.Engine, name: str, sources: Collection[str]) -> int:
     Raises StoreAway."""
     ours = offsets.c.owner.startswith(f"{name}:", autoescape=True)
     with writing(engine) as db:
-        ended = _unfollow(db, sa.and_(ours, offsets.c.source.not_in(sources)))
+        ended = unfollow(db, sa.and_(ours, offsets.c.source.not_in(sources)))
         for source in waiting(db) - {*sources}:
             forget(db, source)
         return ended
@@ -70,19 +70,8 @@ def retire(engine: sa.Engine, source: str, who: str, why: str) -> int:
     more. Raises StoreAway."""
     silent = offsets.c.beat_ms < NowMs() - SILENT_MS
     with writing(engine) as db:
-        ended = _unfollow(db, sa.and_(offsets.c.source == source, silent))
+        ended = unfollow(db, sa.and_(offsets.c.source == source, silent))
         if ended:
             forget(db, source)
             record(db, who, "source retired", source, why)
         return ended
-
-
-def _unfollow(db: sa.Connection, which: sa.ColumnElement[bool]) -> int:
-    # One by one, in the order in which a flush takes them: nobody waits for anybody in a circle.
-    place = tuple(offsets.primary_key)
-    wanted = sa.and_(which, offsets.c.beat_ms.is_not(None))
-    found = db.execute(sa.select(*place).where(wanted).order_by(*place).with_for_update()).all()
-    for row in found:
-        here = sa.and_(*(column == value for column, value in zip(place, row, strict=True)))
-        db.execute(sa.update(offsets).where(here).values(UNFOLLOWED))
-    return len(found)

@@ -18,7 +18,6 @@ from analyzer.errors import AnalyzerError
 from analyzer.store.engine import NowMs, insert, reading, writing
 from analyzer.store.events import record
 from analyzer.store.partitions import (
-    UNFOLLOWED,
     Place,
     is_of,
     partition_in,
@@ -26,6 +25,7 @@ from analyzer.store.partitions import (
     place_of,
     row_of,
     same_place,
+    unfollow,
 )
 from analyzer.store.schema import gaps, offsets
 from analyzer.store.times import instant
@@ -195,20 +195,16 @@ def range_of(gap: Gap) -> str:
 
 def _move(db: sa.Connection, part: Partition, gap: Gap, to: int) -> bool:
     moved = sa.update(offsets).where(is_of(offsets, part), offsets.c.next == gap.position)
-    # Rejected records are set aside one by one, and told by the ledger.
-    values: dict[str, int | str] = {"rejects_to": to}
-    if gap.kind != "too-many-rejected":
-        values = {"next": to, "witness": ""}  # that told of the place before
+    values: dict[str, int | str] = {"next": to, "witness": ""}  # the old one told of the place before
+    if gap.kind == "too-many-rejected":  # they are read again, and set aside one by one
+        values = {"rejects_to": to}
     return db.execute(moved.values(values)).rowcount == 1
 
 
 def _begin(db: sa.Connection, part: Partition, to: int) -> bool:
     """Of a log that was made again. Nobody follows the old one any more, in none of its partitions."""
-    old = sa.and_(offsets.c.source == part.source, offsets.c.topic == part.topic)
-    old = sa.and_(old, offsets.c.topic_id != part.topic_id, offsets.c.beat_ms.is_not(None))
-    in_order = tuple(offsets.primary_key)
-    db.execute(sa.select(*in_order).where(old).order_by(*in_order).with_for_update())
-    db.execute(sa.update(offsets).where(old).values(UNFOLLOWED))
+    named_so = sa.and_(offsets.c.source == part.source, offsets.c.topic == part.topic)
+    unfollow(db, sa.and_(named_so, offsets.c.topic_id != part.topic_id))
     row = row_of(part) | {"next": to, "witness": ""}
     begun = insert(db, offsets).values(row)
     return db.execute(begun.on_conflict_do_nothing().returning(offsets.c.next)).first() is not None

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.core.model import Partition
+from analyzer.store.schema import offsets
 
 Place = tuple[str, str, int]  # cluster, topic id and number
 PLACE = ("cluster", "topic_id", "partition")  # the columns that hold it
@@ -43,6 +44,18 @@ def partition_in(table: sa.Table) -> list[sa.Column[Any]]:
 def is_of(table: sa.Table, part: Partition) -> sa.ColumnElement[bool]:
     """Which rows of `table` are of this partition."""
     return sa.and_(*(column == value for column, value in zip(place_in(table), place_of(part), strict=True)))
+
+
+def unfollow(db: sa.Connection, which: sa.ColumnElement[bool]) -> int:
+    """Say of these partitions, as far as somebody follows them, that nobody does; how many those were."""
+    # One by one, in the order in which a flush takes them: nobody waits for anybody in a circle.
+    place = place_in(offsets)
+    wanted = sa.select(*place).where(which, offsets.c.beat_ms.is_not(None))
+    found = db.execute(wanted.order_by(*place).with_for_update()).all()
+    for row in found:
+        here = sa.and_(*(column == value for column, value in zip(place, row, strict=True)))
+        db.execute(sa.update(offsets).where(here).values(UNFOLLOWED))
+    return len(found)
 
 
 def same_place(one: sa.Table, other: sa.Table) -> sa.ColumnElement[bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -19,6 +18,7 @@ from analyzer.errors import AnalyzerError
 from analyzer.store import plans
 from analyzer.store.engine import writing
 from analyzer.store.events import record
+from analyzer.store.feed import new_mark
 from analyzer.store.glance import ROWS_AT_ONCE, unhurried
 from analyzer.store.partitions import is_of, partition_in
 from analyzer.store.schema import offsets, rejects
@@ -113,7 +113,7 @@ class Retry:
         engine: sa.Engine,
         mapped: Mapping[str, LogMapping],
         plan: Plan,
-        random_mark: Callable[[], str] = lambda: secrets.token_hex(4),
+        random_mark: Callable[[], str] = new_mark,
     ) -> None:
         self._mapped = {
             source: replace(mapping, rejected_in_row_max=NO_BOUND, callers_max=NO_BOUND)

@@ -84,8 +84,8 @@ named = Table(
     text("callers"),  # a line each
 )
 
-# Pages of both tables keep room: an update that finds some on its page touches no index, and takes a third
-# of the time. A bucket is updated for as long as its minute lasts; a total for all its window.
+# Pages of `buckets` and `totals` keep room: an update that finds some on its page touches no index, and takes
+# a third of the time. A bucket is updated for as long as its minute lasts; a total for all its window.
 
 # Each count is in exactly one row: rolling minutes up into quarters moves it. The key begins with the time,
 # so that flushes write side by side and a report reads a stretch.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -32,9 +31,7 @@ ROW_COLUMNS = [buckets.c[name] for name in Row._fields]
 class SqlStore:
     """Counts, offsets and locks in one database. Not to be shared between threads."""
 
-    def __init__(
-        self, engine: sa.Engine, owner: str, random_mark: Callable[[], str] = lambda: secrets.token_hex(4)
-    ) -> None:
+    def __init__(self, engine: sa.Engine, owner: str, random_mark: Callable[[], str] = feed.new_mark) -> None:
         self._engine = engine
         self._owner = owner
         self._random_mark = random_mark
