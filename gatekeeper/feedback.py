@@ -12,6 +12,8 @@ from math import inf, isfinite
 
 from gatekeeper.held import ACTION, POLICY, At, Held, at_of
 from gatekeeper.model import Cursor, Decision, Feedback, Hearing, LockKey, Met, SourceError
+from gatekeeper.tally import Tally
+from gatekeeper.wire_feedback import CALLER_CHARACTERS_MAX, WORD_CHARACTERS_MAX, WORDS_MAX
 
 log = logging.getLogger("gatekeeper")
 
@@ -23,27 +25,7 @@ LOCKS_TOLD_MAX = 100
 CALLERS_TOLD_MAX = 64  # enough to tell 90 % known from 75 %, nineteen times in twenty
 NOTED_AT_ONCE = 32  # callers, each time that the sample is added to
 RENEW_S = 600.0  # a sample is of the last ten to twenty minutes
-CALLER_CHARACTERS_MAX = 257  # kept of each; one more than a name can have: cut there, it is still none
-WORDS_MAX = 20
-WORD_CHARACTERS_MAX = 100
 HOST_CHARACTERS_MAX = 60
-
-
-class Tally:
-    """Counts without a mutex: adding is one call into C, which no other thread can divide."""
-
-    __slots__ = ("_count", "_reads", "add")
-
-    def __init__(self) -> None:
-        self._count = itertools.count()
-        self._reads = 0
-        self.add = self._count.__next__
-
-    def read(self) -> int:
-        """How often `add` was called. For one reader."""
-        # To look at the count is to move it on.
-        self._reads += 1
-        return next(self._count) - self._reads + 1
 
 
 class Counts:

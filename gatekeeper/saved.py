@@ -20,7 +20,6 @@ AGE_MAX = timedelta(days=1)  # of locks older than this too many may have been l
 AHEAD_MAX = timedelta(minutes=5)  # written later than now: by a clock that was wrong, or by nobody of ours
 SAVED_BYTES_MAX = 64 << 20
 
-
 SAVE_EVERY_S = 10.0  # at most, however often the view changes
 SAVE_AGAIN_S = 300.0  # one that did not change, so that its date stays far from the age limit
 

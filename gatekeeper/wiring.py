@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 OFF = "GATEKEEPER"  # the environment variable; "off" opens the gates of this process
 
-
 STALE = Decision(
     False, reason="stale", detail="The locks are not known at the moment.", retry_after=None, status=503
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gatekeeper.feedback import Tally
 from gatekeeper.requestlog.record import Line
 from gatekeeper.requestlog.writer import Outcome, first_at_exit
+from gatekeeper.tally import Tally
 
 try:
     from kafka import KafkaProducer

@@ -14,8 +14,8 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from gatekeeper.clock import Clock, Running
-from gatekeeper.feedback import Tally
 from gatekeeper.requestlog.record import Entry, Line, line_of
+from gatekeeper.tally import Tally
 
 log = logging.getLogger("gatekeeper")
 

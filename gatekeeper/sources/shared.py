@@ -64,7 +64,7 @@ class SharedSource:
         )
         self._boot = _boot()
         self._handle: int | None = None  # ours as long as we hold the system's lock
-        self._told: Telling | None = None
+        self._heard: Heard | None = None
         self._read: tuple[tuple[int, ...], News] | None = None
         self._complained = False
         _all.add(self)
@@ -94,7 +94,7 @@ class SharedSource:
         self._source.close()
 
     def _leave(self) -> None:
-        handle, self._handle, self._told = self._handle, None, None
+        handle, self._handle, self._heard = self._handle, None, None
         if handle is not None:
             os.close(handle)
 
@@ -120,28 +120,28 @@ class SharedSource:
 
     def _lead(self, since: Cursor | None, asked_s: float) -> Update:
         # At first everything: what the others need is written by us alone.
-        update = self._source.fetch(None if self._told is None else since)
+        update = self._source.fetch(None if self._heard is None else since)
         try:
-            if self._told is None or update.snapshot or not self._told.follows(update):
-                self._told = Telling(update)
+            if self._heard is None or update.snapshot or not self._heard.follows(update):
+                self._heard = Heard(update)
             else:
-                self._told.add(update)
-            self._write(self._told, update, asked_s + update.waited)
+                self._heard.add(update)
+            self._write(self._heard, update, asked_s + update.waited)
         except OSError as error:
             self._complain(error)
         return update
 
-    def _write(self, told: Telling, update: Update, confirmed_s: float) -> None:
-        if told.base is None or not self._all.exists():
-            put(self._all, told.snapshot_lines())
-            told.base = told.at
+    def _write(self, heard: Heard, update: Update, confirmed_s: float) -> None:
+        if heard.base is None or not self._all.exists():
+            put(self._all, heard.snapshot_lines())
+            heard.base = heard.at
         head = {
             "boot": self._boot,
             "confirmed_s": confirmed_s,
-            "base": list(told.base),
+            "base": list(heard.base),
             "answer": wire.dump(update._replace(changes=(), since=None, snapshot=False)),
         }
-        put(self._news, [json.dumps(head).encode() + b"\n", *(step.line for step in told.steps)])
+        put(self._news, [json.dumps(head).encode() + b"\n", *(step.line for step in heard.steps)])
 
     def _complain(self, error: OSError) -> None:
         if not self._complained:
@@ -184,7 +184,7 @@ class SharedSource:
         return update._replace(since=None, snapshot=True, changes=(*held, *later))
 
 
-class Telling:
+class Heard:
     """What the one who asks has heard: every lock, and the last changes."""
 
     def __init__(self, update: Update) -> None:

@@ -9,11 +9,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gatekeeper.held import Packed
+from gatekeeper.held import EPOCH, Packed
 from gatekeeper.model import Change, Clear, Cursor, Feedback, Lock, LockKey, Rate, Set, SourceError, Update
 from gatekeeper.pieces import Breath, drained, parted
 
@@ -32,7 +32,6 @@ FETCH_S = 6.0  # kept by us, for a server that has stopped: it keeps no time-out
 HEAR_S = 1.0  # for telling of ourselves: nothing depends on it, and the next question waits meanwhile
 IDLE_MS = 5_000  # a process that was stopped in mid-fetch must not hold back the database's vacuum
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
 # The feed's tables as a gate sees them; a test compares them with the analyzer's schema.

@@ -19,7 +19,6 @@ from gatekeeper.feedback import (
     TELL_AGAIN_S,
     TELL_EVERY_S,
     Sample,
-    Tally,
     Telling,
     instance_of,
 )
@@ -27,6 +26,7 @@ from gatekeeper.held import held_of
 from gatekeeper.look import EVERYBODY
 from gatekeeper.model import Cursor, Decision, Feedback, Lock, LockKey, Met, SourceError
 from gatekeeper.sources.fixed import FixedSource
+from gatekeeper.tally import Tally
 from gatekeeper.testing import ManualClock
 from gatekeeper.wire_feedback import INSTANCE, TOLD_BYTES_MAX, dump
 from tests.support.feed import NOON, HandFeed, a_lock
