@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from gatekeeper.limits import keyed, sharing, using
 from gatekeeper.limits.booking import wait_in_ns
-from gatekeeper.limits.lines import Bell, Lines, TaskBell, ThreadBell
+from gatekeeper.limits.lines import (
+    Bell,
+    Lines,
+    Naps,
+    TaskBell,
+    ThreadBell,
+    slept_through,
+    slept_through_async,
+)
 from gatekeeper.limits.protocol import Clock, Key, Period
 from gatekeeper.limits.sharing import Store
 from gatekeeper.limits.units import seconds, whole
@@ -115,33 +122,15 @@ class Concurrency:
 
         Refused after `timeout` seconds, and at once when `cost` is above the limit.
         """
-        bell = ThreadBell()
-        naps = self._naps(key, cost, timeout, bell)
-        try:
-            while True:
-                bell.wait(next(naps))
-        except StopIteration as done:
-            answer: Decision = done.value
-            return answer
-        finally:
-            naps.close()
+        bell = ThreadBell(self._clock)
+        return slept_through(self._naps(key, cost, timeout, bell), bell)
 
     async def wait_async(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
         """The same for a task of asyncio; cancelling it takes nothing."""
         bell = TaskBell()
-        naps = self._naps(key, cost, timeout, bell)
-        try:
-            while True:
-                await bell.wait(next(naps))
-        except StopIteration as done:
-            answer: Decision = done.value
-            return answer
-        finally:
-            naps.close()
+        return await slept_through_async(self._naps(key, cost, timeout, bell), bell)
 
-    def _naps(
-        self, key: Key, cost: int, timeout: float | None, bell: Bell
-    ) -> Generator[float | None, None, Decision]:
+    def _naps(self, key: Key, cost: int, timeout: float | None, bell: Bell) -> Naps[Decision]:
         """How a waiter waits, whoever lets the time pass; closing it leaves the line."""
         whole(cost, "cost", least=0)
         timeout_ns = wait_in_ns(timeout, "timeout")

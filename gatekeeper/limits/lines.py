@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Generator
+from typing import Protocol, TypeVar
 
 from gatekeeper.limits.protocol import Key
+
+R = TypeVar("R")
 
 
 class Bell(Protocol):
@@ -63,6 +65,33 @@ class TaskBell:
         except TimeoutError:
             return
         self._event.clear()
+
+
+Naps = Generator[float | None, None, R]  # yields how long to wait for the bell at most; None: for ever
+
+
+def slept_through(naps: Naps[R], bell: ThreadBell) -> R:
+    """What a waiter hears in the end; this thread waits. Leaving early, by an exception, closes `naps`."""
+    try:
+        while True:
+            bell.wait(next(naps))
+    except StopIteration as done:
+        heard: R = done.value
+        return heard
+    finally:
+        naps.close()
+
+
+async def slept_through_async(naps: Naps[R], bell: TaskBell) -> R:
+    """The same for a task, which may be cancelled."""
+    try:
+        while True:
+            await bell.wait(next(naps))
+    except StopIteration as done:
+        heard: R = done.value
+        return heard
+    finally:
+        naps.close()
 
 
 class Lines:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Self, TypeVar
 
 from gatekeeper.limits import keyed
 from gatekeeper.limits.booking import wait_in_ns
 from gatekeeper.limits.gcra import GcraRule
-from gatekeeper.limits.lines import Bell, TaskBell, ThreadBell
+from gatekeeper.limits.lines import Bell, Naps, TaskBell, ThreadBell, slept_through, slept_through_async
 from gatekeeper.limits.protocol import Clock, Period
 from gatekeeper.limits.units import nanoseconds, seconds, whole
 
@@ -107,26 +107,12 @@ class PriorityScheduler:
         Raises ValueError for a priority that there is not.
         """
         bell = ThreadBell(self._clock)
-        naps = self._naps(priority, timeout, bell)
-        try:
-            while True:
-                bell.wait(next(naps))
-        except StopIteration as done:
-            return bool(done.value)
-        finally:
-            naps.close()
+        return slept_through(self._naps(priority, timeout, bell), bell)
 
     async def acquire_async(self, priority: int = 0, timeout: float | None = None) -> bool:
         """The same for a task; cancelling it uses nothing up."""
         bell = TaskBell()
-        naps = self._naps(priority, timeout, bell)
-        try:
-            while True:
-                await bell.wait(next(naps))
-        except StopIteration as done:
-            return bool(done.value)
-        finally:
-            naps.close()
+        return await slept_through_async(self._naps(priority, timeout, bell), bell)
 
     def try_acquire(self, priority: int = 0) -> bool:
         """Whether the caller may go now, overtaking nobody of its own or a higher priority."""
@@ -198,7 +184,7 @@ class PriorityScheduler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _naps(self, priority: int, timeout: float | None, bell: Bell) -> Generator[float | None, None, bool]:
+    def _naps(self, priority: int, timeout: float | None, bell: Bell) -> Naps[bool]:
         """How a waiter waits, whoever lets the time pass; closing it leaves the queue."""
         self._known(priority)
         timeout_ns = wait_in_ns(timeout, "timeout")

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from gatekeeper.limits.booking import Reservation, wait_in_ns
 from gatekeeper.limits.keyed import Keys
-from gatekeeper.limits.lines import Bell, TaskBell, ThreadBell
+from gatekeeper.limits.lines import Bell, Naps, TaskBell, ThreadBell, slept_through, slept_through_async
 from gatekeeper.limits.protocol import Key
 from gatekeeper.limits.units import seconds
 from gatekeeper.model import Decision
@@ -29,9 +29,6 @@ class Bookable(Protocol):
     def reserve(self, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation: ...
 
 
-Naps = Generator[float | None, None, Decision]  # yields how long to wait for the bell at most
-
-
 def wait(self: Bookable, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
     """Allowed once `cost` requests may pass, after those who came before; this thread waits.
 
@@ -39,32 +36,16 @@ def wait(self: Bookable, key: Key = "", cost: int = 1, timeout: float | None = N
     waiting never helps. An exception out of a signal handler spends nothing either.
     """
     bell = ThreadBell(self._keys.clock)
-    naps = _naps(self, key, cost, timeout, bell)
-    try:
-        while True:
-            bell.wait(next(naps))
-    except StopIteration as done:
-        answer: Decision = done.value
-        return answer
-    finally:
-        naps.close()
+    return slept_through(_naps(self, key, cost, timeout, bell), bell)
 
 
 async def wait_async(self: Bookable, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
     """The same for a task of asyncio; cancelling it spends nothing."""
     bell = TaskBell()
-    naps = _naps(self, key, cost, timeout, bell)
-    try:
-        while True:
-            await bell.wait(next(naps))
-    except StopIteration as done:
-        answer: Decision = done.value
-        return answer
-    finally:
-        naps.close()
+    return await slept_through_async(_naps(self, key, cost, timeout, bell), bell)
 
 
-def _naps(self: Bookable, key: Key, cost: int, timeout: float | None, bell: Bell) -> Naps:
+def _naps(self: Bookable, key: Key, cost: int, timeout: float | None, bell: Bell) -> Naps[Decision]:
     """How a waiter waits, whoever lets the time pass; closing it gives everything back."""
     keys = self._keys
     timeout_ns = wait_in_ns(timeout, "timeout")

@@ -11,7 +11,7 @@ import pytest
 
 from gatekeeper.limits import Concurrency
 from gatekeeper.model import Refused
-from gatekeeper.testing import run
+from gatekeeper.testing import ManualClock, run
 from tests.limits.oracles import HandClock
 
 
@@ -131,3 +131,11 @@ def test_a_higher_limit_lets_those_in_who_wait():
 
     run(story(), clock)
     assert limiter.in_flight() == 2
+
+
+def test_on_a_clock_moved_by_hand_waiting_moves_it():
+    clock = ManualClock()
+    printer = Concurrency(1, clock=clock)
+    assert printer.allow("a")
+    assert not printer.wait("a", timeout=3600)
+    assert clock.uptime_s() == 3600
