@@ -12,21 +12,14 @@ import json
 import os
 import sys
 import threading
-import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
 import uvicorn
-from kafka import KafkaProducer
 
 from gatekeeper import Gate
-from gatekeeper.adapters.asgi import Guard, header
+from gatekeeper.adapters.asgi import Guard, Receive, Scope, Send, header
 from gatekeeper.limits import SlidingLog
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from gatekeeper.requestlog.asgi import RequestLog
+from gatekeeper.requestlog.kafka import KafkaSink
 
 DATABASE = "GATELOCK_DEMO_DATABASE"  # the variable that holds its URL
 WORK_S = 0.020
@@ -46,34 +39,6 @@ class Shop:
         await send({"type": "http.response.body", "body": b"ok\n"})
 
 
-class Logged:
-    """Writes one record about each request when it has been answered, as a proxy would."""
-
-    def __init__(self, app: App, write: Callable[[bytes], object]) -> None:
-        self._app = app
-        self._write = write
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began_s = time.time()
-        status = 500
-
-        async def listen(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        try:
-            await self._app(scope, receive, listen)
-        finally:
-            key = dict(scope["headers"]).get(b"x-api-key", b"").decode("latin-1")
-            self._write(
-                json.dumps({"ts": began_s, "api_key": key, "path": scope["path"], "status": status}).encode()
-            )
-
-
 def main() -> None:
     given = argparse.ArgumentParser()
     given.add_argument("--port", type=int, required=True)
@@ -82,21 +47,17 @@ def main() -> None:
     given.add_argument("--options", type=json.loads, default={})
     options = given.parse_args()
 
-    producer = KafkaProducer(
-        bootstrap_servers=options.kafka, acks=1, enable_idempotence=False, linger_ms=5, **options.options
-    )
     gate = Gate(os.environ[DATABASE], name=f"shop-{options.port}")
     gate.ready(timeout=10)
     guarded = Guard(Shop(), gate, SlidingLog(limit=BURST, period=PERIOD_S), caller=header("x-api-key"))
-    app = Logged(guarded, lambda record: producer.send(options.topic, record))
+    app = RequestLog(guarded, to=KafkaSink(options.kafka, options.topic, options=options.options))
     config = uvicorn.Config(
         app, host="127.0.0.1", port=options.port, log_level="error", access_log=False, lifespan="off"
     )
     server = uvicorn.Server(config)
     threading.Thread(target=_leave_with_the_parent, args=(server,), daemon=True).start()
-    with contextlib.closing(gate):
+    with contextlib.closing(gate), contextlib.closing(app):
         server.run()
-    producer.close(timeout=5)
     os._exit(0)  # the client's threads have nothing left to say
 
 

@@ -234,8 +234,8 @@ topic = "{topic}"
 caller = ["api_key"]
 deny_if = {{ status = 429 }}
 [sources.fields]
-time = {{ path = "ts", unit = "s" }}
-api_key = "api_key"
+time = {{ path = "ts", unit = "us" }}
+api_key = "caller.api_key"
 status = "status"
 
 [[policies]]
