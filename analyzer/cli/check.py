@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from analyzer.cli.ending import FOUND, told
-from analyzer.cli.given import Config, Json, config_file
+from analyzer.cli.given import Config, Json, a_source_to_add, config_file
 
 if TYPE_CHECKING:
     from analyzer.config.faults import Fault
@@ -38,8 +38,7 @@ def check(context: typer.Context, config: Config = None, json: Json = False) -> 
             faults = faulty.faults
         else:
             if not settings.sources:
-                cure = 'add [[sources]] with topic = "..." or file = "..."'
-                faults = (Fault(shown, None, "sources", "nothing is read", cure),)
+                faults = (Fault(shown, None, "sources", "nothing is read", a_source_to_add(file)),)
         _say(shown, faults, settings, as_json=json)
         if faults:
             raise typer.Exit(FOUND)

@@ -33,6 +33,12 @@ def config_file(context: typer.Context, config: Path | None) -> Path | None:
     return find(config or context.obj)
 
 
+def a_source_to_add(file: Path | None) -> str:
+    """What to do about a configuration, perhaps none, in which nothing is read."""
+    place = "./gatelock.toml, or to one that --config names" if file is None else str(file)
+    return f'add [[sources]] with topic = "..." or file = "..." to {place}'
+
+
 def settings_of(context: typer.Context, config: Path | None) -> Settings:
     """The configuration. Raises ConfigMissing, Faulty."""
     from analyzer.settings import load

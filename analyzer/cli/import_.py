@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from analyzer.cli.ending import AWAY, FOUND, told, wrong
-from analyzer.cli.given import Config, Json, settings_of
+from analyzer.cli.given import Config, Json, a_source_to_add, config_file
 
 if TYPE_CHECKING:
     from analyzer.core.model import Gap, Partition
@@ -70,12 +70,15 @@ def import_(
 ) -> None:
     """Count the records of files, once.
 
-    The files are complete; those that grow are sources of `gatelock run`. The same file
-    again counts nothing twice.
+    The files are complete; those that grow are sources of `gatelock run`. The same file again counts
+    nothing twice. Exit code 1 when one of them cannot be read to its end.
     """
+    from analyzer.settings import load
+
     with told():
-        settings = settings_of(context, config)
-        _known(settings, source)
+        file = config_file(context, config)
+        settings = load(file)
+        _known(settings, source, file)
         from analyzer.build import build_import, opened
         from analyzer.logs import set_up
 
@@ -86,21 +89,23 @@ def import_(
                 daemon, once = build_import(settings, engine, heard, source, files)
             except OSError as error:
                 raise wrong(f"{error.filename}: {error.strerror}") from error
-            _work(daemon, once, heard)
-        _say(heard, once, as_json=json)
+            problems = _work(daemon, once, heard)
+        _say(heard, problems, as_json=json)
 
 
-def _known(settings: Settings, source: str) -> None:
+def _known(settings: Settings, source: str, file: Path | None) -> None:
     from analyzer.config.values import meant, quoted
 
     names = [each.name for each in settings.sources]
     if source not in names:
         slip = meant(source, names)
-        cure = f"did you mean {quoted(slip)}?" if slip else f"known are: {', '.join(names) or 'none'}"
+        known = f"known are: {', '.join(names)}" if names else a_source_to_add(file)
+        cure = f"did you mean {quoted(slip)}?" if slip else known
         raise wrong(f"no source is called {quoted(source)}; {cure}")
 
 
-def _work(daemon: Daemon, once: ImportedFiles, heard: Heard) -> None:
+def _work(daemon: Daemon, once: ImportedFiles, heard: Heard) -> dict[str, str]:
+    """What keeps which file from being read to its end, when everything else is counted and stored."""
     pause = threading.Event()
     try:
         while not once.done:
@@ -111,19 +116,19 @@ def _work(daemon: Daemon, once: ImportedFiles, heard: Heard) -> None:
                     err=True,
                 )
                 raise typer.Exit(AWAY)
+        return dict(once.problems())  # a source that is closed has none
     finally:
         daemon.close()
 
 
-def _say(heard: Heard, once: ImportedFiles, *, as_json: bool) -> None:
+def _say(heard: Heard, problems: dict[str, str], *, as_json: bool) -> None:
     from analyzer.cli.show import json_lines
 
-    problems = dict(once.problems())
     if as_json:
         json_lines([{**heard.stored, "problems": problems}])
     else:
         counts = ", ".join(f"{count:,} {name}" for name, count in heard.stored.items())
-        typer.echo(counts if heard.stored["seen"] else "nothing that was not counted before")
+        typer.echo(counts if heard.stored["seen"] or problems else "nothing that was not counted before")
         for name, why in problems.items():
             typer.echo(f"{name}: {why}", err=True)
     if problems:

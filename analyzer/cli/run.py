@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from analyzer.cli.ending import AWAY, FOUND, told, wrong
-from analyzer.cli.given import Config, config_file
+from analyzer.cli.given import Config, a_source_to_add, config_file
 
 if TYPE_CHECKING:
     from analyzer.settings import Settings
@@ -32,7 +32,7 @@ def run(context: typer.Context, config: Config = None) -> None:
         file = config_file(context, config)
         settings = load(file)
         if not settings.sources:
-            raise wrong(f"{file or 'no configuration file'}: there is nothing to read: add [[sources]]")
+            raise wrong(f"{file or 'no file'}: there is nothing to read: {a_source_to_add(file)}")
         set_up(settings.analyzer.log)
         log.info("configured by %s", file or "the environment", extra={"database": settings.database.shown})
         try:

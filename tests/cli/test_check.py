@@ -95,6 +95,7 @@ def test_nothing_to_read_is_a_fault(gatelock: Gatelock) -> None:
     told = gatelock("check")
     assert told.exit_code == 1
     assert "no file: sources: nothing is read" in told.output
+    assert "to ./gatelock.toml, or to one that --config names" in told.output
 
 
 def test_a_window_that_is_over_before_its_gates_close_is_a_fault(

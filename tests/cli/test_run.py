@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import signal
@@ -154,7 +155,10 @@ def test_nothing_to_read_is_2(process: Gatelock, configure: Configure) -> None:
     configure("[kafka]\n")
     told = process("run")
     assert told.returncode == 2
-    assert told.stderr == "gatelock.toml: there is nothing to read: add [[sources]]\n"
+    assert told.stderr == (
+        'gatelock.toml: there is nothing to read: add [[sources]] with topic = "..." or file = "..." '
+        "to gatelock.toml\n"
+    )
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
@@ -243,6 +247,21 @@ def test_what_cannot_be_imported_is_2(
     told = process("import", *arguments)
     assert told.returncode == 2
     assert told.stderr.splitlines()[-1] == sentence
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_a_file_that_cannot_be_read_to_its_end_is_1_and_the_others_are_counted(
+    configured: Path, tmp_path: Path, process: Gatelock, gatelock: Gatelock
+) -> None:
+    whole = gzip.compress(line("192.0.2.1", 20).encode() * 3)
+    (tmp_path / "cut.log.gz").write_bytes(whole[:-9])
+    (tmp_path / "access.log").write_text(line("192.0.2.2", 20))
+    told = process("import", "cut.log.gz", "access.log", "--source", "web")
+    assert told.returncode == 1
+    assert told.stderr.splitlines()[-1].startswith("cut.log.gz: cannot be read on: EOFError")
+    assert used(gatelock)["address:192.0.2.2 2026-11-20"] == (1, 0)
+    told = process("import", "cut.log.gz", "--source", "web", "--json")
+    assert (told.returncode, list(json.loads(told.stdout)["problems"])) == (1, ["cut.log.gz"])
 
 
 # A database that neither answers nor goes away
