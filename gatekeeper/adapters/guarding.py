@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from math import inf
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
 from gatekeeper.gate import Gate
 from gatekeeper.identity import address_of
@@ -24,13 +24,18 @@ Request = TypeVar("Request")
 class Limits(Protocol):
     """A limiter, as far as a guard needs one.
 
-    Where there is a loop its async forms are asked, if it has any: `check_async` and `refund_async`. One
-    that counts what is at work, as Concurrency does, has `leave(key, cost)`, called when the response is
-    over; what it returns is awaited, unless it is None.
+    Where there is a loop its async forms are asked, if it has any: `check_async` and `refund_async`.
     """
 
     def check(self, key: str, cost: int, /) -> Decision: ...
     def refund(self, key: str, cost: int, /) -> None: ...
+
+
+class Holds(Limits, Protocol):
+    """One that counts what is at work, as Concurrency does: its `leave` is called when the response is over,
+    and what that returns is awaited, unless it is None."""
+
+    def leave(self, key: str, cost: int, /) -> Awaitable[None] | None: ...
 
 
 class Note(Protocol):
@@ -81,8 +86,9 @@ class Checkpoint:
         self._limiters = tuple(limiters)
         self._awaited = [(limiter, _awaited_form(limiter)) for limiter in self._limiters]
         self._shadow = shadow
+        self._holding = [limiter for limiter in self._limiters if _holds(limiter)]
         # Some permits come back when the response is over: only then an adapter has to see it through.
-        self.holds = any(_holds(limiter) for limiter in self._limiters)
+        self.holds = bool(self._holding)
 
     def ask(self, who: Who) -> Verdict:
         """Whether this request may pass: the refusal, else the decision that leaves least."""
@@ -125,26 +131,26 @@ class Checkpoint:
     def refund(self, verdict: Verdict) -> None:
         """Give back what a request took; what is at work comes back when it is over."""
         for limiter in verdict.spent:
-            if not _holds(limiter):
+            if limiter not in self._holding:
                 limiter.refund(verdict.key, verdict.cost)
 
     async def refund_async(self, verdict: Verdict) -> None:
         """The same, where there is a loop."""
         for limiter in verdict.spent:
-            if not _holds(limiter):
-                await _refunded(limiter, verdict.key, verdict.cost)
+            if limiter not in self._holding:
+                await refunded(limiter, verdict.key, verdict.cost)
 
     def leave(self, verdict: Verdict) -> None:
         """The response is over."""
-        for limiter in verdict.spent if self.holds else ():
-            if _holds(limiter):
-                limiter.leave(verdict.key, verdict.cost)  # type: ignore[attr-defined]  # it holds
+        for limiter in self._holding:
+            if limiter in verdict.spent:
+                limiter.leave(verdict.key, verdict.cost)
 
     async def leave_async(self, verdict: Verdict) -> None:
         """The same, where there is a loop."""
-        for limiter in verdict.spent if self.holds else ():
-            if _holds(limiter):
-                leaving = limiter.leave(verdict.key, verdict.cost)  # type: ignore[attr-defined]  # it holds
+        for limiter in self._holding:
+            if limiter in verdict.spent:
+                leaving = limiter.leave(verdict.key, verdict.cost)
                 if leaving is not None:
                     await leaving
 
@@ -162,7 +168,7 @@ class Checkpoint:
 
     async def _undo_async(self, asking: Asking) -> None:
         for limiter in asking.spent:
-            await _refunded(limiter, asking.key, asking.cost)
+            await refunded(limiter, asking.key, asking.cost)
 
     def shown(self, decision: Decision, who: Who) -> Verdict:
         """What the gate's `decision` amounts to where nobody else is asked."""
@@ -240,8 +246,7 @@ def exemption(
     return lambda request: (path := path_of(request)) in paths or path.startswith(below)
 
 
-def _holds(limiter: Limits) -> bool:
-    """Whether a permit is held for as long as the work goes on; those of a rate are spent."""
+def _holds(limiter: Limits) -> TypeGuard[Holds]:
     leave = getattr(type(limiter), "leave", None)
     if leave is None:
         return False
@@ -260,7 +265,8 @@ def _awaited_form(limiter: Any) -> Callable[[str, int], Awaitable[Decision]] | N
     return None if getattr(type(limiter), "check_async", None) is check_async else found
 
 
-async def _refunded(limiter: Any, key: str, cost: int) -> None:
+async def refunded(limiter: Any, key: str, cost: int) -> None:
+    """Give `cost` permits back where there is a loop."""
     refund_async = getattr(limiter, "refund_async", None)
     if refund_async is None:
         limiter.refund(key, cost)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
+from gatekeeper.adapters.guarding import refunded
 from gatekeeper.model import Decision
 
 
@@ -47,11 +48,7 @@ class Waiting:
 
     async def refund_async(self, key: str, cost: int) -> None:
         """The same, in a task."""
-        refund_async = getattr(self._limiter, "refund_async", None)
-        if refund_async is None:
-            self._limiter.refund(key, cost)
-        else:
-            await refund_async(key, cost)
+        await refunded(self._limiter, key, cost)
 
     def leave(self, key: str, cost: int) -> Awaitable[None] | None:
         """The response is over."""
