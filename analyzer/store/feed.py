@@ -79,8 +79,8 @@ def _apply(db: sa.Connection, changes: Sequence[Change]) -> None:
         db.execute(added.on_conflict_do_update(index_elements=list(KEY), set_=rest), closed)
     if opened:
         gone = values_of(db, KEY, sorted(opened))
-        match = sa.and_(*(column == gone.c[column.name] for column in KEY))
-        db.execute(sa.delete(locks).where(sa.exists().where(match)))
+        # Not `exists`: SQLite then reads the whole table, and `gone` for each of its rows.
+        db.execute(sa.delete(locks).where(sa.tuple_(*KEY).in_(sa.select(*gone.c))))
 
 
 def prune(db: sa.Connection, before_ms: int, most: int) -> int:

@@ -156,6 +156,21 @@ def test_what_is_due_is_found_by_an_index(store: SqlStore, upkeep: Upkeep, engin
     assert any("Index Cond: (until_ms <= " in line for line in plans)
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_what_opens_is_found_by_its_key(store: SqlStore, engine: sa.Engine, now: datetime) -> None:
+    """A hundred that open among 100,000 kept everybody else from writing for seven seconds."""
+    plans: list[str] = []
+
+    @sa.event.listens_for(engine, "before_cursor_execute")
+    def explain(db: sa.Connection, _cursor: object, text: str, values: object, *_: object) -> None:
+        if text.startswith("DELETE FROM locks"):
+            cursor = db.connection.cursor()
+            plans.extend(line for *_, line in cursor.execute(f"explain query plan {text}", values).fetchall())
+
+    publish(store, Clear(a_lock("user:ann", now).at))
+    assert any(line.startswith("SEARCH locks USING INDEX") and "policy=?" in line for line in plans), plans
+
+
 # Tables that stay small
 
 
