@@ -6,6 +6,9 @@ READY := .venv/.ready
 SERVERS := .cache/servers-ready
 PEERS := .cache/peers
 
+# Tests start hundreds of processes: compiling every module anew in each of them takes half of a run.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint faults cuts bench bench-limits bench-gate constraints
 
