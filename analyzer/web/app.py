@@ -67,7 +67,7 @@ def application(watched: Watched) -> FastAPI:
     return app
 
 
-async def _look(watched: Watched, asking: Asking) -> tuple[Glance | None, dict[str, str]]:
+async def _look(watched: Watched, asking: Asking[Glance]) -> tuple[Glance | None, dict[str, str]]:
     """How the database stands, None when it does not say; and everything that is wrong, by name."""
     health = watched.health
     problems = {**watched.problems(), **health.problems}

@@ -7,23 +7,22 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
-
-from analyzer.store.glance import Glance
+from typing import Generic, TypeVar
 
 ANSWER_MAX_S = 3.0  # a probe waits no longer than this, however long the database does
 
 T = TypeVar("T")
 
 
-class Asking:
-    """Calls a blocking function in a thread. Who asks while it runs gets the same answer."""
+class Asking(Generic[T]):
+    """Calls a blocking function in a thread. Who asks while it runs gets the same answer, or the same
+    failure: one after the other, a database that hangs would keep the last of them for minutes."""
 
-    def __init__(self, look: Callable[[], Glance]) -> None:
+    def __init__(self, look: Callable[[], T]) -> None:
         self._look = look
-        self._running: asyncio.Future[Glance] | None = None
+        self._running: asyncio.Future[T] | None = None
 
-    async def ask(self) -> Glance:
+    async def ask(self) -> T:
         """What `look` returns or raises; TimeoutError when that takes too long."""
         if self._running is None or self._running.done():
             self._running = in_thread(self._look)
@@ -48,7 +47,7 @@ def in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
 def _run(call: Callable[[], T], future: asyncio.Future[T]) -> None:
     try:
         answer = call()
-    except Exception as error:  # noqa: BLE001  # whoever asked gets it
+    except Exception as error:  # noqa: BLE001 - whoever asked gets it
         _tell(future, partial(future.set_exception, error))
     else:
         _tell(future, partial(future.set_result, answer))

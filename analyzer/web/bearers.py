@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import lru_cache
 from http import HTTPStatus
@@ -13,7 +12,7 @@ from fastapi import Request
 
 from analyzer.errors import AnalyzerError
 from analyzer.store.tokens import Known, Scope
-from analyzer.web.asking import ANSWER_MAX_S, in_thread
+from analyzer.web.asking import Asking
 from analyzer.web.problems import Problem
 
 KNOWN_FOR_S = 2.0  # a token that was revoked is good for this long
@@ -29,12 +28,9 @@ class Bearers:
     """
 
     def __init__(self, known: Callable[[], Known], uptime_s: Callable[[], float]) -> None:
-        self._look = known  # at the database; may take long, may raise
+        self._asking = Asking(lambda: (uptime_s(), known()))  # known as of the beginning of the look
         self._uptime_s = uptime_s
-        self._known = Known((), 0)
-        self._known_s = -inf
-        self._begun_s = -inf
-        self._looking: asyncio.Future[Known] | None = None
+        self._known_s, self._known = -inf, Known((), 0)
 
     async def require(self, scope: Scope, request: Request) -> None:
         """Raises Problem unless the request may do what `scope` allows."""
@@ -61,19 +57,12 @@ class Bearers:
             )
 
     async def _tokens(self) -> Known:
-        if self._uptime_s() - self._known_s <= KNOWN_FOR_S:
-            return self._known
-        if self._looking is None or self._looking.done():
-            self._begun_s = self._uptime_s()
-            self._looking = in_thread(self._look)
-        try:
-            # One look for all who ask meanwhile, and one failure: one after the other, a database that
-            # hangs would keep the last of them for minutes.
-            self._known = await asyncio.wait_for(asyncio.shield(self._looking), ANSWER_MAX_S)
-        except (AnalyzerError, TimeoutError) as away:
-            why = "The tokens cannot be read at the moment."
-            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, AGAIN) from away
-        self._known_s = self._begun_s
+        if self._uptime_s() - self._known_s > KNOWN_FOR_S:
+            try:
+                self._known_s, self._known = await self._asking.ask()
+            except (AnalyzerError, TimeoutError) as away:
+                why = "The tokens cannot be read at the moment."
+                raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, AGAIN) from away
         return self._known
 
 

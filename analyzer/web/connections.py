@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import resource
 import socket
@@ -12,8 +11,11 @@ from typing import Any
 
 import h11
 import uvicorn
+from starlette.responses import Response
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from analyzer.web.problems import answer
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP alone comes here
         super().connection_made(transport)
         if self._most is not None and len(self.connections) > self._most:
-            self.app = TooMany(self.server_state.total_requests)
+            self.app = too_many(self.server_state.total_requests)
         self._be_patient()
 
     def data_received(self, data: bytes) -> None:
@@ -78,29 +80,10 @@ class Server(uvicorn.Server):
         await asyncio.sleep(GOODBYE_S)  # they are to hear of it while there is a loop
 
 
-class TooMany:
-    """An application that asks everybody to come later."""
-
-    def __init__(self, number: int) -> None:
-        self._later_s = LATER_S + number % LATER_SPREAD
-
-    async def __call__(self, _scope: Any, _receive: Any, send: Any) -> None:
-        status = HTTPStatus.SERVICE_UNAVAILABLE
-        problem = {
-            "type": "about:blank",
-            "title": status.phrase,
-            "status": status,
-            "detail": "Too many are connected just now.",
-        }
-        headers = {
-            "content-type": "application/problem+json",
-            "retry-after": str(self._later_s),
-            "cache-control": "no-store",
-            "connection": "close",
-        }
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": int(status), "headers": raw})
-        await send({"type": "http.response.body", "body": json.dumps(problem).encode()})
+def too_many(number: int) -> Response:
+    """What is told to who came as the `number`th: to come again, at another time than the next one."""
+    later = {"retry-after": str(LATER_S + number % LATER_SPREAD), "connection": "close"}
+    return answer(HTTPStatus.SERVICE_UNAVAILABLE, "Too many are connected just now.", later)
 
 
 def connections_max() -> int:

@@ -23,21 +23,21 @@ class Problem(Exception):  # an answer, raised where there is nothing more to do
 def tell_problems(app: FastAPI) -> None:
     @app.exception_handler(Problem)
     async def told(_request: Request, problem: Problem) -> Response:
-        return _answer(problem.status, problem.detail, problem.headers)
+        return answer(problem.status, problem.detail, problem.headers)
 
     @app.exception_handler(HTTPException)
     async def refused(_request: Request, error: HTTPException) -> Response:
         """What the framework refuses by itself: another path, another method."""
         status = HTTPStatus(error.status_code)
-        return _answer(status, f"{status.description or status.phrase}.".replace("..", "."), error.headers)
+        return answer(status, f"{status.description or status.phrase}.".replace("..", "."), error.headers)
 
     @app.exception_handler(Exception)
     async def failed(_request: Request, _error: Exception) -> Response:
         """A mistake of ours: the server logs it, and the client needs to know no more."""
-        return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, "A mistake of the server's; its log has it.", None)
+        return answer(HTTPStatus.INTERNAL_SERVER_ERROR, "A mistake of the server's; its log has it.")
 
 
-def _answer(status: HTTPStatus, detail: str, headers: Mapping[str, str] | None) -> Response:
+def answer(status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     return JSONResponse(
         {"type": "about:blank", "title": status.phrase, "status": status, "detail": detail},
         status,

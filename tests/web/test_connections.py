@@ -283,14 +283,7 @@ def test_a_machine_that_is_gone_is_noticed_by_the_kernel() -> None:
 
 
 def test_every_refusal_is_a_problem_with_a_type() -> None:
-    sent: list[dict[str, object]] = []
-
-    async def send(message: dict[str, object]) -> None:
-        sent.append(message)
-
-    import asyncio
-
-    asyncio.run(connections.TooMany(7)({}, None, send))
-    problem = json.loads(sent[1]["body"])
-    assert problem["status"] == 503
-    assert (b"retry-after", b"12") in sent[0]["headers"]
+    refused = connections.too_many(7)
+    assert json.loads(refused.body)["status"] == refused.status_code == 503
+    assert refused.headers["retry-after"] == "12"
+    assert refused.headers["content-type"] == "application/problem+json"

@@ -421,7 +421,7 @@ def test_tokens_that_cannot_be_read_are_looked_for_once_for_all_who_ask(world: W
 def test_tokens_that_are_read_for_too_long_are_not_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bearers_module, "ANSWER_MAX_S", 0.2)
+    monkeypatch.setattr("analyzer.web.asking.ANSWER_MAX_S", 0.2)
     done = threading.Event()
 
     def hangs() -> Known:
