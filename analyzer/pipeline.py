@@ -74,7 +74,6 @@ class Flushed(NamedTuple):
     counted: Counted
     lags: Mapping[Partition, Lag]
     changes: Sequence[Change]
-    version: int | None  # of the feed, when a lock changed
     seconds: float
 
 
@@ -91,9 +90,7 @@ class Pipeline:
     uptime_s: Callable[[], float]
     pace: Pace = field(default_factory=Pace)
     flushed_s: float = float("-inf")  # uptime when the last flush began
-    beats_s: dict[Partition, float] = field(
-        default_factory=dict
-    )  # ... the last that named it
+    beats_s: dict[Partition, float] = field(default_factory=dict)  # ... the last that named it
     resumed: set[Partition] = field(default_factory=set)  # of which the counter has what is carried on
 
     def run_once(self) -> Flushed | None:
@@ -148,13 +145,13 @@ class Pipeline:
             tx.set_aside(counted.rejected, now)
             locks = tx.locks([lock_key(standing.series) for standing in reached])
             changed = changes(self.plan, reached, locks, now)
-            version = tx.publish(changed)
+            tx.publish(changed)
         self.beats_s.update((progress.part, began_s) for progress in parts)
         self.source.acknowledge({progress.part: progress.next for progress in counted.parts})
         # Of what was read to its end nothing need be known; what waits for a person may go on elsewhere.
         for part in self.resumed - (self.source.positions().keys() - self.source.stopped().keys()):
             self.forget(part)
-        return Flushed(counted, lags, changed, version, self.uptime_s() - began_s)
+        return Flushed(counted, lags, changed, self.uptime_s() - began_s)
 
     def idle(self, busy: Collection[Progress], now_s: float) -> list[Progress]:
         """Partitions that gave nothing, and of which nobody has heard for a while."""

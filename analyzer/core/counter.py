@@ -51,15 +51,10 @@ class PythonCounter:
         seen, counted = ledger.seen, ledger.counted
         refused: Batch | TooMany | None
         if isinstance(taken, Records):
-            frames = _frames_of(taken)
-            # Where a witness knows the end of the set alone, that or its start is where we can go on from.
-            refused = ledger.count_whole(frames) if taken.witness else ledger.count(frames)
-            if refused is None:
-                ledger.next = max(ledger.next, taken.next)
+            refused = _count_records(ledger, taken)
         else:
             refused = self._count_batches(ledger, taken)
-        if not isinstance(refused, TooMany) or not isinstance(taken, Records):
-            ledger.witness = taken.witness or ledger.witness
+        # Of a run that began in a set before, records are taken back.
         fed = Fed(ledger.next, max(0, ledger.seen - seen), ledger.counted - counted)
         match refused:
             case None:
@@ -114,6 +109,7 @@ class PythonCounter:
 
     def _count_batches(self, ledger: Ledger, taken: RecordSet) -> Batch | TooMany | None:
         """Count the batches up to what is refused, which is returned."""
+        ledger.witness = taken.witness or ledger.witness
         waiting: list[Frames] = []
         records = 0
         refused = None
@@ -130,6 +126,17 @@ class PythonCounter:
                     return many
                 waiting, records = [], 0
         return ledger.count(joined(waiting)) or refused
+
+
+def _count_records(ledger: Ledger, taken: Records) -> TooMany | None:
+    """Count the records up to a run that is too long, which is returned."""
+    frames = _frames_of(taken)
+    # Where a witness knows the end of the set alone, that or its start is where we can go on from.
+    many = ledger.count_whole(frames) if taken.witness else ledger.count(frames)
+    if many is None:
+        ledger.next = max(ledger.next, taken.next)
+        ledger.witness = taken.witness or ledger.witness
+    return many
 
 
 def _frames_of(records: Records) -> Frames:

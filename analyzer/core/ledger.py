@@ -61,8 +61,6 @@ class Ledger:
     late: int = 0
     overflow: int = 0
     witness: str = ""
-    last_ms: int | None = None
-    before_run_ms: int | None = None  # `last_ms` as it was before the run of rejected records
 
     def count(self, frames: Frames) -> TooMany | None:
         """Count the records, up to where too many in a row are rejected; of these nothing is kept."""
@@ -90,18 +88,12 @@ class Ledger:
 
     def _add(self, piece: Piece) -> TooMany | None:
         frames, sheet, refused = piece
-        run = self.memory.run
-        known = run.first
-        place = run.follow(frames.offsets, refused)
-        if run.first is not None and run.first != known:
-            at = frames.offsets.index(run.first)
-            self.before_run_ms = frames.kafka_ms[at - 1] if at else self.last_ms
+        place = self.memory.run.follow(frames.offsets, refused)
         if place is not None:
             return self._cut(piece, frames.offsets[place] + 1)
         self._count(sheet, piece)
         if refused:
             self._set_aside(self._rejected_of(piece))
-        self.last_ms = frames.kafka_ms[-1]
         return None
 
     def _cut(self, piece: Piece, end: int) -> TooMany:
@@ -113,7 +105,7 @@ class Ledger:
         self.seen -= len(self.rejected)
         self.rejected, self.late = [], 0
         self._set_aside([each for each in every if each.offset < first.offset])
-        self.next, self.last_ms = first.offset, self.before_run_ms
+        self.next = first.offset
         run.go_back()
         return TooMany(first, end)
 
@@ -171,7 +163,6 @@ class Ledger:
             dead=len(self.rejected) - self.late,
             late=self.late,
             witness=self.witness,
-            last_ms=self.last_ms,
             overflow=self.overflow,
             carried=self.memory.drain(),
         )

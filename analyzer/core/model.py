@@ -184,7 +184,6 @@ class Progress(NamedTuple):
     dead: int = 0
     late: int = 0
     witness: str = ""
-    last_ms: int | None = None  # the Kafka time of the last record
     overflow: int = 0  # of those counted: in the overflow series
     carried: Carried | None = None  # None: as it was
 

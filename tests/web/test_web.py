@@ -69,7 +69,6 @@ class World:
                 ),
                 lags={PART: Lag(7, 1.5), OTHER: Lag(0, 0.0)} if lags is None else lags,
                 changes=[Set(A_LOCK)],
-                version=58,
                 seconds=seconds,
             )
         )

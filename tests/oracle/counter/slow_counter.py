@@ -190,7 +190,6 @@ class SlowCounter:
             progress.append(
                 Progress(
                     at, part.start, part.next, len(new), len(told), 0, len(ours) - late, late, part.witness,
-                    new[-1].kafka_ms if new else None,
                     sum(request.texts.get("caller") == "overflow:" for request in told),
                     carried,
                 )
