@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from gatekeeper.limits import sharing, using, waiting
 from gatekeeper.limits.booking import Reservation, book, wait_in_ns
-from gatekeeper.limits.deciding import Look, Ruled, look
+from gatekeeper.limits.deciding import Look, Ruled, look, together
 from gatekeeper.limits.keyed import Keys
 from gatekeeper.limits.protocol import Key, Period, Saved
 from gatekeeper.limits.units import seconds, whole
@@ -145,16 +145,7 @@ class AllOf:
         return self._inside(decide)
 
     def _summary(self, looks: list[Look]) -> Decision:
-        answers = [each.decision() for each in looks]
-        refusals = [n for n, answer in enumerate(answers) if not answer.allowed]
-        if refusals:
-            worst = max(refusals, key=lambda n: _wait_ns(looks[n]))
-            also = tuple(answers[n].policy for n in refusals if n != worst and answers[n].policy)
-            refusal = answers[worst]
-            return refusal._replace(policy=refusal.policy or self._name, also=also)
-        nearest = min(answers, key=lambda answer: EVER_NS if answer.remaining is None else answer.remaining)
-        resets = [answer.reset_after for answer in answers if answer.reset_after is not None]
-        return nearest._replace(reset_after=max(resets, default=None))
+        return together([each.decision() for each in looks], self._name)
 
     def configure(
         self, part: str, limit: int | None = None, period: Period | None = None, burst: int | None = None

@@ -161,7 +161,10 @@ class Concurrency:
         return True
 
     def _decision(self, key: Key, allowed: bool) -> Decision:
-        remaining = max(0, self.limit - self._in_flight.get(key, 0))
+        return self._told(allowed, self._in_flight.get(key, 0))
+
+    def _told(self, allowed: bool, in_flight: int) -> Decision:
+        remaining = max(0, self.limit - in_flight)
         if allowed:
             return Decision(True, limit=self.limit, remaining=remaining)
         detail = f"{self.limit} at the same time"

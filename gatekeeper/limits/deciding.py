@@ -5,6 +5,8 @@ A limiter is its keys and its rule; these are its methods, by assignment in the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from gatekeeper.limits.keyed import Keys
@@ -156,6 +158,22 @@ def in_words(rule: Rule[Any], name: str, standing: Standing, wait_ns: int | None
     return Decision(
         False, name, "limited", rule.sentence, rule.limit, remaining, retry_after, seconds(reset_ns)
     )
+
+
+def together(answers: Sequence[Decision], name: str) -> Decision:
+    """The one answer of several limits, which `name` names where they have no names of their own.
+
+    A refusal is that of the limit with the longest wait, and `also` names the others that refuse; when all
+    pass, the limit and what remains are of the one that is nearest to its end.
+    """
+    refusals = [answer for answer in answers if not answer.allowed]
+    if refusals:
+        worst = max(refusals, key=lambda each: inf if each.retry_after is None else each.retry_after)
+        also = tuple(each.policy for each in refusals if each is not worst and each.policy)
+        return worst._replace(policy=worst.policy or name, also=also)
+    nearest = min(answers, key=lambda each: inf if each.remaining is None else each.remaining)
+    resets = [each.reset_after for each in answers if each.reset_after is not None]
+    return nearest._replace(reset_after=max(resets, default=None))
 
 
 def no_room(self: Ruled) -> Decision:

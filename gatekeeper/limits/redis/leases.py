@@ -85,13 +85,6 @@ class SharedConcurrency(Concurrency):
             self._hold(key, [Lease(name, asked_ns + self._lease_us * MICROSECOND_NS) for name in names])
         return self._told(bool(done) and not overtakes, in_flight)
 
-    def _told(self, allowed: bool, in_flight: int) -> Decision:
-        remaining = max(0, self.limit - in_flight)
-        if allowed:
-            return Decision(True, limit=self.limit, remaining=remaining)
-        detail = f"{self.limit} at the same time"
-        return Decision(False, self._name, "limited", detail, self.limit, remaining, None, None)
-
     def _alone(self, do: str, key: Key, cost: int) -> Decision:
         if self._store.on_error == "allow":
             return Decision(True, limit=self.limit)

@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gatekeeper.limits.booking import Reservation
+from gatekeeper.limits.deciding import together
 from gatekeeper.limits.keyed import Keys
 from gatekeeper.limits.protocol import Clock, Key
 from gatekeeper.limits.redis.parts import Part, tag
@@ -79,32 +80,18 @@ class Sharing:
     def decision(self, reply: Reply, cost: int = 0) -> Decision:
         """The answer of all parts together, of the moment at which the script ran.
 
-        A refusal is that of the part with the longest wait, and `also` names the others; when it
-        passes, the limit and what remains are of the part that is nearest to its end. A `cost`
-        that can never pass was not asked about.
+        A `cost` that can never pass was not asked about.
         """
-        waits = [None if cost and part.never(cost) else each[0] for part, each in self._each(reply)]
         answers = [
-            part.decision(numbers, reply.now_us, wait_us)
-            for (part, (_, numbers)), wait_us in zip(self._each(reply), waits, strict=True)
+            part.decision(numbers, reply.now_us, None if cost and part.never(cost) else wait_us)
+            for part, (wait_us, numbers) in zip(self.parts, reply.each, strict=True)
         ]
-        if len(answers) == 1:
-            return answers[0]
-        refusals = [n for n, answer in enumerate(answers) if not answer.allowed]
-        if not refusals:
-            nearest = min(answers, key=lambda answer: answer.remaining or 0)
-            return nearest._replace(reset_after=max(answer.reset_after or 0.0 for answer in answers))
-        worst = max(refusals, key=lambda n: float("inf") if waits[n] is None else waits[n] or 0)
-        also = tuple(answers[n].policy for n in refusals if n != worst and answers[n].policy)
-        return answers[worst]._replace(policy=answers[worst].policy or self.name, also=also)
+        return answers[0] if len(answers) == 1 else together(answers, self.name)
 
     def passed(self, reply: Reply) -> Decision:
         """The answer of all parts to a booking, as of the moment that was booked."""
         free = [(0, numbers) for _, numbers in reply.each]
         return self.decision(reply._replace(now_us=reply.now_us + reply.wait_us, each=free))
-
-    def _each(self, reply: Reply) -> list[tuple[Part, tuple[int, list[int]]]]:
-        return list(zip(self.parts, reply.each, strict=True))
 
     def alone(self) -> Decision:
         """The answer while the store is failing and nobody decides in its place."""
