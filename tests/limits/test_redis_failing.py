@@ -72,6 +72,10 @@ def test_local_shares_add_up_to_the_limit(own_redis: NativeRedis):
     assert sum(limiter.allow("a") for limiter in at_once for _ in range(3)) == 3
     at_once[0].release("a")
     assert at_once[0].allow("a")
+    for limiter in at_once:
+        limiter.reset("a")
+        limiter.configure(limit=11)
+    assert [sum(limiter.allow("a") for _ in range(11)) for limiter in at_once] == [2, 2, 2, 1, 1, 1, 1, 1]
     few = [SlidingLog(2, 3600, store=store) for store in stores]
     assert sum(limiter.allow("a") for limiter in few) == nodes, "2 an hour are 8 in four hours"
     for store in stores:

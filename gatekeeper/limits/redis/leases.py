@@ -63,6 +63,16 @@ class SharedConcurrency(Concurrency):
         super().renew()
         self._held = {}
 
+    def configure(self, limit: int) -> None:
+        """Another limit from now on, in this process, and for its share while the store is failing; those in
+        flight stay. Raises ValueError below 1."""
+        super().configure(limit)
+        share = self._store.local_concurrency(limit, self._clock, self._name)
+        if share is None or self._local is None:
+            self._local = share
+        else:
+            self._local.configure(share.limit)
+
     def _call(self, do: str, key: Key, cost: int, *names: str) -> Call:
         front_ = front(self._store.prefix, "Concurrency", self._name)
         return Call(self._script, (front_ + tag(key),), (do, self.limit, cost, self._lease_us, *names))
