@@ -71,7 +71,7 @@ def routes(patterns: Iterable[str], other: str = "other") -> Extractor:
     """The resource as one of `patterns`, `other` when none fits, for `Guard(resource=...)`: give those that
     the log's mapping has. The path is that of SCRIPT_NAME and PATH_INFO, unquoted."""
     known = Patterns(patterns, other)
-    return lambda environ: known.of(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
+    return lambda environ: known.of(whole_path_of(environ))
 
 
 peer = behind(())  # the other end of the connection; "" when it has no address (a Unix socket)
@@ -148,8 +148,17 @@ class Guard:
 
 
 def path_of(environ: Environ) -> str:
-    path: str = environ.get("PATH_INFO", "")
-    return path
+    return _text_of_path(environ.get("PATH_INFO", ""))
+
+
+def whole_path_of(environ: Environ) -> str:
+    """With what the application is mounted at."""
+    return _text_of_path(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
+
+
+def _text_of_path(path: str) -> str:
+    # PEP 3333 has bytes in text.
+    return path if path.isascii() else path.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
 def adding(more: Headers, start_response: StartResponse) -> StartResponse:

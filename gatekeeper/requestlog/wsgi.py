@@ -8,7 +8,16 @@ from typing import Any
 
 from gatekeeper.adapters.guarding import NOTED, exemption
 from gatekeeper.adapters.routes import pattern_of_flask
-from gatekeeper.adapters.wsgi import API_KEY, App, Environ, Extractor, StartResponse, close_body, peer
+from gatekeeper.adapters.wsgi import (
+    API_KEY,
+    App,
+    Environ,
+    Extractor,
+    StartResponse,
+    close_body,
+    peer,
+    whole_path_of,
+)
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
 from gatekeeper.requestlog.log import BUFFER, Extractors, Log
 from gatekeeper.requestlog.record import PATH_CHARS_MAX, VERDICT, Entry, Note
@@ -45,7 +54,7 @@ class RequestLog(Log):
         super().__init__(to, buffer, clock)
         self._app = app
         self._extractors = Extractors(caller, address, tenant, resource)
-        self._is_exempt = exemption(exempt, _path_of)
+        self._is_exempt = exemption(exempt, whole_path_of)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if self._is_exempt(environ):
@@ -112,7 +121,7 @@ class Answer:
                 status=self._status or FAILED,
                 bytes=self.bytes,
                 method=environ["REQUEST_METHOD"],
-                path=_path_of(environ)[:PATH_CHARS_MAX],
+                path=whole_path_of(environ)[:PATH_CHARS_MAX],
                 who=log._extractors.who(environ, note.who, lambda _: self._route),
                 verdict=self._verdict,
                 decision=note.decision,
@@ -138,12 +147,6 @@ class Body:
             close_body(self._body)
         finally:
             self._answer.end()
-
-
-def _path_of(environ: Environ) -> str:
-    path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    # PEP 3333 has bytes in text.
-    return path if path.isascii() else path.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
 def _route(environ: Environ) -> str:

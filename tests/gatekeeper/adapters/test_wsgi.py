@@ -17,7 +17,7 @@ from django.test import override_settings
 from django.urls import path
 
 from gatekeeper import Concurrency, Gate, SlidingLog
-from gatekeeper.adapters.wsgi import DECISION, Guard
+from gatekeeper.adapters.wsgi import DECISION, Guard, routes
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
 from tests.support.feed import a_lock
@@ -57,6 +57,20 @@ def call(app: Any, environ: Environ) -> list[Any]:
     finally:
         getattr(body, "close", lambda: None)()
     return said
+
+
+def test_paths_are_compared_as_people_write_them(gate: Gate) -> None:
+    """PEP 3333 has their bytes in text."""
+    sent = "/größe".encode().decode("latin-1")
+
+    def app(environ: Environ, start: Callable[..., object]) -> list[bytes]:
+        start("200 OK", [])
+        return [b"let in"]
+
+    for exempt, status in (("/größe", 200), ("/groesse", 429)):
+        said = call(Guard(app, gate, exempt=[exempt]), a_request("acme", PATH_INFO=sent))
+        assert said[0] == status
+    assert routes(["/größe"])({"PATH_INFO": sent}) == "/größe"
 
 
 def broken(answer: Any) -> bool:
