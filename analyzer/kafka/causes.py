@@ -6,7 +6,6 @@ kafka-python tries again without a word, whatever is wrong: what a person hears 
 
 from __future__ import annotations
 
-import inspect
 import re
 import ssl
 from collections.abc import Iterable
@@ -28,6 +27,7 @@ from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 
 from analyzer.errors import AnalyzerError
+from analyzer.kafka.faces import parameters
 from analyzer.kafka.metadata import Options
 
 FAILURES_MAX = 16
@@ -100,7 +100,7 @@ def failures_of(net: Any) -> Failures:
 
 
 def _is_known() -> bool:
-    asked = list(inspect.signature(getattr(KafkaConnectionManager, "get_connection", int)).parameters)
+    asked = parameters(KafkaConnectionManager, "get_connection")
     return asked[:2] == ["self", "node_id"] and all(
         hasattr(KafkaConnection, name) for name in ("init_future", "close_future")
     )

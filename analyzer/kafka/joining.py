@@ -12,11 +12,11 @@ kafka-python stops sending them, and reads on. Here it is noted.
 
 from __future__ import annotations
 
-import inspect
-
 from kafka import KafkaConsumer
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.errors import FencedInstanceIdError
+
+from analyzer.kafka.faces import changed
 
 LOOK_EVERY_S = 0.01
 
@@ -63,8 +63,7 @@ def join_patiently(consumer: KafkaConsumer) -> bool:
     coordinator = getattr(consumer, "_coordinator", None)
     if type(coordinator) is not ConsumerCoordinator or not hasattr(coordinator, "rejoining"):
         return False
-    for name, face in FACES.items():
-        if list(inspect.signature(getattr(ConsumerCoordinator, name, int)).parameters) != face:
-            return False
+    if changed(ConsumerCoordinator, FACES):
+        return False
     coordinator.__class__ = PatientCoordinator
     return True

@@ -8,7 +8,6 @@ the source takes records the public way.
 
 from __future__ import annotations
 
-import inspect
 import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords
 
 from analyzer.core.damage import without_damage_before
+from analyzer.kafka.faces import changed
 from analyzer.kafka.held import NO_EPOCH
 
 # Of a batch (v2): base offset, length, leader epoch, magic, (crc, attributes,) offset of the last
@@ -44,19 +44,14 @@ CALLS = {
 def check() -> None:
     """Raises ImportError when kafka-python is not built as this module needs it."""
     try:
-        missing = [
-            name
-            for owner, faces in ((Fetcher, CALLS), (Fetcher.PartitionRecords, FACES))
-            for name, face in faces.items()
-            if list(inspect.signature(getattr(owner, name)).parameters) != face
-        ]
+        missing = [*changed(Fetcher, CALLS), *changed(Fetcher.PartitionRecords, FACES)]
         if not missing:
             records = Fetcher.PartitionRecords(0, None, MemoryRecords(b""))
             missing = [name for name in FIELDS if not hasattr(records, name)]
         if not hasattr(MemoryRecords(b""), "_buffer"):
             missing.append("_buffer")
-    except (AttributeError, TypeError) as changed:
-        raise ImportError(f"kafka-python's fetcher has changed: {changed}") from changed
+    except (AttributeError, TypeError) as error:
+        raise ImportError(f"kafka-python's fetcher has changed: {error}") from error
     if missing:
         raise ImportError(f"kafka-python's fetcher has changed: {', '.join(missing)}")
 
