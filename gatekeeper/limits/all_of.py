@@ -171,6 +171,7 @@ class AllOf:
         for part, its in zip(self._parts, saved["parts"], strict=True):
             part.load(its)
 
+    check_many = using.check_many
     wait = waiting.wait
     wait_async = waiting.wait_async
     enforce = using.enforce
@@ -179,6 +180,7 @@ class AllOf:
     leave = using.nothing_to_leave
     allow_async = using.allow_async
     check_async = using.check_async
+    check_many_async = using.check_many_async
     peek_async = using.peek_async
     reserve_async = using.reserve_async
     enforce_async = using.enforce_async

@@ -146,6 +146,7 @@ class Paced:
 
     allow = deciding.allow
     check = deciding.check
+    check_many = using.check_many
     peek = deciding.peek
     refund = deciding.refund
     reset = deciding.reset
@@ -161,6 +162,7 @@ class Paced:
     leave = using.nothing_to_leave
     allow_async = using.allow_async
     check_async = using.check_async
+    check_many_async = using.check_many_async
     peek_async = using.peek_async
     reserve_async = using.reserve_async
     enforce_async = using.enforce_async

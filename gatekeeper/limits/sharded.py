@@ -88,12 +88,14 @@ class Sharded(Generic[L]):
         for shard, part in zip(self._shards, parts, strict=True):
             shard.load(part)
 
+    check_many = using.check_many
     enforce = using.enforce
     guard = using.guard
     ticks = using.ticks
     leave = using.nothing_to_leave
     allow_async = using.allow_async
     check_async = using.check_async
+    check_many_async = using.check_many_async
     peek_async = using.peek_async
     reserve_async = using.reserve_async
     enforce_async = using.enforce_async

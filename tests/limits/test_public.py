@@ -19,6 +19,7 @@ PROTOCOL = {
     *("allow_async", "check_async", "peek_async", "reserve_async", "wait_async", "enforce_async"),
     *("enforce", "guard", "ticks"),
 }
+MANY = {"check_many", "check_many_async"}
 BLOCKS = {"__enter__", "__exit__", "__aenter__", "__aexit__"}
 
 
@@ -41,12 +42,13 @@ def test_importing_the_package_takes_less_than_thirty_milliseconds():
 
 @pytest.mark.parametrize("kind", KINDS, ids=repr)
 def test_every_limiter_of_a_rate_has_the_whole_protocol(kind):
-    assert {*dir(kind.make(3, 1000, HandClock()))} >= PROTOCOL | BLOCKS
+    assert {*dir(kind.make(3, 1000, HandClock()))} >= PROTOCOL | MANY | BLOCKS
 
 
 def test_what_is_made_of_limiters_has_it_too_and_the_page_names_what_has_not():
     one = SlidingLog(1, 1)
     for made in (AllOf(one), Sharded(lambda: SlidingLog(1, 1), shards=2)):
-        assert {*dir(made)} >= PROTOCOL | BLOCKS
+        assert {*dir(made)} >= PROTOCOL | MANY | BLOCKS
+        assert [bool(each) for each in made.check_many(["a", "b", "a"])] == [True, True, False]
     assert {*dir(ByPlan({"free": one}))} >= PROTOCOL
     assert PROTOCOL - {*dir(Concurrency(1))} == {"reserve", "reserve_async", "ticks", "dump", "load"}
