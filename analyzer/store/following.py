@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -33,23 +33,17 @@ class Followed(NamedTuple):
 def followed(engine: sa.Engine) -> list[Followed]:
     """Every partition that was ever counted, those of one source together. Raises StoreAway."""
     of = offsets.c
-    heard_ms = NowMs() - of.beat_ms
     place = (of.source, of.topic, of.partition, of.topic_id)
-    statement = sa.select(
-        *place, of.next, of.behind_records, of.behind_ms, heard_ms.label("heard_ms"), of.owner
-    )
+    heard_ms = (NowMs() - of.beat_ms).label("heard_ms")
+    statement = sa.select(*place, of.next, of.behind_records, of.behind_ms, heard_ms, of.owner)
     with reading(engine) as db:
-        return [
-            Followed(
-                **row, behind_s=behind_ms / 1000, heard_s=None if heard is None else max(0, heard) / 1000
-            )
-            for behind_ms, heard, row in map(_parted, db.execute(statement.order_by(*place)).mappings())
-        ]
+        return [_followed(row) for row in db.execute(statement.order_by(*place))]
 
 
-def _parted(row: sa.RowMapping) -> tuple[int, int | None, dict[str, Any]]:
-    fields = dict(row)
-    return fields.pop("behind_ms"), fields.pop("heard_ms"), fields
+def _followed(row: Sequence[Any]) -> Followed:
+    source, topic, number, topic_id, offset, behind_records, behind_ms, heard_ms, owner = row
+    heard_s = None if heard_ms is None else max(0, heard_ms) / 1000
+    return Followed(source, topic, number, topic_id, offset, behind_records, behind_ms / 1000, heard_s, owner)
 
 
 def leave_off(engine: sa.Engine, name: str, sources: Collection[str]) -> int:
