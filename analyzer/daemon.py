@@ -117,8 +117,8 @@ class Daemon:
             return
         self.looked_s = self.pipeline.uptime_s()
         # Not before all that was counted up to there is stored: the decision moves what is stored.
-        stored = self.pipeline.source.positions()
-        there = {part: gap for part, gap in stopped.items() if stored.get(part) == gap.position}
+        stand = self.pipeline.source.positions()
+        there = {part: gap for part, gap in stopped.items() if stand.get(part) == gap.position}
         if there and (free := self.gaps.settle(there)):
             log.info("going on with %s: somebody decided where", ", ".join(map(str, sorted(free))))
             self.pipeline.go_on(free)

@@ -51,7 +51,8 @@ class Source(Protocol):
         """How far each partition held now is behind its end. No I/O."""
 
     def positions(self) -> Mapping[Partition, int]:
-        """The offset that will be taken next, of each partition held now. No I/O."""
+        """The offset that will be taken next, of each partition held now; of one that is stopped, what is
+        stored. No I/O."""
 
     def problems(self) -> Mapping[str, str]:
         """What keeps records from coming: a sentence for each thing that is wrong, by its name. No I/O;
