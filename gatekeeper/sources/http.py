@@ -95,6 +95,7 @@ class HttpSource:
         self._pid = os.getpid()
         self._mutex = threading.Lock()  # held for moments, by one who fetches and one who closes
         self._connection: http.client.HTTPConnection | None = None
+        self._line: Timed | None = None  # what it goes over
         self._closings = 0
 
     def fetch(self, since: Cursor | None) -> Update:
@@ -133,8 +134,8 @@ class HttpSource:
             self._leave_to_the_parent()
         with self._mutex:
             self._closings += 1
-            line = None if self._connection is None else self._connection.sock
-        if isinstance(line, Timed):
+            line = self._line
+        if line is not None:
             line.cut()  # whoever reads from it is told at once
         self._hang_up()
 
@@ -146,7 +147,7 @@ class HttpSource:
 
     def _hang_up(self) -> None:
         with self._mutex:
-            connection, self._connection = self._connection, None
+            connection, self._connection, self._line = self._connection, None, None
         if connection is not None:
             connection.close()
 
@@ -182,20 +183,19 @@ class HttpSource:
         raise SourceError("it hangs up again and again")
 
     def _connected(self, end_s: float, closings: int) -> http.client.HTTPConnection:
-        if self._connection is None:
+        connection, line = self._connection, self._line
+        if connection is None or line is None:
             sock = self._place.connect(min(end_s, time.monotonic() + CONNECT_S), self._tls)
             connection = http.client.HTTPConnection(self._place.host, self._place.port)
             connection.auto_open = 0
+            connection.sock = line = Timed(sock)
             with self._mutex:
                 if closings != self._closings:
                     sock.close()
                     raise SourceError("it was closed meanwhile")
-                connection.sock = Timed(sock)
-                self._connection = connection
-        line = self._connection.sock
-        assert isinstance(line, Timed)  # noqa: S101 - it was made above
+                self._connection, self._line = connection, line
         line.end_s = end_s
-        return self._connection
+        return connection
 
     def _headers(self) -> dict[str, str]:
         headers = {"accept": "application/json", "accept-encoding": "gzip", "user-agent": AGENT}
