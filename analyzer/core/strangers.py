@@ -51,16 +51,18 @@ def _texts(kind: str, text: str) -> Iterator[tuple[str, str]]:
     if rest:
         yield rest.strip(), f"the word {first!r} in front of it"
     if kind in ("", "address"):
-        host = text.rpartition(":")[0].strip("[]")
-        for written in (text, host):
-            plain = address_of(written)
-            if plain is not None:
-                yield plain, "how the address is written"
-                for bits in PREFIXES6:
-                    yield (
-                        address_of(written, bits) or plain,
-                        f"the prefix: the log cuts IPv6 addresses to {bits} bits",
-                    )
+        yield from _addresses(text)
+        yield from _addresses(text.rpartition(":")[0].strip("[]"))  # without its port
+
+
+def _addresses(text: str) -> Iterator[tuple[str, str]]:
+    plain = address_of(text)
+    if plain is None:
+        return
+    yield plain, "how the address is written"
+    for bits in PREFIXES6:
+        cut = address_of(text, bits) or plain
+        yield cut, f"the prefix: the log cuts IPv6 addresses to {bits} bits"
 
 
 def _decoded(text: str) -> str:
