@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from analyzer.core.budget import OVERFLOW
 from analyzer.core.meters import REQUESTS
-from analyzer.store.engine import reading
 from analyzer.store.gaps import Known, passed_over, skipped_of
+from analyzer.store.glance import unhurried
 from analyzer.store.schema import buckets, offsets
 
 
@@ -57,9 +57,7 @@ def audit(engine: sa.Engine) -> Audit:
     of_everyone = sa.select(total).where(buckets.c.grouping == "caller", buckets.c.meter == REQUESTS.name)
     of_nobody = of_everyone.where(buckets.c.key == OVERFLOW)
     places = (offsets.c.topic, offsets.c.partition, offsets.c.cluster, offsets.c.topic_id)
-    with reading(engine) as db:
-        if db.dialect.name == "postgresql":
-            db.exec_driver_sql("set local statement_timeout = 0")
+    with unhurried(engine) as db:
         columns = [skipped_of(offsets) if name == "skipped" else offsets.c[name] for name in Ledger._fields]
         ledgers = db.execute(sa.select(*columns).order_by(*places))
         sums = [int(db.execute(each).scalar_one()) for each in (of_everyone, of_nobody)]

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.store.engine import NowMs, reading
+from analyzer.store.engine import reading
 from analyzer.store.schema import plans, rejects
+from analyzer.store.times import clock_ms
 
 
 class Condition(NamedTuple):
@@ -19,7 +20,7 @@ class Condition(NamedTuple):
 def condition(engine: sa.Engine, rejected_within_ms: int) -> Condition:
     """How the database stands now. Raises StoreAway."""
     with reading(engine) as db:
-        now_ms = db.execute(sa.select(NowMs())).scalar_one()
+        now_ms = clock_ms(db)
         of_late = sa.select(rejects.c.reason, sa.func.count()).where(
             rejects.c.at_ms > now_ms - rejected_within_ms
         )

@@ -8,9 +8,9 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from analyzer.store import feed
-from analyzer.store.engine import NowMs, writing
+from analyzer.store.engine import writing
 from analyzer.store.events import record
-from analyzer.store.times import instant
+from analyzer.store.times import clock_ms, instant
 from gatekeeper.model import SUSPENSION, Clear, Lock, Set
 from gatekeeper.wire import time_text
 
@@ -23,7 +23,7 @@ def suspend(
     """Open every gate for so long from now, by the database's clock; the end. One that was open for longer
     or shorter is so no more. Raises StoreAway."""
     with writing(engine) as db:
-        now_ms = db.execute(sa.select(NowMs())).scalar_one()
+        now_ms = clock_ms(db)
         until = instant(now_ms + length_ms)
         feed.held(db, [SUSPENSION])  # its row before the feed's, as every writer does
         lock = Lock(

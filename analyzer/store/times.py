@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import sqlalchemy as sa
+
+from analyzer.store.engine import NowMs
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
+
+
+def clock_ms(db: sa.Connection) -> int:
+    """What time it is, by the database's clock."""
+    return int(db.execute(sa.select(NowMs())).scalar_one())
 
 
 def instant(time_ms: int) -> datetime:

@@ -13,6 +13,7 @@ from analyzer.errors import AnalyzerError
 from analyzer.store.engine import NowMs, insert, reading, writing
 from analyzer.store.events import record
 from analyzer.store.schema import tokens
+from analyzer.store.times import clock_ms
 
 Scope = Literal["read", "operate", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)  # each may do what those before it may
@@ -100,4 +101,4 @@ def known(engine: sa.Engine) -> Known:
     with reading(engine) as db:
         rows = db.execute(sa.select(tokens).order_by(tokens.c.name))
         held = tuple(Token(**row._mapping) for row in rows)
-        return Known(held, db.execute(sa.select(NowMs())).scalar_one())
+        return Known(held, clock_ms(db))

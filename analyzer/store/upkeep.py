@@ -14,7 +14,7 @@ from analyzer.store.engine import NowMs, insert, writing
 from analyzer.store.gates import gone
 from analyzer.store.schema import buckets, gates, leases, rejects, totals
 from analyzer.store.store import Flush
-from analyzer.store.times import instant
+from analyzer.store.times import clock_ms, instant
 from gatekeeper.model import Change
 
 LEASE_MS = 5_000
@@ -52,7 +52,7 @@ class Upkeep:
     def end_locks(self) -> list[Change]:
         """Open the gates whose time is over; what was changed."""
         with writing(self._engine) as db:
-            now_ms = db.execute(sa.select(NowMs())).scalar_one()
+            now_ms = clock_ms(db)
             changes = ended(feed.due(db, now_ms), instant(now_ms))
             if changes:
                 feed.publish(db, changes, self._random_mark())
@@ -63,7 +63,7 @@ class Upkeep:
         bound, old changes of the feed, gates that are gone; how many rows went. Call again until it returns
         0."""
         with writing(self._engine) as db:
-            now_ms = db.execute(sa.select(NowMs())).scalar_one()
+            now_ms = clock_ms(db)
             over = totals.c.until_s < (now_ms - TOTALS_KEPT_MS) // 1000
             newest = sa.select(rejects.c.at_ms).order_by(rejects.c.at_ms.desc())
             beyond = rejects.c.at_ms <= newest.offset(REJECTS_KEPT).limit(1).scalar_subquery()
@@ -83,7 +83,7 @@ class Upkeep:
 
     def _join(self, meters: Collection[Meter], narrow_s: int, wide_s: int, kept_s: int) -> int:
         with writing(self._engine) as db:
-            now_s = db.execute(sa.select(NowMs())).scalar_one() // 1000
+            now_s = clock_ms(db) // 1000
             old = sa.and_(
                 buckets.c.meter.in_([meter.name for meter in meters]),  # how others join is not known
                 buckets.c.width_s == narrow_s,
