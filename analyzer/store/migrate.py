@@ -70,7 +70,7 @@ def _migrating(url: str | sa.URL) -> Iterator[Config]:
         engine.dispose()
 
 
-def _config(connection: sa.Connection | None) -> Config:
+def _config(connection: sa.Connection) -> Config:
     config = Config()
     config.set_main_option("script_location", str(folder()))
     config.attributes["connection"] = connection
