@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from analyzer.kafka.client import Client, told
+from analyzer.kafka.client import Client, not_told
 
 ADVISE_EVERY_S = 1.0
 
@@ -38,7 +38,7 @@ class Advice:
             try:
                 self._done = client.commit_soon(self._next)
             except KafkaError as failed:
-                told(None, failed)
+                not_told(failed)
             self._next, self._sent_s = {}, self._uptime_s()
 
     def send_last(self, client: Client) -> None:
@@ -46,4 +46,4 @@ class Advice:
             if self._next:
                 client.commit(self._next)
         except KafkaError as failed:
-            told(None, failed)
+            not_told(failed)

@@ -24,8 +24,8 @@ Decode = Callable[[Any], bytes]
 PLAIN_BYTES_MAX = 64 << 20  # as in a record set: see analyzer.core.mapping
 DECODERS = {"gzip_decode": 1, "snappy_decode": 2, "lz4_decode": 3, "zstd_decode": 4}
 # Kafka before 0.10 wrote broken headers, which kafka-python mends and hands to a decoder of its own.
-ONE_AT_A_TIME = Lock()  # or several connections would take several times the bound
 OLD_LZ4 = "lz4_decode_old_kafka"
+ONE_AT_A_TIME = Lock()  # or several connections would take several times the bound
 
 
 class BatchRefused(CorruptRecordError):  # type: ignore[misc]  # kafka-python has no types

@@ -12,8 +12,8 @@ from kafka.errors import KafkaError
 from analyzer.core.model import Partition
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.causes import Troubled
-from analyzer.kafka.client import Client, options_of
-from analyzer.kafka.metadata import Options
+from analyzer.kafka.client import Client
+from analyzer.kafka.options import Options, options_of
 
 WAIT_MS = 3_000
 

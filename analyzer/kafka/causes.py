@@ -28,7 +28,7 @@ from kafka.net.manager import KafkaConnectionManager
 
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.faces import parameters
-from analyzer.kafka.metadata import Options
+from analyzer.kafka.options import Options
 
 FAILURES_MAX = 16
 DIFFERENT_MAX = 3

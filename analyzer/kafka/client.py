@@ -13,8 +13,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
-from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka import ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition
 from kafka.errors import (
     CorruptRecordError,
     KafkaError,
@@ -29,7 +28,8 @@ from analyzer.kafka.connecting import connected
 from analyzer.kafka.held import NO_EPOCH, witness_of
 from analyzer.kafka.joining import join_patiently
 from analyzer.kafka.leftovers import dismiss_soon
-from analyzer.kafka.metadata import NO_ID, Options, Topic, metadata_of, unread
+from analyzer.kafka.metadata import NO_ID, Topic, metadata_of, unread
+from analyzer.kafka.options import Options
 
 try:
     from analyzer.kafka.raw import Fetched, RawFetcher, raw_fetcher
@@ -39,39 +39,6 @@ else:
     NO_RAW = ""
 
 log = logging.getLogger(__name__)
-
-DEFAULTS: Options = {
-    "client_id": "gatelock",
-    # The cost at low rates is the number of fetches, not of records: a least size with a bounded wait
-    # took 7 times less than kafka-python's defaults, and was fresher.
-    "fetch_min_bytes": 100_000,
-    "fetch_max_wait_ms": 100,
-    "metadata_max_age_ms": 10_000,  # how soon new partitions and recreated topics are seen
-    "reconnect_backoff_max_ms": 1_000,  # a broker that is back should not wait half a minute for us
-    "bootstrap_timeout_ms": 5_000,
-    # A member that has not polled for so long is let go, so that the rest of its group is not held up
-    # for minutes by one that cannot reach its database.
-    "max_poll_interval_ms": 30_000,
-    # Everybody lets go of everything, for 0.2 s while a member comes or goes. Cooperative-sticky takes a
-    # second round, at the next heartbeat: what moves stood still for 1.1 to 1.3 s. Taking over after a
-    # SIGKILL takes the session's time-out either way.
-    "partition_assignment_strategy": (RoundRobinPartitionAssignor,),
-}
-OURS: Options = {
-    "enable_auto_commit": False,
-    "auto_offset_reset": "none",  # positions come from the store; a gap is for people to decide on
-    "isolation_level": "read_committed",
-    "allow_auto_create_topics": False,
-    "check_crcs": True,
-}
-THEIRS = (
-    "group_id",
-    "session_timeout_ms",
-    "key_deserializer",
-    "value_deserializer",
-    "kafka_client",
-    "consumer_timeout_ms",
-)
 
 # Where kafka-python says which batch is damaged, if it does.
 DAMAGED = re.compile(r"topic='(?P<topic>[^']+)', partition=(?P<number>\d+)\) at offset")
@@ -123,15 +90,6 @@ def diverged(offset: int, at: int) -> Gap:
     """The log was cut off behind us, and others have written to it since."""
     what = f"[{at}, {offset}) was counted and is gone: the log was cut off there"
     return cut_off(offset, at, f"{what}, and what stands in it from {at} on is something else")
-
-
-def options_of(given: Options) -> dict[str, Any]:
-    """All options of a consumer, ours and `given`. Raises ValueError for those that cannot be given."""
-    if unknown := given.keys() - KafkaConsumer.DEFAULT_CONFIG.keys():
-        raise ValueError(f"kafka-python knows no option {', '.join(sorted(unknown))}")
-    if ours := given.keys() & {*OURS, *THEIRS}:
-        raise ValueError(f"not a matter of choice: {', '.join(sorted(ours))}")
-    return {**DEFAULTS, **given, **OURS}
 
 
 class Client:
@@ -347,7 +305,7 @@ class Client:
 
     def commit_soon(self, offsets: Mapping[TopicPartition, int]) -> Callable[[], bool]:
         """Tell Kafka how far we are; returns what says whether it is done, one way or the other."""
-        sent = self._consumer.commit_async(committed(offsets), callback=told)
+        sent = self._consumer.commit_async(committed(offsets), callback=_answered)
         return lambda: bool(sent.is_done)
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -369,6 +327,10 @@ def committed(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Off
     return {at: OffsetAndMetadata(offset, "", -1) for at, offset in offsets.items()}
 
 
-def told(offsets: object, answer: object) -> None:
+def not_told(failed: Exception) -> None:
+    log.debug("Kafka was not told how far we are: %r", failed)
+
+
+def _answered(_offsets: object, answer: object) -> None:
     if isinstance(answer, Exception):
-        log.debug("Kafka was not told how far we are: %r", answer)
+        not_told(answer)

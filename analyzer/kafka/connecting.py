@@ -9,7 +9,7 @@ from kafka.errors import KafkaError
 from kafka.net.compat import KafkaNetClient
 
 from analyzer.kafka.causes import Failures, Troubled, cause_of, failures_of
-from analyzer.kafka.metadata import Options
+from analyzer.kafka.options import Options
 
 
 def connected(options: Options) -> tuple[KafkaConsumer, Failures]:

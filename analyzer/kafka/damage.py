@@ -14,7 +14,7 @@ from kafka.errors import KafkaError
 from analyzer.core.damage import extent, gallop
 from analyzer.kafka.causes import Troubled
 from analyzer.kafka.client import Batch, Client, Unreadable
-from analyzer.kafka.metadata import Options
+from analyzer.kafka.options import Options
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,12 @@ import re
 import secrets
 import threading
 import time
+from contextlib import closing
 
 from kafka import KafkaAdminClient
 from kafka.admin import MemberToRemove
 
-from analyzer.kafka.metadata import Options, admin_options
+from analyzer.kafka.options import Options, admin_options
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +59,7 @@ def _dismiss_quietly(options: Options, analyzer: str) -> None:
 def dismiss(options: Options, analyzer: str, patience_s: float = JOINING_S) -> int:
     """How many members died and were dismissed, once we are a member ourselves. Raises KafkaError."""
     group, until_s = options["group_id"], time.monotonic() + patience_s
-    admin = KafkaAdminClient(**admin_options(options))
-    try:
+    with closing(KafkaAdminClient(**admin_options(options))) as admin:
         while True:
             members = admin.describe_groups([group])[group]["members"]
             dead = [each["member_id"] for each in members if _is_dead(each["client_id"], analyzer)]
@@ -72,8 +72,6 @@ def dismiss(options: Options, analyzer: str, patience_s: float = JOINING_S) -> i
             admin.remove_group_members(group, [MemberToRemove(member_id=each) for each in dead])
             log.info("the group %s need not wait for %d of our members that died", group, len(dead))
         return len(dead)
-    finally:
-        admin.close()
 
 
 def _is_dead(client: str, analyzer: str) -> bool:

@@ -6,7 +6,8 @@ from kafka.errors import KafkaError
 
 from analyzer.kafka.causes import Cause, Troubled, cause_of
 from analyzer.kafka.client import Client
-from analyzer.kafka.metadata import Options, name_is_taken
+from analyzer.kafka.metadata import name_is_taken
+from analyzer.kafka.options import Options
 from analyzer.kafka.watch import Watch
 
 REPLACED = (

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from typing import Any, NamedTuple, Protocol
 
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
+from analyzer.kafka.options import Options, admin_options
+
 log = logging.getLogger(__name__)
 
-Options = Mapping[str, Any]
 NO_ID = "name:"
 CONFIRM_MS_MAX = 2_000  # a broker that has just sent records answers sooner
 
@@ -160,10 +162,6 @@ def id_or_name(topic_id: object, name: str) -> str:
     return text if text.strip("0-") else f"{NO_ID}{name}"
 
 
-def admin_options(options: Options) -> dict[str, Any]:
-    return {name: options[name] for name in options.keys() & KafkaAdminClient.DEFAULT_CONFIG.keys()}
-
-
 def unread(options: Options, topics: Mapping[str, Topic]) -> bool:
     """Whether the consumer group is settled, and leaves a partition unread. Raises KafkaError."""
     group = _group(options)
@@ -185,9 +183,6 @@ def name_is_taken(options: Options) -> bool:
 
 
 def _group(options: Options) -> Mapping[str, Any]:
-    admin = KafkaAdminClient(**admin_options(options))
-    try:
+    with closing(KafkaAdminClient(**admin_options(options))) as admin:
         group: Mapping[str, Any] = admin.describe_groups([options["group_id"]])[options["group_id"]]
-    finally:
-        admin.close()
     return group

@@ -9,9 +9,9 @@ from kafka.errors import KafkaError
 
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.causes import Troubled, no_right_to
-from analyzer.kafka.client import options_of
 from analyzer.kafka.connecting import connected
-from analyzer.kafka.metadata import AdminMetadata, Options
+from analyzer.kafka.metadata import AdminMetadata
+from analyzer.kafka.options import Options, options_of
 
 WAIT_MS = 3_000
 CLOSE_MS = 1_000

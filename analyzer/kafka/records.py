@@ -18,11 +18,11 @@ from analyzer.core.model import Gap, Lag, Partition, Taken
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.advice import Advice
 from analyzer.kafka.bounded import bound
-from analyzer.kafka.client import NO_RAW, Batch, Client, Unreadable, options_of
+from analyzer.kafka.client import NO_RAW, Batch, Client, Unreadable
 from analyzer.kafka.damage import measure
 from analyzer.kafka.held import alarm
 from analyzer.kafka.membership import Membership
-from analyzer.kafka.metadata import Options
+from analyzer.kafka.options import Options, options_of
 from analyzer.kafka.partitions import Partitions, numbered
 from analyzer.kafka.watch import Watch
 from analyzer.sources import Places
@@ -106,7 +106,7 @@ class KafkaRecords:
 
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
         logs = self._partitions.logs
-        if renewed := {part.topic for part in parts or () if part in logs.gaps()}:
+        if renewed := {part.topic for part in logs.gaps().keys() & {*(parts or ())}}:
             logs.renew(renewed)
             self._disconnect()  # this connection asks for the old log
         else:
@@ -203,18 +203,22 @@ class KafkaRecords:
         return client
 
     def _give_up(self, failed: Exception) -> None:
-        """Throw the connection away and make another one after a while; what was read is read again."""
-        refused = isinstance(failed, InvalidSessionTimeoutError) and self._session_ms < SESSION_MS_MAX
-        if refused:
-            self._session_ms *= 2  # this broker allows no shorter one
-        if isinstance(failed, GroupAuthorizationFailedError) and self._assign == "all":
-            log.warning("lag monitors are not told how far we are: no right to the group %s", self._group_id)
-            self._group_id, self._options["group_id"], refused = "", None, True
-        self._watch.failed(failed, at_once=refused)
-        if refused:
-            self._watch.trouble = None
+        """Throw the connection away; what was read is read again. The next one is made after a while, or at
+        once where it asks for something else."""
+        self._watch.failed(failed, at_once=self._will_ask_otherwise(failed))
         self._watch.tell(self._watch.trouble)
         self._disconnect()
+
+    def _will_ask_otherwise(self, failed: Exception) -> bool:
+        """Whether this was refused for something that we can be without, from now on."""
+        if isinstance(failed, InvalidSessionTimeoutError) and self._session_ms < SESSION_MS_MAX:
+            self._session_ms *= 2  # this broker allows no shorter one
+            return True
+        if isinstance(failed, GroupAuthorizationFailedError) and self._assign == "all":
+            log.warning("lag monitors are not told how far we are: no right to the group %s", self._group_id)
+            self._group_id, self._options["group_id"] = "", None
+            return True
+        return False
 
     def _disconnect(self) -> None:
         self._advice.forget_all()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from analyzer.kafka.causes import Cause, Failures, Troubled, cause_of, no_right_to
-from analyzer.kafka.metadata import Options
+from analyzer.kafka.options import Options
 
 log = logging.getLogger(__name__)
 
@@ -67,15 +67,19 @@ class Watch:
             self.trouble = None
 
     def failed(self, failed: Exception, *, at_once: bool = False) -> float:
-        """The connection is given up; how many seconds to wait before the next one."""
+        """The connection is given up; how many seconds to wait before the next one. `at_once`: that one will
+        ask for something else, so nothing is wrong yet."""
         if self.connected_s > 2 * OPEN_AGAIN_MAX_S:
             self._failures = 0
         pause_s = min(OPEN_AGAIN_MAX_S, OPEN_AGAIN_FIRST_S * 2.0 ** min(self._failures, 10))
         self._failures += 1
         self._unconnected = self._opens_s > self._opened_s
         self._opens_s = self._uptime_s() + (0.0 if at_once else pause_s)
-        self.trouble = failed.cause if isinstance(failed, Troubled) else cause_of([failed], self._options)
+        self.trouble = None if at_once else self._cause_of(failed)
         return self.wait_s
+
+    def _cause_of(self, failed: Exception) -> Cause:
+        return failed.cause if isinstance(failed, Troubled) else cause_of([failed], self._options)
 
     def waited(self, seconds: float, answers: int, *, reading: bool, idle: bool) -> None:
         """A poll came back after so long; `answers` brokers had answered until then."""
