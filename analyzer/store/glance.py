@@ -35,10 +35,10 @@ def glance(engine: sa.Engine, head: str) -> Glance:
             return Glance(revision, {}, 0)
         in_force = sa.select(locks.c.policy, sa.func.count(), sa.func.max(locks.c.until_ms))
         rows = db.execute(in_force.where(locks.c.until_ms > NowMs()).group_by(locks.c.policy)).all()
-        switch = [instant(until_ms) for name, _, until_ms in rows if name == SUSPENSION.policy]
+        switch_ms = next((until_ms for name, _, until_ms in rows if name == SUSPENSION.policy), None)
         version = db.execute(sa.select(feed.c.version)).scalar_one_or_none()
         counts = {name: count for name, count, _ in rows if name != SUSPENSION.policy}
-        return Glance(revision, counts, version or 0, *switch)
+        return Glance(revision, counts, version or 0, None if switch_ms is None else instant(switch_ms))
 
 
 def open_until(engine: sa.Engine) -> datetime | None:
