@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import math
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 from gatekeeper import wire
 from gatekeeper.model import Lock, Set, SourceError
+from gatekeeper.pieces import in_pieces
 from gatekeeper.view import View
 
 AGE_MAX = timedelta(days=1)  # of locks older than this too many may have been lifted by hand
@@ -21,6 +23,7 @@ AHEAD_MAX = timedelta(minutes=5)  # written later than now: by a clock that was 
 SAVED_BYTES_MAX = 64 << 20
 
 SAVE_EVERY_S = 10.0  # at most, however often the view changes
+LARGE = 10_000  # locks; a larger view is written as much less often, because meanwhile nobody asks for news
 SAVE_AGAIN_S = 300.0  # one that did not change, so that its date stays far from the age limit
 
 log = logging.getLogger("gatekeeper")
@@ -30,7 +33,7 @@ class Saved(NamedTuple):
     """A view as it was when its source last confirmed it."""
 
     confirmed: datetime
-    locks: tuple[Lock, ...]
+    locks: Iterable[Lock]
 
 
 class Shelf:
@@ -53,16 +56,20 @@ class Shelf:
 
     def keep(self, view: View, confirmed: datetime, now_s: float, *, at_once: bool = False) -> None:
         """Write the view if it is time; `now_s` is any clock that does not go back."""
-        pause_s = SAVE_AGAIN_S if view is self._view else 0.0 if at_once else SAVE_EVERY_S
-        if now_s < self._written_s + pause_s:
+        if now_s < self._written_s + self._pause_s(view, at_once=at_once):
             return
         self._view, self._written_s = view, now_s
         try:
-            write(self.path, Saved(confirmed, tuple(view)))
+            write(self.path, Saved(confirmed, view))
         except OSError as error:
             if not self._complained:
                 log.warning("cannot keep the view for the next start: %s", error)
             self._complained = True
+
+    def _pause_s(self, view: View, *, at_once: bool) -> float:
+        if view is self._view:
+            return SAVE_AGAIN_S
+        return 0.0 if at_once else min(SAVE_AGAIN_S, SAVE_EVERY_S * max(1.0, len(view) / LARGE))
 
 
 def write(path: Path, saved: Saved) -> None:
@@ -88,17 +95,23 @@ def put(path: Path, lines: Iterable[bytes]) -> None:
     beside.replace(path)
 
 
-def take(path: Path) -> list[bytes]:
-    """The lines that `put` has put at `path`, without their ends. Raises SourceError for a file that is
-    not whole, was changed by anybody else, or could have been; OSError when there is none."""
+def take(path: Path) -> Iterator[bytes]:
+    """The lines that `put` has put at `path`. Raises SourceError for a file that is not whole, was changed
+    by anybody else, or could have been; OSError when there is none."""
     with path.open("rb") as file:
         _require_ours(os.fstat(file.fileno()), path)
         text = file.read(SAVED_BYTES_MAX + 1)
-    body, _, last = text.removesuffix(b"\n").rpartition(b"\n")
-    seal = wire.document(last, f"{path}: last line").text("sha256")
-    if hashlib.sha256(body + b"\n").hexdigest() != seal:
+    size = text.rfind(b"\n", 0, -1) + 1  # of what is under the seal, which the last line is
+    seal = wire.document(text[size:], f"{path}: last line").text("sha256")
+    if hashlib.sha256(memoryview(text)[:size]).hexdigest() != seal:
         raise SourceError(f"{path}: its content is not what was written")
-    return body.split(b"\n")
+    return _lines_in(text, size)  # one at a time: to cut all of them apart would take many milliseconds
+
+
+def _lines_in(text: bytes, size: int) -> Iterator[bytes]:
+    stream = io.BytesIO(text)
+    while stream.tell() < size:
+        yield stream.readline()
 
 
 def read(path: Path, now: datetime) -> Saved:
@@ -107,8 +120,8 @@ def read(path: Path, now: datetime) -> Saved:
     Raises SourceError for one that is too old, comes from the future, is not whole, was changed by
     anybody else, or could have been; OSError when there is none.
     """
-    first, *rest = take(path)
-    head = wire.document(first, f"{path}: first line")
+    lines = take(path)
+    head = wire.document(next(lines, b""), f"{path}: first line")
     if head.whole("format") != wire.FORMAT:
         raise SourceError(f"{path}: written in format {head.whole('format')}")
     confirmed = head.time("confirmed")
@@ -116,12 +129,12 @@ def read(path: Path, now: datetime) -> Saved:
         raise SourceError(
             f"{path}: confirmed at {wire.time_text(confirmed)}, now it is {wire.time_text(now)}"
         )
-    return Saved(confirmed, tuple(_locks(rest, path)))
+    return Saved(confirmed, tuple(in_pieces(_locks(lines, path))))
 
 
 def _lines(saved: Saved) -> Iterator[bytes]:
     # A line for each lock: one document of 100,000 would hold the interpreter, and with it every
-    # request, for a second.
+    # request, for a second. The view pauses between them by itself.
     yield _line({"format": wire.FORMAT, "confirmed": wire.time_text(saved.confirmed)})
     for lock in saved.locks:
         yield _line(wire.change_fields(Set(lock)))

@@ -11,11 +11,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from gatekeeper import wire
-from gatekeeper.model import Change, Cursor, Feedback, Lock, LockKey, LockSource, Set, SourceError, Update
+from gatekeeper.held import At, Held, Packed, at_of, lock_of, rows_in, sets
+from gatekeeper.model import Change, Cursor, Feedback, LockSource, Set, SourceError, Update
+from gatekeeper.pieces import in_pieces
 from gatekeeper.saved import put, take
 
 log = logging.getLogger("gatekeeper")
@@ -181,7 +184,7 @@ class SharedSource:
         held = _snapshot(take(self._all), news.base)
         if later is None or held is None:
             raise SourceError("the snapshot and the news are of two versions just now")
-        return update._replace(since=None, snapshot=True, changes=(*held, *later))
+        return update._replace(since=None, snapshot=True, changes=Packed(chain(held, later)))
 
 
 class Heard:
@@ -191,8 +194,8 @@ class Heard:
         self.at = update.at
         self.base: Cursor | None = None  # what the snapshot on the disk is at; None: it must be written
         self.steps: deque[Step] = deque()
-        self._held: dict[LockKey, Lock] = {}
-        self._size = 0
+        self._held: dict[At, Held] = {}
+        self._size = 0  # of the steps, in changes
         self._apply(update.changes)
 
     def follows(self, update: Update) -> bool:
@@ -202,6 +205,11 @@ class Heard:
         if update.at == self.at:
             return
         self._apply(update.changes)
+        if len(update.changes) > NEWS_MAX:
+            self.at, self.base = update.at, None
+            self.steps.clear()
+            self._size = 0
+            return
         line = json.dumps(
             {
                 "since": list(self.at),
@@ -219,16 +227,16 @@ class Heard:
                 self.base = None
 
     def _apply(self, changes: Iterable[Change]) -> None:
-        for change in changes:
-            if isinstance(change, Set):
-                self._held[change.at] = change.lock
+        for row in in_pieces(rows_in(changes)):
+            if sets(row):
+                self._held[at_of(row)] = row
             else:
-                self._held.pop(change.at, None)
+                self._held.pop(row, None)
 
     def snapshot_lines(self) -> Iterator[bytes]:
         yield json.dumps({"at": list(self.at)}).encode() + b"\n"
-        for lock in self._held.values():
-            yield json.dumps(wire.change_fields(Set(lock))).encode() + b"\n"
+        for row in in_pieces(self._held.values()):
+            yield json.dumps(wire.change_fields(Set(lock_of(row)))).encode() + b"\n"
 
 
 def _after(steps: tuple[Step, ...], since: Cursor) -> tuple[Change, ...] | None:
@@ -251,13 +259,12 @@ def _step(line: bytes) -> Step:
     return Step(since, at, tuple(change for change in changes if change is not None), line)
 
 
-def _snapshot(lines: list[bytes], at: Cursor) -> tuple[Change, ...] | None:
+def _snapshot(lines: Iterator[bytes], at: Cursor) -> Iterator[Change] | None:
     """The locks on these lines; None when they are of another version than `at`."""
-    head, *rest = lines
-    if wire.document(head, "snapshot").some("at", 2) != list(at):
+    if wire.document(next(lines, b""), "snapshot").some("at", 2) != list(at):
         return None
-    changes = (wire.change_of(wire.document(line, "snapshot"), []) for line in rest)
-    return tuple(change for change in changes if change is not None)
+    changes = (wire.change_of(wire.document(line, "snapshot"), []) for line in lines)
+    return (change for change in changes if change is not None)
 
 
 def _is_at(handle: int, path: Path) -> bool:

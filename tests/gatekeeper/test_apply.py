@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,7 +20,10 @@ from analyzer.store.engine import open_engine
 from gatekeeper import Gate, pieces, wire
 from gatekeeper.held import Packed, end_ns
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, Update
+from gatekeeper.saved import Shelf
 from gatekeeper.sources import open_source
+from gatekeeper.sources.fixed import FixedSource
+from gatekeeper.sources.shared import SharedSource
 from gatekeeper.tables import SPREAD_AT, Spread, let_go
 from gatekeeper.testing import ManualClock
 from gatekeeper.view import EMPTY, Asked, View, apply, without_ended
@@ -114,6 +119,46 @@ def test_many_locks_are_read_out_of_a_database_in_pieces(
         assert longest_ns(lambda: source.fetch(None), monkeypatch, skip=1) < HELD_UP_NS
     finally:
         source.close()
+
+
+SEALED_NS = 50_000_000  # to sum up a file and to put it in its place takes a while, and nobody's turn
+
+
+@pytest.fixture
+def nothing_old() -> Iterator[None]:
+    """The collector looks at what these tests make, not at what others left."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("nothing_old")
+def test_a_view_is_kept_and_recalled_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = apply(EMPTY, an_update(Packed(map(Set, islice(many_locks(), MANY // 4))), None, 1))
+    shelf = Shelf(tmp_path / "view")
+    assert longest_ns(lambda: shelf.keep(view, NOON, 0.0), monkeypatch, tries=1) < SEALED_NS
+    assert longest_ns(lambda: shelf.recall(NOON), monkeypatch, tries=1) < SEALED_NS
+    found = shelf.recall(NOON)
+    assert found is not None
+    assert set(found.locks) == set(view)
+
+
+@pytest.mark.usefixtures("nothing_old")
+def test_what_one_process_asks_for_the_others_is_written_and_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks = list(islice(many_locks(), MANY // 4))
+    feed = FixedSource(*locks)
+    leader, other = (SharedSource(feed, tmp_path / "view", 1e9, time.monotonic) for _ in range(2))
+    try:
+        assert longest_ns(lambda: leader.fetch(None), monkeypatch, tries=1) < SEALED_NS
+        assert longest_ns(lambda: other.fetch(None), monkeypatch, tries=1) < SEALED_NS
+        assert not other.leads
+        assert other.fetch(None).changes == tuple(map(Set, locks))
+    finally:
+        leader.close()
+        other.close()
 
 
 def test_a_few_changes_to_many_locks_never_pause(large: View, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from datetime import timedelta
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,17 @@ class TestShelf:
             shelf.keep(with_locks(EMPTY, [a_lock(f"user:{second}")]), NOON, float(second))
             writes += path.stat().st_ino != before or second == 0
         assert writes == 100 / SAVE_EVERY_S
+
+    def test_a_large_one_less_often(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In the time that it takes to write 100,000 locks three questions could be asked."""
+        monkeypatch.setattr("gatekeeper.saved.LARGE", 2)
+        shelf, written = Shelf(path), []
+        for second in range(100):
+            shelf.keep(
+                with_locks(EMPTY, [a_lock(f"user:{second + n}") for n in range(6)]), NOON, float(second)
+            )
+            written.append(path.stat().st_ino)
+        assert len([*groupby(written)]) == 4
 
     def test_a_view_that_stays_the_same_is_dated_anew(self, path: Path) -> None:
         shelf = Shelf(path)
