@@ -69,7 +69,7 @@ class SqlGaps:
     def __init__(self, engine: sa.Engine, owner: str) -> None:
         self._engine = engine
         self._owner = owner
-        self._noted: set[tuple[Place, int]] = set()
+        self._noted: set[tuple[Place, int]] = set()  # by where they begin
 
     def settle(self, stopped: Mapping[Partition, Gap]) -> set[Partition]:
         """Write down what stands in the way of `stopped`, and return those that may go on: somebody decided,
@@ -80,8 +80,9 @@ class SqlGaps:
             free = set()
             for part, gap in sorted(stopped.items()):
                 place = place_of(part)
-                mark = (place, gap.start)
-                if stand.get(place) != gap.position or (mark in self._noted and place not in known):
+                moved_on = stand.get(place) != gap.position
+                decided = place not in known and (place, gap.start) in self._noted
+                if moved_on or decided:
                     free.add(part)
                 elif known.get(place) != (gap.position, *gap):
                     self._note(db, part, gap)
