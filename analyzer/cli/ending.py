@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 import typer
 
 FINE, FOUND, USAGE, AWAY = 0, 1, 2, 3
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 LOOK = "look at [database] url, or name another configuration with --config"
 
 
@@ -26,9 +28,19 @@ def told() -> Iterator[None]:
         typer.echo(masked(f"cannot reach the database: {error}; {LOOK}" if away else str(error)), err=True)
         raise typer.Exit(AWAY if away else USAGE) from error
     except BrokenPipeError:
-        # Whoever read us (`| head`) has seen enough. What Python flushes at exit goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()  # whoever read us (`| head`) has seen enough
         raise typer.Exit(FINE) from None
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        _write_no_more()
+        typer.echo(f"the output cannot be written: {error.strerror}", err=True)
+        raise typer.Exit(AWAY) from error
+
+
+def _write_no_more() -> None:
+    """What Python flushes at exit goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def wrong(sentence: str) -> typer.Exit:

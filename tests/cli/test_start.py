@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from analyzer.cli import app
 from analyzer.store.engine import open_engine
+from analyzer.store.schema import rejects
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
@@ -57,6 +58,10 @@ NEEDED = {  # what a command cannot do without
 }
 CONFIGURED = [each for each in COMMANDS if each != "demo"]  # that one brings its own
 STORING = [each for each in CONFIGURED if each not in ("check", "doctor")]  # and not without a database
+A_REJECT = {
+    "cluster": "c", "topic_id": "t", "partition": 3, "offset": 1, "source": "s", "topic": "access-log",
+    "reason": "bad-json", "sample": b"{", "value_bytes": 1, "at_ms": 0,
+}  # fmt: skip
 READING = [each for each in STORING if each not in ("run", "serve", "import", "db upgrade")]
 
 
@@ -223,6 +228,23 @@ def test_a_right_that_is_missing_is_3_and_named(
             db.exec_driver_sql(f"drop owned by {role}")
             db.exec_driver_sql(f"drop role {role}")
         engine.dispose()
+
+
+@pytest.mark.parametrize("command", ["usage", "rejects list --json", "rejects export"])
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_an_output_that_cannot_be_written_is_3_and_one_sentence(
+    configure: Configure, migrated_url: str, command: str
+) -> None:
+    configure(f'[database]\nurl = "{migrated_url}"\n')
+    engine = open_engine(migrated_url)
+    with engine.begin() as db:
+        db.execute(sa.insert(rejects).values(A_REJECT))
+    engine.dispose()
+    with Path("/dev/full").open("w") as full:
+        command_line = [sys.executable, "-m", "analyzer.cli", *command.split()]
+        told = subprocess.run(command_line, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert told.returncode == 3
+    assert told.stderr == "the output cannot be written: No space left on device\n"
 
 
 @pytest.mark.parametrize(
