@@ -7,12 +7,7 @@ import typer
 from analyzer.cli.ending import FOUND, told
 from analyzer.cli.given import Config, Json, must_exist, settings_of
 
-app = typer.Typer(no_args_is_help=True)
-
-
-@app.callback()
-def db() -> None:
-    """The database's tables."""
+app = typer.Typer(help="The database's tables.", no_args_is_help=True)
 
 
 @app.command()

@@ -11,7 +11,7 @@ app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
-def events() -> None:
+def events() -> None:  # without it the one command would stand for the group
     """What people did by hand, when and why."""
 
 

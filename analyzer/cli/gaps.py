@@ -18,16 +18,11 @@ if TYPE_CHECKING:
     from analyzer.settings import Settings
     from analyzer.store.gaps import Known
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(help="Partitions that wait for a person, and the decision to go on.", no_args_is_help=True)
 NAMED = re.compile(r"(?P<topic>.+)\[(?P<number>\d+|\*)\]")
 ADVISED_MAX = 10  # commands shown below a table
 UNREADABLE = ("corrupt", "too-large", "unsupported")
 AGAIN = (*UNREADABLE, "too-many-rejected")  # what may be otherwise by now
-
-
-@app.callback()
-def gaps() -> None:
-    """Partitions that wait for a person, and the decision to go on."""
 
 
 @app.command("list")

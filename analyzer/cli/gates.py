@@ -15,14 +15,9 @@ if TYPE_CHECKING:
 
     from analyzer.core.gates import Gate
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(help="Who asks for locks, and what came of it.", no_args_is_help=True)
 
 NOBODY = "no gate has told of itself; over SQL they do so only when asked to: Gate(..., feedback=True)"
-
-
-@app.callback()
-def gates() -> None:
-    """Who asks for locks, and what came of it."""
 
 
 @app.command("list")

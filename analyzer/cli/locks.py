@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 OPEN_MAX_DAYS = 30  # who wants longer takes the gates out of the application
 
-app = typer.Typer(no_args_is_help=True)
-
-
-@app.callback()
-def locks() -> None:
-    """The gates that are closed, and the switch that opens them all."""
+app = typer.Typer(help="The gates that are closed, and the switch that opens them all.", no_args_is_help=True)
 
 
 @app.command("list")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from analyzer.core.mapping import Mapping
     from analyzer.store.rejects import Reject, Wanted
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(help="Records that could not be read, and counting them after all.", no_args_is_help=True)
 NAMED = re.compile(r"(?P<topic>.+)\[(?P<number>\d{1,18})\]")
 WHERE = re.compile(NAMED.pattern + r"@(?P<offset>\d{1,18})")
 SHOWN_BYTES = 60
@@ -51,11 +51,6 @@ EXPECTED = {
 class Form(StrEnum):
     JSON = "json"
     RAW = "raw"
-
-
-@app.callback()
-def rejects() -> None:
-    """Records that could not be read, and counting them after all."""
 
 
 @app.command("list")

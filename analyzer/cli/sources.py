@@ -9,12 +9,7 @@ import typer
 from analyzer.cli.ending import FOUND, told
 from analyzer.cli.given import Config, Json, Reason, database_of, reason_given
 
-app = typer.Typer(no_args_is_help=True)
-
-
-@app.callback()
-def sources() -> None:
-    """What is followed, by whom, how far behind."""
+app = typer.Typer(help="What is followed, by whom, how far behind.", no_args_is_help=True)
 
 
 @app.command("list")

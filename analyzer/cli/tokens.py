@@ -10,16 +10,11 @@ from analyzer.cli.ending import FOUND, told, wrong
 from analyzer.cli.given import Config, Json, Reason, database_of, length_given_ms
 from analyzer.cli.person import person
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(help="Who may ask over HTTP.", no_args_is_help=True)
 
 EXPIRES_MAX_DAYS = 100 * 366  # more is a slip of the hand
 
 Name = Annotated[str, typer.Argument(help="Who will show it: one token for each application.")]
-
-
-@app.callback()
-def tokens() -> None:
-    """Who may ask over HTTP."""
 
 
 @app.command("create")
