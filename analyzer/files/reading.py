@@ -55,8 +55,8 @@ class Reading:
         self.placed = False
         self.ended = False  # nothing more will come
         self.cut = False  # what was read is not there any more
-        self.stopped = ""
-        self.gap: Gap | None = None  # what it was stopped by, unless it cannot be read at all
+        self.gap: Gap | None = None  # what stands in its way: it waits for a person
+        self.unreadable = ""  # why nothing more can be read of it
         self.stored = 0
         self.opened_s = now_s
         self.grew_s = now_s  # when more was found where the end had been
@@ -71,6 +71,12 @@ class Reading:
     def done(self) -> bool:
         """Nothing more will come, and what came is stored."""
         return self.ended and (self.part is None or self.stored == self.lines.next)
+
+    @property
+    def stopped(self) -> str:
+        """Why nothing is taken of it; "" while something is. Any thread may ask."""
+        gap = self.gap
+        return self.unreadable if gap is None else gap.why
 
     def over(self) -> bool:
         """Whether there is nothing to be had of it, for now or ever."""
@@ -131,7 +137,7 @@ class Reading:
         """Stand at the stored position again, as soon as `place` has asked for it."""
         if self.part is not None:
             self.placed = self.ended = False
-            self.stopped, self.gap = "", None
+            self.unreadable, self.gap = "", None
 
     def acknowledge(self, stored: int) -> None:
         self.stored = stored
@@ -156,8 +162,7 @@ class Reading:
             return True
         for mark in self._marks:
             if mark.next == stored.next and mark.digest.hexdigest() == stored.witness:
-                self._stand(part, mark)
-                self._stop(stored.gap)
+                self._stand(part, mark, stored.gap)
                 return True
         return False
 
@@ -174,17 +179,15 @@ class Reading:
         raise AssertionError("counting has no end")
 
     def _go_on(self, known: Mapping[Partition, Position]) -> bool:
-        best: tuple[Partition, Mark] | None = None
-        gap = None
+        best: tuple[Partition, Mark, Gap | None] | None = None
         self.lines.go_back()
         for part, position in sorted(known.items(), key=lambda item: item[1].next):
             if not self.lines.pass_to(position.next):
                 break
             if self.lines.witness == position.witness:
-                best, gap = (part, self.lines.mark()), position.gap
+                best = part, self.lines.mark(), position.gap
         if best is not None:
             self._stand(*best)
-            self._stop(gap)
         return best is not None
 
     def _is_older_copy(self, known: Mapping[Partition, Position]) -> bool:
@@ -202,12 +205,8 @@ class Reading:
         self._stand(part, self.lines.mark())
         return True
 
-    def _stop(self, gap: Gap | None) -> None:
-        if gap is not None:
-            self.stopped, self.gap = gap.why, gap
-
-    def _stand(self, part: Partition, mark: Mark) -> None:
-        self.part, self.placed, self.stored = part, True, mark.next
+    def _stand(self, part: Partition, mark: Mark, gap: Gap | None = None) -> None:
+        self.part, self.placed, self.stored, self.gap = part, True, mark.next, gap
         self.lines.go_back(mark)
         self._marks.clear()
         self._marks.append(mark)

@@ -79,8 +79,8 @@ class Readings:
             ready = reading.placed and not reading.stopped
             records = reading.take(self._uptime_s(), final=final) if ready else None
         except UNREADABLE as failed:
-            reading.stopped = f"cannot be read on: {failed!r}"
-            log.error("%s: %s", reading.path, reading.stopped)  # noqa: TRY400 - the reason is all there is
+            reading.unreadable = f"cannot be read on: {failed!r}"
+            log.error("%s: %s", reading.path, reading.unreadable)  # noqa: TRY400 - the reason is all there is
             return None
         if reading.placed:
             self._hold(reading)
@@ -125,7 +125,7 @@ class Readings:
         }
 
     def problems(self) -> dict[str, str]:
-        return {each.path: each.stopped for each in list(self.open) if each.stopped}
+        return {each.path: why for each in list(self.open) if (why := each.stopped)}
 
     def rewind(self, parts: Collection[Partition] | None) -> None:
         for reading in self.open:
@@ -136,10 +136,10 @@ class Readings:
         for reading in self.open:
             if reading.part == part:
                 log.error("%s: stopped: %s", reading.path, gap.why)
-                reading.stopped, reading.gap = gap.why, gap
+                reading.gap = gap
 
     def stopped(self) -> dict[Partition, Gap]:
-        return {part: reading.gap for part, reading in self._placed().items() if reading.gap is not None}
+        return {part: gap for part, reading in self._placed().items() if (gap := reading.gap) is not None}
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> None:
         for part, reading in self._placed().items():
