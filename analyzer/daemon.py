@@ -20,7 +20,7 @@ from gatekeeper.model import Change, Set
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.5  # whether somebody let a stopped partition go on
-TELL_EVERY_S = 60.0  # of each thing that may be wrong with many records
+WARN_EVERY_S = 60.0  # of each thing that may be wrong with many records
 SHOWN_BYTES = 80  # of a record in a line of the log
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0  # so that an outage costs no more than this beyond its own length
@@ -58,7 +58,7 @@ class Daemon:
     gaps: Gaps
     retries: int = 0
     looked_s: float = float("-inf")  # uptime when the stopped partitions were last looked at
-    told_s: dict[str, float] = field(default_factory=dict)  # ... and when each of these things was last told
+    warned_s: dict[str, float] = field(default_factory=dict)  # ... and when each warning was last given
 
     def run(self, stopping: threading.Event) -> None:
         """Work until `stopping` is set, then store what is counted and let the partitions go."""
@@ -131,27 +131,26 @@ class Daemon:
                 log.info("locked %s until %s: %s", change.lock.key, change.lock.until, change.lock.detail)
         counted = flushed.counted
         overflow = sum(progress.overflow for progress in counted.parts)
-        if overflow and self.is_news("overflow"):
-            log.warning(
+        if overflow:
+            self.warn(
                 "%d of %d records are in overflow: more callers came in this hour than are counted by name",
                 overflow,
                 sum(progress.counted for progress in counted.parts),
             )
-        if counted.rejected and self.is_news("rejected"):
+        if counted.rejected:
             seen, first = sum(progress.seen for progress in counted.parts), counted.rejected[0]
-            log.warning(
+            self.warn(
                 "%d of %d records cannot be read (gatelock rejects list); the first is %s@%d: %s: %r",
                 len(counted.rejected), seen,
                 first.part, first.offset, first.reason, first.sample[:SHOWN_BYTES],
             )  # fmt: skip
 
-    def is_news(self, what: str) -> bool:
-        """Whether `what` was not told for a minute. It is told now."""
+    def warn(self, sentence: str, *about: object) -> None:
+        """Log this, unless the same was logged about something else within a minute."""
         now_s = self.pipeline.uptime_s()
-        news = now_s - self.told_s.get(what, float("-inf")) >= TELL_EVERY_S
-        if news:
-            self.told_s[what] = now_s
-        return news
+        if now_s - self.warned_s.get(sentence, float("-inf")) >= WARN_EVERY_S:
+            self.warned_s[sentence] = now_s
+            log.warning(sentence, *about)
 
     def adopt(self) -> None:
         """Count under the plan that is in force now; what was counted under ours is read again."""
