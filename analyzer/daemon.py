@@ -146,7 +146,7 @@ class Daemon:
             )  # fmt: skip
 
     def warn(self, sentence: str, *about: object) -> None:
-        """Log this, unless the same was logged about something else within a minute."""
+        """Log this, of each sentence once a minute, whatever it is about."""
         now_s = self.pipeline.uptime_s()
         if now_s - self.warned_s.get(sentence, float("-inf")) >= WARN_EVERY_S:
             self.warned_s[sentence] = now_s
