@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import re
 import secrets
-from collections.abc import Iterable, Sequence
-from math import inf, isfinite
+from collections.abc import Sequence
+from itertools import islice
+from math import inf
+from typing import TYPE_CHECKING
 
 from gatekeeper.held import ACTION, POLICY, At, Held, at_of
-from gatekeeper.model import Cursor, Decision, Feedback, Hearing, LockKey, Met, SourceError
+from gatekeeper.model import Decision, Feedback, Hearing, LockKey, Met, SourceError
 from gatekeeper.tally import Tally
 from gatekeeper.wire_feedback import CALLER_CHARACTERS_MAX, WORD_CHARACTERS_MAX, WORDS_MAX
+
+if TYPE_CHECKING:
+    from gatekeeper.poller import Known
 
 log = logging.getLogger("gatekeeper")
 
@@ -82,16 +86,12 @@ class Telling:
     def is_due(self, now_s: float) -> bool:
         return now_s >= self._due_s
 
-    def tell(
-        self, hearing: Hearing, now_s: float, at: Cursor, age_s: float, skew_s: float, mode: str,
-        ignored: Iterable[str],
-    ) -> None:  # fmt: skip
+    def tell(self, hearing: Hearing, now_s: float, known: Known, mode: str) -> None:
         """Tell all of it, from the beginning, and note the next few callers. Never raises."""
-        told = self._feedback(now_s, at, age_s)
-        words = tuple(word[:WORD_CHARACTERS_MAX] for word in itertools.islice(ignored, WORDS_MAX))
+        told = self._feedback(now_s, known, mode)
         self._due_s = now_s + TELL_EVERY_S
         try:
-            hearing.hear(told._replace(clock_skew=skew_s, mode=mode, ignored=words))
+            hearing.hear(told)
         except SourceError as error:
             self._due_s = now_s + TELL_AGAIN_S
             log.info("nobody hears what this gate tells of itself: %s", error)
@@ -128,7 +128,7 @@ class Telling:
             return self._more
         return self._counts.setdefault(at, Counts())  # of two threads that make one, both get the same
 
-    def _feedback(self, now_s: float, at: Cursor, age_s: float) -> Feedback:
+    def _feedback(self, now_s: float, known: Known, mode: str) -> Feedback:
         met = [Met(LockKey(*at), c.checks.read(), c.denials.read()) for at, c in list(self._counts.items())]
         met.sort(key=lambda each: (-each.checks, each.at))
         told, rest = tuple(met[:LOCKS_TOLD_MAX]), met[LOCKS_TOLD_MAX:]
@@ -143,13 +143,16 @@ class Telling:
             number=self._told,
             application=self._application,
             library=_library(),
-            at=at,
-            age=age_s if isfinite(age_s) else None,
+            at=known.view.at,
+            age=now_s - known.confirmed_s,
             locks=told,
             more=more,
             callers=self._sample.callers(now_s),
             uptime=now_s - self._begun_s,
             stale_after=self._stale_after_s,
+            clock_skew=known.clock_skew,
+            mode=mode,
+            ignored=tuple(word[:WORD_CHARACTERS_MAX] for word in islice(known.view.ignored, WORDS_MAX)),
         )
 
     def _make_room(self, met: Sequence[Met]) -> None:

@@ -379,9 +379,7 @@ class Gate:
         if self._telling.is_due(now_s):
             self._beware(longest_fetch(hearing))
             mode = self.off or ("shadow" if self._shadow else "")
-            self._telling.tell(
-                hearing, now_s, known.view.at, self.age, known.clock_skew, mode, known.view.ignored
-            )
+            self._telling.tell(hearing, now_s, known, mode)
             self._divert()  # for so many callers as are wanted: who is not noted pays nothing for it
 
     def _enough_notes(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,9 +26,11 @@ from gatekeeper.feedback import (
 from gatekeeper.held import held_of
 from gatekeeper.look import EVERYBODY
 from gatekeeper.model import Cursor, Decision, Feedback, Lock, LockKey, Met, SourceError
+from gatekeeper.poller import Known
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.tally import Tally
 from gatekeeper.testing import ManualClock
+from gatekeeper.view import EMPTY
 from gatekeeper.wire_feedback import INSTANCE, TOLD_BYTES_MAX, dump
 from tests.support.feed import NOON, HandFeed, a_lock
 
@@ -290,7 +293,7 @@ class TestBounds:
             telling.count([lock], refused)
         for _ in range(3):
             telling.count([locks[7]], refused)
-            telling.tell(desk, 0.0, Cursor(1, "m"), 0.0, 0.0, "", ())
+            telling.tell(desk, 0.0, Known(replace(EMPTY, at=Cursor(1, "m")), 0.0), "")
         for number, told in enumerate(desk.heard, 1):
             assert len(told.locks) <= LOCKS_TOLD_MAX
             assert told.locks[0] == Met(LockKey("caller", "user:7", "", "daily"), 1 + number, 1 + number)
