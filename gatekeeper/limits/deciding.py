@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from gatekeeper.limits.keyed import Keys
-from gatekeeper.limits.protocol import Key, Rule, Standing
+from gatekeeper.limits.protocol import AdmittingRule, Key, Rule, Standing
 from gatekeeper.limits.units import seconds, whole
 from gatekeeper.model import Decision
 
@@ -26,7 +26,16 @@ class Ruled(Protocol):
     def _name(self) -> str: ...
 
 
-def allow(self: Ruled, key: Key = "", cost: int = 1) -> bool:
+class Admitting(Protocol):
+    """One whose rule admits at once."""
+
+    @property
+    def _keys(self) -> Keys[Any]: ...
+    @property
+    def _rule(self) -> AdmittingRule[Any]: ...
+
+
+def allow(self: Admitting, key: Key = "", cost: int = 1) -> bool:
     """Whether `cost` requests of `key` may pass now; they are counted when they may.
 
     `check(key, cost).allowed`. Raises ValueError for a negative cost.

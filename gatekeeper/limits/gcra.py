@@ -69,11 +69,6 @@ class GcraRule:
     def spend(self, state: int | None, at_ns: int, cost: int) -> int:
         return self._due(state, at_ns * self.scale) + cost * self.weight - self.slack
 
-    def admit(self, state: int | None, now_ns: int, cost: int) -> int | None:
-        now = now_ns * self.scale
-        after = self._due(state, now) + cost * self.weight - self.slack
-        return None if after - self.weight > now else after
-
     def give_back(self, state: int, now_ns: int, cost: int) -> int | None:
         """Counted from now on: the level falls by `cost`, to empty at most."""
         less = state - cost * self.weight

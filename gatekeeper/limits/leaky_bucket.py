@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gatekeeper.limits import booking, deciding, keeping, sharing, using, waiting
+from gatekeeper.limits import booking, bucketing, deciding, keeping, sharing, using, waiting
 from gatekeeper.limits.gcra import GcraRule
 from gatekeeper.limits.keyed import KEYS_MAX, Keys
 from gatekeeper.limits.protocol import Clock, Key, Overflow, Period
@@ -45,7 +45,7 @@ class LeakyBucket:
         if store is not None:
             store.attach(self)
 
-    allow = deciding.allow
+    allow = bucketing.allow
     check = deciding.check
     check_many = using.check_many
     peek = deciding.peek

@@ -75,9 +75,6 @@ class Rule(Protocol[S]):
     def spend(self, state: S | None, at_ns: int, cost: int) -> S:
         """The state after `cost` passed at `at_ns`: now plus what `wait_ns` said, or later."""
 
-    def admit(self, state: S | None, now_ns: int, cost: int) -> S | None:
-        """What `spend` returns where `wait_ns` says 0, else None: both in one, for speed."""
-
     def give_back(self, state: S, now_ns: int, cost: int) -> S | None:
         """The state after a refund of `cost`."""
 
@@ -95,3 +92,10 @@ class Rule(Protocol[S]):
 
     def unpack(self, numbers: list[int], shift_ns: int) -> S:
         """The state again, by a clock that is `shift_ns` ahead of the one it was packed by."""
+
+
+class AdmittingRule(Rule[S], Protocol[S]):
+    """One that has both in one, for speed."""
+
+    def admit(self, state: S | None, now_ns: int, cost: int) -> S | None:
+        """What `spend` returns where `wait_ns` says 0, else None."""

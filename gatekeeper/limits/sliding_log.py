@@ -138,9 +138,6 @@ class LogRule:
             state.oldest = oldest + 1
         return state
 
-    def admit(self, state: Ring | None, now_ns: int, cost: int) -> Ring | None:
-        return self.spend(state, now_ns, cost) if self.wait_ns(state, now_ns, cost) == 0 else None
-
     def grow(self, ring: Ring, now_ns: int) -> None:
         """Make room in a ring all of whose stamps count: places that have left the period already,
         as many as there are stamps, so that a busy key seldom comes here."""
