@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.support import plain_http
 from tests.support.servers.postgres import NativePostgres
 
 Gatelock = Callable[..., Any]
@@ -70,10 +71,10 @@ class Analyzer:
 
     def ready(self) -> dict[str, Any]:
         url = f"{self.url()}/readyz"
-        return until(lambda: httpx2.get(url).raise_for_status().json())
+        return until(lambda: plain_http.get(url).raise_for_status().json())
 
     def metric(self, name: str) -> float:
-        text = httpx2.get(f"{self.url()}/metrics").text
+        text = plain_http.get(f"{self.url()}/metrics").text
         return sum(float(row.split()[-1]) for row in text.splitlines() if row.startswith(name))
 
     def stop(self, by: int = signal.SIGTERM) -> int:
@@ -196,9 +197,9 @@ def test_a_broker_that_is_away_is_named_and_does_not_end_it(
         """)
     analyzer = Analyzer(tmp_path / "analyzer.log")
     try:
-        problems = until(lambda: httpx2.get(f"{analyzer.url()}/readyz").json()["problems"].get("kafka"))
+        problems = until(lambda: plain_http.get(f"{analyzer.url()}/readyz").json()["problems"].get("kafka"))
         assert "127.0.0.1:1" in problems
-        assert httpx2.get(f"{analyzer.url()}/livez").status_code == 200
+        assert plain_http.get(f"{analyzer.url()}/livez").status_code == 200
         assert analyzer.stop() == 0
     finally:
         analyzer.child.kill()
@@ -280,9 +281,9 @@ def test_a_database_that_hangs_is_said_and_does_not_keep_it_from_stopping(
         own_postgres.pause()
         with access.open("a") as file:
             file.write(line("192.0.2.1", 20))
-        problems = until(lambda: httpx2.get(f"{analyzer.url()}/readyz").json()["problems"])
+        problems = until(lambda: plain_http.get(f"{analyzer.url()}/readyz").json()["problems"])
         assert "database" in problems
-        assert httpx2.get(f"{analyzer.url()}/livez").status_code == 200
+        assert plain_http.get(f"{analyzer.url()}/livez").status_code == 200
         assert analyzer.stop() == 3
         assert "read again" in analyzer.said()[-1]["message"]
     finally:

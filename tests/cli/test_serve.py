@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import sqlalchemy as sa
 
@@ -23,6 +22,7 @@ from analyzer.store.engine import open_engine
 from gatekeeper import Gate
 from gatekeeper.model import Lock, Set
 from gatekeeper.sources.http import HttpSource
+from tests.support import plain_http
 from tests.support.serving import certificate
 
 Gatelock = Callable[..., Any]
@@ -89,10 +89,10 @@ def test_a_gate_learns_over_http_of_a_lock_in_the_database(engine: sa.Engine, tm
         while gate.allow("api_key:acme"):
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
-        ready = httpx2.get(f"{server.url}/readyz")
+        ready = plain_http.get(f"{server.url}/readyz")
         assert (ready.status_code, ready.json()["problems"]) == (200, {})
-        assert httpx2.get(f"{server.url}/livez").status_code == 200
-        assert "gatelock_feed_version 1.0" in httpx2.get(f"{server.url}/metrics").text
+        assert plain_http.get(f"{server.url}/livez").status_code == 200
+        assert "gatelock_feed_version 1.0" in plain_http.get(f"{server.url}/metrics").text
         server.child.send_signal(signal.SIGTERM)
         assert server.child.wait(10) == 0
         assert server.said()[-1]["message"] == "stopped"
@@ -140,7 +140,7 @@ def test_tokens_that_are_made_while_it_runs_count(
         assert HttpSource(server.url).fetch(None).snapshot
         token = gatelock("tokens", "create", "shop", "--scope", "read").output.strip()
         deadline_s = time.monotonic() + PATIENCE_S
-        while httpx2.get(f"{server.url}/v1/locks").status_code != 401:
+        while plain_http.get(f"{server.url}/v1/locks").status_code != 401:
             assert time.monotonic() < deadline_s
         assert HttpSource(server.url, token).fetch(None).snapshot
         short = gatelock("tokens", "create", "till", "--scope", "read", "--expires", "4s").output.strip()
@@ -150,11 +150,11 @@ def test_tokens_that_are_made_while_it_runs_count(
         gatelock("tokens", "revoke", "shop")
         while _status(server.url, token) != 401 or _status(server.url, short) != 401:
             assert time.monotonic() < deadline_s
-        assert httpx2.get(f"{server.url}/livez").status_code == 200
+        assert plain_http.get(f"{server.url}/livez").status_code == 200
 
 
 def _status(url: str, token: str) -> int:
-    return httpx2.get(f"{url}/v1/locks", headers={"authorization": f"Bearer {token}"}).status_code
+    return plain_http.get(f"{url}/v1/locks", headers={"authorization": f"Bearer {token}"}).status_code
 
 
 @pytest.mark.parametrize("database", ["sqlite"])

@@ -26,6 +26,7 @@ from tests.cuts.bound import Answers, Manner, Stretch
 from tests.cuts.lines import Database
 from tests.cuts.oracle import LIMIT, NO, PASS, PERIOD_S, Moment, Oracle, Slack, Truth
 from tests.cuts.simulated import CALLERS, Desk, word_of
+from tests.support.plain_http import get
 from tests.support.proxy import Proxy
 from tests.support.servers.child import Child, free_port
 from tests.support.servers.postgres import NativePostgres
@@ -71,7 +72,7 @@ class Serve(Child):
 
     def _answers(self) -> bool:
         try:
-            return httpx2.get(f"http://127.0.0.1:{self.port}/v1/locks", timeout=5).status_code == 200
+            return get(f"http://127.0.0.1:{self.port}/v1/locks", timeout=5).status_code == 200
         except httpx2.HTTPError:
             return False
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx2
 
+from tests.support import plain_http
 from tests.support.servers.child import free_port
 
 NAMED_S_MAX, START_S_MAX = 30.0, 60.0
@@ -49,14 +50,14 @@ class Analyzer:
 
     def problems(self) -> dict[str, str]:
         try:
-            found: dict[str, str] = httpx2.get(f"http://{self.http}/readyz").json()["problems"]
+            found: dict[str, str] = plain_http.get(f"http://{self.http}/readyz").json()["problems"]
         except httpx2.TransportError:
             return {}
         return found
 
     def _ready(self) -> bool:
         try:
-            return httpx2.get(f"http://{self.http}/readyz").status_code == 200
+            return plain_http.get(f"http://{self.http}/readyz").status_code == 200
         except httpx2.TransportError:
             return False
 
@@ -81,7 +82,7 @@ class Analyzer:
             assert time.monotonic() < end_s, (problems, self.log[-5:])
             assert self.process.poll() is None, self._log.read_text()
             time.sleep(0.1)
-        metrics = httpx2.get(f"http://{self.http}/metrics").text
+        metrics = plain_http.get(f"http://{self.http}/metrics").text
         assert f'gatelock_problem{{name="{name}"}} 1' in metrics
         while not any(line.startswith(f"{name}: ") for line in self.errors):
             assert time.monotonic() < end_s, self.log[-5:]

@@ -12,7 +12,6 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from analyzer.web import connections
@@ -21,6 +20,7 @@ from analyzer.web.proving import Identity
 from gatekeeper import wire
 from gatekeeper.model import SourceError
 from gatekeeper.sources.http import HttpSource, TryLater
+from tests.support import plain_http
 from tests.support.feed import HandFeed, a_lock
 from tests.support.serving import certificate, feed_server, line_to
 
@@ -69,7 +69,7 @@ def test_who_is_too_many_is_told_when_to_come_again(feed: HandFeed, monkeypatch:
             for _ in range(3):
                 held.enter_context(line_to(url)).sendall(question(feed, wait=30))
             time.sleep(0.3)
-            answer = httpx2.get(f"{url}/v1/locks")
+            answer = plain_http.get(f"{url}/v1/locks")
             assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
             assert 5 <= int(answer.headers["retry-after"]) < 15
             assert answer.json()["detail"] == "Too many are connected just now."
@@ -77,7 +77,7 @@ def test_who_is_too_many_is_told_when_to_come_again(feed: HandFeed, monkeypatch:
                 source.fetch(None)
             assert 5 <= later.value.retry_after < 15
         deadline_s = time.monotonic() + PATIENCE_S
-        while httpx2.get(f"{url}/v1/locks").status_code == 503:
+        while plain_http.get(f"{url}/v1/locks").status_code == 503:
             assert time.monotonic() < deadline_s
         assert source.fetch(None).at == feed.at
         source.close()
@@ -110,7 +110,7 @@ def test_five_hundred_who_wait_are_told_by_one_fetch(feed: HandFeed) -> None:
         lines = [held.enter_context(line_to(url)) for _ in range(500)]
         for line in lines:
             line.sendall(question(feed, wait=60))
-        with httpx2.Client() as client:
+        with plain_http.Client() as client:
             client.get(f"{url}/v1/locks")  # comes after them all
         asked, begun_s = len(feed.asked), time.monotonic()
         feed.set(a_lock("user:bob", ends_in=10**9))

@@ -23,6 +23,7 @@ from gatekeeper import feedback as feedback_module
 from gatekeeper.model import Feedback, SourceError
 from gatekeeper.sources.http import HEAR_S, HttpSource
 from gatekeeper.wire_feedback import TOLD_BYTES_MAX
+from tests.support import plain_http
 from tests.support.feed import HandFeed, a_lock
 from tests.support.serving import feed_server
 
@@ -85,7 +86,7 @@ def url(desk: Desk) -> Iterator[str]:
 
 
 def put(url: str, body: str | bytes, instance: str = "host:1:ab", **headers: str) -> httpx2.Response:
-    return httpx2.put(f"{url}/v1/gates/{instance}", content=body, headers=headers, timeout=PATIENCE_S)
+    return plain_http.put(f"{url}/v1/gates/{instance}", content=body, headers=headers, timeout=PATIENCE_S)
 
 
 def test_what_is_heard_is_written_later_and_all_at_once(url: str, desk: Desk) -> None:

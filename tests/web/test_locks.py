@@ -23,6 +23,7 @@ from analyzer.web import feed as feed_module
 from analyzer.web.bearers import is_loopback
 from gatekeeper import wire
 from gatekeeper.model import Clear, Cursor, Set, SourceError, Update
+from tests.support import plain_http
 from tests.support.feed import HandFeed, a_lock
 from tests.support.serving import feed_server
 
@@ -72,7 +73,7 @@ def world() -> World:
 def client(world: World) -> Iterator[httpx2.Client]:
     with (
         feed_server(world.feed, world.known) as url,
-        httpx2.Client(base_url=url, timeout=30, limits=httpx2.Limits(max_connections=200)) as client,
+        plain_http.Client(base_url=url, timeout=30, limits=httpx2.Limits(max_connections=200)) as client,
     ):
         yield client
 
@@ -290,7 +291,7 @@ def test_nobody_looks_when_nobody_asks(world: World, client: httpx2.Client) -> N
 
 
 def test_stopping_lets_those_go_who_wait(world: World) -> None:
-    with ThreadPoolExecutor() as pool, httpx2.Client(timeout=30) as client:
+    with ThreadPoolExecutor() as pool, plain_http.Client(timeout=30) as client:
         with feed_server(world.feed) as url:
             waiting = pool.submit(client.get, f"{url}/v1/locks", params=held(world.feed) | {"wait": 30})
             time.sleep(0.3)
@@ -413,7 +414,7 @@ def test_tokens_that_cannot_be_read_are_looked_for_once_for_all_who_ask(world: W
         raise StoreAway("it hangs")
 
     with feed_server(world.feed, hangs) as url, ThreadPoolExecutor(30) as pool:
-        answers = list(pool.map(lambda _: httpx2.get(f"{url}/v1/locks", timeout=30), range(30)))
+        answers = list(pool.map(lambda _: plain_http.get(f"{url}/v1/locks", timeout=30), range(30)))
     assert {answer.status_code for answer in answers} == {503}
     assert len(looks) < 10
 
@@ -429,10 +430,10 @@ def test_tokens_that_are_read_for_too_long_are_not_waited_for(
         return Known((), 0)
 
     with feed_server(world.feed, hangs) as url:
-        assert httpx2.get(f"{url}/v1/locks").status_code == 503
+        assert plain_http.get(f"{url}/v1/locks").status_code == 503
         done.set()
         deadline_s = time.monotonic() + 10
-        while httpx2.get(f"{url}/v1/locks").status_code == 503:
+        while plain_http.get(f"{url}/v1/locks").status_code == 503:
             assert time.monotonic() < deadline_s
 
 

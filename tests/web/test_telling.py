@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
 
-import httpx2
 import psutil
 import pytest
 from hypothesis import given
@@ -21,6 +20,7 @@ from analyzer.web.telling import Answer, Told
 from gatekeeper import wire
 from gatekeeper.model import Cursor, Lock, Set, Update
 from gatekeeper.sources.http import HttpSource
+from tests.support import plain_http
 from tests.support.feed import HandFeed, a_lock
 from tests.support.serving import feed_server, line_to
 
@@ -71,7 +71,7 @@ def test_a_fleet_that_begins_at_once_is_packed_for_once(monkeypatch: pytest.Monk
             source.close()
             return held
 
-        httpx2.get(f"{url}/v1/locks")  # the server has looked by then
+        plain_http.get(f"{url}/v1/locks")  # the server has looked by then
         assert set(pool.map(begin, range(60))) == {3_000}
     assert len(long) == 1
 
@@ -79,7 +79,7 @@ def test_a_fleet_that_begins_at_once_is_packed_for_once(monkeypatch: pytest.Monk
 def test_those_who_take_it_slowly_do_not_each_have_a_copy_in_memory() -> None:
     feed = HandFeed(*(a_lock(f"user:{n}", detail="x" * 500, ends_in=10**9) for n in range(15_000)))
     with feed_server(feed) as url, ExitStack() as held:
-        size = len(httpx2.get(f"{url}/v1/locks").content)
+        size = len(plain_http.get(f"{url}/v1/locks").content)
         assert size > 10_000_000
         process = psutil.Process()
         before = process.memory_info().rss

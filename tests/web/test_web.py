@@ -30,6 +30,7 @@ from analyzer.store.schema import feed, locks
 from analyzer.web.app import Watched, application
 from analyzer.web.server import CannotListen, serving
 from gatekeeper.model import Clear, Lock, Set
+from tests.support import plain_http
 
 PART = Partition("cluster", "topic-id", 0, "calls", "access-log")
 OTHER = PART._replace(number=1)
@@ -87,7 +88,7 @@ def client(world: World) -> Iterator[httpx2.Client]:
     app = application(Watched(world.health, lambda: world.problems, world.look, "head"))
     with serving(app, ("127.0.0.1", 0)) as address:
         assert address is not None
-        with httpx2.Client(base_url=f"http://127.0.0.1:{address[1]}", timeout=10) as client:
+        with plain_http.Client(base_url=f"http://127.0.0.1:{address[1]}", timeout=10) as client:
             yield client
 
 
@@ -376,7 +377,7 @@ def test_a_host_that_is_not_known_is_said(caplog: pytest.LogCaptureFixture) -> N
 
 def test_leaving_closes_the_port_and_ends_the_thread(world: World) -> None:
     app = application(Watched(world.health, dict, world.look, "head"))
-    with httpx2.Client() as kept_alive:  # an idle connection must not hold it up
+    with plain_http.Client() as kept_alive:  # an idle connection must not hold it up
         with serving(app, ("127.0.0.1", 0)) as address:
             assert address is not None
             assert kept_alive.get(f"http://127.0.0.1:{address[1]}/livez").status_code == 200

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx2
 
+from tests.support import plain_http
 from tests.support.servers.child import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -71,7 +72,7 @@ class Shop:
         self.port = port
         self.has_loop = SHOPS[name][1]
         self.url = f"http://127.0.0.1:{port}"
-        self.client = httpx2.Client(base_url=self.url, timeout=PATIENCE_S)
+        self.client = plain_http.Client(base_url=self.url, timeout=PATIENCE_S)
 
     def get(self, path: str, key: str = "", **headers: str) -> httpx2.Response:
         return self.ask("GET", path, key, **headers)

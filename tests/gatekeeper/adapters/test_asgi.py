@@ -23,6 +23,7 @@ from gatekeeper import ALLOWED, Gate, SlidingLog
 from gatekeeper.adapters.asgi import Guard, address, header, peer, user
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock, locked
+from tests.support import plain_http
 from tests.support.feed import HandFeed, a_lock
 
 Scope = dict[str, Any]
@@ -352,7 +353,7 @@ def test_in_a_real_application_a_locked_caller_is_refused_and_others_are_not(sho
         return len(await request.body())
 
     app = Guard(api, shop_gate, SlidingLog(limit=3, period=60), exempt=["/openapi.json"])
-    with Served(app) as url, httpx2.Client(base_url=url) as client, locked(shop_gate, "api_key:acme"):
+    with Served(app) as url, plain_http.Client(base_url=url) as client, locked(shop_gate, "api_key:acme"):
         ours, theirs = {"x-api-key": "bob"}, {"x-api-key": "acme"}
         assert client.get("/items", headers=ours).json() == {"remaining": 2}
         refused = client.get("/items", headers=theirs)

@@ -20,6 +20,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from tests.gatekeeper.adapters.serving import SHOPS, Shop, shop, somebody
+from tests.support import plain_http
 
 if TYPE_CHECKING:
     from tests.support.servers.redis import Redis
@@ -321,7 +322,7 @@ def test_the_body_of_a_refused_request_does_not_get_in_the_way(running: Shop) ->
     """Neither of the answer, nor of the next request on the same connection."""
     body = b"x" * 3_000_000
     for key, status in (("acme", 429), (somebody(), 200), ("acme", 429)):
-        with httpx2.Client(base_url=running.url, timeout=30) as client:
+        with plain_http.Client(base_url=running.url, timeout=30) as client:
             answers = [
                 client.post("/plain/items/7", headers={"x-api-key": key}, content=body) for _ in range(2)
             ]

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import pytest
 from fastapi import APIRouter, FastAPI, Request, WebSocket
 from fastapi.responses import StreamingResponse
@@ -17,6 +16,7 @@ from gatekeeper.adapters.asgi import Guard, header
 from gatekeeper.requestlog.asgi import RequestLog
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock, locked
+from tests.support import plain_http
 from tests.support.feed import a_lock
 from tests.support.requestlog import Shelf
 from tests.support.uvicorn import serving
@@ -320,7 +320,7 @@ def gate() -> Iterator[Gate]:
 def test_routes_and_fields_of_a_real_application_are_found(gate: Gate, guarded: bool) -> None:
     api, shelf = an_api(), Shelf()
     log = RequestLog(Guard(api, gate) if guarded else api, shelf)
-    with serving(log) as url, httpx2.Client(base_url=url, headers={"x-api-key": "acme"}) as client:
+    with serving(log) as url, plain_http.Client(base_url=url, headers={"x-api-key": "acme"}) as client:
         client.get("/v1/items/7?token=secret")
         client.get("/v1/files/a/b.txt")
         client.get("/v1/nowhere")

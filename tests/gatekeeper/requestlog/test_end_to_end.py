@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from fastapi import FastAPI
 
@@ -20,6 +19,7 @@ from gatekeeper import Gate
 from gatekeeper.adapters.asgi import Guard
 from gatekeeper.requestlog.asgi import RequestLog
 from gatekeeper.requestlog.kafka import KafkaSink
+from tests.support import plain_http
 from tests.support.servers.kafka import Kafka
 from tests.support.uvicorn import serving
 
@@ -106,7 +106,7 @@ def test_who_passes_the_limit_by_the_applications_own_log_is_refused_and_the_ref
 
     gate = Gate(world.url)
     log = RequestLog(Guard(api, gate), to=to)
-    with gate, serving(log) as url, httpx2.Client(base_url=url) as client, world.analyzer():
+    with gate, serving(log) as url, plain_http.Client(base_url=url) as client, world.analyzer():
 
         def ask(caller: str) -> int:
             return client.get("/v1/items/7", headers={"x-api-key": caller}).status_code
