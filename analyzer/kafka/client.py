@@ -23,13 +23,13 @@ from kafka.errors import (
 )
 
 from analyzer.core.model import Gap, GapKind, Partition, Record, Records, RecordSet
-from analyzer.kafka.bounded import BatchTooLarge
 from analyzer.kafka.connecting import connected
 from analyzer.kafka.held import NO_EPOCH, witness_of
 from analyzer.kafka.joining import join_patiently
 from analyzer.kafka.leftovers import dismiss_soon
 from analyzer.kafka.metadata import NO_ID, Topic, metadata_of, unread
 from analyzer.kafka.options import Options
+from analyzer.kafka.unpacking import BatchTooLarge
 
 try:
     from analyzer.kafka.raw import Fetched, RawFetcher, raw_fetcher

@@ -76,6 +76,11 @@ def test_every_setting_is_on_its_page() -> None:
     assert {name for name in known if not re.search(rf"[`(\[{{ ]{re.escape(name)}\b", page)} == set()
 
 
+def test_the_map_of_a_large_room_names_every_file() -> None:
+    map_ = set(re.findall(r"`(\w+)`", importlib.import_module("analyzer.kafka").__doc__ or ""))
+    assert map_ == {name.rpartition(".")[2] for name in modules() if name.startswith("analyzer.kafka.")}
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_gives_what_it_shows(name: str) -> None:
     tried = doctest.testmod(importlib.import_module(name))

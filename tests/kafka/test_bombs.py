@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from analyzer.errors import NotInstalled
-from analyzer.kafka import bounded
+from analyzer.kafka import unpacking
 from tests.support.bombs import PACKERS, bomb
 from tests.support.kafka_log import produce, produce_as_is
 from tests.support.servers.kafka import GivenKafka, NativeKafka
@@ -124,10 +124,10 @@ def test_a_bomb_stops_its_partition_alone_and_takes_little_memory(
 
 def test_what_kafka_python_cannot_be_had_to_bound_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if another release looked its decoders up elsewhere."""
-    own = bounded.default_records.zstd_decode
-    monkeypatch.setattr(bounded, "DECODERS", {"zstandard_decode": 4})
+    own = unpacking.default_records.zstd_decode
+    monkeypatch.setattr(unpacking, "DECODERS", {"zstandard_decode": 4})
     with pytest.raises(
         NotInstalled, match=r"kafka-python 3\..* install a release that Gatelock was tested with"
     ):
-        bounded.bound()
-    assert bounded.default_records.zstd_decode is own
+        unpacking.bound()
+    assert unpacking.default_records.zstd_decode is own
