@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from analyzer.store.engine import open_engine
 from tests.support import plain_http
 from tests.support.servers.postgres import NativePostgres
 
@@ -263,6 +264,41 @@ def test_a_file_that_cannot_be_read_to_its_end_is_1_and_the_others_are_counted(
     assert used(gatelock)["address:192.0.2.2 2026-11-20"] == (1, 0)
     told = process("import", "cut.log.gz", "--source", "web", "--json")
     assert (told.returncode, list(json.loads(told.stdout)["problems"])) == (1, ["cut.log.gz"])
+
+
+@pytest.mark.parametrize("database", ["postgresql"])
+def test_a_right_that_is_taken_away_is_said_and_nothing_is_lost_until_it_is_back(
+    configure: Configure, migrated_url: str, tmp_path: Path, gatelock: Gatelock
+) -> None:
+    owner, role = open_engine(migrated_url), f"analyzer_{os.urandom(4).hex()}"
+
+    def order(text: str) -> None:
+        with owner.begin() as db:
+            db.exec_driver_sql(text)
+
+    order(f"create role {role} login password 'pw'")
+    order(f"grant all on all tables in schema public to {role}")
+    url = owner.url.set(username=role, password="pw").render_as_string(hide_password=False)
+    configure(CONFIGURATION.format(database=url))
+    (tmp_path / "access.log").write_text(line("192.0.2.1", 20))
+    analyzer = Analyzer(tmp_path / "analyzer.log")
+    try:
+        until(lambda: analyzer.metric("gatelock_records_total") == 1)
+        order(f"revoke insert on buckets from {role}")
+        with (tmp_path / "access.log").open("a") as access:
+            access.write(line("192.0.2.1", 20))
+        problems = f"{analyzer.url()}/readyz"
+        until(lambda: "permission denied for table buckets" in plain_http.get(problems).text)
+        order(f"grant insert on buckets to {role}")
+        until(lambda: analyzer.metric("gatelock_records_total") == 2)
+        assert analyzer.stop() == 0
+        assert used(gatelock) == {"address:192.0.2.1 2026-11-20": (2, 0)}
+    finally:
+        analyzer.child.kill()
+        analyzer.child.wait()
+        order(f"drop owned by {role}")
+        order(f"drop role {role}")
+        owner.dispose()
 
 
 # A database that neither answers nor goes away
