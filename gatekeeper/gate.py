@@ -95,8 +95,8 @@ class Gate:
 
     def _forget_threads(self) -> None:
         """Begin without threads: at birth, and in a forked child, where the parent's are not."""
-        self._divert()
-        self._ready = DIVERTED
+        self._divert()  # what is looked at: `_locked` by `allow`, `_look` by `check`
+        self._ready = DIVERTED  # ... once no more callers need to be noted
         self._off = is_off()
         self._telling: Telling | None = None  # of this process alone
         self._mutex = threading.Lock()  # never waited for while a request is served
