@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,6 @@ CONNECT_S = 5
 REFUSED = {"25006", "42501"}  # the server behind our address is a standby now; a right is missing
 DAMAGED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}  # the driver has no class for these
 
-SEPARATOR = "\x1f"
 READ_ONLY = {"gatelock_reads": True}  # an execution option: this transaction is one snapshot, writes nothing
 
 
@@ -147,7 +146,11 @@ def sentence(error: BaseException) -> str:
 
 def insert(connection: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
     """An insert that can say ON CONFLICT, in this database's dialect."""
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+    return insert_into(connection.dialect.name, table)
+
+
+def insert_into(dialect: str, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
 class NowMs(ColumnElement[int]):
@@ -166,38 +169,3 @@ def _now_postgresql(_element: NowMs, _compiler: Any, **_kw: Any) -> str:
 @compiles(NowMs, "sqlite")
 def _now_sqlite(_element: NowMs, _compiler: Any, **_kw: Any) -> str:
     return "cast(round((julianday('now') - 2440587.5) * 86400000) as integer)"
-
-
-def values_of(
-    connection: sa.Connection, columns: Sequence[sa.Column[Any]], rows: Sequence[Sequence[object]]
-) -> sa.Subquery | sa.TableValuedAlias:
-    """`rows` as something to select from, with the names and types of `columns`, in one parameter or one
-    per column: a statement costs the same text for one row as for ten thousand."""
-    if connection.dialect.name == "postgresql":
-        # Plain text: beside the columns' own collation the default one gives way.
-        kinds = [sa.Text() if isinstance(column.type, sa.Text) else column.type for column in columns]
-        arrays = (_array([row[at] for row in rows], kind) for at, kind in enumerate(kinds))
-        return (
-            sa.func.unnest(*arrays)
-            .table_valued(*[sa.column(c.name, kind) for c, kind in zip(columns, kinds, strict=True)])
-            .render_derived()
-        )
-    each = sa.func.json_each(sa.bindparam(None, [list(row) for row in rows], type_=sa.JSON)).table_valued(
-        "value"
-    )
-    return sa.select(
-        *(
-            sa.func.json_extract(each.c.value, f"$[{at}]", type_=c.type).label(c.name)
-            for at, c in enumerate(columns)
-        )
-    ).subquery()
-
-
-def _array(values: Sequence[object], kind: sa.types.TypeEngine[Any]) -> ColumnElement[Any]:
-    """An array as one text that the server takes apart: quoting ten thousand names one by one costs the
-    driver more than all the rest of a flush. Names cannot hold the separator; what does goes the long way."""
-    joined = SEPARATOR.join(map(str, values))
-    if not joined or joined.count(SEPARATOR) != len(values) - 1:  # "" would be taken apart into nothing
-        return sa.bindparam(None, values, type_=postgresql.ARRAY(kind))
-    parts = sa.func.string_to_array(sa.bindparam(None, joined, type_=sa.Text), SEPARATOR)
-    return sa.cast(parts, postgresql.ARRAY(kind))

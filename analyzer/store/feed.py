@@ -9,7 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.store import news
-from analyzer.store.engine import NowMs, insert, values_of
+from analyzer.store.engine import NowMs, insert
+from analyzer.store.many import as_parameters, rows_given
 from analyzer.store.schema import feed, feed_versions, lock_changes, locks
 from analyzer.store.times import instant, millis
 from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
@@ -28,10 +29,10 @@ def held(db: sa.Connection, keys: Collection[LockKey]) -> dict[LockKey, Lock]:
     """The locks at `keys`, their rows locked until the transaction ends."""
     if not keys:
         return {}
-    wanted = values_of(db, KEY, sorted(keys))
+    wanted = rows_given(db.dialect.name, KEY)
     match = sa.and_(*(column == wanted.c[column.name] for column in KEY))
     statement = sa.select(locks).join(wanted, match).order_by(*KEY).with_for_update(of=locks)
-    return _by_key(db.execute(statement))
+    return _by_key(db.execute(statement, as_parameters(db.dialect.name, KEY, sorted(keys))))
 
 
 def of_policies(db: sa.Connection, policies: Collection[str]) -> dict[LockKey, Lock]:
@@ -78,9 +79,10 @@ def _apply(db: sa.Connection, changes: Sequence[Change]) -> None:
         rest = {c.name: added.excluded[c.name] for c in locks.c if not c.primary_key}
         db.execute(added.on_conflict_do_update(index_elements=list(KEY), set_=rest), closed)
     if opened:
-        gone = values_of(db, KEY, sorted(opened))
+        gone = rows_given(db.dialect.name, KEY)
         # Not `exists`: SQLite then reads the whole table, and `gone` for each of its rows.
-        db.execute(sa.delete(locks).where(sa.tuple_(*KEY).in_(sa.select(*gone.c))))
+        statement = sa.delete(locks).where(sa.tuple_(*KEY).in_(sa.select(*gone.c)))
+        db.execute(statement, as_parameters(db.dialect.name, KEY, sorted(opened)))
 
 
 def prune(db: sa.Connection, before_ms: int, most: int) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from analyzer.core.decisions import Series, Standing
 from analyzer.core.meters import Meter
@@ -17,15 +16,16 @@ from analyzer.core.plan import Plan
 from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.sources import LogId
 from analyzer.store import carried, feed, plans
-from analyzer.store.engine import NowMs, insert, reading, values_of, writing
+from analyzer.store.engine import NowMs, insert, reading, writing
 from analyzer.store.gaps import open_gaps
+from analyzer.store.many import as_parameters
 from analyzer.store.partitions import UNFOLLOWED, is_of, place_in, place_of, row_of
-from analyzer.store.schema import TOTAL_MAX, buckets, offsets, rejects, totals
+from analyzer.store.schema import TOTAL_MAX, offsets, rejects
+from analyzer.store.sums import ROW_COLUMNS, TOTAL_COLUMNS, adding_to_buckets, adding_to_totals
 from analyzer.store.times import instant
 from gatekeeper.model import Change, Lock, LockKey
 
 ROWS_MAX = 10_000  # in one statement, which has two seconds; so many take 0.1 s
-ROW_COLUMNS = [buckets.c[name] for name in Row._fields]
 
 
 class SqlStore:
@@ -108,6 +108,7 @@ class Flush:
 
     def __init__(self, connection: sa.Connection, owner: str, random_mark: Callable[[], str]) -> None:
         self._db = connection
+        self._dialect = connection.dialect.name
         self._owner = owner
         self._random_mark = random_mark
 
@@ -161,15 +162,8 @@ class Flush:
             (policy, key, resource, *window, min(n, TOTAL_MAX))
             for (policy, key, resource, window), n in grown
         ]
-        added = insert(self._db, totals)
-        added = added.from_select(
-            [c.name for c in totals.c], every(values_of(self._db, list(totals.c), rows))
-        )
-        added = added.on_conflict_do_update(
-            index_elements=totals.primary_key,
-            set_={"used": plus(totals.c.used, added.excluded.used)},
-        )
-        found = self._db.execute(self._reached(added, limits))
+        statement = adding_to_totals(self._dialect, tuple(limits.items()))
+        found = self._db.execute(statement, as_parameters(self._dialect, TOTAL_COLUMNS, rows))
         stand = {tuple(place): used for *place, used in found if used >= limits.get(place[0], 0)}
         if not stand:
             return []
@@ -179,30 +173,16 @@ class Flush:
             if (place := (series.policy, series.key, series.resource, series.window.start_s)) in stand
         ]
 
-    def _reached(self, added: postgresql.Insert | sqlite.Insert, limits: Mapping[str, int]) -> sa.Executable:
-        """The totals at or above their limit. PostgreSQL leaves the others where they are: to hand over ten
-        thousand of them takes as long as to add them up."""
-        columns = (*totals.primary_key, totals.c.used)
-        if not limits or self._db.dialect.name != "postgresql":
-            return added.returning(*columns)
-        grown = added.returning(*columns).cte("grown")
-        return sa.select(grown).where(grown.c.used >= sa.case(limits, value=grown.c.policy, else_=0))
-
     def add_counts(self, rows: Sequence[Row], meters: Collection[Meter]) -> None:
         """Add `rows` to the buckets, each meter joined in its own way: sums added, maxima kept."""
         largest = {meter.name for meter in meters if meter.join == "max"}
-        for join, part in (
-            (plus, [row for row in rows if row.meter not in largest]),
-            (self._greatest, [row for row in rows if row.meter in largest]),
-        ):
-            for some in in_statements([bounded(row) for row in part]):
-                added = insert(self._db, buckets)
-                added = added.from_select(Row._fields, every(values_of(self._db, ROW_COLUMNS, some)))
-                joined = {name: join(buckets.c[name], added.excluded[name]) for name in ("value", "denied")}
-                self._db.execute(added.on_conflict_do_update(index_elements=buckets.primary_key, set_=joined))
+        self._add_counts("sum", [bounded(row) for row in rows if row.meter not in largest])
+        self._add_counts("max", [bounded(row) for row in rows if row.meter in largest])
 
-    def _greatest(self, ours: sa.ColumnElement[int], theirs: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-        return (sa.func.greatest if self._db.dialect.name == "postgresql" else sa.func.max)(ours, theirs)
+    def _add_counts(self, join: Literal["sum", "max"], rows: Sequence[Row]) -> None:
+        statement = adding_to_buckets(self._dialect, join)
+        for some in in_statements(rows):
+            self._db.execute(statement, as_parameters(self._dialect, ROW_COLUMNS, some))
 
     def set_aside(self, rejected: Sequence[Rejected], now: datetime) -> None:
         """Keep the records that could not be read, each with where and why."""
@@ -238,17 +218,6 @@ def bounded(row: Row) -> Row:
 def in_column(number: int | None) -> int | None:
     """A record's own number, which may be more than a column takes."""
     return None if number is None else max(-TOTAL_MAX, min(number, TOTAL_MAX))
-
-
-def plus(ours: sa.ColumnElement[int], theirs: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """The sum, held at the largest number a column takes: PostgreSQL would refuse the flush for ever,
-    SQLite would quietly go on with a float."""
-    return sa.case((ours > TOTAL_MAX - theirs, sa.literal(TOTAL_MAX, sa.BigInteger)), else_=ours + theirs)
-
-
-def every(values: sa.Subquery | sa.TableValuedAlias) -> sa.Select[tuple[object, ...]]:
-    # SQLite cannot tell "FROM x ON CONFLICT" from a join's ON without a WHERE in between.
-    return sa.select(values).where(sa.true())
 
 
 # One statement per partition, in order: a join over many rows takes their locks in any order it likes.

@@ -18,10 +18,12 @@ from analyzer.core.model import Counted, Gap, Lag, Partition, Progress, Row
 from analyzer.core.plan import Plan
 from analyzer.core.policies import Calendar, Quota
 from analyzer.pipeline import Pipeline
-from analyzer.store.engine import open_engine, values_of, writing
+from analyzer.store.engine import open_engine, writing
+from analyzer.store.many import as_parameters, rows_given
 from analyzer.store.migrate import upgrade
 from analyzer.store.schema import buckets, metadata, totals
-from analyzer.store.store import ROW_COLUMNS, SqlStore, every
+from analyzer.store.store import SqlStore
+from analyzer.store.sums import ROW_COLUMNS
 from tests.benchmarks.servers import Servers
 
 TOUCHED = 10_000
@@ -139,9 +141,11 @@ def _add(
     rows: Sequence[Sequence[object]],
 ) -> None:
     added = insert(table)
-    added = added.from_select([column.name for column in columns], every(values_of(db, columns, rows)))
+    given = rows_given("postgresql", columns)
+    added = added.from_select([column.name for column in columns], sa.select(given))
     joined = {name: table.c[name] + added.excluded[name] for name in sums}
-    db.execute(added.on_conflict_do_update(index_elements=table.primary_key, set_=joined))
+    statement = added.on_conflict_do_update(index_elements=table.primary_key, set_=joined)
+    db.execute(statement, as_parameters("postgresql", columns, rows))
 
 
 def _settle(engine: sa.Engine) -> None:

@@ -6,7 +6,8 @@ import sqlalchemy as sa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.store.engine import reading, values_of
+from analyzer.store.engine import reading
+from analyzer.store.many import as_parameters, rows_given
 from analyzer.store.schema import TOTAL_MAX, totals
 
 COLUMNS = [totals.c[name] for name in ("key", "used", "resource")]
@@ -24,13 +25,16 @@ rows = st.lists(
 def test_rows_come_back_in_their_order(engine: sa.Engine) -> None:
     """In their order, because row locks are taken in it."""
 
+    statement = sa.select(rows_given(engine.dialect.name, COLUMNS))
+
     @settings(max_examples=150)
     @given(rows)
     @example([("", 0, "")])
     @example([("", 0, ""), ("", 1, "")])
     @example([("\x1f", 0, "a"), ("b\x1f", TOTAL_MAX, "")])
+    @example([("\x1f1", 0, "\x1f"), ("\x1f", -1, "1\x1f11"), ("", 0, "1")])
     def compare(wanted: list[tuple[str, int, str]]) -> None:
-        found = db.execute(sa.select(values_of(db, COLUMNS, wanted)))
+        found = db.execute(statement, as_parameters(engine.dialect.name, COLUMNS, wanted))
         assert [tuple(row) for row in found] == wanted
 
     with reading(engine) as db:
