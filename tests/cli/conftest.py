@@ -3,15 +3,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from analyzer.cli import app
+from analyzer.store.engine import open_engine
 
 Gatelock = Callable[..., Any]
 
@@ -61,3 +63,18 @@ def configure(tmp_path: Path) -> Callable[[str], Path]:
         return file
 
     return configure
+
+
+@pytest.fixture
+def configuration() -> str:
+    """What ./gatelock.toml says beside its database."""
+    return ""
+
+
+@pytest.fixture
+def engine(migrated_url: str, configure: Callable[[str], Path], configuration: str) -> Iterator[sa.Engine]:
+    """The database that ./gatelock.toml names."""
+    configure(f'[database]\nurl = "{migrated_url}"\n{configuration}')
+    engine = open_engine(migrated_url)
+    yield engine
+    engine.dispose()

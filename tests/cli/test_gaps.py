@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.model import Gap, Partition
-from analyzer.store.engine import open_engine
 from analyzer.store.following import leave_off, retire
 from analyzer.store.gaps import SqlGaps
 from analyzer.store.schema import offsets
@@ -24,14 +23,7 @@ from tests.support.servers.child import free_port
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
 
-# The topics are not read here, so that no Kafka is asked.
-CONFIGURATION = """
-    [database]
-    url = "{url}"
-    [[sources]]
-    file = "access.log"
-    format = "combined"
-"""
+SOURCE = '[[sources]]\nfile = "access.log"\nformat = "combined"\n'  # so that no Kafka is asked
 CORRUPT = Gap("corrupt", 70, 80, "a batch is damaged: offset 70; it can be read on at 80")
 STOPPED = {
     0: Gap("recreated", 0, None, "topic access-log was deleted and created again"),
@@ -48,16 +40,18 @@ def part(number: int, topic_id: str = "id-1", source: str = "access-log") -> Par
 
 
 @pytest.fixture
-def engine(migrated_url: str, configure: Configure) -> Iterator[sa.Engine]:
-    configure(CONFIGURATION.format(url=migrated_url))
-    engine = open_engine(migrated_url)
+def configuration() -> str:
+    return SOURCE
+
+
+@pytest.fixture
+def engine(engine: sa.Engine) -> sa.Engine:
     store = SqlStore(engine, "one:7")
     for number, gap in STOPPED.items():
         if gap.position is not None:
             store.begin(part(number), gap.position)
     SqlGaps(engine, "one:7").settle({part(number): gap for number, gap in STOPPED.items()})
-    yield engine
-    engine.dispose()
+    return engine
 
 
 def listed(gatelock: Gatelock, *arguments: str) -> list[dict[str, Any]]:
@@ -101,7 +95,7 @@ def test_json_has_every_field(gatelock: Gatelock, engine: sa.Engine) -> None:
 
 
 def test_nothing_that_waits_is_fine(gatelock: Gatelock, migrated_url: str, configure: Configure) -> None:
-    configure(CONFIGURATION.format(url=migrated_url))
+    configure(f'[database]\nurl = "{migrated_url}"\n{SOURCE}')
     told = gatelock("gaps", "list")
     assert (told.exit_code, told.output) == (0, "no partition waits\n")
     assert listed(gatelock) == []

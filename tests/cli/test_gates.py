@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from analyzer.core.model import Gap, Partition
 from analyzer.core.plan import Plan
 from analyzer.store import feed
-from analyzer.store.engine import NowMs, open_engine
+from analyzer.store.engine import NowMs
 from analyzer.store.gaps import SqlGaps
 from analyzer.store.gates import keep
 from analyzer.store.schema import feed_versions, gates, named, offsets, rejects
@@ -47,11 +47,8 @@ SOURCE = """
 
 
 @pytest.fixture
-def engine(migrated_url: str, configure: Configure) -> Iterator[sa.Engine]:
-    configure(f'[database]\nurl = "{migrated_url}"\n{SOURCE}')
-    engine = open_engine(migrated_url)
-    yield engine
-    engine.dispose()
+def configuration() -> str:
+    return SOURCE
 
 
 def told(instance: str = "host:1:ab", **said: Any) -> Feedback:

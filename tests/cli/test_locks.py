@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.store import feed
-from analyzer.store.engine import open_engine, writing
+from analyzer.store.engine import writing
 from analyzer.store.glance import glance, open_until
 from analyzer.store.revisions import head
 from analyzer.store.schema import locks
@@ -33,15 +33,12 @@ A_POLL_S = 0.4 * 1.1
 
 
 @pytest.fixture
-def engine(migrated_url: str, configure: Configure) -> Iterator[sa.Engine]:
-    configure(f'[database]\nurl = "{migrated_url}"\n')
-    engine = open_engine(migrated_url)
+def engine(engine: sa.Engine) -> sa.Engine:
     with writing(engine) as db:
         began = datetime.now(UTC).replace(microsecond=0)
         lock = Lock("caller", ACME, "daily", began, began + timedelta(days=9), detail="too many")
         feed.publish(db, [Set(lock)], "m1")
-    yield engine
-    engine.dispose()
+    return engine
 
 
 @pytest.fixture

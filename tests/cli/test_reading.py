@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from analyzer.cli.show import TABLE_ROWS_MAX
 from analyzer.cli.times import second_of
-from analyzer.store.engine import open_engine
 from analyzer.store.events import record
 from analyzer.store.revisions import head
 from analyzer.store.schema import buckets, locks, offsets
@@ -27,14 +26,6 @@ Configure = Callable[[str], Path]
 
 DAY_S = 86_400
 HOSTILE = "user:[red]\x1b[2J\u202e"
-
-
-@pytest.fixture
-def engine(migrated_url: str, configure: Configure) -> Iterator[sa.Engine]:
-    configure(f'[database]\nurl = "{migrated_url}"\n')
-    engine = open_engine(migrated_url)
-    yield engine
-    engine.dispose()
 
 
 def count(engine: sa.Engine, key: str, bucket_s: int, value: int, **more: Any) -> None:

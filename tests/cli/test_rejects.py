@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,7 +14,6 @@ import sqlalchemy as sa
 
 from analyzer.core.model import Reason
 from analyzer.settings import load
-from analyzer.store.engine import open_engine
 from analyzer.store.schema import buckets, offsets, rejects
 from analyzer.store.store import SqlStore
 from tests.support.configured import source
@@ -28,10 +27,13 @@ HOSTILE = b'{"key":"\x1b[2J\xff"'
 
 
 @pytest.fixture
-def engine(migrated_url: str, configure: Configure) -> Iterator[sa.Engine]:
-    file = configure(f'[database]\nurl = "{migrated_url}"\n{source("access-log")}')
-    engine = open_engine(migrated_url)
-    SqlStore(engine, "here").activate(load(file).plan())
+def configuration() -> str:
+    return source("access-log")
+
+
+@pytest.fixture
+def engine(engine: sa.Engine) -> sa.Engine:
+    SqlStore(engine, "here").activate(load(Path("gatelock.toml")).plan())
     with engine.begin() as db:
         place = {
             "cluster": "c",
@@ -49,8 +51,7 @@ def engine(migrated_url: str, configure: Configure) -> Iterator[sa.Engine]:
         ):
             row = {"offset": offset, "reason": reason, "sample": sample, "value_bytes": size}
             db.execute(sa.insert(rejects).values(**place, **row, kafka_ms=NOW_MS, at_ms=NOW_MS + offset))
-    yield engine
-    engine.dispose()
+    return engine
 
 
 def listed(told: Any) -> list[dict[str, Any]]:

@@ -18,7 +18,6 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.store import feed
-from analyzer.store.engine import open_engine
 from gatekeeper import Gate
 from gatekeeper.model import Lock, Set
 from gatekeeper.sources.http import HttpSource
@@ -67,11 +66,8 @@ def serving(folder: Path, command: str = "serve", **around: str) -> Iterator[Ser
 
 
 @pytest.fixture
-def engine(migrated_url: str, configure: Configure) -> Iterator[sa.Engine]:
-    configure(f'[database]\nurl = "{migrated_url}"\n[analyzer]\nhttp = "127.0.0.1:0"\n')
-    engine = open_engine(migrated_url)
-    yield engine
-    engine.dispose()
+def configuration() -> str:
+    return '[analyzer]\nhttp = "127.0.0.1:0"\n'
 
 
 def lock(engine: sa.Engine, caller: str) -> None:

@@ -16,7 +16,6 @@ import sqlalchemy as sa
 from typer.main import get_command
 
 from analyzer.cli import app
-from analyzer.store.engine import open_engine
 from analyzer.store.schema import rejects
 
 Gatelock = Callable[..., Any]
@@ -209,15 +208,14 @@ def test_the_doctor_finds_a_file_that_is_no_database(gatelock: Gatelock, tmp_pat
 
 @pytest.mark.parametrize("database", ["postgresql"])
 def test_a_right_that_is_missing_is_3_and_named(
-    gatelock: Gatelock, configure: Configure, migrated_url: str
+    gatelock: Gatelock, configure: Configure, engine: sa.Engine
 ) -> None:
-    engine = open_engine(migrated_url)
     role = f"reader_{secrets.token_hex(4)}"
     with engine.begin() as db:
         db.exec_driver_sql(f"create role {role} login password 'pw'")
         db.exec_driver_sql(f"grant select on all tables in schema public to {role}")
     try:
-        url = sa.make_url(migrated_url).set(username=role, password="pw")
+        url = engine.url.set(username=role, password="pw")
         configure(f'[database]\nurl = "{url.render_as_string(hide_password=False)}"\n')
         assert gatelock("usage").exit_code == 0
         told = gatelock("tokens", "create", "shop", "--scope", "read")
@@ -227,19 +225,13 @@ def test_a_right_that_is_missing_is_3_and_named(
         with engine.begin() as db:
             db.exec_driver_sql(f"drop owned by {role}")
             db.exec_driver_sql(f"drop role {role}")
-        engine.dispose()
 
 
 @pytest.mark.parametrize("command", ["usage", "rejects list --json", "rejects export"])
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_an_output_that_cannot_be_written_is_3_and_one_sentence(
-    configure: Configure, migrated_url: str, command: str
-) -> None:
-    configure(f'[database]\nurl = "{migrated_url}"\n')
-    engine = open_engine(migrated_url)
+def test_an_output_that_cannot_be_written_is_3_and_one_sentence(engine: sa.Engine, command: str) -> None:
     with engine.begin() as db:
         db.execute(sa.insert(rejects).values(A_REJECT))
-    engine.dispose()
     with Path("/dev/full").open("w") as full:
         command_line = [sys.executable, "-m", "analyzer.cli", *command.split()]
         told = subprocess.run(command_line, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
