@@ -187,7 +187,8 @@ def chosen(known: Known, to: str, logs: Mapping[Partition, Bounds] | str | None)
     if gap.kind in (*UNREADABLE, "retention") and gap.end is not None and gap.start < offset < gap.end:
         raise wrong(f"{part}: {offset} cannot be read either: `next` goes on at {gap.end}")
     if isinstance(logs, str) and offset > (gap.behind or gap.start):
-        typer.echo(f"{part}: whether the log has {offset} is not known: {logs}", err=True)
+        unknown = f"{part}: whether the log has {offset} is not known: {logs}"
+        typer.echo(f"{unknown}; say it again when Kafka answers", err=True)
         raise typer.Exit(AWAY)
     return offset
 

@@ -213,6 +213,7 @@ def test_without_kafka_nobody_goes_on_further_than_is_known(
     told = accept(gatelock, 3, "5000")
     assert told.exit_code == 3
     assert told.stderr.startswith("access-log[3]: whether the log has 5000 is not known: ")
+    assert told.stderr.endswith("; say it again when Kafka answers\n")
     assert stand(engine)[3] == 70
     assert accept(gatelock, 3, "80").exit_code == 0
 
