@@ -15,7 +15,8 @@ from analyzer.cli.ending import LOOK
 from analyzer.cli.given import must_exist
 from analyzer.config.secret import masked
 from analyzer.core.gates import KNOWN_MIN, SKEW_S, Gate, living, troubles
-from analyzer.core.strangers import KINDS, Seen, cause, spellings
+from analyzer.core.mapping import CALLER_FIELDS
+from analyzer.core.strangers import Seen, cause, spellings
 from analyzer.errors import StoreAway
 from analyzer.settings import Settings
 from analyzer.store.condition import Condition, condition
@@ -233,7 +234,7 @@ def _strangers(
         yield Finding("callers", "fine", f"{name}: the log knows {part:.0%} of {len(callers)} asked for")
     else:
         kinds = tuple(dict.fromkeys(kind for source in settings.sources for kind in source.callers))
-        others = {other.name for caller in unknown for other in spellings(caller, kinds or KINDS)}
+        others = {other.name for caller in unknown for other in spellings(caller, kinds or CALLER_FIELDS)}
         seen = Seen(logged(engine, others).known, kinds, behind_s, found.overflow)
         why, cure = cause(unknown, seen)
         shown = ", ".join(unknown[:SHOWN_MAX])

@@ -82,10 +82,11 @@ def suspend(
     length_ms, why = length_given_ms("--for", for_, OPEN_MAX_DAYS), reason_given(reason)
     with told(), database_of(context, config) as engine:
         from analyzer.cli.person import person
+        from analyzer.store.feed import new_mark
         from analyzer.store.suspension import suspend as open_all
         from gatekeeper.wire import time_text
 
-        until = open_all(engine, length_ms, person(), why, a_mark)
+        until = open_all(engine, length_ms, person(), why, new_mark)
         typer.echo(f"every gate is open until {time_text(until)}")
 
 
@@ -98,9 +99,10 @@ def resume(context: typer.Context, reason: Reason, config: Config = None) -> Non
     why = reason_given(reason)
     with told(), database_of(context, config) as engine:
         from analyzer.cli.person import person
+        from analyzer.store.feed import new_mark
         from analyzer.store.suspension import resume as close_again
 
-        if not close_again(engine, person(), why, a_mark):
+        if not close_again(engine, person(), why, new_mark):
             typer.echo("the gates follow their locks: nothing is suspended", err=True)
             raise typer.Exit(FOUND)
         typer.echo("the gates follow their locks again")
@@ -119,10 +121,3 @@ def does(lock: Lock) -> str:
     if lock.action == "deny":
         return f"deny {lock.status}"
     return lock.action if lock.slow is None else f"slow {lock.slow.limit:,}/{lock.slow.period:g}s"
-
-
-def a_mark() -> str:
-    """A mark for a version of the feed."""
-    from secrets import token_hex
-
-    return token_hex(4)

@@ -11,12 +11,11 @@ from analyzer.config.actions import Act, Action
 from analyzer.config.fields import FieldsTable, Table
 from analyzer.config.values import Name, Names, Text, Wanted, Zone, one_of, whole
 from analyzer.core.combined_format import PARTS
+from analyzer.core.mapping import CALLER_FIELDS, Mapping
 from analyzer.core.mapping import Field as AnyField
-from analyzer.core.mapping import Mapping
 from analyzer.core.meters import Meter
 from analyzer.core.policies import Calendar, Period, Quota
 
-CALLERS = ("api_key", "user", "address")  # asked in this order unless a source says otherwise
 LIMIT_MAX = 1 << 62  # totals are 64 bits wide, and a flush adds to them before it looks
 
 Grouping = Annotated[
@@ -61,7 +60,7 @@ class SourceTable(Table):
     @property
     def callers(self) -> tuple[str, ...]:
         """Names of the fields that say who called: the usual ones that there are, when none are given."""
-        return self.caller or tuple(name for name in CALLERS if name in self.fields.names)
+        return self.caller or tuple(name for name in CALLER_FIELDS if name in self.fields.names)
 
     def mapping(self, added_up: frozenset[str]) -> Mapping:
         """How the counter reads this source; the fields in `added_up` are numbers."""

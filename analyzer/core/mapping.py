@@ -58,6 +58,8 @@ class NumberField:
     default: int | None = 0
 
 
+CALLER_FIELDS = ("api_key", "user", "address")  # asked in this order unless a source says otherwise
+
 Field = TextField | AddressField | ResourceField | NumberField
 Condition = tuple[str, tuple[str, ...]]  # (field, wanted values); "500-599" is a range of numbers
 
@@ -68,7 +70,7 @@ class Mapping:
 
     format: Literal["json", "combined"] = "json"
     time: TimeField | None = None
-    caller: tuple[str, ...] = ("api_key", "user", "address")  # names in `fields`; the first that is there
+    caller: tuple[str, ...] = CALLER_FIELDS  # names in `fields`; the first that is there
     fields: Dict[str, Field] = field(default_factory=dict)
     deny_if: tuple[Condition, ...] = ()  # all must hold
     value_bytes_max: int = 1 << 20

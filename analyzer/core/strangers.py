@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Sequence, Set
 from ipaddress import ip_address
 from typing import NamedTuple
 
+from analyzer.core.mapping import CALLER_FIELDS
 from gatekeeper.identity import address_of, is_name, typed
 
-KINDS = ("api_key", "user", "address")
 PREFIXES6 = (48, 56, 60, 64)
 BEHIND_MAX_S = 60.0
 
@@ -21,7 +21,7 @@ class Other(NamedTuple):
     differs: str
 
 
-def spellings(caller: str, kinds: Collection[str] = KINDS) -> list[Other]:
+def spellings(caller: str, kinds: Collection[str] = CALLER_FIELDS) -> list[Other]:
     """The names that the log may have for `caller`, counted under these kinds of name.
 
     >>> [other.name for other in spellings("user: acme", ["api_key", "user"])]
@@ -99,7 +99,7 @@ def cause(strangers: Sequence[str], seen: Seen) -> Cause:
 
 
 def _other_name(caller: str, seen: Seen) -> Cause | None:
-    for other in spellings(caller, seen.kinds or KINDS):
+    for other in spellings(caller, seen.kinds or CALLER_FIELDS):
         if other.name in seen.known:
             return Cause(
                 f"the log knows {other.name}, the gate is asked for {caller}: they differ in {other.differs}",
