@@ -14,6 +14,7 @@ import pytest
 pytest_plugins = ["pytester"]
 pytest.register_assert_rewrite("tests.support")  # before it is imported: helpers assert too
 
+from tests.support.in_memory import keep_files_in_memory
 from tests.support.servers import Missing
 from tests.support.servers.report import ServersUsed, in_ci
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:  # a test that asks for no server does not wait for the client
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if in_ci() else "default")
+
+keep_files_in_memory()
 
 SERVERS = pytest.StashKey[ServersUsed]()
 
