@@ -66,8 +66,7 @@ def test_a_full_disk_costs_nothing_but_time(
     traffic.start()
     fleet.wait_until_seen(1_000)
     with full_disk(fleet, member) as said:
-        wait_until(lambda: said in ready(fleet)[1])
-        assert ready(fleet)[0] == 503
+        wait_until(lambda: (answer := ready(fleet))[0] == 503 and said in answer[1])
         full = fleet.seen()
         assert full < traffic.written
     wait_until(lambda: ready(fleet)[0] == 200)
