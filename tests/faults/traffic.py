@@ -65,7 +65,7 @@ class Traffic:
     topic: str
     partitions: int
     random: Random
-    rate: int = 3_000
+    rate: int = 1_500
     callers: int = 300
     ours: Truth = field(default_factory=Truth)
     others: list[Truth] = field(default_factory=list)  # of shippers in other threads than ours

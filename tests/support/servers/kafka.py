@@ -41,6 +41,7 @@ QUICK: Config = {
     "group.consumer.heartbeat.interval.ms": 1000,
     "log.retention.check.interval.ms": 1000,
     "log.cleaner.backoff.ms": 500,
+    "metadata.max.idle.interval.ms": 0,  # nobody waits for a record that says nothing, twice a second
     "offsets.topic.num.partitions": 1,
     "offsets.topic.replication.factor": 1,
     "share.coordinator.state.topic.min.isr": 1,
