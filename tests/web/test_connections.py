@@ -110,7 +110,7 @@ def test_five_hundred_who_wait_are_told_by_one_fetch(feed: HandFeed) -> None:
         lines = [held.enter_context(line_to(url)) for _ in range(500)]
         for line in lines:
             line.sendall(question(feed, wait=60))
-        with plain_http.Client() as client:
+        with plain_http.Client(timeout=PATIENCE_S) as client:
             client.get(f"{url}/v1/locks")  # comes after them all
         asked, begun_s = len(feed.asked), time.monotonic()
         feed.set(a_lock("user:bob", ends_in=10**9))
