@@ -13,6 +13,7 @@ from kafka.record import MemoryRecords
 
 from analyzer.core.model import Gap, RecordSet
 from analyzer.kafka.causes import Cause, Failures
+from analyzer.kafka.client import ASK_S_MAX
 from analyzer.kafka.watch import OPEN_AGAIN_MAX_S, SILENT_S, Watch
 from tests.support.batches import records_of
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
@@ -21,6 +22,7 @@ from tests.support.servers.child import free_port
 from tests.support.servers.kafka import MockKafka, NativeKafka
 
 KINDS = ("raw", "plain", "group")
+WAITS_S = 3 * ASK_S_MAX  # a turn may ask where a log begins, where it ends, and close what does not answer
 Open = Callable[..., list[Reader]]
 
 
@@ -66,7 +68,7 @@ def all_say_that_it_is_silent(readers: list[Reader]) -> None:
         end_s = time.monotonic() + 20
         while "kafka" not in reader.source.problems():
             assert time.monotonic() < end_s, reader.source.problems()
-            assert turns([reader], 0.2) < 3, "no turn hangs"
+            assert turns([reader], 0.2) < WAITS_S, "no turn hangs"
 
 
 def test_a_broker_that_stood_still_or_was_killed_is_read_on(own_kafka: NativeKafka, opened: Open) -> None:
