@@ -60,12 +60,13 @@ class Daemon:
     looked_s: float = float("-inf")  # uptime when the stopped partitions were last looked at
     warned_s: dict[str, float] = field(default_factory=dict)  # ... and when each warning was last given
 
-    def run(self, stopping: threading.Event) -> None:
-        """Work until `stopping` is set, then store what is counted and let the partitions go."""
+    def run(self, stopping: threading.Event) -> bool:
+        """Work until `stopping` is set, then store what is counted and let the partitions go; whether the
+        database was there for that."""
         collect_seldom()
         while not stopping.is_set():
             stopping.wait(self.turn())
-        self.close()
+        return self.close()
 
     def turn(self) -> float:
         """One turn of the loop; how many seconds to wait before the next one."""
@@ -166,16 +167,21 @@ class Daemon:
             log.warning("%s: %s; reading stops until it is back", what, error)
         return delay_s * self.random.uniform(0.5, 1.0)
 
-    def close(self) -> None:
-        """Store what is counted, if that is possible without waiting for anybody, and let everything go."""
+    def close(self) -> bool:
+        """Store what is counted, if that is possible without waiting for anybody, and let everything go;
+        whether the database was there for that."""
         try:
             self.pipeline.flush(self.pipeline.source.lags())
             self.look_at_gaps(every_s=0.0)
             self.warden.close()
+        except StoreAway as away:
+            log.warning("%s; what was not stored is read again by the next analyzer", away)
+            return False
         except AnalyzerError as error:
             log.warning("stopped without a last flush, the next analyzer reads it again: %s", error)
         finally:
             self.pipeline.source.close()
+        return True
 
 
 def collect_seldom() -> None:

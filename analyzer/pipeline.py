@@ -64,7 +64,7 @@ class Pace:
     """How often to flush. A lock lags its request by one flush; a backlog is cheaper in larger ones."""
 
     flush_every_s: float = 0.1
-    flush_behind_s: float = 1.0  # ... when the newest record taken is older than this
+    flush_behind_s: float = 1.0  # ... when some partition is further behind than this
     beat_every_s: float = 1.0  # an idle partition says this often that somebody follows it
 
 

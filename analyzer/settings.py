@@ -117,7 +117,8 @@ def find(given: Path | None) -> Path | None:
     if asked is None:
         return next((path for path in FILES if path.is_file()), None)
     if not asked.is_file():
-        raise ConfigMissing(f"{asked}: there is no such file; name one with --config or $GATELOCK_CONFIG")
+        what = "is no file" if asked.exists() else "there is no such file"
+        raise ConfigMissing(f"{asked}: {what}; name one with --config or $GATELOCK_CONFIG")
     return asked
 
 

@@ -71,7 +71,8 @@ def import_(
     """Count the records of files, once.
 
     The files are complete; those that grow are sources of `gatelock run`. The same file again counts
-    nothing twice. Exit code 1 when one of them cannot be read to its end.
+    nothing twice. Exit code 1 when one of them cannot be read to its end, or none of the records that are
+    new could be counted.
     """
     from analyzer.settings import load
 
@@ -129,7 +130,9 @@ def _say(heard: Heard, problems: dict[str, str], *, as_json: bool) -> None:
     else:
         counts = ", ".join(f"{count:,} {name}" for name, count in heard.stored.items())
         typer.echo(counts if heard.stored["seen"] or problems else "nothing that was not counted before")
+        if heard.stored["dead"]:
+            typer.echo("those that cannot be read are kept, each with why: gatelock rejects list", err=True)
         for name, why in problems.items():
             typer.echo(f"{name}: {why}", err=True)
-    if problems:
+    if problems or (heard.stored["seen"] and not heard.stored["counted"]):
         raise typer.Exit(FOUND)

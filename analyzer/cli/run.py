@@ -36,17 +36,21 @@ def run(context: typer.Context, config: Config = None) -> None:
         set_up(settings.analyzer.log)
         log.info("configured by %s", file or "the environment", extra={"database": settings.database.shown})
         try:
-            _run(settings)
+            stored = _run(settings)
         except AnalyzerError:
             raise
         except Exception as bug:
             # Loudly, but through the log: a bare traceback may show what a log never does.
             log.critical("ended by a mistake of ours", exc_info=bug)
             raise typer.Exit(FOUND) from bug
+        if not stored:
+            raise typer.Exit(AWAY)
+        log.info("stopped")
 
 
-def _run(settings: Settings) -> None:
-    """Put everything together and work. Raises what `told` turns into a sentence."""
+def _run(settings: Settings) -> bool:
+    """Put everything together and work; whether all that was counted is stored. Raises what `told` turns into
+    a sentence."""
     from importlib.metadata import version
 
     from analyzer.build import build, opened
@@ -64,8 +68,7 @@ def _run(settings: Settings) -> None:
         problems = daemon.pipeline.source.problems
         with listening(settings, engine, health, problems):
             Watchdog(lambda: health.turned_s, told_to_stop.wait, _end, problems).start()
-            daemon.run(told_to_stop)
-    log.info("stopped")
+            return daemon.run(told_to_stop)
 
 
 def _leave(told_to_stop: threading.Event) -> None:

@@ -141,7 +141,8 @@ def _is_away(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
 def sentence(error: BaseException) -> str:
     """The driver's words without SQLAlchemy's additions, on one line."""
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
-    return " ".join(str(cause).split())
+    lines = filter(None, (" ".join(line.split()) for line in str(cause).splitlines()))
+    return " ".join(line if line[-1] in ".,:;!?" else f"{line};" for line in lines).removesuffix(";")
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:

@@ -266,6 +266,16 @@ def test_a_file_that_cannot_be_read_to_its_end_is_1_and_the_others_are_counted(
     assert (told.returncode, list(json.loads(told.stdout)["problems"])) == (1, ["cut.log.gz"])
 
 
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_a_file_in_which_nothing_can_be_read_is_1(
+    configured: Path, tmp_path: Path, process: Gatelock
+) -> None:
+    (tmp_path / "other.log").write_text("not in the combined format\n" * 3)
+    told = process("import", "other.log", "--source", "web")
+    assert (told.returncode, told.stdout) == (1, "3 seen, 0 counted, 3 dead, 0 late\n")
+    assert told.stderr.splitlines()[-1].endswith("gatelock rejects list")
+
+
 @pytest.mark.parametrize("database", ["postgresql"])
 def test_a_right_that_is_taken_away_is_said_and_nothing_is_lost_until_it_is_back(
     configure: Configure, migrated_url: str, tmp_path: Path, gatelock: Gatelock
