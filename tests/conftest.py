@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -37,6 +38,17 @@ SERVERS = pytest.StashKey[ServersUsed]()
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[SERVERS] = ServersUsed(in_ci=in_ci())
     config.pluginmanager.register(config.stash[SERVERS])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What was imported and collected stays until the end: to look through it for garbage, again and again,
+    took a quarter of the time of tests that start nothing."""
+    gc.disable()
+    found = yield
+    gc.enable()
+    gc.freeze()
+    return found
 
 
 @pytest.fixture(scope="session")

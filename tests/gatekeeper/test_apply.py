@@ -125,12 +125,10 @@ SEALED_NS = 50_000_000  # to sum up a file and to put it in its place takes a wh
 
 
 @pytest.fixture
-def nothing_old() -> Iterator[None]:
+def nothing_old() -> None:
     """The collector looks at what these tests make, not at what others left."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("nothing_old")
