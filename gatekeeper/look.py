@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Container
 from dataclasses import dataclass
+from socket import AF_INET, inet_pton
 
 from gatekeeper.places import BITS, RANGES
 from gatekeeper.tables import Table
 from gatekeeper.view import EMPTY, View
+
+IPV4, from_bytes = int(AF_INET), int.from_bytes  # looked up once: that is a third of what a range costs
 
 
 class Everybody:
@@ -39,7 +41,7 @@ class Ranges:
         if not self._lengths:
             return False
         try:
-            number = int.from_bytes(socket.inet_pton(socket.AF_INET, address), "big")
+            number = from_bytes(inet_pton(IPV4, address))
         except (OSError, ValueError):  # no address; half a surrogate pair
             return False
         return any_of(self._lengths, number)

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 from gatekeeper.adapters.guarding import NOTE, Checkpoint, Limits, Note, Verdict, Who, exemption, require_form
 from gatekeeper.adapters.http import Refusal, Style, allowance, refusal, require_style
-from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind, text_of
+from gatekeeper.adapters.naming import Kind, Proxies, name_in, named, peer_address, require_kind
 from gatekeeper.adapters.routes import Patterns
 from gatekeeper.gate import Gate
-from gatekeeper.identity import address_of
 from gatekeeper.model import ALLOWED
 
 Scope = MutableMapping[str, Any]
@@ -56,7 +55,7 @@ def header(name: str, kind: Kind = "api_key") -> Extractor:
     def caller(scope: Scope) -> str:
         for found, value in scope["headers"]:
             if found == wanted:
-                return named(kind, text_of(value))
+                return name_in(kind, value)
         return ""
 
     return caller
@@ -85,7 +84,7 @@ def behind(trusted_proxies: Iterable[str]) -> Extractor:
         here = scope.get("client")
         host = here[0] if here else ""
         if not proxies:
-            return address_of(host) or ""
+            return peer_address(host) or ""
         forwarded = [value.decode("latin-1") for name, value in scope["headers"] if name == FORWARDED_FOR]
         return proxies.client(host, forwarded)
 

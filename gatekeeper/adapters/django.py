@@ -38,7 +38,7 @@ from gatekeeper.adapters.guarding import (
     require_form,
 )
 from gatekeeper.adapters.http import Style, allowance, refusal, require_style
-from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind, text_of
+from gatekeeper.adapters.naming import Kind, Proxies, name_in, named, require_kind
 from gatekeeper.adapters.routes import pattern_of_django
 from gatekeeper.gate import Gate
 
@@ -69,16 +69,16 @@ def exempt(view: View) -> View:
 def header(name: str, kind: Kind = "api_key") -> Extractor:
     """The caller by a request header, as a name of this kind. Raises ValueError for an unknown kind."""
     require_kind(kind)
-    return lambda request: named(kind, _text(request, name))
+    return lambda request: _name(kind, request, name)
 
 
 def api_key(request: HttpRequest) -> str:
     """The caller by the header X-API-Key."""
-    return named("api_key", _text(request, "x-api-key"))
+    return _name("api_key", request, "x-api-key")
 
 
-def _text(request: HttpRequest, name: str) -> str:
-    return text_of(request.headers.get(name, "").encode("latin-1", "replace"))
+def _name(kind: str, request: HttpRequest, header: str) -> str:
+    return name_in(kind, request.headers.get(header, "").encode("latin-1", "replace"))
 
 
 def user(request: HttpRequest) -> str:

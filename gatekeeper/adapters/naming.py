@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Literal, TypeVar
 
-from gatekeeper.identity import address_of, caller_of, is_name, typed
+from gatekeeper.identity import NAME_BYTES_MAX, address_of, caller_of, is_name, typed
 
 Kind = Literal["api_key", "user", "address"]
+
+# Names and addresses, of those who came last: to examine them again for each of their requests would be most
+# of what a Guard does.
+REMEMBERED = 1_024
 
 UNIX = "unix"  # a proxy on this machine, whose socket has no address
 
@@ -33,6 +38,16 @@ def named(kind: str, text: str, prefix6: int = 128) -> str:
         return NAMES[kind](text, prefix6)
     except ValueError:
         return ""
+
+
+def name_in(kind: str, value: bytes) -> str:
+    """The caller's typed name by a header's value; "" for what cannot be one."""
+    return _name_in(kind, value) if len(value) <= NAME_BYTES_MAX else ""
+
+
+@lru_cache(REMEMBERED)
+def _name_in(kind: str, value: bytes) -> str:
+    return named(kind, text_of(value))
 
 
 def require_kind(kind: str) -> None:
@@ -99,8 +114,8 @@ class Proxies:
         >>> Proxies(["10.0.0.0/8"]).client("10.0.0.1", ["6.6.6.6, 192.0.2.1", "10.0.0.2"])
         '192.0.2.1'
         """
-        here = address_of(peer)
-        if not self:
+        here = peer_address(peer)
+        if not forwarded or not self:
             return here or ""
         hops = [hop.strip() for value in forwarded for hop in value.split(",")]
         if here is None and self._unix and hops:
@@ -111,6 +126,12 @@ class Proxies:
 
     def _is_trusted(self, address: IPv4Address | IPv6Address) -> bool:
         return any(address in network for network in self._trusted)
+
+
+@lru_cache(REMEMBERED)
+def peer_address(text: str) -> str | None:
+    """The address at the other end of a connection, as the server has it; None for a Unix socket's."""
+    return address_of(text)
 
 
 def _hop(text: str) -> str | None:

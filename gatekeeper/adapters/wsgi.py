@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gatekeeper.adapters.guarding import NOTED, Checkpoint, Limits, Verdict, Who, exemption, require_form
 from gatekeeper.adapters.http import Refusal, Style, allowance, refusal, require_style
-from gatekeeper.adapters.naming import Kind, Proxies, named, require_kind, text_of
+from gatekeeper.adapters.naming import Kind, Proxies, name_in, named, require_kind
 from gatekeeper.adapters.routes import Patterns
 from gatekeeper.gate import Gate
 
@@ -38,7 +38,7 @@ def header(name: str, kind: Kind = "api_key") -> Extractor:
     require_kind(kind)
     wanted = f"HTTP_{name.upper().replace('-', '_')}"
     # PEP 3333 has the header's bytes in text.
-    return lambda environ: named(kind, text_of(environ.get(wanted, "").encode("latin-1", "replace")))
+    return lambda environ: name_in(kind, environ.get(wanted, "").encode("latin-1", "replace"))
 
 
 def user(read: Callable[[Environ], str | None] | None = None) -> Extractor:
