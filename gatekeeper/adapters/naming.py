@@ -15,6 +15,7 @@ Kind = Literal["api_key", "user", "address"]
 # Names and addresses, of those who came last: to examine them again for each of their requests would be most
 # of what a Guard does.
 REMEMBERED = 1_024
+ADDRESS_CHARS_MAX = 45  # an IPv4 address in IPv6, written in full
 
 UNIX = "unix"  # a proxy on this machine, whose socket has no address
 
@@ -128,10 +129,12 @@ class Proxies:
         return any(address in network for network in self._trusted)
 
 
-@lru_cache(REMEMBERED)
 def peer_address(text: str) -> str | None:
-    """The address at the other end of a connection, as the server has it; None for a Unix socket's."""
-    return address_of(text)
+    """The address at the other end of a connection, as the server has it; None for what is none."""
+    return _peer_address(text) if len(text) <= ADDRESS_CHARS_MAX else None
+
+
+_peer_address = lru_cache(REMEMBERED)(address_of)
 
 
 def _hop(text: str) -> str | None:

@@ -192,7 +192,7 @@ class Load:
                 if over:
                     asking -= 1
                 else:
-                    line.sendall(REQUEST)  # type: ignore[union-attr]
+                    line.sendall(REQUEST)
                     missing[number] = self._bytes
             over = over or time.perf_counter() >= end_s
         return answers

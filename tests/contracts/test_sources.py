@@ -119,9 +119,10 @@ def in_order(reader: Reader) -> list[bytes]:
     return sorted(line for series in values(reader.kept).values() for line in series if line is not None)
 
 
-def assert_all_is_read(reader: Reader, expected: Sequence[bytes]) -> None:
-    reader.run_until(lambda: len(in_order(reader)) >= len(expected))
-    assert in_order(reader) == sorted(expected)
+def read(reader: Reader, count: int) -> list[bytes]:
+    """What is stored when `count` lines are."""
+    reader.run_until(lambda: len(in_order(reader)) >= count)
+    return in_order(reader)
 
 
 def take_some(reader: Reader) -> None:
@@ -131,7 +132,7 @@ def take_some(reader: Reader) -> None:
 def test_everything_is_given_once_and_in_order(rig: Rig, opened: Callable[[Source], Source]):
     rig.write(lines(500))
     reader = Reader(opened(rig.source(places := MemoryPlaces())), places, {})
-    assert_all_is_read(reader, lines(500))
+    assert read(reader, 500) == lines(500)
     assert reader.lost == []
     assert reader.source.problems().keys() <= {
         str(getattr(rig, "path", Path())).replace("access.log", "none")
@@ -142,11 +143,11 @@ def test_it_goes_on_at_the_stored_position(rig: Rig, opened: Callable[[Source], 
     places, kept = MemoryPlaces(), {}
     rig.write(lines(100))
     first = Reader(rig.source(places), places, kept)
-    assert_all_is_read(first, lines(100))
+    assert read(first, 100) == lines(100)
     first.source.close()
     rig.write(lines(100, begin=100))
     second = Reader(opened(rig.source(places)), places, kept)
-    assert_all_is_read(second, lines(200))
+    assert read(second, 200) == lines(200)
 
 
 def test_what_was_taken_and_not_stored_comes_again_to_the_next_one(
@@ -158,7 +159,7 @@ def test_what_was_taken_and_not_stored_comes_again_to_the_next_one(
     dies.run_until(lambda: len(in_order(dies)) > 0)
     take_some(dies)
     dies.source.close()
-    assert_all_is_read(Reader(opened(rig.source(places)), places, kept), lines(200))
+    assert read(Reader(opened(rig.source(places)), places, kept), 200) == lines(200)
 
 
 def test_rewinding_repeats_exactly_what_was_not_stored(rig: Rig, opened: Callable[[Source], Source]):
@@ -183,7 +184,7 @@ def test_rewinding_between_two_items_leaves_nothing_stale(rig: Rig, opened: Call
     iterator = next(each for _ in range(100) if next(each := reader.source.take(0.05), None))
     reader.source.rewind()
     assert list(iterator) == []
-    assert_all_is_read(reader, lines(300))
+    assert read(reader, 300) == lines(300)
 
 
 def test_an_iterator_that_is_dropped_half_way_loses_nothing(rig: Rig, opened: Callable[[Source], Source]):
@@ -199,7 +200,7 @@ def test_an_iterator_that_is_dropped_half_way_loses_nothing(rig: Rig, opened: Ca
 
     places = MemoryPlaces()
     rig.write(lines(200))
-    assert_all_is_read(Reader(OneByOne(opened(rig.source(places))), places, {}), lines(200))  # type: ignore[arg-type]
+    assert read(Reader(OneByOne(opened(rig.source(places))), places, {}), 200) == lines(200)
 
 
 def test_a_stopped_partition_gives_nothing_until_it_is_rewound(rig: Rig, opened: Callable[[Source], Source]):
@@ -219,7 +220,7 @@ def test_a_stopped_partition_gives_nothing_until_it_is_rewound(rig: Rig, opened:
     assert reader.source.stopped() == {part: gap}
     assert any(why.startswith(gap.why) for why in reader.source.problems().values())
     reader.start_over()
-    assert_all_is_read(reader, lines(300))
+    assert read(reader, 300) == lines(300)
     assert reader.source.stopped() == {}
     assert not any(why.startswith(gap.why) for why in reader.source.problems().values())
 
@@ -243,7 +244,7 @@ def test_it_waits_for_a_database_that_is_away_and_goes_on_by_itself(
         except StoreAway:
             reader.start_over()
     places.away = False
-    assert_all_is_read(reader, lines(100))
+    assert read(reader, 100) == lines(100)
 
 
 def test_after_somebody_else_counted_on_it_goes_on_from_there(rig: Rig, opened: Callable[[Source], Source]):
@@ -254,7 +255,7 @@ def test_after_somebody_else_counted_on_it_goes_on_from_there(rig: Rig, opened: 
     take_some(zombie)
     other = Reader(opened(rig.source(places)), places, kept)
     other.run_until(lambda: len(in_order(other)) >= 150)
-    assert_all_is_read(zombie, lines(200))
+    assert read(zombie, 200) == lines(200)
 
 
 def test_caught_up_means_no_lag(rig: Rig, opened: Callable[[Source], Source]):
@@ -265,7 +266,7 @@ def test_caught_up_means_no_lag(rig: Rig, opened: Callable[[Source], Source]):
     behind = reader.source.lags()
     assert any(lag.records > 0 for lag in behind.values())
     assert all(lag.seconds < 60 for lag in behind.values())
-    assert_all_is_read(reader, lines(300))
+    assert read(reader, 300) == lines(300)
     for _ in range(3):
         positions, lags = reader.source.positions(), reader.source.lags()
         reader.turn()
@@ -281,7 +282,7 @@ def test_partitions_that_are_not_held_are_ignored(rig: Rig, opened: Callable[[So
     reader.source.stop(NOBODY, Gap("corrupt", 7, 8, "no"))
     reader.source.rewind([NOBODY])
     reader.source.acknowledge({NOBODY: 7})
-    assert_all_is_read(reader, lines(100))
+    assert read(reader, 100) == lines(100)
     assert NOBODY not in reader.source.positions()
 
 
@@ -290,7 +291,7 @@ def test_begun_at_a_place_it_starts_there(rig: Rig, opened: Callable[[Source], S
     places, kept = MemoryPlaces(), {}
     rig.write(lines(40))
     first = Reader(rig.source(places), places, kept)
-    assert_all_is_read(first, lines(40))
+    assert read(first, 40) == lines(40)
     first.source.close()
     assert all(isinstance(position, Position) and position.next > 0 for position in places.stored.values())
     again = Reader(opened(rig.source(places)), places, {})

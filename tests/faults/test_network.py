@@ -93,7 +93,7 @@ def test_the_kernel_gives_up_a_server_whose_machine_is_gone(way: Way) -> None:
     """Without keep-alives who waits for an answer waits for ever: nothing of ours is under way."""
     with way.far.connect() as db:
         assert db.execute(sa.select(1)).scalar_one() == 1
-        line = socket.socket(fileno=db.connection.dbapi_connection.fileno())  # type: ignore[union-attr]
+        line = socket.socket(fileno=db.connection.dbapi_connection.fileno())
         try:
             assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             idle_s, every_s, times, user_ms = (

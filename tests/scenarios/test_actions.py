@@ -79,7 +79,7 @@ def test_what_a_policy_says_is_what_a_request_is_answered(
 
 
 def asked_of(source: object, clock: ManualClock) -> list[Decision]:
-    with Gate(source, clock=clock) as gate:  # type: ignore[arg-type]
+    with Gate(source, clock=clock) as gate:
         assert gate.ready(10.0)
         assert gate.check("user:ann") is ALLOWED
         return answers(gate, "api_key:acme")

@@ -116,7 +116,7 @@ class World:
 
     def _keep_time(self, connection: object, _record: object) -> None:
         days = lambda *_: self.clock.wall_ns() / 86_400e9 + 2_440_587.5  # noqa: E731 - a function for SQL
-        connection.create_function("julianday", -1, days)  # type: ignore[attr-defined]
+        connection.create_function("julianday", -1, days)
 
     def _daemon(self) -> Daemon:
         pipeline = Pipeline(

@@ -40,4 +40,5 @@ def test_what_several_processes_used_is_told_as_one(pytester: pytest.Pytester) -
     )
     pytester.makepyfile("import pytest\n\n@pytest.mark.parametrize('n', range(4))\ndef test(kafka, n): pass")
     told = pytester.runpytest_subprocess("-n2", "-pno:cacheprovider", f"--rootdir={pytester.path}")
-    told.stdout.fnmatch_lines(["servers: kafka native 4.3.1 (*: 4)"])
+    last = [line for line in told.outlines if line.startswith("servers: kafka native 4.3.1")]
+    assert [line.endswith(": 4)") for line in last] == [True]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gatekeeper.adapters import asgi, wsgi
+from gatekeeper.adapters import asgi, naming, wsgi
 from gatekeeper.adapters.guarding import Who
 from gatekeeper.adapters.naming import Proxies, first
 from gatekeeper.identity import address_of
@@ -256,3 +256,13 @@ def test_nothing_that_a_client_writes_changes_its_address(
     seen = ["192.0.2.1", *proxies[:-1]]
     honest = [", ".join([*forged, *seen])] if joined else [*forged, *seen]
     assert PROXIES.client(proxies[-1], honest) == "192.0.2.1"
+
+
+def test_what_is_too_long_to_be_anybody_is_not_remembered() -> None:
+    names, addresses = naming._name_in.cache_info, naming._peer_address.cache_info
+    before = names().misses, addresses().misses
+    assert naming.name_in("api_key", b"k" * 60_000) == ""
+    assert naming.peer_address("1" * 60_000) is None
+    assert (names().misses, addresses().misses) == before
+    assert naming.name_in("api_key", b"k" * 256) == "api_key:" + "k" * 256
+    assert naming.peer_address("0000:0000:0000:0000:0000:ffff:192.100.200.255") == "192.100.200.255"

@@ -159,7 +159,10 @@ REQUESTS = [
 @st.composite
 def lines(draw: st.DrawFn) -> bytes:
     """A line of an access log."""
-    pick = lambda *texts: draw(st.sampled_from(texts))  # noqa: E731
+
+    def pick(*texts: str) -> str:
+        return draw(st.sampled_from(texts))
+
     words = [
         pick(*ADDRESSES, "host.example", "-"),
         "-",

@@ -223,7 +223,7 @@ class SlowCounter:
         fresh = known - {each for each in part.known if each[1] not in names.begun}
         part.known = known
         added = [
-            Named(hour, how, sorted(who for h, at, who in fresh if (h, at) == (how, hour)))  # type: ignore[arg-type]
+            Named(hour, how, sorted(who for h, at, who in fresh if (h, at) == (how, hour)))
             for hour in hours
             for how in WAYS
         ]
