@@ -13,9 +13,9 @@ from random import Random
 import sqlalchemy as sa
 
 from analyzer.config.tables import SourceTable
-from analyzer.core.counter import PythonCounter
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Counter
-from analyzer.core.plan import Plan
 from analyzer.daemon import Daemon, Health
 from analyzer.files import FollowedFile, Held, ImportedFiles
 from analyzer.kafka import KafkaRecords

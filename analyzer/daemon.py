@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
+from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Counter, Gap, Partition
-from analyzer.core.plan import Plan
 from analyzer.errors import AnalyzerError, PartitionLost, PlanChanged, StoreAway
 from analyzer.pipeline import Flushed, Pipeline
 from analyzer.warden import Warden

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from analyzer.core.decisions import Series, Standing, changes, lock_key, totals_of
-from analyzer.core.meters import Meter
+from analyzer.core.counting.meters import Meter
+from analyzer.core.judging.judge import Series, Standing, changes, lock_key, totals_of
+from analyzer.core.judging.plan import Plan
 from analyzer.core.model import (
     Carried,
     Counted,
@@ -25,7 +26,6 @@ from analyzer.core.model import (
     Rejected,
     Row,
 )
-from analyzer.core.plan import Plan
 from analyzer.sources import Source
 from gatekeeper.model import Change, Lock, LockKey
 

@@ -21,8 +21,8 @@ from analyzer.config.respelling import respelt
 from analyzer.config.salvage import salvage
 from analyzer.config.sections import AnalyzerTable, DatabaseTable, KafkaTable
 from analyzer.config.tables import MeterTable, PolicyTable, SourceTable
-from analyzer.core.mapping import Mapping as SourceMapping
-from analyzer.core.plan import Plan, plan_of
+from analyzer.core.judging.plan import Plan, plan_of
+from analyzer.core.records.mapping import Mapping as SourceMapping
 from analyzer.errors import AnalyzerError
 
 FILES = (Path("gatelock.toml"), Path("/etc/gatelock/gatelock.toml"))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from analyzer.core.meters import DAY_S, Meter
+from analyzer.core.counting.meters import DAY_S, Meter
 from gatekeeper.model import Change
 
 LEASE = "warden"

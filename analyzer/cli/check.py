@@ -12,9 +12,9 @@ from analyzer.cli.given import Config, Json, a_source_to_add, config_file
 
 if TYPE_CHECKING:
     from analyzer.config.faults import Fault
-    from analyzer.core.mapping import Condition
-    from analyzer.core.meters import Meter
-    from analyzer.core.policies import Quota
+    from analyzer.core.counting.meters import Meter
+    from analyzer.core.judging.policies import Quota
+    from analyzer.core.records.mapping import Condition
     from analyzer.settings import Settings
 
 
@@ -62,7 +62,7 @@ def _say(shown: str, faults: tuple[Fault, ...], settings: Settings | None, *, as
 
 
 def _about(settings: Settings) -> dict[str, object]:
-    from analyzer.core.overshoot import own_delay
+    from analyzer.core.judging.delay_bound import own_delay
 
     plan = settings.plan()
     return {
@@ -95,7 +95,7 @@ def _in_words(settings: Settings) -> Iterator[str]:
 
 def _unit(settings: Settings, meter: Meter) -> str:
     """In what a meter's value, and so its limits, are given."""
-    from analyzer.core.mapping import NumberField
+    from analyzer.core.records.mapping import NumberField
 
     fields = [mapping.fields.get(meter.field or "") for mapping in settings.mappings().values()]
     kinds = {field.kind for field in fields if isinstance(field, NumberField)}
@@ -117,7 +117,7 @@ def _conditions(where: tuple[Condition, ...]) -> str:
 
 def delay_in_words(flush_s: float) -> str:
     """How late a lock comes, and of what that is made."""
-    from analyzer.core.overshoot import own_delay
+    from analyzer.core.judging.delay_bound import own_delay
 
     delay = own_delay(flush_s)
     return (

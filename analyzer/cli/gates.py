@@ -13,7 +13,7 @@ from analyzer.cli.given import Config, Json, Reason, database_of
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from analyzer.core.gates import Gate
+    from analyzer.core.fleet.gate_health import Gate
 
 app = typer.Typer(help="Who asks for locks, and what came of it.", no_args_is_help=True)
 
@@ -35,7 +35,7 @@ def list_(
     """
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
-        from analyzer.core.gates import living, troubles
+        from analyzer.core.fleet.gate_health import living, troubles
         from analyzer.store.gates import heard, logged
 
         found = heard(engine)
@@ -64,7 +64,7 @@ def locks(context: typer.Context, config: Config = None, json: Json = False) -> 
     """
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
-        from analyzer.core.gates import living, met
+        from analyzer.core.fleet.gate_health import living, met
         from analyzer.store.gates import heard
 
         found = met(living(heard(engine)))
@@ -106,7 +106,7 @@ def name_of(gate: Gate) -> str:
 
 
 def fields_of(gate: Gate, wrong: dict[str, str], known: Set[str]) -> dict[str, object]:
-    from analyzer.core.gates import share
+    from analyzer.core.fleet.gate_health import share
 
     told = gate.told
     part = share(told.callers, known)
@@ -124,7 +124,7 @@ def fields_of(gate: Gate, wrong: dict[str, str], known: Set[str]) -> dict[str, o
 
 
 def cells_of(gate: Gate, wrong: dict[str, str], known: Set[str]) -> Sequence[object]:
-    from analyzer.core.gates import share
+    from analyzer.core.fleet.gate_health import share
 
     told = gate.told
     part = share(told.callers, known)

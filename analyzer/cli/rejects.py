@@ -17,7 +17,7 @@ from analyzer.cli.ending import FOUND, told, wrong
 from analyzer.cli.given import Config, Json, Since, database_of, reason_given, second_given, settings_of
 
 if TYPE_CHECKING:
-    from analyzer.core.mapping import Mapping
+    from analyzer.core.records.mapping import Mapping
     from analyzer.store.rejects import Reject, Wanted
 
 app = typer.Typer(help="Records that could not be read, and counting them after all.", no_args_is_help=True)

@@ -12,10 +12,10 @@ from analyzer.config.lines import Path
 from analyzer.config.sections import AnalyzerTable, KafkaTable
 from analyzer.config.tables import MeterTable, PolicyTable, SourceTable
 from analyzer.config.values import NAME, either, meant, quoted
-from analyzer.core.combined_format import PARTS
-from analyzer.core.meters import DAY_S, MINUTE_S, REQUESTS
-from analyzer.core.overshoot import DELAY_SHARE_MAX, own_delay
-from analyzer.core.windows import HOUR_S
+from analyzer.core.counting.meters import DAY_S, MINUTE_S, REQUESTS
+from analyzer.core.judging.delay_bound import DELAY_SHARE_MAX, own_delay
+from analyzer.core.judging.windows import HOUR_S
+from analyzer.core.records.combined_format import PARTS
 
 # The shortest that a window may be: an hour that a change of clocks cuts is one all the same.
 WINDOWS_S = {"minute": MINUTE_S, "hour": HOUR_S, "day": DAY_S, "week": 7 * DAY_S, "month": 28 * DAY_S}

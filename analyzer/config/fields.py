@@ -8,7 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from analyzer.config.values import Amount, FieldPath, Routes, Text, one_of, quoted, refuse, whole
-from analyzer.core.mapping import AddressField, NumberField, ResourceField, TextField, TimeField, TimeUnit
+from analyzer.core.records.mapping import (
+    AddressField,
+    NumberField,
+    ResourceField,
+    TextField,
+    TimeField,
+    TimeUnit,
+)
 
 Unit = Literal["s", "ms", "us", "ns"]
 Kind = Literal["text", "whole", "decimal", "duration"]

@@ -10,11 +10,11 @@ from pydantic import Field, model_validator
 from analyzer.config.actions import Act, Action
 from analyzer.config.fields import FieldsTable, Table
 from analyzer.config.values import Name, Names, Text, Wanted, Zone, one_of, whole
-from analyzer.core.combined_format import PARTS
-from analyzer.core.mapping import CALLER_FIELDS, Mapping
-from analyzer.core.mapping import Field as AnyField
-from analyzer.core.meters import Meter
-from analyzer.core.policies import Calendar, Period, Quota
+from analyzer.core.counting.meters import Meter
+from analyzer.core.judging.policies import Calendar, Period, Quota
+from analyzer.core.records.combined_format import PARTS
+from analyzer.core.records.mapping import CALLER_FIELDS, Mapping
+from analyzer.core.records.mapping import Field as AnyField
 
 LIMIT_MAX = 1 << 62  # totals are 64 bits wide, and a flush adds to them before it looks
 

@@ -13,7 +13,7 @@ from random import Random
 
 import sqlalchemy as sa
 
-from analyzer.core.overshoot import Delay, Front, slipped_at_most
+from analyzer.core.judging.delay_bound import Delay, Front, slipped_at_most
 from analyzer.demo import shop
 from analyzer.demo.crowd import NOISY, STORM_CONNECTIONS, Crowd
 from analyzer.demo.findings import Findings, findings_of, truth_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from analyzer.core.damage import extent, gallop
+from analyzer.core.kafka_format.damage import extent, gallop
 from analyzer.kafka.causes import Troubled
 from analyzer.kafka.client import Batch, Client, Unreadable
 from analyzer.kafka.options import Options

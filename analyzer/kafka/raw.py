@@ -18,7 +18,7 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords
 
-from analyzer.core.damage import without_damage_before
+from analyzer.core.kafka_format.damage import without_damage_before
 from analyzer.kafka.faces import changed
 from analyzer.kafka.held import NO_EPOCH
 

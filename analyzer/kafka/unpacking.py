@@ -16,12 +16,12 @@ from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords, default_records, legacy_records
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from analyzer.core.codecs import DamagedError, TooLargeError, Unpacker
+from analyzer.core.kafka_format.codecs import DamagedError, TooLargeError, Unpacker
 from analyzer.errors import NotInstalled
 
 Decode = Callable[[Any], bytes]
 
-PLAIN_BYTES_MAX = 64 << 20  # as in a record set: see analyzer.core.mapping
+PLAIN_BYTES_MAX = 64 << 20  # as in a record set: see analyzer.core.records.mapping
 DECODERS = {"gzip_decode": 1, "snappy_decode": 2, "lz4_decode": 3, "zstd_decode": 4}
 # Kafka before 0.10 wrote broken headers, which kafka-python mends and hands to a decoder of its own.
 OLD_LZ4 = "lz4_decode_old_kafka"

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.budget import OVERFLOW
-from analyzer.core.meters import REQUESTS
+from analyzer.core.counting.caller_budget import OVERFLOW
+from analyzer.core.counting.meters import REQUESTS
 from analyzer.store.gaps import Known, passed_over, skipped_of
 from analyzer.store.glance import unhurried
 from analyzer.store.schema import buckets, offsets

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.gates import Gate
+from analyzer.core.fleet.gate_health import Gate
 from analyzer.errors import SchemaBehind
 from analyzer.store import plans
 from analyzer.store.engine import NowMs, insert, reading, writing

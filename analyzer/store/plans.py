@@ -8,12 +8,12 @@ from datetime import datetime
 import msgspec
 import sqlalchemy as sa
 
-from analyzer.core.budget import OVERFLOW, of_callers
-from analyzer.core.decisions import Series, Standing, decide, lock_key, outlived
-from analyzer.core.meters import DAY_S, MINUTE_S, QUARTER_S
-from analyzer.core.plan import Plan, plan_from
-from analyzer.core.policies import Quota
-from analyzer.core.windows import Window, window_at
+from analyzer.core.counting.caller_budget import OVERFLOW, of_callers
+from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S
+from analyzer.core.judging.judge import Series, Standing, decide, lock_key, outlived
+from analyzer.core.judging.plan import Plan, plan_from
+from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.windows import Window, window_at
 from analyzer.errors import SchemaBehind
 from analyzer.store import feed
 from analyzer.store.engine import NowMs

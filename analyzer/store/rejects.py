@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.counter import PythonCounter
-from analyzer.core.decisions import changes, lock_key, totals_of
-from analyzer.core.mapping import Mapping as LogMapping
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.judging.judge import changes, lock_key, totals_of
+from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Counted, Partition, Record, Records
-from analyzer.core.plan import Plan
+from analyzer.core.records.mapping import Mapping as LogMapping
 from analyzer.errors import AnalyzerError
 from analyzer.store import plans
 from analyzer.store.engine import writing

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from analyzer.core.decisions import Series, Standing
-from analyzer.core.meters import Meter
+from analyzer.core.counting.meters import Meter
+from analyzer.core.judging.judge import Series, Standing
+from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Carried, Lag, Partition, Position, Progress, Rejected, Row
-from analyzer.core.plan import Plan
 from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.sources import LogId
 from analyzer.store import carried, feed, plans

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 
 import sqlalchemy as sa
 
-from analyzer.core.decisions import ended
-from analyzer.core.meters import DAY_S, MINUTE_S, QUARTER_S, Meter, bucket_start_s
+from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, Meter, bucket_start_s
+from analyzer.core.judging.judge import ended
 from analyzer.core.model import Row
 from analyzer.store import feed
 from analyzer.store.engine import NowMs, insert, writing

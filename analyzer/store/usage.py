@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from analyzer.core.plan import plan_from
+from analyzer.core.judging.plan import plan_from
 from analyzer.store.engine import reading
 from analyzer.store.glance import ROWS_AT_ONCE, unhurried
 from analyzer.store.schema import buckets, plans

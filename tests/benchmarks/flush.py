@@ -13,10 +13,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from analyzer.core.meters import DAY_S, REQUESTS
+from analyzer.core.counting.meters import DAY_S, REQUESTS
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.policies import Calendar, Quota
 from analyzer.core.model import Counted, Gap, Lag, Partition, Progress, Row
-from analyzer.core.plan import Plan
-from analyzer.core.policies import Calendar, Quota
 from analyzer.pipeline import Pipeline
 from analyzer.store.engine import open_engine, writing
 from analyzer.store.many import as_parameters, rows_given

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 from confluent_kafka import Producer
 
-from analyzer.core.budget import OVERFLOW
+from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.store.schema import buckets
 from tests.benchmarks.analyzers import Watched, running, watched
 from tests.benchmarks.servers import Servers

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Gap, Partition
-from analyzer.core.plan import Plan
 from analyzer.store import feed
 from analyzer.store.engine import NowMs
 from analyzer.store.gaps import SqlGaps

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from analyzer.core.batches import batches
-from analyzer.core.codecs import DamagedError, Unpacker
-from analyzer.core.frames import read_frames
+from analyzer.core.kafka_format.codecs import DamagedError, Unpacker
+from analyzer.core.kafka_format.record_batches import batches
+from analyzer.core.kafka_format.record_decoder import read_frames
 from analyzer.core.model import Record, Status
 from tests.support.batches import records_of
 from tests.support.recordsets import (

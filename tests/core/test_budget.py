@@ -6,13 +6,13 @@ import json
 import random
 from collections.abc import Sequence
 
-from analyzer.core.budget import BEHIND_MAX, HOUR_MS, OVERFLOW, Budget, is_drawn
-from analyzer.core.counter import PythonCounter
-from analyzer.core.decisions import totals_of
-from analyzer.core.mapping import TextField
+from analyzer.core.counting.caller_budget import BEHIND_MAX, HOUR_MS, OVERFLOW, Budget, is_drawn
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.judging.judge import totals_of
+from analyzer.core.judging.plan import plan_of
+from analyzer.core.judging.policies import Calendar, Quota
 from analyzer.core.model import Carried, Record, Records, Row
-from analyzer.core.plan import plan_of
-from analyzer.core.policies import Calendar, Quota
+from analyzer.core.records.mapping import TextField
 from tests.support.counting import PART, mapping_of
 from tests.support.recordsets import NOW_MS
 from tests.support.shelf import Shelf, names_of

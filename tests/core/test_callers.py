@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.mapping import AddressField, Field, Mapping, NumberField, TextField
-from analyzer.core.rules import caller_rule
+from analyzer.core.records.mapping import AddressField, Field, Mapping, NumberField, TextField
+from analyzer.core.records.value_rules import caller_rule
 from gatekeeper.identity import caller_of
 from tests.support.counting import counted, reasons, totals
 from tests.support.vectors import VECTORS, Vector
@@ -97,7 +97,7 @@ def test_fallbacks_are_asked_in_order_by_each_record_for_itself() -> None:
 
 
 def test_many_callers_are_forgotten_and_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analyzer.core.rules.REMEMBERED_MAX", 3)
+    monkeypatch.setattr("analyzer.core.records.value_rules.REMEMBERED_MAX", 3)
     records = [json.dumps({"api_key": f"c{n % 7}"}).encode() for n in range(70)]
     assert totals(counted(mapping_by("api_key"), *records)) == {
         (f"api_key:c{n}", "requests"): (10, 0) for n in range(7)

@@ -13,7 +13,7 @@ import lz4.frame
 import pytest
 import zstandard
 
-from analyzer.core.codecs import DamagedError, TooLargeError, Unpacker
+from analyzer.core.kafka_format.codecs import DamagedError, TooLargeError, Unpacker
 from tests.support.recordsets import PACK
 
 PLAIN = b'{"key":"acme"}\n' * 1000
@@ -85,7 +85,7 @@ BOMBS = {
 }
 MEASURE = """
 import sys
-from analyzer.core.codecs import DamagedError, TooLargeError, Unpacker
+from analyzer.core.kafka_format.codecs import DamagedError, TooLargeError, Unpacker
 def peak_kb():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 data, unpacker = sys.stdin.buffer.read(), Unpacker(int(sys.argv[2]))

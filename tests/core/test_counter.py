@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.counter import PythonCounter
-from analyzer.core.mapping import Field, Mapping, NumberField, ResourceField, TextField
-from analyzer.core.meters import Meter
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.counting.meters import Meter
 from analyzer.core.model import Counter, Fed, Partition, Progress, Record, Records, RecordSet, Row
+from analyzer.core.records.mapping import Field, Mapping, NumberField, ResourceField, TextField
 from tests.support.batches import records_of
 from tests.support.counting import PART, PLAIN, a_record, counted, mapping_of, totals
 from tests.support.recordsets import NOW_MS, PACK, batch, wrapped

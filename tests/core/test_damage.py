@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.core.damage import begins, claims, extent, gallop, resumes, without_damage_before
+from analyzer.core.kafka_format.damage import begins, claims, extent, gallop, resumes, without_damage_before
 from tests.support.recordsets import Entry, batch
 
 

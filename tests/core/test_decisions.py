@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from analyzer.core.decisions import (
+from analyzer.core.counting.meters import Meter
+from analyzer.core.judging.judge import (
     Series,
     Standing,
     changes,
@@ -18,11 +19,10 @@ from analyzer.core.decisions import (
     outlived,
     totals_of,
 )
-from analyzer.core.meters import Meter
+from analyzer.core.judging.plan import Plan, plan_of
+from analyzer.core.judging.policies import Calendar, Quota
+from analyzer.core.judging.windows import Window
 from analyzer.core.model import Row
-from analyzer.core.plan import Plan, plan_of
-from analyzer.core.policies import Calendar, Quota
-from analyzer.core.windows import Window
 from gatekeeper.model import Clear, Lock, LockKey, Rate, Set
 
 DAILY = Quota("daily", 10, Calendar("day", "Europe/Berlin"))

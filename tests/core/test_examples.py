@@ -12,12 +12,12 @@ from typing import get_args
 import pytest
 
 import analyzer.core
-from analyzer.core.combined_format import FIELDS, TIME
-from analyzer.core.mapping import TimeUnit
 from analyzer.core.model import Reason, Status
+from analyzer.core.records.combined_format import FIELDS, TIME
+from analyzer.core.records.mapping import TimeUnit
 
 PAGE = (Path(__file__).parents[2] / "docs" / "counter.md").read_text()
-MODULES = [f"analyzer.core.{module.name}" for module in pkgutil.iter_modules(analyzer.core.__path__)]
+MODULES = [f"analyzer.core.{module.name}" for module in pkgutil.walk_packages(analyzer.core.__path__)]
 
 
 @pytest.mark.parametrize("name", [*MODULES, "gatekeeper.identity"])

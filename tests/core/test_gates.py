@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from analyzer.core.gates import BEHIND_S, SILENT_S, SKEW_S, Gate, living, met, share, troubles
-from analyzer.core.strangers import BEHIND_MAX_S, Seen, cause, spellings
+from analyzer.core.fleet.gate_health import BEHIND_S, SILENT_S, SKEW_S, Gate, living, met, share, troubles
+from analyzer.core.fleet.unknown_callers import BEHIND_MAX_S, Seen, cause, spellings
 from gatekeeper.model import Cursor, Feedback, LockKey, Met
 
 ANN, BOB = "user:ann", "user:bob"

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from analyzer.core.combined_format import PARTS, CombinedFormat
-from analyzer.core.mapping import AddressField, Mapping, ResourceField
-from analyzer.core.meters import Meter
+from analyzer.core.counting.meters import Meter
+from analyzer.core.records.combined_format import PARTS, CombinedFormat
+from analyzer.core.records.mapping import AddressField, Mapping, ResourceField
 from tests.support.counting import counted, reasons, totals
 
 AGENT = '"https://a.example/" "Mozilla/5.0 (X11)"'

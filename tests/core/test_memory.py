@@ -9,7 +9,7 @@ import pytest
 
 MEASURE = """
 import sys
-from analyzer.core.counter import PythonCounter
+from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.model import RecordSet
 from tests.support.counting import PART, mapping_of, a_record
 from tests.support.recordsets import batch
@@ -51,7 +51,7 @@ def test_a_batch_takes_a_few_times_its_bound_at_most(value: str, count: int, cou
 
 
 ONE_OFFS = """
-from analyzer.core.counter import PythonCounter
+from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.model import Record, Records
 from tests.support.counting import PART, a_record, mapping_of
 from tests.support.recordsets import NOW_MS

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.meters import REQUESTS, Meter
-from analyzer.core.plan import Plan, plan_from, plan_of
-from analyzer.core.policies import Calendar, Quota
+from analyzer.core.counting.meters import REQUESTS, Meter
+from analyzer.core.judging.plan import Plan, plan_from, plan_of
+from analyzer.core.judging.policies import Calendar, Quota
 from gatekeeper.model import Rate
 
 names = st.text(min_size=1, max_size=8)

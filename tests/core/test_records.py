@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from analyzer.core.mapping import (
+from analyzer.core.counting.meters import Meter
+from analyzer.core.records.mapping import (
     AddressField,
     Field,
     NumberField,
@@ -17,7 +18,6 @@ from analyzer.core.mapping import (
     TimeField,
     TimeUnit,
 )
-from analyzer.core.meters import Meter
 from tests.support.counting import a_record, counted, mapping_of, reasons, totals
 from tests.support.recordsets import NOW_MS
 

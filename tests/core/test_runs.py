@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from analyzer.core.counter import PythonCounter
+from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.model import Carried, Counted, Fed, Record, Records, RecordSet
 from tests.support.counting import PART, a_record, mapping_of
 from tests.support.recordsets import NOW_MS, Entry, batch

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 
-from analyzer.core.meters import QUARTER_S
-from analyzer.core.policies import Calendar, Period
-from analyzer.core.windows import Window, window_at
+from analyzer.core.counting.meters import QUARTER_S
+from analyzer.core.judging.policies import Calendar, Period
+from analyzer.core.judging.windows import Window, window_at
 
 
 def at(text: str) -> int:

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from analyzer.core.judging.delay_bound import Delay, Front, slipped_at_most
 from analyzer.core.model import Partition
-from analyzer.core.overshoot import Delay, Front, slipped_at_most
 from analyzer.demo.crowd import NOISY, Answer
 from analyzer.demo.findings import Findings, findings_of, sentences
 from analyzer.demo.stage import POLICY

@@ -15,7 +15,7 @@ from random import Random
 import sqlalchemy as sa
 
 from analyzer.cli.ending import AWAY
-from analyzer.core.plan import Plan
+from analyzer.core.judging.plan import Plan
 from analyzer.errors import StoreAway
 from analyzer.store.engine import open_engine
 from analyzer.store.migrate import upgrade

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from analyzer.core.decisions import Series, Standing
+from analyzer.core.judging.judge import Series, Standing
 from analyzer.core.model import Lag, Partition, Progress
 from analyzer.store import feed, store
 from analyzer.store.engine import NowMs

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.model import Record
-from analyzer.core.plan import Plan, plan_of
 from analyzer.errors import PartitionLost, PlanChanged, StoreAway
 from analyzer.pipeline import Pipeline
 from analyzer.store import engine as engines

@@ -13,10 +13,10 @@ from itertools import groupby
 
 import sqlalchemy as sa
 
-from analyzer.core.decisions import Series, Standing, changes
-from analyzer.core.meters import DAY_S
-from analyzer.core.plan import Plan
-from analyzer.core.windows import window_at
+from analyzer.core.counting.meters import DAY_S
+from analyzer.core.judging.judge import Series, Standing, changes
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.windows import window_at
 from analyzer.store.engine import NowMs, reading
 from analyzer.store.feed import KEY, lock_of
 from analyzer.store.schema import feed, feed_versions, lock_changes, locks, offsets, rejects, totals

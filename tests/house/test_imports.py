@@ -115,7 +115,7 @@ GUESTS = {
 }
 # Within the core they sit in these files alone.
 CODECS = ("cramjam", "crc32c", "lz4", "snappy", "zstandard")
-CODEC_FILES = ("analyzer.core.batches", "analyzer.core.codecs")
+CODEC_FILES = ("analyzer.core.kafka_format.record_batches", "analyzer.core.kafka_format.codecs")
 
 
 def broken(law: Law, module: Module) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.budget import OVERFLOW
+from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.core.model import Partition, Record, Records
 from analyzer.store.audit import audit
 from analyzer.store.engine import open_engine

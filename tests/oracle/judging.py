@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.windows import Window, window_at
 from analyzer.core.model import Row
-from analyzer.core.plan import Plan
-from analyzer.core.windows import Window, window_at
 
 
 class Flush(NamedTuple):

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.decisions import Series, Standing, changes, ended, explain, lock_key, totals_of
+from analyzer.core.judging.judge import Series, Standing, changes, ended, explain, lock_key, totals_of
+from analyzer.core.judging.plan import plan_of
+from analyzer.core.judging.policies import Calendar, Quota
 from analyzer.core.model import Row
-from analyzer.core.plan import plan_of
-from analyzer.core.policies import Calendar, Quota
 from gatekeeper.model import Clear, Lock, LockKey, Set
 from tests.oracle.judging import Crossing, Flush, crossings
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from analyzer.core.counter import PythonCounter
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Counter
-from analyzer.core.plan import Plan
 from analyzer.daemon import Daemon
 from analyzer.files import ImportedFiles
 from analyzer.health import Health

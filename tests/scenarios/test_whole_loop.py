@@ -11,12 +11,12 @@ from random import Random
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counter import PythonCounter
-from analyzer.core.mapping import Mapping as SourceMapping
-from analyzer.core.mapping import TextField, TimeField
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.judging.plan import Plan, plan_of
+from analyzer.core.judging.policies import Calendar, Quota
 from analyzer.core.model import Counter, Gap, Lag, Partition, Record, Records, Taken
-from analyzer.core.plan import Plan, plan_of
-from analyzer.core.policies import Calendar, Quota
+from analyzer.core.records.mapping import Mapping as SourceMapping
+from analyzer.core.records.mapping import TextField, TimeField
 from analyzer.daemon import Daemon
 from analyzer.pipeline import Flushed, Pipeline
 from analyzer.store.engine import open_engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from analyzer.core.counter import PythonCounter
+from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.model import Partition, Record, Records, Row
 from analyzer.settings import Settings
 

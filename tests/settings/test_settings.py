@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from analyzer.config.faults import Faulty
-from analyzer.core.mapping import AddressField, NumberField, ResourceField, TextField, TimeField
-from analyzer.core.meters import REQUESTS, Meter
-from analyzer.core.policies import Calendar, Quota
+from analyzer.core.counting.meters import REQUESTS, Meter
+from analyzer.core.judging.policies import Calendar, Quota
+from analyzer.core.records.mapping import AddressField, NumberField, ResourceField, TextField, TimeField
 from analyzer.settings import ConfigMissing, Settings, find, load
 
 Read = Callable[[str], Settings]

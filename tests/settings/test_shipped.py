@@ -9,7 +9,7 @@ import pytest
 
 from analyzer.config.fields import PlainEntry
 from analyzer.config.reading import SECTIONS, TABLES
-from analyzer.core.policies import Calendar
+from analyzer.core.judging.policies import Calendar
 from analyzer.settings import load
 
 ROOT = Path(__file__).parents[2]

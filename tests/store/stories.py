@@ -9,12 +9,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.core.decisions import changes, lock_key, totals_of
-from analyzer.core.meters import MINUTE_S, bucket_start_s
+from analyzer.core.counting.meters import MINUTE_S, bucket_start_s
+from analyzer.core.judging.judge import changes, lock_key, totals_of
+from analyzer.core.judging.plan import Plan, plan_of
+from analyzer.core.judging.policies import Calendar, Period, Quota
+from analyzer.core.judging.windows import window_at
 from analyzer.core.model import Partition, Row
-from analyzer.core.plan import Plan, plan_of
-from analyzer.core.policies import Calendar, Period, Quota
-from analyzer.core.windows import window_at
 from analyzer.store.engine import NowMs
 from analyzer.store.schema import feed, lock_changes, locks, totals
 from analyzer.store.store import Flush, SqlStore

@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.plan import Plan, plan_of
-from analyzer.core.windows import window_at
+from analyzer.core.judging.plan import Plan, plan_of
+from analyzer.core.judging.windows import window_at
 from analyzer.errors import PlanChanged, SchemaBehind, StoreAway
 from analyzer.store.schema import TOTAL_MAX, plans, totals
 from analyzer.store.store import SqlStore
@@ -216,7 +216,7 @@ def test_analyzers_that_start_together_with_plans_of_their_own_take_turns(
 
 ACTIVATE = """\
 import sys
-from analyzer.core.plan import Plan, plan_of
+from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.store.engine import open_engine
 from analyzer.store.revisions import require_head
 from analyzer.store.store import SqlStore

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.budget import OVERFLOW
+from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.core.model import Lag, Partition, Progress
 from analyzer.errors import PartitionLost
 from analyzer.store import store as module

@@ -10,10 +10,10 @@ from datetime import datetime
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.decisions import Series, Standing, changes, lock_key
-from analyzer.core.meters import MINUTE_S
+from analyzer.core.counting.meters import MINUTE_S
+from analyzer.core.judging.judge import Series, Standing, changes, lock_key
+from analyzer.core.judging.windows import window_at
 from analyzer.core.model import Row
-from analyzer.core.windows import window_at
 from analyzer.store.schema import buckets
 from analyzer.store.store import Flush, SqlStore
 from gatekeeper.model import Change

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
+from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Position, Progress
-from analyzer.core.plan import Plan
 from analyzer.errors import StoreAway
 from analyzer.store.engine import NowMs, open_engine, reading, writing
 from analyzer.store.schema import buckets, leases

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.meters import REQUESTS
-from analyzer.core.plan import Plan
+from analyzer.core.counting.meters import REQUESTS
+from analyzer.core.judging.plan import Plan
 from analyzer.errors import PlanChanged
 from analyzer.store.engine import reading, writing
 from analyzer.store.feed import held

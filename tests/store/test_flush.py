@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.decisions import Series, changes, lock_key, totals_of
-from analyzer.core.meters import REQUESTS, Meter
+from analyzer.core.counting.meters import REQUESTS, Meter
+from analyzer.core.judging.judge import Series, changes, lock_key, totals_of
+from analyzer.core.judging.plan import Plan, plan_of
+from analyzer.core.judging.policies import Calendar, Quota
+from analyzer.core.judging.windows import Window
 from analyzer.core.model import Lag, Partition, Position, Progress, Rejected, Row
-from analyzer.core.plan import Plan, plan_of
-from analyzer.core.policies import Calendar, Quota
-from analyzer.core.windows import Window
 from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.store.schema import TOTAL_MAX, buckets, lock_changes, offsets, rejects
 from analyzer.store.store import SqlStore

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.budget import OVERFLOW
-from analyzer.core.counter import PythonCounter
-from analyzer.core.mapping import Mapping, TextField
+from analyzer.core.counting.caller_budget import OVERFLOW
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Record, Records
-from analyzer.core.plan import Plan
+from analyzer.core.records.mapping import Mapping, TextField
 from analyzer.store.audit import audit
 from analyzer.store.events import recorded
 from analyzer.store.rejects import OtherPlan, Outcome, Retry, Wanted, rejected

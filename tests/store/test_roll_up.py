@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, Meter
+from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, Meter
 from analyzer.core.model import Row
 from analyzer.store import upkeep as module
 from analyzer.store.engine import writing

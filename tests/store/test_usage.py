@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.meters import REQUESTS, Meter
+from analyzer.core.counting.meters import REQUESTS, Meter
+from analyzer.core.judging.plan import plan_of
 from analyzer.core.model import Row
-from analyzer.core.plan import plan_of
 from analyzer.store.audit import audit
 from analyzer.store.engine import open_engine
 from analyzer.store.glance import locks_in_force

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.meters import DAY_S, REQUESTS
-from analyzer.core.plan import Plan
+from analyzer.core.counting.meters import DAY_S, REQUESTS
+from analyzer.core.judging.plan import Plan
 from analyzer.store import upkeep as module
 from analyzer.store.engine import NowMs, writing
 from analyzer.store.schema import buckets, leases

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counter import PythonCounter
-from analyzer.core.mapping import Mapping as LogMapping
-from analyzer.core.mapping import TextField, TimeField
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.judging.plan import plan_of
 from analyzer.core.model import Gap, Lag, Partition, Position, Record, Records, Taken
-from analyzer.core.plan import plan_of
+from analyzer.core.records.mapping import Mapping as LogMapping
+from analyzer.core.records.mapping import TextField, TimeField
 from analyzer.errors import AnalyzerError
 from analyzer.pipeline import Pipeline
 from analyzer.store.engine import writing

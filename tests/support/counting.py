@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from analyzer.core.counter import PythonCounter
-from analyzer.core.mapping import Field, Mapping, TextField, TimeField
-from analyzer.core.meters import REQUESTS, Meter
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.model import Counted, Partition, Record, Records
+from analyzer.core.records.mapping import Field, Mapping, TextField, TimeField
 from tests.support.recordsets import NOW_MS
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analyzer.core.counter import PythonCounter
+from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.model import Counted, Partition, Record, Records
 from analyzer.settings import load
 from gatekeeper.requestlog.record import Line

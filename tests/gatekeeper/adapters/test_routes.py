@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.core.routes import Routes
+from analyzer.core.records.route_matcher import Routes
 from gatekeeper.adapters import asgi, wsgi
 from gatekeeper.adapters.routes import Patterns, pattern_of_django, pattern_of_flask, pattern_of_starlette
 

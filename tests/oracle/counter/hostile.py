@@ -8,7 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from analyzer.core.mapping import (
+from analyzer.core.counting.meters import Meter
+from analyzer.core.model import Partition, Record, Records, RecordSet
+from analyzer.core.records.mapping import (
     AddressField,
     Condition,
     Field,
@@ -18,8 +20,6 @@ from analyzer.core.mapping import (
     TextField,
     TimeField,
 )
-from analyzer.core.meters import Meter
-from analyzer.core.model import Partition, Record, Records, RecordSet
 from tests.support.recordsets import (
     ABORT,
     COMMIT,

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from analyzer.core import mapping as mappings
-from analyzer.core.meters import Meter
+from analyzer.core.counting.meters import Meter
 from analyzer.core.model import (
     Carried,
     Counted,
@@ -24,6 +23,7 @@ from analyzer.core.model import (
     Rejected,
     Row,
 )
+from analyzer.core.records import mapping as mappings
 from tests.oracle.counter.refused import Refused
 from tests.oracle.counter.slow_batches import Kept, Wrong, batches_in
 from tests.oracle.counter.slow_records import Request, judge

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from analyzer.core import mapping as mappings
-from analyzer.core.meters import Meter
+from analyzer.core.counting.meters import Meter
+from analyzer.core.records import mapping as mappings
 from tests.oracle.counter.refused import Refused
 from tests.oracle.counter.slow_json import Digits, parse_json
 from tests.oracle.counter.slow_lines import parse_combined

@@ -9,7 +9,7 @@ from ipaddress import IPv6Address, ip_address
 from math import floor
 from typing import Any
 
-from analyzer.core import mapping as mappings
+from analyzer.core.records import mapping as mappings
 from tests.oracle.counter.slow_json import Digits
 
 INT64 = range(-(2**63), 2**63)

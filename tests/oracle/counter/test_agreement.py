@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.counter import PythonCounter
-from analyzer.core.mapping import Mapping
-from analyzer.core.meters import Meter
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.counting.meters import Meter
 from analyzer.core.model import Records, RecordSet
+from analyzer.core.records.mapping import Mapping
 from tests.oracle.counter import hostile
 from tests.oracle.counter.slow_counter import SlowCounter
 

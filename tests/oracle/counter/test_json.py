@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.core import exact_json
+from analyzer.core.records import strict_json
 from tests.oracle.counter import hostile
 from tests.oracle.counter.refused import Refused
 from tests.oracle.counter.slow_json import Digits, parse_json
@@ -57,5 +57,5 @@ def told(read: Callable[[str], object], text: str) -> object:
 @settings(max_examples=500)
 @given(st.one_of(HOSTILE, HOSTILE, NEARLY_JSON))
 def test_three_readers_agree(text: str) -> None:
-    said = told(exact_json.read, text)
-    assert said == told(exact_json.deep_read, text) == told(parse_json, text)
+    said = told(strict_json.read, text)
+    assert said == told(strict_json.deep_read, text) == told(parse_json, text)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.counter import PythonCounter
-from analyzer.core.mapping import Mapping
-from analyzer.core.meters import Meter
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.counting.meters import Meter
 from analyzer.core.model import Carried, Counted, Record, Records, RecordSet, Rejected
+from analyzer.core.records.mapping import Mapping
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counting import PART, mapping_of
 from tests.support.recordsets import NOW_MS, Entry, batch

@@ -7,10 +7,10 @@ from fractions import Fraction
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core import mapping as mappings
-from analyzer.core.numbers import scaled
-from analyzer.core.routes import Routes
-from analyzer.core.times import clf_ms, rfc3339_ms
+from analyzer.core.records import mapping as mappings
+from analyzer.core.records.decimals import scaled
+from analyzer.core.records.route_matcher import Routes
+from analyzer.core.records.timestamps import clf_ms, rfc3339_ms
 from gatekeeper.identity import address_of, is_name
 from tests.oracle.counter import slow_values
 from tests.oracle.counter.slow_json import Digits

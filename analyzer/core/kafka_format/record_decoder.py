@@ -9,7 +9,7 @@ from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from analyzer.core.codecs import DamagedError
+from analyzer.core.kafka_format.codecs import DamagedError
 
 ABORT = b"\x00\x00"  # of a control record's key, after two bytes of version
 # What is made of records at a time; hostile ones become dozens of times as large as they were.

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from analyzer.core.codecs import DamagedError, TooLargeError, Unpacker
-from analyzer.core.frames import Frames, is_abort, read_frames
+from analyzer.core.kafka_format.codecs import DamagedError, TooLargeError, Unpacker
+from analyzer.core.kafka_format.record_decoder import Frames, is_abort, read_frames
 from analyzer.core.model import Status
 
 # base offset, length, leader epoch, magic | checksum, attributes, offset of the last record from the base,

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from analyzer.core.formats import Columns, not_utf8
-from analyzer.core.mapping import (
+from analyzer.core.model import Reason
+from analyzer.core.records.formats import Columns, not_utf8
+from analyzer.core.records.mapping import (
     AddressField,
     Field,
     Mapping,
@@ -18,7 +19,6 @@ from analyzer.core.mapping import (
     TextField,
     TimeField,
 )
-from analyzer.core.model import Reason
 
 # Anchored, possessive, one way to match each part: a hostile line cannot make it try again and again.
 QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'

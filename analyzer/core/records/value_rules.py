@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from analyzer.core.formats import Raw
-from analyzer.core.mapping import AddressField, Field, NumberField, ResourceField
-from analyzer.core.routes import Routes
+from analyzer.core.records.formats import Raw
+from analyzer.core.records.mapping import AddressField, Field, NumberField, ResourceField
+from analyzer.core.records.route_matcher import Routes
 from gatekeeper.identity import address_of, is_name, typed
 
 Rule = Callable[[Any], Any]

@@ -12,7 +12,7 @@ import json
 import re
 from json.decoder import scanstring  # type: ignore[attr-defined]  # exported, but not in the stubs
 
-from analyzer.core.numbers import DIGITS_MAX
+from analyzer.core.records.decimals import DIGITS_MAX
 
 SPACE = re.compile(r"[ \t\n\r]*+")
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")

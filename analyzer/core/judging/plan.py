@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from analyzer.core.meters import REQUESTS, Meter
-from analyzer.core.policies import Quota
+from analyzer.core.counting.meters import REQUESTS, Meter
+from analyzer.core.judging.policies import Quota
 
 
 @dataclass(frozen=True, slots=True)

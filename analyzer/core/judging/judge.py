@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from analyzer.core.budget import OVERFLOW, of_callers
+from analyzer.core.counting.caller_budget import OVERFLOW, of_callers
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.policies import Policy
+from analyzer.core.judging.windows import Window, window_at
 from analyzer.core.model import Row
-from analyzer.core.plan import Plan
-from analyzer.core.policies import Policy
-from analyzer.core.windows import Window, window_at
 from gatekeeper.model import Change, Clear, Lock, LockKey, Set
 
 
@@ -103,7 +103,7 @@ def outlived(locks: Iterable[Lock], plan: Plan) -> list[Change]:
 def explain(policy: Policy, used: int) -> str:
     """One sentence for a person.
 
-    >>> from analyzer.core.policies import Calendar, Quota
+    >>> from analyzer.core.judging.policies import Calendar, Quota
     >>> explain(Quota("daily", 100_000, Calendar("day", "Europe/Berlin")), 100_214)
     '100,000 requests per day (Europe/Berlin), 100,214 counted'
     """

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from analyzer.core.combined_format import CombinedFormat, with_usual_fields
-from analyzer.core.formats import Format
-from analyzer.core.frames import Frames
-from analyzer.core.json_format import JsonFormat
-from analyzer.core.mapping import Condition, Mapping
+from analyzer.core.kafka_format.record_decoder import Frames
 from analyzer.core.model import Reason
-from analyzer.core.questions import Conditions, Number, Slots, Text, When, Who
+from analyzer.core.records.columns import Conditions, Number, Slots, Text, When, Who
+from analyzer.core.records.combined_format import CombinedFormat, with_usual_fields
+from analyzer.core.records.formats import Format
+from analyzer.core.records.json_format import JsonFormat
+from analyzer.core.records.mapping import Condition, Mapping
 
 # What a calendar can show, with room for the end of the longest window.
 FIRST_MS, END_MS = 0, 253_339_228_800_000  # 1970 up to 9998

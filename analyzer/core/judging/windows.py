@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from analyzer.core.policies import Calendar, Period
+from analyzer.core.judging.policies import Calendar, Period
 
 HOUR_S = 3600
 ONE_DAY = timedelta(days=1)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence, Set
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from analyzer.core.mapping import CALLER_FIELDS
+from analyzer.core.records.mapping import CALLER_FIELDS
 from gatekeeper.identity import address_of, is_name, typed
 
 PREFIXES6 = (48, 56, 60, 64)

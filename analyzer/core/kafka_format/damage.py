@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from analyzer.core.batches import HEAD, LENGTH_AT, MAGIC, intact
+from analyzer.core.kafka_format.record_batches import HEAD, LENGTH_AT, MAGIC, intact
 
 MAGIC_AT = HEAD.size - 1
 LOOKALIKES_MAX = 10_000  # in one fetch: values may be full of what looks like a batch

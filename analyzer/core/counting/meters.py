@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from analyzer.core.mapping import Condition
+from analyzer.core.records.mapping import Condition
 
 MINUTE_S = 60
 QUARTER_S = 900  # every zone's midnight falls on a quarter of an hour

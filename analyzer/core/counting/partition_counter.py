@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from analyzer.core.budget import OVERFLOW, Budget
-from analyzer.core.frames import Frames, stretches
-from analyzer.core.mapping import Mapping
+from analyzer.core.counting.aggregate import Tables
+from analyzer.core.counting.caller_budget import OVERFLOW, Budget
+from analyzer.core.counting.reject_runs import Run
+from analyzer.core.kafka_format.record_decoder import Frames, stretches
 from analyzer.core.model import Carried, Partition, Progress, Reason, Rejected
-from analyzer.core.records import Reader, Sheet
-from analyzer.core.runs import Run
-from analyzer.core.tables import Tables
+from analyzer.core.records.mapping import Mapping
+from analyzer.core.records.reader import Reader, Sheet
 
 
 class Memory:

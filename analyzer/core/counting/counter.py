@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from analyzer.core import mapping as mappings
-from analyzer.core.batches import Batch, batches
-from analyzer.core.codecs import Unpacker
-from analyzer.core.frames import Frames, joined
-from analyzer.core.ledger import Ledger, Memory, TooMany
-from analyzer.core.meters import REQUESTS, Meter
+from analyzer.core.counting.aggregate import Counting, Tables, rows_of
+from analyzer.core.counting.meters import REQUESTS, Meter
+from analyzer.core.counting.partition_counter import Ledger, Memory, TooMany
+from analyzer.core.kafka_format.codecs import Unpacker
+from analyzer.core.kafka_format.record_batches import Batch, batches
+from analyzer.core.kafka_format.record_decoder import Frames, joined
 from analyzer.core.model import Carried, Counted, Fed, Partition, Records, RecordSet
-from analyzer.core.records import Reader
-from analyzer.core.tables import Counting, Tables, rows_of
+from analyzer.core.records import mapping as mappings
+from analyzer.core.records.reader import Reader
 
 ROWS_MAX = 200_000  # values in memory; one flush of them takes a second or two
 REJECTED_MAX = 10_000

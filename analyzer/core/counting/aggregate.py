@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, repeat
 from typing import Any, NamedTuple
 
-from analyzer.core.meters import REQUESTS, Meter
+from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.model import Row
-from analyzer.core.records import Asked, Sheet
+from analyzer.core.records.reader import Asked, Sheet
 
 Series = tuple[str, str, int]  # key, resource, number of the bucket since 1970
 Span = tuple[int, int]

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from analyzer.core import exact_json
-from analyzer.core.formats import Columns, not_utf8
-from analyzer.core.mapping import Path
 from analyzer.core.model import Reason
+from analyzer.core.records import strict_json
+from analyzer.core.records.formats import Columns, not_utf8
+from analyzer.core.records.mapping import Path
 
 Tree = dict[str, Any]  # by key: a tree, or None where a value is
 
@@ -42,8 +42,8 @@ class JsonFormat:
                 continue
             # It need not be wrong: msgspec refuses some documents that are good JSON.
             try:
-                document = exact_json.read(values[at].decode())
-            except exact_json.NotJsonError:
+                document = strict_json.read(values[at].decode())
+            except strict_json.NotJsonError:
                 refused[at] = "bad-json"
             else:
                 for column, path in zip(columns, self._paths, strict=True):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from analyzer.core.formats import Columns, Raw
-from analyzer.core.mapping import Condition, Mapping, NumberField, Path, TimeField
-from analyzer.core.numbers import scaled
-from analyzer.core.rules import Remembered, caller_rule, condition_rule, text_rule, time_rule
-from analyzer.core.times import clf_ms, rfc3339_ms
+from analyzer.core.records.decimals import scaled
+from analyzer.core.records.formats import Columns, Raw
+from analyzer.core.records.mapping import Condition, Mapping, NumberField, Path, TimeField
+from analyzer.core.records.timestamps import clf_ms, rfc3339_ms
+from analyzer.core.records.value_rules import Remembered, caller_rule, condition_rule, text_rule, time_rule
 
 Answers = list[Any]  # one for each record; None where it cannot be read
 
