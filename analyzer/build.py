@@ -23,13 +23,13 @@ from analyzer.kafka.leftovers import client_id
 from analyzer.pipeline import Pace, Pipeline
 from analyzer.settings import Settings
 from analyzer.sources import Several, Source
-from analyzer.store.engine import open_engine
-from analyzer.store.feed import new_mark
-from analyzer.store.following import leave_off
-from analyzer.store.gaps import SqlGaps
-from analyzer.store.revisions import require_head
-from analyzer.store.store import SqlStore
-from analyzer.store.upkeep import Upkeep
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.revisions import require_head
+from analyzer.store.operations.followed_partitions import leave_off
+from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.transaction.gaps import SqlGaps
+from analyzer.store.transaction.lock_feed import new_mark
+from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.warden import Warden
 
 

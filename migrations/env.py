@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from analyzer.store.engine import open_engine
-from analyzer.store.schema import metadata
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.schema import metadata
 
 config = context.config
 

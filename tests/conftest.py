@@ -192,7 +192,7 @@ def migrated_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated SQLite file that nobody has open, so that copying the file copies everything."""
-    from analyzer.store.migrate import upgrade
+    from analyzer.store.database.migrate import upgrade
 
     template = tmp_path_factory.mktemp("template") / "gatelock.db"
     upgrade(f"sqlite:///{template}")
@@ -204,7 +204,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def postgres_template(postgres: Postgres) -> str:
     """The URL of a migrated database that nobody is connected to."""
-    from analyzer.store.migrate import upgrade
+    from analyzer.store.database.migrate import upgrade
 
     url = postgres.new_database()
     upgrade(url)

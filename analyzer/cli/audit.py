@@ -10,7 +10,7 @@ from analyzer.cli.ending import FOUND, told
 from analyzer.cli.given import Config, Json, database_of
 
 if TYPE_CHECKING:
-    from analyzer.store.gaps import Known
+    from analyzer.store.transaction.gaps import Known
 
 SKIPPED_MAX = 10  # gaps told of below the table
 
@@ -26,7 +26,7 @@ def audit(context: typer.Context, config: Config = None, json: Json = False) -> 
     with told(), database_of(context, config) as engine:
         from analyzer.cli.gaps import fields_of
         from analyzer.cli.show import json_lines, table
-        from analyzer.store.audit import audit as audited
+        from analyzer.store.reports.audit import audit as audited
 
         found = audited(engine)
         if json:

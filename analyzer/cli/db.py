@@ -15,7 +15,7 @@ def upgrade(context: typer.Context, config: Config = None) -> None:
     """Bring the tables to this program's version. Again changes nothing."""
     with told():
         settings = settings_of(context, config)
-        from analyzer.store import migrate, revisions
+        from analyzer.store.database import migrate, revisions
 
         before = revisions.current(settings.database.address)
         migrate.upgrade(settings.database.address)
@@ -38,7 +38,7 @@ def check(context: typer.Context, config: Config = None, json: Json = False) -> 
         settings = settings_of(context, config)
         must_exist(settings)
         from analyzer.cli.show import json_lines
-        from analyzer.store import migrate, revisions
+        from analyzer.store.database import migrate, revisions
 
         have, need = revisions.current(settings.database.address), revisions.head()
         differences = migrate.check(settings.database.address)
@@ -58,7 +58,7 @@ def current(context: typer.Context, config: Config = None, json: Json = False) -
         settings = settings_of(context, config)
         must_exist(settings)
         from analyzer.cli.show import json_lines
-        from analyzer.store import revisions
+        from analyzer.store.database import revisions
 
         have = revisions.current(settings.database.address)
         if json:

@@ -26,7 +26,7 @@ def list_(
     since_s = second_given(since) or 0
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
-        from analyzer.store.events import recorded
+        from analyzer.store.database.audit_log import recorded
         from gatekeeper.wire import time_text
 
         found = ((time_text(event.at), *event[1:]) for event in recorded(engine, since_s * 1000))

@@ -19,15 +19,15 @@ from analyzer.core.fleet.unknown_callers import Seen, cause, spellings
 from analyzer.core.records.mapping import CALLER_FIELDS
 from analyzer.errors import StoreAway
 from analyzer.settings import Settings
-from analyzer.store.condition import Condition, condition
-from analyzer.store.engine import open_engine
-from analyzer.store.following import SILENT_MS, Followed, followed
-from analyzer.store.gaps import known as known_gaps
-from analyzer.store.gates import heard, logged
-from analyzer.store.glance import glance
-from analyzer.store.revisions import head
-from analyzer.store.times import instant
-from analyzer.store.tokens import known as known_tokens
+from analyzer.store.database.clock import instant
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.revisions import head
+from analyzer.store.operations.followed_partitions import SILENT_MS, Followed, followed
+from analyzer.store.operations.tokens import known as known_tokens
+from analyzer.store.reports.doctor_queries import Condition, condition
+from analyzer.store.reports.gate_reports import heard, logged
+from analyzer.store.reports.status import glance
+from analyzer.store.transaction.gaps import known as known_gaps
 from gatekeeper.wire import time_text
 
 State = Literal["fine", "wrong", "away"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from analyzer.core.model import Partition
     from analyzer.kafka.bounds import Bounds
     from analyzer.settings import Settings
-    from analyzer.store.gaps import Known
+    from analyzer.store.transaction.gaps import Known
 
 app = typer.Typer(help="Partitions that wait for a person, and the decision to go on.", no_args_is_help=True)
 NAMED = re.compile(r"(?P<topic>.+)\[(?P<number>\d+|\*)\]")
@@ -38,7 +38,7 @@ def list_(
     """
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
-        from analyzer.store.gaps import known
+        from analyzer.store.transaction.gaps import known
 
         found = list(known(engine, decided=every))
         rows = [fields_of(each) for each in found]
@@ -84,8 +84,8 @@ def accept(
     why = reason_given(reason)
     with told(), database_of(context, config) as engine:
         from analyzer.cli.person import person
-        from analyzer.store.gaps import accept as accepted
-        from analyzer.store.gaps import known, range_of
+        from analyzer.store.transaction.gaps import accept as accepted
+        from analyzer.store.transaction.gaps import known, range_of
 
         found = meant(partition, to, log, list(known(engine)))
         logs = bounds([each.part for each in found], settings_of(context, config))
@@ -124,7 +124,7 @@ def commands(found: Sequence[Known]) -> Iterator[str]:
 
 def ways(known: Known) -> Iterator[tuple[str, str]]:
     """The ways on: what `--to` is to be, and what comes of it."""
-    from analyzer.store.gaps import range_of
+    from analyzer.store.transaction.gaps import range_of
 
     gap, lost = known.gap, f"{range_of(known.gap)} is not counted"
     if gap.kind == "recreated":

@@ -36,7 +36,7 @@ def list_(
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
         from analyzer.core.fleet.gate_health import living, troubles
-        from analyzer.store.gates import heard, logged
+        from analyzer.store.reports.gate_reports import heard, logged
 
         found = heard(engine)
         shown = found if every else living(found)
@@ -65,7 +65,7 @@ def locks(context: typer.Context, config: Config = None, json: Json = False) -> 
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
         from analyzer.core.fleet.gate_health import living, met
-        from analyzer.store.gates import heard
+        from analyzer.store.reports.gate_reports import heard
 
         found = met(living(heard(engine)))
         if json:
@@ -92,7 +92,7 @@ def forget(
     """
     with told(), database_of(context, config) as engine:
         from analyzer.cli.person import person
-        from analyzer.store.gates import forget as forgotten
+        from analyzer.store.reports.gate_reports import forget as forgotten
 
         number = forgotten(engine, name, person(), reason)
         if not number:

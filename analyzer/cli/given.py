@@ -50,9 +50,9 @@ def settings_of(context: typer.Context, config: Path | None) -> Settings:
 def database_of(context: typer.Context, config: Path | None) -> Iterator[sa.Engine]:
     """The configured database, to read from. Nothing is created. Raises StoreAway, SchemaBehind, Faulty."""
     from analyzer.errors import SchemaBehind
-    from analyzer.store.engine import open_engine
-    from analyzer.store.glance import glance
-    from analyzer.store.revisions import head
+    from analyzer.store.database.engine import open_engine
+    from analyzer.store.database.revisions import head
+    from analyzer.store.reports.status import glance
 
     settings = settings_of(context, config)
     must_exist(settings)

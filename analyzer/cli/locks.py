@@ -41,7 +41,7 @@ def list_(
     name = caller_given(caller)
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
-        from analyzer.store.glance import locks_in_force, open_until
+        from analyzer.store.reports.status import locks_in_force, open_until
         from gatekeeper.model import Set
         from gatekeeper.wire import change_fields, time_text
 
@@ -82,8 +82,8 @@ def suspend(
     length_ms, why = length_given_ms("--for", for_, OPEN_MAX_DAYS), reason_given(reason)
     with told(), database_of(context, config) as engine:
         from analyzer.cli.person import person
-        from analyzer.store.feed import new_mark
-        from analyzer.store.suspension import suspend as open_all
+        from analyzer.store.operations.suspension import suspend as open_all
+        from analyzer.store.transaction.lock_feed import new_mark
         from gatekeeper.wire import time_text
 
         until = open_all(engine, length_ms, person(), why, new_mark)
@@ -99,8 +99,8 @@ def resume(context: typer.Context, reason: Reason, config: Config = None) -> Non
     why = reason_given(reason)
     with told(), database_of(context, config) as engine:
         from analyzer.cli.person import person
-        from analyzer.store.feed import new_mark
-        from analyzer.store.suspension import resume as close_again
+        from analyzer.store.operations.suspension import resume as close_again
+        from analyzer.store.transaction.lock_feed import new_mark
 
         if not close_again(engine, person(), why, new_mark):
             typer.echo("the gates follow their locks: nothing is suspended", err=True)

@@ -18,7 +18,7 @@ from analyzer.cli.given import Config, Json, Since, database_of, reason_given, s
 
 if TYPE_CHECKING:
     from analyzer.core.records.mapping import Mapping
-    from analyzer.store.rejects import Reject, Wanted
+    from analyzer.store.operations.rejects import Reject, Wanted
 
 app = typer.Typer(help="Records that could not be read, and counting them after all.", no_args_is_help=True)
 NAMED = re.compile(r"(?P<topic>.+)\[(?P<number>\d{1,18})\]")
@@ -71,7 +71,7 @@ def list_(
     wanted = _wanted(source, topic, partition, reason, since)
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
-        from analyzer.store.rejects import rejected
+        from analyzer.store.operations.rejects import rejected
         from gatekeeper.wire import time_text
 
         found = rejected(engine, wanted)
@@ -108,7 +108,7 @@ def show(
         settings = settings_of(context, config)
         with database_of(context, config) as engine:
             from analyzer.cli.show import json_lines
-            from analyzer.store.rejects import Retry, rejected
+            from analyzer.store.operations.rejects import Retry, rejected
 
             found = list(rejected(engine, wanted))
             if not found:
@@ -148,7 +148,7 @@ def export(
     with told(), database_of(context, config) as engine, _opened(output) as file:
         import json
 
-        from analyzer.store.rejects import rejected
+        from analyzer.store.operations.rejects import rejected
 
         cut = 0
         for each in rejected(engine, wanted, as_logged=True):
@@ -187,7 +187,7 @@ def retry(
         with database_of(context, config) as engine:
             from analyzer.cli.person import person
             from analyzer.cli.show import json_lines
-            from analyzer.store.rejects import Retry
+            from analyzer.store.operations.rejects import Retry
 
             again = Retry(engine, settings.mappings(), settings.plan())
             left = Tally(trouble for _, trouble in again.run(wanted, person(), mended))
@@ -260,7 +260,7 @@ def _text(raw: bytes) -> str:
 def _wanted(
     source: str | None, topic: str | None, partition: str | None, reason: str | None, since: str | None
 ) -> Wanted:
-    from analyzer.store.rejects import Wanted
+    from analyzer.store.operations.rejects import Wanted
 
     if reason is not None and reason not in EXPECTED:
         raise wrong(f"{reason!r} is no reason; known are: {', '.join(EXPECTED)}")
@@ -283,7 +283,7 @@ def _partition(given: str, topic: str | None) -> tuple[str | None, int]:
 
 
 def _place(record: str) -> Wanted:
-    from analyzer.store.rejects import Wanted
+    from analyzer.store.operations.rejects import Wanted
 
     parts = WHERE.fullmatch(record)
     if parts is None:

@@ -21,7 +21,7 @@ def list_(context: typer.Context, config: Config = None, json: Json = False) -> 
     """
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
-        from analyzer.store.following import SILENT_MS, followed
+        from analyzer.store.operations.followed_partitions import SILENT_MS, followed
 
         found = followed(engine)
         if json:
@@ -60,7 +60,7 @@ def retire(
     why = reason_given(reason)
     with told(), database_of(context, config) as engine:
         from analyzer.cli.person import person
-        from analyzer.store.following import retire as retired
+        from analyzer.store.operations.followed_partitions import retire as retired
 
         ended = retired(engine, source, person(), why)
         if not ended:

@@ -33,8 +33,8 @@ def create(
     Only a digest of it is stored.
     """
     from analyzer.config.values import NAME
-    from analyzer.store.tokens import SCOPES
-    from analyzer.store.tokens import create as make
+    from analyzer.store.operations.tokens import SCOPES
+    from analyzer.store.operations.tokens import create as make
 
     if not NAME.fullmatch(name):
         raise wrong(f"{name!r} is no name: use up to 64 letters, digits, points, hyphens and underscores")
@@ -51,8 +51,8 @@ def list_(context: typer.Context, config: Config = None, json: Json = False) -> 
     """Show who holds a token: what it allows, since when, until when."""
     with told(), database_of(context, config) as engine:
         from analyzer.cli.show import json_lines, table
-        from analyzer.store.times import instant
-        from analyzer.store.tokens import known
+        from analyzer.store.database.clock import instant
+        from analyzer.store.operations.tokens import known
         from gatekeeper.wire import time_text
 
         held = known(engine)
@@ -76,7 +76,7 @@ def list_(context: typer.Context, config: Config = None, json: Json = False) -> 
 @app.command("revoke")
 def revoke(context: typer.Context, name: Name, reason: Reason = "", config: Config = None) -> None:
     """Refuse a token from now on; servers notice within two seconds."""
-    from analyzer.store.tokens import revoke as end
+    from analyzer.store.operations.tokens import revoke as end
 
     with told(), database_of(context, config) as engine:
         if not end(engine, name, person(), reason):

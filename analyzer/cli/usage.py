@@ -12,7 +12,7 @@ from analyzer.cli.ending import told, wrong
 from analyzer.cli.given import Config, Json, Since, caller_given, database_of, second_given
 
 if TYPE_CHECKING:
-    from analyzer.store.usage import UsageRow
+    from analyzer.store.reports.usage import UsageRow
 
 
 class Width(StrEnum):
@@ -52,7 +52,7 @@ def usage(
         if from_s is not None and until_s is not None and from_s >= until_s:
             raise wrong(f"--from {since} is not before --to {until}")
         with database_of(context, config) as engine:
-            from analyzer.store.usage import Asked, is_counted, usage_rows
+            from analyzer.store.reports.usage import Asked, is_counted, usage_rows
 
             if by is not By.CALLER and not is_counted(engine, by.value):
                 setting = f'groupings = ["{by.value}"]'

@@ -22,9 +22,9 @@ from kafka.errors import KafkaError
 from analyzer.demo import broker
 from analyzer.demo.shop import DATABASE
 from analyzer.errors import AnalyzerError
-from analyzer.store.engine import open_engine, reading
-from analyzer.store.revisions import require_head
-from analyzer.store.schema import offsets
+from analyzer.store.database.engine import open_engine, reading
+from analyzer.store.database.revisions import require_head
+from analyzer.store.database.schema import offsets
 
 WORKERS = 4
 START_S = 30.0

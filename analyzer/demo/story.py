@@ -19,8 +19,8 @@ from analyzer.demo.crowd import NOISY, STORM_CONNECTIONS, Crowd
 from analyzer.demo.findings import Findings, findings_of, truth_of
 from analyzer.demo.stage import TOPIC, WORKERS, Stage, StageError
 from analyzer.demo.view import View
-from analyzer.store.engine import open_engine
-from analyzer.store.schema import buckets, locks, offsets
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.schema import buckets, locks, offsets
 
 LIMIT = 1_200
 CALM_S = 6.0

@@ -12,7 +12,7 @@ from analyzer.config.secret import masked
 from analyzer.errors import AnalyzerError
 from analyzer.health import Health
 from analyzer.metrics import Reading
-from analyzer.store.glance import Glance
+from analyzer.store.reports.status import Glance
 from analyzer.web.asking import Asking
 from gatekeeper.wire import time_text
 

@@ -11,7 +11,7 @@ from math import inf
 from fastapi import Request
 
 from analyzer.errors import AnalyzerError
-from analyzer.store.tokens import Known, Scope
+from analyzer.store.operations.tokens import Known, Scope
 from analyzer.web.asking import Asking
 from analyzer.web.problems import Problem
 

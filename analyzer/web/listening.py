@@ -11,12 +11,12 @@ from pathlib import Path
 
 from analyzer.health import Health
 from analyzer.settings import Settings
-from analyzer.store.engine import Engine
-from analyzer.store.gates import keep
-from analyzer.store.glance import glance
-from analyzer.store.news import listening as news
-from analyzer.store.revisions import head
-from analyzer.store.tokens import known
+from analyzer.store.database.engine import Engine
+from analyzer.store.database.revisions import head
+from analyzer.store.operations.tokens import known
+from analyzer.store.reports.gate_reports import keep
+from analyzer.store.reports.status import glance
+from analyzer.store.transaction.notify import listening as news
 from analyzer.web.app import Watched, application
 from analyzer.web.bearers import Bearers, is_loopback
 from analyzer.web.feed import Feed

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import psutil
 import sqlalchemy as sa
 
-from analyzer.store.engine import open_engine
-from analyzer.store.schema import offsets
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.schema import offsets
 
 COUNTED = sa.select(offsets.c.partition, offsets.c.counted).order_by(offsets.c.partition)
 

@@ -18,12 +18,12 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import Calendar, Quota
 from analyzer.core.model import Counted, Gap, Lag, Partition, Progress, Row
 from analyzer.pipeline import Pipeline
-from analyzer.store.engine import open_engine, writing
-from analyzer.store.many import as_parameters, rows_given
-from analyzer.store.migrate import upgrade
-from analyzer.store.schema import buckets, metadata, totals
-from analyzer.store.store import SqlStore
-from analyzer.store.sums import ROW_COLUMNS
+from analyzer.store.database.engine import open_engine, writing
+from analyzer.store.database.migrate import upgrade
+from analyzer.store.database.row_parameters import as_parameters, rows_given
+from analyzer.store.database.schema import buckets, metadata, totals
+from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.store.transaction.upserts import ROW_COLUMNS
 from tests.benchmarks.servers import Servers
 
 TOUCHED = 10_000

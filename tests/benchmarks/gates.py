@@ -18,8 +18,8 @@ from statistics import quantiles
 import sqlalchemy as sa
 from confluent_kafka import Producer
 
-from analyzer.store.engine import open_engine
-from analyzer.store.schema import locks as locks_table
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.schema import locks as locks_table
 from tests.benchmarks.analyzers import running
 from tests.benchmarks.refusal import CONFIGURATION, LIMIT
 from tests.benchmarks.servers import Servers

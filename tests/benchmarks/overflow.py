@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from confluent_kafka import Producer
 
 from analyzer.core.counting.caller_budget import OVERFLOW
-from analyzer.store.schema import buckets
+from analyzer.store.database.schema import buckets
 from tests.benchmarks.analyzers import Watched, running, watched
 from tests.benchmarks.servers import Servers
 from tests.support.configured import daily, source

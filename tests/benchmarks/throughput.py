@@ -14,8 +14,8 @@ import psutil
 import sqlalchemy as sa
 from confluent_kafka import Producer
 
-from analyzer.store.engine import open_engine
-from analyzer.store.schema import buckets, offsets
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.schema import buckets, offsets
 from tests.benchmarks.servers import Servers
 from tests.support.servers.postgres import dsn_of
 

@@ -16,9 +16,9 @@ from statistics import quantiles
 import psutil
 import sqlalchemy as sa
 
-from analyzer.store import feed
-from analyzer.store.engine import open_engine
-from analyzer.store.migrate import upgrade
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.migrate import upgrade
+from analyzer.store.transaction import lock_feed
 from gatekeeper.model import Lock, Set
 from tests.benchmarks.gates import wait_until_up
 from tests.benchmarks.servers import Servers
@@ -144,4 +144,4 @@ def _publish(engine: sa.Engine, name: str) -> int:
     now = datetime.now(UTC)
     lock = Lock("caller", f"api_key:{name}", "daily", now, now + timedelta(hours=1))
     with engine.begin() as db:
-        return feed.publish(db, [Set(lock)], name)
+        return lock_feed.publish(db, [Set(lock)], name)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from analyzer.cli import app
-from analyzer.store.engine import open_engine
+from analyzer.store.database.engine import open_engine
 
 Gatelock = Callable[..., Any]
 

@@ -13,10 +13,10 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.model import Gap, Partition
-from analyzer.store.following import leave_off, retire
-from analyzer.store.gaps import SqlGaps
-from analyzer.store.schema import offsets
-from analyzer.store.store import SqlStore
+from analyzer.store.database.schema import offsets
+from analyzer.store.operations.followed_partitions import leave_off, retire
+from analyzer.store.transaction.gaps import SqlGaps
+from analyzer.store.transaction.sql_store import SqlStore
 from tests.support.configured import source
 from tests.support.servers.child import free_port
 

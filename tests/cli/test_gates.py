@@ -19,13 +19,13 @@ import sqlalchemy as sa
 
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Gap, Partition
-from analyzer.store import feed
-from analyzer.store.engine import NowMs
-from analyzer.store.gaps import SqlGaps
-from analyzer.store.gates import keep
-from analyzer.store.schema import feed_versions, gates, named, offsets, rejects
-from analyzer.store.store import SqlStore
-from analyzer.store.tokens import create
+from analyzer.store.database.engine import NowMs
+from analyzer.store.database.schema import feed_versions, gates, named, offsets, rejects
+from analyzer.store.operations.tokens import create
+from analyzer.store.reports.gate_reports import keep
+from analyzer.store.transaction import lock_feed
+from analyzer.store.transaction.gaps import SqlGaps
+from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import SUSPENSION, Cursor, Feedback, Lock, LockKey, Met, Set
 
 Gatelock = Callable[..., Any]
@@ -123,7 +123,7 @@ class TestGates:
             for number in range(2):
                 now = datetime.now(UTC)
                 lock = Lock("caller", f"user:{number}", "daily", now, now + timedelta(days=1))
-                feed.publish(db, [Set(lock)], f"m{number + 1}")
+                lock_feed.publish(db, [Set(lock)], f"m{number + 1}")
             db.execute(sa.update(feed_versions).values(at_ms=NowMs() - 60_000))
         log_knows(engine, ANN)
         tell(
@@ -280,7 +280,7 @@ class TestDoctor:
         now = datetime.now(UTC)
         lock = Lock(**SUSPENSION._asdict(), began=now, until=now + timedelta(hours=1), action="suspend")
         with engine.begin() as db:
-            feed.publish(db, [Set(lock)], "m")
+            lock_feed.publish(db, [Set(lock)], "m")
         create(engine, "shop", "read", 3_600_000, "ann", "")
         create(engine, "till", "read", None, "ann", "")
         found = self.wrong(gatelock)

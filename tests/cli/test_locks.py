@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store import feed
-from analyzer.store.engine import writing
-from analyzer.store.glance import glance, open_until
-from analyzer.store.revisions import head
-from analyzer.store.schema import locks
-from analyzer.store.upkeep import Upkeep
+from analyzer.store.database.engine import writing
+from analyzer.store.database.revisions import head
+from analyzer.store.database.schema import locks
+from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.reports.status import glance, open_until
+from analyzer.store.transaction import lock_feed
 from gatekeeper import Gate
 from gatekeeper.model import SUSPENSION, Lock, Rate, Set
 from gatekeeper.testing import ManualClock
@@ -37,7 +37,7 @@ def engine(engine: sa.Engine) -> sa.Engine:
     with writing(engine) as db:
         began = datetime.now(UTC).replace(microsecond=0)
         lock = Lock("caller", ACME, "daily", began, began + timedelta(days=9), detail="too many")
-        feed.publish(db, [Set(lock)], "m1")
+        lock_feed.publish(db, [Set(lock)], "m1")
     return engine
 
 
@@ -189,7 +189,7 @@ def test_the_list_says_what_each_lock_does(gatelock: Gatelock, engine: sa.Engine
             Lock("range", f"10.{n}.0.0/16", "p", began, began + timedelta(days=1), **kind)
             for n, kind in enumerate(kinds)
         ]
-        feed.publish(db, [Set(lock) for lock in made], "m2")
+        lock_feed.publish(db, [Set(lock) for lock in made], "m2")
     listed = gatelock("locks", "list").output
     for does in ("slow 1,000/60s", " tag ", "deny 503", "deny 429"):
         assert does in listed

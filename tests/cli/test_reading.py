@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from analyzer.cli.show import TABLE_ROWS_MAX
 from analyzer.cli.times import second_of
-from analyzer.store.events import record
-from analyzer.store.revisions import head
-from analyzer.store.schema import buckets, locks, offsets
+from analyzer.store.database.audit_log import record
+from analyzer.store.database.revisions import head
+from analyzer.store.database.schema import buckets, locks, offsets
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from analyzer.core.model import Reason
 from analyzer.settings import load
-from analyzer.store.schema import buckets, offsets, rejects
-from analyzer.store.store import SqlStore
+from analyzer.store.database.schema import buckets, offsets, rejects
+from analyzer.store.transaction.sql_store import SqlStore
 from tests.support.configured import source
 
 Gatelock = Callable[..., Any]

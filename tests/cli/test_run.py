@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from analyzer.store.engine import open_engine
+from analyzer.store.database.engine import open_engine
 from tests.support import plain_http
 from tests.support.servers.postgres import NativePostgres
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store import feed
+from analyzer.store.transaction import lock_feed
 from gatekeeper import Gate
 from gatekeeper.model import Lock, Set
 from gatekeeper.sources.http import HttpSource
@@ -73,7 +73,7 @@ def configuration() -> str:
 def lock(engine: sa.Engine, caller: str) -> None:
     now = datetime.now(UTC)
     with engine.begin() as db:
-        feed.publish(db, [Set(Lock("caller", caller, "daily", now, now + timedelta(hours=1)))], caller)
+        lock_feed.publish(db, [Set(Lock("caller", caller, "daily", now, now + timedelta(hours=1)))], caller)
 
 
 def test_a_gate_learns_over_http_of_a_lock_in_the_database(engine: sa.Engine, tmp_path: Path) -> None:

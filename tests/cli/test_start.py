@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from typer.main import get_command
 
 from analyzer.cli import app
-from analyzer.store.schema import rejects
+from analyzer.store.database.schema import rejects
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store import feed as feed_store
-from analyzer.store.engine import open_engine
-from analyzer.store.schema import feed, feed_versions, lock_changes, locks
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks
+from analyzer.store.transaction import lock_feed as feed_store
 from gatekeeper import wire
 from gatekeeper.model import Change, Cursor, Lock, LockKey, LockSource, Set, Update
 from gatekeeper.sources import open_source

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 
 import httpx2
 
-from analyzer.store.migrate import upgrade
+from analyzer.store.database.migrate import upgrade
 from gatekeeper import Gate, SlidingLog
 from gatekeeper.sources.sql import FETCH_S, NEXT_POLL_S
 from tests.cuts.bound import Answers, Manner, Stretch

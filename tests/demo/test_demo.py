@@ -14,8 +14,8 @@ from analyzer.core.model import Partition
 from analyzer.demo.crowd import NOISY, Answer
 from analyzer.demo.findings import Findings, findings_of, sentences
 from analyzer.demo.stage import POLICY
-from analyzer.store.engine import open_engine
-from analyzer.store.store import SqlStore
+from analyzer.store.database.engine import open_engine
+from analyzer.store.transaction.sql_store import SqlStore
 
 FIELDS = {
     "produced", "counted", "exact", "locked_callers", "refused_others", "seconds_to_refusal",

@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from analyzer.cli.ending import AWAY
 from analyzer.core.judging.plan import Plan
 from analyzer.errors import StoreAway
-from analyzer.store.engine import open_engine
-from analyzer.store.migrate import upgrade
-from analyzer.store.schema import buckets, locks, offsets
-from analyzer.store.store import SqlStore
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.migrate import upgrade
+from analyzer.store.database.schema import buckets, locks, offsets
+from analyzer.store.transaction.sql_store import SqlStore
 from tests.faults.traffic import Place, Traffic
 
 MUTANT = Path(__file__).with_name("mutant.py")

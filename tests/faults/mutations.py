@@ -11,11 +11,11 @@ import sqlalchemy as sa
 
 from analyzer.core.judging.judge import Series, Standing
 from analyzer.core.model import Lag, Partition, Progress
-from analyzer.store import feed, store
-from analyzer.store.engine import NowMs
-from analyzer.store.schema import buckets, feed_versions, lock_changes, offsets
-from analyzer.store.schema import feed as feed_row
-from analyzer.store.times import instant
+from analyzer.store.database.clock import instant
+from analyzer.store.database.engine import NowMs
+from analyzer.store.database.schema import buckets, feed_versions, lock_changes, offsets
+from analyzer.store.database.schema import feed as feed_row
+from analyzer.store.transaction import lock_feed, sql_store
 from gatekeeper.model import Change
 
 
@@ -27,34 +27,36 @@ class Patch(Protocol):
 
 def without_compare_and_set(patch: Patch) -> None:
     """The offset moves from wherever it is: two analyzers of one partition both count."""
-    blind = store.MOVE_OFFSET._clone()
+    blind = sql_store.MOVE_OFFSET._clone()
     always = sa.bindparam("from", type_=sa.BigInteger) >= 0
     blind._where_criteria = tuple(
         always if part.left.name == offsets.c.next.name else part for part in blind._where_criteria
     )
-    patch.setattr(store, "MOVE_OFFSET", blind)
+    patch.setattr(sql_store, "MOVE_OFFSET", blind)
 
 
 def offsets_in_a_transaction_of_their_own(patch: Patch) -> None:
     """The offset is committed first, the counts a moment later: a kill in between loses them."""
-    move = store.Flush.move_offsets
+    move = sql_store.Flush.move_offsets
 
-    def apart(self: store.Flush, parts: Sequence[Progress], lags: Mapping[Partition, Lag]) -> None:
+    def apart(self: sql_store.Flush, parts: Sequence[Progress], lags: Mapping[Partition, Lag]) -> None:
         with self._db.engine.begin() as alone:
-            move(store.Flush(alone, self._owner, self._random_mark), parts, lags)
+            move(sql_store.Flush(alone, self._owner, self._random_mark), parts, lags)
         time.sleep(0.1)  # as a slower disk would
 
-    patch.setattr(store.Flush, "move_offsets", apart)
+    patch.setattr(sql_store.Flush, "move_offsets", apart)
 
 
 def judging_from_sums_of_buckets(patch: Patch) -> None:
     """Nothing serialises two flushes of one series: each sees its own half, and neither the limit."""
 
-    def add_up(self: store.Flush, grown: Mapping[Series, int], _limits: Mapping[str, int]) -> list[Standing]:
+    def add_up(
+        self: sql_store.Flush, grown: Mapping[Series, int], _limits: Mapping[str, int]
+    ) -> list[Standing]:
         return [Standing(series, more + self._db.execute(_counted(series)).scalar_one())
                 for series, more in grown.items()]  # fmt: skip
 
-    patch.setattr(store.Flush, "add_totals", add_up)
+    patch.setattr(sql_store.Flush, "add_totals", add_up)
 
 
 def _counted(series: Series) -> sa.Select[tuple[int]]:
@@ -68,10 +70,10 @@ def _counted(series: Series) -> sa.Select[tuple[int]]:
 def plan_version_not_agreed(patch: Patch) -> None:
     """A flush judges by the plan that it knows, whichever is in force."""
 
-    def agree(self: store.Flush, _version: int) -> datetime:
+    def agree(self: sql_store.Flush, _version: int) -> datetime:
         return instant(self._db.execute(sa.select(NowMs())).scalar_one())
 
-    patch.setattr(store.Flush, "agree_with", agree)
+    patch.setattr(sql_store.Flush, "agree_with", agree)
 
 
 def feed_versions_from_a_sequence(patch: Patch) -> None:
@@ -79,16 +81,18 @@ def feed_versions_from_a_sequence(patch: Patch) -> None:
     by when its changes are committed."""
 
     def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
-        feed._apply(db, changes)
+        lock_feed._apply(db, changes)
         with db.engine.begin() as sequence:
             drawn = sa.update(feed_row).values(version=feed_row.c.version + 1, mark=mark)
             version = sequence.execute(drawn.returning(feed_row.c.version)).scalar_one()
         db.execute(sa.insert(feed_versions).values(version=version, mark=mark, at_ms=NowMs()))
-        numbered = ({"version": version, "number": n} | feed._columns(each) for n, each in enumerate(changes))
+        numbered = (
+            {"version": version, "number": n} | lock_feed._columns(each) for n, each in enumerate(changes)
+        )
         db.execute(sa.insert(lock_changes), list(numbered))
         return int(version)
 
-    patch.setattr(feed, "publish", publish)
+    patch.setattr(lock_feed, "publish", publish)
 
 
 MUTATIONS = {

@@ -15,9 +15,9 @@ from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.model import Record
 from analyzer.errors import PartitionLost, PlanChanged, StoreAway
 from analyzer.pipeline import Pipeline
-from analyzer.store import engine as engines
-from analyzer.store.engine import open_engine
-from analyzer.store.schema import buckets, lock_changes
+from analyzer.store.database import engine as engines
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.schema import buckets, lock_changes
 from gatekeeper.sources.sql import SqlSource
 from gatekeeper.view import EMPTY, View, apply
 from tests.faults.mutations import MUTATIONS

@@ -17,10 +17,10 @@ from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.judge import Series, Standing, changes
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.windows import window_at
-from analyzer.store.engine import NowMs, reading
-from analyzer.store.feed import KEY, lock_of
-from analyzer.store.schema import feed, feed_versions, lock_changes, locks, offsets, rejects, totals
-from analyzer.store.times import instant
+from analyzer.store.database.clock import instant
+from analyzer.store.database.engine import NowMs, reading
+from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks, offsets, rejects, totals
+from analyzer.store.transaction.lock_feed import KEY, lock_of
 from gatekeeper.model import Lock, LockKey, Set, SourceError
 from gatekeeper.sources.sql import SqlSource
 from gatekeeper.view import EMPTY, OutOfStep, View, apply

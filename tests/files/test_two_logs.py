@@ -9,7 +9,7 @@ from analyzer.build import build, opened
 from analyzer.health import Health
 from analyzer.metrics import Metrics
 from analyzer.settings import Settings
-from analyzer.store.audit import audit
+from analyzer.store.reports.audit import audit
 
 LINE = '192.0.2.{} - - [21/Nov/2026:10:00:{:02} +0000] "GET / HTTP/1.1" 200 5 "-" "-"\n'
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.store import feed
-from analyzer.store.engine import open_engine
+from analyzer.store.database.engine import open_engine
+from analyzer.store.transaction import lock_feed
 from gatekeeper import Gate, pieces, wire
 from gatekeeper.held import Packed, end_ns
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, Update
@@ -111,7 +111,7 @@ def test_many_locks_are_read_out_of_a_database_in_pieces(
     engine = open_engine(migrated_url)
     fewer = list(snapshot.changes)[: MANY // 4]
     with engine.begin() as db:
-        feed.publish(db, fewer, "m1")
+        lock_feed.publish(db, fewer, "m1")
     engine.dispose()
     source = open_source(migrated_url)
     try:
@@ -147,8 +147,8 @@ def test_what_one_process_asks_for_the_others_is_written_and_read_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locks = list(islice(many_locks(), MANY // 4))
-    feed = FixedSource(*locks)
-    leader, other = (SharedSource(feed, tmp_path / "view", 1e9, time.monotonic) for _ in range(2))
+    lock_feed = FixedSource(*locks)
+    leader, other = (SharedSource(lock_feed, tmp_path / "view", 1e9, time.monotonic) for _ in range(2))
     try:
         assert longest_ns(lambda: leader.fetch(None), monkeypatch, tries=1) < SEALED_NS
         assert longest_ns(lambda: other.fetch(None), monkeypatch, tries=1) < SEALED_NS
@@ -226,8 +226,8 @@ def test_packed_changes_are_those_that_went_in() -> None:
 
 def test_who_is_locked_before_and_after_is_never_let_through() -> None:
     """By another lock after than before, so that no single key tells it."""
-    feed, clock = HandFeed(a_lock("api_key:acme")), ManualClock()
-    gate = Gate(feed, clock=clock)
+    lock_feed, clock = HandFeed(a_lock("api_key:acme")), ManualClock()
+    gate = Gate(lock_feed, clock=clock)
     assert gate.ready(1.0)
     answers = []
     with pytest.MonkeyPatch.context() as patch:
@@ -236,8 +236,8 @@ def test_who_is_locked_before_and_after_is_never_let_through() -> None:
             pieces, "pause", lambda: answers.append(gate.check("api_key:acme", tenant="acme").policy)
         )
         others = [a_lock(f"user:{number}") for number in range(200)]
-        feed.publish(Clear(a_lock("api_key:acme").at), *map(Set, others))
-        feed.publish(Set(a_lock("acme", "contract", scope="tenant")))
+        lock_feed.publish(Clear(a_lock("api_key:acme").at), *map(Set, others))
+        lock_feed.publish(Set(a_lock("acme", "contract", scope="tenant")))
         clock.advance(0.5)
     assert len(answers) > 20
     assert set(answers) == {"daily"}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.store.tokens import Known, Token, digest_of
+from analyzer.store.operations.tokens import Known, Token, digest_of
 from gatekeeper import Gate, wire
 from gatekeeper.model import Cursor, Set, SourceError, Update
 from gatekeeper.sources import connecting, http, open_source

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store import feed as feed_store
-from analyzer.store import schema
-from analyzer.store.engine import open_engine
+from analyzer.store.database import schema
+from analyzer.store.database.engine import open_engine
+from analyzer.store.transaction import lock_feed as feed_store
 from gatekeeper import Gate
 from gatekeeper.model import Clear, Cursor, Lock, Set, SourceError
 from gatekeeper.sources import sql
@@ -273,7 +273,7 @@ class TestSQLite:
 class TestPostgres:
     @pytest.fixture
     def url(self, own_postgres: Any) -> str:
-        from analyzer.store.migrate import upgrade
+        from analyzer.store.database.migrate import upgrade
 
         url = own_postgres.new_database()
         upgrade(url)

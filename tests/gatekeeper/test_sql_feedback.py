@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.engine import open_engine
-from analyzer.store.gates import heard
+from analyzer.store.database.engine import open_engine
+from analyzer.store.reports.gate_reports import heard
 from gatekeeper import Gate
 from gatekeeper.model import Feedback, SourceError
 from gatekeeper.sources.sql import HEAR_S, SqlSource

@@ -170,7 +170,7 @@ def test_the_core_is_handed_the_time() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "import analyzer.store.schema",
+        "import analyzer.store.database.schema",
         "from analyzer.store import schema",
         "from analyzer import store",
         "def late():\n    import analyzer.kafka_raw as raw",

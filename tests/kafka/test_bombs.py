@@ -35,7 +35,7 @@ from analyzer.build import build, opened
 from analyzer.health import Health
 from analyzer.metrics import Metrics
 from analyzer.settings import load
-from analyzer.store.migrate import upgrade
+from analyzer.store.database.migrate import upgrade
 
 if sys.argv[2] == "plain":
     kafka.NO_RAW = "as if kafka-python's fetcher had changed"

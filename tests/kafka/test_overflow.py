@@ -15,9 +15,9 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.core.model import Partition, Record, Records
-from analyzer.store.audit import audit
-from analyzer.store.engine import open_engine
-from analyzer.store.schema import buckets
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.schema import buckets
+from analyzer.store.reports.audit import audit
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.configured import daily, source
 from tests.support.counting import mapping_of

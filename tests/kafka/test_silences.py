@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.engine import open_engine
-from analyzer.store.schema import offsets
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.schema import offsets
 from tests.support.bombs import bomb
 from tests.support.kafka_log import lines, open_source, produce, produce_as_is, run_all
 from tests.support.places import MemoryPlaces, Reader
@@ -77,7 +77,7 @@ Start = Callable[..., Analyzer]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    from analyzer.store.migrate import upgrade
+    from analyzer.store.database.migrate import upgrade
 
     upgrade(f"sqlite:///{tmp_path}/gatelock.db")
     started: list[Analyzer] = []

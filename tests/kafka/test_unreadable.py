@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from analyzer.cli import app
-from analyzer.store.engine import open_engine
-from analyzer.store.schema import buckets, rejects
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.schema import buckets, rejects
 from tests.support.kafka_log import produce
 from tests.support.running import Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka
@@ -37,7 +37,9 @@ key = "key"
 apikey = "{apikey}"
 """
 # So that there is time to kill it.
-IN_SMALL_STEPS = "import analyzer.store.rejects as it; it.AT_ONCE = 20; from analyzer.cli import main; main()"
+IN_SMALL_STEPS = (
+    "import analyzer.store.operations.rejects as it; it.AT_ONCE = 20; from analyzer.cli import main; main()"
+)
 MENDED, WRONG = "apikey", "no such field"
 
 

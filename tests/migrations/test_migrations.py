@@ -20,9 +20,9 @@ from alembic.config import Config
 from alembic.script import Script, ScriptDirectory
 
 from analyzer.errors import SchemaBehind, StoreAway
-from analyzer.store import migrate, revisions
-from analyzer.store.engine import open_engine, writing
-from analyzer.store.schema import feed, metadata
+from analyzer.store.database import migrate, revisions
+from analyzer.store.database.engine import open_engine, writing
+from analyzer.store.database.schema import feed, metadata
 from tests.support.servers.child import free_port
 from tests.support.servers.postgres import dsn_of
 
@@ -272,7 +272,7 @@ def test_a_database_that_is_away_is_said_to_be(ask: Callable[[str], object]) -> 
         ask(f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/gatelock")
 
 
-UPGRADE = "import sys; from analyzer.store.migrate import upgrade; upgrade(sys.argv[1])"
+UPGRADE = "import sys; from analyzer.store.database.migrate import upgrade; upgrade(sys.argv[1])"
 
 
 @on_postgresql

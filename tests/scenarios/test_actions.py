@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.settings import load
-from analyzer.store.engine import open_engine
-from analyzer.store.store import SqlStore
+from analyzer.store.database.engine import open_engine
+from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper import ALLOWED, Decision, Gate
 from gatekeeper.sources import open_source
 from gatekeeper.testing import ManualClock

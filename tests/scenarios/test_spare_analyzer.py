@@ -13,11 +13,11 @@ from analyzer.files import ImportedFiles
 from analyzer.health import Health
 from analyzer.metrics import Metrics
 from analyzer.pipeline import Pipeline
-from analyzer.store.engine import open_engine
-from analyzer.store.gaps import SqlGaps
-from analyzer.store.migrate import upgrade
-from analyzer.store.store import SqlStore
-from analyzer.store.upkeep import Upkeep
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.migrate import upgrade
+from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.transaction.gaps import SqlGaps
+from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.warden import Warden
 from gatekeeper.testing import ManualClock
 

@@ -19,11 +19,11 @@ from analyzer.core.records.mapping import Mapping as SourceMapping
 from analyzer.core.records.mapping import TextField, TimeField
 from analyzer.daemon import Daemon
 from analyzer.pipeline import Flushed, Pipeline
-from analyzer.store.engine import open_engine
-from analyzer.store.gaps import SqlGaps
-from analyzer.store.migrate import upgrade
-from analyzer.store.store import SqlStore
-from analyzer.store.upkeep import Upkeep
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.migrate import upgrade
+from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.transaction.gaps import SqlGaps
+from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.warden import Warden
 from gatekeeper import Gate
 from gatekeeper.model import Change

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.engine import open_engine
-from analyzer.store.store import SqlStore
-from analyzer.store.upkeep import Upkeep
+from analyzer.store.database.engine import open_engine
+from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.world import begin_again
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Calendar, Period, Quota
 from analyzer.core.judging.windows import window_at
 from analyzer.core.model import Partition, Row
-from analyzer.store.engine import NowMs
-from analyzer.store.schema import feed, lock_changes, locks, totals
-from analyzer.store.store import Flush, SqlStore
+from analyzer.store.database.engine import NowMs
+from analyzer.store.database.schema import feed, lock_changes, locks, totals
+from analyzer.store.transaction.sql_store import Flush, SqlStore
 from gatekeeper.model import Change
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.windows import window_at
 from analyzer.errors import PlanChanged, SchemaBehind, StoreAway
-from analyzer.store.schema import TOTAL_MAX, plans, totals
-from analyzer.store.store import SqlStore
+from analyzer.store.database.schema import TOTAL_MAX, plans, totals
+from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.stories import (
     ACME,
     ANN,
@@ -217,9 +217,9 @@ def test_analyzers_that_start_together_with_plans_of_their_own_take_turns(
 ACTIVATE = """\
 import sys
 from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.store.engine import open_engine
-from analyzer.store.revisions import require_head
-from analyzer.store.store import SqlStore
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.revisions import require_head
+from analyzer.store.transaction.sql_store import SqlStore
 require_head(sys.argv[1])
 print(SqlStore(open_engine(sys.argv[1]), "one of three").activate(Plan()))
 """

@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.core.model import Lag, Partition, Progress
 from analyzer.errors import PartitionLost
-from analyzer.store import store as module
-from analyzer.store.engine import writing
-from analyzer.store.schema import buckets, named, offsets
-from analyzer.store.store import Flush, SqlStore
+from analyzer.store.database.engine import writing
+from analyzer.store.database.schema import buckets, named, offsets
+from analyzer.store.transaction import sql_store as module
+from analyzer.store.transaction.sql_store import Flush, SqlStore
 from tests.store import world
 from tests.store.stories import now_s
 from tests.store.world import (

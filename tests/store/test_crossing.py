@@ -14,8 +14,8 @@ from analyzer.core.counting.meters import MINUTE_S
 from analyzer.core.judging.judge import Series, Standing, changes, lock_key
 from analyzer.core.judging.windows import window_at
 from analyzer.core.model import Row
-from analyzer.store.schema import buckets
-from analyzer.store.store import Flush, SqlStore
+from analyzer.store.database.schema import buckets
+from analyzer.store.transaction.sql_store import Flush, SqlStore
 from gatekeeper.model import Change
 from tests.store.stories import a_row, judged, now_s, plan, quota, together, told
 

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Position, Progress
 from analyzer.errors import StoreAway
-from analyzer.store.engine import NowMs, open_engine, reading, writing
-from analyzer.store.schema import buckets, leases
-from analyzer.store.store import SqlStore
-from analyzer.store.upkeep import Upkeep
+from analyzer.store.database.engine import NowMs, open_engine, reading, writing
+from analyzer.store.database.schema import buckets, leases
+from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.stories import PART, together
 from tests.support.servers.child import free_port
 from tests.support.servers.postgres import NativePostgres, dsn_of
@@ -130,7 +130,7 @@ def test_nobody_listens() -> None:
 
 
 def test_a_server_that_is_stopped_and_comes_back(own_postgres: NativePostgres) -> None:
-    from analyzer.store.migrate import upgrade
+    from analyzer.store.database.migrate import upgrade
 
     url = own_postgres.new_database()
     upgrade(url)

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import sqlalchemy as sa
 
-from analyzer.store.engine import writing
-from analyzer.store.events import record, recorded
+from analyzer.store.database.audit_log import record, recorded
+from analyzer.store.database.engine import writing
 
 
 def test_an_act_is_told_with_who_what_and_why(engine: sa.Engine) -> None:

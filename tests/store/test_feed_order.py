@@ -13,12 +13,12 @@ import sqlalchemy as sa
 from analyzer.core.counting.meters import REQUESTS
 from analyzer.core.judging.plan import Plan
 from analyzer.errors import PlanChanged
-from analyzer.store.engine import reading, writing
-from analyzer.store.feed import held
-from analyzer.store.feed import publish as publish_last
-from analyzer.store.schema import feed, lock_changes, locks
-from analyzer.store.store import SqlStore
-from analyzer.store.upkeep import Upkeep
+from analyzer.store.database.engine import reading, writing
+from analyzer.store.database.schema import feed, lock_changes, locks
+from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.transaction.lock_feed import held
+from analyzer.store.transaction.lock_feed import publish as publish_last
+from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Lock, Set
 from tests.store.stories import (
     a_row,

@@ -14,8 +14,8 @@ from analyzer.core.judging.policies import Calendar, Quota
 from analyzer.core.judging.windows import Window
 from analyzer.core.model import Lag, Partition, Position, Progress, Rejected, Row
 from analyzer.errors import PartitionLost, PlanChanged
-from analyzer.store.schema import TOTAL_MAX, buckets, lock_changes, offsets, rejects
-from analyzer.store.store import SqlStore
+from analyzer.store.database.schema import TOTAL_MAX, buckets, lock_changes, offsets, rejects
+from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Lock, LockKey, Set
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
@@ -202,7 +202,7 @@ def test_more_rows_than_one_statement_has_time_for_are_several(
 ) -> None:
     """After an outage a flush may have 200,000 callers: five seconds' work for PostgreSQL, and a statement
     has two. Dropped and read again, it would be as large the next time."""
-    monkeypatch.setattr("analyzer.store.store.ROWS_MAX", 3)
+    monkeypatch.setattr("analyzer.store.transaction.sql_store.ROWS_MAX", 3)
     grown = {Series("daily", f"user:{n}", "", DAY): n + 1 for n in range(7)}
     for times in (1, 2):
         with store.transaction() as tx:

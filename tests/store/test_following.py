@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.model import Lag, Partition, Progress
-from analyzer.store.events import recorded
-from analyzer.store.following import followed, leave_off, retire
-from analyzer.store.schema import offsets
-from analyzer.store.store import SqlStore
+from analyzer.store.database.audit_log import recorded
+from analyzer.store.database.schema import offsets
+from analyzer.store.operations.followed_partitions import followed, leave_off, retire
+from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.sources.sql import SqlSource
 
 OLD, NEW = (Partition("c", name, 0, name, f"{name}-log") for name in ("old", "new"))

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 
 from analyzer.core.model import Gap, Partition, Position, Progress
 from analyzer.errors import PartitionLost
-from analyzer.store.audit import audit
-from analyzer.store.events import recorded
-from analyzer.store.gaps import Known, NoSuchGap, SqlGaps, accept, known
-from analyzer.store.store import SqlStore
+from analyzer.store.database.audit_log import recorded
+from analyzer.store.reports.audit import audit
+from analyzer.store.transaction.gaps import Known, NoSuchGap, SqlGaps, accept, known
+from analyzer.store.transaction.sql_store import SqlStore
 
 PART = Partition("cluster", "id-1", 3, "log", "access-log")
 AGAIN = PART._replace(topic_id="id-2")

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store import feed as feed_store
-from analyzer.store import gates as module
-from analyzer.store.engine import NowMs, writing
-from analyzer.store.gates import GATES_KEPT_MS, forget, heard, keep, logged
-from analyzer.store.schema import feed_versions, gates, named, totals
-from analyzer.store.store import SqlStore
-from analyzer.store.upkeep import Upkeep
+from analyzer.store.database.engine import NowMs, writing
+from analyzer.store.database.schema import feed_versions, gates, named, totals
+from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.reports import gate_reports as module
+from analyzer.store.reports.gate_reports import GATES_KEPT_MS, forget, heard, keep, logged
+from analyzer.store.transaction import lock_feed as feed_store
+from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Cursor, Feedback, Lock, LockKey, Met, Set
 from tests.store.world import PLAN
 

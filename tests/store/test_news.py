@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store import feed
-from analyzer.store.engine import open_engine
-from analyzer.store.migrate import upgrade
-from analyzer.store.news import listening
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.migrate import upgrade
+from analyzer.store.transaction import lock_feed
+from analyzer.store.transaction.notify import listening
 from gatekeeper.model import Lock, Set
 
 PATIENCE_S = 20.0
@@ -24,7 +24,7 @@ PATIENCE_S = 20.0
 def lock(engine: sa.Engine, caller: str, commit: bool = True) -> None:
     now = datetime.now(UTC)
     with engine.connect() as db, db.begin() as transaction:
-        feed.publish(db, [Set(Lock("caller", caller, "daily", now, now + timedelta(hours=1)))], caller)
+        lock_feed.publish(db, [Set(Lock("caller", caller, "daily", now, now + timedelta(hours=1)))], caller)
         if not commit:
             transaction.rollback()
 
@@ -89,10 +89,14 @@ def test_sqlite_tells_nobody(migrated_url: str, heard: Heard) -> None:
 def test_a_server_that_was_away_is_listened_to_again(
     own_postgres: Any, heard: Heard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.store.news.AGAIN_S", 0.1)
+    monkeypatch.setattr("analyzer.store.transaction.notify.AGAIN_S", 0.1)
     url = own_postgres.new_database()
     upgrade(url)
-    with caplog.at_level("INFO", "analyzer.store.news"), opened(url) as engine, listening(engine, heard):
+    with (
+        caplog.at_level("INFO", "analyzer.store.transaction.notify"),
+        opened(url) as engine,
+        listening(engine, heard),
+    ):
         assert heard.once()
         own_postgres.kill()
         _until(lambda: len(caplog.records) == 1)

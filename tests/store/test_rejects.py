@@ -15,11 +15,11 @@ from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Record, Records
 from analyzer.core.records.mapping import Mapping, TextField
-from analyzer.store.audit import audit
-from analyzer.store.events import recorded
-from analyzer.store.rejects import OtherPlan, Outcome, Retry, Wanted, rejected
-from analyzer.store.schema import named, offsets, rejects
-from analyzer.store.store import SqlStore
+from analyzer.store.database.audit_log import recorded
+from analyzer.store.database.schema import named, offsets, rejects
+from analyzer.store.operations.rejects import OtherPlan, Outcome, Retry, Wanted, rejected
+from analyzer.store.reports.audit import audit
+from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.stories import PART, locked, now_s, plan, quota, together, used
 from tests.store.world import MAPPING, Fate, Killed, begin_again, killed, state
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, Meter
 from analyzer.core.model import Row
-from analyzer.store import upkeep as module
-from analyzer.store.engine import writing
-from analyzer.store.schema import TOTAL_MAX, buckets
-from analyzer.store.store import SqlStore
-from analyzer.store.upkeep import Upkeep, widen
+from analyzer.store.database.engine import writing
+from analyzer.store.database.schema import TOTAL_MAX, buckets
+from analyzer.store.operations import upkeep as module
+from analyzer.store.operations.upkeep import Upkeep, widen
+from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.stories import ACME, ANN, now_s
 
 SLOWEST = Meter("slowest", "duration", "max")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store import tokens
-from analyzer.store.engine import writing
-from analyzer.store.events import recorded
-from analyzer.store.schema import tokens as table
+from analyzer.store.database.audit_log import recorded
+from analyzer.store.database.engine import writing
+from analyzer.store.database.schema import tokens as table
+from analyzer.store.operations import tokens
 
 HOUR_MS = 3_600_000
 

@@ -9,12 +9,12 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.model import Rejected
-from analyzer.store import upkeep as module
-from analyzer.store.engine import NowMs, writing
-from analyzer.store.schema import feed, feed_versions, leases, lock_changes, locks, rejects, totals
-from analyzer.store.store import SqlStore
-from analyzer.store.times import millis
-from analyzer.store.upkeep import CHANGES_KEPT_MS, LEASE_MS, TOTALS_KEPT_MS, Upkeep
+from analyzer.store.database.clock import millis
+from analyzer.store.database.engine import NowMs, writing
+from analyzer.store.database.schema import feed, feed_versions, leases, lock_changes, locks, rejects, totals
+from analyzer.store.operations import upkeep as module
+from analyzer.store.operations.upkeep import CHANGES_KEPT_MS, LEASE_MS, TOTALS_KEPT_MS, Upkeep
+from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Clear, Lock, Set
 from tests.store.stories import PART, at_version, together, told
 
@@ -106,7 +106,7 @@ def test_locks_that_are_due_end_and_the_feed_tells(
 def test_of_very_many_locks_some_end_now_and_the_rest_in_the_next_second(
     store: SqlStore, upkeep: Upkeep, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.store.feed.ENDED_MAX", 2)
+    monkeypatch.setattr("analyzer.store.transaction.lock_feed.ENDED_MAX", 2)
     publish(store, *(Set(a_lock(f"user:{n}", now)) for n in range(5)))
     assert [len(upkeep.end_locks()) for _ in range(4)] == [2, 2, 1, 0]
 

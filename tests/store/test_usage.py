@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.model import Row
-from analyzer.store.audit import audit
-from analyzer.store.engine import open_engine
-from analyzer.store.glance import locks_in_force
-from analyzer.store.schema import buckets, locks, offsets, plans
-from analyzer.store.usage import Asked, UsageRow, is_counted, usage_rows
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.schema import buckets, locks, offsets, plans
+from analyzer.store.reports.audit import audit
+from analyzer.store.reports.status import locks_in_force
+from analyzer.store.reports.usage import Asked, UsageRow, is_counted, usage_rows
 
 SLOWEST = Meter("slowest", "took", "max")
 MAX = 2**63 - 1

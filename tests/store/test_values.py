@@ -6,9 +6,9 @@ import sqlalchemy as sa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.store.engine import reading
-from analyzer.store.many import as_parameters, rows_given
-from analyzer.store.schema import TOTAL_MAX, totals
+from analyzer.store.database.engine import reading
+from analyzer.store.database.row_parameters import as_parameters, rows_given
+from analyzer.store.database.schema import TOTAL_MAX, totals
 
 COLUMNS = [totals.c[name] for name in ("key", "used", "resource")]
 

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S, REQUESTS
 from analyzer.core.judging.plan import Plan
-from analyzer.store import upkeep as module
-from analyzer.store.engine import NowMs, writing
-from analyzer.store.schema import buckets, leases
-from analyzer.store.store import SqlStore
-from analyzer.store.upkeep import Upkeep
+from analyzer.store.database.engine import NowMs, writing
+from analyzer.store.database.schema import buckets, leases
+from analyzer.store.operations import upkeep as module
+from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.warden import Warden
 from gatekeeper.model import Clear, Lock, Set
 from tests.store.stories import a_row, flush, now_s

@@ -18,8 +18,8 @@ from analyzer.core.records.mapping import Mapping as LogMapping
 from analyzer.core.records.mapping import TextField, TimeField
 from analyzer.errors import AnalyzerError
 from analyzer.pipeline import Pipeline
-from analyzer.store.engine import writing
-from analyzer.store.schema import (
+from analyzer.store.database.engine import writing
+from analyzer.store.database.schema import (
     buckets,
     feed,
     feed_versions,
@@ -31,7 +31,7 @@ from analyzer.store.schema import (
     rejects,
     totals,
 )
-from analyzer.store.store import SqlStore
+from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.stories import quota
 
 PARTS = tuple(Partition("cluster", "topic-id", number, "log", "access-log") for number in range(2))

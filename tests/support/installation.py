@@ -19,9 +19,9 @@ from analyzer.daemon import Daemon
 from analyzer.health import Health
 from analyzer.metrics import Metrics
 from analyzer.settings import load
-from analyzer.store.engine import open_engine
-from analyzer.store.migrate import upgrade
-from analyzer.store.schema import buckets
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.migrate import upgrade
+from analyzer.store.database.schema import buckets
 from tests.support.configured import source
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 
-from analyzer.store.tokens import Known
+from analyzer.store.operations.tokens import Known
 from analyzer.web.bearers import Bearers
 from analyzer.web.feed import Feed
 from analyzer.web.gates import Told, hear_gates

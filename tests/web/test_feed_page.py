@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from analyzer.store.tokens import Known, Token, digest_of
+from analyzer.store.operations.tokens import Known, Token, digest_of
 from analyzer.web import connections, feed, locks
 from gatekeeper import Gate, poller, wire, wire_feedback
 from gatekeeper.model import Cursor, SourceError

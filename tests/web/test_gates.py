@@ -13,9 +13,9 @@ import httpx2
 import pytest
 
 from analyzer.errors import StoreAway
-from analyzer.store.engine import open_engine
-from analyzer.store.gates import heard, keep
-from analyzer.store.tokens import Known, Token, digest_of
+from analyzer.store.database.engine import open_engine
+from analyzer.store.operations.tokens import Known, Token, digest_of
+from analyzer.store.reports.gate_reports import heard, keep
 from analyzer.web import gates as module
 from analyzer.web.gates import Told
 from gatekeeper import Gate, wire_feedback

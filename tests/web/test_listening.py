@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from analyzer.health import Health
 from analyzer.metrics import Metrics
 from analyzer.settings import Settings, load
-from analyzer.store import feed as feed_store
-from analyzer.store.engine import open_engine
+from analyzer.store.database.engine import open_engine
+from analyzer.store.transaction import lock_feed as feed_store
 from analyzer.web import feed as feed_module
 from analyzer.web.listening import listening
 from gatekeeper.model import Change, Lock, Set
@@ -79,5 +79,5 @@ def test_where_nobody_tells_it_is_found_by_looking(
     settings: Settings, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind a pooler, which passes no notifications on."""
-    monkeypatch.setattr("analyzer.store.news.CHANNEL", "another")
+    monkeypatch.setattr("analyzer.store.transaction.notify.CHANNEL", "another")
     assert told_after_s(settings, engine, Health(Metrics("1"), time.monotonic)) < 6.0

@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from analyzer.errors import StoreAway
-from analyzer.store.tokens import Known, Token, digest_of
+from analyzer.store.operations.tokens import Known, Token, digest_of
 from analyzer.web import bearers as bearers_module
 from analyzer.web import feed as feed_module
 from analyzer.web.bearers import is_loopback

@@ -23,10 +23,10 @@ from analyzer.errors import StoreAway
 from analyzer.health import HELD_S, LOSSES_MAX, LOSSES_WITHIN_S, TURN_MAX_S, Health
 from analyzer.metrics import METRICS, Metrics
 from analyzer.pipeline import Flushed
-from analyzer.store.engine import open_engine
-from analyzer.store.glance import Glance, glance
-from analyzer.store.revisions import head
-from analyzer.store.schema import feed, locks
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.revisions import head
+from analyzer.store.database.schema import feed, locks
+from analyzer.store.reports.status import Glance, glance
 from analyzer.web.app import Watched, application
 from analyzer.web.server import CannotListen, serving
 from gatekeeper.model import Clear, Lock, Set

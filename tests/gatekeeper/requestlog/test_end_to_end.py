@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from analyzer.store.migrate import upgrade
+from analyzer.store.database.migrate import upgrade
 from gatekeeper import Gate
 from gatekeeper.adapters.asgi import Guard
 from gatekeeper.requestlog.asgi import RequestLog

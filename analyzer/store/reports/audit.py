@@ -9,9 +9,9 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.core.counting.meters import REQUESTS
-from analyzer.store.gaps import Known, passed_over, skipped_of
-from analyzer.store.glance import unhurried
-from analyzer.store.schema import buckets, offsets
+from analyzer.store.database.schema import buckets, offsets
+from analyzer.store.reports.status import unhurried
+from analyzer.store.transaction.gaps import Known, passed_over, skipped_of
 
 
 class Ledger(NamedTuple):

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.store.engine import NowMs, reading
-from analyzer.store.feed import lock_of
-from analyzer.store.revisions import revision_of
-from analyzer.store.schema import feed, locks
-from analyzer.store.times import instant
+from analyzer.store.database.clock import instant
+from analyzer.store.database.engine import NowMs, reading
+from analyzer.store.database.revisions import revision_of
+from analyzer.store.database.schema import feed, locks
+from analyzer.store.transaction.lock_feed import lock_of
 from gatekeeper.model import SUSPENSION, Lock
 
 ROWS_AT_ONCE = 1_000  # in memory, however many there are

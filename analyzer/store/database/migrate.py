@@ -11,9 +11,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 
-from analyzer.store.engine import open_engine, reaching, reading
-from analyzer.store.revisions import folder
-from analyzer.store.schema import metadata
+from analyzer.store.database.engine import open_engine, reaching, reading
+from analyzer.store.database.revisions import folder
+from analyzer.store.database.schema import metadata
 
 LOCK = 7_165_310  # an advisory lock on PostgreSQL: of analyzers that start together one migrates
 

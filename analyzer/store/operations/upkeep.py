@@ -9,12 +9,12 @@ import sqlalchemy as sa
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, Meter, bucket_start_s
 from analyzer.core.judging.judge import ended
 from analyzer.core.model import Row
-from analyzer.store import feed
-from analyzer.store.engine import NowMs, insert, writing
-from analyzer.store.gates import gone
-from analyzer.store.schema import buckets, gates, leases, rejects, totals
-from analyzer.store.store import Flush
-from analyzer.store.times import clock_ms, instant
+from analyzer.store.database.clock import clock_ms, instant
+from analyzer.store.database.engine import NowMs, insert, writing
+from analyzer.store.database.schema import buckets, gates, leases, rejects, totals
+from analyzer.store.reports.gate_reports import gone
+from analyzer.store.transaction import lock_feed
+from analyzer.store.transaction.sql_store import Flush
 from gatekeeper.model import Change
 
 LEASE_MS = 5_000
@@ -53,9 +53,9 @@ class Upkeep:
         """Open the gates whose time is over; what was changed."""
         with writing(self._engine) as db:
             now_ms = clock_ms(db)
-            changes = ended(feed.due(db, now_ms), instant(now_ms))
+            changes = ended(lock_feed.due(db, now_ms), instant(now_ms))
             if changes:
-                feed.publish(db, changes, self._random_mark())
+                lock_feed.publish(db, changes, self._random_mark())
             return changes
 
     def prune(self) -> int:
@@ -70,7 +70,7 @@ class Upkeep:
             went = sum(
                 _delete(db, *rows) for rows in ((totals, over), (rejects, beyond), (gates, gone(now_ms)))
             )
-            return went + feed.prune(db, now_ms - CHANGES_KEPT_MS, DELETED_MAX)
+            return went + lock_feed.prune(db, now_ms - CHANGES_KEPT_MS, DELETED_MAX)
 
     def roll_up(self, meters: Collection[Meter], minutes_kept_s: int, quarters_kept_s: int) -> int:
         """Join old minutes into quarters of an hour, and old quarters into days of UTC; how many rows went.

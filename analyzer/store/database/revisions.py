@@ -12,7 +12,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from analyzer.errors import SchemaBehind
-from analyzer.store.engine import open_engine, reading
+from analyzer.store.database.engine import open_engine, reading
 
 FILE = re.compile(r"(?P<revision>\d{4})_\w+\.py")  # in the order of their numbers, each after the one before
 
@@ -62,7 +62,7 @@ def require_head(url: str | sa.URL) -> None:
     version is left alone. Raises SchemaBehind, StoreAway."""
     have = current(url)
     if have is None:
-        from analyzer.store.migrate import upgrade
+        from analyzer.store.database.migrate import upgrade
 
         upgrade(url)
     elif have != head():

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
-from analyzer.store.engine import NowMs
+from analyzer.store.database.engine import NowMs
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)

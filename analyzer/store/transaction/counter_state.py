@@ -7,9 +7,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.core.model import NO_HOUR, Carried, Named, Partition, Progress
-from analyzer.store.engine import insert
-from analyzer.store.partitions import is_of, key_of
-from analyzer.store.schema import named, offsets
+from analyzer.store.database.engine import insert
+from analyzer.store.database.partition_keys import is_of, key_of
+from analyzer.store.database.schema import named, offsets
 
 
 def carried(db: sa.Connection, part: Partition) -> Carried:

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.core.model import Partition
-from analyzer.store.schema import offsets
+from analyzer.store.database.schema import offsets
 
 Place = tuple[str, str, int]  # cluster, topic id and number
 PLACE = ("cluster", "topic_id", "partition")  # the columns that hold it

@@ -15,14 +15,14 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Carried, Lag, Partition, Position, Progress, Rejected, Row
 from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.sources import LogId
-from analyzer.store import carried, feed, plans
-from analyzer.store.engine import NowMs, insert, reading, writing
-from analyzer.store.gaps import open_gaps
-from analyzer.store.many import as_parameters
-from analyzer.store.partitions import UNFOLLOWED, is_of, place_in, place_of, row_of
-from analyzer.store.schema import TOTAL_MAX, offsets, rejects
-from analyzer.store.sums import ROW_COLUMNS, TOTAL_COLUMNS, adding_to_buckets, adding_to_totals
-from analyzer.store.times import instant
+from analyzer.store.database.clock import instant
+from analyzer.store.database.engine import NowMs, insert, reading, writing
+from analyzer.store.database.partition_keys import UNFOLLOWED, is_of, place_in, place_of, row_of
+from analyzer.store.database.row_parameters import as_parameters
+from analyzer.store.database.schema import TOTAL_MAX, offsets, rejects
+from analyzer.store.transaction import counter_state, lock_feed, plans
+from analyzer.store.transaction.gaps import open_gaps
+from analyzer.store.transaction.upserts import ROW_COLUMNS, TOTAL_COLUMNS, adding_to_buckets, adding_to_totals
 from gatekeeper.model import Change, Lock, LockKey
 
 ROWS_MAX = 10_000  # in one statement, which has two seconds; so many take 0.1 s
@@ -31,7 +31,9 @@ ROWS_MAX = 10_000  # in one statement, which has two seconds; so many take 0.1 s
 class SqlStore:
     """Counts, offsets and locks in one database. Not to be shared between threads."""
 
-    def __init__(self, engine: sa.Engine, owner: str, random_mark: Callable[[], str] = feed.new_mark) -> None:
+    def __init__(
+        self, engine: sa.Engine, owner: str, random_mark: Callable[[], str] = lock_feed.new_mark
+    ) -> None:
         self._engine = engine
         self._owner = owner
         self._random_mark = random_mark
@@ -64,7 +66,7 @@ class SqlStore:
     def carried(self, part: Partition) -> Carried:
         """What counting the next record of `part` depends on. Raises StoreAway."""
         with reading(self._engine) as connection:
-            return carried.carried(connection, part)
+            return counter_state.carried(connection, part)
 
     def begin(self, part: Partition, offset: int, witness: str = "") -> Position:
         """Where `part` begins: `offset`, unless somebody else began it before. Raises StoreAway."""
@@ -87,7 +89,7 @@ class SqlStore:
         with writing(self._engine) as connection:
             for part in sorted(parts):
                 connection.execute(sa.update(offsets).where(is_of(offsets, part)).values(UNFOLLOWED))
-                carried.forget_names(connection, part)
+                counter_state.forget_names(connection, part)
 
     def active(self) -> tuple[int, Plan]:
         """The version in force and its plan. Raises StoreAway; LookupError before the first `activate`."""
@@ -131,7 +133,7 @@ class Flush:
                 "by_dead": progress.dead,
                 "by_late": progress.late,
                 "witness": progress.witness,
-                **carried.columns_of(progress),
+                **counter_state.columns_of(progress),
                 "owner": self._owner,
                 "behind_ms": round(lag.seconds * 1000),
                 "behind_records": lag.records,
@@ -140,7 +142,7 @@ class Flush:
                 # Another analyzer owns the partition now. Our counts must go with our offset,
                 # or the same records are counted twice.
                 raise PartitionLost(progress.part, progress.start)
-            carried.add_names(self._db, progress)
+            counter_state.add_names(self._db, progress)
 
     def agree_with(self, version: int) -> datetime:
         """The database's time, if plan `version` is in force; it stays so till commit. Raises PlanChanged."""
@@ -197,12 +199,12 @@ class Flush:
 
     def locks(self, keys: Collection[LockKey]) -> dict[LockKey, Lock]:
         """The locks at `keys`, locked (as rows) until commit."""
-        return feed.held(self._db, keys)
+        return lock_feed.held(self._db, keys)
 
     def publish(self, changes: Sequence[Change]) -> int | None:
         """The feed's new version with these changes; None when there are none. Last of all: its row stays
         locked until commit."""
-        return feed.publish(self._db, changes, self._random_mark()) if changes else None
+        return lock_feed.publish(self._db, changes, self._random_mark()) if changes else None
 
 
 def in_statements(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
@@ -241,7 +243,7 @@ MOVE_OFFSET = (
         witness=sa.case(
             (offsets.c.next == sa.bindparam("to"), offsets.c.witness), else_=sa.bindparam("witness")
         ),
-        **carried.SET_CARRIED,
+        **counter_state.SET_CARRIED,
         owner=sa.bindparam("owner"),
         beat_ms=NowMs(),
         behind_ms=sa.bindparam("behind_ms"),

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from analyzer.core.model import Row
-from analyzer.store.engine import insert_into
-from analyzer.store.many import rows_given
-from analyzer.store.schema import TOTAL_MAX, buckets, totals
+from analyzer.store.database.engine import insert_into
+from analyzer.store.database.row_parameters import rows_given
+from analyzer.store.database.schema import TOTAL_MAX, buckets, totals
 
 Number = sa.ColumnElement[int]
 

@@ -15,10 +15,10 @@ from analyzer.core.judging.plan import Plan, plan_from
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Window, window_at
 from analyzer.errors import SchemaBehind
-from analyzer.store import feed
-from analyzer.store.engine import NowMs
-from analyzer.store.schema import TOTAL_MAX, buckets, plans, totals
-from analyzer.store.times import instant
+from analyzer.store.database.clock import instant
+from analyzer.store.database.engine import NowMs
+from analyzer.store.database.schema import TOTAL_MAX, buckets, plans, totals
+from analyzer.store.transaction import lock_feed
 from gatekeeper.model import Change, Clear
 
 ACTIVATION_MS = 60_000  # one statement of it: a new policy by the month sums up a month of minutes
@@ -53,10 +53,10 @@ def activate(db: sa.Connection, plan: Plan, random_mark: Callable[[], str]) -> i
     judged_anew = [policy for policy in plan.policies if policy != before.policy(policy.name)]
     gone = [policy.name for policy in before.policies if plan.policy(policy.name) is None]
     changes = [change for policy in judged_anew for change in _judge(db, plan, policy, now)]
-    changes += outlived(feed.of_policies(db, gone).values(), plan)
+    changes += outlived(lock_feed.of_policies(db, gone).values(), plan)
     db.execute(sa.delete(totals).where(totals.c.policy.in_(gone)))
     if changes:
-        feed.publish(db, changes, random_mark())
+        lock_feed.publish(db, changes, random_mark())
     return version
 
 
@@ -89,7 +89,7 @@ def _judge(db: sa.Connection, plan: Plan, policy: Quota, now: datetime) -> list[
     standings = [
         Standing(Series(policy.name, row.key, row.resource, current), row.used) for row in db.execute(crossed)
     ]
-    before = feed.of_policies(db, [policy.name])
+    before = lock_feed.of_policies(db, [policy.name])
     closed = [change for s in standings if (change := decide(policy, s, None, now)) is not None]
     keep = {lock_key(standing.series) for standing in standings}
     cleared: list[Change] = [Clear(at) for at in before if at not in keep]

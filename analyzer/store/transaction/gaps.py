@@ -15,9 +15,10 @@ import sqlalchemy as sa
 
 from analyzer.core.model import Gap, Partition
 from analyzer.errors import AnalyzerError
-from analyzer.store.engine import NowMs, insert, reading, writing
-from analyzer.store.events import record
-from analyzer.store.partitions import (
+from analyzer.store.database.audit_log import record
+from analyzer.store.database.clock import instant
+from analyzer.store.database.engine import NowMs, insert, reading, writing
+from analyzer.store.database.partition_keys import (
     Place,
     is_of,
     partition_in,
@@ -27,8 +28,7 @@ from analyzer.store.partitions import (
     same_place,
     unfollow,
 )
-from analyzer.store.schema import gaps, offsets
-from analyzer.store.times import instant
+from analyzer.store.database.schema import gaps, offsets
 
 GAP = [gaps.c[name] for name in Gap._fields]
 AT = same_place(offsets, gaps)

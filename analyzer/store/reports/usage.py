@@ -9,9 +9,9 @@ import msgspec
 import sqlalchemy as sa
 
 from analyzer.core.judging.plan import plan_from
-from analyzer.store.engine import reading
-from analyzer.store.glance import ROWS_AT_ONCE, unhurried
-from analyzer.store.schema import buckets, plans
+from analyzer.store.database.engine import reading
+from analyzer.store.database.schema import buckets, plans
+from analyzer.store.reports.status import ROWS_AT_ONCE, unhurried
 
 HALF = 1 << 32
 

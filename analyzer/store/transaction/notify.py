@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.errors import StoreAway
-from analyzer.store.engine import reaching, sentence
+from analyzer.store.database.engine import reaching, sentence
 
 log = logging.getLogger(__name__)
 

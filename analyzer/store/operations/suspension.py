@@ -7,10 +7,10 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from analyzer.store import feed
-from analyzer.store.engine import writing
-from analyzer.store.events import record
-from analyzer.store.times import clock_ms, instant
+from analyzer.store.database.audit_log import record
+from analyzer.store.database.clock import clock_ms, instant
+from analyzer.store.database.engine import writing
+from analyzer.store.transaction import lock_feed
 from gatekeeper.model import SUSPENSION, Clear, Lock, Set
 from gatekeeper.wire import time_text
 
@@ -25,21 +25,21 @@ def suspend(
     with writing(engine) as db:
         now_ms = clock_ms(db)
         until = instant(now_ms + length_ms)
-        feed.held(db, [SUSPENSION])  # its row before the feed's, as every writer does
+        lock_feed.held(db, [SUSPENSION])  # its row before the feed's, as every writer does
         lock = Lock(
             **SUSPENSION._asdict(), began=instant(now_ms), until=until, kind="suspension", action="suspend",
             status=200, reason="suspended", detail=f"every gate is open, by {who}: {why}",
         )  # fmt: skip
         record(db, who, ON, f"until {time_text(until)}", why)
-        feed.publish(db, [Set(lock)], random_mark())
+        lock_feed.publish(db, [Set(lock)], random_mark())
         return until
 
 
 def resume(engine: sa.Engine, who: str, why: str, random_mark: Callable[[], str]) -> bool:
     """Whether the gates were open by `suspend`; they follow their locks again. Raises StoreAway."""
     with writing(engine) as db:
-        if not feed.held(db, [SUSPENSION]):
+        if not lock_feed.held(db, [SUSPENSION]):
             return False
         record(db, who, OFF, "", why)
-        feed.publish(db, [Clear(SUSPENSION)], random_mark())
+        lock_feed.publish(db, [Clear(SUSPENSION)], random_mark())
         return True

@@ -10,10 +10,10 @@ from typing import Literal, NamedTuple, get_args
 import sqlalchemy as sa
 
 from analyzer.errors import AnalyzerError
-from analyzer.store.engine import NowMs, insert, reading, writing
-from analyzer.store.events import record
-from analyzer.store.schema import tokens
-from analyzer.store.times import clock_ms
+from analyzer.store.database.audit_log import record
+from analyzer.store.database.clock import clock_ms
+from analyzer.store.database.engine import NowMs, insert, reading, writing
+from analyzer.store.database.schema import tokens
 
 Scope = Literal["read", "operate", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)  # each may do what those before it may

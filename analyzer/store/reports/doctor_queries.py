@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.store.engine import reading
-from analyzer.store.schema import plans, rejects
-from analyzer.store.times import clock_ms
+from analyzer.store.database.clock import clock_ms
+from analyzer.store.database.engine import reading
+from analyzer.store.database.schema import plans, rejects
 
 
 class Condition(NamedTuple):

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.store.engine import NowMs, reading, writing
-from analyzer.store.events import record
-from analyzer.store.gaps import forget, waiting
-from analyzer.store.partitions import unfollow
-from analyzer.store.schema import offsets
+from analyzer.store.database.audit_log import record
+from analyzer.store.database.engine import NowMs, reading, writing
+from analyzer.store.database.partition_keys import unfollow
+from analyzer.store.database.schema import offsets
+from analyzer.store.transaction.gaps import forget, waiting
 
 SILENT_MS = 15_000  # an analyzer that lives is heard of each second
 

@@ -15,15 +15,15 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Counted, Partition, Record, Records
 from analyzer.core.records.mapping import Mapping as LogMapping
 from analyzer.errors import AnalyzerError
-from analyzer.store import plans
-from analyzer.store.engine import writing
-from analyzer.store.events import record
-from analyzer.store.feed import new_mark
-from analyzer.store.glance import ROWS_AT_ONCE, unhurried
-from analyzer.store.partitions import is_of, partition_in
-from analyzer.store.schema import offsets, rejects
-from analyzer.store.store import Flush
-from analyzer.store.times import instant
+from analyzer.store.database.audit_log import record
+from analyzer.store.database.clock import instant
+from analyzer.store.database.engine import writing
+from analyzer.store.database.partition_keys import is_of, partition_in
+from analyzer.store.database.schema import offsets, rejects
+from analyzer.store.reports.status import ROWS_AT_ONCE, unhurried
+from analyzer.store.transaction import plans
+from analyzer.store.transaction.lock_feed import new_mark
+from analyzer.store.transaction.sql_store import Flush
 
 AT_ONCE = 500  # in one transaction: counted in some hundredths of a second
 NO_BOUND = 1 << 62

@@ -11,11 +11,11 @@ import sqlalchemy as sa
 
 from analyzer.core.fleet.gate_health import Gate
 from analyzer.errors import SchemaBehind
-from analyzer.store import plans
-from analyzer.store.engine import NowMs, insert, reading, writing
-from analyzer.store.events import record
-from analyzer.store.glance import unhurried
-from analyzer.store.schema import feed, feed_versions, gates, named, totals
+from analyzer.store.database.audit_log import record
+from analyzer.store.database.engine import NowMs, insert, reading, writing
+from analyzer.store.database.schema import feed, feed_versions, gates, named, totals
+from analyzer.store.reports.status import unhurried
+from analyzer.store.transaction import plans
 from gatekeeper import wire_feedback
 from gatekeeper.identity import NAME_BYTES_MAX, is_name
 from gatekeeper.model import Cursor, Feedback, SourceError

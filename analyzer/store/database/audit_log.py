@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.store.engine import NowMs
-from analyzer.store.glance import ROWS_AT_ONCE, unhurried
-from analyzer.store.schema import events
-from analyzer.store.times import instant
+from analyzer.store.database.clock import instant
+from analyzer.store.database.engine import NowMs
+from analyzer.store.database.schema import events
+from analyzer.store.reports.status import ROWS_AT_ONCE, unhurried
 
 
 class Event(NamedTuple):

@@ -8,11 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.store import news
-from analyzer.store.engine import NowMs, insert
-from analyzer.store.many import as_parameters, rows_given
-from analyzer.store.schema import feed, feed_versions, lock_changes, locks
-from analyzer.store.times import instant, millis
+from analyzer.store.database.clock import instant, millis
+from analyzer.store.database.engine import NowMs, insert
+from analyzer.store.database.row_parameters import as_parameters, rows_given
+from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks
+from analyzer.store.transaction import notify
 from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
 
 ENDED_MAX = 10_000  # locks ended in one transaction
@@ -67,7 +67,7 @@ def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
         sa.insert(lock_changes),
         [{"version": version, "number": number} | _columns(change) for number, change in enumerate(changes)],
     )
-    news.tell(db)
+    notify.tell(db)
     return int(version)
 
 
