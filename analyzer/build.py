@@ -19,7 +19,7 @@ from analyzer.core.model import Counter
 from analyzer.daemon import Daemon, Health
 from analyzer.files import FollowedFile, Held, ImportedFiles
 from analyzer.kafka import KafkaRecords
-from analyzer.kafka.leftovers import client_id
+from analyzer.kafka.group.dead_members import client_id
 from analyzer.pipeline import Pace, Pipeline
 from analyzer.settings import Settings
 from analyzer.sources import Several, Source

@@ -246,7 +246,7 @@ def _kafka(settings: Settings) -> Iterator[Finding]:
     topics = [source.topic for source in settings.sources if source.topic is not None]
     if not topics:
         return
-    from analyzer.kafka.reach import KafkaAway, partitions_of
+    from analyzer.kafka.probes.reachability import KafkaAway, partitions_of
 
     servers = ", ".join(settings.kafka.bootstrap_servers)
     try:

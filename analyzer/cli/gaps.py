@@ -14,7 +14,7 @@ from analyzer.cli.given import Config, Json, Reason, database_of, reason_given, 
 
 if TYPE_CHECKING:
     from analyzer.core.model import Partition
-    from analyzer.kafka.bounds import Bounds
+    from analyzer.kafka.probes.log_bounds import Bounds
     from analyzer.settings import Settings
     from analyzer.store.transaction.gaps import Known
 
@@ -165,7 +165,7 @@ def meant(partition: str, to: str, log: str, open_: Sequence[Known]) -> list[Kno
 def bounds(parts: Sequence[Partition], settings: Settings) -> Mapping[Partition, Bounds] | str | None:
     """Where the logs of these begin and end, or why Kafka does not tell; None when it need not be asked."""
     if any(source.topic == part.topic for source in settings.sources for part in parts):
-        from analyzer.kafka.bounds import bounds_of
+        from analyzer.kafka.probes.log_bounds import bounds_of
 
         return bounds_of(parts, settings.kafka.client())
     return None

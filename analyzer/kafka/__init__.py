@@ -12,6 +12,6 @@ Beside it stand questions over connections of their own: `damage`, how far it re
 begin and end; `reach`, whether anybody answers.
 """
 
-from analyzer.kafka.records import KafkaRecords
+from analyzer.kafka.source import KafkaRecords
 
 __all__ = ["KafkaRecords"]

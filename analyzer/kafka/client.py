@@ -23,16 +23,16 @@ from kafka.errors import (
 )
 
 from analyzer.core.model import Gap, GapKind, Partition, Record, Records, RecordSet
-from analyzer.kafka.connecting import connected
-from analyzer.kafka.held import NO_EPOCH, witness_of
-from analyzer.kafka.joining import join_patiently
-from analyzer.kafka.leftovers import dismiss_soon
+from analyzer.kafka.connect import connected
+from analyzer.kafka.group.dead_members import dismiss_soon
+from analyzer.kafka.internals.decompression_bound import BatchTooLarge
+from analyzer.kafka.internals.patient_coordinator import join_patiently
 from analyzer.kafka.metadata import NO_ID, Topic, metadata_of, unread
 from analyzer.kafka.options import Options
-from analyzer.kafka.unpacking import BatchTooLarge
+from analyzer.kafka.partition_state import NO_EPOCH, witness_of
 
 try:
-    from analyzer.kafka.raw import Fetched, RawFetcher, raw_fetcher
+    from analyzer.kafka.internals.raw_fetcher import Fetched, RawFetcher, raw_fetcher
 except ImportError as changed:  # pragma: no cover - depends on the release of kafka-python
     NO_RAW = str(changed)
 else:

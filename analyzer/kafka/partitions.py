@@ -16,9 +16,9 @@ from kafka.errors import KafkaError
 
 from analyzer.core.model import Gap, Lag, Lost, Partition, Position, Taken
 from analyzer.kafka.client import Batch, Client, Unreadable
-from analyzer.kafka.held import Held, alarm, epoch_of
-from analyzer.kafka.logs import Logs
 from analyzer.kafka.metadata import Topic
+from analyzer.kafka.partition_state import Held, alarm, epoch_of
+from analyzer.kafka.topic_ids import Logs
 from analyzer.sources import Places
 
 log = logging.getLogger(__name__)

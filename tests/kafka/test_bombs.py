@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from analyzer.errors import NotInstalled
-from analyzer.kafka import unpacking
+from analyzer.kafka.internals import decompression_bound
 from tests.support.bombs import PACKERS, bomb
 from tests.support.kafka_log import produce, produce_as_is
 from tests.support.servers.kafka import GivenKafka, NativeKafka
@@ -30,7 +30,7 @@ import sys, time
 from pathlib import Path
 import json
 
-import analyzer.kafka.records as kafka
+import analyzer.kafka.source as kafka
 from analyzer.build import build, opened
 from analyzer.health import Health
 from analyzer.metrics import Metrics
@@ -124,10 +124,10 @@ def test_a_bomb_stops_its_partition_alone_and_takes_little_memory(
 
 def test_what_kafka_python_cannot_be_had_to_bound_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if another release looked its decoders up elsewhere."""
-    own = unpacking.default_records.zstd_decode
-    monkeypatch.setattr(unpacking, "DECODERS", {"zstandard_decode": 4})
+    own = decompression_bound.default_records.zstd_decode
+    monkeypatch.setattr(decompression_bound, "DECODERS", {"zstandard_decode": 4})
     with pytest.raises(
         NotInstalled, match=r"kafka-python 3\..* install a release that Gatelock was tested with"
     ):
-        unpacking.bound()
-    assert unpacking.default_records.zstd_decode is own
+        decompression_bound.bound()
+    assert decompression_bound.default_records.zstd_decode is own

@@ -64,7 +64,7 @@ def new(proxy: Proxy, tmp_path: Path) -> Iterator[New]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """As record batches, or as the records of a kafka-python whose insides are others."""
     if request.param == "plain":
-        monkeypatch.setattr("analyzer.kafka.records.NO_RAW", "this kafka-python is another one")
+        monkeypatch.setattr("analyzer.kafka.source.NO_RAW", "this kafka-python is another one")
     return str(request.param)
 
 

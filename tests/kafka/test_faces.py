@@ -8,9 +8,9 @@ import pytest
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.net.manager import KafkaConnectionManager
 
-from analyzer.kafka import joining, raw
-from analyzer.kafka.causes import TellingManager, failures_of
-from analyzer.kafka.joining import PatientCoordinator, join_patiently
+from analyzer.kafka.connection_errors import TellingManager, failures_of
+from analyzer.kafka.internals import patient_coordinator, raw_fetcher
+from analyzer.kafka.internals.patient_coordinator import PatientCoordinator, join_patiently
 
 
 @pytest.fixture
@@ -26,14 +26,14 @@ def net() -> SimpleNamespace:
 
 
 def test_ours_is_as_we_know_it(consumer: SimpleNamespace, net: SimpleNamespace) -> None:
-    raw.check()
+    raw_fetcher.check()
     assert join_patiently(consumer)
     assert type(consumer._coordinator) is PatientCoordinator
     failures_of(net)
     assert type(net._manager) is TellingManager
 
 
-@pytest.mark.parametrize("name", joining.FACES)
+@pytest.mark.parametrize("name", patient_coordinator.FACES)
 def test_members_join_as_ever_without_a_method_or_with_another_one(
     name: str, consumer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,11 +55,11 @@ def test_connections_that_cannot_be_watched_are_made_all_the_same(
     assert type(net._manager) is KafkaConnectionManager
 
 
-@pytest.mark.parametrize("name", [*raw.CALLS, *raw.FACES])
+@pytest.mark.parametrize("name", [*raw_fetcher.CALLS, *raw_fetcher.FACES])
 def test_record_sets_are_not_to_be_had_from_another_fetcher(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owner = raw.Fetcher if name in raw.CALLS else raw.Fetcher.PartitionRecords
+    owner = raw_fetcher.Fetcher if name in raw_fetcher.CALLS else raw_fetcher.Fetcher.PartitionRecords
     monkeypatch.delattr(owner, name)
     with pytest.raises(ImportError, match=f"kafka-python's fetcher has changed: .*{name}"):
-        raw.check()
+        raw_fetcher.check()

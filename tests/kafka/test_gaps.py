@@ -52,7 +52,7 @@ def test_a_topic_made_again_is_known_before_a_record_of_it_is_counted(
     """However long the client's metadata is believed: batches are asked for by the topic's id, and records
     that were asked for by its name are not believed before the id was looked at."""
     if way == "plain":
-        monkeypatch.setattr("analyzer.kafka.records.NO_RAW", "this kafka-python is another one")
+        monkeypatch.setattr("analyzer.kafka.source.NO_RAW", "this kafka-python is another one")
     topic, other = real_kafka.create_topic(new_name(), partitions=2), real_kafka.create_topic(partitions=1)
     old = {key for p in range(2) for key in write(real_kafka, topic, p, 0)} | write(real_kafka, other, 0, 0)
     here = new(topic, other, metadata_ms=300_000)

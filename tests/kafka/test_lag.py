@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from analyzer.core.model import Lag, Partition
-from analyzer.kafka.held import DAY_S, Held
+from analyzer.kafka.partition_state import DAY_S, Held
 from tests.support.kafka_log import lines, open_source, run_all
 from tests.support.places import MemoryPlaces, Reader
 

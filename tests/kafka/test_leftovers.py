@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from analyzer.kafka.leftovers import client_id, dismiss, dismiss_soon
+from analyzer.kafka.group.dead_members import client_id, dismiss, dismiss_soon
 from tests.support.kafka_log import open_source
 from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import GivenKafka, NativeKafka
@@ -22,8 +22,8 @@ JOINS_WITHIN_S = 30
 MEMBER = """
 import faulthandler, sys
 faulthandler.dump_traceback_later(float(sys.argv.pop(1)), exit=True)
-from analyzer.kafka.joining import join_patiently
-from analyzer.kafka.leftovers import client_id
+from analyzer.kafka.internals.patient_coordinator import join_patiently
+from analyzer.kafka.group.dead_members import client_id
 from kafka import KafkaConsumer
 bootstrap, topic, name = sys.argv[1:]
 consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=topic, client_id=client_id(name),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kafka import TopicPartition
 
 from analyzer.core.model import Gap, Partition
-from analyzer.kafka.logs import Logs
 from analyzer.kafka.metadata import Topic
+from analyzer.kafka.topic_ids import Logs
 from tests.support.places import MemoryPlaces
 
 AT = TopicPartition("access-log", 1)

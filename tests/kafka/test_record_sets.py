@@ -15,10 +15,10 @@ from confluent_kafka import Producer
 from kafka.consumer.fetcher import Fetcher
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-import analyzer.kafka.raw
+import analyzer.kafka.internals.raw_fetcher
 from analyzer.core.model import Position, Records, RecordSet
 from analyzer.kafka import KafkaRecords
-from analyzer.kafka.raw import walk
+from analyzer.kafka.internals.raw_fetcher import walk
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
@@ -204,12 +204,12 @@ class TestWithoutThePrivateNames:
     ) -> None:
         monkeypatch.setattr(Fetcher.PartitionRecords, name, lambda self, something, new: None)
         with pytest.raises(ImportError, match=name):
-            importlib.reload(analyzer.kafka.raw)
+            importlib.reload(analyzer.kafka.internals.raw_fetcher)
 
     def test_a_missing_class_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(Fetcher, "PartitionRecords")
         with pytest.raises(ImportError, match="PartitionRecords"):
-            importlib.reload(analyzer.kafka.raw)
+            importlib.reload(analyzer.kafka.internals.raw_fetcher)
 
     def test_records_come_the_public_way(self, kafka: Kafka) -> None:
         """As with a kafka-python whose fetcher takes one thing more."""

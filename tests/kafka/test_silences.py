@@ -30,7 +30,7 @@ LINE = '{{"ts": 1795216000, "key": "acme", "n": {}}}'
 # kafka-python as it is, polled again after it met a batch that it does not unpack: which we never do.
 HANGING = """
 import sys
-import analyzer.kafka.records as records
+import analyzer.kafka.source as records
 import analyzer.watchdog as watchdog
 from analyzer.cli import main
 from analyzer.kafka.client import Client

@@ -12,9 +12,9 @@ import pytest
 from kafka.record import MemoryRecords
 
 from analyzer.core.model import Gap, RecordSet
-from analyzer.kafka.causes import Cause, Failures
 from analyzer.kafka.client import ASK_S_MAX
-from analyzer.kafka.watch import OPEN_AGAIN_MAX_S, SILENT_S, Watch
+from analyzer.kafka.connection_errors import Cause, Failures
+from analyzer.kafka.connection_health import OPEN_AGAIN_MAX_S, SILENT_S, Watch
 from tests.support.batches import records_of
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.places import MemoryPlaces, Reader

@@ -12,8 +12,8 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from analyzer.core.kafka_format.damage import extent, gallop
-from analyzer.kafka.causes import Troubled
 from analyzer.kafka.client import Batch, Client, Unreadable
+from analyzer.kafka.connection_errors import Troubled
 from analyzer.kafka.options import Options
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from collections.abc import Collection
 from kafka.errors import KafkaError
 
 from analyzer.errors import AnalyzerError
-from analyzer.kafka.causes import Troubled, no_right_to
-from analyzer.kafka.connecting import connected
+from analyzer.kafka.connect import connected
+from analyzer.kafka.connection_errors import Troubled, no_right_to
 from analyzer.kafka.metadata import AdminMetadata
 from analyzer.kafka.options import Options, options_of
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from kafka.errors import KafkaError
 
-from analyzer.kafka.causes import Cause, Troubled, cause_of
 from analyzer.kafka.client import Client
+from analyzer.kafka.connection_errors import Cause, Troubled, cause_of
+from analyzer.kafka.connection_health import Watch
 from analyzer.kafka.metadata import name_is_taken
 from analyzer.kafka.options import Options
-from analyzer.kafka.watch import Watch
 
 REPLACED = (
     "another process has joined the group {group_id} as {group_instance_id} and reads what we read: give "

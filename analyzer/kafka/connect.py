@@ -8,7 +8,7 @@ from kafka import KafkaConsumer
 from kafka.errors import KafkaError
 from kafka.net.compat import KafkaNetClient
 
-from analyzer.kafka.causes import Failures, Troubled, cause_of, failures_of
+from analyzer.kafka.connection_errors import Failures, Troubled, cause_of, failures_of
 from analyzer.kafka.options import Options
 
 

@@ -16,15 +16,15 @@ from kafka.errors import GroupAuthorizationFailedError, InvalidSessionTimeoutErr
 
 from analyzer.core.model import Gap, Lag, Partition, Taken
 from analyzer.errors import AnalyzerError
-from analyzer.kafka.advice import Advice
 from analyzer.kafka.client import NO_RAW, Batch, Client, Unreadable
-from analyzer.kafka.damage import measure
-from analyzer.kafka.held import alarm
-from analyzer.kafka.membership import Membership
+from analyzer.kafka.connection_health import Watch
+from analyzer.kafka.group.membership import Membership
+from analyzer.kafka.group.offset_commits import Advice
+from analyzer.kafka.internals.decompression_bound import bound
 from analyzer.kafka.options import Options, options_of
+from analyzer.kafka.partition_state import alarm
 from analyzer.kafka.partitions import Partitions, numbered
-from analyzer.kafka.unpacking import bound
-from analyzer.kafka.watch import Watch
+from analyzer.kafka.probes.damage_probe import measure
 from analyzer.sources import Places
 
 log = logging.getLogger(__name__)

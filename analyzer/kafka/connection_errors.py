@@ -27,7 +27,7 @@ from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 
 from analyzer.errors import AnalyzerError
-from analyzer.kafka.faces import parameters
+from analyzer.kafka.internals.signatures import parameters
 from analyzer.kafka.options import Options
 
 FAILURES_MAX = 16

@@ -16,7 +16,7 @@ from kafka import KafkaConsumer
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.errors import FencedInstanceIdError
 
-from analyzer.kafka.faces import changed
+from analyzer.kafka.internals.signatures import changed
 
 LOOK_EVERY_S = 0.01
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from analyzer.kafka.causes import Cause, Failures, Troubled, cause_of, no_right_to
+from analyzer.kafka.connection_errors import Cause, Failures, Troubled, cause_of, no_right_to
 from analyzer.kafka.options import Options
 
 log = logging.getLogger(__name__)

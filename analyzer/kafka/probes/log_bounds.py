@@ -11,8 +11,8 @@ from kafka.errors import KafkaError
 
 from analyzer.core.model import Partition
 from analyzer.errors import AnalyzerError
-from analyzer.kafka.causes import Troubled
 from analyzer.kafka.client import Client
+from analyzer.kafka.connection_errors import Troubled
 from analyzer.kafka.options import Options, options_of
 
 WAIT_MS = 3_000

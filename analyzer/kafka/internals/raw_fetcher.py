@@ -19,8 +19,8 @@ from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords
 
 from analyzer.core.kafka_format.damage import without_damage_before
-from analyzer.kafka.faces import changed
-from analyzer.kafka.held import NO_EPOCH
+from analyzer.kafka.internals.signatures import changed
+from analyzer.kafka.partition_state import NO_EPOCH
 
 # Of a batch (v2): base offset, length, leader epoch, magic, (crc, attributes,) offset of the last
 # record from the base, (first timestamp,) greatest timestamp.
