@@ -57,7 +57,7 @@ def _run(settings: Settings) -> bool:
     from analyzer.health import Health
     from analyzer.metrics import Metrics
     from analyzer.watchdog import Watchdog
-    from analyzer.web.listening import listening
+    from analyzer.web.wiring import listening
 
     told_to_stop = stopping()
     with opened(settings) as engine:

@@ -25,7 +25,7 @@ def serve(context: typer.Context, config: Config = None) -> None:
     from analyzer.logs import set_up
     from analyzer.metrics import Metrics
     from analyzer.settings import load
-    from analyzer.web.listening import listening
+    from analyzer.web.wiring import listening
 
     with told():
         file = config_file(context, config)

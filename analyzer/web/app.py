@@ -13,7 +13,7 @@ from analyzer.errors import AnalyzerError
 from analyzer.health import Health
 from analyzer.metrics import Reading
 from analyzer.store.reports.status import Glance
-from analyzer.web.asking import Asking
+from analyzer.web.single_flight import Asking
 from gatekeeper.wire import time_text
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import uvicorn
 
 from analyzer.errors import AnalyzerError
-from analyzer.web.connections import IDLE_S, Connection, Server, bound_in_time, connections_max
-from analyzer.web.proving import Identity, proving
+from analyzer.web.connection_limits import IDLE_S, Connection, Server, bound_in_time, connections_max
+from analyzer.web.tls import Identity, proving
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 from fastapi import FastAPI
 
 from analyzer.store.operations.tokens import Known
-from analyzer.web.bearers import Bearers
-from analyzer.web.feed import Feed
-from analyzer.web.gates import Told, hear_gates
-from analyzer.web.locks import answer_locks
-from analyzer.web.proving import Identity
+from analyzer.web.authentication import Bearers
+from analyzer.web.feed_cache import Feed
+from analyzer.web.gates_endpoint import Told, hear_gates
+from analyzer.web.locks_endpoint import answer_locks
 from analyzer.web.server import serving
+from analyzer.web.tls import Identity
 from gatekeeper.model import LockSource
 
 NOBODY = Known((), 0)

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from analyzer.store.operations.tokens import Known, Token, digest_of
-from analyzer.web import connections, feed, locks
+from analyzer.web import connection_limits, feed_cache, locks_endpoint
 from gatekeeper import Gate, poller, wire, wire_feedback
 from gatekeeper.model import Cursor, SourceError
 from gatekeeper.sources import http
@@ -73,15 +73,15 @@ def _names(row: str) -> list[str]:
 
 def test_its_numbers_are_those_of_the_code() -> None:
     for said, value in {
-        "more than 60 is 60": locks.WAIT_MAX_S,
-        "up to 64 characters": locks.MARK_CHARACTERS_MAX,
-        "When 2,000 wait": feed.WAITERS_MAX,
-        "1,000 questions a second": feed.BUSY_PER_S,
-        "up to 10.": feed.PACE_MAX_S,
-        "2,500 are connected": connections.CONNECTIONS_MAX,
-        "not whole after 10 seconds": connections.QUESTION_S,
-        "is taken for 20 are": connections.TAKEN_S,
-        "an idle connection | 15 s": connections.IDLE_S,
+        "more than 60 is 60": locks_endpoint.WAIT_MAX_S,
+        "up to 64 characters": locks_endpoint.MARK_CHARACTERS_MAX,
+        "When 2,000 wait": feed_cache.WAITERS_MAX,
+        "1,000 questions a second": feed_cache.BUSY_PER_S,
+        "up to 10.": feed_cache.PACE_MAX_S,
+        "2,500 are connected": connection_limits.CONNECTIONS_MAX,
+        "not whole after 10 seconds": connection_limits.QUESTION_S,
+        "is taken for 20 are": connection_limits.TAKEN_S,
+        "an idle connection | 15 s": connection_limits.IDLE_S,
         "up to 10 s, and from half": poller.CEILING_S,
         "at least 0.05 s": poller.PACE_MIN_S,
         "or 0.01 s when": poller.PACE_WAITED_S,
@@ -90,12 +90,12 @@ def test_its_numbers_are_those_of_the_code() -> None:
         numbers = [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", said)]
         assert value in numbers
     assert "twenty times a second" in PAGE
-    assert feed.LOOK_EVERY_S == 1 / 20
+    assert feed_cache.LOOK_EVERY_S == 1 / 20
     assert "64 MB, some" in PAGE
     assert http.ANSWER_BYTES_MAX == 64 << 20
-    last_s = connections.LATER_S + connections.LATER_SPREAD - 1
-    assert f"`Retry-After` from {connections.LATER_S} to {last_s}" in PAGE
-    assert locks.PACKED_BYTES_MIN == 1 << 10
+    last_s = connection_limits.LATER_S + connection_limits.LATER_SPREAD - 1
+    assert f"`Retry-After` from {connection_limits.LATER_S} to {last_s}" in PAGE
+    assert locks_endpoint.PACKED_BYTES_MIN == 1 << 10
 
 
 def test_what_a_gate_tells_of_itself_is_heard() -> None:
@@ -186,7 +186,7 @@ def test_a_gate_behind_nginx_learns_as_any_other(world: tuple[HandFeed, Nginx]) 
 def test_a_gate_that_leaves_nginx_leaves_the_server(
     world: tuple[HandFeed, Nginx], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "WAITERS_MAX", 1)
+    monkeypatch.setattr(feed_cache, "WAITERS_MAX", 1)
     _, nginx = world
     source = HttpSource(nginx.url, TOKEN, ca=nginx.ca, wait=30)
     at = source.fetch(None).at

@@ -16,8 +16,8 @@ from analyzer.errors import StoreAway
 from analyzer.store.database.engine import open_engine
 from analyzer.store.operations.tokens import Known, Token, digest_of
 from analyzer.store.reports.gate_reports import heard, keep
-from analyzer.web import gates as module
-from analyzer.web.gates import Told
+from analyzer.web import gates_endpoint as module
+from analyzer.web.gates_endpoint import Told
 from gatekeeper import Gate, wire_feedback
 from gatekeeper import feedback as feedback_module
 from gatekeeper.model import Feedback, SourceError

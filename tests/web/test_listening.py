@@ -16,8 +16,8 @@ from analyzer.metrics import Metrics
 from analyzer.settings import Settings, load
 from analyzer.store.database.engine import open_engine
 from analyzer.store.transaction import lock_feed as feed_store
-from analyzer.web import feed as feed_module
-from analyzer.web.listening import listening
+from analyzer.web import feed_cache as feed_module
+from analyzer.web.wiring import listening
 from gatekeeper.model import Change, Lock, Set
 from gatekeeper.sources.http import HttpSource
 

@@ -18,9 +18,9 @@ import pytest
 
 from analyzer.errors import StoreAway
 from analyzer.store.operations.tokens import Known, Token, digest_of
-from analyzer.web import bearers as bearers_module
-from analyzer.web import feed as feed_module
-from analyzer.web.bearers import is_loopback
+from analyzer.web import authentication as bearers_module
+from analyzer.web import feed_cache as feed_module
+from analyzer.web.authentication import is_loopback
 from gatekeeper import wire
 from gatekeeper.model import Clear, Cursor, Set, SourceError, Update
 from tests.support import plain_http
@@ -422,7 +422,7 @@ def test_tokens_that_cannot_be_read_are_looked_for_once_for_all_who_ask(world: W
 def test_tokens_that_are_read_for_too_long_are_not_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.web.asking.ANSWER_MAX_S", 0.2)
+    monkeypatch.setattr("analyzer.web.single_flight.ANSWER_MAX_S", 0.2)
     done = threading.Event()
 
     def hangs() -> Known:

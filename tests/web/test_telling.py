@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.web import telling
-from analyzer.web.telling import Answer, Told
+from analyzer.web import shared_gzip
+from analyzer.web.shared_gzip import Answer, Told
 from gatekeeper import wire
 from gatekeeper.model import Cursor, Lock, Set, Update
 from gatekeeper.sources.http import HttpSource
@@ -54,14 +54,14 @@ def test_other_programs_unpack_it_too() -> None:
 
 def test_a_fleet_that_begins_at_once_is_packed_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     long: list[int] = []
-    deflated = telling._deflated
+    deflated = shared_gzip._deflated
 
     def counted(text: bytes, end: int) -> bytes:
         if len(text) > 10_000:
             long.append(len(text))
         return deflated(text, end)
 
-    monkeypatch.setattr(telling, "_deflated", counted)
+    monkeypatch.setattr(shared_gzip, "_deflated", counted)
     feed = HandFeed(*(a_lock(f"user:{n}", ends_in=10**9) for n in range(3_000)))
     with feed_server(feed) as url, ThreadPoolExecutor(20) as pool:
 

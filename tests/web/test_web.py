@@ -184,7 +184,7 @@ def test_tables_of_another_version_are_a_problem_with_its_cure(
 def test_a_database_that_hangs_holds_up_neither_the_answer_nor_more_than_one_thread(
     world: World, client: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.web.asking.ANSWER_MAX_S", 0.2)
+    monkeypatch.setattr("analyzer.web.single_flight.ANSWER_MAX_S", 0.2)
     world.flush()
     world.gate.clear()
     for _ in range(3):

@@ -12,9 +12,9 @@ from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
 from analyzer.errors import AnalyzerError
-from analyzer.web.asking import in_thread
-from analyzer.web.bearers import Bearers
+from analyzer.web.authentication import Bearers
 from analyzer.web.problems import Problem, tell_problems
+from analyzer.web.single_flight import in_thread
 from gatekeeper.model import Feedback, SourceError
 from gatekeeper.wire_feedback import TOLD_BYTES_MAX, load
 

@@ -18,12 +18,12 @@ from analyzer.store.reports.gate_reports import keep
 from analyzer.store.reports.status import glance
 from analyzer.store.transaction.notify import listening as news
 from analyzer.web.app import Watched, application
-from analyzer.web.bearers import Bearers, is_loopback
-from analyzer.web.feed import Feed
-from analyzer.web.gates import Told, hear_gates
-from analyzer.web.locks import answer_locks
-from analyzer.web.proving import Identity
+from analyzer.web.authentication import Bearers, is_loopback
+from analyzer.web.feed_cache import Feed
+from analyzer.web.gates_endpoint import Told, hear_gates
+from analyzer.web.locks_endpoint import answer_locks
 from analyzer.web.server import CannotListen, serving
+from analyzer.web.tls import Identity
 from gatekeeper.sources.sql import SqlSource
 
 log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from urllib.parse import quote, unquote
 
 from fastapi import FastAPI, Request, Response
 
-from analyzer.web.bearers import AGAIN, Bearers
-from analyzer.web.feed import Feed
+from analyzer.web.authentication import AGAIN, Bearers
+from analyzer.web.feed_cache import Feed
 from analyzer.web.problems import Problem, tell_problems
-from analyzer.web.telling import PIECE_BYTES, Answer, InPieces
+from analyzer.web.shared_gzip import PIECE_BYTES, Answer, InPieces
 from gatekeeper.model import Cursor, SourceError
 
 WAIT_MAX_S = 60.0  # what lies between closes connections that are silent for longer

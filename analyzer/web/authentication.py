@@ -12,8 +12,8 @@ from fastapi import Request
 
 from analyzer.errors import AnalyzerError
 from analyzer.store.operations.tokens import Known, Scope
-from analyzer.web.asking import Asking
 from analyzer.web.problems import Problem
+from analyzer.web.single_flight import Asking
 
 KNOWN_FOR_S = 2.0  # a token that was revoked is good for this long
 AGAIN = {"retry-after": "1"}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from analyzer.web.asking import in_thread
+from analyzer.web.single_flight import in_thread
 from gatekeeper import wire
 
 PIECE_BYTES = 64 << 10  # so much of an answer waits for a slow client; the rest is everybody's

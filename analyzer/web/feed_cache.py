@@ -10,8 +10,8 @@ from functools import partial
 from math import inf
 from typing import NamedTuple
 
-from analyzer.web.asking import in_thread, seen
-from analyzer.web.telling import END, Answer, Told
+from analyzer.web.shared_gzip import END, Answer, Told
+from analyzer.web.single_flight import in_thread, seen
 from gatekeeper import wire
 from gatekeeper.model import Cursor, LockSource, SourceError, Update
 
