@@ -12,7 +12,8 @@ from random import Random
 
 import sqlalchemy as sa
 
-from analyzer.config.tables import SourceTable
+from analyzer.config.settings import Settings
+from analyzer.config.tables.sources import SourceTable
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Counter
@@ -21,7 +22,6 @@ from analyzer.files import FollowedFile, Held, ImportedFiles
 from analyzer.kafka import KafkaRecords
 from analyzer.kafka.group.dead_members import client_id
 from analyzer.pipeline import Pace, Pipeline
-from analyzer.settings import Settings
 from analyzer.sources import Several, Source
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import require_head

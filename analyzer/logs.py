@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
-from analyzer.config.secret import masked
+from analyzer.config.secrets import masked
 
 Form = Literal["json", "console"]
 

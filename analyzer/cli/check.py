@@ -11,11 +11,11 @@ from analyzer.cli.ending import FOUND, told
 from analyzer.cli.given import Config, Json, a_source_to_add, config_file
 
 if TYPE_CHECKING:
-    from analyzer.config.faults import Fault
+    from analyzer.config.diagnostics.faults import Fault
+    from analyzer.config.settings import Settings
     from analyzer.core.counting.meters import Meter
     from analyzer.core.judging.policies import Quota
     from analyzer.core.records.mapping import Condition
-    from analyzer.settings import Settings
 
 
 def check(context: typer.Context, config: Config = None, json: Json = False) -> None:
@@ -24,8 +24,8 @@ def check(context: typer.Context, config: Config = None, json: Json = False) -> 
     Each is told with its line and its cure; without any, what the configuration does. Offline. Exit code 1
     when there is a fault.
     """
-    from analyzer.config.faults import Fault, Faulty
-    from analyzer.settings import load
+    from analyzer.config.diagnostics.faults import Fault, Faulty
+    from analyzer.config.settings import load
 
     with told():
         file = config_file(context, config)

@@ -18,7 +18,7 @@ LOOK = "look at [database] url, or name another configuration with --config"
 @contextmanager
 def told() -> Iterator[None]:
     """Turn our own errors into their sentence on stderr: 3 when something cannot be reached, else 2."""
-    from analyzer.config.secret import masked
+    from analyzer.config.secrets import masked
     from analyzer.errors import AnalyzerError, StoreAway
 
     try:

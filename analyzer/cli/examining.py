@@ -13,12 +13,12 @@ import sqlalchemy as sa
 
 from analyzer.cli.ending import LOOK
 from analyzer.cli.given import must_exist
-from analyzer.config.secret import masked
+from analyzer.config.secrets import masked
+from analyzer.config.settings import Settings
 from analyzer.core.fleet.gate_health import KNOWN_MIN, SKEW_S, Gate, living, troubles
 from analyzer.core.fleet.unknown_callers import Seen, cause, spellings
 from analyzer.core.records.mapping import CALLER_FIELDS
 from analyzer.errors import StoreAway
-from analyzer.settings import Settings
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import head

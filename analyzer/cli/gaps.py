@@ -13,9 +13,9 @@ from analyzer.cli.ending import AWAY, FOUND, told, wrong
 from analyzer.cli.given import Config, Json, Reason, database_of, reason_given, settings_of
 
 if TYPE_CHECKING:
+    from analyzer.config.settings import Settings
     from analyzer.core.model import Partition
     from analyzer.kafka.probes.log_bounds import Bounds
-    from analyzer.settings import Settings
     from analyzer.store.transaction.gaps import Known
 
 app = typer.Typer(help="Partitions that wait for a person, and the decision to go on.", no_args_is_help=True)

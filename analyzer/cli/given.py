@@ -15,7 +15,7 @@ from analyzer.cli.ending import wrong
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from analyzer.settings import Settings
+    from analyzer.config.settings import Settings
 
 Config = Annotated[Path | None, typer.Option("--config", help="The configuration.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="For programs: JSON, an object per line.")]
@@ -28,7 +28,7 @@ Since = Annotated[
 
 def config_file(context: typer.Context, config: Path | None) -> Path | None:
     """The file that holds the configuration, named behind the command or before it. Raises ConfigMissing."""
-    from analyzer.settings import find
+    from analyzer.config.settings import find
 
     return find(config or context.obj)
 
@@ -41,7 +41,7 @@ def a_source_to_add(file: Path | None) -> str:
 
 def settings_of(context: typer.Context, config: Path | None) -> Settings:
     """The configuration. Raises ConfigMissing, Faulty."""
-    from analyzer.settings import load
+    from analyzer.config.settings import load
 
     return load(config_file(context, config))
 

@@ -14,11 +14,11 @@ from analyzer.cli.ending import AWAY, FOUND, told, wrong
 from analyzer.cli.given import Config, Json, a_source_to_add, config_file
 
 if TYPE_CHECKING:
+    from analyzer.config.settings import Settings
     from analyzer.core.model import Gap, Partition
     from analyzer.daemon import Daemon
     from analyzer.files import ImportedFiles
     from analyzer.pipeline import Flushed
-    from analyzer.settings import Settings
     from gatekeeper.model import Change
 
 PATIENCE = 10  # attempts in a row at a database that is away; some fifteen seconds
@@ -74,7 +74,7 @@ def import_(
     nothing twice. Exit code 1 when one of them cannot be read to its end, or none of the records that are
     new could be counted.
     """
-    from analyzer.settings import load
+    from analyzer.config.settings import load
 
     with told():
         file = config_file(context, config)

@@ -15,7 +15,7 @@ from analyzer.cli.ending import AWAY, FOUND, told, wrong
 from analyzer.cli.given import Config, a_source_to_add, config_file
 
 if TYPE_CHECKING:
-    from analyzer.settings import Settings
+    from analyzer.config.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +24,9 @@ STOP_S = 8.0  # a database that hangs must not make whoever told us to stop reso
 
 def run(context: typer.Context, config: Config = None) -> None:
     """Count, judge and lock, until SIGTERM."""
+    from analyzer.config.settings import load
     from analyzer.errors import AnalyzerError
     from analyzer.logs import set_up
-    from analyzer.settings import load
 
     with told():
         file = config_file(context, config)

@@ -21,10 +21,10 @@ def serve(context: typer.Context, config: Config = None) -> None:
     from importlib.metadata import version
 
     from analyzer.build import opened
+    from analyzer.config.settings import load
     from analyzer.health import Health
     from analyzer.logs import set_up
     from analyzer.metrics import Metrics
-    from analyzer.settings import load
     from analyzer.web.wiring import listening
 
     with told():

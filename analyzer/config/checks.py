@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from analyzer.config.faults import Complaint
-from analyzer.config.fields import FieldsTable, PlainEntry
-from analyzer.config.lines import Path
-from analyzer.config.sections import AnalyzerTable, KafkaTable
-from analyzer.config.tables import MeterTable, PolicyTable, SourceTable
+from analyzer.config.diagnostics.faults import Complaint
+from analyzer.config.diagnostics.toml_positions import Path
+from analyzer.config.tables.fields import FieldsTable, PlainEntry
+from analyzer.config.tables.sections import AnalyzerTable, KafkaTable
+from analyzer.config.tables.sources import MeterTable, PolicyTable, SourceTable
 from analyzer.config.values import NAME, either, meant, quoted
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, REQUESTS
 from analyzer.core.judging.delay_bound import DELAY_SHARE_MAX, own_delay

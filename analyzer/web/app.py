@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from analyzer.config.secret import masked
+from analyzer.config.secrets import masked
 from analyzer.errors import AnalyzerError
 from analyzer.health import Health
 from analyzer.metrics import Reading

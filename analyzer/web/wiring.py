@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
+from analyzer.config.settings import Settings
 from analyzer.health import Health
-from analyzer.settings import Settings
 from analyzer.store.database.engine import Engine
 from analyzer.store.database.revisions import head
 from analyzer.store.operations.tokens import known

@@ -12,8 +12,8 @@ from typing import Any, get_args
 import pytest
 import sqlalchemy as sa
 
+from analyzer.config.settings import load
 from analyzer.core.model import Reason
-from analyzer.settings import load
 from analyzer.store.database.schema import buckets, offsets, rejects
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.support.configured import source

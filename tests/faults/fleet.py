@@ -103,7 +103,7 @@ class Fleet:
 
     @property
     def plan(self) -> Plan:
-        from analyzer.settings import load
+        from analyzer.config.settings import load
 
         return load(self.config).plan()
 

@@ -34,7 +34,7 @@ import analyzer.kafka.source as kafka
 from analyzer.build import build, opened
 from analyzer.health import Health
 from analyzer.metrics import Metrics
-from analyzer.settings import load
+from analyzer.config.settings import load
 from analyzer.store.database.migrate import upgrade
 
 if sys.argv[2] == "plain":

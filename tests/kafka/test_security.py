@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from analyzer.config.settings import load
 from analyzer.core.model import Lost
 from analyzer.kafka import KafkaRecords
-from analyzer.settings import load
 from tests.support.kafka_log import lines, open_source, produce, run_all
 from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.secured import PASSWORD, USER, SecuredKafka

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from analyzer.settings import load
+from analyzer.config.settings import load
 from analyzer.store.database.engine import open_engine
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper import ALLOWED, Decision, Gate

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from analyzer.settings import Settings, load
+from analyzer.config.settings import Settings, load
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from analyzer.config.actions import Act, Action
-from analyzer.settings import Settings
+from analyzer.config.settings import Settings
+from analyzer.config.tables.actions import Act, Action
 from gatekeeper.model import Rate
 
 ACTION = TypeAdapter(Action)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from analyzer.config.settings import Settings
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.model import Partition, Record, Records, Row
-from analyzer.settings import Settings
 
 Read = Callable[[str], Settings]
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.config.faults import Complaint, Faulty
-from analyzer.settings import Complained, Settings, load
+from analyzer.config.diagnostics.faults import Complaint, Faulty
+from analyzer.config.settings import Complained, Settings, load
 
 FILES = Path(__file__).parent / "files"
 

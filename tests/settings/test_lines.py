@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.config.lines import Path, lines_of
+from analyzer.config.diagnostics.toml_positions import Path, lines_of
 
 
 def test_every_kind_of_key_has_its_line() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.config.faults import Faulty
+from analyzer.config.diagnostics.faults import Faulty
+from analyzer.config.settings import ConfigMissing, Settings, find, load
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.judging.policies import Calendar, Quota
 from analyzer.core.records.mapping import AddressField, NumberField, ResourceField, TextField, TimeField
-from analyzer.settings import ConfigMissing, Settings, find, load
 
 Read = Callable[[str], Settings]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.config.fields import PlainEntry
-from analyzer.config.reading import SECTIONS, TABLES
+from analyzer.config.diagnostics.pydantic_errors import SECTIONS, TABLES
+from analyzer.config.settings import load
+from analyzer.config.tables.fields import PlainEntry
 from analyzer.core.judging.policies import Calendar
-from analyzer.settings import load
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "configuration.md").read_text()

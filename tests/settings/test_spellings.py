@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer
 
-from analyzer.config.faults import Faulty
-from analyzer.config.respelling import login
-from analyzer.config.sections import KafkaTable
-from analyzer.config.spellings import ALSO, KEYS, KNOWN, OPTIONS, REFUSED, WRITTEN, plainly
-from analyzer.settings import Settings
+from analyzer.config.diagnostics.faults import Faulty
+from analyzer.config.kafka_options.names import ALSO, KEYS, KNOWN, OPTIONS, REFUSED, WRITTEN, plainly
+from analyzer.config.kafka_options.translation import login
+from analyzer.config.settings import Settings
+from analyzer.config.tables.sections import KafkaTable
 
 Read = Callable[[str], Settings]
 

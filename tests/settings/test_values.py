@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from analyzer.config.secret import masked
+from analyzer.config.secrets import masked
 from analyzer.config.values import UNITS_S, Wanted, in_words, seconds
 
 STRETCH = TypeAdapter(Annotated[float, seconds(0.01, 10 * 86_400)])

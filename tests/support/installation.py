@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from analyzer.build import build
 from analyzer.cli import app
+from analyzer.config.settings import load
 from analyzer.daemon import Daemon
 from analyzer.health import Health
 from analyzer.metrics import Metrics
-from analyzer.settings import load
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import upgrade
 from analyzer.store.database.schema import buckets

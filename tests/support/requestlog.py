@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from analyzer.config.settings import load
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.model import Counted, Partition, Record, Records
-from analyzer.settings import load
 from gatekeeper.requestlog.record import Line
 from gatekeeper.requestlog.writer import Outcome
 

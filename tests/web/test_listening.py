@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from analyzer.config.settings import Settings, load
 from analyzer.health import Health
 from analyzer.metrics import Metrics
-from analyzer.settings import Settings, load
 from analyzer.store.database.engine import open_engine
 from analyzer.store.transaction import lock_feed as feed_store
 from analyzer.web import feed_cache as feed_module

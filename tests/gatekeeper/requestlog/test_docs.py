@@ -73,7 +73,7 @@ def test_its_bounds_are_told() -> None:
 
 
 def test_the_added_fields_fit_into_the_source_that_is_shipped(tmp_path: Path) -> None:
-    from analyzer.settings import load
+    from analyzer.config.settings import load
 
     more = tomllib.loads(TOML)["sources"]["fields"]
     shipped = (ROOT / "deploy" / "requestlog.toml").read_text()

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from pydantic_core import ErrorDetails
 
-from analyzer.config.lines import Path
-from analyzer.config.spellings import ours
+from analyzer.config.diagnostics.toml_positions import Path
+from analyzer.config.kafka_options.names import ours
 from analyzer.config.values import quoted
 from analyzer.errors import AnalyzerError
 

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from analyzer.config.faults import Complaint, said
-from analyzer.config.fields import AddressEntry, PlainEntry, ResourceEntry, TimeEntry
-from analyzer.config.lines import Path
-from analyzer.config.sections import AnalyzerTable, DatabaseTable, KafkaTable
-from analyzer.config.spellings import WRITTEN
-from analyzer.config.tables import MeterTable, PolicyTable, SourceTable, WindowTable
-from analyzer.config.unavailable import UNAVAILABLE
+from analyzer.config.diagnostics.faults import Complaint, said
+from analyzer.config.diagnostics.toml_positions import Path
+from analyzer.config.diagnostics.unavailable_keys import UNAVAILABLE
+from analyzer.config.kafka_options.names import WRITTEN
+from analyzer.config.tables.fields import AddressEntry, PlainEntry, ResourceEntry, TimeEntry
+from analyzer.config.tables.sections import AnalyzerTable, DatabaseTable, KafkaTable
+from analyzer.config.tables.sources import MeterTable, PolicyTable, SourceTable, WindowTable
 from analyzer.config.values import either, meant, quoted
 
 SECTIONS = ("analyzer", "database", "kafka", "meters", "policies", "sources")

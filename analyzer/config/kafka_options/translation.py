@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from analyzer.config.faults import Complaint
-from analyzer.config.lines import Path
-from analyzer.config.spellings import (
+from analyzer.config.diagnostics.faults import Complaint
+from analyzer.config.diagnostics.toml_positions import Path
+from analyzer.config.kafka_options.names import (
     BY_PLAIN_NAME,
     JAAS,
     KEYS,

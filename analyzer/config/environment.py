@@ -10,11 +10,11 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
-from analyzer.config.faults import Complaint
-from analyzer.config.lines import Path as KeyPath
-from analyzer.config.reading import SECTIONS, unknown
-from analyzer.config.respelling import respelt
-from analyzer.config.secret import SECRET_BYTES_MAX
+from analyzer.config.diagnostics.faults import Complaint
+from analyzer.config.diagnostics.pydantic_errors import SECTIONS, unknown
+from analyzer.config.diagnostics.toml_positions import Path as KeyPath
+from analyzer.config.kafka_options.translation import respelt
+from analyzer.config.secrets import SECRET_BYTES_MAX
 
 PREFIX = "GATELOCK_"
 NESTED = "__"

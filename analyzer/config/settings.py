@@ -12,15 +12,15 @@ from typing import Any, Self
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from analyzer.config import sources as named
+from analyzer.config import environment as named
 from analyzer.config.checks import Parts, complaints
-from analyzer.config.faults import Complaint, Fault, Faulty, Origins, placed
-from analyzer.config.lines import lines_of
-from analyzer.config.reading import Heard, heard, unknown
-from analyzer.config.respelling import respelt
-from analyzer.config.salvage import salvage
-from analyzer.config.sections import AnalyzerTable, DatabaseTable, KafkaTable
-from analyzer.config.tables import MeterTable, PolicyTable, SourceTable
+from analyzer.config.diagnostics.faults import Complaint, Fault, Faulty, Origins, placed
+from analyzer.config.diagnostics.partial_tables import salvage
+from analyzer.config.diagnostics.pydantic_errors import Heard, heard, unknown
+from analyzer.config.diagnostics.toml_positions import lines_of
+from analyzer.config.kafka_options.translation import respelt
+from analyzer.config.tables.sections import AnalyzerTable, DatabaseTable, KafkaTable
+from analyzer.config.tables.sources import MeterTable, PolicyTable, SourceTable
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.records.mapping import Mapping as SourceMapping
 from analyzer.errors import AnalyzerError

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 
-from analyzer.config.fields import Table
-from analyzer.config.secret import SecretFile, from_file, masked
-from analyzer.config.spellings import MECHANISMS, OPTIONS, PROTOCOLS, WRITTEN
+from analyzer.config.kafka_options.names import MECHANISMS, OPTIONS, PROTOCOLS, WRITTEN
+from analyzer.config.secrets import SecretFile, from_file, masked
+from analyzer.config.tables.fields import Table
 from analyzer.config.values import DAY_S, Listen, Name, Text, meant, one_of, quoted, refuse, seconds
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from analyzer.config.actions import Act, Action
-from analyzer.config.fields import FieldsTable, Table
+from analyzer.config.tables.actions import Act, Action
+from analyzer.config.tables.fields import FieldsTable, Table
 from analyzer.config.values import Name, Names, Text, Wanted, Zone, one_of, whole
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.policies import Calendar, Period, Quota
