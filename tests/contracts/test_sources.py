@@ -91,7 +91,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path, small_chunks: None) -> R
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few lines already take several turns."""
-    monkeypatch.setattr("analyzer.files.lines.CHUNK_BYTES", 256)
+    monkeypatch.setattr("analyzer.files.line_reader.CHUNK_BYTES", 256)
 
 
 @pytest.fixture

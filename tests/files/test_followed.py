@@ -13,7 +13,7 @@ import pytest
 from analyzer.core.model import Partition, Position, Record, Records
 from analyzer.errors import StoreAway
 from analyzer.files import FollowedFile
-from analyzer.files.sources import QUIET_S, ROTATIONS_MAX
+from analyzer.files.file_sources import QUIET_S, ROTATIONS_MAX
 from tests.support.places import MemoryPlaces, Reader
 
 
@@ -69,7 +69,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr("analyzer.files.lines.CHUNK_BYTES", 64)
+    monkeypatch.setattr("analyzer.files.line_reader.CHUNK_BYTES", 64)
     world = World(tmp_path)
     yield world
     for reader in world.readers:
@@ -260,7 +260,7 @@ def test_a_line_that_is_too_long_is_given_as_far_as_its_length_can_be_judged(wor
 def test_a_long_first_line_names_the_file_by_its_beginning(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.files.lines.FIRST_LINE_BYTES_MAX", 50)
+    monkeypatch.setattr("analyzer.files.line_reader.FIRST_LINE_BYTES_MAX", 50)
     world.write("x" * 60)
     world.turns()
     assert len(world.places.stored) == 1

@@ -56,7 +56,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr("analyzer.files.lines.CHUNK_BYTES", 64)
+    monkeypatch.setattr("analyzer.files.line_reader.CHUNK_BYTES", 64)
     world = World(tmp_path)
     yield world
     for source in world.opened:
@@ -236,7 +236,7 @@ def test_lines_are_cut_as_by_hand_wherever_chunks_end_and_whoever_stops(
             wanted.append((offset, line[:101].encode()))
         offset += len(line) + 1
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
-        patched.setattr("analyzer.files.lines.CHUNK_BYTES", chunk)
+        patched.setattr("analyzer.files.line_reader.CHUNK_BYTES", chunk)
         world = World(Path(folder))
         path = world.write("a.log", text)
         for turns in cuts:

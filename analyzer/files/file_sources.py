@@ -1,7 +1,7 @@
 """Request records out of files: one that is followed while it grows and rotates, and files read once.
 
 The offset of a record is the byte at which its line begins, in what a compressed file unpacks to. How
-a file is known again is told in `analyzer.files.reading`.
+a file is known again is told in `analyzer.files.file_reader`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Literal, cast
 
 from analyzer.core.model import Gap, Lag, Partition, Records
-from analyzer.files.reading import Inode, Reading
+from analyzer.files.file_reader import Inode, Reading
 from analyzer.sources import Places
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import IO
 
 from analyzer.core.model import Gap, Lag, Partition, Position, Records
-from analyzer.files.lines import Lines, Mark
+from analyzer.files.line_reader import Lines, Mark
 from analyzer.sources import Places
 
 log = logging.getLogger(__name__)
