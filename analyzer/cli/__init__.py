@@ -14,24 +14,8 @@ try:
 except ImportError as missing:
     sys.exit(f"gatelock needs its analyzer's parts ({missing.name} is missing): install gatelock[analyzer]")
 
-from analyzer.cli import (
-    audit,
-    check,
-    db,
-    demo,
-    doctor,
-    events,
-    gaps,
-    gates,
-    import_,
-    locks,
-    rejects,
-    run,
-    serve,
-    sources,
-    tokens,
-    usage,
-)
+from analyzer.cli.nouns import db, events, gaps, gates, locks, rejects, sources, tokens
+from analyzer.cli.verbs import audit, check, demo, doctor, import_, run, serve, usage
 
 app = typer.Typer(
     name="gatelock",

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.cli.show import TABLE_ROWS_MAX
-from analyzer.cli.times import second_of
+from analyzer.cli.output import TABLE_ROWS_MAX
+from analyzer.cli.time_expressions import second_of
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import buckets, locks, offsets

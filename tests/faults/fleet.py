@@ -14,7 +14,7 @@ from random import Random
 
 import sqlalchemy as sa
 
-from analyzer.cli.ending import AWAY
+from analyzer.cli.exit_codes import AWAY
 from analyzer.core.judging.plan import Plan
 from analyzer.errors import StoreAway
 from analyzer.store.database.engine import open_engine

@@ -13,8 +13,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from analyzer.cli.ending import FOUND, told, wrong
-from analyzer.cli.given import Config, Json, Since, database_of, reason_given, second_given, settings_of
+from analyzer.cli.exit_codes import FOUND, told, wrong
+from analyzer.cli.options import Config, Json, Since, database_of, reason_given, second_given, settings_of
 
 if TYPE_CHECKING:
     from analyzer.core.records.mapping import Mapping
@@ -70,7 +70,7 @@ def list_(
     """
     wanted = _wanted(source, topic, partition, reason, since)
     with told(), database_of(context, config) as engine:
-        from analyzer.cli.show import json_lines, table
+        from analyzer.cli.output import json_lines, table
         from analyzer.store.operations.rejects import rejected
         from gatekeeper.wire import time_text
 
@@ -107,7 +107,7 @@ def show(
     with told():
         settings = settings_of(context, config)
         with database_of(context, config) as engine:
-            from analyzer.cli.show import json_lines
+            from analyzer.cli.output import json_lines
             from analyzer.store.operations.rejects import Retry, rejected
 
             found = list(rejected(engine, wanted))
@@ -185,8 +185,8 @@ def retry(
     with told():
         settings = settings_of(context, config)
         with database_of(context, config) as engine:
-            from analyzer.cli.person import person
-            from analyzer.cli.show import json_lines
+            from analyzer.cli.operator import person
+            from analyzer.cli.output import json_lines
             from analyzer.store.operations.rejects import Retry
 
             again = Retry(engine, settings.mappings(), settings.plan())

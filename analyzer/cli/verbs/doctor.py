@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from analyzer.cli.ending import AWAY, FOUND, told
-from analyzer.cli.given import Config, Json, settings_of
+from analyzer.cli.exit_codes import AWAY, FOUND, told
+from analyzer.cli.options import Config, Json, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from analyzer.cli.examining import Finding
+    from analyzer.doctor import Finding
 
 
 def doctor(context: typer.Context, config: Config = None, json: Json = False) -> None:
@@ -23,8 +23,8 @@ def doctor(context: typer.Context, config: Config = None, json: Json = False) ->
     code 1 when something is wrong, 3 when the database or Kafka cannot be reached.
     """
     with told():
-        from analyzer.cli.examining import examine
-        from analyzer.cli.show import json_lines
+        from analyzer.cli.output import json_lines
+        from analyzer.doctor import examine
 
         found = list(examine(settings_of(context, config)))
         if json:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.ending import AWAY, FOUND, told, wrong
-from analyzer.cli.given import Config, Json, Reason, database_of, reason_given, settings_of
+from analyzer.cli.exit_codes import AWAY, FOUND, told, wrong
+from analyzer.cli.options import Config, Json, Reason, database_of, reason_given, settings_of
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
@@ -37,7 +37,7 @@ def list_(
     With the offsets that nobody can count. Exit code 1 when a partition waits.
     """
     with told(), database_of(context, config) as engine:
-        from analyzer.cli.show import json_lines, table
+        from analyzer.cli.output import json_lines, table
         from analyzer.store.transaction.gaps import known
 
         found = list(known(engine, decided=every))
@@ -83,7 +83,7 @@ def accept(
     """
     why = reason_given(reason)
     with told(), database_of(context, config) as engine:
-        from analyzer.cli.person import person
+        from analyzer.cli.operator import person
         from analyzer.store.transaction.gaps import accept as accepted
         from analyzer.store.transaction.gaps import known, range_of
 

@@ -7,9 +7,9 @@ import time
 
 import typer
 
-from analyzer.cli.ending import told, wrong
-from analyzer.cli.given import Config, config_file
-from analyzer.cli.run import stopping
+from analyzer.cli.exit_codes import told, wrong
+from analyzer.cli.options import Config, config_file
+from analyzer.cli.verbs.run import stopping
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.cli.ending import LOOK
-from analyzer.cli.given import must_exist
+from analyzer.cli.exit_codes import LOOK
+from analyzer.cli.options import must_exist
 from analyzer.config.secrets import masked
 from analyzer.config.settings import Settings
 from analyzer.core.fleet.gate_health import KNOWN_MIN, SKEW_S, Gate, living, troubles

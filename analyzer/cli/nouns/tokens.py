@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from analyzer.cli.ending import FOUND, told, wrong
-from analyzer.cli.given import Config, Json, Reason, database_of, length_given_ms
-from analyzer.cli.person import person
+from analyzer.cli.exit_codes import FOUND, told, wrong
+from analyzer.cli.operator import person
+from analyzer.cli.options import Config, Json, Reason, database_of, length_given_ms
 
 app = typer.Typer(help="Who may ask over HTTP.", no_args_is_help=True)
 
@@ -50,7 +50,7 @@ def create(
 def list_(context: typer.Context, config: Config = None, json: Json = False) -> None:
     """Show who holds a token: what it allows, since when, until when."""
     with told(), database_of(context, config) as engine:
-        from analyzer.cli.show import json_lines, table
+        from analyzer.cli.output import json_lines, table
         from analyzer.store.database.clock import instant
         from analyzer.store.operations.tokens import known
         from gatekeeper.wire import time_text

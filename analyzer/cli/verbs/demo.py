@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from analyzer.cli.ending import wrong
-from analyzer.cli.given import Json
+from analyzer.cli.exit_codes import wrong
+from analyzer.cli.options import Json
 
 BROKER = re.compile(r"[^/,\s]+:\d{1,5}")
 DATABASES = ("sqlite:///", "postgresql+psycopg://")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from analyzer.cli.ending import AWAY, FOUND, told, wrong
-from analyzer.cli.given import Config, a_source_to_add, config_file
+from analyzer.cli.exit_codes import AWAY, FOUND, told, wrong
+from analyzer.cli.options import Config, a_source_to_add, config_file
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings

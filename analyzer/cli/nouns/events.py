@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from analyzer.cli.ending import told
-from analyzer.cli.given import Config, Json, Since, database_of, second_given
+from analyzer.cli.exit_codes import told
+from analyzer.cli.options import Config, Json, Since, database_of, second_given
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -25,7 +25,7 @@ def list_(
     """Show every manual act, the latest first."""
     since_s = second_given(since) or 0
     with told(), database_of(context, config) as engine:
-        from analyzer.cli.show import json_lines, table
+        from analyzer.cli.output import json_lines, table
         from analyzer.store.database.audit_log import recorded
         from gatekeeper.wire import time_text
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from analyzer.cli.ending import FOUND, told
-from analyzer.cli.given import Config, Json, Reason, database_of, reason_given
+from analyzer.cli.exit_codes import FOUND, told
+from analyzer.cli.options import Config, Json, Reason, database_of, reason_given
 
 app = typer.Typer(help="What is followed, by whom, how far behind.", no_args_is_help=True)
 
@@ -20,7 +20,7 @@ def list_(context: typer.Context, config: Config = None, json: Json = False) -> 
     code 1 when one of them is followed by nobody who is heard.
     """
     with told(), database_of(context, config) as engine:
-        from analyzer.cli.show import json_lines, table
+        from analyzer.cli.output import json_lines, table
         from analyzer.store.operations.followed_partitions import SILENT_MS, followed
 
         found = followed(engine)
@@ -59,7 +59,7 @@ def retire(
     """
     why = reason_given(reason)
     with told(), database_of(context, config) as engine:
-        from analyzer.cli.person import person
+        from analyzer.cli.operator import person
         from analyzer.store.operations.followed_partitions import retire as retired
 
         ended = retired(engine, source, person(), why)

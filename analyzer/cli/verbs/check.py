@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from analyzer.cli.ending import FOUND, told
-from analyzer.cli.given import Config, Json, a_source_to_add, config_file
+from analyzer.cli.exit_codes import FOUND, told
+from analyzer.cli.options import Config, Json, a_source_to_add, config_file
 
 if TYPE_CHECKING:
     from analyzer.config.diagnostics.faults import Fault
@@ -47,7 +47,7 @@ def check(context: typer.Context, config: Config = None, json: Json = False) -> 
 def _say(shown: str, faults: tuple[Fault, ...], settings: Settings | None, *, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from analyzer.cli.show import json_lines
+    from analyzer.cli.output import json_lines
 
     if as_json:
         about = {} if faults or settings is None else _about(settings)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.ending import AWAY, FOUND, told, wrong
-from analyzer.cli.given import Config, Json, a_source_to_add, config_file
+from analyzer.cli.exit_codes import AWAY, FOUND, told, wrong
+from analyzer.cli.options import Config, Json, a_source_to_add, config_file
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
@@ -123,7 +123,7 @@ def _work(daemon: Daemon, once: ImportedFiles, heard: Heard) -> dict[str, str]:
 
 
 def _say(heard: Heard, problems: dict[str, str], *, as_json: bool) -> None:
-    from analyzer.cli.show import json_lines
+    from analyzer.cli.output import json_lines
 
     if as_json:
         json_lines([{**heard.stored, "problems": problems}])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.ending import wrong
+from analyzer.cli.exit_codes import wrong
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -85,7 +85,7 @@ def must_exist(settings: Settings) -> None:
 
 def second_given(text: str | None) -> int | None:
     """The moment in whole seconds since 1970. Ends the command when it is none."""
-    from analyzer.cli.times import second_of
+    from analyzer.cli.time_expressions import second_of
 
     try:
         return None if text is None else second_of(text, datetime.now(UTC))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.ending import FOUND, told
-from analyzer.cli.given import Config, Json, Reason, database_of
+from analyzer.cli.exit_codes import FOUND, told
+from analyzer.cli.options import Config, Json, Reason, database_of
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -34,7 +34,7 @@ def list_(
     wrong with one of them.
     """
     with told(), database_of(context, config) as engine:
-        from analyzer.cli.show import json_lines, table
+        from analyzer.cli.output import json_lines, table
         from analyzer.core.fleet.gate_health import living, troubles
         from analyzer.store.reports.gate_reports import heard, logged
 
@@ -63,7 +63,7 @@ def locks(context: typer.Context, config: Config = None, json: Json = False) -> 
     although he is refused, and which locks meet nobody.
     """
     with told(), database_of(context, config) as engine:
-        from analyzer.cli.show import json_lines, table
+        from analyzer.cli.output import json_lines, table
         from analyzer.core.fleet.gate_health import living, met
         from analyzer.store.reports.gate_reports import heard
 
@@ -91,7 +91,7 @@ def forget(
     1 when there was none.
     """
     with told(), database_of(context, config) as engine:
-        from analyzer.cli.person import person
+        from analyzer.cli.operator import person
         from analyzer.store.reports.gate_reports import forget as forgotten
 
         number = forgotten(engine, name, person(), reason)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.ending import told, wrong
-from analyzer.cli.given import Config, Json, Since, caller_given, database_of, second_given
+from analyzer.cli.exit_codes import told, wrong
+from analyzer.cli.options import Config, Json, Since, caller_given, database_of, second_given
 
 if TYPE_CHECKING:
     from analyzer.store.reports.usage import UsageRow
@@ -64,7 +64,7 @@ def usage(
 
 
 def _show(rows: Iterable[UsageRow], width_s: int, *, by: By, as_json: bool) -> None:
-    from analyzer.cli.show import json_lines, table, time_of
+    from analyzer.cli.output import json_lines, table, time_of
 
     if as_json:
         json_lines(_objects(rows, width_s))
@@ -85,7 +85,7 @@ def _show(rows: Iterable[UsageRow], width_s: int, *, by: By, as_json: bool) -> N
 
 
 def _objects(rows: Iterable[UsageRow], width_s: int) -> Iterator[dict[str, object]]:
-    from analyzer.cli.show import time_of
+    from analyzer.cli.output import time_of
 
     for row in rows:
         yield {

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from analyzer.cli.ending import FOUND, told
-from analyzer.cli.given import Config, Json, database_of
+from analyzer.cli.exit_codes import FOUND, told
+from analyzer.cli.options import Config, Json, database_of
 
 if TYPE_CHECKING:
     from analyzer.store.transaction.gaps import Known
@@ -24,8 +24,8 @@ def audit(context: typer.Context, config: Config = None, json: Json = False) -> 
     Exit code 1 when something differs.
     """
     with told(), database_of(context, config) as engine:
-        from analyzer.cli.gaps import fields_of
-        from analyzer.cli.show import json_lines, table
+        from analyzer.cli.nouns.gaps import fields_of
+        from analyzer.cli.output import json_lines, table
         from analyzer.store.reports.audit import audit as audited
 
         found = audited(engine)

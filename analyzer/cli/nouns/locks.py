@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.ending import FOUND, told
-from analyzer.cli.given import (
+from analyzer.cli.exit_codes import FOUND, told
+from analyzer.cli.options import (
     Config,
     Json,
     Reason,
@@ -40,7 +40,7 @@ def list_(
     """
     name = caller_given(caller)
     with told(), database_of(context, config) as engine:
-        from analyzer.cli.show import json_lines, table
+        from analyzer.cli.output import json_lines, table
         from analyzer.store.reports.status import locks_in_force, open_until
         from gatekeeper.model import Set
         from gatekeeper.wire import change_fields, time_text
@@ -81,7 +81,7 @@ def suspend(
     """
     length_ms, why = length_given_ms("--for", for_, OPEN_MAX_DAYS), reason_given(reason)
     with told(), database_of(context, config) as engine:
-        from analyzer.cli.person import person
+        from analyzer.cli.operator import person
         from analyzer.store.operations.suspension import suspend as open_all
         from analyzer.store.transaction.lock_feed import new_mark
         from gatekeeper.wire import time_text
@@ -98,7 +98,7 @@ def resume(context: typer.Context, reason: Reason, config: Config = None) -> Non
     """
     why = reason_given(reason)
     with told(), database_of(context, config) as engine:
-        from analyzer.cli.person import person
+        from analyzer.cli.operator import person
         from analyzer.store.operations.suspension import resume as close_again
         from analyzer.store.transaction.lock_feed import new_mark
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from analyzer.cli.ending import FOUND, told
-from analyzer.cli.given import Config, Json, must_exist, settings_of
+from analyzer.cli.exit_codes import FOUND, told
+from analyzer.cli.options import Config, Json, must_exist, settings_of
 
 app = typer.Typer(help="The database's tables.", no_args_is_help=True)
 
@@ -37,7 +37,7 @@ def check(context: typer.Context, config: Config = None, json: Json = False) -> 
     with told():
         settings = settings_of(context, config)
         must_exist(settings)
-        from analyzer.cli.show import json_lines
+        from analyzer.cli.output import json_lines
         from analyzer.store.database import migrate, revisions
 
         have, need = revisions.current(settings.database.address), revisions.head()
@@ -57,7 +57,7 @@ def current(context: typer.Context, config: Config = None, json: Json = False) -
     with told():
         settings = settings_of(context, config)
         must_exist(settings)
-        from analyzer.cli.show import json_lines
+        from analyzer.cli.output import json_lines
         from analyzer.store.database import revisions
 
         have = revisions.current(settings.database.address)
