@@ -15,10 +15,10 @@ def main(*, kafka: str | None = None, database: str | None = None, as_json: bool
 
     With `as_json` the steps go to stderr and the last line of stdout is one JSON object.
     """
-    from analyzer.demo.findings import sentences
-    from analyzer.demo.stage import StageError
-    from analyzer.demo.story import LIMIT, tell
-    from analyzer.demo.view import view_for
+    from analyzer.demo.live_view import view_for
+    from analyzer.demo.processes import StageError
+    from analyzer.demo.results import sentences
+    from analyzer.demo.scenario import LIMIT, tell
 
     console = Console(stderr=as_json)
     try:

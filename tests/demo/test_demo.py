@@ -11,9 +11,9 @@ import pytest
 
 from analyzer.core.judging.delay_bound import Delay, Front, slipped_at_most
 from analyzer.core.model import Partition
-from analyzer.demo.crowd import NOISY, Answer
-from analyzer.demo.findings import Findings, findings_of, sentences
-from analyzer.demo.stage import POLICY
+from analyzer.demo.load_generator import NOISY, Answer
+from analyzer.demo.processes import POLICY
+from analyzer.demo.results import Findings, findings_of, sentences
 from analyzer.store.database.engine import open_engine
 from analyzer.store.transaction.sql_store import SqlStore
 

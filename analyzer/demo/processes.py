@@ -19,8 +19,8 @@ import sqlalchemy as sa
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from analyzer.demo import broker
-from analyzer.demo.shop import DATABASE
+from analyzer.demo import mock_broker
+from analyzer.demo.guarded_app import DATABASE
 from analyzer.errors import AnalyzerError
 from analyzer.store.database.engine import open_engine, reading
 from analyzer.store.database.revisions import require_head
@@ -67,21 +67,21 @@ class Stage:
             reach(self.kafka)
             create_topic(self.kafka, self.topic)
         else:
-            started = self._start("broker", [sys.executable, "-m", "analyzer.demo.broker"])
+            started = self._start("broker", [sys.executable, "-m", "analyzer.demo.mock_broker"])
             assert started.stdout is not None  # noqa: S101 - it was asked for
             self.kafka = started.stdout.readline().decode().strip()
-            options = {"api_version": broker.API_VERSION}
+            options = {"api_version": mock_broker.API_VERSION}
             if not self.kafka:
                 raise StageError(self.said("broker"))
         self.analyzer_port, *self.ports = free_ports(1 + WORKERS)
         self.config.write_text(self._configuration(options))
         self.start_analyzer()
         self._wait_for_analyzer()
-        producing = {"compression_type": broker.CODEC, **options}
+        producing = {"compression_type": mock_broker.CODEC, **options}
         for port in self.ports:
             told = ["--port", str(port), "--kafka", self.kafka]
             told += ["--topic", self.topic, "--options", json.dumps(producing)]
-            self._start(f"worker-{port}", [sys.executable, "-m", "analyzer.demo.shop", *told])
+            self._start(f"worker-{port}", [sys.executable, "-m", "analyzer.demo.guarded_app", *told])
         for port in self.ports:
             self._wait_for_port(port, f"worker-{port}")
 

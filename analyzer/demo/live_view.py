@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from analyzer.demo.crowd import NOISY, Answer
-from analyzer.demo.findings import p95_ms
+from analyzer.demo.load_generator import NOISY, Answer
+from analyzer.demo.results import p95_ms
 
 LOOK_BACK_S = 2.0
 BAR = 26  # characters

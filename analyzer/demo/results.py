@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import quantiles
 
-from analyzer.demo.crowd import NOISY, Answer
-from analyzer.demo.stage import POLICY
+from analyzer.demo.load_generator import NOISY, Answer
+from analyzer.demo.processes import POLICY
 
 RECOVERY_S = 1.0  # what was queued when the gate closed is still being worked off
 

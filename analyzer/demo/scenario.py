@@ -14,11 +14,11 @@ from random import Random
 import sqlalchemy as sa
 
 from analyzer.core.judging.delay_bound import Delay, Front, slipped_at_most
-from analyzer.demo import shop
-from analyzer.demo.crowd import NOISY, STORM_CONNECTIONS, Crowd
-from analyzer.demo.findings import Findings, findings_of, truth_of
-from analyzer.demo.stage import TOPIC, WORKERS, Stage, StageError
-from analyzer.demo.view import View
+from analyzer.demo import guarded_app
+from analyzer.demo.live_view import View
+from analyzer.demo.load_generator import NOISY, STORM_CONNECTIONS, Crowd
+from analyzer.demo.processes import TOPIC, WORKERS, Stage, StageError
+from analyzer.demo.results import Findings, findings_of, truth_of
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.schema import buckets, locks, offsets
 
@@ -32,7 +32,9 @@ DRAINED_WITHIN_S = 10.0
 
 # What each wait costs at its worst here; the sum is what the bound is computed from.
 DELAY = Delay(request_s=0.6, shipping_s=0.2, fetch_s=0.3, flush_s=0.3, commit_s=0.5, poll_s=1.0)
-BOUND = slipped_at_most(Front(shop.BURST, shop.PERIOD_S, WORKERS), DELAY.total_s, STORM_CONNECTIONS)
+BOUND = slipped_at_most(
+    Front(guarded_app.BURST, guarded_app.PERIOD_S, WORKERS), DELAY.total_s, STORM_CONNECTIONS
+)
 
 
 @dataclass(slots=True)
@@ -88,7 +90,7 @@ async def _play(view: View, stage: Stage, books: Books) -> Findings:
     await asyncio.sleep(CALM_S)
     view.step(
         f"at most {BOUND} requests can slip through beyond a limit: the limiter in each of {WORKERS} "
-        f"workers lets {shop.BURST} a second pass, and a lock takes at most {DELAY.total_s:.1f} s"
+        f"workers lets {guarded_app.BURST} a second pass, and a lock takes at most {DELAY.total_s:.1f} s"
     )
     storm_s = time.time()
     crowd.storming = True
