@@ -28,7 +28,7 @@ from analyzer.store.reports.doctor_queries import Condition, condition
 from analyzer.store.reports.gate_reports import heard, logged
 from analyzer.store.reports.status import glance
 from analyzer.store.transaction.gaps import known as known_gaps
-from gatekeeper.wire import time_text
+from gatekeeper.feed.feed_json import time_text
 
 State = Literal["fine", "wrong", "away"]
 

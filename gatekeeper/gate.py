@@ -9,26 +9,36 @@ from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
+from gatekeeper.callbacks import Watching
 from gatekeeper.clock import SYSTEM_CLOCK, Clock, Running
-from gatekeeper.held import ACTION, END, ON_STALE, Held
-from gatekeeper.judging import judged
-from gatekeeper.look import DIVERTED, OPEN, look_of
+from gatekeeper.feed.poller import Known, Poller, longest_fetch
+from gatekeeper.gate_options import (
+    STALE,
+    Checks,
+    check_stale,
+    hearing,
+    is_off,
+    opened,
+    shelf,
+    slows,
+    together,
+)
+from gatekeeper.lifecycle import outlive
 from gatekeeper.model import ALLOWED, Decision, Hearing, LockSource, Refused
-from gatekeeper.outliving import outlive
-from gatekeeper.pieces import in_pieces
-from gatekeeper.places import nameless
-from gatekeeper.poller import Known, Poller, longest_fetch
-from gatekeeper.tables import Table, let_go
-from gatekeeper.view import NOBODY, Asked, asked_of
-from gatekeeper.watching import Watching
-from gatekeeper.wiring import STALE, Checks, check_stale, hearing, is_off, opened, shelf, slows, together
+from gatekeeper.view.cooperative import in_pieces
+from gatekeeper.view.fast_path import DIVERTED, OPEN, look_of
+from gatekeeper.view.lock_tuples import ACTION, END, ON_STALE, Held
+from gatekeeper.view.lock_view import NOBODY, Asked, asked_of
+from gatekeeper.view.lookup_keys import nameless
+from gatekeeper.view.precedence import judged
+from gatekeeper.view.sharded_table import Table, let_go
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from gatekeeper.feedback import Telling
-    from gatekeeper.judging import Slows
+    from gatekeeper.telemetry.gate_status import Telling
+    from gatekeeper.view.precedence import Slows
 
 log = logging.getLogger("gatekeeper")
 
@@ -373,7 +383,7 @@ class Gate:
         if known.view.at is None:
             return
         if self._telling is None:
-            from gatekeeper.feedback import Telling  # for those who tell
+            from gatekeeper.telemetry.gate_status import Telling  # for those who tell
 
             self._telling = Telling(self._name, self._stale_after_s, now_s)
         if self._telling.is_due(now_s):

@@ -14,7 +14,7 @@ from analyzer.health import Health
 from analyzer.metrics import Reading
 from analyzer.store.reports.status import Glance
 from analyzer.web.single_flight import Asking
-from gatekeeper.wire import time_text
+from gatekeeper.feed.feed_json import time_text
 
 
 @dataclass(frozen=True, slots=True)

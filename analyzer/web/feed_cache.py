@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from analyzer.web.shared_gzip import END, Answer, Told
 from analyzer.web.single_flight import in_thread, seen
-from gatekeeper import wire
+from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, LockSource, SourceError, Update
 
 LOOK_EVERY_S = 0.05  # where nobody says that there is news, a lock lags by half of it on average
@@ -22,7 +22,7 @@ TOLD_MAX = 32  # answers kept for those who hold the same version, until there i
 BUSY_PER_S = 1_000  # questions, half a core; beyond, gates are asked to come less often
 PACE_MAX_S = 10.0
 
-NOTHING = wire.block(())
+NOTHING = feed_json.block(())
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -94,7 +94,7 @@ class Feed:
             look = self._latest.paced(look.update.next_poll)
         waited_s = max(0.0, round(look.begun_s - asked_s, 6))
         update = look.update._replace(since=told.since, snapshot=told.since is None, waited=waited_s)
-        return Answer(wire.answer(update, told.changes._replace(text=b"")).removesuffix(END), told)
+        return Answer(feed_json.answer(update, told.changes._replace(text=b"")).removesuffix(END), told)
 
     async def _look(self) -> Look:
         if self._next is None:
@@ -140,9 +140,9 @@ class Feed:
             self._told[since] = told
         return told
 
-    def _written(self, since: Cursor | None) -> tuple[Update, wire.Block]:
+    def _written(self, since: Cursor | None) -> tuple[Update, feed_json.Block]:
         update = self._source.fetch(since)
-        return update._replace(changes=()), wire.block(update.changes) if update.changes else NOTHING
+        return update._replace(changes=()), feed_json.block(update.changes) if update.changes else NOTHING
 
     async def _news_after(self, held: Cursor, end_s: float) -> None:
         self._waiters += 1

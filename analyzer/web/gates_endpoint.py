@@ -16,7 +16,7 @@ from analyzer.web.authentication import Bearers
 from analyzer.web.problems import Problem, tell_problems
 from analyzer.web.single_flight import in_thread
 from gatekeeper.model import Feedback, SourceError
-from gatekeeper.wire_feedback import TOLD_BYTES_MAX, load
+from gatekeeper.telemetry.status_json import TOLD_BYTES_MAX, load
 
 log = logging.getLogger(__name__)
 

@@ -13,19 +13,19 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from analyzer.web.single_flight import in_thread
-from gatekeeper import wire
+from gatekeeper.feed import feed_json
 
 PIECE_BYTES = 64 << 10  # so much of an answer waits for a slow client; the rest is everybody's
 PACKED_HARD = 1  # of 9: three quarters of what 9 saves, in a fifth of the time
 RAW = -15  # deflate alone: its blocks may be put one after the other
-END = wire.CLOSING
+END = feed_json.CLOSING
 GZIP_HEAD = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF))  # RFC 1952: no name, no time, any system
 
 
 class Told:
     """What leads from one version to another; written once, told to many."""
 
-    def __init__(self, since: int | None, changes: wire.Block) -> None:
+    def __init__(self, since: int | None, changes: feed_json.Block) -> None:
         self.since = since
         self.changes = changes
         self._packed: asyncio.Future[bytes] | None = None

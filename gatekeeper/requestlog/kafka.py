@@ -7,7 +7,7 @@ from typing import Any
 
 from gatekeeper.requestlog.record import Line
 from gatekeeper.requestlog.writer import Outcome, first_at_exit
-from gatekeeper.tally import Tally
+from gatekeeper.telemetry.atomic_counts import Tally
 
 try:
     from kafka import KafkaProducer

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from gatekeeper.clock import Clock, Running
 from gatekeeper.requestlog.record import Entry, Line, line_of
-from gatekeeper.tally import Tally
+from gatekeeper.telemetry.atomic_counts import Tally
 
 log = logging.getLogger("gatekeeper")
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from gatekeeper import wire
+from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, SourceError, Update
 
 FILE_BYTES_MAX = 64 << 20  # some 200,000 locks; a log that was named by mistake is not read into memory
@@ -59,7 +59,7 @@ def _read(path: Path) -> Read:
     if len(text) > FILE_BYTES_MAX:
         raise SourceError(f"{path}: more than {FILE_BYTES_MAX} bytes; is this the right file?")
     try:
-        update = wire.load(text)
+        update = feed_json.load(text)
     except SourceError as error:
         raise SourceError(f"{path}: {error}") from error
     if not update.snapshot:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode
 
-from gatekeeper import wire
+from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, Feedback, SourceError, Update
 from gatekeeper.sources.connecting import PIECE_BYTES, Timed, place_of
 
@@ -105,9 +105,9 @@ class HttpSource:
     def hear(self, told: Feedback) -> None:
         """PUT it to /v1/gates/INSTANCE, where the newest stays however often one comes. Raises SourceError,
         also for a server that does not know that address."""
-        from gatekeeper import wire_feedback
+        from gatekeeper.telemetry import status_json
 
-        body = wire_feedback.dump(told).encode()
+        body = status_json.dump(told).encode()
         with self._reaching():
             path = f"{self._place.prefix}/v1/gates/{quote(told.instance, safe=':')}"
             answer, said = self._asked("PUT", path, min(HEAR_S, self._timeout_s), body)
@@ -261,7 +261,7 @@ def _update(answer: http.client.HTTPResponse, body: bytes) -> Update:
             stream = gzip.GzipFile(fileobj=stream)  # type: ignore[assignment]  # as good as one
         case coding:
             raise SourceError(f"expected gzip or nothing, got an answer packed as {coding!r:.60}")
-    return wire.read(io.BufferedReader(Bounded(stream), READ_AT_ONCE_BYTES))
+    return feed_json.read(io.BufferedReader(Bounded(stream), READ_AT_ONCE_BYTES))
 
 
 def _refusal(answer: http.client.HTTPResponse, body: bytes) -> SourceError:
@@ -270,7 +270,7 @@ def _refusal(answer: http.client.HTTPResponse, body: bytes) -> SourceError:
         to = answer.getheader("location", "")[:SHOWN_MAX]
         return SourceError(f"{said}: it sends us on to {to!r}; name that address itself")
     with suppress(SourceError):
-        detail = wire.document(body, "answer").text("detail", "")
+        detail = feed_json.document(body, "answer").text("detail", "")
         said = f"{said}: {' '.join(detail.split())[:SHOWN_MAX]}" if detail.isprintable() else said
     later_s = _later_s(answer.getheader("retry-after", ""))
     return SourceError(said) if later_s is None else TryLater(said, later_s)

@@ -15,11 +15,11 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from gatekeeper import wire
-from gatekeeper.held import At, Held, Packed, at_of, lock_of, rows_in, sets
+from gatekeeper.feed import feed_json
+from gatekeeper.feed.saved_view import put, take
 from gatekeeper.model import Change, Cursor, Feedback, LockSource, Set, SourceError, Update
-from gatekeeper.pieces import in_pieces
-from gatekeeper.saved import put, take
+from gatekeeper.view.cooperative import in_pieces
+from gatekeeper.view.lock_tuples import At, Held, Packed, at_of, lock_of, rows_in, sets
 
 log = logging.getLogger("gatekeeper")
 
@@ -142,7 +142,7 @@ class SharedSource:
             "boot": self._boot,
             "confirmed_s": confirmed_s,
             "base": list(heard.base),
-            "answer": wire.dump(update._replace(changes=(), since=None, snapshot=False)),
+            "answer": feed_json.dump(update._replace(changes=(), since=None, snapshot=False)),
         }
         put(self._news, [json.dumps(head).encode() + b"\n", *(step.line for step in heard.steps)])
 
@@ -160,12 +160,12 @@ class SharedSource:
         stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if self._read is None or self._read[0] != stamp:
             head, *steps = take(self._news)
-            fields = wire.document(head, str(self._news))
+            fields = feed_json.document(head, str(self._news))
             if fields.text("boot") != self._boot:
                 return None
             base = fields.some("base", 2)
             news = News(
-                wire.load(fields.text("answer")),
+                feed_json.load(fields.text("answer")),
                 fields.seconds("confirmed_s", 0.0),
                 Cursor(int(str(base[0])), str(base[1])),
                 tuple(map(_step, steps)),
@@ -214,7 +214,7 @@ class Heard:
             {
                 "since": list(self.at),
                 "at": list(update.at),
-                "changes": list(map(wire.change_fields, update.changes)),
+                "changes": list(map(feed_json.change_fields, update.changes)),
             }
         )
         self.steps.append(Step(self.at, update.at, update.changes, line.encode() + b"\n"))
@@ -236,7 +236,7 @@ class Heard:
     def snapshot_lines(self) -> Iterator[bytes]:
         yield json.dumps({"at": list(self.at)}).encode() + b"\n"
         for row in in_pieces(self._held.values()):
-            yield json.dumps(wire.change_fields(Set(lock_of(row)))).encode() + b"\n"
+            yield json.dumps(feed_json.change_fields(Set(lock_of(row)))).encode() + b"\n"
 
 
 def _after(steps: tuple[Step, ...], since: Cursor) -> tuple[Change, ...] | None:
@@ -248,22 +248,23 @@ def _after(steps: tuple[Step, ...], since: Cursor) -> tuple[Change, ...] | None:
 
 
 def _step(line: bytes) -> Step:
-    fields = wire.document(line, "news")
+    fields = feed_json.document(line, "news")
     (since, at) = (
         Cursor(int(str(version)), str(mark))
         for version, mark in (fields.some("since", 2), fields.some("at", 2))
     )
     changes = (
-        wire.change_of(wire.as_object(item, "news"), []) for item in fields.some("changes", CHANGES_MAX)
+        feed_json.change_of(feed_json.as_object(item, "news"), [])
+        for item in fields.some("changes", CHANGES_MAX)
     )
     return Step(since, at, tuple(change for change in changes if change is not None), line)
 
 
 def _snapshot(lines: Iterator[bytes], at: Cursor) -> Iterator[Change] | None:
     """The locks on these lines; None when they are of another version than `at`."""
-    if wire.document(next(lines, b""), "snapshot").some("at", 2) != list(at):
+    if feed_json.document(next(lines, b""), "snapshot").some("at", 2) != list(at):
         return None
-    changes = (wire.change_of(wire.document(line, "snapshot"), []) for line in lines)
+    changes = (feed_json.change_of(feed_json.document(line, "snapshot"), []) for line in lines)
     return (change for change in changes if change is not None)
 
 

@@ -13,9 +13,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gatekeeper.held import EPOCH, Packed
 from gatekeeper.model import Change, Clear, Cursor, Feedback, Lock, LockKey, Rate, Set, SourceError, Update
-from gatekeeper.pieces import Breath, drained, parted
+from gatekeeper.view.cooperative import Breath, drained, parted
+from gatekeeper.view.lock_tuples import EPOCH, Packed
 
 try:
     import sqlalchemy as sa
@@ -99,12 +99,12 @@ class SqlSource:
     def hear(self, told: Feedback) -> None:
         """Write it into the row of this instance, where the newest stays however often one comes. Raises
         SourceError."""
-        from gatekeeper import wire_feedback
+        from gatekeeper.telemetry import status_json
 
         if self._teller is not None:
             self._teller.hear(told)
             return
-        row = {"instance": told.instance, "number": told.number, "told": wire_feedback.dump(told)}
+        row = {"instance": told.instance, "number": told.number, "told": status_json.dump(told)}
         with self._reaching(), self._cut_when_late(HEAR_S), self._writing() as db:
             db.execute(sa.text(TELL.format(now=NOW_MS[db.dialect.name])), row)
 

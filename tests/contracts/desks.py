@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks
 from analyzer.store.transaction import lock_feed as feed_store
-from gatekeeper import wire
+from gatekeeper.feed import feed_json
 from gatekeeper.model import Change, Cursor, Lock, LockKey, LockSource, Set, Update
 from gatekeeper.sources import open_source
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.sources.http import HttpSource
 from gatekeeper.sources.shared import SharedSource
-from gatekeeper.view import View, apply
+from gatekeeper.view.lock_view import View, apply
 from tests.support.feed import HandFeed
 
 FED = (feed, feed_versions, lock_changes, locks)
@@ -136,7 +136,7 @@ class FileDesk(HandDesk):
 
     def mend(self) -> None:
         beside = self.path.with_suffix(".new")
-        beside.write_text(wire.dump(self.feed.fetch(None)))
+        beside.write_text(feed_json.dump(self.feed.fetch(None)))
         beside.replace(self.path)
 
 

@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from gatekeeper import ALLOWED, Gate, SlidingLog
+from gatekeeper.feed.poller import CEILING_S, Known, Poller
 from gatekeeper.model import Clear, Cursor, LockSource, Rate, Set, Update
-from gatekeeper.poller import CEILING_S, Known, Poller
 from gatekeeper.sources import sql
 from gatekeeper.testing import ManualClock
-from gatekeeper.view import EMPTY, View
+from gatekeeper.view.lock_view import EMPTY, View
 from tests.contracts.desks import ACME, BOB, EVE, Desk, FixedDesk, a_lock, but_fixed, caught_up, seen
 from tests.support.feed import BadLine
 

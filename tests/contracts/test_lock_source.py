@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from analyzer.store.database.schema import lock_changes, locks
 from analyzer.store.transaction import lock_feed as feed_store
-from gatekeeper import wire
+from gatekeeper.feed import feed_json
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, SourceError, Update
 from gatekeeper.sources import open_source
 from gatekeeper.sources.http import TryLater
-from gatekeeper.view import EMPTY, OutOfStep, View, apply
+from gatekeeper.view.lock_view import EMPTY, OutOfStep, View, apply
 from tests.contracts.desks import (
     ACME,
     BOB,
@@ -330,7 +330,7 @@ class TestFile:
         self, desk: FileDesk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         at = desk.source.fetch(None).at
-        monkeypatch.setattr(wire, "load", None)
+        monkeypatch.setattr(feed_json, "load", None)
         assert desk.source.fetch(at).at == at
 
     def test_a_file_that_nobody_renews_falls_behind(self, desk: FileDesk) -> None:
@@ -340,7 +340,7 @@ class TestFile:
 
     def test_changes_alone_are_not_enough(self, desk: FileDesk) -> None:
         update = Update(Cursor(2, "m2"), 1, False, NOW, 0.0, 0.4, ())
-        desk.path.write_text(wire.dump(update))
+        desk.path.write_text(feed_json.dump(update))
         with pytest.raises(SourceError, match="expected a snapshot, got the changes since version 1"):
             desk.source.fetch(None)
 

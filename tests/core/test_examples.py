@@ -17,7 +17,7 @@ from analyzer.core.records.combined_format import FIELDS, TIME
 from analyzer.core.records.mapping import TimeUnit
 
 PAGE = (Path(__file__).parents[2] / "docs" / "counter.md").read_text()
-MODULES = [f"analyzer.core.{module.name}" for module in pkgutil.walk_packages(analyzer.core.__path__)]
+MODULES = [module.name for module in pkgutil.walk_packages(analyzer.core.__path__, "analyzer.core.")]
 
 
 @pytest.mark.parametrize("name", [*MODULES, "gatekeeper.identity"])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Literal, NamedTuple
 
-from gatekeeper.poller import CEILING_S, PACE_MIN_S
+from gatekeeper.feed.poller import CEILING_S, PACE_MIN_S
 
 Answers = Literal["all", "some", "none"]
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks
 from analyzer.store.transaction import lock_feed as feed_store
-from gatekeeper import wire
+from gatekeeper.feed import feed_json
 from gatekeeper.model import Change, Cursor, LockSource, SourceError, Update
 from gatekeeper.sources.file import FileSource
 from gatekeeper.sources.http import TryLater
@@ -111,8 +111,8 @@ class Line:
         if kind == "crossed":
             update, self._last = self._before_this(update), update
         if self._written:
-            text = wire.dump(update).encode()
-            return wire.load(text[: self._random.randrange(len(text))] if kind == "shredded" else text)
+            text = feed_json.dump(update).encode()
+            return feed_json.load(text[: self._random.randrange(len(text))] if kind == "shredded" else text)
         return update
 
     def _before_this(self, update: Update) -> Update:
@@ -163,7 +163,7 @@ class Paper:
         if self._written == (stretch, self.feed.at):
             return
         self._written = (stretch, self.feed.at)
-        text = wire.dump(self.feed.fetch(None))
+        text = feed_json.dump(self.feed.fetch(None))
         match stretch.kind:
             case "away":
                 self._path.unlink(missing_ok=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from gatekeeper import gate, held, poller, tables, view, wire
-from gatekeeper.held import At, Held
+from gatekeeper import gate
+from gatekeeper.feed import feed_json, poller
+from gatekeeper.feed.poller import Poller
 from gatekeeper.model import Lock, SourceError
-from gatekeeper.poller import Poller
-from gatekeeper.view import EMPTY
+from gatekeeper.view import lock_tuples, lock_view, sharded_table
+from gatekeeper.view.lock_tuples import At, Held
+from gatekeeper.view.lock_view import EMPTY
 
 
 class Patch(Protocol):
@@ -41,8 +43,8 @@ def ended_locks_kept(patch: Patch) -> None:
         row = held_of(lock)
         return (*row[:-1], row[-1] + 5_000_000_000)
 
-    held_of = held.held_of
-    patch.setattr(held, "held_of", longer)
+    held_of = lock_tuples.held_of
+    patch.setattr(lock_tuples, "held_of", longer)
 
 
 def pruned_for_ever(patch: Patch) -> None:
@@ -58,16 +60,16 @@ def pruned_for_ever(patch: Patch) -> None:
 
 def half_answers_applied(patch: Patch) -> None:
     """What can be read of the changes counts, and the rest is thought not to be there."""
-    on_lines = wire._on_lines
+    on_lines = feed_json._on_lines
 
-    def lenient(lines: Iterable[bytes]) -> Iterator[wire.Item]:
+    def lenient(lines: Iterable[bytes]) -> Iterator[feed_json.Item]:
         try:
             yield from on_lines(lines)
-        except wire.OffTheLines:
+        except feed_json.OffTheLines:
             return
 
-    patch.setattr(wire, "_on_lines", lenient)
-    patch.setattr(wire, "_summed", lambda items, _wanted: items)
+    patch.setattr(feed_json, "_on_lines", lenient)
+    patch.setattr(feed_json, "_summed", lambda items, _wanted: items)
 
 
 def half_changes_applied(patch: Patch) -> None:
@@ -79,8 +81,8 @@ def half_changes_applied(patch: Patch) -> None:
         except MemoryError:
             return
 
-    rows_in = view.rows_in
-    patch.setattr(view, "rows_in", lenient)
+    rows_in = lock_view.rows_in
+    patch.setattr(lock_view, "rows_in", lenient)
 
 
 def cursor_before_applying(patch: Patch) -> None:
@@ -115,22 +117,22 @@ def locks_lost_with_the_source(patch: Patch) -> None:
 
 def lifted_locks_kept(patch: Patch) -> None:
     """A lock that was lifted by hand stays until its end."""
-    change = tables.Draft.change
+    change = sharded_table.Draft.change
 
-    def adds(self: tables.Draft, key: Any, row: Held | At) -> int:
-        return change(self, key, row) if held.sets(row) else 0
+    def adds(self: sharded_table.Draft, key: Any, row: Held | At) -> int:
+        return change(self, key, row) if lock_tuples.sets(row) else 0
 
-    patch.setattr(tables.Draft, "change", adds)
+    patch.setattr(sharded_table.Draft, "change", adds)
 
 
 def snapshots_added(patch: Patch) -> None:
     """All locks are added to those that are known, instead of taking their place."""
-    patch.setattr(view, "_without_locks", lambda known: known)
+    patch.setattr(lock_view, "_without_locks", lambda known: known)
 
 
 def on_stale_forgotten(patch: Patch) -> None:
     """A lock whose policy lets pass when the view is stale refuses on."""
-    patch.setattr(gate, "ON_STALE", held.SCOPE)
+    patch.setattr(gate, "ON_STALE", lock_tuples.SCOPE)
 
 
 def back_off_without_ceiling(patch: Patch) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from gatekeeper.held import end_ns
 from gatekeeper.model import Lock
+from gatekeeper.view.lock_tuples import end_ns
 from tests.cuts.bound import Manner, Stretch, certain, possible, staleness
 
 LIMIT, PERIOD_S = 3, 10.0  # what a limiter lets a caller without a lock do while the view is stale

@@ -23,7 +23,7 @@ from analyzer.store.database.schema import feed, feed_versions, lock_changes, lo
 from analyzer.store.transaction.lock_feed import KEY, lock_of
 from gatekeeper.model import Lock, LockKey, Set, SourceError
 from gatekeeper.sources.sql import SqlSource
-from gatekeeper.view import EMPTY, OutOfStep, View, apply
+from gatekeeper.view.lock_view import EMPTY, OutOfStep, View, apply
 from tests.faults.fleet import Fleet
 from tests.faults.traffic import Place, Truth
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatekeeper import ALLOWED, Gate
+from gatekeeper.gate_options import OFF
 from gatekeeper.model import SUSPENSION, Lock, Rate, Set
 from gatekeeper.testing import ManualClock
-from gatekeeper.wiring import OFF
 from tests.support.feed import NOON, HandFeed, a_lock
 
 ACME, BOB = "api_key:acme", "user:bob"
@@ -132,8 +132,8 @@ def test_of_several_that_slow_all_must_let_pass_and_a_refusal_costs_none(
 def test_what_is_remembered_of_locks_that_slow_is_bounded(
     gate: Gate, feed: HandFeed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatekeeper.slowing.SLOWED_MAX", 5)
-    monkeypatch.setattr("gatekeeper.slowing.RATES_MAX", 3)
+    monkeypatch.setattr("gatekeeper.slow_locks.SLOWED_MAX", 5)
+    monkeypatch.setattr("gatekeeper.slow_locks.RATES_MAX", 3)
     for n in range(20):
         tell(feed, clock, replace(slowing(1 + n), key=f"user:{n}"))
         assert gate.check(f"user:{n}").policy == "slowed"

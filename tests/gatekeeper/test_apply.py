@@ -17,16 +17,18 @@ from hypothesis import strategies as st
 
 from analyzer.store.database.engine import open_engine
 from analyzer.store.transaction import lock_feed
-from gatekeeper import Gate, pieces, wire
-from gatekeeper.held import Packed, end_ns
+from gatekeeper import Gate
+from gatekeeper.feed import feed_json
+from gatekeeper.feed.saved_view import Shelf
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, Update
-from gatekeeper.saved import Shelf
 from gatekeeper.sources import open_source
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.sources.shared import SharedSource
-from gatekeeper.tables import SPREAD_AT, Spread, let_go
 from gatekeeper.testing import ManualClock
-from gatekeeper.view import EMPTY, Asked, View, apply, without_ended
+from gatekeeper.view import cooperative
+from gatekeeper.view.lock_tuples import Packed, end_ns
+from gatekeeper.view.lock_view import EMPTY, Asked, View, apply, without_ended
+from gatekeeper.view.sharded_table import SPREAD_AT, Spread, let_go
 from tests.support.feed import NOON, HandFeed, a_lock
 
 MANY = 100_000
@@ -63,7 +65,7 @@ def longest_ns(
     best = 1 << 62
     for _ in range(tries):
         moments = array("q", [time.thread_time_ns()])
-        monkeypatch.setattr(pieces, "pause", partial(note, moments))
+        monkeypatch.setattr(cooperative, "pause", partial(note, moments))
         result = work()
         note(moments)
         best = min(best, max(after - before for before, after in pairwise(moments[skip:])))
@@ -99,9 +101,9 @@ def test_changes_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_answer_of_many_locks_is_read_in_pieces(snapshot: Update, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it comes out of a file, or from a server."""
     fewer = snapshot._replace(changes=list(snapshot.changes)[: MANY // 4])
-    text = wire.dump(fewer).encode()
-    assert wire.load(text).changes == tuple(fewer.changes)
-    assert longest_ns(lambda: wire.load(text), monkeypatch) < HELD_UP_NS
+    text = feed_json.dump(fewer).encode()
+    assert feed_json.load(text).changes == tuple(fewer.changes)
+    assert longest_ns(lambda: feed_json.load(text), monkeypatch) < HELD_UP_NS
 
 
 def test_many_locks_are_read_out_of_a_database_in_pieces(
@@ -163,7 +165,7 @@ def test_a_few_changes_to_many_locks_never_pause(large: View, monkeypatch: pytes
     def never() -> None:
         raise AssertionError("paused")
 
-    monkeypatch.setattr(pieces, "pause", never)
+    monkeypatch.setattr(cooperative, "pause", never)
     changed = apply(large, an_update((Set(a_lock("user:new")),), 1, 2))
     assert changed.of(Asked("user:new"))
 
@@ -196,7 +198,7 @@ def test_small_and_large_tables_say_the_same(
 ) -> None:
     """Against a dict of all locks, at every size at which a table is cut or joined."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gatekeeper.tables.SPREAD_AT", spread_at)
+        patch.setattr("gatekeeper.view.sharded_table.SPREAD_AT", spread_at)
         view, locks, at = apply(EMPTY, an_update((), None, 1)), dict[LockKey, Lock](), 1
         for version in versions:
             changes = [
@@ -231,9 +233,9 @@ def test_who_is_locked_before_and_after_is_never_let_through() -> None:
     assert gate.ready(1.0)
     answers = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "PIECE_NS", 0)  # a pause at each step of the work
+        patch.setattr(cooperative, "PIECE_NS", 0)  # a pause at each step of the work
         patch.setattr(
-            pieces, "pause", lambda: answers.append(gate.check("api_key:acme", tenant="acme").policy)
+            cooperative, "pause", lambda: answers.append(gate.check("api_key:acme", tenant="acme").policy)
         )
         others = [a_lock(f"user:{number}") for number in range(200)]
         lock_feed.publish(Clear(a_lock("api_key:acme").at), *map(Set, others))

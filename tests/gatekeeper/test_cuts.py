@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gatekeeper.poller import CEILING_S
+from gatekeeper.feed.poller import CEILING_S
 from tests.cuts import real
 from tests.cuts.bound import Manner, Stretch, certain, possible, staleness
 from tests.cuts.mutations import MUTATIONS

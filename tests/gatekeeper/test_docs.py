@@ -12,8 +12,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from gatekeeper import Gate, wire
+from gatekeeper import Gate
 from gatekeeper.adapters import asgi, django, fastapi, flask, wsgi
+from gatekeeper.feed import feed_json
 from gatekeeper.testing import locked
 
 PAGE = (Path(__file__).parents[2] / "docs" / "gatekeeper.md").read_text()
@@ -148,7 +149,7 @@ def test_a_key_that_cannot_be_one_is_nobodys() -> None:
 
 
 def test_the_file_that_is_shown_can_be_read() -> None:
-    update = wire.load(JSON[0])
+    update = feed_json.load(JSON[0])
     assert (update.unknown, len(update.changes)) == ((), 1)
 
 

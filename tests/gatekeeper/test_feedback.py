@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from gatekeeper import Gate
-from gatekeeper.feedback import (
+from gatekeeper.feed.poller import Known
+from gatekeeper.model import Cursor, Decision, Feedback, Lock, LockKey, Met, SourceError
+from gatekeeper.sources.fixed import FixedSource
+from gatekeeper.telemetry.atomic_counts import Tally
+from gatekeeper.telemetry.gate_status import (
     CALLERS_TOLD_MAX,
     LOCKS_COUNTED_MAX,
     LOCKS_TOLD_MAX,
@@ -23,15 +27,11 @@ from gatekeeper.feedback import (
     Telling,
     instance_of,
 )
-from gatekeeper.held import held_of
-from gatekeeper.look import EVERYBODY
-from gatekeeper.model import Cursor, Decision, Feedback, Lock, LockKey, Met, SourceError
-from gatekeeper.poller import Known
-from gatekeeper.sources.fixed import FixedSource
-from gatekeeper.tally import Tally
+from gatekeeper.telemetry.status_json import INSTANCE, TOLD_BYTES_MAX, dump
 from gatekeeper.testing import ManualClock
-from gatekeeper.view import EMPTY
-from gatekeeper.wire_feedback import INSTANCE, TOLD_BYTES_MAX, dump
+from gatekeeper.view.fast_path import EVERYBODY
+from gatekeeper.view.lock_tuples import held_of
+from gatekeeper.view.lock_view import EMPTY
 from tests.support.feed import NOON, HandFeed, a_lock
 
 ACME, BOB = "api_key:acme", "user:bob"

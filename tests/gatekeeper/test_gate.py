@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatekeeper import ALLOWED, Decision, Gate, Refused, SlidingLog
-from gatekeeper.look import EVERYBODY
+from gatekeeper.feed.saved_view import Saved, write
 from gatekeeper.model import Lock
-from gatekeeper.saved import Saved, write
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
+from gatekeeper.view.fast_path import EVERYBODY
 from tests.support.feed import NOON, HandFeed, a_lock
 
 ACME = "api_key:acme"

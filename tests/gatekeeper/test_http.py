@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from analyzer.store.operations.tokens import Known, Token, digest_of
-from gatekeeper import Gate, wire
+from gatekeeper import Gate
+from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, Set, SourceError, Update
 from gatekeeper.sources import connecting, http, open_source
 from gatekeeper.sources.http import HttpSource, TryLater
@@ -28,7 +29,7 @@ from tests.support.feed import NOON, HandFeed, a_lock
 from tests.support.serving import certificate, feed_server
 
 AT = Cursor(57, "9f3c")
-ANSWER = wire.dump(Update(AT, None, True, NOON, 0.5, 2.0, (Set(a_lock()),))).encode()
+ANSWER = feed_json.dump(Update(AT, None, True, NOON, 0.5, 2.0, (Set(a_lock()),))).encode()
 
 Reply = Callable[[socket.socket], None]
 

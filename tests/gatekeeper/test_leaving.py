@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from gatekeeper import Gate, wire
-from gatekeeper.saved import Saved, read, write
+from gatekeeper import Gate
+from gatekeeper.feed import feed_json
+from gatekeeper.feed.saved_view import Saved, read, write
 from tests.support.feed import HandFeed, a_lock
 from tests.support.serving import feed_server
 
@@ -66,7 +67,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
         with feed_server(feed) as url:
             yield url, bool(shared)
     elif kind == "file":
-        (tmp_path / "locks.json").write_text(wire.dump(feed.fetch(None)))
+        (tmp_path / "locks.json").write_text(feed_json.dump(feed.fetch(None)))
         yield f"file://{tmp_path}/locks.json", False
     elif kind == "sqlite":
         (tmp_path / "db").write_bytes(request.getfixturevalue("sqlite_template").read_bytes())
@@ -141,7 +142,7 @@ def test_the_view_is_there_whole_or_not_at_all_when_its_writer_is_killed(tmp_pat
         import sys
         from datetime import datetime, UTC
         from pathlib import Path
-        from gatekeeper.saved import Saved, write
+        from gatekeeper.feed.saved_view import Saved, write
         from tests.support.feed import a_lock
         locks = [a_lock(f"user:{{n}}") for n in range(300)]
         print(flush=True)

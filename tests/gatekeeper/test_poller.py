@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatekeeper.feed.poller import CEILING_S, PACE_MIN_S, Known, Poller, next_delay
+from gatekeeper.feed.saved_view import Saved, Shelf, read, write
 from gatekeeper.model import Cursor, Set, Update
-from gatekeeper.poller import CEILING_S, PACE_MIN_S, Known, Poller, next_delay
-from gatekeeper.saved import Saved, Shelf, read, write
 from gatekeeper.sources.http import TryLater
 from gatekeeper.testing import ManualClock
 from tests.support.feed import NOON, HandFeed, a_lock

@@ -10,9 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from gatekeeper.feed.saved_view import (
+    AGE_MAX,
+    AHEAD_MAX,
+    SAVE_AGAIN_S,
+    SAVE_EVERY_S,
+    Saved,
+    Shelf,
+    read,
+    write,
+)
 from gatekeeper.model import SourceError
-from gatekeeper.saved import AGE_MAX, AHEAD_MAX, SAVE_AGAIN_S, SAVE_EVERY_S, Saved, Shelf, read, write
-from gatekeeper.view import EMPTY, with_locks
+from gatekeeper.view.lock_view import EMPTY, with_locks
 from tests.support.feed import NOON, a_lock
 
 KEPT = Saved(NOON, (a_lock(), a_lock("user:bob", "flood", resource="/v1/é"), a_lock("line\nbreak")))
@@ -113,7 +122,7 @@ class TestShelf:
 
     def test_a_large_one_less_often(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """In the time that it takes to write 100,000 locks three questions could be asked."""
-        monkeypatch.setattr("gatekeeper.saved.LARGE", 2)
+        monkeypatch.setattr("gatekeeper.feed.saved_view.LARGE", 2)
         shelf, written = Shelf(path), []
         for second in range(100):
             shelf.keep(

@@ -11,12 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gatekeeper import ALLOWED, Gate
-from gatekeeper.look import look_of
 from gatekeeper.model import Clear, Lock, Set
-from gatekeeper.places import ROUTE_REMEMBERED_MAX, address_in, nameless, place_of
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
-from gatekeeper.view import EMPTY, Asked, View, apply
+from gatekeeper.view.fast_path import look_of
+from gatekeeper.view.lock_view import EMPTY, Asked, View, apply
+from gatekeeper.view.lookup_keys import ROUTE_REMEMBERED_MAX, address_in, nameless, place_of
 from tests.gatekeeper.test_view import an_update
 from tests.support.feed import HandFeed, a_lock
 
@@ -270,8 +270,8 @@ def test_only_prefix_lengths_in_use_are_looked_up(looked: type[Counted], address
 
 def test_without_ranges_an_address_is_not_even_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = a_gate(a_lock(ACME), a_lock("/v1", scope="resource"))
-    monkeypatch.setattr("gatekeeper.look.Ranges.meet", None)
-    monkeypatch.setattr("gatekeeper.places.address_in", None)
+    monkeypatch.setattr("gatekeeper.view.fast_path.Ranges.meet", None)
+    monkeypatch.setattr("gatekeeper.view.lookup_keys.address_in", None)
     assert gate.check("api_key:zoe", address="203.0.113.1", resource="/", tenant="z") is ALLOWED
 
 
@@ -296,7 +296,7 @@ def test_routes_are_the_same_whatever_their_free_parts_are_called(locked: str, a
 
 
 def test_no_path_that_is_given_for_a_route_is_remembered_at_length() -> None:
-    from gatekeeper.places import _nameless
+    from gatekeeper.view.lookup_keys import _nameless
 
     before = _nameless.cache_info().currsize
     for n in range(100):

@@ -12,7 +12,7 @@ import pytest
 from gatekeeper.model import Cursor, Lock, Set, SourceError, Update
 from gatekeeper.sources import shared
 from gatekeeper.sources.shared import SharedSource
-from gatekeeper.view import EMPTY, View, apply
+from gatekeeper.view.lock_view import EMPTY, View, apply
 from tests.support.feed import HandFeed, a_lock
 
 OVERDUE_S = 15.0

@@ -27,7 +27,7 @@ from gatekeeper.model import Clear, Cursor, Lock, Set, SourceError
 from gatekeeper.sources import sql
 from gatekeeper.sources.sql import CHANGES_MAX, FETCH_S, TABLES, SqlSource
 from gatekeeper.testing import ManualClock
-from gatekeeper.view import EMPTY, apply
+from gatekeeper.view.lock_view import EMPTY, apply
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 

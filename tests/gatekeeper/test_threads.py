@@ -15,8 +15,8 @@ import pytest
 
 from gatekeeper import Gate
 from gatekeeper.clock import SystemClock
+from gatekeeper.feed.saved_view import read
 from gatekeeper.model import Cursor, Update
-from gatekeeper.saved import read
 from tests.support.feed import HandFeed, a_lock
 
 PROMPTLY_S = 10.0  # how long a busy machine may take for what takes milliseconds

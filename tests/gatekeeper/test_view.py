@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatekeeper import wire
-from gatekeeper.held import end_ns
+from gatekeeper.feed import feed_json
+from gatekeeper.feed.poller import Known, Poller
 from gatekeeper.model import Change, Clear, Cursor, Lock, Rate, Set, Update
-from gatekeeper.poller import Known, Poller
 from gatekeeper.testing import ManualClock
-from gatekeeper.view import (
+from gatekeeper.view.lock_tuples import end_ns
+from gatekeeper.view.lock_view import (
     EMPTY,
     IGNORED_MAX,
     NEVER_NS,
@@ -196,7 +196,7 @@ def test_whatever_is_lost_repeated_or_cut_the_view_ends_equal_to_the_locks(
     steps: list[tuple[str, object]],
 ) -> None:
     clock, feed = ManualClock(), HandFeed()
-    line = BadLine(lambda since: wire.load(wire.dump(feed.fetch(since))))
+    line = BadLine(lambda since: feed_json.load(feed_json.dump(feed.fetch(since))))
     poller = Poller(line, clock, Known(), pace_max_s=15.0, shelf=None)
     kept = feed.backup()
     for step, what in [*steps, ("poll", "well"), ("poll", "well")]:

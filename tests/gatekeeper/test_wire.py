@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatekeeper import wire
+from gatekeeper.feed import feed_json
 from gatekeeper.model import Clear, Cursor, Lock, LockKey, Rate, Set, SourceError, Update
 from tests.support.feed import NOON, a_lock
 
@@ -28,9 +28,9 @@ LOCKS = st.builds(
     reason=st.text(),
     detail=st.text(),
     on_stale=st.text(),
-    slow=st.none() | st.builds(Rate, st.integers(1), st.floats(0.001, wire.SECONDS_MAX)),
+    slow=st.none() | st.builds(Rate, st.integers(1), st.floats(0.001, feed_json.SECONDS_MAX)),
 )
-SECONDS = st.floats(0, wire.SECONDS_MAX)
+SECONDS = st.floats(0, feed_json.SECONDS_MAX)
 KEYS = st.builds(LockKey, st.text(), st.text(), st.text(), st.text())
 UPDATES = st.builds(
     Update,
@@ -47,32 +47,34 @@ UPDATES = st.builds(
 
 
 def an_answer(**fields: object) -> dict[str, object]:
-    answer = json.loads(wire.dump(Update(Cursor(57, "9f3c"), 41, False, NOON, 0.8, 0.4, (Set(a_lock()),))))
+    answer = json.loads(
+        feed_json.dump(Update(Cursor(57, "9f3c"), 41, False, NOON, 0.8, 0.4, (Set(a_lock()),)))
+    )
     return answer | fields
 
 
 @given(UPDATES)
 def test_what_is_written_is_read_again(update: Update) -> None:
-    assert wire.load(wire.dump(update)) == update
+    assert feed_json.load(feed_json.dump(update)) == update
 
 
 @given(UPDATES, st.data())
 def test_no_part_of_an_answer_passes_for_the_whole(update: Update, data: st.DataObject) -> None:
-    text = wire.dump(update)
+    text = feed_json.dump(update)
     with pytest.raises(SourceError):
-        wire.load(text[: data.draw(st.integers(0, len(text) - 1))])
+        feed_json.load(text[: data.draw(st.integers(0, len(text) - 1))])
 
 
 @given(st.binary() | st.text() | st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(sorted(wire.ANSWER | wire.SET)), inner),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(sorted(feed_json.ANSWER | feed_json.SET)), inner),
 ).map(json.dumps))  # fmt: skip
 def test_whatever_arrives_is_an_answer_or_a_source_error(text: str | bytes) -> None:
     try:
-        update = wire.load(text)
+        update = feed_json.load(text)
     except SourceError:
         return
-    assert wire.load(wire.dump(update)) == update, "what could be read can be told on"
+    assert feed_json.load(feed_json.dump(update)) == update, "what could be read can be told on"
 
 
 def test_the_answer_looks_as_it_was_agreed() -> None:
@@ -88,7 +90,7 @@ def test_the_answer_looks_as_it_was_agreed() -> None:
     flood = Clear(LockKey("range", "203.0.113.0/24", "", "flood"))
     now = datetime(2026, 11, 20, 21, 14, 4, tzinfo=UTC)
     update = Update(Cursor(57, "9f3c"), 41, False, now, 0.8, 0.4, (Set(lock), flood))
-    assert json.loads(wire.dump(update)) == {
+    assert json.loads(feed_json.dump(update)) == {
         "format": 1,
         "version": 57,
         "mark": "9f3c",
@@ -120,7 +122,7 @@ def test_the_answer_looks_as_it_was_agreed() -> None:
 
 
 def a_snapshot(*locks: Lock) -> str:
-    return wire.dump(Update(Cursor(57, "9f3c"), None, True, NOON, 0.8, 0.4, tuple(map(Set, locks))))
+    return feed_json.dump(Update(Cursor(57, "9f3c"), None, True, NOON, 0.8, 0.4, tuple(map(Set, locks))))
 
 
 def test_a_change_stands_on_a_line_of_its_own() -> None:
@@ -134,11 +136,11 @@ def test_a_change_stands_on_a_line_of_its_own() -> None:
 @pytest.mark.parametrize("indent", [None, 1])
 def test_another_layout_says_the_same(indent: int | None) -> None:
     text = a_snapshot(a_lock(), a_lock("user:bob"))
-    assert wire.load(json.dumps(json.loads(text), indent=indent)) == wire.load(text)
+    assert feed_json.load(json.dumps(json.loads(text), indent=indent)) == feed_json.load(text)
     # The first change stands on one line, as it happens, and the second does not.
-    assert wire.load(
+    assert feed_json.load(
         text.replace('"policy"', '\n"policy"').replace('\n"policy"', '"policy"', 1)
-    ) == wire.load(text)
+    ) == feed_json.load(text)
 
 
 @pytest.mark.parametrize("indent", [None, 1, "on lines"])
@@ -146,38 +148,38 @@ def test_a_snapshot_that_is_not_what_was_written_is_seen(indent: int | str | Non
     for text in (
         a_snapshot(a_lock(), a_lock("user:bob")).replace("user:bob", "user:eve"),
         a_snapshot(a_lock(), a_lock("user:bob")).replace(
-            json.dumps(wire.change_fields(Set(a_lock()))) + ",\n", ""
+            json.dumps(feed_json.change_fields(Set(a_lock()))) + ",\n", ""
         ),
     ):
         json.loads(text)
         laid_out = text if indent == "on lines" else json.dumps(json.loads(text), indent=indent)
         with pytest.raises(SourceError, match="does not have the checksum that it names"):
-            wire.load(laid_out)
+            feed_json.load(laid_out)
 
 
 def test_a_checksum_of_another_kind_is_passed_over_and_named() -> None:
     answer = json.loads(a_snapshot(a_lock())) | {"checksum": "blake9:00"}
-    assert wire.load(json.dumps(answer)).unknown == ("checksum blake9",)
+    assert feed_json.load(json.dumps(answer)).unknown == ("checksum blake9",)
 
 
 def test_what_a_later_version_adds_is_left_out_and_named() -> None:
-    known = wire.change_fields(Set(a_lock()))
+    known = feed_json.change_fields(Set(a_lock()))
     answer = an_answer(
         hint="x",
         changes=[
             {"op": "warn", "of": "anything at all"},
             known | {"colour": {"red": 10}},
-            wire.change_fields(Clear(a_lock().at)) | {"by": "ann"},
+            feed_json.change_fields(Clear(a_lock().at)) | {"by": "ann"},
         ],
     )
-    update = wire.load(json.dumps(answer))
+    update = feed_json.load(json.dumps(answer))
     assert update.changes == (Set(a_lock()), Clear(a_lock().at))
     assert update.unknown == ("field hint", "op warn", "field colour", "field by")
 
 
 def test_times_in_other_zones_are_the_same_moments() -> None:
     berlin = NOON.astimezone(timezone(timedelta(hours=1)))
-    assert wire.load(json.dumps(an_answer(now=berlin.isoformat()))).now == NOON
+    assert feed_json.load(json.dumps(an_answer(now=berlin.isoformat()))).now == NOON
 
 
 @pytest.mark.parametrize(
@@ -199,10 +201,10 @@ def test_times_in_other_zones_are_the_same_moments() -> None:
             {"changes": [{"op": "clear", "scope": "caller", "key": 7}]},
             r"changes\[0\]: expected key to be text",
         ),
-        ({"changes": [wire.change_fields(Set(a_lock())) | {"slow": {"limit": 0}}]}, "a rate above 0"),
+        ({"changes": [feed_json.change_fields(Set(a_lock())) | {"slow": {"limit": 0}}]}, "a rate above 0"),
         ({"changes": [{"op": "set", "scope": "caller", "key": "k", "policy": "p"}]}, "began"),
     ],
 )
 def test_an_answer_that_is_none_says_where_and_why(fields: dict[str, object], why: str) -> None:
     with pytest.raises(SourceError, match=why):
-        wire.load(json.dumps(an_answer(**fields)))
+        feed_json.load(json.dumps(an_answer(**fields)))

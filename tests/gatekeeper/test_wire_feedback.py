@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatekeeper import wire_feedback
+from gatekeeper.feed.feed_json import SECONDS_MAX
 from gatekeeper.identity import NAME_BYTES_MAX
 from gatekeeper.model import Cursor, Feedback, LockKey, Met, SourceError
-from gatekeeper.wire import SECONDS_MAX
-from gatekeeper.wire_feedback import COUNT_MAX, TOLD_BYTES_MAX
+from gatekeeper.telemetry import status_json
+from gatekeeper.telemetry.status_json import COUNT_MAX, TOLD_BYTES_MAX
 
 SECONDS = st.floats(0, SECONDS_MAX)
 COUNTS = st.integers(0, COUNT_MAX)
-WORDS = st.text(max_size=wire_feedback.WORD_CHARACTERS_MAX)
+WORDS = st.text(max_size=status_json.WORD_CHARACTERS_MAX)
 KEYS = st.builds(LockKey, st.text(), st.text(), st.text(), st.text())
 FEEDBACK = st.builds(
     Feedback,
-    instance=st.from_regex(wire_feedback.INSTANCE, fullmatch=True),
+    instance=st.from_regex(status_json.INSTANCE, fullmatch=True),
     number=COUNTS,
     application=WORDS,
     library=WORDS,
@@ -28,20 +28,20 @@ FEEDBACK = st.builds(
     age=st.none() | SECONDS,
     locks=st.lists(st.builds(Met, KEYS, COUNTS, COUNTS)).map(tuple),
     more=st.tuples(COUNTS, COUNTS),
-    callers=st.lists(st.text(max_size=wire_feedback.CALLER_CHARACTERS_MAX)).map(tuple),
+    callers=st.lists(st.text(max_size=status_json.CALLER_CHARACTERS_MAX)).map(tuple),
     uptime=SECONDS,
     stale_after=SECONDS,
     clock_skew=st.floats(-SECONDS_MAX, SECONDS_MAX),
     mode=WORDS,
-    ignored=st.lists(WORDS, max_size=wire_feedback.WORDS_MAX).map(tuple),
+    ignored=st.lists(WORDS, max_size=status_json.WORDS_MAX).map(tuple),
 )
 
 
 @given(FEEDBACK)
 def test_what_a_gate_tells_is_read_again(told: Feedback) -> None:
-    text = wire_feedback.dump(told)
+    text = status_json.dump(told)
     assert text.isascii()
-    assert wire_feedback.load(text) == told
+    assert status_json.load(text) == told
 
 
 def a_document(**fields: object) -> str:
@@ -50,15 +50,15 @@ def a_document(**fields: object) -> str:
 
 def test_what_a_stranger_tells_is_bounded() -> None:
     met = {"scope": "caller", "key": "k", "policy": "p", "checks": 10**400, "denials": -1}
-    told = wire_feedback.load(
+    told = status_json.load(
         a_document(
             callers=["c" * 1_000] * 1_000, locks=[met] * 2_000, ignored=["i" * 999] * 99, mode="m" * 999
         )
     )
-    assert [len(name) for name in told.callers] == [NAME_BYTES_MAX + 1] * wire_feedback.CALLERS_MAX
-    assert len(told.locks) == wire_feedback.LOCKS_MAX
+    assert [len(name) for name in told.callers] == [NAME_BYTES_MAX + 1] * status_json.CALLERS_MAX
+    assert len(told.locks) == status_json.LOCKS_MAX
     assert told.locks[0][1:] == (COUNT_MAX, 0)
-    assert [len(word) for word in (*told.ignored, told.mode)] == [wire_feedback.WORD_CHARACTERS_MAX] * 21
+    assert [len(word) for word in (*told.ignored, told.mode)] == [status_json.WORD_CHARACTERS_MAX] * 21
 
 
 def test_the_longest_that_a_gate_of_ours_tells_is_heard() -> None:
@@ -66,7 +66,7 @@ def test_the_longest_that_a_gate_of_ours_tells_is_heard() -> None:
     name = "\xe9" * (NAME_BYTES_MAX // 2)
     met = Met(LockKey("caller+resource", name, name, "p" * 64), COUNT_MAX, COUNT_MAX)
     told = Feedback("i", 1, "a", "1", None, None, (met,) * 100, (0, 0), (name,) * 64)
-    assert len(wire_feedback.dump(told)) < TOLD_BYTES_MAX
+    assert len(status_json.dump(told)) < TOLD_BYTES_MAX
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_the_longest_that_a_gate_of_ours_tells_is_heard() -> None:
 )
 def test_what_is_no_feedback_is_refused(fields: dict[str, object], why: str) -> None:
     with pytest.raises(SourceError, match=why):
-        wire_feedback.load(a_document(**fields))
+        status_json.load(a_document(**fields))
 
 
 def test_what_a_later_gate_adds_is_passed_over() -> None:
-    assert wire_feedback.load(a_document(colour="red")).instance == "host:1:ab"
+    assert status_json.load(a_document(colour="red")).instance == "host:1:ab"

@@ -35,18 +35,23 @@ LAWS = {
     "the analyzer shares the contract alone": Law(
         ("analyzer.core", *EDGES, *LOOP),
         ("gatekeeper",),
-        ("gatekeeper.model", "gatekeeper.identity", "gatekeeper.wire"),
+        ("gatekeeper.model", "gatekeeper.identity", "gatekeeper.feed.feed_json"),
     ),
     "the contract stands on nothing": Law(("gatekeeper.model", "gatekeeper.identity"), ("gatekeeper",)),
     "limits know the contract alone": Law(
         ("gatekeeper.limits",), ("gatekeeper",), ("gatekeeper.limits", "gatekeeper.model", "gatekeeper.clock")
     ),
     "sources do not know who asks them": Law(
-        ("gatekeeper.sources", "gatekeeper.saved", "gatekeeper.view", "gatekeeper.wire"),
-        ("gatekeeper.gate", "gatekeeper.poller", "gatekeeper.adapters"),
+        (
+            "gatekeeper.sources",
+            "gatekeeper.feed.saved_view",
+            "gatekeeper.view.lock_view",
+            "gatekeeper.feed.feed_json",
+        ),
+        ("gatekeeper.gate", "gatekeeper.feed.poller", "gatekeeper.adapters"),
     ),
     "a gate does not know what is refused through it": Law(
-        ("gatekeeper.gate", "gatekeeper.poller"), ("gatekeeper.adapters",)
+        ("gatekeeper.gate", "gatekeeper.feed.poller"), ("gatekeeper.adapters",)
     ),
     "the core knows itself and the contract": Law(
         ("analyzer.core",),

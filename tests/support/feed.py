@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from gatekeeper import wire
+from gatekeeper.feed import feed_json
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, SourceError, Update
 
 NOON = datetime(2026, 1, 1, tzinfo=UTC)  # where a ManualClock begins
@@ -117,8 +117,8 @@ class BadLine:
             case "lost":
                 raise SourceError("the answer was lost")
             case "half":
-                text = wire.dump(answer)
-                return wire.load(text[: len(text) // 2])
+                text = feed_json.dump(answer)
+                return feed_json.load(text[: len(text) // 2])
             case "again" if before is not None:
                 self._last = before
                 return before

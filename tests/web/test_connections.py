@@ -17,7 +17,7 @@ import pytest
 from analyzer.web import connection_limits
 from analyzer.web.feed_cache import LOOK_EVERY_S
 from analyzer.web.tls import Identity
-from gatekeeper import wire
+from gatekeeper.feed import feed_json
 from gatekeeper.model import SourceError
 from gatekeeper.sources.http import HttpSource, TryLater
 from tests.support import plain_http
@@ -216,7 +216,7 @@ def test_who_takes_the_answer_slowly_gets_all_of_it(feed: HandFeed, monkeypatch:
             raw += piece
             time.sleep(0.02)
         assert time.monotonic() - begun_s > 1.5
-        assert len(wire.load(raw.partition(b"\r\n\r\n")[2]).changes) == 701
+        assert len(feed_json.load(raw.partition(b"\r\n\r\n")[2]).changes) == 701
 
 
 def test_a_slow_client_is_slow_alone(feed: HandFeed) -> None:

@@ -17,10 +17,12 @@ import pytest
 
 from analyzer.store.operations.tokens import Known, Token, digest_of
 from analyzer.web import connection_limits, feed_cache, locks_endpoint
-from gatekeeper import Gate, poller, wire, wire_feedback
+from gatekeeper import Gate
+from gatekeeper.feed import feed_json, poller
 from gatekeeper.model import Cursor, SourceError
 from gatekeeper.sources import http
 from gatekeeper.sources.http import HttpSource
+from gatekeeper.telemetry import status_json
 from tests.support.feed import HandFeed, a_lock
 from tests.support.servers.child import free_port
 from tests.support.serving import certificate, feed_server
@@ -42,7 +44,7 @@ def answers() -> list[str]:
 
 
 def test_its_answers_are_read_and_the_checksum_is_right() -> None:
-    snapshot, changes = map(wire.load, answers())
+    snapshot, changes = map(feed_json.load, answers())
     assert (snapshot.snapshot, snapshot.at, len(snapshot.changes)) == (True, (3, "0c9a77f3"), 2)
     assert (changes.since, len(changes.changes), snapshot.unknown, changes.unknown) == (1, 3, (), ())
     said = re.search(r"content-length: (\d+)\ncontent-type: application/json\n", PAGE)
@@ -63,8 +65,8 @@ def test_every_field_is_in_its_tables() -> None:
         table = PAGE.partition(head)[2].partition("\n\n")[0]
         return {name for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for name in _names(row)}
 
-    assert named("| field | is |") == wire.ANSWER
-    assert named("| of a lock | is |") == wire.SET - {"op", "slow"}
+    assert named("| field | is |") == feed_json.ANSWER
+    assert named("| of a lock | is |") == feed_json.SET - {"op", "slow"}
 
 
 def _names(row: str) -> list[str]:
@@ -100,11 +102,11 @@ def test_its_numbers_are_those_of_the_code() -> None:
 
 def test_what_a_gate_tells_of_itself_is_heard() -> None:
     (example,) = [block for block in blocks("json") if '"instance"' in block]
-    told = wire_feedback.load(example)
+    told = status_json.load(example)
     assert (told.instance, told.number, told.at, told.callers) == (
         "web-1:4711:9f3c", 17, (3, "0c9a77f3"), ("api_key:acme", "api_key:bob"),
     )  # fmt: skip
-    assert json.loads(example).keys() <= json.loads(wire_feedback.dump(told)).keys()
+    assert json.loads(example).keys() <= json.loads(status_json.dump(told)).keys()
 
 
 # Behind nginx

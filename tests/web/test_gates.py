@@ -18,11 +18,12 @@ from analyzer.store.operations.tokens import Known, Token, digest_of
 from analyzer.store.reports.gate_reports import heard, keep
 from analyzer.web import gates_endpoint as module
 from analyzer.web.gates_endpoint import Told
-from gatekeeper import Gate, wire_feedback
-from gatekeeper import feedback as feedback_module
+from gatekeeper import Gate
 from gatekeeper.model import Feedback, SourceError
 from gatekeeper.sources.http import HEAR_S, HttpSource
-from gatekeeper.wire_feedback import TOLD_BYTES_MAX
+from gatekeeper.telemetry import gate_status as feedback_module
+from gatekeeper.telemetry import status_json
+from gatekeeper.telemetry.status_json import TOLD_BYTES_MAX
 from tests.support import plain_http
 from tests.support.feed import HandFeed, a_lock
 from tests.support.serving import feed_server
@@ -91,10 +92,10 @@ def put(url: str, body: str | bytes, instance: str = "host:1:ab", **headers: str
 
 def test_what_is_heard_is_written_later_and_all_at_once(url: str, desk: Desk) -> None:
     desk.released.clear()  # the database takes its time; who tells does not wait for it
-    assert put(url, wire_feedback.dump(told())).status_code == 204
+    assert put(url, status_json.dump(told())).status_code == 204
     time.sleep(0.2)
     for each in (told(2), told(5), told(4), told(1, "other:2:cd")):
-        assert put(url, wire_feedback.dump(each), each.instance).status_code == 204
+        assert put(url, status_json.dump(each), each.instance).status_code == 204
     desk.released.set()
     assert desk.after(2) == [[told()], [told(5), told(1, "other:2:cd")]]
 
@@ -104,7 +105,7 @@ def test_what_cannot_be_written_is_forgotten_and_the_next_is_written(
 ) -> None:
     desk.away = 2
     for number in (1, 2, 3):
-        put(url, wire_feedback.dump(told(number)))
+        put(url, status_json.dump(told(number)))
         left = max(0, 2 - number)
         eventually(lambda: desk.away == left)  # noqa: B023 - called at once
     assert desk.after(1) == [[told(3)]]
@@ -116,10 +117,10 @@ def test_no_more_wait_to_be_written_than_there_is_room_for(
 ) -> None:
     monkeypatch.setattr(module, "GATES_MAX", 2)
     monkeypatch.setattr(module, "WRITE_EVERY_S", 1.0)
-    answers = [put(url, wire_feedback.dump(told(1, f"h:{n}")), f"h:{n}") for n in range(3)]
+    answers = [put(url, status_json.dump(told(1, f"h:{n}")), f"h:{n}") for n in range(3)]
     assert [answer.status_code for answer in answers] == [204, 204, 503]
     assert answers[2].headers["retry-after"] == "60"
-    assert put(url, wire_feedback.dump(told(2, "h:1")), "h:1").status_code == 204, "it has its place"
+    assert put(url, status_json.dump(told(2, "h:1")), "h:1").status_code == 204, "it has its place"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_no_more_wait_to_be_written_than_there_is_room_for(
         ("{", "host:1:ab", 400, "not a JSON document"),
         ("[]", "host:1:ab", 400, "expected an object"),
         (json.dumps({"instance": "a b", "number": 1}), "host:1:ab", 400, "expected instance"),
-        (wire_feedback.dump(told()), "other", 400, "another instance"),
+        (status_json.dump(told()), "other", 400, "another instance"),
         (b" " * (TOLD_BYTES_MAX + 1), "host:1:ab", 413, "more than"),
     ],
     ids=["half", "a list", "a strange name", "another instance", "too long"],
@@ -153,7 +154,7 @@ def test_half_of_it_is_waited_for_only_so_long(
         assert slow.recv(1_000).startswith(b"HTTP/1.1 408 ")
     with socket.create_connection(place, PATIENCE_S) as gone:
         gone.sendall(half)
-    assert put(url, wire_feedback.dump(told())).status_code == 204
+    assert put(url, status_json.dump(told())).status_code == 204
     time.sleep(0.3)
     assert desk.after(1) == [[told()]]
     assert "Exception in ASGI" not in caplog.text
@@ -162,8 +163,8 @@ def test_half_of_it_is_waited_for_only_so_long(
 def test_who_may_read_the_feed_may_tell(url: str, desk: Desk) -> None:
     desk.tokens = Known((READER,), 1_000)
     time.sleep(0.01)
-    assert put(url, wire_feedback.dump(told()), authorization="Bearer wrong").status_code == 401
-    assert put(url, wire_feedback.dump(told()), authorization="Bearer gatelock_shop").status_code == 204
+    assert put(url, status_json.dump(told()), authorization="Bearer wrong").status_code == 401
+    assert put(url, status_json.dump(told()), authorization="Bearer gatelock_shop").status_code == 204
     assert desk.after(1) == [[told()]]
 
 

@@ -21,7 +21,7 @@ from analyzer.store.operations.tokens import Known, Token, digest_of
 from analyzer.web import authentication as bearers_module
 from analyzer.web import feed_cache as feed_module
 from analyzer.web.authentication import is_loopback
-from gatekeeper import wire
+from gatekeeper.feed import feed_json
 from gatekeeper.model import Clear, Cursor, Set, SourceError, Update
 from tests.support import plain_http
 from tests.support.feed import HandFeed, a_lock
@@ -88,7 +88,7 @@ def held(feed: HandFeed) -> dict[str, Any]:
 def test_who_knows_nothing_gets_every_lock_with_a_checksum(world: World, client: httpx2.Client) -> None:
     answer = client.get("/v1/locks")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
-    update = wire.load(answer.content)
+    update = feed_json.load(answer.content)
     assert (update.at, update.snapshot, update.changes) == (world.feed.at, True, (Set(a_lock()),))
     assert answer.json()["checksum"].startswith("sha256:")
     assert answer.json()["next_poll_s"] == 0.4
@@ -98,7 +98,7 @@ def test_who_knows_a_version_gets_what_changed_since(world: World, client: httpx
     query = held(world.feed)
     world.feed.set(a_lock("user:bob"))
     world.feed.clear(a_lock())
-    update = wire.load(client.get("/v1/locks", params=query).content)
+    update = feed_json.load(client.get("/v1/locks", params=query).content)
     assert (update.since, update.snapshot) == (1, False)
     assert update.changes == (Set(a_lock("user:bob")), Clear(a_lock().at))
     assert update.waited < 5
@@ -129,7 +129,7 @@ def test_a_long_answer_is_packed_where_that_is_asked_for(
     with client.stream("GET", "/v1/locks", headers={"accept-encoding": accepted}) as answer:
         raw = b"".join(answer.iter_raw())
     assert (answer.headers.get("content-encoding") == "gzip") is packed
-    assert len(wire.load(gzip.decompress(raw) if packed else raw).changes) == 1001
+    assert len(feed_json.load(gzip.decompress(raw) if packed else raw).changes) == 1001
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_who_waits_is_told_as_soon_as_something_changes(world: World, client: ht
         assert not waiting.done()
         changed_s = time.monotonic()
         world.feed.set(a_lock("user:bob"))
-        update = wire.load(waiting.result(10).content)
+        update = feed_json.load(waiting.result(10).content)
     assert time.monotonic() - changed_s < 5
     assert update.changes == (Set(a_lock("user:bob")),)
     assert 0.2 < update.waited < 10
@@ -212,7 +212,7 @@ def test_who_is_told_that_there_is_news_does_not_wait_for_the_next_look(
 
 def test_who_waits_for_nothing_is_told_so_in_the_end(world: World, client: httpx2.Client) -> None:
     begun_s = time.monotonic()
-    update = wire.load(client.get("/v1/locks", params=held(world.feed) | {"wait": "0.3"}).content)
+    update = feed_json.load(client.get("/v1/locks", params=held(world.feed) | {"wait": "0.3"}).content)
     assert 0.3 <= time.monotonic() - begun_s < 5
     assert (update.since, update.snapshot, update.changes) == (1, False, ())
     assert 0.1 < update.waited < 5
@@ -248,7 +248,7 @@ def test_a_hundred_who_wait_cost_one_fetch_and_few_looks(world: World, client: h
         begun_s = time.monotonic()
         world.feed.set(a_lock("user:bob"))
         for each in waiting:
-            assert wire.load(each.result(10).content).changes == (Set(a_lock("user:bob")),)
+            assert feed_json.load(each.result(10).content).changes == (Set(a_lock("user:bob")),)
         looks = len(world.feed.reads) - before
         assert looks <= 3 + (time.monotonic() - begun_s) / feed_module.LOOK_EVERY_S
     assert not world.feed.crowded
@@ -460,7 +460,7 @@ def test_the_source_is_never_asked_by_two_threads_at_once(world: World, client: 
         query, seen = {}, 0
         while seen < 201:
             try:
-                update = wire.load(client.get("/v1/locks", params=query | {"wait": 5}).content)
+                update = feed_json.load(client.get("/v1/locks", params=query | {"wait": 5}).content)
             except SourceError:
                 continue
             seen = update.at.version

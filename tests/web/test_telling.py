@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from analyzer.web import shared_gzip
 from analyzer.web.shared_gzip import Answer, Told
-from gatekeeper import wire
+from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, Lock, Set, Update
 from gatekeeper.sources.http import HttpSource
 from tests.support import plain_http
@@ -30,8 +30,8 @@ NAMES = st.lists(st.text(st.characters(codec="utf-8"), max_size=300), max_size=3
 
 def answer_of(locks: list[Lock]) -> tuple[Answer, Update]:
     update = Update(Cursor(1, "m1"), None, True, NOW, 0.0, 0.3, tuple(map(Set, locks)))
-    changes = wire.block(update.changes)
-    head = wire.answer(update, changes._replace(text=b"")).removesuffix(wire.CLOSING)
+    changes = feed_json.block(update.changes)
+    head = feed_json.answer(update, changes._replace(text=b"")).removesuffix(feed_json.CLOSING)
     return Answer(head, Told(None, changes)), update
 
 
@@ -39,7 +39,7 @@ def answer_of(locks: list[Lock]) -> tuple[Answer, Update]:
 def test_in_pieces_packed_or_not_it_is_the_same_answer(names: list[str]) -> None:
     answer, update = answer_of([a_lock(name) for name in names])
     plain = b"".join(answer.pieces())
-    assert plain == wire.dump(update).encode()
+    assert plain == feed_json.dump(update).encode()
     packed = b"".join(asyncio.run(answer.gzipped()))
     assert gzip.decompress(packed) == plain
 
@@ -48,7 +48,7 @@ def test_other_programs_unpack_it_too() -> None:
     answer, update = answer_of([a_lock(f"user:{n}") for n in range(3_000)])
     packed = b"".join(asyncio.run(answer.gzipped()))
     told = subprocess.run(["gzip", "-d"], input=packed, capture_output=True, check=True)
-    assert told.stdout == wire.dump(update).encode()
+    assert told.stdout == feed_json.dump(update).encode()
     assert len(packed) < len(told.stdout) / 8
 
 

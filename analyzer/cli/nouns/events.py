@@ -27,7 +27,7 @@ def list_(
     with told(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.database.audit_log import recorded
-        from gatekeeper.wire import time_text
+        from gatekeeper.feed.feed_json import time_text
 
         found = ((time_text(event.at), *event[1:]) for event in recorded(engine, since_s * 1000))
         names = ["at", "who", "act", "about", "why"]

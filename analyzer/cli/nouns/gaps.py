@@ -96,7 +96,7 @@ def accept(
 
 
 def fields_of(known: Known) -> dict[str, object]:
-    from gatekeeper.wire import time_text
+    from gatekeeper.feed.feed_json import time_text
 
     part, gap = known.part, known.gap
     return {

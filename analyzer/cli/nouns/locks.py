@@ -42,8 +42,8 @@ def list_(
     with told(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.reports.status import locks_in_force, open_until
+        from gatekeeper.feed.feed_json import change_fields, time_text
         from gatekeeper.model import Set
-        from gatekeeper.wire import change_fields, time_text
 
         if (until := open_until(engine)) is not None:
             typer.echo(f"no lock is enforced until {time_text(until)}: `gatelock locks resume`", err=True)
@@ -84,7 +84,7 @@ def suspend(
         from analyzer.cli.operator import person
         from analyzer.store.operations.suspension import suspend as open_all
         from analyzer.store.transaction.lock_feed import new_mark
-        from gatekeeper.wire import time_text
+        from gatekeeper.feed.feed_json import time_text
 
         until = open_all(engine, length_ms, person(), why, new_mark)
         typer.echo(f"every gate is open until {time_text(until)}")

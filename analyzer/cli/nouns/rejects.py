@@ -72,7 +72,7 @@ def list_(
     with told(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.operations.rejects import rejected
-        from gatekeeper.wire import time_text
+        from gatekeeper.feed.feed_json import time_text
 
         found = rejected(engine, wanted)
         if json:
@@ -205,7 +205,7 @@ def retry(
 def fields_of(reject: Reject) -> dict[str, Any]:
     from base64 import b64encode
 
-    from gatekeeper.wire import time_text
+    from gatekeeper.feed.feed_json import time_text
 
     # Both are always there, one of them null: what reads many such lines wants one shape.
     sample: dict[str, str | None] = {"sample": None, "sample_base64": None}
@@ -237,7 +237,7 @@ def expected(reject: Reject, mapping: Mapping | None) -> str:
 
 
 def _in_words(reject: Reject, mapping: Mapping | None, today: str) -> Iterator[str]:
-    from gatekeeper.wire import time_text
+    from gatekeeper.feed.feed_json import time_text
 
     yield f"record    {reject.where} of {reject.part.source}"
     yield f"found     {time_text(reject.found)}"

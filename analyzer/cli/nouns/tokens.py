@@ -53,7 +53,7 @@ def list_(context: typer.Context, config: Config = None, json: Json = False) -> 
         from analyzer.cli.output import json_lines, table
         from analyzer.store.database.clock import instant
         from analyzer.store.operations.tokens import known
-        from gatekeeper.wire import time_text
+        from gatekeeper.feed.feed_json import time_text
 
         held = known(engine)
         names = ["name", "scope", "made", "until", "state"]

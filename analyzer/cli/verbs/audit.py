@@ -56,7 +56,7 @@ def audit(context: typer.Context, config: Config = None, json: Json = False) -> 
 
 def passed_over(known: Known) -> str:
     """What was passed over, and by whose word."""
-    from gatekeeper.wire import time_text
+    from gatekeeper.feed.feed_json import time_text
 
     when = "" if known.accepted is None else time_text(known.accepted)
     stretch = f"[{known.gap.start}, {known.accepted_to})"

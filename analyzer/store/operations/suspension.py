@@ -11,8 +11,8 @@ from analyzer.store.database.audit_log import record
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import writing
 from analyzer.store.transaction import lock_feed
+from gatekeeper.feed.feed_json import time_text
 from gatekeeper.model import SUSPENSION, Clear, Lock, Set
-from gatekeeper.wire import time_text
 
 ON, OFF = "gates suspended", "gates resumed"  # as the account of manual acts calls them
 

@@ -16,9 +16,9 @@ from analyzer.store.database.engine import NowMs, insert, reading, writing
 from analyzer.store.database.schema import feed, feed_versions, gates, named, totals
 from analyzer.store.reports.status import unhurried
 from analyzer.store.transaction import plans
-from gatekeeper import wire_feedback
 from gatekeeper.identity import NAME_BYTES_MAX, is_name
 from gatekeeper.model import Cursor, Feedback, SourceError
+from gatekeeper.telemetry import status_json
 
 GATES_KEPT_MS = 86_400_000  # since one was heard of; a gate that goes on tells every few seconds
 GATES_KEPT = 10_000  # the newest: who can tell may tell under any number of names
@@ -35,7 +35,7 @@ def keep(engine: sa.Engine, told: Iterable[Feedback]) -> None:
     rows = [
         {
             "instance": each.instance, "number": each.number, "at_ms": NowMs(), "first_ms": NowMs(),
-            "told": wire_feedback.dump(each),
+            "told": status_json.dump(each),
         }
         for each in sorted(told, key=lambda each: each.instance)
     ]  # fmt: skip
@@ -93,7 +93,7 @@ def _history(db: sa.Connection) -> History:
 def _gate(row: sa.Row[Any], history: History) -> Gate | None:
     text, then_ms, at_ms, first_ms = tuple(row)
     try:
-        told = wire_feedback.load(text)
+        told = status_json.load(text)
     except SourceError:  # written by something else than a gate
         return None
     missed_ms = 0 if told.at is None else history.missed_ms(told.at, then_ms)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gatekeeper.held import SLOW, At, Held, at_of
 from gatekeeper.limits.token_bucket import TokenBucket
 from gatekeeper.model import Decision
+from gatekeeper.view.lock_tuples import SLOW, At, Held, at_of
 
 SLOWED_MAX = 100_000  # keys of one rate; those beyond share one bucket
 RATES_MAX = 1_000  # rates come from policies, of which there are a few

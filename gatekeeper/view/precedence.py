@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from gatekeeper.held import ACTION, DETAIL, END, POLICY, REASON, SLOW, STATUS, UNTIL, Held
 from gatekeeper.model import Decision
+from gatekeeper.view.lock_tuples import ACTION, DETAIL, END, POLICY, REASON, SLOW, STATUS, UNTIL, Held
 
 
 class Slows(Protocol):

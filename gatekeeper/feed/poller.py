@@ -8,12 +8,12 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from gatekeeper.clock import Clock
-from gatekeeper.held import EPOCH
 from gatekeeper.model import Cursor, LockSource, SourceError, Update
-from gatekeeper.view import EMPTY, OutOfStep, View, apply, with_locks, without_ended
+from gatekeeper.view.lock_tuples import EPOCH
+from gatekeeper.view.lock_view import EMPTY, OutOfStep, View, apply, with_locks, without_ended
 
 if TYPE_CHECKING:
-    from gatekeeper.saved import Shelf
+    from gatekeeper.feed.saved_view import Shelf
 
 log = logging.getLogger("gatekeeper")
 

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, overload
 
 from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
-from gatekeeper.pieces import in_pieces, parted
+from gatekeeper.view.cooperative import in_pieces, parted
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from gatekeeper import wire
+from gatekeeper.feed import feed_json
 from gatekeeper.model import Lock, Set, SourceError
-from gatekeeper.pieces import in_pieces
-from gatekeeper.view import View
+from gatekeeper.view.cooperative import in_pieces
+from gatekeeper.view.lock_view import View
 
 AGE_MAX = timedelta(days=1)  # of locks older than this too many may have been lifted by hand
 AHEAD_MAX = timedelta(minutes=5)  # written later than now: by a clock that was wrong, or by nobody of ours
@@ -102,7 +102,7 @@ def take(path: Path) -> Iterator[bytes]:
         _require_ours(os.fstat(file.fileno()), path)
         text = file.read(SAVED_BYTES_MAX + 1)
     size = text.rfind(b"\n", 0, -1) + 1  # of what is under the seal, which the last line is
-    seal = wire.document(text[size:], f"{path}: last line").text("sha256")
+    seal = feed_json.document(text[size:], f"{path}: last line").text("sha256")
     if hashlib.sha256(memoryview(text)[:size]).hexdigest() != seal:
         raise SourceError(f"{path}: its content is not what was written")
     return _lines_in(text, size)  # one at a time: to cut all of them apart would take many milliseconds
@@ -121,13 +121,13 @@ def read(path: Path, now: datetime) -> Saved:
     anybody else, or could have been; OSError when there is none.
     """
     lines = take(path)
-    head = wire.document(next(lines, b""), f"{path}: first line")
-    if head.whole("format") != wire.FORMAT:
+    head = feed_json.document(next(lines, b""), f"{path}: first line")
+    if head.whole("format") != feed_json.FORMAT:
         raise SourceError(f"{path}: written in format {head.whole('format')}")
     confirmed = head.time("confirmed")
     if not now - AGE_MAX <= confirmed <= now + AHEAD_MAX:
         raise SourceError(
-            f"{path}: confirmed at {wire.time_text(confirmed)}, now it is {wire.time_text(now)}"
+            f"{path}: confirmed at {feed_json.time_text(confirmed)}, now it is {feed_json.time_text(now)}"
         )
     return Saved(confirmed, tuple(in_pieces(_locks(lines, path))))
 
@@ -135,9 +135,9 @@ def read(path: Path, now: datetime) -> Saved:
 def _lines(saved: Saved) -> Iterator[bytes]:
     # A line for each lock: one document of 100,000 would hold the interpreter, and with it every
     # request, for a second. The view pauses between them by itself.
-    yield _line({"format": wire.FORMAT, "confirmed": wire.time_text(saved.confirmed)})
+    yield _line({"format": feed_json.FORMAT, "confirmed": feed_json.time_text(saved.confirmed)})
     for lock in saved.locks:
-        yield _line(wire.change_fields(Set(lock)))
+        yield _line(feed_json.change_fields(Set(lock)))
 
 
 def _line(fields: Mapping[str, object]) -> bytes:
@@ -146,7 +146,7 @@ def _line(fields: Mapping[str, object]) -> bytes:
 
 def _locks(lines: Iterable[bytes], path: Path) -> Iterator[Lock]:
     for line in lines:
-        change = wire.change_of(wire.document(line, str(path)), [])
+        change = feed_json.change_of(feed_json.document(line, str(path)), [])
         if isinstance(change, Set):
             yield change.lock
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+from gatekeeper.feed.feed_json import FORMAT, SECONDS_MAX, Fields, as_object, document, resource_of
 from gatekeeper.model import Cursor, Feedback, LockKey, Met, SourceError
-from gatekeeper.wire import FORMAT, SECONDS_MAX, Fields, as_object, document, resource_of
 
 # It is read from strangers: everything in it ends somewhere.
 TOLD_BYTES_MAX = 256 << 10  # as much as a hundred locks and as many callers with the longest names there are

@@ -6,9 +6,9 @@ from collections.abc import Container
 from dataclasses import dataclass
 from socket import AF_INET, inet_pton
 
-from gatekeeper.places import BITS, RANGES
-from gatekeeper.tables import Table
-from gatekeeper.view import EMPTY, View
+from gatekeeper.view.lock_view import EMPTY, View
+from gatekeeper.view.lookup_keys import BITS, RANGES
+from gatekeeper.view.sharded_table import Table
 
 IPV4, from_bytes = int(AF_INET), int.from_bytes  # looked up once: that is a third of what a range costs
 
@@ -48,7 +48,7 @@ class Ranges:
 
 
 def any_of(lengths: tuple[tuple[int, int, Table], ...], number: int) -> bool:
-    """Whether one of these tables has the beginning of `number`, as `gatekeeper.places` writes it."""
+    """Whether one of these tables has the beginning of `number`, as `gatekeeper.view.lookup_keys` writes it."""
     for bit, shift, table in lengths:  # noqa: SIM110 - a generator costs as much as three look-ups
         if bit | number >> shift in table:
             return True

@@ -11,13 +11,13 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING
 
-from gatekeeper.held import ACTION, POLICY, At, Held, at_of
 from gatekeeper.model import Decision, Feedback, Hearing, LockKey, Met, SourceError
-from gatekeeper.tally import Tally
-from gatekeeper.wire_feedback import CALLER_CHARACTERS_MAX, WORD_CHARACTERS_MAX, WORDS_MAX
+from gatekeeper.telemetry.atomic_counts import Tally
+from gatekeeper.telemetry.status_json import CALLER_CHARACTERS_MAX, WORD_CHARACTERS_MAX, WORDS_MAX
+from gatekeeper.view.lock_tuples import ACTION, POLICY, At, Held, at_of
 
 if TYPE_CHECKING:
-    from gatekeeper.poller import Known
+    from gatekeeper.feed.poller import Known
 
 log = logging.getLogger("gatekeeper")
 

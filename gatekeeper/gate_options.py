@@ -12,8 +12,8 @@ from gatekeeper.model import Decision, Hearing, LockSource
 from gatekeeper.sources import open_source
 
 if TYPE_CHECKING:
-    from gatekeeper.judging import Slows
-    from gatekeeper.saved import Shelf
+    from gatekeeper.feed.saved_view import Shelf
+    from gatekeeper.view.precedence import Slows
 
 OFF = "GATEKEEPER"  # the environment variable; "off" opens the gates of this process
 
@@ -56,13 +56,15 @@ def together(source: LockSource, saved: Path | None, stale_after_s: float, clock
 
 
 def shelf(path: Path) -> Shelf:
-    from gatekeeper.saved import Shelf  # what it needs for its digest is a tenth of a start without it
+    from gatekeeper.feed.saved_view import (
+        Shelf,  # what it needs for its digest is a tenth of a start without it
+    )
 
     return Shelf(path)
 
 
 def slows(clock: Clock) -> Slows:
-    from gatekeeper.slowing import Slowing  # what it needs is half of a start, for who has no such lock
+    from gatekeeper.slow_locks import Slowing  # what it needs is half of a start, for who has no such lock
 
     return Slowing(lambda: int(clock.uptime_s() * 1e9))
 

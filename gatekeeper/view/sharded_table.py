@@ -9,9 +9,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 
-from gatekeeper.held import At, Held, at_of, sets
-from gatekeeper.pieces import in_pieces
-from gatekeeper.places import Key
+from gatekeeper.view.cooperative import in_pieces
+from gatekeeper.view.lock_tuples import At, Held, at_of, sets
+from gatekeeper.view.lookup_keys import Key
 
 Found = tuple[Held, ...]  # what stands at one key; mostly one
 

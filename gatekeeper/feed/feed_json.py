@@ -9,7 +9,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from gatekeeper.held import Packed
 from gatekeeper.model import (
     Change,
     Clear,
@@ -21,6 +20,7 @@ from gatekeeper.model import (
     SourceError,
     Update,
 )
+from gatekeeper.view.lock_tuples import Packed
 
 if TYPE_CHECKING:
     import hashlib

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gatekeeper import tables
-from gatekeeper.held import (
+from gatekeeper.model import Cursor, Lock, Set, Update
+from gatekeeper.view import sharded_table
+from gatekeeper.view.cooperative import drained, in_pieces
+from gatekeeper.view.lock_tuples import (
     ACTION,
     END,
     KEY,
@@ -23,10 +25,8 @@ from gatekeeper.held import (
     rows_in,
     sets,
 )
-from gatekeeper.model import Cursor, Lock, Set, Update
-from gatekeeper.pieces import drained, in_pieces
-from gatekeeper.places import BITS, RANGES, address_in, length_of, nameless, place_of
-from gatekeeper.tables import Draft, Table
+from gatekeeper.view.lookup_keys import BITS, RANGES, address_in, length_of, nameless, place_of
+from gatekeeper.view.sharded_table import Draft, Table
 
 # What this version enforces. Anything else is passed over and counted: that is how the feed may grow.
 SCOPES = ("caller", "tenant", "address", "range", "resource", "everyone")
@@ -69,7 +69,7 @@ class View:
     """Locks by where they are looked up. Nobody writes to it; the next one shares what did not change."""
 
     at: Cursor | None  # None: not confirmed by a source
-    tables: Mapping[str, Table]
+    sharded_table: Mapping[str, Table]
     lengths: Mapping[str, Mapping[int, int]] = field(default_factory=dict)  # prefix lengths in use, by table
     next_end_ns: int = NEVER_NS  # no lock ends before this; perhaps none then either
     ignored: Mapping[str, int] = field(default_factory=dict)  # what was passed over, and how often it was met
@@ -80,7 +80,7 @@ class View:
 
     def held(self) -> Iterator[Held]:
         """Every lock, with pauses between them where they are many."""
-        found = (found for table in self.tables.values() for found in tables.values(table))
+        found = (found for table in self.tables.values() for found in sharded_table.values(table))
         return in_pieces(held for some in found for held in some)
 
     def __len__(self) -> int:
@@ -129,7 +129,7 @@ class View:
         return found
 
 
-EMPTY = View(None, dict.fromkeys(TABLES, tables.EMPTY))
+EMPTY = View(None, dict.fromkeys(TABLES, sharded_table.EMPTY))
 
 
 def apply(view: View, update: Update) -> View:
