@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, NamedTuple
 
-from gatekeeper.adapters.guarding import NOTE, Checkpoint, Limits, Note, Verdict, Who, exemption, require_form
-from gatekeeper.adapters.http import Refusal, Style, allowance, refusal, require_style
-from gatekeeper.adapters.naming import Kind, Proxies, name_in, named, peer_address, require_kind
-from gatekeeper.adapters.routes import Patterns
+from gatekeeper.adapters.caller_extraction import Kind, Proxies, name_in, named, peer_address, require_kind
+from gatekeeper.adapters.checkpoint import (
+    NOTE,
+    Checkpoint,
+    Limits,
+    Note,
+    Verdict,
+    Who,
+    exemption,
+    require_form,
+)
+from gatekeeper.adapters.refusal_response import Refusal, Style, allowance, refusal, require_style
+from gatekeeper.adapters.route_patterns import Patterns
 from gatekeeper.gate import Gate
 from gatekeeper.model import ALLOWED
 

@@ -26,7 +26,8 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.adapters.django needs Django: install gatelock[django]") from missing
 
-from gatekeeper.adapters.guarding import (
+from gatekeeper.adapters.caller_extraction import Kind, Proxies, name_in, named, require_kind
+from gatekeeper.adapters.checkpoint import (
     NOTE,
     NOTED,
     Checkpoint,
@@ -37,9 +38,8 @@ from gatekeeper.adapters.guarding import (
     exemption,
     require_form,
 )
-from gatekeeper.adapters.http import Style, allowance, refusal, require_style
-from gatekeeper.adapters.naming import Kind, Proxies, name_in, named, require_kind
-from gatekeeper.adapters.routes import pattern_of_django
+from gatekeeper.adapters.refusal_response import Style, allowance, refusal, require_style
+from gatekeeper.adapters.route_patterns import pattern_of_django
 from gatekeeper.gate import Gate
 
 View = TypeVar("View", bound=Callable[..., Any])

@@ -30,9 +30,9 @@ from gatekeeper.adapters.asgi import (
     refuse,
     user,
 )
-from gatekeeper.adapters.guarding import Checkpoint, Limits, Verdict, Who, exemption, require_form
-from gatekeeper.adapters.http import Style, allowance, refusal, require_style
-from gatekeeper.adapters.routes import resource_of
+from gatekeeper.adapters.checkpoint import Checkpoint, Limits, Verdict, Who, exemption, require_form
+from gatekeeper.adapters.refusal_response import Style, allowance, refusal, require_style
+from gatekeeper.adapters.route_patterns import resource_of
 from gatekeeper.gate import Gate
 from gatekeeper.model import ALLOWED, Decision, Refused
 

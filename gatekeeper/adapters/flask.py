@@ -12,9 +12,9 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.adapters.flask needs Flask: install gatelock[flask]") from missing
 
-from gatekeeper.adapters.guarding import NOTED, Checkpoint, Limits, Verdict, Who, exemption, require_form
-from gatekeeper.adapters.http import Style, allowance, refusal, require_style
-from gatekeeper.adapters.routes import pattern_of_flask
+from gatekeeper.adapters.checkpoint import NOTED, Checkpoint, Limits, Verdict, Who, exemption, require_form
+from gatekeeper.adapters.refusal_response import Style, allowance, refusal, require_style
+from gatekeeper.adapters.route_patterns import pattern_of_flask
 from gatekeeper.adapters.wsgi import (
     API_KEY,
     App,

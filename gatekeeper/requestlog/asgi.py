@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gatekeeper.adapters.asgi import API_KEY, App, Extractor, Message, Receive, Scope, Send, path_of, peer
-from gatekeeper.adapters.guarding import NOTE, exemption
-from gatekeeper.adapters.routes import resource_of
+from gatekeeper.adapters.checkpoint import NOTE, exemption
+from gatekeeper.adapters.route_patterns import resource_of
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
 from gatekeeper.requestlog.lifespan import live
 from gatekeeper.requestlog.log import BUFFER, Extractors, Log

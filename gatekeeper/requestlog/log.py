@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from gatekeeper.adapters.guarding import Who
+from gatekeeper.adapters.checkpoint import Who
 from gatekeeper.clock import Clock
 from gatekeeper.requestlog.file import FileSink
 from gatekeeper.requestlog.record import Entry

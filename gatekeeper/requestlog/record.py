@@ -7,7 +7,7 @@ import re
 from math import isfinite
 from typing import NamedTuple
 
-from gatekeeper.adapters.guarding import Who
+from gatekeeper.adapters.checkpoint import Who
 from gatekeeper.model import Decision
 
 VERDICT = "gatelock"  # the header of a refusal

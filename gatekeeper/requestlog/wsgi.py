@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gatekeeper.adapters.guarding import NOTED, exemption
-from gatekeeper.adapters.routes import pattern_of_flask
+from gatekeeper.adapters.checkpoint import NOTED, exemption
+from gatekeeper.adapters.route_patterns import pattern_of_flask
 from gatekeeper.adapters.wsgi import (
     API_KEY,
     App,

@@ -11,9 +11,9 @@ from redis.asyncio import Redis as AsyncRedis
 
 from gatekeeper import ALLOWED, Concurrency, Decision, Gate, LeakyQueue, SlidingLog
 from gatekeeper.adapters import asgi, fastapi, flask, wsgi
-from gatekeeper.adapters.guarding import Checkpoint, Who, exemption, require_form
-from gatekeeper.adapters.naming import Proxies
-from gatekeeper.adapters.waiting import Waiting
+from gatekeeper.adapters.caller_extraction import Proxies
+from gatekeeper.adapters.checkpoint import Checkpoint, Who, exemption, require_form
+from gatekeeper.adapters.queued_requests import Waiting
 from gatekeeper.limits.redis import RedisStore
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock, run

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatekeeper.adapters.http import TYPES, refusal, verdict
+from gatekeeper.adapters.refusal_response import TYPES, refusal, verdict
 from gatekeeper.model import Decision
 from tests.support.feed import NOON
 

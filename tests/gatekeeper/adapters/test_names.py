@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gatekeeper.adapters import asgi, naming, wsgi
-from gatekeeper.adapters.guarding import Who
-from gatekeeper.adapters.naming import Proxies, first
+from gatekeeper.adapters import asgi, caller_extraction, wsgi
+from gatekeeper.adapters.caller_extraction import Proxies, first
+from gatekeeper.adapters.checkpoint import Who
 from gatekeeper.identity import address_of
 from gatekeeper.requestlog.record import Entry, line_of
 from tests.support.requestlog import counted_by
@@ -259,10 +259,12 @@ def test_nothing_that_a_client_writes_changes_its_address(
 
 
 def test_what_is_too_long_to_be_anybody_is_not_remembered() -> None:
-    names, addresses = naming._name_in.cache_info, naming._peer_address.cache_info
+    names, addresses = caller_extraction._name_in.cache_info, caller_extraction._peer_address.cache_info
     before = names().misses, addresses().misses
-    assert naming.name_in("api_key", b"k" * 60_000) == ""
-    assert naming.peer_address("1" * 60_000) is None
+    assert caller_extraction.name_in("api_key", b"k" * 60_000) == ""
+    assert caller_extraction.peer_address("1" * 60_000) is None
     assert (names().misses, addresses().misses) == before
-    assert naming.name_in("api_key", b"k" * 256) == "api_key:" + "k" * 256
-    assert naming.peer_address("0000:0000:0000:0000:0000:ffff:192.100.200.255") == "192.100.200.255"
+    assert caller_extraction.name_in("api_key", b"k" * 256) == "api_key:" + "k" * 256
+    assert (
+        caller_extraction.peer_address("0000:0000:0000:0000:0000:ffff:192.100.200.255") == "192.100.200.255"
+    )

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 from analyzer.core.records.route_matcher import Routes
 from gatekeeper.adapters import asgi, wsgi
-from gatekeeper.adapters.routes import Patterns, pattern_of_django, pattern_of_flask, pattern_of_starlette
+from gatekeeper.adapters.route_patterns import (
+    Patterns,
+    pattern_of_django,
+    pattern_of_flask,
+    pattern_of_starlette,
+)
 
 SEGMENT = st.sampled_from(["", "v1", "items", "new", "{id}", "{kind}", "{", "{}", "a.b", "é"])
 PATTERN = st.lists(SEGMENT, max_size=4).map(lambda segments: "/" + "/".join(segments))

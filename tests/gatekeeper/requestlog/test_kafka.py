@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from gatekeeper.adapters.guarding import Who
+from gatekeeper.adapters.checkpoint import Who
 from gatekeeper.clock import SYSTEM_CLOCK
 from gatekeeper.requestlog.kafka import KafkaSink
 from gatekeeper.requestlog.record import Entry
@@ -174,7 +174,7 @@ def test_a_topic_that_is_not_there_is_told_and_waited_for(
 
 PARENT = """
 import os, sys, time
-from gatekeeper.adapters.guarding import Who
+from gatekeeper.adapters.checkpoint import Who
 from gatekeeper.clock import SYSTEM_CLOCK
 from gatekeeper.requestlog.kafka import KafkaSink
 from gatekeeper.requestlog.record import Entry

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatekeeper.adapters.guarding import Who
-from gatekeeper.adapters.http import verdict
+from gatekeeper.adapters.checkpoint import Who
+from gatekeeper.adapters.refusal_response import verdict
 from gatekeeper.model import Decision
 from gatekeeper.requestlog.record import FIELDS_MAX, TEXT_CHARS_MAX, Entry, Note, line_of, verdict_of
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gatekeeper.adapters.guarding import Who
+from gatekeeper.adapters.checkpoint import Who
 from gatekeeper.clock import SYSTEM_CLOCK
 from gatekeeper.requestlog.record import Entry, Line
 from gatekeeper.requestlog.writer import GATHER_S, IDLE_S, RETRY_S_MAX, Outcome, Writer

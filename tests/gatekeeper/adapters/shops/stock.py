@@ -16,7 +16,7 @@ from typing import Any
 import redis
 
 from gatekeeper import Concurrency, Decision, Gate, LeakyQueue, SlidingLog, TokenBucket
-from gatekeeper.adapters.waiting import Waiting
+from gatekeeper.adapters.queued_requests import Waiting
 from gatekeeper.limits.redis import RedisStore
 
 FOLDER = Path(os.environ.get("SHOP_FOLDER", "."))  # the test's

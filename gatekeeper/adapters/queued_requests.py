@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
-from gatekeeper.adapters.guarding import refunded
+from gatekeeper.adapters.checkpoint import refunded
 from gatekeeper.model import Decision
 
 
