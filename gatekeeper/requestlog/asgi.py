@@ -9,10 +9,10 @@ from gatekeeper.adapters.asgi import API_KEY, App, Extractor, Message, Receive, 
 from gatekeeper.adapters.checkpoint import NOTE, exemption
 from gatekeeper.adapters.route_patterns import resource_of
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
+from gatekeeper.requestlog.background_writer import Sink
 from gatekeeper.requestlog.lifespan import live
-from gatekeeper.requestlog.log import BUFFER, Extractors, Log
-from gatekeeper.requestlog.record import PATH_CHARS_MAX, VERDICT, Entry, Note
-from gatekeeper.requestlog.writer import Sink
+from gatekeeper.requestlog.log_record import PATH_CHARS_MAX, VERDICT, Entry, Note
+from gatekeeper.requestlog.middleware import BUFFER, Extractors, Log
 
 HEADER = VERDICT.encode()
 BEGINS = {"http.response.start", "websocket.http.response.start", "websocket.accept"}

@@ -7,8 +7,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from gatekeeper.requestlog.record import Line
-from gatekeeper.requestlog.writer import Outcome
+from gatekeeper.requestlog.background_writer import Outcome
+from gatekeeper.requestlog.log_record import Line
 
 MODE = 0o640  # it says who called, and when
 

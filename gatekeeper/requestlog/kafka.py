@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gatekeeper.requestlog.record import Line
-from gatekeeper.requestlog.writer import Outcome, first_at_exit
+from gatekeeper.requestlog.background_writer import Outcome, first_at_exit
+from gatekeeper.requestlog.log_record import Line
 from gatekeeper.telemetry.atomic_counts import Tally
 
 try:

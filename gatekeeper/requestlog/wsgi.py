@@ -19,9 +19,9 @@ from gatekeeper.adapters.wsgi import (
     whole_path_of,
 )
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
-from gatekeeper.requestlog.log import BUFFER, Extractors, Log
-from gatekeeper.requestlog.record import PATH_CHARS_MAX, VERDICT, Entry, Note
-from gatekeeper.requestlog.writer import Sink
+from gatekeeper.requestlog.background_writer import Sink
+from gatekeeper.requestlog.log_record import PATH_CHARS_MAX, VERDICT, Entry, Note
+from gatekeeper.requestlog.middleware import BUFFER, Extractors, Log
 
 FAILED = 500  # what servers answer for an application that raised
 

@@ -10,8 +10,8 @@ from typing import Any
 from analyzer.config.settings import load
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.model import Counted, Partition, Record, Records
-from gatekeeper.requestlog.record import Line
-from gatekeeper.requestlog.writer import Outcome
+from gatekeeper.requestlog.background_writer import Outcome
+from gatekeeper.requestlog.log_record import Line
 
 PART = Partition("files", "log", 0, "log", "log")
 

@@ -15,7 +15,7 @@ from gatekeeper.adapters import asgi, caller_extraction, wsgi
 from gatekeeper.adapters.caller_extraction import Proxies, first
 from gatekeeper.adapters.checkpoint import Who
 from gatekeeper.identity import address_of
-from gatekeeper.requestlog.record import Entry, line_of
+from gatekeeper.requestlog.log_record import Entry, line_of
 from tests.support.requestlog import counted_by
 from tests.support.vectors import VECTORS, Vector
 

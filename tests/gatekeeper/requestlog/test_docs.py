@@ -17,7 +17,7 @@ from gatekeeper.adapters.checkpoint import Who
 from gatekeeper.model import Decision
 from gatekeeper.requestlog import asgi, wsgi
 from gatekeeper.requestlog.kafka import KafkaSink
-from gatekeeper.requestlog.record import FIELDS_MAX, PATH_CHARS_MAX, TEXT_CHARS_MAX, Entry, line_of
+from gatekeeper.requestlog.log_record import FIELDS_MAX, PATH_CHARS_MAX, TEXT_CHARS_MAX, Entry, line_of
 from gatekeeper.testing import locked
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gatekeeper.requestlog.file import FileSink
-from gatekeeper.requestlog.record import Line
+from gatekeeper.requestlog.log_record import Line
 from tests.support.requestlog import counted_by
 
 ROOT = Path(__file__).parents[3]
@@ -125,7 +125,7 @@ def test_a_pipe_will_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize("into", ["a pipe", "a file"])
 def test_the_standard_output_will_do(tmp_path: Path, into: str) -> None:
     code = (
-        "from gatekeeper.requestlog.file import FileSink; from gatekeeper.requestlog.record import Line;"
+        "from gatekeeper.requestlog.file import FileSink; from gatekeeper.requestlog.log_record import Line;"
         "sink = FileSink('/dev/stdout');"
         "print([sink.write([Line(b'one\\n', '')]) for _ in range(2)], file=__import__('sys').stderr)"
     )
@@ -175,7 +175,7 @@ class TestAFullDisk:
 WRITER = """
 import itertools, json, sys, time
 from gatekeeper.requestlog.file import FileSink
-from gatekeeper.requestlog.record import Line
+from gatekeeper.requestlog.log_record import Line
 
 sink = FileSink(sys.argv[1])
 for number in itertools.count():

@@ -16,9 +16,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from gatekeeper.adapters.checkpoint import Who
 from gatekeeper.clock import SYSTEM_CLOCK
+from gatekeeper.requestlog.background_writer import Writer
 from gatekeeper.requestlog.kafka import KafkaSink
-from gatekeeper.requestlog.record import Entry
-from gatekeeper.requestlog.writer import Writer
+from gatekeeper.requestlog.log_record import Entry
 from tests.support.servers.child import free_port
 from tests.support.servers.kafka import Kafka, NativeKafka
 
@@ -177,8 +177,8 @@ import os, sys, time
 from gatekeeper.adapters.checkpoint import Who
 from gatekeeper.clock import SYSTEM_CLOCK
 from gatekeeper.requestlog.kafka import KafkaSink
-from gatekeeper.requestlog.record import Entry
-from gatekeeper.requestlog.writer import Writer
+from gatekeeper.requestlog.log_record import Entry
+from gatekeeper.requestlog.background_writer import Writer
 
 def put(number):
     writer.put(Entry(number, 0, 200, 0, "GET", f"/{number}", Who("api_key:acme")))

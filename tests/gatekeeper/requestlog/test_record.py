@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gatekeeper.adapters.checkpoint import Who
 from gatekeeper.adapters.refusal_response import verdict
 from gatekeeper.model import Decision
-from gatekeeper.requestlog.record import FIELDS_MAX, TEXT_CHARS_MAX, Entry, Note, line_of, verdict_of
+from gatekeeper.requestlog.log_record import FIELDS_MAX, TEXT_CHARS_MAX, Entry, Note, line_of, verdict_of
 
 ENTRY = Entry(1_700_000_000_123_456_789, 1_500_900, 200, 5, "GET", "/v1/items/7", Who())
 

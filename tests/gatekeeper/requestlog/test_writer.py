@@ -12,8 +12,8 @@ import pytest
 
 from gatekeeper.adapters.checkpoint import Who
 from gatekeeper.clock import SYSTEM_CLOCK
-from gatekeeper.requestlog.record import Entry, Line
-from gatekeeper.requestlog.writer import GATHER_S, IDLE_S, RETRY_S_MAX, Outcome, Writer
+from gatekeeper.requestlog.background_writer import GATHER_S, IDLE_S, RETRY_S_MAX, Outcome, Writer
+from gatekeeper.requestlog.log_record import Entry, Line
 from gatekeeper.testing import ManualClock
 from tests.support.requestlog import Shelf
 

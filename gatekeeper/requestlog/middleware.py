@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 
 from gatekeeper.adapters.checkpoint import Who
 from gatekeeper.clock import Clock
+from gatekeeper.requestlog.background_writer import CLOSE_S, Sink, Writer
 from gatekeeper.requestlog.file import FileSink
-from gatekeeper.requestlog.record import Entry
-from gatekeeper.requestlog.writer import CLOSE_S, Sink, Writer
+from gatekeeper.requestlog.log_record import Entry
 
 BUFFER = 10_000  # records: some seconds of a busy process, some 10 MB
 CLOSE_SLOWLY_S = 2.0  # within a server's own time to end

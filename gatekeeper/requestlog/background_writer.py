@@ -14,7 +14,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from gatekeeper.clock import Clock, Running
-from gatekeeper.requestlog.record import Entry, Line, line_of
+from gatekeeper.requestlog.log_record import Entry, Line, line_of
 from gatekeeper.telemetry.atomic_counts import Tally
 
 log = logging.getLogger("gatekeeper")
