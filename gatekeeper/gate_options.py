@@ -48,7 +48,7 @@ def opened(source: str | LockSource, token: str | Path | None, stale_after_s: fl
 
 def together(source: LockSource, saved: Path | None, stale_after_s: float, clock: Clock) -> LockSource:
     """`source`, asked by one process for all those that keep their view at `saved`. Raises ValueError."""
-    from gatekeeper.sources.shared import SharedSource
+    from gatekeeper.sources.shared_poller import SharedSource
 
     if saved is None:
         raise ValueError("shared: needs `saved`, the file beside which the processes meet")

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlencode
 
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, Feedback, SourceError, Update
-from gatekeeper.sources.connecting import PIECE_BYTES, Timed, place_of
+from gatekeeper.sources.timed_connection import PIECE_BYTES, Timed, place_of
 
 log = logging.getLogger("gatekeeper")
 

@@ -20,7 +20,7 @@ from gatekeeper.model import Change, Cursor, Lock, LockKey, LockSource, Set, Upd
 from gatekeeper.sources import open_source
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.sources.http import HttpSource
-from gatekeeper.sources.shared import SharedSource
+from gatekeeper.sources.shared_poller import SharedSource
 from gatekeeper.view.lock_view import View, apply
 from tests.support.feed import HandFeed
 

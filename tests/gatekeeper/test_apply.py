@@ -23,7 +23,7 @@ from gatekeeper.feed.saved_view import Shelf
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, Update
 from gatekeeper.sources import open_source
 from gatekeeper.sources.fixed import FixedSource
-from gatekeeper.sources.shared import SharedSource
+from gatekeeper.sources.shared_poller import SharedSource
 from gatekeeper.testing import ManualClock
 from gatekeeper.view import cooperative
 from gatekeeper.view.lock_tuples import Packed, end_ns

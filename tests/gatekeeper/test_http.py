@@ -23,7 +23,7 @@ from analyzer.store.operations.tokens import Known, Token, digest_of
 from gatekeeper import Gate
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, Set, SourceError, Update
-from gatekeeper.sources import connecting, http, open_source
+from gatekeeper.sources import http, open_source, timed_connection
 from gatekeeper.sources.http import HttpSource, TryLater
 from tests.support.feed import NOON, HandFeed, a_lock
 from tests.support.serving import certificate, feed_server
@@ -352,7 +352,7 @@ def test_a_name_that_nobody_answers_for_does_not_hold_it(monkeypatch: pytest.Mon
             time.sleep(20)
         return real(host, *rest, **more)
 
-    monkeypatch.setattr(connecting.socket, "getaddrinfo", resolver)
+    monkeypatch.setattr(timed_connection.socket, "getaddrinfo", resolver)
     begun_s = time.monotonic()
     assert told(HttpSource("http://gatelock.example:1", timeout=0.3)).endswith(
         "nobody says where gatelock.example is"
