@@ -6,17 +6,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gatekeeper.testing.clock import ManualClock
-    from gatekeeper.testing.limits import fresh
-    from gatekeeper.testing.locks import locked
-    from gatekeeper.testing.loop import run
+    from gatekeeper.testing.fresh_limiters import fresh
+    from gatekeeper.testing.locked_callers import locked
+    from gatekeeper.testing.manual_clock import ManualClock
+    from gatekeeper.testing.manual_loop import run
 
 # Loaded when first asked for: pytest imports our plugin, and so this, in every run.
 HOMES = {
-    "ManualClock": "gatekeeper.testing.clock",
-    "fresh": "gatekeeper.testing.limits",
-    "locked": "gatekeeper.testing.locks",
-    "run": "gatekeeper.testing.loop",
+    "ManualClock": "gatekeeper.testing.manual_clock",
+    "fresh": "gatekeeper.testing.fresh_limiters",
+    "locked": "gatekeeper.testing.locked_callers",
+    "run": "gatekeeper.testing.manual_loop",
 }
 
 __all__ = ["ManualClock", "fresh", "locked", "run"]

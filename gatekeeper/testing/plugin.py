@@ -12,7 +12,7 @@ except ImportError as missing:
     raise ImportError("gatekeeper.testing.plugin is for pytest: install pytest") from missing
 
 if TYPE_CHECKING:
-    from gatekeeper.testing.clock import ManualClock
+    from gatekeeper.testing.manual_clock import ManualClock
 
 # Each imports what it needs by itself: a run that uses none of them pays for none.
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def manual_clock() -> ManualClock:
     """A clock that stands still until `advance`."""
-    from gatekeeper.testing.clock import ManualClock
+    from gatekeeper.testing.manual_clock import ManualClock
 
     return ManualClock()
 
@@ -28,7 +28,7 @@ def manual_clock() -> ManualClock:
 @pytest.fixture
 def fresh_limiters(manual_clock: ManualClock) -> Iterator[Callable[..., None]]:
     """`fresh_limiters(limiter, ...)`: for this test they have counted nothing, and go by `manual_clock`."""
-    from gatekeeper.testing.limits import fresh
+    from gatekeeper.testing.fresh_limiters import fresh
 
     with ExitStack() as undo:
 
@@ -41,7 +41,7 @@ def fresh_limiters(manual_clock: ManualClock) -> Iterator[Callable[..., None]]:
 @pytest.fixture
 def lock_callers() -> Iterator[Callable[..., None]]:
     """`lock_callers(gate, "api_key:acme", ...)`: for this test the gate refuses exactly these callers."""
-    from gatekeeper.testing.locks import locked
+    from gatekeeper.testing.locked_callers import locked
 
     with ExitStack() as undo:
 

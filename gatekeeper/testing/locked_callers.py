@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from gatekeeper.gate import Gate
 from gatekeeper.model import Lock
 from gatekeeper.sources.fixed import FixedSource
-from gatekeeper.testing.clock import ManualClock
+from gatekeeper.testing.manual_clock import ManualClock
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from gatekeeper.limits.all_of import AllOf
 from gatekeeper.limits.by_plan import ByPlan
 from gatekeeper.limits.keyed import Keys
 from gatekeeper.limits.sharded import Sharded
-from gatekeeper.testing.clock import ManualClock
+from gatekeeper.testing.manual_clock import ManualClock
 
 
 @contextmanager

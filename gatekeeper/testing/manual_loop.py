@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from math import ceil
 from typing import Any, TypeVar
 
-from gatekeeper.testing.clock import ManualClock
+from gatekeeper.testing.manual_clock import ManualClock
 
 R = TypeVar("R")
 SECOND_NS = 1_000_000_000
