@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gatekeeper.limits.token_bucket import TokenBucket
+from gatekeeper.limits.algorithms.token_bucket import TokenBucket
 from gatekeeper.model import Decision
 from gatekeeper.view.lock_tuples import SLOW, At, Held, at_of
 

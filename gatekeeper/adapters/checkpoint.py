@@ -250,7 +250,9 @@ def _holds(limiter: Limits) -> TypeGuard[Holds]:
     leave = getattr(type(limiter), "leave", None)
     if leave is None:
         return False
-    from gatekeeper.limits.using import nothing_to_leave  # who has a limiter of ours has this, too
+    from gatekeeper.limits.engine.conveniences import (
+        nothing_to_leave,  # who has a limiter of ours has this, too
+    )
 
     return leave is not nothing_to_leave
 
@@ -259,7 +261,7 @@ def _awaited_form(limiter: Any) -> Callable[[str, int], Awaitable[Decision]] | N
     """How to ask where there is a loop; None where nothing is ever waited for, which is cheaper."""
     if not hasattr(limiter, "check_async"):
         return None
-    from gatekeeper.limits.using import check_async  # of a limiter that lives in this process
+    from gatekeeper.limits.engine.conveniences import check_async  # of a limiter that lives in this process
 
     found: Callable[[str, int], Awaitable[Decision]] = limiter.check_async
     return None if getattr(type(limiter), "check_async", None) is check_async else found

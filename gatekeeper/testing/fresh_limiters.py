@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from gatekeeper.limits.all_of import AllOf
-from gatekeeper.limits.by_plan import ByPlan
-from gatekeeper.limits.keyed import Keys
-from gatekeeper.limits.sharded import Sharded
+from gatekeeper.limits.composites.all_of import AllOf
+from gatekeeper.limits.composites.by_plan import ByPlan
+from gatekeeper.limits.composites.sharded import Sharded
+from gatekeeper.limits.engine.key_states import Keys
 from gatekeeper.testing.manual_clock import ManualClock
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import gatekeeper.limits.shares
+import gatekeeper.limits.composites.split
 from gatekeeper.limits import SlidingLog, split
 from tests.limits.oracles import HandClock
 
@@ -53,4 +53,4 @@ def test_only_whole_numbers_from_1_are_split(limit, nodes):
 
 
 def test_the_examples_are_true():
-    assert doctest.testmod(gatekeeper.limits.shares).failed == 0
+    assert doctest.testmod(gatekeeper.limits.composites.split).failed == 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from gatekeeper.limits.protocol import Clock
-from gatekeeper.limits.units import SECOND_NS, seconds
+from gatekeeper.limits.engine.protocol import Clock
+from gatekeeper.limits.engine.units import SECOND_NS, seconds
 
 log: Final = logging.getLogger("gatekeeper.limits")
 

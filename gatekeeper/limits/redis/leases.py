@@ -7,13 +7,13 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gatekeeper.limits.booking import wait_in_ns
-from gatekeeper.limits.concurrency import Concurrency
-from gatekeeper.limits.lines import Bell, TaskBell, ThreadBell
-from gatekeeper.limits.protocol import Clock, Key, Period
-from gatekeeper.limits.redis.parts import front, tag
+from gatekeeper.limits.algorithms.concurrency import Concurrency
+from gatekeeper.limits.engine.protocol import Clock, Key, Period
+from gatekeeper.limits.engine.reservations import wait_in_ns
+from gatekeeper.limits.engine.units import MICROSECOND_NS, nanoseconds, seconds, whole
+from gatekeeper.limits.engine.wait_queue import Bell, TaskBell, ThreadBell
 from gatekeeper.limits.redis.steps import Call, Nap, Steps
-from gatekeeper.limits.units import MICROSECOND_NS, nanoseconds, seconds, whole
+from gatekeeper.limits.redis.stored_limit import front, tag
 from gatekeeper.model import Decision, Refused
 
 if TYPE_CHECKING:

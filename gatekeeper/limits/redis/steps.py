@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
-from gatekeeper.limits.lines import Bell
+from gatekeeper.limits.engine.wait_queue import Bell
 from gatekeeper.limits.redis.scripts import Script
 
 T = TypeVar("T")

@@ -7,20 +7,20 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Final, Literal, TypeVar, cast
 
-from gatekeeper.limits.all_of import AllOf
-from gatekeeper.limits.concurrency import Concurrency
-from gatekeeper.limits.lines import TaskBell, ThreadBell
-from gatekeeper.limits.protocol import Clock
+from gatekeeper.limits.algorithms.concurrency import Concurrency
+from gatekeeper.limits.composites.all_of import AllOf
+from gatekeeper.limits.engine.protocol import Clock
+from gatekeeper.limits.engine.units import SECOND_NS, whole
+from gatekeeper.limits.engine.wait_queue import TaskBell, ThreadBell
 from gatekeeper.limits.redis.circuit import Circuit
 from gatekeeper.limits.redis.clients import AsyncCalls, PlainCalls, is_awaited, is_failure
 from gatekeeper.limits.redis.leases import SharedConcurrency
-from gatekeeper.limits.redis.local import local_share
-from gatekeeper.limits.redis.methods import shared_class
-from gatekeeper.limits.redis.parts import Part
+from gatekeeper.limits.redis.local_fallback import local_share
 from gatekeeper.limits.redis.scripts import Script, deciding, piece, script
-from gatekeeper.limits.redis.shared import Sharing
+from gatekeeper.limits.redis.shared_limiters import shared_class
+from gatekeeper.limits.redis.shared_state import Sharing
 from gatekeeper.limits.redis.steps import Call, Calls, Nap, Steps
-from gatekeeper.limits.units import SECOND_NS, whole
+from gatekeeper.limits.redis.stored_limit import Part
 from gatekeeper.model import Decision
 
 L = TypeVar("L")

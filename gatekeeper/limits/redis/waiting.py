@@ -7,14 +7,14 @@ and its bound then hold for all processes together, and a turn that is given up 
 
 from __future__ import annotations
 
-from gatekeeper.limits.booking import Reservation, wait_in_ns
-from gatekeeper.limits.leaky_queue import QueueRule
-from gatekeeper.limits.lines import Bell
-from gatekeeper.limits.protocol import Key
-from gatekeeper.limits.redis.asking import StoreBooked, cancelling, peeking, reserving
-from gatekeeper.limits.redis.shared import Shared
+from gatekeeper.limits.algorithms.leaky_queue import QueueRule
+from gatekeeper.limits.engine.protocol import Key
+from gatekeeper.limits.engine.reservations import Reservation, wait_in_ns
+from gatekeeper.limits.engine.units import seconds
+from gatekeeper.limits.engine.wait_queue import Bell
+from gatekeeper.limits.redis.operations import StoreBooked, cancelling, peeking, reserving
+from gatekeeper.limits.redis.shared_state import Shared
 from gatekeeper.limits.redis.steps import Nap, Steps
-from gatekeeper.limits.units import seconds
 from gatekeeper.model import Decision
 
 

@@ -1,0 +1,94 @@
+"""Waiting for permits, first come first served per key, as a thread or as a task.
+
+Only the first in line books; so who is further behind can leave and nothing was spent for it, and
+when the first one leaves, its booking goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Protocol
+
+from gatekeeper.limits.engine.key_states import Keys
+from gatekeeper.limits.engine.protocol import Key
+from gatekeeper.limits.engine.reservations import Reservation, wait_in_ns
+from gatekeeper.limits.engine.units import seconds
+from gatekeeper.limits.engine.wait_queue import (
+    Bell,
+    Naps,
+    TaskBell,
+    ThreadBell,
+    slept_through,
+    slept_through_async,
+)
+from gatekeeper.model import Decision
+
+
+class Bookable(Protocol):
+    """A limiter that can be booked, with the line in which its waiters stand."""
+
+    @property
+    def _keys(self) -> Keys[Any]: ...
+    @property
+    def _name(self) -> str: ...
+    def check(self, key: Key = "", cost: int = 1) -> Decision: ...
+    def peek(self, key: Key = "", cost: int = 1) -> Decision: ...
+    def reserve(self, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation: ...
+
+
+def wait(self: Bookable, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
+    """Allowed once `cost` requests may pass, after those who came before; this thread waits.
+
+    Refused, with nothing spent, as soon as it is clear that `timeout` seconds will not do, or that
+    waiting never helps. An exception out of a signal handler spends nothing either.
+    """
+    bell = ThreadBell(self._keys.clock)
+    return slept_through(_naps(self, key, cost, timeout, bell), bell)
+
+
+async def wait_async(self: Bookable, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
+    """The same for a task of asyncio; cancelling it spends nothing."""
+    bell = TaskBell()
+    return await slept_through_async(_naps(self, key, cost, timeout, bell), bell)
+
+
+def _naps(self: Bookable, key: Key, cost: int, timeout: float | None, bell: Bell) -> Naps[Decision]:
+    """How a waiter waits, whoever lets the time pass; closing it gives everything back."""
+    keys = self._keys
+    timeout_ns = wait_in_ns(timeout, "timeout")
+    if not keys.lines.waiting(key):
+        at_once = self.check(key, cost)
+        if at_once.allowed or at_once.retry_after is None:
+            return at_once
+    end_ns = None if timeout_ns is None else keys.clock() + timeout_ns
+    if not keys.inside(lambda: keys.lines.join(key, bell, keys.places)):
+        return _refused(self, key, cost, f"{keys.places} are waiting already")
+    try:
+        while not keys.inside(lambda: keys.lines.is_first(key, bell)):
+            if _left(self, end_ns) == 0:
+                return _refused(self, key, cost, "others came first")
+            yield _left(self, end_ns)
+        booking = self.reserve(key, cost, _left(self, end_ns))
+        if booking:
+            yield from _until(self, booking)
+        return booking.decision
+    finally:
+        keys.inside(lambda: keys.lines.leave(key, bell))
+
+
+def _until(self: Bookable, booking: Reservation) -> Generator[float, None, None]:
+    try:
+        while (left_ns := booking.due_ns - self._keys.clock()) > 0:
+            yield seconds(left_ns)
+    except BaseException:  # closed: the waiter was cancelled or interrupted
+        booking.cancel()
+        raise
+
+
+def _left(self: Bookable, end_ns: int | None) -> float | None:
+    return None if end_ns is None else seconds(max(0, end_ns - self._keys.clock()))
+
+
+def _refused(self: Bookable, key: Key, cost: int, why: str) -> Decision:
+    answer = self.peek(key, cost)
+    return answer._replace(allowed=False, policy=self._name, reason="limited", detail=why)

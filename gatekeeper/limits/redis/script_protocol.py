@@ -1,0 +1,164 @@
+"""A rule in the words of its script, and the script's numbers read back.
+
+A store counts whole microseconds, so a rule is put into them first; a period that is none becomes the
+next longer one, which never lets more pass. Where the rules say nanoseconds, these here mean microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from gatekeeper.limits.algorithms.fixed_window import WindowRule
+from gatekeeper.limits.algorithms.gcra import GcraRule
+from gatekeeper.limits.algorithms.leaky_queue import QueueRule
+from gatekeeper.limits.algorithms.sliding_counter import CounterRule
+from gatekeeper.limits.algorithms.sliding_log import LogRule
+from gatekeeper.limits.engine.protocol import Rule, Standing
+from gatekeeper.limits.engine.units import MICROSECOND_NS
+
+# A script has doubles for numbers: whole ones are exact below 2**53.
+PERIOD_US_MAX: Final = 1 << 43  # 101 days
+DEPTH_US_MAX: Final = 1 << 52  # 142 years until a bucket is full
+LIMIT_MAX: Final = 1 << 40
+
+
+class Speech(Protocol):
+    """How to talk with the script about one rule."""
+
+    @property
+    def kind(self) -> str:
+        """The piece of the script that knows such rules."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers it answers."""
+
+    def words(self, cost: int) -> tuple[int, ...]:
+        """What the script is told, after the kind."""
+
+    def standing(self, numbers: Sequence[int], now_us: int) -> Standing:
+        """Where the key stands, in microseconds, by the script's numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class GcraSpeech:
+    rule: GcraRule
+    kind: str = "gcra"
+    size: int = 2
+
+    def words(self, cost: int) -> tuple[int, ...]:
+        rule = self.rule
+        weights = (*divmod(cost * rule.weight, rule.scale), *divmod(rule.depth, rule.scale))
+        return (rule.scale, rule.rate, rule.period_ns, rule.burst, 0, -1, *weights)
+
+    def standing(self, numbers: Sequence[int], now_us: int) -> Standing:
+        due_us, part = numbers
+        rule = self.rule
+        debt = max(0, (due_us - now_us) * rule.scale + part)
+        return Standing(max(0, (rule.depth - debt) // rule.weight), -(-debt // rule.scale))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpeech:
+    """A queue is a bucket of one, in which a booking may lie so many turns ahead and no further."""
+
+    rule: QueueRule
+    kind: str = "gcra"
+    size: int = 2
+
+    def words(self, cost: int) -> tuple[int, ...]:
+        rule = self.rule
+        weights = (*divmod(cost * rule.weight, rule.scale), *divmod(rule.weight, rule.scale))
+        return (rule.scale, rule.limit, rule.period_ns, 1, 1, rule.ahead_ns, *weights)
+
+    def standing(self, numbers: Sequence[int], now_us: int) -> Standing:
+        due_us, part = numbers
+        ahead_us = max(0, due_us - now_us + (part > 0))
+        return Standing(int(not ahead_us), ahead_us)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpeech:
+    rule: WindowRule
+    kind: str = "window"
+    size: int = 2
+
+    def words(self, cost: int) -> tuple[int, ...]:
+        return (self.rule.limit, self.rule.period_ns, int(self.rule.aligned))
+
+    def standing(self, numbers: Sequence[int], now_us: int) -> Standing:
+        start_us, used = numbers
+        end_us = start_us + self.rule.period_ns
+        if start_us < 0 or now_us >= end_us:
+            return Standing(self.rule.limit, 0)
+        return Standing(max(0, self.rule.limit - used) if start_us <= now_us else 0, end_us - now_us)
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSpeech:
+    rule: CounterRule
+    kind: str = "counter"
+    size: int = 3
+
+    def words(self, cost: int) -> tuple[int, ...]:
+        return (self.rule.limit, self.rule.period_ns)
+
+    def standing(self, numbers: Sequence[int], now_us: int) -> Standing:
+        number, before, used = numbers
+        period_us = self.rule.period_ns
+        start_us = number * period_us
+        end_us = start_us + period_us
+        if not used and not before:
+            return Standing(self.rule.limit, 0)
+        # Until the last of them weighs less than one whole request.
+        forgotten_us = (end_us if used else start_us) + period_us - (period_us - 1) // (used or before)
+        weighed = before * (end_us - now_us) // period_us
+        remaining = self.rule.limit - used - weighed if start_us <= now_us else 0
+        return Standing(max(0, remaining), max(0, forgotten_us - now_us))
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpeech:
+    rule: LogRule
+    kind: str = "log"
+    size: int = 2
+
+    def words(self, cost: int) -> tuple[int, ...]:
+        return (self.rule.limit, self.rule.period_ns)
+
+    def standing(self, numbers: Sequence[int], now_us: int) -> Standing:
+        live, newest_us = numbers
+        if not live:
+            return Standing(self.rule.limit, 0)
+        remaining = self.rule.limit - live if newest_us <= now_us else 0
+        return Standing(max(0, remaining), newest_us + self.rule.period_ns - now_us)
+
+
+def speech(rule: Rule[Any]) -> Speech:
+    """How to talk about `rule`. Raises ValueError for numbers that a script cannot hold."""
+    match _in_microseconds(rule):
+        case GcraRule() as bucket:
+            if bucket.settle_ns >= DEPTH_US_MAX:
+                raise ValueError("burst: expected a bucket in a store to be full again within 142 years")
+            return GcraSpeech(bucket)
+        case QueueRule() as queue:
+            return QueueSpeech(queue)
+        case WindowRule() as window:
+            return WindowSpeech(window)
+        case CounterRule() as counter:
+            return CounterSpeech(counter)
+        case LogRule() as log:
+            return LogSpeech(LogRule(log.limit, log.period_ns))
+        case other:
+            raise TypeError(f"store: {type(other).__name__} cannot be kept in one")
+
+
+def _in_microseconds(rule: Any) -> Any:
+    period_us = -(-rule.period_ns // MICROSECOND_NS)
+    if period_us >= PERIOD_US_MAX:
+        raise ValueError("period: expected at most 100 days in a store")
+    if rule.limit >= LIMIT_MAX:
+        raise ValueError(f"limit: expected less than {LIMIT_MAX:,} in a store, got {rule.limit:,}")
+    return rule.changed(None, period_us, None)
