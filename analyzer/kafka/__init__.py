@@ -1,15 +1,14 @@
-"""Record sets out of Kafka.
+"""Record sets from Kafka.
 
-`records` is the source that the pipeline asks. It holds together
+`source` is what the pipeline asks. It is made of
 
-- one connection after another: `connecting`, `client`, with the `options` of each;
-- what of kafka-python is made to work otherwise: `raw`, `joining`, `unpacking`; `faces`: whether it can be;
-- what we were given, where it goes on, what stopped it: `partitions`, `held`; and of which log it is: `logs`;
-- what is wrong, and what to say of it: `watch`, `causes`, `membership`;
-- what the cluster says of topics and groups: `metadata`; and what we say to the group: `advice`, `leftovers`.
-
-Beside it stand questions over connections of their own: `damage`, how far it reaches; `bounds`, where logs
-begin and end; `reach`, whether anybody answers.
+- one connection at a time: `connect`, `client`, with `options`, and `connection_health`, `connection_errors`;
+- the assigned partitions, where each continues and what stopped it: `partitions`, `partition_state`;
+- what the cluster says of topics and groups: `metadata`, `topic_ids`;
+- `group`: `membership`, `dead_members`, and `offset_commits` as advice for lag monitors;
+- `internals`, the only code on private names of kafka-python: `raw_fetcher`, `patient_coordinator`,
+  `decompression_bound`, `signatures`;
+- `probes` over connections of their own: `damage_probe`, `log_bounds`, `reachability`.
 """
 
 from analyzer.kafka.source import KafkaRecords

@@ -48,7 +48,7 @@ class Ranges:
 
 
 def any_of(lengths: tuple[tuple[int, int, Table], ...], number: int) -> bool:
-    """Whether one of these tables has the beginning of `number`, as `gatekeeper.view.lookup_keys` writes it."""
+    """Whether one of these tables has the beginning of `number` (see `lookup_keys`)."""
     for bit, shift, table in lengths:  # noqa: SIM110 - a generator costs as much as three look-ups
         if bit | number >> shift in table:
             return True

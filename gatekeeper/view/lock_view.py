@@ -69,7 +69,7 @@ class View:
     """Locks by where they are looked up. Nobody writes to it; the next one shares what did not change."""
 
     at: Cursor | None  # None: not confirmed by a source
-    sharded_table: Mapping[str, Table]
+    tables: Mapping[str, Table]
     lengths: Mapping[str, Mapping[int, int]] = field(default_factory=dict)  # prefix lengths in use, by table
     next_end_ns: int = NEVER_NS  # no lock ends before this; perhaps none then either
     ignored: Mapping[str, int] = field(default_factory=dict)  # what was passed over, and how often it was met

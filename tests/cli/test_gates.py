@@ -341,11 +341,12 @@ class TestDoctor:
 
 GATES = """
 import os, sys, time
-from gatekeeper import Gate, feedback
+from gatekeeper import Gate
+from gatekeeper.telemetry import gate_status
 from gatekeeper.sources.http import HttpSource
 from gatekeeper.sources.sql import SqlSource
 
-feedback.TELL_EVERY_S = 0.2
+gate_status.TELL_EVERY_S = 0.2
 url, name, kind = sys.argv[1:]
 source = HttpSource(url, wait=0.1) if url.startswith("http:") else SqlSource(url, feedback=True)
 gate = Gate(source, name=name)  # before the fork: each process has its own
@@ -359,7 +360,7 @@ while True:
 
 def test_the_page_tells_of_each_check() -> None:
     root = Path(__file__).parents[2]
-    made = set(re.findall(r'Finding\(\s*"(\w+)"', (root / "analyzer/cli/examining.py").read_text()))
+    made = set(re.findall(r'Finding\(\s*"(\w+)"', (root / "analyzer/doctor.py").read_text()))
     told = re.findall(r"^\| `(\w+)` \|", (root / "docs/doctor.md").read_text(), re.MULTILINE)
     assert made == set(told)
 

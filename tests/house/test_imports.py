@@ -19,7 +19,7 @@ EDGES = (
     "analyzer.config",
 )
 LOOP = ("analyzer.pipeline", "analyzer.warden", "analyzer.daemon")
-FACES = ("analyzer.build", "analyzer.cli", "analyzer.web", "analyzer.demo")
+FACES = ("analyzer.build", "analyzer.doctor", "analyzer.cli", "analyzer.web", "analyzer.demo")
 
 
 class Law(NamedTuple):
@@ -35,7 +35,12 @@ LAWS = {
     "the analyzer shares the contract alone": Law(
         ("analyzer.core", *EDGES, *LOOP),
         ("gatekeeper",),
-        ("gatekeeper.model", "gatekeeper.identity", "gatekeeper.feed.feed_json"),
+        (
+            "gatekeeper.model",
+            "gatekeeper.identity",
+            "gatekeeper.feed.feed_json",
+            "gatekeeper.telemetry.status_json",
+        ),
     ),
     "the contract stands on nothing": Law(("gatekeeper.model", "gatekeeper.identity"), ("gatekeeper",)),
     "limits know the contract alone": Law(
@@ -110,6 +115,7 @@ GUESTS = {
         "analyzer.build",
         "analyzer.cli",
         "analyzer.demo",
+        "analyzer.doctor",
         "gatekeeper.sources.sql",
     ),
     "starlette": ("analyzer.web",),

@@ -281,6 +281,6 @@ gates = Table(
     number("number"),  # how often it had told: what comes late does not replace what is newer
     Column("at_ms", BigInteger, nullable=False),  # when it was heard of last
     Column("first_ms", BigInteger, nullable=False),
-    text("told"),  # JSON: see gatekeeper/wire_feedback.py
+    text("told"),  # JSON: see gatekeeper/telemetry/status_json.py
     Index(None, "at_ms"),
 )
