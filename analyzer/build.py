@@ -17,16 +17,16 @@ from analyzer.config.tables.sources import SourceTable
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Counter
-from analyzer.daemon import Daemon, Health
-from analyzer.files import FollowedFile, Held, ImportedFiles
+from analyzer.daemon import Daemon, LoopObserver
+from analyzer.files import FollowedFile, ImportedFiles, OpenFiles
 from analyzer.kafka import KafkaRecords
 from analyzer.kafka.group.dead_members import client_id
-from analyzer.pipeline import Pace, Pipeline
-from analyzer.sources import Several, Source
+from analyzer.pipeline import FlushPace, Pipeline
+from analyzer.sources import CombinedSource, Source
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import require_head
 from analyzer.store.operations.followed_partitions import leave_off
-from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.lock_feed import new_mark
 from analyzer.store.transaction.sql_store import SqlStore
@@ -49,17 +49,17 @@ def owner_of(settings: Settings) -> str:
     return f"{settings.analyzer.name}:{os.getpid()}"
 
 
-def build(settings: Settings, engine: sa.Engine, health: Health) -> Daemon:
+def build(settings: Settings, engine: sa.Engine, health: LoopObserver) -> Daemon:
     """The analyzer that follows every source of `settings`. Its plan is in force from now on.
     Raises StoreAway."""
     store = SqlStore(engine, owner_of(settings))
     leave_off(engine, settings.analyzer.name, {source.name for source in settings.sources})
-    source = Several([*_topics(settings, store), *_files(settings, store)])
+    source = CombinedSource([*_topics(settings, store), *_files(settings, store)])
     return _daemon(settings, engine, store, source, health)
 
 
 def build_import(
-    settings: Settings, engine: sa.Engine, health: Health, source: str, files: Sequence[str | Path]
+    settings: Settings, engine: sa.Engine, health: LoopObserver, source: str, files: Sequence[str | Path]
 ) -> tuple[Daemon, ImportedFiles]:
     """The same for files that are read once, as records of the source named `source`; turn the daemon until
     the files are done. Raises StoreAway."""
@@ -71,7 +71,9 @@ def build_import(
     return daemon, once
 
 
-def _daemon(settings: Settings, engine: sa.Engine, store: SqlStore, source: Source, health: Health) -> Daemon:
+def _daemon(
+    settings: Settings, engine: sa.Engine, store: SqlStore, source: Source, health: LoopObserver
+) -> Daemon:
     mappings = settings.mappings()
 
     def counter_for(plan: Plan) -> Counter:
@@ -85,10 +87,10 @@ def _daemon(settings: Settings, engine: sa.Engine, store: SqlStore, source: Sour
         plan=plan,
         version=store.activate(plan),
         uptime_s=time.monotonic,
-        pace=Pace(flush_every_s=settings.analyzer.flush_every),
+        pace=FlushPace(flush_every_s=settings.analyzer.flush_every),
     )
     warden = Warden(
-        Upkeep(engine, owner_of(settings), new_mark),
+        SqlUpkeep(engine, owner_of(settings), new_mark),
         time.monotonic,
         minutes_kept_s=int(settings.analyzer.keep_minutes),
         quarters_kept_s=int(settings.analyzer.keep_quarters),
@@ -119,7 +121,8 @@ def _topics(settings: Settings, store: SqlStore) -> list[Source]:
 
 
 def _files(settings: Settings, store: SqlStore) -> list[Source]:
-    held: Held = {}  # each knows what the others read, or two logs that begin alike would be taken for one
+    # Shared by all sources: without it, two logs with the same first bytes would be taken for one.
+    held: OpenFiles = {}
     return [
         FollowedFile(Path(source.file), source.name, store, start=source.start, held=held)
         for source in settings.sources

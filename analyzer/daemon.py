@@ -13,7 +13,7 @@ from typing import Protocol
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Counter, Gap, Partition
 from analyzer.errors import AnalyzerError, PartitionLost, PlanChanged, StoreAway
-from analyzer.pipeline import Flushed, Pipeline
+from analyzer.pipeline import FlushResult, Pipeline
 from analyzer.warden import Warden
 from gatekeeper.model import Change, Set
 
@@ -26,11 +26,11 @@ RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0  # so that an outage costs no more than this beyond its own length
 
 
-class Health(Protocol):
+class LoopObserver(Protocol):
     """Who is told how it goes, for /readyz and /metrics."""
 
     def turned(self, holding: int) -> None: ...
-    def flushed(self, flushed: Flushed) -> None: ...
+    def flushed(self, flushed: FlushResult) -> None: ...
     def lost(self) -> None: ...
     def ended(self, changes: Sequence[Change]) -> None: ...
     def failed(self, what: str, sentence: str) -> None: ...
@@ -38,7 +38,7 @@ class Health(Protocol):
     def stopped(self, gaps: Mapping[Partition, Gap]) -> None: ...
 
 
-class Gaps(Protocol):
+class GapStore(Protocol):
     """Where it is written down what waits for a person."""
 
     def settle(self, stopped: Mapping[Partition, Gap]) -> Collection[Partition]:
@@ -53,9 +53,9 @@ class Daemon:
     warden: Warden
     active: Callable[[], tuple[int, Plan]]  # the plan in force; raises StoreAway
     counter_for: Callable[[Plan], Counter]
-    health: Health
+    health: LoopObserver
     random: Random
-    gaps: Gaps
+    gaps: GapStore
     retries: int = 0
     looked_s: float = float("-inf")  # uptime when the stopped partitions were last looked at
     warned_s: dict[str, float] = field(default_factory=dict)  # ... and when each warning was last given
@@ -124,7 +124,7 @@ class Daemon:
             log.info("going on with %s: somebody decided where", ", ".join(map(str, sorted(free))))
             self.pipeline.go_on(free)
 
-    def tell(self, flushed: Flushed) -> None:
+    def tell(self, flushed: FlushResult) -> None:
         """Log who was locked, and, once a minute, that there are records which cannot be read, or callers
         which are not counted by name."""
         for change in flushed.changes:

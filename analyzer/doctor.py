@@ -15,18 +15,18 @@ from analyzer.cli.exit_codes import LOOK
 from analyzer.cli.options import must_exist
 from analyzer.config.secrets import masked
 from analyzer.config.settings import Settings
-from analyzer.core.fleet.gate_health import KNOWN_MIN, SKEW_S, Gate, living, troubles
-from analyzer.core.fleet.unknown_callers import Seen, cause, spellings
+from analyzer.core.fleet.gate_health import KNOWN_MIN, SKEW_S, GateHealth, living, troubles
+from analyzer.core.fleet.unknown_callers import LogKnowledge, cause, spellings
 from analyzer.core.records.mapping import CALLER_FIELDS
 from analyzer.errors import StoreAway
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import head
-from analyzer.store.operations.followed_partitions import SILENT_MS, Followed, followed
+from analyzer.store.operations.followed_partitions import SILENT_MS, FollowedPartition, followed
 from analyzer.store.operations.tokens import known as known_tokens
-from analyzer.store.reports.doctor_queries import Condition, condition
+from analyzer.store.reports.doctor_queries import DatabaseStatus, database_status
 from analyzer.store.reports.gate_reports import heard, logged
-from analyzer.store.reports.status import glance
+from analyzer.store.reports.status import installation_status
 from analyzer.store.transaction.gaps import known as known_gaps
 from gatekeeper.feed.feed_json import time_text
 
@@ -79,7 +79,7 @@ def _examine(settings: Settings) -> Iterator[Finding]:
 
 
 def _with_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding]:
-    standing = glance(engine, head())
+    standing = installation_status(engine, head())
     if standing.revision != head():
         have = standing.revision or "none"
         what = f"{settings.database.shown}: tables are at version {have}, this program needs {head()}"
@@ -88,7 +88,7 @@ def _with_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding]:
     yield Finding("database", "fine", f"{settings.database.shown}: reached, tables at version {head()}")
     yield from _room(settings)
     begun_ms = time.time() * 1000
-    now = condition(engine, REJECTED_WITHIN_MS)
+    now = database_status(engine, REJECTED_WITHIN_MS)
     yield _clock(now, begun_ms, time.time() * 1000)
     parts = followed(engine)
     yield from _plan(settings, now)
@@ -109,7 +109,7 @@ def _room(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def _clock(now: Condition, begun_ms: float, ended_ms: float) -> Finding:
+def _clock(now: DatabaseStatus, begun_ms: float, ended_ms: float) -> Finding:
     """The database's clock against this machine's, which asked for it between two moments."""
     ahead_s = max(now.now_ms - ended_ms, min(0.0, now.now_ms - begun_ms)) / 1000
     if abs(ahead_s) <= SKEW_S:
@@ -119,7 +119,7 @@ def _clock(now: Condition, begun_ms: float, ended_ms: float) -> Finding:
     return Finding("clock", "wrong", what, "synchronise both (NTP): judgements go by the database's")
 
 
-def _plan(settings: Settings, now: Condition) -> Iterator[Finding]:
+def _plan(settings: Settings, now: DatabaseStatus) -> Iterator[Finding]:
     if now.plan is None:
         yield Finding("plan", "wrong", "no analyzer ever worked here", "start `gatelock run`")
     elif settings.sources and now.plan != settings.plan().digest:
@@ -129,7 +129,7 @@ def _plan(settings: Settings, now: Condition) -> Iterator[Finding]:
         yield Finding("plan", "fine", "the analyzers work by this configuration")
 
 
-def _sources(settings: Settings, parts: Sequence[Followed]) -> Iterator[Finding]:
+def _sources(settings: Settings, parts: Sequence[FollowedPartition]) -> Iterator[Finding]:
     ours = [source.name for source in settings.sources]
     theirs = sorted({part.source for part in parts if part.heard_s is not None} - set(ours))
     for name in [*ours, *theirs]:
@@ -155,12 +155,12 @@ def _sources(settings: Settings, parts: Sequence[Followed]) -> Iterator[Finding]
         yield Finding("sources", "fine", "none is configured here, and none is followed")
 
 
-def _some(parts: Sequence[Followed]) -> str:
+def _some(parts: Sequence[FollowedPartition]) -> str:
     named = ", ".join(f"{part.topic}[{part.partition}]" for part in parts[:SHOWN_MAX])
     return named + (f" and {len(parts) - SHOWN_MAX} more" if len(parts) > SHOWN_MAX else "")
 
 
-def _waiting(engine: sa.Engine, now: Condition) -> Iterator[Finding]:
+def _waiting(engine: sa.Engine, now: DatabaseStatus) -> Iterator[Finding]:
     gaps = [each for each in known_gaps(engine) if each.accepted is None]
     for each in gaps[:SHOWN_MAX]:
         cure = "see `gatelock gaps list`, then decide by `gatelock gaps accept`"
@@ -198,7 +198,7 @@ def _gates(settings: Settings, engine: sa.Engine, behind_s: float) -> Iterator[F
     gates = sorted(living(heard(engine)), key=lambda gate: gate.told.instance)  # the same ones each time
     if not gates:
         yield Finding("gates", "fine", "none tells of itself (over SQL they do so only when asked to)")
-    applications: dict[str, list[Gate]] = {}
+    applications: dict[str, list[GateHealth]] = {}
     for gate in gates:
         applications.setdefault(gate.told.application, []).append(gate)
     for name, each in sorted(applications.items()):
@@ -206,8 +206,8 @@ def _gates(settings: Settings, engine: sa.Engine, behind_s: float) -> Iterator[F
         yield from _strangers(settings, engine, name or "(no name)", each, behind_s)
 
 
-def _application(name: str, gates: Sequence[Gate]) -> Iterator[Finding]:
-    found: dict[str, list[tuple[Gate, str]]] = {}
+def _application(name: str, gates: Sequence[GateHealth]) -> Iterator[Finding]:
+    found: dict[str, list[tuple[GateHealth, str]]] = {}
     for gate in gates:
         for word, sentence in troubles(gate, set(gate.told.callers)).items():
             found.setdefault(word, []).append((gate, sentence))
@@ -223,7 +223,7 @@ def _application(name: str, gates: Sequence[Gate]) -> Iterator[Finding]:
 
 
 def _strangers(
-    settings: Settings, engine: sa.Engine, name: str, gates: Sequence[Gate], behind_s: float
+    settings: Settings, engine: sa.Engine, name: str, gates: Sequence[GateHealth], behind_s: float
 ) -> Iterator[Finding]:
     callers = {caller for gate in gates for caller in gate.told.callers}
     found = logged(engine, callers)
@@ -235,7 +235,7 @@ def _strangers(
     else:
         kinds = tuple(dict.fromkeys(kind for source in settings.sources for kind in source.callers))
         others = {other.name for caller in unknown for other in spellings(caller, kinds or CALLER_FIELDS)}
-        seen = Seen(logged(engine, others).known, kinds, behind_s, found.overflow)
+        seen = LogKnowledge(logged(engine, others).known, kinds, behind_s, found.overflow)
         why, cure = cause(unknown, seen)
         shown = ", ".join(unknown[:SHOWN_MAX])
         what = f"{name}: the log knows {part:.0%} of {len(callers)} asked for, but not {shown}: {why}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from analyzer.core.model import Gap, Lag, Partition
 from analyzer.metrics import Metrics
-from analyzer.pipeline import Flushed
+from analyzer.pipeline import FlushResult
 from gatekeeper.model import Change
 
 # A turn takes a flush at most; the database's own time-outs bound that, a lost connection included.
@@ -49,7 +49,7 @@ class Health:
             began_s, last_s = self.holding_s or (now_s, now_s)
             self.holding_s = (began_s if now_s - last_s < HELD_S else now_s, now_s)
 
-    def flushed(self, flushed: Flushed) -> None:
+    def flushed(self, flushed: FlushResult) -> None:
         """A transaction was committed."""
         self.lags = flushed.lags
         self.flushed_s = self.uptime_s()

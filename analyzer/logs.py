@@ -11,7 +11,7 @@ from typing import Literal, TextIO
 
 from analyzer.config.secrets import masked
 
-Form = Literal["json", "console"]
+LogFormat = Literal["json", "console"]
 
 # What every record has; everything else was given as `extra`.
 OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
@@ -20,13 +20,13 @@ OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskN
 QUIET = dict.fromkeys(("alembic", "sqlalchemy", "uvicorn"), logging.WARNING) | {"kafka": logging.CRITICAL}
 
 
-def set_up(form: Form | None, stream: TextIO | None = None) -> None:
+def set_up(form: LogFormat | None, stream: TextIO | None = None) -> None:
     """Log to `stream` (the standard error) in this form; None: as fits where it goes."""
     stream = stream or sys.stderr
     if form is None:
         form = "console" if stream.isatty() else "json"
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(Json() if form == "json" else Console())
+    handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.INFO)
@@ -35,7 +35,7 @@ def set_up(form: Form | None, stream: TextIO | None = None) -> None:
         logging.getLogger(name).setLevel(level)
 
 
-class Json(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object per line, ASCII only: no caller's name can break a line or turn its direction."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -51,7 +51,7 @@ class Json(logging.Formatter):
         return json.dumps(said)
 
 
-class Console(logging.Formatter):
+class ConsoleFormatter(logging.Formatter):
     """The same for eyes: time, level, where, message, and what else there is as key=value."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from analyzer.core.model import Counted, Gap, Lag, Partition
+from analyzer.core.model import DrainedCounts, Gap, Lag, Partition
 from gatekeeper.model import Change, Set
 
 FLUSH_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -93,7 +93,7 @@ METRICS = (
 )  # fmt: skip
 
 
-class Reading(NamedTuple):
+class Measurements(NamedTuple):
     """What is measured at the moment somebody asks; None is not known and not shown."""
 
     lags: Mapping[Partition, Lag]
@@ -121,7 +121,7 @@ class Metrics:
             FLUSH.name, FLUSH.help, buckets=FLUSH_BUCKETS_S, registry=self._registry
         )
 
-    def flushed(self, counted: Counted, changes: Sequence[Change], seconds: float) -> None:
+    def flushed(self, counted: DrainedCounts, changes: Sequence[Change], seconds: float) -> None:
         """One transaction was committed."""
         self._flush.observe(seconds)
         for progress in counted.parts:
@@ -144,7 +144,7 @@ class Metrics:
     def failed(self, what: str) -> None:
         self._failures.labels(what).inc()
 
-    def exposition(self, reading: Reading, accept: str) -> tuple[bytes, str]:
+    def exposition(self, reading: Measurements, accept: str) -> tuple[bytes, str]:
         """Everything in the format that `accept` asks for, and its content type."""
         encode, content_type = choose_encoder(accept)
         return encode(_Everything(self._registry, reading, self._version)), content_type
@@ -157,7 +157,7 @@ class _Everything(Collector):
     """What was counted and what is measured now. Gauges are made anew for each answer, so that a
     partition that went to another analyzer leaves nothing behind."""
 
-    def __init__(self, counted: Collector, reading: Reading, version: str) -> None:
+    def __init__(self, counted: Collector, reading: Measurements, version: str) -> None:
         self._counted = counted
         self._reading = reading
         self._version = version

@@ -9,22 +9,22 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.judge import Series, Standing, changes, lock_key, totals_of
+from analyzer.core.judging.judge import JudgedSeries, Standing, changes, lock_key, totals_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import (
-    Carried,
-    Counted,
     Counter,
-    Fed,
+    CounterState,
+    CountRow,
+    DrainedCounts,
+    FeedResult,
     Gap,
     Lag,
-    Lost,
     Partition,
-    Progress,
+    PartitionProgress,
+    PartitionRevoked,
     Records,
     RecordSet,
     Rejected,
-    Row,
 )
 from analyzer.sources import Source
 from gatekeeper.model import Change, Lock, LockKey
@@ -35,15 +35,15 @@ SHOWN_BYTES = 120  # of a record in a sentence
 SOON = 0.8
 
 
-class Flush(Protocol):
+class FlushTransaction(Protocol):
     """One transaction; its methods are called in this order. Raises StoreAway anywhere."""
 
-    def move_offsets(self, parts: Sequence[Progress], lags: Mapping[Partition, Lag]) -> None: ...
+    def move_offsets(self, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None: ...
     def agree_with(self, version: int) -> datetime: ...
-    def add_totals(self, grown: Mapping[Series, int], limits: Mapping[str, int]) -> list[Standing]:
+    def add_totals(self, grown: Mapping[JudgedSeries, int], limits: Mapping[str, int]) -> list[Standing]:
         """The series that have reached the limit of their policy, this flush included."""
 
-    def add_counts(self, rows: Sequence[Row], meters: Collection[Meter]) -> None: ...
+    def add_counts(self, rows: Sequence[CountRow], meters: Collection[Meter]) -> None: ...
     def set_aside(self, rejected: Sequence[Rejected], now: datetime) -> None: ...
     def locks(self, keys: Collection[LockKey]) -> dict[LockKey, Lock]: ...
     def publish(self, changes: Sequence[Change]) -> int | None: ...
@@ -52,15 +52,15 @@ class Flush(Protocol):
 class Store(Protocol):
     """Where counts, offsets and locks are kept together."""
 
-    def transaction(self) -> AbstractContextManager[Flush]:
+    def transaction(self) -> AbstractContextManager[FlushTransaction]:
         """All or nothing. When it raises StoreAway it is not known which."""
 
-    def carried(self, part: Partition) -> Carried:
+    def carried(self, part: Partition) -> CounterState:
         """What counting the next record of `part` depends on. Raises StoreAway."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class FlushPace:
     """How often to flush. A lock lags its request by one flush; a backlog is cheaper in larger ones."""
 
     flush_every_s: float = 0.1
@@ -68,10 +68,10 @@ class Pace:
     beat_every_s: float = 1.0  # an idle partition says this often that somebody follows it
 
 
-class Flushed(NamedTuple):
+class FlushResult(NamedTuple):
     """What one transaction stored."""
 
-    counted: Counted
+    counted: DrainedCounts
     lags: Mapping[Partition, Lag]
     changes: Sequence[Change]
     seconds: float
@@ -88,17 +88,17 @@ class Pipeline:
     plan: Plan
     version: int  # the plan's
     uptime_s: Callable[[], float]
-    pace: Pace = field(default_factory=Pace)
+    pace: FlushPace = field(default_factory=FlushPace)
     flushed_s: float = float("-inf")  # uptime when the last flush began
     beats_s: dict[Partition, float] = field(default_factory=dict)  # ... the last that named it
     resumed: set[Partition] = field(default_factory=set)  # of which the counter has what is carried on
 
-    def run_once(self) -> Flushed | None:
+    def run_once(self) -> FlushResult | None:
         """Take what is there, waiting at most until the next flush is due, and store it if one is. Raises
         PartitionLost, PlanChanged, StoreAway, and what the source raises; nothing is stored then, or it is
         not known."""
         for taken in self.source.take(self.left_s()):
-            if isinstance(taken, Lost):
+            if isinstance(taken, PartitionRevoked):
                 self.forget(taken.part)
             else:
                 self.count(taken)
@@ -129,7 +129,7 @@ class Pipeline:
         every_s = self.pace.flush_behind_s if behind else self.pace.flush_every_s
         return self.counter.full() or self.uptime_s() - self.flushed_s >= SOON * every_s
 
-    def flush(self, lags: Mapping[Partition, Lag]) -> Flushed | None:
+    def flush(self, lags: Mapping[Partition, Lag]) -> FlushResult | None:
         """Store what was counted, and that we live; None when there is nothing to say."""
         began_s = self.uptime_s()
         counted = self.counter.drain()
@@ -151,13 +151,13 @@ class Pipeline:
         # Of what was read to its end nothing need be known; what waits for a person may go on elsewhere.
         for part in self.resumed - (self.source.positions().keys() - self.source.stopped().keys()):
             self.forget(part)
-        return Flushed(counted, lags, changed, self.uptime_s() - began_s)
+        return FlushResult(counted, lags, changed, self.uptime_s() - began_s)
 
-    def idle(self, busy: Collection[Progress], now_s: float) -> list[Progress]:
+    def idle(self, busy: Collection[PartitionProgress], now_s: float) -> list[PartitionProgress]:
         """Partitions that gave nothing, and of which nobody has heard for a while."""
         said = {progress.part for progress in busy}
         return [
-            Progress(part, offset, offset)
+            PartitionProgress(part, offset, offset)
             for part, offset in self.source.positions().items()
             if part not in said and now_s - self.beats_s.get(part, float("-inf")) >= self.pace.beat_every_s
         ]
@@ -176,7 +176,7 @@ class Pipeline:
         self.source.rewind()
 
 
-def gap_of(part: Partition, fed: Fed) -> Gap:
+def gap_of(part: Partition, fed: FeedResult) -> Gap:
     """What a record set that was refused in part leaves."""
     if fed.status == "ok":
         raise ValueError("nothing was refused")
@@ -185,7 +185,7 @@ def gap_of(part: Partition, fed: Fed) -> Gap:
     return Gap(fed.status, fed.next, fed.skip_to if known else None, refusal(part, fed))
 
 
-def refusal(part: Partition, fed: Fed) -> str:
+def refusal(part: Partition, fed: FeedResult) -> str:
     if fed.first is not None:
         return (
             f"too many records in a row cannot be read, up to offset {fed.skip_to}; the first, at offset "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from analyzer.core.model import Gap, Lag, Partition, Position, Taken
+from analyzer.core.model import Gap, Lag, Partition, Position, SourceItem
 
 
 class LogId(NamedTuple):
@@ -15,7 +15,7 @@ class LogId(NamedTuple):
     topic_id: str
 
 
-class Places(Protocol):
+class PositionStore(Protocol):
     """Where partitions go on: the store, as a source sees it. Everything raises StoreAway when the
     database cannot be reached, within a few seconds: it is also asked while a group is rebalancing."""
 
@@ -40,7 +40,7 @@ class Source(Protocol):
     whoever holds the partition next. Partitions that are not held are ignored wherever they are named.
     """
 
-    def take(self, timeout_s: float) -> Iterator[Taken]:
+    def take(self, timeout_s: float) -> Iterator[SourceItem]:
         """What there is, waiting at most `timeout_s` for it: bounded in bytes, perhaps nothing.
 
         `Lost` comes before anything that was read after the loss. What is left when the iterator is
@@ -76,13 +76,13 @@ class Source(Protocol):
         """Let everything go; what was taken and not acknowledged is not lost."""
 
 
-class Several:
+class CombinedSource:
     """Many sources as one, each asked in turn."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = tuple(sources)
 
-    def take(self, timeout_s: float) -> Iterator[Taken]:
+    def take(self, timeout_s: float) -> Iterator[SourceItem]:
         share_s = timeout_s / max(1, len(self._sources))
         for source in self._sources:
             yield from source.take(share_s)

@@ -9,23 +9,23 @@ from functools import partial
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-from gatekeeper.clock import Clock, Running
+from gatekeeper.clock import Clock, PeriodicTask
 from gatekeeper.model import Cursor
 
 log = logging.getLogger("gatekeeper")
 
 
-class Watched(Protocol):
+class ObservableGate(Protocol):
     """A gate, as far as it is watched."""
 
     @property
     def healthy(self) -> bool: ...
 
 
-G = TypeVar("G", bound=Watched)
+G = TypeVar("G", bound=ObservableGate)
 
 
-class Watching(Generic[G]):
+class ChangeCallbacks(Generic[G]):
     """Calls `on_change` after the view has become another, and `on_health` after the gate has become
     healthy or ceased to be: never while a request waits, and in a thread of its own, so that one that
     takes its time holds up neither the polling nor what depends on it. What came meanwhile is told once.
@@ -49,7 +49,7 @@ class Watching(Generic[G]):
         self._mutex = threading.Lock()
         self._due: dict[str, Callable[[G], object]] = {}  # each once: they look at the gate themselves
         self._telling = False
-        self._running: Running | None = None
+        self._running: PeriodicTask | None = None
 
     def look(self, gate: G, at: Cursor | None, patient_s: float) -> float:
         """Tell what there is to tell of `gate`, whose view is at `at`. Seconds until there may be more: it

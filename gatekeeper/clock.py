@@ -10,7 +10,7 @@ from math import inf
 from typing import Protocol
 
 
-class Running(Protocol):
+class PeriodicTask(Protocol):
     """Turns that are being taken."""
 
     alive: bool  # false once no turn will follow, whatever ended them
@@ -31,7 +31,7 @@ class Clock(Protocol):
     def random(self) -> float:
         """At least 0, below 1."""
 
-    def run(self, turn: Callable[[], float], name: str) -> Running:
+    def run(self, turn: Callable[[], float], name: str) -> PeriodicTask:
         """Call `turn` at once, and again each time the seconds that it returned have passed; no more once
         they are infinite."""
 
@@ -52,14 +52,14 @@ class SystemClock:
         # Not the `random` module: after a fork each child would draw the same numbers and poll in step.
         return int.from_bytes(os.urandom(6), "big") / (1 << 48)
 
-    def run(self, turn: Callable[[], float], name: str) -> Running:
-        return Worker(turn, name)
+    def run(self, turn: Callable[[], float], name: str) -> PeriodicTask:
+        return PeriodicThread(turn, name)
 
     def wait(self, event: threading.Event, timeout: float) -> bool:
         return event.wait(timeout)
 
 
-class Worker:
+class PeriodicThread:
     """A daemon thread that takes turns until it is stopped, or a turn raises."""
 
     def __init__(self, turn: Callable[[], float], name: str) -> None:

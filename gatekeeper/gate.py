@@ -9,12 +9,12 @@ from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from gatekeeper.callbacks import Watching
-from gatekeeper.clock import SYSTEM_CLOCK, Clock, Running
-from gatekeeper.feed.poller import Known, Poller, longest_fetch
+from gatekeeper.callbacks import ChangeCallbacks
+from gatekeeper.clock import SYSTEM_CLOCK, Clock, PeriodicTask
+from gatekeeper.feed.poller import GateKnowledge, Poller, longest_fetch
 from gatekeeper.gate_options import (
     STALE,
-    Checks,
+    CheckingLimiter,
     check_stale,
     hearing,
     is_off,
@@ -24,21 +24,21 @@ from gatekeeper.gate_options import (
     together,
 )
 from gatekeeper.lifecycle import outlive
-from gatekeeper.model import ALLOWED, Decision, Hearing, LockSource, Refused
+from gatekeeper.model import ALLOWED, Decision, LockSource, Refused, StatusSink
 from gatekeeper.view.cooperative import in_pieces
-from gatekeeper.view.fast_path import DIVERTED, OPEN, look_of
-from gatekeeper.view.lock_tuples import ACTION, END, ON_STALE, Held
-from gatekeeper.view.lock_view import NOBODY, Asked, asked_of
+from gatekeeper.view.fast_path import DIVERTED, OPEN, fast_path_of
+from gatekeeper.view.lock_tuples import ACTION, END, ON_STALE, LockTuple
+from gatekeeper.view.lock_view import NOBODY, RequestScopes, asked_of
 from gatekeeper.view.lookup_keys import nameless
 from gatekeeper.view.precedence import judged
-from gatekeeper.view.sharded_table import Table, let_go
+from gatekeeper.view.sharded_table import LockTable, let_go
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from gatekeeper.telemetry.gate_status import Telling
-    from gatekeeper.view.precedence import Slows
+    from gatekeeper.telemetry.gate_status import StatusRecorder
+    from gatekeeper.view.precedence import SlowLimit
 
 log = logging.getLogger("gatekeeper")
 
@@ -74,7 +74,7 @@ class Gate:
         *,
         token: str | Path | None = None,
         stale_after: float = 30.0,
-        on_stale: Literal["allow", "deny"] | Checks = "allow",
+        on_stale: Literal["allow", "deny"] | CheckingLimiter = "allow",
         saved: Path | None = None,
         shared: bool = False,
         name: str = "",
@@ -88,15 +88,15 @@ class Gate:
         source = opened(source, token, stale_after)
         self._source = together(source, saved, stale_after, clock) if shared else source
         self._clock = clock
-        self._watching = Watching(on_change, on_health, clock)
+        self._watching = ChangeCallbacks(on_change, on_health, clock)
         self._stale_after_s = stale_after
         self._on_stale = on_stale
         self._shelf = None if saved is None else shelf(saved)
         self._name = name
         self._shadow = shadow
         self._hearing = hearing(source, feedback)
-        self._slowing: Slows | None = None  # made when the first lock that slows is there
-        self._known = Known()
+        self._slowing: SlowLimit | None = None  # made when the first lock that slows is there
+        self._known = GateKnowledge()
         self._begun_s: float | None = None  # uptime at the first start
         self._forget_threads()
         self._closed = False
@@ -108,10 +108,10 @@ class Gate:
         self._divert()  # what is looked at: `_locked` by `allow`, `_look` by `check`
         self._ready = DIVERTED  # ... once no more callers need to be noted
         self._off = is_off()
-        self._telling: Telling | None = None  # of this process alone
+        self._telling: StatusRecorder | None = None  # of this process alone
         self._mutex = threading.Lock()  # never waited for while a request is served
         self._answered = threading.Event()
-        self._running: Running | None = None
+        self._running: PeriodicTask | None = None
         self._poller: Poller | None = None
         self._restart_s = -inf  # the next start not before this uptime
         self._watching.forget_threads()
@@ -148,7 +148,7 @@ class Gate:
             pass
         return self._judge(asked_of(caller, tenant, address, resource))
 
-    def _judge(self, asked: Asked) -> Decision:
+    def _judge(self, asked: RequestScopes) -> Decision:
         """The same for a request that has a lock, or while more than a look-up is called for."""
         if self._running is None or not self._running.alive:
             self._revive()
@@ -174,7 +174,7 @@ class Gate:
             return decision._replace(allowed=True, shadow=True, retry_after=0.0)
         return decision
 
-    def _of_locks(self, locks: list[Held], asked: Asked, now_s: float, now_ns: int) -> Decision:
+    def _of_locks(self, locks: list[LockTuple], asked: RequestScopes, now_s: float, now_ns: int) -> Decision:
         if all(held[ACTION] == "tag" for held in locks):  # or there are none
             decision = self._without_lock(asked.caller or asked.address, now_s)
             if not locks or not decision.allowed:
@@ -203,7 +203,7 @@ class Gate:
             self._complained = True
             return ALLOWED
 
-    def _patient_until_s(self, known: Known) -> float:
+    def _patient_until_s(self, known: GateKnowledge) -> float:
         """Uptime until which callers without a lock pass whatever the application chose for later."""
         begun_s = self._clock.uptime_s() if self._begun_s is None else self._begun_s
         return max(known.confirmed_s, begun_s) + self._stale_after_s
@@ -329,7 +329,7 @@ class Gate:
                 self._slowing.tidy()
             elif poller.known.view.slows:
                 self._slowing = slows(self._clock)
-            old: list[Table] = list(self._known.view.tables.values())
+            old: list[LockTable] = list(self._known.view.tables.values())
             with self._mutex:
                 if poller is self._poller:
                     self._know(poller.known, wait_s)
@@ -341,7 +341,7 @@ class Gate:
             log.exception("the poller of the lock feed ended; the next request starts another")
             raise
 
-    def _know(self, known: Known, wait_s: float) -> None:
+    def _know(self, known: GateKnowledge, wait_s: float) -> None:
         self._known = known
         if known.view.at is not None:
             self._answered.set()
@@ -351,7 +351,7 @@ class Gate:
         elif self._on_stale != "allow" and soon_stale:
             self._ready = DIVERTED
         else:
-            self._ready = look_of(known.view)
+            self._ready = fast_path_of(known.view)
         self._settle()
 
     def _settle(self) -> None:
@@ -370,22 +370,22 @@ class Gate:
         """Send every request to where the clock and the poller are looked at."""
         self._look, self._locked = DIVERTED, DIVERTED.callers
 
-    def _forget(self, old: list[Table]) -> None:
+    def _forget(self, old: list[LockTable]) -> None:
         """Give back what only the `old` tables held."""
         for _ in in_pieces(let_go(old, self._known.view.tables.values())):
             pass
 
     # -- what it tells -------------------------------------------------------------------------
 
-    def _tell(self, hearing: Hearing) -> None:
+    def _tell(self, hearing: StatusSink) -> None:
         """Tell the source of this gate, if it is time, and have callers noted anew."""
         now_s, known = self._clock.uptime_s(), self._known
         if known.view.at is None:
             return
         if self._telling is None:
-            from gatekeeper.telemetry.gate_status import Telling  # for those who tell
+            from gatekeeper.telemetry.gate_status import StatusRecorder  # for those who tell
 
-            self._telling = Telling(self._name, self._stale_after_s, now_s)
+            self._telling = StatusRecorder(self._name, self._stale_after_s, now_s)
         if self._telling.is_due(now_s):
             self._beware(longest_fetch(hearing))
             mode = self.off or ("shadow" if self._shadow else "")

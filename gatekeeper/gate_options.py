@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from gatekeeper.clock import Clock
-from gatekeeper.model import Decision, Hearing, LockSource
+from gatekeeper.model import Decision, LockSource, StatusSink
 from gatekeeper.sources import open_source
 
 if TYPE_CHECKING:
-    from gatekeeper.feed.saved_view import Shelf
-    from gatekeeper.view.precedence import Slows
+    from gatekeeper.feed.saved_view import ViewFile
+    from gatekeeper.view.precedence import SlowLimit
 
 OFF = "GATEKEEPER"  # the environment variable; "off" opens the gates of this process
 
@@ -22,13 +22,13 @@ STALE = Decision(
 )
 
 
-class Checks(Protocol):
+class CheckingLimiter(Protocol):
     """A limiter, as far as a gate needs one."""
 
     def check(self, key: str, /) -> Decision: ...
 
 
-def check_stale(stale_after_s: float, on_stale: Literal["allow", "deny"] | Checks) -> None:
+def check_stale(stale_after_s: float, on_stale: Literal["allow", "deny"] | CheckingLimiter) -> None:
     """Raises ValueError for what cannot be."""
     if not 0 < stale_after_s < inf:
         raise ValueError(f"stale_after: expected seconds above 0, got {stale_after_s!r}")
@@ -55,23 +55,23 @@ def together(source: LockSource, saved: Path | None, stale_after_s: float, clock
     return SharedSource(source, saved, stale_after_s / 2, clock.uptime_s)
 
 
-def shelf(path: Path) -> Shelf:
+def shelf(path: Path) -> ViewFile:
     from gatekeeper.feed.saved_view import (
-        Shelf,  # what it needs for its digest is a tenth of a start without it
+        ViewFile,  # what it needs for its digest is a tenth of a start without it
     )
 
-    return Shelf(path)
+    return ViewFile(path)
 
 
-def slows(clock: Clock) -> Slows:
-    from gatekeeper.slow_locks import Slowing  # what it needs is half of a start, for who has no such lock
+def slows(clock: Clock) -> SlowLimit:
+    from gatekeeper.slow_locks import SlowLocks  # what it needs is half of a start, for who has no such lock
 
-    return Slowing(lambda: int(clock.uptime_s() * 1e9))
+    return SlowLocks(lambda: int(clock.uptime_s() * 1e9))
 
 
-def hearing(source: LockSource, wanted: bool | None) -> Hearing | None:
+def hearing(source: LockSource, wanted: bool | None) -> StatusSink | None:
     """The source, if it is to be told. Raises ValueError when it cannot be."""
-    if isinstance(source, Hearing):
+    if isinstance(source, StatusSink):
         return source if wanted or (wanted is None and source.feedback) else None
     if wanted:
         raise ValueError("feedback: this source takes none along")

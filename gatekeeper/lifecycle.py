@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 G = TypeVar("G")
-Does = Callable[[Any], None]
+LifecycleHook = Callable[[Any], None]
 
-_every: weakref.WeakKeyDictionary[Any, tuple[Does, Does]] = weakref.WeakKeyDictionary()
+_every: weakref.WeakKeyDictionary[Any, tuple[LifecycleHook, LifecycleHook]] = weakref.WeakKeyDictionary()
 
 
 def outlive(gate: G, begin_anew: Callable[[G], None], close: Callable[[G], None]) -> None:

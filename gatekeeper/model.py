@@ -163,7 +163,7 @@ class LockSource(Protocol):
         """
 
 
-class Met(NamedTuple):
+class LockHits(NamedTuple):
     """How often one lock was met since the gate began, and how often it refused."""
 
     at: LockKey
@@ -171,7 +171,7 @@ class Met(NamedTuple):
     denials: int
 
 
-class Feedback(NamedTuple):
+class GateStatus(NamedTuple):
     """What a gate tells of itself. Everything is counted from its beginning and nothing since the last
     time, so that one that gets lost, or comes twice, costs nothing."""
 
@@ -181,7 +181,7 @@ class Feedback(NamedTuple):
     library: str  # this package's version
     at: Cursor | None  # what its view is at
     age: float | None  # seconds; None before the first answer
-    locks: tuple[Met, ...]  # those that were met most often
+    locks: tuple[LockHits, ...]  # those that were met most often
     more: tuple[int, int]  # checks and denials by the locks that are not among them
     callers: tuple[str, ...]  # a sample of those it was asked for in the last ten to twenty minutes
     uptime: float = 0.0  # seconds since it began
@@ -192,12 +192,12 @@ class Feedback(NamedTuple):
 
 
 @runtime_checkable
-class Hearing(Protocol):
+class StatusSink(Protocol):
     """A LockSource that also takes along what a gate tells. The others need not know of it."""
 
     feedback: bool  # whether gates tell it, unless they are told otherwise
 
-    def hear(self, told: Feedback) -> None:
+    def hear(self, told: GateStatus) -> None:
         """Pass `told` on, at once or with the next fetch; it is always safe to forget.
 
         Called from the thread that fetches, every few seconds. Returns or raises SourceError within

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gatekeeper.limits.algorithms.token_bucket import TokenBucket
 from gatekeeper.model import Decision
-from gatekeeper.view.lock_tuples import SLOW, At, Held, at_of
+from gatekeeper.view.lock_tuples import SLOW, LockKeyTuple, LockTuple, at_of
 
 SLOWED_MAX = 100_000  # keys of one rate; those beyond share one bucket
 RATES_MAX = 1_000  # rates come from policies, of which there are a few
@@ -14,7 +14,7 @@ RATES_MAX = 1_000  # rates come from policies, of which there are a few
 Plain = tuple[int, float]  # a rate: requests, seconds
 
 
-class Slowing:
+class SlowLocks:
     """The buckets of every lock that slows, kept while the lock is: a later end, another detail, or a
     snapshot that names it again give nobody a new burst, and with a new rate what was used stays used.
 
@@ -24,9 +24,9 @@ class Slowing:
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
         self._buckets: dict[Plain, TokenBucket] = {}
-        self._last: dict[At, Plain] = {}  # the rate by which each was asked last
+        self._last: dict[LockKeyTuple, Plain] = {}  # the rate by which each was asked last
 
-    def check(self, held: Held) -> Decision:
+    def check(self, held: LockTuple) -> Decision:
         at, rate = at_of(held), held[SLOW]
         bucket = self._bucket(rate)
         last = self._last.get(at)
@@ -36,7 +36,7 @@ class Slowing:
             self._last[at] = rate
         return bucket.check(at)
 
-    def refund(self, held: Held) -> None:
+    def refund(self, held: LockTuple) -> None:
         self._bucket(held[SLOW]).refund(at_of(held))
 
     def tidy(self) -> None:
@@ -55,7 +55,7 @@ class Slowing:
         return bucket
 
     @staticmethod
-    def _carry(at: At, old: TokenBucket, new: TokenBucket) -> None:
+    def _carry(at: LockKeyTuple, old: TokenBucket, new: TokenBucket) -> None:
         """Let the share of the burst that was used be used in the new bucket too."""
         before, fresh = old.peek(at), new.peek(at)
         if before.limit and fresh.limit and before.remaining is not None:

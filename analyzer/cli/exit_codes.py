@@ -16,7 +16,7 @@ LOOK = "look at [database] url, or name another configuration with --config"
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def reporting_errors() -> Iterator[None]:
     """Turn our own errors into their sentence on stderr: 3 when something cannot be reached, else 2."""
     from analyzer.config.secrets import masked
     from analyzer.errors import AnalyzerError, StoreAway
@@ -43,7 +43,7 @@ def _write_no_more() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def wrong(sentence: str) -> typer.Exit:
+def usage_error(sentence: str) -> typer.Exit:
     """The end of a command that was asked for what cannot be: raise it."""
     typer.echo(sentence, err=True)
     return typer.Exit(USAGE)

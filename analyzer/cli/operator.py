@@ -7,7 +7,7 @@ import os
 import socket
 
 
-def person() -> str:
+def operator_name() -> str:
     """The user who gave the command, and on which machine: who called `sudo` rather than root.
 
     Not proof of anything: whoever may write to the database may write any name.

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import wrong
+from analyzer.cli.exit_codes import usage_error
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from analyzer.config.settings import Settings
 
-Config = Annotated[Path | None, typer.Option("--config", help="The configuration.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="For programs: JSON, an object per line.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept with your name.")]
-Since = Annotated[
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="The configuration.", show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON, an object per line.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is kept with your name.")]
+SinceOption = Annotated[
     str | None,
     typer.Option("--from", "--since", help="First moment: a date, a time with its zone, today, 2h (ago)."),
 ]
@@ -52,13 +52,13 @@ def database_of(context: typer.Context, config: Path | None) -> Iterator[sa.Engi
     from analyzer.errors import SchemaBehind
     from analyzer.store.database.engine import open_engine
     from analyzer.store.database.revisions import head
-    from analyzer.store.reports.status import glance
+    from analyzer.store.reports.status import installation_status
 
     settings = settings_of(context, config)
     must_exist(settings)
     engine = open_engine(settings.database.address)
     try:
-        revision = glance(engine, head()).revision
+        revision = installation_status(engine, head()).revision
         if revision != head():
             raise SchemaBehind(
                 f"the database's tables are at version {revision or 'none'}, this program needs {head()}: "
@@ -90,7 +90,7 @@ def second_given(text: str | None) -> int | None:
     try:
         return None if text is None else second_of(text, datetime.now(UTC))
     except ValueError as error:
-        raise wrong(str(error)) from error
+        raise usage_error(str(error)) from error
 
 
 def length_given_ms(option: str, text: str, days_max: int) -> int:
@@ -100,19 +100,19 @@ def length_given_ms(option: str, text: str, days_max: int) -> int:
     parts = DURATION.fullmatch(text.strip())
     length_ms = 0 if parts is None else round(float(parts[1]) * UNITS_S[parts[2]] * 1000)
     if not 0 < length_ms <= days_max * DAY_S * 1000:
-        raise wrong(f"{option} {text}: write how long, as in 30m, 12h, 7d; at most {days_max:,}d")
+        raise usage_error(f"{option} {text}: write how long, as in 30m, 12h, 7d; at most {days_max:,}d")
     return length_ms
 
 
 def reason_given(text: str, option: str = "--reason", what: str = "why") -> str:
     """The reason without blanks around it. Ends the command when nothing is left."""
     if not text.strip():
-        raise wrong(f"{option}: say {what}; it is kept with your name")
+        raise usage_error(f"{option}: say {what}; it is kept with your name")
     return text.strip()
 
 
 def caller_given(name: str | None) -> str | None:
     """A caller's whole name. Ends the command when it has no kind in front: nobody is called so."""
     if name is not None and ":" not in name:
-        raise wrong(f"--caller {name}: write the kind of name in front, as in api_key:{name}")
+        raise usage_error(f"--caller {name}: write the kind of name in front, as in api_key:{name}")
     return name

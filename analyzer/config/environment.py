@@ -10,9 +10,9 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
-from analyzer.config.diagnostics.faults import Complaint
+from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.pydantic_errors import SECTIONS, unknown
-from analyzer.config.diagnostics.toml_positions import Path as KeyPath
+from analyzer.config.diagnostics.toml_positions import KeyPath
 from analyzer.config.kafka_options.translation import respelt
 from analyzer.config.secrets import SECRET_BYTES_MAX
 
@@ -21,7 +21,7 @@ NESTED = "__"
 USUAL_DIRS = ("/run/secrets",)  # where Docker and Kubernetes put them
 
 
-class Named(EnvSettingsSource):
+class EnvironmentValues(EnvSettingsSource):
     """Values under names like environment variables have, whoever keeps them."""
 
     def __init__(self, settings_cls: type[BaseSettings], values: Mapping[str, str]) -> None:
@@ -46,13 +46,13 @@ class Named(EnvSettingsSource):
             return value
 
 
-def misspelt(settings_cls: type[BaseSettings]) -> Iterator[Complaint]:
+def misspelt(settings_cls: type[BaseSettings]) -> Iterator[KeyFault]:
     """What is wrong with the words in which the environment and secret files speak of Kafka.
 
     Raises OSError and UnicodeDecodeError.
     """
     for values in (environment(), secrets()):
-        table = Named(settings_cls, values).as_written().get("kafka")
+        table = EnvironmentValues(settings_cls, values).as_written().get("kafka")
         if isinstance(table, dict):
             yield from respelt(table).complaints
 
@@ -95,7 +95,7 @@ def set_elsewhere() -> dict[KeyPath, str]:
     return files | {_key(name): f"environment {name}" for name in environment()}
 
 
-def strangers() -> Iterator[Complaint]:
+def strangers() -> Iterator[KeyFault]:
     """Variables that are meant for us and lead nowhere: with two underscores, under no table of ours.
 
     Others with our prefix may be another program's, or name the file itself.
@@ -104,7 +104,7 @@ def strangers() -> Iterator[Complaint]:
         at = _key(name)
         if len(at) > 1 and at[0] not in SECTIONS:
             slip = unknown(at[:1])
-            yield Complaint(at, slip.what, slip.cure)
+            yield KeyFault(at, slip.what, slip.cure)
 
 
 def _key(name: str) -> KeyPath:

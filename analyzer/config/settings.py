@@ -13,10 +13,10 @@ from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_va
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from analyzer.config import environment as named
-from analyzer.config.checks import Parts, complaints
-from analyzer.config.diagnostics.faults import Complaint, Fault, Faulty, Origins, placed
+from analyzer.config.checks import ParsedTables, complaints
+from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid, KeyFault, ValueOrigins, placed
 from analyzer.config.diagnostics.partial_tables import salvage
-from analyzer.config.diagnostics.pydantic_errors import Heard, heard, unknown
+from analyzer.config.diagnostics.pydantic_errors import TranslatedErrors, heard, unknown
 from analyzer.config.diagnostics.toml_positions import lines_of
 from analyzer.config.kafka_options.translation import respelt
 from analyzer.config.tables.sections import AnalyzerTable, DatabaseTable, KafkaTable
@@ -37,7 +37,7 @@ class ConfigMissing(AnalyzerError):
 class Complained(Exception):
     """Inside pydantic: neither of its own errors nor a ValueError, so that it passes through whole."""
 
-    def __init__(self, complaints: list[Complaint], document: Mapping[str, object]) -> None:
+    def __init__(self, complaints: list[KeyFault], document: Mapping[str, object]) -> None:
         super().__init__(len(complaints))
         self.complaints = complaints
         self.document = document
@@ -76,15 +76,15 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """The environment first, then secret files, then what was handed in: the file."""
         return (
-            named.Named(settings_cls, named.environment()),
-            named.Named(settings_cls, named.secrets()),
+            named.EnvironmentValues(settings_cls, named.environment()),
+            named.EnvironmentValues(settings_cls, named.secrets()),
             init_settings,
         )
 
     @model_validator(mode="wrap")
     @classmethod
     def _with_every_fault_at_once(cls, raw: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        settings, found = None, Heard([], frozenset())
+        settings, found = None, TranslatedErrors([], frozenset())
         try:
             settings = handler(raw)
         except ValidationError as error:
@@ -128,7 +128,7 @@ def load(file: Path | None) -> Settings:
     text = "" if file is None else _text_of(file)
     document = _document(text, shown)
     try:
-        origins = Origins(shown, lines_of(text), named.set_elsewhere())
+        origins = ValueOrigins(shown, lines_of(text), named.set_elsewhere())
         # Names with an underscore in front would be taken as arguments of pydantic-settings.
         theirs = {key: value for key, value in document.items() if not key.startswith("_")}
         found = [*named.strangers(), *(unknown((key,)) for key in document.keys() - theirs.keys())]
@@ -141,14 +141,14 @@ def load(file: Path | None) -> Settings:
         found += complained.complaints
         document = dict(complained.document)
     except (OSError, UnicodeDecodeError) as error:
-        raise Faulty(
-            [Fault("secret files", None, "the folder", str(error), "check who may read it")]
+        raise ConfigInvalid(
+            [ConfigFault("secret files", None, "the folder", str(error), "check who may read it")]
         ) from error
     else:
         if not found:
             return settings
     faults = {placed(each, origins, document): None for each in found}
-    raise Faulty(sorted(faults, key=lambda fault: (fault.line is None, fault.line or 0)))
+    raise ConfigInvalid(sorted(faults, key=lambda fault: (fault.line is None, fault.line or 0)))
 
 
 def _text_of(file: Path) -> str:
@@ -156,16 +156,20 @@ def _text_of(file: Path) -> str:
         with file.open("rb") as opened:
             raw = opened.read(FILE_BYTES_MAX + 1)
         if len(raw) > FILE_BYTES_MAX:
-            raise Faulty([Fault(str(file), None, "the file", "is larger than 1 MB", "name a configuration")])
+            raise ConfigInvalid(
+                [ConfigFault(str(file), None, "the file", "is larger than 1 MB", "name a configuration")]
+            )
         return raw.decode()
     except OSError as error:
         cure = "check the path and who may read it"
-        raise Faulty(
-            [Fault(str(file), None, "the file", f"cannot be read: {error.strerror}", cure)]
+        raise ConfigInvalid(
+            [ConfigFault(str(file), None, "the file", f"cannot be read: {error.strerror}", cure)]
         ) from error
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise Faulty([Fault(str(file), line, "the file", "is not UTF-8", "save it as UTF-8")]) from error
+        raise ConfigInvalid(
+            [ConfigFault(str(file), line, "the file", "is not UTF-8", "save it as UTF-8")]
+        ) from error
 
 
 def _document(text: str, shown: str) -> dict[str, Any]:
@@ -179,17 +183,17 @@ def _document(text: str, shown: str) -> dict[str, Any]:
         cure = (
             "text stands between quotation marks, a table's name in brackets, each pair on a line of its own"
         )
-        raise Faulty([Fault(shown, line, "the file", what, cure)]) from error
+        raise ConfigInvalid([ConfigFault(shown, line, "the file", what, cure)]) from error
 
 
-def _parts(raw: Mapping[str, Any]) -> Parts:
+def _parts(raw: Mapping[str, Any]) -> ParsedTables:
     def each(table: str, model: type[Any]) -> dict[int, Any]:
         items = raw.get(table, ())
         listed = items if isinstance(items, (list, tuple)) else ()
         salvaged = {at: salvage(model, item) for at, item in enumerate(listed)}
         return {at: found for at, found in salvaged.items() if found is not None}
 
-    return Parts(
+    return ParsedTables(
         kafka=salvage(KafkaTable, raw.get("kafka")) or KafkaTable(),
         analyzer=salvage(AnalyzerTable, raw.get("analyzer")) or AnalyzerTable(),
         sources=each("sources", SourceTable),

@@ -57,13 +57,13 @@ class Records(NamedTuple):
     witness: str = ""
 
 
-class Lost(NamedTuple):
+class PartitionRevoked(NamedTuple):
     """This partition is no longer ours: what was counted of it and not stored must be forgotten."""
 
     part: Partition
 
 
-Taken = RecordSet | Records | Lost
+SourceItem = RecordSet | Records | PartitionRevoked
 
 GapKind = Literal[
     "recreated", "retention", "past-end", "corrupt", "too-large", "unsupported", "too-many-rejected"
@@ -94,8 +94,8 @@ class Gap(NamedTuple):
         return self.start if self.kind in ("past-end", "recreated") else self.end
 
 
-Status = Literal["ok", "corrupt", "too-large", "unsupported", "too-many-rejected"]
-Reason = Literal[
+FeedStatus = Literal["ok", "corrupt", "too-large", "unsupported", "too-many-rejected"]
+RejectReason = Literal[
     "tombstone",
     "too-large",
     "bad-utf8",
@@ -115,25 +115,25 @@ class Rejected(NamedTuple):
 
     part: Partition
     offset: int
-    reason: Reason
+    reason: RejectReason
     sample: bytes
     kafka_ms: int | None = None  # as the record has it
     value_bytes: int | None = None  # of the whole value; None: a tombstone
 
 
-class Fed(NamedTuple):
+class FeedResult(NamedTuple):
     """What became of one record set."""
 
     next: int  # the next offset to ask for; of too many rejected records perhaps before `start`
     seen: int  # records at or after `start`, the rejected ones included
     counted: int
-    status: Status = "ok"  # otherwise: the batch, or the run of rejected records, at `bad` was refused
+    status: FeedStatus = "ok"  # otherwise: the batch, or the run of rejected records, at `bad` was refused
     bad: int = -1
     skip_to: int = -1  # where a deliberate, recorded skip would go on
     first: Rejected | None = None  # of too many in a row
 
 
-class Row(NamedTuple):
+class CountRow(NamedTuple):
     """One delta: so much more of a meter, for one series, in one bucket."""
 
     grouping: str  # "caller", "caller+resource", ...
@@ -146,21 +146,21 @@ class Row(NamedTuple):
     denied: int  # of requests that a gate had refused
 
 
-How = Literal["old", "new", "drawn"]
+NamedHow = Literal["old", "new", "drawn"]
 
 
-class Named(NamedTuple):
+class NamedCallers(NamedTuple):
     """Callers that a partition counts by name in one hour since 1970, and how they came to it."""
 
     hour: int
-    how: How
+    how: NamedHow
     callers: Sequence[str]  # sorted
 
 
 NO_HOUR = -1  # of a partition that has come to none yet
 
 
-class Carried(NamedTuple):
+class CounterState(NamedTuple):
     """What counting a partition depends on beside its records to come. Stored with its offset."""
 
     run: int = 0  # records rejected in a row
@@ -168,11 +168,11 @@ class Carried(NamedTuple):
     hour: int = NO_HOUR  # the one that the partition has come to, since 1970
     before: int = NO_HOUR  # ... and the one before
     behind: int = 0  # records in a row that are much older
-    named: Sequence[Named] = ()  # of these two hours; when drained, those that are new
+    named: Sequence[NamedCallers] = ()  # of these two hours; when drained, those that are new
     kept: tuple[int, ...] | None = None  # hours whose stored names still hold; None: all
 
 
-class Progress(NamedTuple):
+class PartitionProgress(NamedTuple):
     """How far one partition was counted, and its ledger: seen = counted + duplicate + dead + late."""
 
     part: Partition
@@ -185,14 +185,14 @@ class Progress(NamedTuple):
     late: int = 0
     witness: str = ""
     overflow: int = 0  # of those counted: in the overflow series
-    carried: Carried | None = None  # None: as it was
+    carried: CounterState | None = None  # None: as it was
 
 
-class Counted(NamedTuple):
+class DrainedCounts(NamedTuple):
     """What was counted since the last drain, sorted, so that writers take row locks in one order."""
 
-    parts: Sequence[Progress]
-    rows: Sequence[Row]
+    parts: Sequence[PartitionProgress]
+    rows: Sequence[CountRow]
     rejected: Sequence[Rejected]
 
 
@@ -207,13 +207,13 @@ class Counter(Protocol):
     """Counts record sets of many partitions. The Python one is the reference for the contract in
     docs/counter.md; a native kernel must give equal values. Reads no clock, does no I/O."""
 
-    def feed(self, taken: RecordSet | Records) -> Fed:
+    def feed(self, taken: RecordSet | Records) -> FeedResult:
         """Count one record set, each batch whole or not at all.
 
         A function of the bytes and of what was fed before. Sets of one partition must follow each other.
         """
 
-    def resume(self, part: Partition, carried: Carried) -> None:
+    def resume(self, part: Partition, carried: CounterState) -> None:
         """Go on with a partition as whoever counted it before would. One that is fed without that begins
         with nothing."""
 
@@ -223,5 +223,5 @@ class Counter(Protocol):
     def forget(self, part: Partition) -> None:
         """Drop what was fed of one partition since the last drain, and what was carried on of it."""
 
-    def drain(self) -> Counted:
+    def drain(self) -> DrainedCounts:
         """What was counted since the last call; starts again at nothing."""

@@ -16,7 +16,7 @@ def main(*, kafka: str | None = None, database: str | None = None, as_json: bool
     With `as_json` the steps go to stderr and the last line of stdout is one JSON object.
     """
     from analyzer.demo.live_view import view_for
-    from analyzer.demo.processes import StageError
+    from analyzer.demo.processes import ProcessNotStarted
     from analyzer.demo.results import sentences
     from analyzer.demo.scenario import LIMIT, tell
 
@@ -24,7 +24,7 @@ def main(*, kafka: str | None = None, database: str | None = None, as_json: bool
     try:
         with view_for(console) as view:
             found = asyncio.run(tell(view, kafka, database))
-    except StageError as error:
+    except ProcessNotStarted as error:
         Console(stderr=True).print(str(error), style="red", highlight=False, soft_wrap=True)
         return 3
     if as_json:

@@ -26,7 +26,7 @@ WORK_S = 0.020
 BURST, PERIOD_S = 20, 1  # the exact limiter in front: it gives the overshoot its bound
 
 
-class Shop:
+class GuardedApp:
     """Answers each request after 20 ms of work, one after the other."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ def main() -> None:
 
     gate = Gate(os.environ[DATABASE], name=f"shop-{options.port}")
     gate.ready(timeout=10)
-    guarded = Guard(Shop(), gate, SlidingLog(limit=BURST, period=PERIOD_S), caller=header("x-api-key"))
+    guarded = Guard(GuardedApp(), gate, SlidingLog(limit=BURST, period=PERIOD_S), caller=header("x-api-key"))
     app = RequestLog(guarded, to=KafkaSink(options.kafka, options.topic, options=options.options))
     config = uvicorn.Config(
         app, host="127.0.0.1", port=options.port, log_level="error", access_log=False, lifespan="off"

@@ -13,23 +13,23 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from analyzer.demo.load_generator import NOISY, Answer
+from analyzer.demo.load_generator import NOISY, ClientResponse
 from analyzer.demo.results import p95_ms
 
 LOOK_BACK_S = 2.0
 BAR = 26  # characters
 
 
-class View(Protocol):
+class LiveView(Protocol):
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def step(self, sentence: str) -> None: ...
-    def show(self, answers: Sequence[Answer], counted: int) -> None: ...
+    def show(self, answers: Sequence[ClientResponse], counted: int) -> None: ...
 
 
-class Steps:
+class StepLog:
     """One line a step, with the second at which it happened."""
 
     def __init__(self, console: Console) -> None:
@@ -48,11 +48,11 @@ class Steps:
         took_s = time.monotonic() - self._began_s
         self._console.print(f"{took_s:5.1f} s  {sentence}", highlight=False, soft_wrap=True)
 
-    def show(self, answers: Sequence[Answer], counted: int) -> None:
+    def show(self, answers: Sequence[ClientResponse], counted: int) -> None:
         pass
 
 
-class Screen(Steps):
+class TerminalScreen(StepLog):
     """The same steps above a few figures that move."""
 
     def __init__(self, console: Console) -> None:
@@ -68,7 +68,7 @@ class Screen(Steps):
     ) -> None:
         self._live.__exit__(kind, error, trace)
 
-    def show(self, answers: Sequence[Answer], counted: int) -> None:
+    def show(self, answers: Sequence[ClientResponse], counted: int) -> None:
         """The last two seconds, as they look from outside."""
         since_s = time.time() - LOOK_BACK_S
         recent = []
@@ -95,5 +95,5 @@ def bar(share: float, style: str = "green", width: int = BAR) -> Text:
     return Text("█" * round(min(1.0, max(0.0, share)) * width), style=style)
 
 
-def view_for(console: Console) -> View:
-    return Screen(console) if console.is_terminal and sys.stdout.isatty() else Steps(console)
+def view_for(console: Console) -> LiveView:
+    return TerminalScreen(console) if console.is_terminal and sys.stdout.isatty() else StepLog(console)

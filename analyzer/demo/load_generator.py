@@ -17,7 +17,7 @@ REQUEST = "GET /v1/items/7 HTTP/1.1\r\nhost: shop\r\nx-api-key: {key}\r\nconnect
 REST_S = 0.2  # what the noisy one waits after a refusal
 
 
-class Answer(NamedTuple):
+class ClientResponse(NamedTuple):
     caller: str
     at_s: float  # when it came
     took_s: float
@@ -26,12 +26,12 @@ class Answer(NamedTuple):
 
 
 @dataclass(slots=True)
-class Crowd:
+class LoadGenerator:
     """Sends requests to all workers in turn until told to stop. One event loop, no threads."""
 
     ports: Sequence[int]
     random: Random
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[ClientResponse] = field(default_factory=list)
     storming: bool = False
     stopped: bool = False
 
@@ -60,14 +60,14 @@ class Crowd:
             yield self.ports[turn % len(self.ports)]
             turn += 1
 
-    async def _ask(self, key: str, port: int) -> Answer:
+    async def _ask(self, key: str, port: int) -> ClientResponse:
         began_s = time.monotonic()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(REQUEST.format(key=key).encode())
         head, _, _ = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
         status, policy = read_head(head)
-        answer = Answer(f"api_key:{key}", time.time(), time.monotonic() - began_s, status, policy)
+        answer = ClientResponse(f"api_key:{key}", time.time(), time.monotonic() - began_s, status, policy)
         self.answers.append(answer)
         return answer
 

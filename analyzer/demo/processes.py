@@ -33,12 +33,12 @@ TOPIC = "access-log"
 POLICY = "per-day"
 
 
-class StageError(Exception):
+class ProcessNotStarted(Exception):
     """A process of the demonstration did not start."""
 
 
 @dataclass(slots=True)
-class Stage:
+class DemoProcesses:
     """A broker, an analyzer and four workers of a web application, each in its own process."""
 
     folder: Path
@@ -72,7 +72,7 @@ class Stage:
             self.kafka = started.stdout.readline().decode().strip()
             options = {"api_version": mock_broker.API_VERSION}
             if not self.kafka:
-                raise StageError(self.said("broker"))
+                raise ProcessNotStarted(self.said("broker"))
         self.analyzer_port, *self.ports = free_ports(1 + WORKERS)
         self.config.write_text(self._configuration(options))
         self.start_analyzer()
@@ -94,11 +94,15 @@ class Stage:
                 taken = db.execute(sa.select(offsets.c.topic).limit(1)).scalar()
             engine.dispose()
         except AnalyzerError as error:
-            raise StageError(f"cannot use the database: {error}") from error
+            raise ProcessNotStarted(f"cannot use the database: {error}") from error
         except (sa.exc.ArgumentError, ImportError) as error:
-            raise StageError(f"{self.database} is no database URL that can be used: {error}") from error
+            raise ProcessNotStarted(
+                f"{self.database} is no database URL that can be used: {error}"
+            ) from error
         if taken is not None:
-            raise StageError(f"the database counts {taken} already: give the demonstration one of its own")
+            raise ProcessNotStarted(
+                f"the database counts {taken} already: give the demonstration one of its own"
+            )
 
     def start_analyzer(self) -> None:
         command = [sys.executable, "-m", "analyzer.cli", "--config", str(self.config), "run"]
@@ -154,7 +158,7 @@ class Stage:
                         return
             except OSError:
                 time.sleep(0.05)
-        raise StageError(self.said("analyzer"))
+        raise ProcessNotStarted(self.said("analyzer"))
 
     def _wait_for_port(self, port: int, name: str) -> None:
         until_s = time.monotonic() + START_S
@@ -165,7 +169,7 @@ class Stage:
                 time.sleep(0.02)
             else:
                 return
-        raise StageError(self.said(name))
+        raise ProcessNotStarted(self.said(name))
 
 
 def reach(address: str) -> None:
@@ -174,7 +178,7 @@ def reach(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), REACH_S).close()
     except (OSError, ValueError) as error:
-        raise StageError(f"cannot reach Kafka at {address}: {error}") from error
+        raise ProcessNotStarted(f"cannot reach Kafka at {address}: {error}") from error
 
 
 def create_topic(bootstrap: str, topic: str) -> None:
@@ -183,7 +187,7 @@ def create_topic(bootstrap: str, topic: str) -> None:
     try:
         admin.create_topics({topic: {"num_partitions": WORKERS, "replication_factor": 1}}, timeout_ms=10_000)
     except KafkaError as error:
-        raise StageError(f"cannot create the topic {topic} at {bootstrap}: {error}") from error
+        raise ProcessNotStarted(f"cannot create the topic {topic} at {bootstrap}: {error}") from error
     finally:
         admin.close()
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import quantiles
 
-from analyzer.demo.load_generator import NOISY, Answer
+from analyzer.demo.load_generator import NOISY, ClientResponse
 from analyzer.demo.processes import POLICY
 
 RECOVERY_S = 1.0  # what was queued when the gate closed is still being worked off
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class LatencyFigures:
     """The 95th percentile of what the others waited, in milliseconds."""
 
     before: float
@@ -23,7 +23,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class DemoResults:
     """The figures of one run; the last line of `--json`."""
 
     produced: int
@@ -34,7 +34,7 @@ class Findings:
     seconds_to_refusal: float | None
     overshoot: int
     overshoot_bound: int
-    others_p95_ms: Waits
+    others_p95_ms: LatencyFigures
     analyzer_gap_s: float
 
     @property
@@ -52,14 +52,14 @@ class Findings:
         return asdict(self)
 
 
-def truth_of(answers: Iterable[Answer]) -> dict[str, tuple[int, int]]:
+def truth_of(answers: Iterable[ClientResponse]) -> dict[str, tuple[int, int]]:
     """For each caller: requests that were let through, and requests that were refused."""
     counts = Counter((answer.caller, answer.status == 429) for answer in answers)
     return {caller: (counts[caller, False], counts[caller, True]) for caller, _ in counts}
 
 
 def findings_of(
-    answers: Sequence[Answer],
+    answers: Sequence[ClientResponse],
     counted: Mapping[str, tuple[int, int]],
     locked: Sequence[str],
     *,
@@ -67,7 +67,7 @@ def findings_of(
     limit: int,
     bound: int,
     gap_s: float,
-) -> Findings:
+) -> DemoResults:
     """The figures. `counted` holds let through and denied requests by caller; `storm_s` is when the noisy
     caller began."""
     admitted_s = sorted(a.at_s for a in answers if a.caller == NOISY and a.status == 200)
@@ -75,7 +75,7 @@ def findings_of(
     others = [a for a in answers if a.caller != NOISY]
     reached_s = admitted_s[limit - 1] if len(admitted_s) >= limit else None
     closed_s = refused_s if refused_s is not None else float("inf")
-    return Findings(
+    return DemoResults(
         produced=len(answers),
         counted=sum(value + denied for value, denied in counted.values()),
         exact=dict(counted) == truth_of(answers),
@@ -84,7 +84,7 @@ def findings_of(
         seconds_to_refusal=None if reached_s is None or refused_s is None else round(closed_s - reached_s, 3),
         overshoot=max(0, len(admitted_s) - limit),
         overshoot_bound=bound,
-        others_p95_ms=Waits(
+        others_p95_ms=LatencyFigures(
             before=p95_ms(a.took_s for a in others if a.at_s < storm_s),
             during=p95_ms(a.took_s for a in others if storm_s <= a.at_s < closed_s),
             after=p95_ms(a.took_s for a in others if a.at_s >= closed_s + RECOVERY_S),
@@ -98,7 +98,7 @@ def p95_ms(waits_s: Iterable[float]) -> float:
     return round(quantiles(waits, n=20)[-1] * 1000, 1) if len(waits) > 1 else 0.0
 
 
-def sentences(found: Findings, limit: int) -> list[str]:
+def sentences(found: DemoResults, limit: int) -> list[str]:
     """Four plain sentences."""
     waits = found.others_p95_ms
     if found.exact:

@@ -13,12 +13,12 @@ from random import Random
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.delay_bound import Delay, Front, slipped_at_most
+from analyzer.core.judging.delay_bound import FrontLimiter, LockDelay, slipped_at_most
 from analyzer.demo import guarded_app
-from analyzer.demo.live_view import View
-from analyzer.demo.load_generator import NOISY, STORM_CONNECTIONS, Crowd
-from analyzer.demo.processes import TOPIC, WORKERS, Stage, StageError
-from analyzer.demo.results import Findings, findings_of, truth_of
+from analyzer.demo.live_view import LiveView
+from analyzer.demo.load_generator import NOISY, STORM_CONNECTIONS, LoadGenerator
+from analyzer.demo.processes import TOPIC, WORKERS, DemoProcesses, ProcessNotStarted
+from analyzer.demo.results import DemoResults, findings_of, truth_of
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.schema import buckets, locks, offsets
 
@@ -31,14 +31,14 @@ AFTER_S = 8.0
 DRAINED_WITHIN_S = 10.0
 
 # What each wait costs at its worst here; the sum is what the bound is computed from.
-DELAY = Delay(request_s=0.6, shipping_s=0.2, fetch_s=0.3, flush_s=0.3, commit_s=0.5, poll_s=1.0)
+DELAY = LockDelay(request_s=0.6, shipping_s=0.2, fetch_s=0.3, flush_s=0.3, commit_s=0.5, poll_s=1.0)
 BOUND = slipped_at_most(
-    Front(guarded_app.BURST, guarded_app.PERIOD_S, WORKERS), DELAY.total_s, STORM_CONNECTIONS
+    FrontLimiter(guarded_app.BURST, guarded_app.PERIOD_S, WORKERS), DELAY.total_s, STORM_CONNECTIONS
 )
 
 
 @dataclass(slots=True)
-class Books:
+class DatabaseFigures:
     """What the database says, read from outside as any report would."""
 
     engine: sa.Engine
@@ -65,15 +65,15 @@ class Books:
             return list(db.execute(sa.select(locks.c.key)).scalars())
 
 
-async def tell(view: View, kafka: str | None, database: str | None) -> Findings:
+async def tell(view: LiveView, kafka: str | None, database: str | None) -> DemoResults:
     """Run the story from beginning to end; takes less than a minute. Raises StageError."""
     with tempfile.TemporaryDirectory(prefix="gatelock-demo-") as folder:
         topic = TOPIC if kafka is None else f"gatelock-demo-{uuid.uuid4().hex[:8]}"
-        stage = Stage(Path(folder), LIMIT, kafka, database, topic)
+        stage = DemoProcesses(Path(folder), LIMIT, kafka, database, topic)
         try:
             view.step("starting a broker, an analyzer and four workers of a small web application")
             await asyncio.to_thread(stage.start)
-            books = Books(open_engine(stage.database_url))
+            books = DatabaseFigures(open_engine(stage.database_url))
             try:
                 return await _play(view, stage, books)
             finally:
@@ -82,8 +82,8 @@ async def tell(view: View, kafka: str | None, database: str | None) -> Findings:
             await asyncio.to_thread(stage.close)
 
 
-async def _play(view: View, stage: Stage, books: Books) -> Findings:
-    crowd = Crowd(stage.ports, Random(7))  # noqa: S311 - when callers ask
+async def _play(view: LiveView, stage: DemoProcesses, books: DatabaseFigures) -> DemoResults:
+    crowd = LoadGenerator(stage.ports, Random(7))  # noqa: S311 - when callers ask
     crowding = asyncio.create_task(crowd.run())
     watching = asyncio.create_task(_watch(view, crowd, books))
     view.step(f"40 callers ask now and then; each may send {LIMIT:,} requests a day")
@@ -112,7 +112,7 @@ async def _play(view: View, stage: Stage, books: Books) -> Findings:
     return findings_of(crowd.answers, counted, locked, storm_s=storm_s, limit=LIMIT, bound=BOUND, gap_s=gap_s)
 
 
-async def _kill_and_restart(view: View, stage: Stage, books: Books) -> float:
+async def _kill_and_restart(view: LiveView, stage: DemoProcesses, books: DatabaseFigures) -> float:
     """Seconds from the kill until the new analyzer has counted something."""
     killed_s = time.monotonic()
     await asyncio.to_thread(stage.kill_analyzer)
@@ -122,14 +122,14 @@ async def _kill_and_restart(view: View, stage: Stage, books: Books) -> float:
     deadline_s = killed_s + BACK_WITHIN_S
     while await asyncio.to_thread(books.total) == before:
         if time.monotonic() > deadline_s:
-            raise StageError(stage.said("analyzer"))
+            raise ProcessNotStarted(stage.said("analyzer"))
         await asyncio.sleep(0.05)
     gap_s = time.monotonic() - killed_s
     view.step(f"the analyzer counts again, {gap_s:.1f} s after it was killed")
     return gap_s
 
 
-async def _watch(view: View, crowd: Crowd, books: Books) -> None:
+async def _watch(view: LiveView, crowd: LoadGenerator, books: DatabaseFigures) -> None:
     while True:
         view.show(crowd.answers, await asyncio.to_thread(books.total))
         await asyncio.sleep(0.25)

@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from typing import IO
 
 from analyzer.core.model import Gap, Lag, Partition, Position, Records
-from analyzer.files.line_reader import Lines, Mark
-from analyzer.sources import Places
+from analyzer.files.line_reader import LineReader, StreamPosition
+from analyzer.sources import PositionStore
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ MARKS_MAX = 1_000  # of takes that are not stored; behind them a file is read ag
 Inode = tuple[int, int]  # device and number
 
 
-class Reading:
+class FileReader:
     """Gives a file's lines from where it was counted to.
 
     `size` says how many bytes there are, where that is known without reading them.
@@ -50,7 +50,7 @@ class Reading:
     ) -> None:
         self.path = path
         self.inode = inode
-        self.lines = Lines(stream, line_bytes_max)
+        self.lines = LineReader(stream, line_bytes_max)
         self.part: Partition | None = None
         self.placed = False
         self.ended = False  # nothing more will come
@@ -65,7 +65,7 @@ class Reading:
         self._waiting = 0  # bytes
         self._caught_up_s = now_s
         self._taken = 0  # lines
-        self._marks: deque[Mark] = deque(maxlen=MARKS_MAX)  # where we may be sent back to
+        self._marks: deque[StreamPosition] = deque(maxlen=MARKS_MAX)  # where we may be sent back to
 
     @property
     def done(self) -> bool:
@@ -83,7 +83,12 @@ class Reading:
         return self.ended or bool(self.stopped)
 
     def place(
-        self, places: Places, others: Mapping[str, Reading], *, final: bool = False, latest: bool = False
+        self,
+        places: PositionStore,
+        others: Mapping[str, FileReader],
+        *,
+        final: bool = False,
+        latest: bool = False,
     ) -> bool:
         """Find out which log this is, and stand where it was counted to; False while that cannot be told.
 
@@ -151,7 +156,7 @@ class Reading:
         mean_bytes = max(1, self.lines.next // max(1, self._taken))
         return Lag(max(1, self._waiting // mean_bytes), max(0.0, now_s - self._caught_up_s))
 
-    def _go_back(self, places: Places, part: Partition) -> bool:
+    def _go_back(self, places: PositionStore, part: Partition) -> bool:
         """To a place we still know, without reading everything before it again. Raises StoreAway."""
         stored = places.positions([part]).get(part, Position(0))
         if self.cut:
@@ -166,7 +171,7 @@ class Reading:
                 return True
         return False
 
-    def _known(self, places: Places, name: str) -> tuple[dict[Partition, Position], Partition]:
+    def _known(self, places: PositionStore, name: str) -> tuple[dict[Partition, Position], Partition]:
         """Every log with this first line, and a name for one more."""
         known: dict[Partition, Position] = {}
         for first in itertools.count(0, NAMES_AT_ONCE):
@@ -179,7 +184,7 @@ class Reading:
         raise AssertionError("counting has no end")
 
     def _go_on(self, known: Mapping[Partition, Position]) -> bool:
-        best: tuple[Partition, Mark, Gap | None] | None = None
+        best: tuple[Partition, StreamPosition, Gap | None] | None = None
         self.lines.go_back()
         for part, position in sorted(known.items(), key=lambda item: item[1].next):
             if not self.lines.pass_to(position.next):
@@ -195,7 +200,7 @@ class Reading:
         end = self.lines.next
         return any(each.next > end and self.lines.begins(each.witness) for each in known.values())
 
-    def _begin(self, places: Places, part: Partition, *, latest: bool) -> bool:
+    def _begin(self, places: PositionStore, part: Partition, *, latest: bool) -> bool:
         self.lines.go_back()
         while latest and self.lines.take(final=False) is not None:
             pass
@@ -205,7 +210,7 @@ class Reading:
         self._stand(part, self.lines.mark())
         return True
 
-    def _stand(self, part: Partition, mark: Mark, gap: Gap | None = None) -> None:
+    def _stand(self, part: Partition, mark: StreamPosition, gap: Gap | None = None) -> None:
         self.part, self.placed, self.stored, self.gap = part, True, mark.next, gap
         self.lines.go_back(mark)
         self._marks.clear()

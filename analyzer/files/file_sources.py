@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, Literal, cast
 
 from analyzer.core.model import Gap, Lag, Partition, Records
-from analyzer.files.file_reader import Inode, Reading
-from analyzer.sources import Places
+from analyzer.files.file_reader import FileReader, Inode
+from analyzer.sources import PositionStore
 
 log = logging.getLogger(__name__)
 
@@ -30,16 +30,21 @@ QUIET_S = 1.0  # after a rotation the writer goes on in the old file, until it o
 ROTATIONS_MAX = 100  # files that wait to be read; each of them is open
 UNREADABLE = (OSError, EOFError, zlib.error)
 
-Held = dict[str, Reading]
+OpenFiles = dict[str, FileReader]
 
 
-class Readings:
+class FilesOfSource:
     """The open files of one source, oldest first. `held` are all that this process reads."""
 
     def __init__(
-        self, source: str, places: Places, held: Held, line_bytes_max: int, uptime_s: Callable[[], float]
+        self,
+        source: str,
+        places: PositionStore,
+        held: OpenFiles,
+        line_bytes_max: int,
+        uptime_s: Callable[[], float],
     ) -> None:
-        self.open: list[Reading] = []
+        self.open: list[FileReader] = []
         self._source = source
         self._places = places
         self._held = held
@@ -48,7 +53,7 @@ class Readings:
 
     def add(self, path: str, stream: IO[bytes], size: Callable[[], int] | None = None) -> None:
         self.open.append(
-            Reading(
+            FileReader(
                 path,
                 self._source,
                 stream,
@@ -59,7 +64,7 @@ class Readings:
             )
         )
 
-    def take(self, final: Callable[[Reading], bool], *, latest: bool = False) -> Records | None:
+    def take(self, final: Callable[[FileReader], bool], *, latest: bool = False) -> Records | None:
         """What comes next; None when there is nothing now. Raises StoreAway."""
         self._let_go()
         for reading in self.open:
@@ -72,7 +77,7 @@ class Readings:
                 break
         return None
 
-    def _read(self, reading: Reading, *, final: bool, latest: bool) -> Records | None:
+    def _read(self, reading: FileReader, *, final: bool, latest: bool) -> Records | None:
         try:
             if not reading.placed:
                 reading.place(self._places, self._held, final=final, latest=latest)
@@ -95,22 +100,22 @@ class Readings:
                 self._places.finish([reading.part])
             self._close(reading)
 
-    def _hold(self, reading: Reading) -> None:
+    def _hold(self, reading: FileReader) -> None:
         """Say in this process which log `reading` is."""
         self._forget(reading)
         if reading.part is not None:
             self._held[reading.part.topic_id] = reading
 
-    def _forget(self, reading: Reading) -> None:
+    def _forget(self, reading: FileReader) -> None:
         for topic_id in [each for each, holder in self._held.items() if holder is reading]:
             del self._held[topic_id]
 
-    def _close(self, reading: Reading) -> None:
+    def _close(self, reading: FileReader) -> None:
         self.open.remove(reading)
         self._forget(reading)
         reading.lines.close()
 
-    def _placed(self) -> dict[Partition, Reading]:
+    def _placed(self) -> dict[Partition, FileReader]:
         return {each.part: each for each in list(self.open) if each.part is not None and each.placed}
 
     def lags(self) -> dict[Partition, Lag]:
@@ -163,11 +168,11 @@ class FollowedFile:
         self,
         path: Path | str,
         source: str,
-        places: Places,
+        places: PositionStore,
         *,
         start: Literal["earliest", "latest"] = "earliest",
         line_bytes_max: int = LINE_BYTES_MAX,
-        held: Held | None = None,
+        held: OpenFiles | None = None,
         uptime_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -176,7 +181,7 @@ class FollowedFile:
         self._places = places
         self._uptime_s = uptime_s
         self._sleep = sleep
-        self._readings = Readings(source, places, {} if held is None else held, line_bytes_max, uptime_s)
+        self._readings = FilesOfSource(source, places, {} if held is None else held, line_bytes_max, uptime_s)
         self._absent = ""
         # None: not known yet. Only a log that nothing was ever counted of may begin at its end.
         self._latest: bool | None = None if start == "latest" else False
@@ -220,7 +225,7 @@ class FollowedFile:
         stream = self._path.open("rb", buffering=0)
         self._readings.add(str(self._path), stream, size=lambda: os.fstat(stream.fileno()).st_size)
 
-    def _final(self, reading: Reading) -> bool:
+    def _final(self, reading: FileReader) -> bool:
         """Whether nobody writes to this file any more."""
         newest = self._readings.open[-1]
         since_s = max(reading.grew_s, newest.opened_s)
@@ -263,7 +268,7 @@ class ImportedFiles:
         self,
         paths: Sequence[Path | str],
         source: str,
-        places: Places,
+        places: PositionStore,
         *,
         line_bytes_max: int = LINE_BYTES_MAX,
         stdin: IO[bytes] | None = None,
@@ -277,7 +282,7 @@ class ImportedFiles:
                 Path(path).open("rb").close()
         self._stdin = stdin
         self._sleep = sleep
-        self._readings = Readings(source, places, {}, line_bytes_max, uptime_s)
+        self._readings = FilesOfSource(source, places, {}, line_bytes_max, uptime_s)
 
     @property
     def done(self) -> bool:
@@ -339,7 +344,7 @@ def inode_of(stream: IO[bytes]) -> Inode:
     return status.st_dev, status.st_ino
 
 
-def was_cut(reading: Reading) -> bool:
+def was_cut(reading: FileReader) -> bool:
     """Whether what we have read of the file is not in it any more: it is shorter, or was written anew."""
     descriptor, tail = reading.lines.fileno(), reading.lines.tail
     if os.fstat(descriptor).st_size < reading.lines.read_to:

@@ -13,7 +13,7 @@ TAIL_BYTES = 256
 FIRST_PRINT_BYTES = 4096
 
 
-class Mark(NamedTuple):
+class StreamPosition(NamedTuple):
     """A place to come back to."""
 
     next: int = 0
@@ -22,7 +22,7 @@ class Mark(NamedTuple):
     last: bytes = b"\n"
 
 
-class Lines:
+class LineReader:
     """Where we are in a stream, and the digest of everything before.
 
     Whether we stand inside a line is told by the byte before us and by nothing else, so that it holds
@@ -37,7 +37,7 @@ class Lines:
         self._ahead = b""  # read, but not taken
         self.tail = b""  # the last bytes that were read
         self.at_end = False  # nothing was behind `_ahead` when we last looked
-        self._stand_at(Mark())
+        self._stand_at(StreamPosition())
 
     @property
     def witness(self) -> str:
@@ -102,12 +102,12 @@ class Lines:
             self._pass(min(offset - self.next, len(self._ahead)))
         return True
 
-    def mark(self) -> Mark:
-        return Mark(self.next, self._digest.copy(), self._prints, self._last)
+    def mark(self) -> StreamPosition:
+        return StreamPosition(self.next, self._digest.copy(), self._prints, self._last)
 
-    def go_back(self, mark: Mark | None = None) -> None:
+    def go_back(self, mark: StreamPosition | None = None) -> None:
         """Stand where `mark` was taken, or at the beginning."""
-        mark = mark or Mark()
+        mark = mark or StreamPosition()
         self._stream.seek(mark.next)
         self._ahead, self.tail, self.at_end = b"", b"", False
         self._stand_at(mark)
@@ -118,7 +118,7 @@ class Lines:
     def close(self) -> None:
         self._stream.close()
 
-    def _stand_at(self, mark: Mark) -> None:
+    def _stand_at(self, mark: StreamPosition) -> None:
         self.next, self._digest, self._prints, self._last = (
             mark.next,
             mark.digest.copy(),

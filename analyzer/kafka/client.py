@@ -27,12 +27,12 @@ from analyzer.kafka.connect import connected
 from analyzer.kafka.group.dead_members import dismiss_soon
 from analyzer.kafka.internals.decompression_bound import BatchTooLarge
 from analyzer.kafka.internals.patient_coordinator import join_patiently
-from analyzer.kafka.metadata import NO_ID, Topic, metadata_of, unread
+from analyzer.kafka.metadata import NO_ID, TopicMetadata, metadata_of, unread
 from analyzer.kafka.options import Options
 from analyzer.kafka.partition_state import NO_EPOCH, witness_of
 
 try:
-    from analyzer.kafka.internals.raw_fetcher import Fetched, RawFetcher, raw_fetcher
+    from analyzer.kafka.internals.raw_fetcher import FetchedBatches, RawFetcher, raw_fetcher
 except ImportError as changed:  # pragma: no cover - depends on the release of kafka-python
     NO_RAW = str(changed)
 else:
@@ -49,7 +49,7 @@ ASK_S_MAX = 2.0
 PROBE_EVERY_S = 4.0  # whether a broker answers, where fetches do not tell
 
 
-class Batch(NamedTuple):
+class FetchedPartition(NamedTuple):
     """What one poll brought of one partition."""
 
     at: TopicPartition
@@ -66,7 +66,7 @@ class Batch(NamedTuple):
         return Records(part, self.start, self.next, self.content)
 
 
-class Unreadable(NamedTuple):
+class UnreadablePartition(NamedTuple):
     """A partition that cannot be read on from where we are. `hold` it, or every poll says so again."""
 
     at: TopicPartition
@@ -92,7 +92,7 @@ def diverged(offset: int, at: int) -> Gap:
     return cut_off(offset, at, f"{what}, and what stands in it from {at} on is something else")
 
 
-class Client:
+class KafkaClient:
     """A consumer of `topics`. What it fetched of a partition begins where `go_on` said."""
 
     def __init__(
@@ -126,7 +126,7 @@ class Client:
     def cluster(self) -> str:
         return self._metadata.cluster
 
-    def topics(self) -> dict[str, Topic]:
+    def topics(self) -> dict[str, TopicMetadata]:
         """What the cluster says of our topics, as of the last refresh; those that it lacks are left out."""
         return self._metadata.topics()
 
@@ -191,7 +191,7 @@ class Client:
         """This partition is no longer assigned to us."""
         self._at.pop(at, None)
 
-    def poll(self, timeout_s: float) -> list[Batch | Unreadable]:
+    def poll(self, timeout_s: float) -> list[FetchedPartition | UnreadablePartition]:
         """What was fetched, waiting at most so long. Raises anything; calls the listener."""
         try:
             return self._poll(timeout_s)
@@ -205,7 +205,7 @@ class Client:
             self.spoilt.add(at)
             why = f"{damaged}, at offset {self._at.get(at)} or behind it"
             kind: GapKind = "too-large" if isinstance(damaged, BatchTooLarge) else "corrupt"
-            return [Unreadable(at, Gap(kind, self._at.get(at, 0), None, why))]
+            return [UnreadablePartition(at, Gap(kind, self._at.get(at, 0), None, why))]
 
     def _damaged(self, why: str) -> TopicPartition | None:
         """Which partition this is about: it says so, or it is the one that kafka-python was unpacking."""
@@ -214,7 +214,7 @@ class Client:
         unpacking = getattr(self._consumer._fetcher, "_next_partition_records", None)
         return getattr(unpacking, "topic_partition", None)
 
-    def _poll(self, timeout_s: float) -> list[Batch | Unreadable]:
+    def _poll(self, timeout_s: float) -> list[FetchedPartition | UnreadablePartition]:
         if failed := self._failed:
             self._failed = None
             raise failed
@@ -225,50 +225,57 @@ class Client:
         if fetched:
             self._answers += 1
             self._metadata.confirm()
-        batches: list[Batch | Unreadable] = [self._plain(at, records) for at, records in fetched.items()]
+        batches: list[FetchedPartition | UnreadablePartition] = [
+            self._plain(at, records) for at, records in fetched.items()
+        ]
         batches += self._passed_over(fetched)
         self._ends |= {at: self._consumer.highwater(at) or 0 for at in self._at}
         self._probe()
         return batches
 
-    def _out_of_range(self, offsets: Mapping[TopicPartition, int]) -> list[Unreadable]:
+    def _out_of_range(self, offsets: Mapping[TopicPartition, int]) -> list[UnreadablePartition]:
         """Kafka has no record at these offsets. Raises KafkaError."""
         first, end = self.begins(offsets), self.ends(offsets)
         self._ends |= end
-        return [Unreadable(at, out_of_range(offset, first[at], end[at])) for at, offset in offsets.items()]
+        return [
+            UnreadablePartition(at, out_of_range(offset, first[at], end[at]))
+            for at, offset in offsets.items()
+        ]
 
-    def _diverged(self, at: TopicPartition, common: OffsetAndMetadata | None) -> Unreadable:
+    def _diverged(self, at: TopicPartition, common: OffsetAndMetadata | None) -> UnreadablePartition:
         """Of the records before our place those from `common` on are not in the log any more."""
         if common is None:  # the broker has never heard of their leader
             [found] = self._out_of_range({at: self._at[at]})
             return found
-        return Unreadable(at, diverged(self._at[at], common.offset))
+        return UnreadablePartition(at, diverged(self._at[at], common.offset))
 
-    def _whole(self, at: TopicPartition, fetched: Fetched) -> Batch | Unreadable:
+    def _whole(self, at: TopicPartition, fetched: FetchedBatches) -> FetchedPartition | UnreadablePartition:
         if fetched.cut_short:
             why = f"a batch is damaged: the length of the one at offset {fetched.start} cannot be"
-            return Unreadable(at, Gap("corrupt", fetched.start, None, why))
+            return UnreadablePartition(at, Gap("corrupt", fetched.start, None, why))
         self._at[at] = fetched.next
-        return Batch(at, *fetched[:2], fetched.last_ms, fetched.raw, fetched.aborted, fetched.epoch)
+        return FetchedPartition(
+            at, *fetched[:2], fetched.last_ms, fetched.raw, fetched.aborted, fetched.epoch
+        )
 
-    def _unserved(self, fetcher: RawFetcher) -> list[Unreadable]:
+    def _unserved(self, fetcher: RawFetcher) -> list[UnreadablePartition]:
         """What a broker refused to serve because it is damaged, as far as we still want it."""
         damaged, fetcher.damaged = fetcher.damaged, set()
         why = "the broker says that its log is damaged at offset {} or before"
         return [
-            Unreadable(at, Gap("corrupt", self._at[at], None, why.format(self._at[at])))
+            UnreadablePartition(at, Gap("corrupt", self._at[at], None, why.format(self._at[at])))
             for at in sorted(damaged & self._at.keys())
         ]
 
-    def _plain(self, at: TopicPartition, records: Iterable[Any]) -> Batch:
+    def _plain(self, at: TopicPartition, records: Iterable[Any]) -> FetchedPartition:
         items = [
             Record(each.offset, each.timestamp if each.timestamp >= 0 else None, each.value)
             for each in records
         ]
         start, self._at[at] = self._at[at], items[-1].offset + 1
-        return Batch(at, start, self._at[at], items[-1].kafka_ms, items)
+        return FetchedPartition(at, start, self._at[at], items[-1].kafka_ms, items)
 
-    def _passed_over(self, fetched: Collection[TopicPartition]) -> list[Batch]:
+    def _passed_over(self, fetched: Collection[TopicPartition]) -> list[FetchedPartition]:
         """Partitions of which nothing was shown to us, but whose position moved: over aborted records,
         say. Without these the lag behind them would never end."""
         batches = []
@@ -276,7 +283,7 @@ class Client:
             for at in self._at.keys() - fetched:
                 start, self._at[at] = self._at[at], self._consumer.position(at)
                 if self._at[at] > start:
-                    batches.append(Batch(at, start, self._at[at], None, []))
+                    batches.append(FetchedPartition(at, start, self._at[at], None, []))
         except KafkaError as failed:
             self._failed = failed  # raised by the next poll: what this one brought is not to be lost
         return batches

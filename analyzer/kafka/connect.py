@@ -8,14 +8,14 @@ from kafka import KafkaConsumer
 from kafka.errors import KafkaError
 from kafka.net.compat import KafkaNetClient
 
-from analyzer.kafka.connection_errors import Failures, Troubled, cause_of, failures_of
+from analyzer.kafka.connection_errors import ConnectionFailures, ConnectionTrouble, cause_of, failures_of
 from analyzer.kafka.options import Options
 
 
-def connected(options: Options) -> tuple[KafkaConsumer, Failures]:
+def connected(options: Options) -> tuple[KafkaConsumer, ConnectionFailures]:
     """A consumer that has heard of the cluster, and where its connections say why they fail. Raises Troubled.
     Then nothing of it stays behind: kafka-python leaves a thread and its sockets."""
-    made: list[tuple[KafkaNetClient, Failures]] = []
+    made: list[tuple[KafkaNetClient, ConnectionFailures]] = []
 
     def make(**config: Any) -> KafkaNetClient:
         net = KafkaNetClient(**config)
@@ -30,6 +30,6 @@ def connected(options: Options) -> tuple[KafkaConsumer, Failures]:
             net.close()
         if isinstance(failed, KafkaError):
             known = made[-1][1].last if made else ()
-            raise Troubled(cause_of(known or [failed], options)) from failed
+            raise ConnectionTrouble(cause_of(known or [failed], options)) from failed
         raise
     return consumer, made[-1][1]

@@ -36,22 +36,22 @@ FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
 TLS_ALERT = 0x15030000  # what a broker that speaks TLS answers to one who does not, read as a length
 
 
-class Cause(NamedTuple):
+class FailureCause(NamedTuple):
     """What is wrong, for a person; and of which kind, for a program."""
 
     kind: str  # "away", "login", "tls", "right", "topic", "group", "hung"
     sentence: str
 
 
-class Troubled(AnalyzerError):
+class ConnectionTrouble(AnalyzerError):
     """There is no connection, or it is of no use any more."""
 
-    def __init__(self, cause: Cause) -> None:
+    def __init__(self, cause: FailureCause) -> None:
         super().__init__(cause.sentence)
         self.cause = cause
 
 
-class Failures:
+class ConnectionFailures:
     """Why connections failed, the last ones, until one comes about. Written on the client's own thread, read
     on any."""
 
@@ -78,10 +78,10 @@ class Failures:
         self._last = ()
 
 
-class TellingManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
+class ReportingConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
     """Makes connections as its parent does, and has each say how it went."""
 
-    failures: Failures
+    failures: ConnectionFailures
 
     def get_connection(self, *args: Any, **given: Any) -> KafkaConnection:
         connection = super().get_connection(*args, **given)
@@ -89,13 +89,13 @@ class TellingManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-pyt
         return connection
 
 
-def failures_of(net: Any) -> Failures:
+def failures_of(net: Any) -> ConnectionFailures:
     """Where connections of this client say from now on why they fail. Nothing comes there if this
     kafka-python is built otherwise than we know it."""
-    failures = Failures()
+    failures = ConnectionFailures()
     manager: Any = getattr(net, "_manager", None)
     if type(manager) is KafkaConnectionManager and _is_known():
-        manager.__class__, manager.failures = TellingManager, failures
+        manager.__class__, manager.failures = ReportingConnectionManager, failures
     return failures
 
 
@@ -109,7 +109,7 @@ def _is_known() -> bool:
 # ------------------------------------------------------------------------------------ from errors to causes
 
 
-def cause_of(errors: Iterable[BaseException], options: Options) -> Cause:
+def cause_of(errors: Iterable[BaseException], options: Options) -> FailureCause:
     """What these errors, of one connection after another, come to.
 
     A broker that refuses a login says so and hangs up, and now and then only the second is heard: the error
@@ -125,14 +125,16 @@ def cause_of(errors: Iterable[BaseException], options: Options) -> Cause:
     return (_hung_up(told[-1], options) if told else None) or _away(each)
 
 
-def _right(error: BaseException, options: Options) -> Cause | None:
+def _right(error: BaseException, options: Options) -> FailureCause | None:
     """A right that is missing."""
     if isinstance(error, TopicAuthorizationFailedError):
         named = error.args[0] if error.args else ()
-        return Cause("right", no_right_to([named] if isinstance(named, str) else sorted(named), options))
+        return FailureCause(
+            "right", no_right_to([named] if isinstance(named, str) else sorted(named), options)
+        )
     if isinstance(error, GroupAuthorizationFailedError):
         group = options.get("group_id")
-        return Cause(
+        return FailureCause(
             "right",
             f"{_who(options)} may not use the group {group}: give it READ on that group, or change group_id",
         )
@@ -143,22 +145,24 @@ def no_right_to(topics: Iterable[str], options: Options) -> str:
     return f"{_who(options)} may not read {', '.join(topics)}: give it READ on the topic"
 
 
-def _login(error: BaseException, options: Options) -> Cause | None:
+def _login(error: BaseException, options: Options) -> FailureCause | None:
     mechanism, said = options.get("sasl_mechanism"), _words(error)
     if isinstance(error, SaslAuthenticationFailedError):
-        return Cause(
+        return FailureCause(
             "login",
             f"the broker refuses the login of {options.get('sasl_plain_username')} by {mechanism}: {said}; "
             "check sasl_plain_username, sasl_plain_password and sasl_mechanism",
         )
     if isinstance(error, UnsupportedSaslMechanismError):
-        return Cause("login", f"the broker knows no {mechanism}: change sasl_mechanism; it says: {said}")
+        return FailureCause(
+            "login", f"the broker knows no {mechanism}: change sasl_mechanism; it says: {said}"
+        )
     if isinstance(error, IllegalSaslStateError):
-        return Cause("login", "this listener asks for no login: change security_protocol or the port")
+        return FailureCause("login", "this listener asks for no login: change security_protocol or the port")
     return None
 
 
-def _file(error: BaseException, options: Options) -> Cause | None:
+def _file(error: BaseException, options: Options) -> FailureCause | None:
     """A file of ours that cannot be used."""
     reason = getattr(error, "reason", None) if isinstance(error, ssl.SSLError) else None
     if not isinstance(error, OSError) or (reason or "").endswith(("VERIFY_FAILED", "READING")):
@@ -168,15 +172,15 @@ def _file(error: BaseException, options: Options) -> Cause | None:
             try:
                 content = Path(name).read_bytes()
             except OSError as cannot:
-                return Cause("tls", f"{option}: {name} cannot be read: {cannot.strerror}")
+                return FailureCause("tls", f"{option}: {name} cannot be read: {cannot.strerror}")
             if b"-----BEGIN " not in content:
-                return Cause(
+                return FailureCause(
                     "tls", f"{option}: {name} is no PEM file; keytool and openssl can turn it into one"
                 )
     if reason == "KEY_VALUES_MISMATCH":
-        return Cause("tls", "the key in ssl_keyfile is not that of the certificate in ssl_certfile")
+        return FailureCause("tls", "the key in ssl_keyfile is not that of the certificate in ssl_certfile")
     if isinstance(error, ssl.SSLError) and "PEM lib" in str(error):
-        return Cause(
+        return FailureCause(
             "tls", "the key in ssl_keyfile cannot be read: check ssl_password, or that there is a key"
         )
     return None
@@ -207,11 +211,11 @@ TLS = (
 )
 
 
-def _tls(error: BaseException, options: Options) -> Cause | None:
+def _tls(error: BaseException, options: Options) -> FailureCause | None:
     text = str(error)
     for words, sentence in TLS:
         if re.search(words, text):
-            return Cause(
+            return FailureCause(
                 "tls",
                 sentence.format(
                     said=_words(error),
@@ -223,39 +227,39 @@ def _tls(error: BaseException, options: Options) -> Cause | None:
     return None
 
 
-def _tls_there(error: BaseException, options: Options) -> Cause | None:
+def _tls_there(error: BaseException, options: Options) -> FailureCause | None:
     protocol = options.get("security_protocol", "PLAINTEXT")
     found = re.search(r"\d+", str(error)) if isinstance(error, InvalidReceiveError) else None
     if found is None or int(found[0]) & 0xFFFF0000 != TLS_ALERT:
         return None
     tls = "SSL" if protocol == "PLAINTEXT" else "SASL_SSL"
-    return Cause("tls", f"TLS is spoken there: set security_protocol = {tls}, or change the port")
+    return FailureCause("tls", f"TLS is spoken there: set security_protocol = {tls}, or change the port")
 
 
-def _hung_up(error: BaseException, options: Options) -> Cause | None:
+def _hung_up(error: BaseException, options: Options) -> FailureCause | None:
     protocol = options.get("security_protocol", "PLAINTEXT")
     if "disconnected" not in str(error):
         return None
     if protocol.startswith("SASL"):
-        return Cause(
+        return FailureCause(
             "login",
             f"the broker hangs up while {options.get('sasl_plain_username')} logs in: check "
             "sasl_plain_username, sasl_plain_password and sasl_mechanism, and whether security_protocol "
             f"({protocol}) is what is spoken at this port",
         )
-    return Cause(
+    return FailureCause(
         "login",
         "the broker hangs up at once: it may want a login, or TLS; check security_protocol "
         f"({protocol}) and the port",
     )
 
 
-def _away(errors: list[BaseException]) -> Cause:
+def _away(errors: list[BaseException]) -> FailureCause:
     different = list(dict.fromkeys(_words(error) for error in reversed(errors)))[:DIFFERENT_MAX]
     told = "; ".join(different) or "no broker answers"
     if "DNS" in told:
         told += "; check the host names in bootstrap_servers"
-    return Cause("away", told)
+    return FailureCause("away", told)
 
 
 def _who(options: Options) -> str:

@@ -6,7 +6,13 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from analyzer.kafka.connection_errors import Cause, Failures, Troubled, cause_of, no_right_to
+from analyzer.kafka.connection_errors import (
+    ConnectionFailures,
+    ConnectionTrouble,
+    FailureCause,
+    cause_of,
+    no_right_to,
+)
 from analyzer.kafka.options import Options
 
 log = logging.getLogger(__name__)
@@ -19,10 +25,10 @@ LEFT_OUT_S = 20.0  # at most: how long to have no partition before asking whethe
 SAID_EVERY_S = 60.0
 
 
-class Connection(Protocol):
+class ConnectionState(Protocol):
     """What there is to see of a connection without asking anybody. Any thread."""
 
-    failures: Failures
+    failures: ConnectionFailures
 
     def known(self) -> Collection[str]:
         """Topics that the cluster tells us of."""
@@ -31,7 +37,7 @@ class Connection(Protocol):
         """Topics that we may not read."""
 
 
-class Watch:
+class ConnectionHealth:
     """Notes what goes wrong, when to connect again, and what to say of it."""
 
     def __init__(self, uptime_s: Callable[[], float], options: Options, topics: Collection[str]) -> None:
@@ -42,10 +48,10 @@ class Watch:
         self._opened_s = float("-inf")
         self._opens_s = uptime_s()  # not before
         self._answers = 0
-        self._said: Cause | None = None
+        self._said: FailureCause | None = None
         self._said_s = float("-inf")
         # What the last connection was given up for, until a broker answers; or why there was none.
-        self.trouble: Cause | None = None
+        self.trouble: FailureCause | None = None
         self._unconnected = False  # whether it is the latter
         self.silent_s = 0.0  # spent waiting for records since a broker last answered
         self.idle_s = 0.0  # ... without having a partition
@@ -78,8 +84,8 @@ class Watch:
         self.trouble = None if at_once else self._cause_of(failed)
         return self.wait_s
 
-    def _cause_of(self, failed: Exception) -> Cause:
-        return failed.cause if isinstance(failed, Troubled) else cause_of([failed], self._options)
+    def _cause_of(self, failed: Exception) -> FailureCause:
+        return failed.cause if isinstance(failed, ConnectionTrouble) else cause_of([failed], self._options)
 
     def waited(self, seconds: float, answers: int, *, reading: bool, idle: bool) -> None:
         """A poll came back after so long; `answers` brokers had answered until then."""
@@ -97,29 +103,29 @@ class Watch:
         """It is right that we have nothing to read."""
         self.idle_s, self.trouble = 0.0, None
 
-    def cause(self, connection: Connection | None, polling_since_s: float | None) -> Cause | None:
+    def cause(self, connection: ConnectionState | None, polling_since_s: float | None) -> FailureCause | None:
         """What is wrong now, if anything is. Any thread."""
         polling_s = 0.0 if polling_since_s is None else self._uptime_s() - polling_since_s
         if polling_s >= SILENT_S:
-            return Cause("hung", f"kafka-python's poll() has not come back for {polling_s:.0f} s")
+            return FailureCause("hung", f"kafka-python's poll() has not come back for {polling_s:.0f} s")
         if connection is not None and (forbidden := connection.forbidden()):
             # Whoever may not read gets no answer that would end an earlier trouble.
-            return Cause("right", no_right_to(sorted(forbidden), self._options))
+            return FailureCause("right", no_right_to(sorted(forbidden), self._options))
         if self.trouble is not None or connection is None:
             return self.trouble
         if (failures := connection.failures.last) and self.silent_s >= FAILING_S:
             return cause_of(failures, self._options)
         if self.silent_s >= SILENT_S:
-            return Cause("away", f"no broker has answered for {self.silent_s:.0f} s")
+            return FailureCause("away", f"no broker has answered for {self.silent_s:.0f} s")
         return self._topics_that_lack(connection)
 
-    def _topics_that_lack(self, connection: Connection) -> Cause | None:
+    def _topics_that_lack(self, connection: ConnectionState) -> FailureCause | None:
         lacking = sorted({*self._topics} - {*connection.known()})
         if lacking and self.connected_s >= SILENT_S:
-            return Cause("topic", f"there is no topic {', '.join(lacking)}, or we may not read it")
+            return FailureCause("topic", f"there is no topic {', '.join(lacking)}, or we may not read it")
         return None
 
-    def tell(self, cause: Cause | None) -> None:
+    def tell(self, cause: FailureCause | None) -> None:
         """Log what is wrong when it begins, when it turns into something else, once a minute, and its end."""
         now_s, said = self._uptime_s(), self._said
         if cause is None:
@@ -131,10 +137,10 @@ class Watch:
             return
         self._said, self._said_s = cause, now_s
 
-    def name(self, cause: Cause) -> str:
+    def name(self, cause: FailureCause) -> str:
         """Under which name it stands in /readyz and in the metrics."""
         return "kafka" if cause.kind == "away" else f"kafka-{cause.kind}"
 
-    def sentence(self, cause: Cause) -> str:
+    def sentence(self, cause: FailureCause) -> str:
         servers = self._options.get("bootstrap_servers", "localhost")
         return f"{servers if isinstance(servers, str) else ','.join(servers)}: {cause.sentence}"

@@ -18,17 +18,17 @@ NO_ID = "name:"
 CONFIRM_MS_MAX = 2_000  # a broker that has just sent records answers sooner
 
 
-class Topic(NamedTuple):
+class TopicMetadata(NamedTuple):
     id: str
     partitions: frozenset[int]
 
 
-class Metadata(Protocol):
+class ClusterMetadata(Protocol):
     @property
     def cluster(self) -> str:
         """The cluster's id."""
 
-    def topics(self) -> dict[str, Topic]:
+    def topics(self) -> dict[str, TopicMetadata]:
         """Our topics as of the last look; those that the cluster lacks are left out. Any thread."""
 
     def forbidden(self) -> frozenset[str]:
@@ -45,7 +45,7 @@ class Metadata(Protocol):
 
 def metadata_of(
     consumer: KafkaConsumer, options: Options, topics: Collection[str], uptime_s: Callable[[], float]
-) -> Metadata:
+) -> ClusterMetadata:
     """Raises KafkaError."""
     cluster = getattr(consumer, "_cluster", None)
     known = all(hasattr(cluster, name) for name in ClientMetadata.NAMES)
@@ -74,12 +74,12 @@ class ClientMetadata:
     def cluster(self) -> str:
         return str(self._cluster.cluster_id)
 
-    def topics(self) -> dict[str, Topic]:
+    def topics(self) -> dict[str, TopicMetadata]:
         found = {}
         for name in self._topics:
             numbers, topic_id = self._cluster.partitions_for_topic(name), self._cluster.topic_id(name)
             if numbers and (topic_id is not None or not self._ids_told):
-                found[name] = Topic(id_or_name(topic_id, name), frozenset(numbers))
+                found[name] = TopicMetadata(id_or_name(topic_id, name), frozenset(numbers))
         return found
 
     def forbidden(self) -> frozenset[str]:
@@ -106,13 +106,13 @@ class AdminMetadata:
         self._uptime_s = uptime_s
         self._every_s = options["metadata_max_age_ms"] / 1000
         self._options = {**admin_options(options), "request_timeout_ms": CONFIRM_MS_MAX}
-        self._found: dict[str, Topic] = {}
+        self._found: dict[str, TopicMetadata] = {}
         self._forbidden: frozenset[str] = frozenset()
         self._admin: KafkaAdminClient | None = None
         self.cluster = ""
         self._look()
 
-    def topics(self) -> dict[str, Topic]:
+    def topics(self) -> dict[str, TopicMetadata]:
         return self._found
 
     def forbidden(self) -> frozenset[str]:
@@ -144,7 +144,7 @@ class AdminMetadata:
             self.close()  # in whatever state it is
             raise
         self._found = {
-            each["name"]: Topic(
+            each["name"]: TopicMetadata(
                 id_or_name(each.get("topic_id"), each["name"]),
                 frozenset(part["partition_index"] for part in each["partitions"]),
             )
@@ -162,7 +162,7 @@ def id_or_name(topic_id: object, name: str) -> str:
     return text if text.strip("0-") else f"{NO_ID}{name}"
 
 
-def unread(options: Options, topics: Mapping[str, Topic]) -> bool:
+def unread(options: Options, topics: Mapping[str, TopicMetadata]) -> bool:
     """Whether the consumer group is settled, and leaves a partition unread. Raises KafkaError."""
     group = _group(options)
     if group["group_state"] in ("PreparingRebalance", "CompletingRebalance"):

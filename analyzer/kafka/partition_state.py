@@ -28,7 +28,7 @@ def alarm(gap: Gap) -> str:
 
 
 @dataclass(slots=True)
-class Held:
+class PartitionState:
     """A partition that we read."""
 
     part: Partition

@@ -14,19 +14,19 @@ from typing import Literal
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from analyzer.core.model import Gap, Lag, Lost, Partition, Position, Taken
-from analyzer.kafka.client import Batch, Client, Unreadable
-from analyzer.kafka.metadata import Topic
-from analyzer.kafka.partition_state import Held, alarm, epoch_of
-from analyzer.kafka.topic_ids import Logs
-from analyzer.sources import Places
+from analyzer.core.model import Gap, Lag, Partition, PartitionRevoked, Position, SourceItem
+from analyzer.kafka.client import FetchedPartition, KafkaClient, UnreadablePartition
+from analyzer.kafka.metadata import TopicMetadata
+from analyzer.kafka.partition_state import PartitionState, alarm, epoch_of
+from analyzer.kafka.topic_ids import TopicIds
+from analyzer.sources import PositionStore
 
 log = logging.getLogger(__name__)
 
 Measure = Callable[[TopicPartition, int, Callable[[int], None]], None]
 
 
-class Partitions:
+class AssignedPartitions:
     """What we hold of Kafka, behind one connection after another.
 
     `client` is the present one, or None. `measure` finds out where reading can go on behind damage, and
@@ -36,7 +36,7 @@ class Partitions:
     def __init__(
         self,
         sources: Mapping[str, str],
-        places: Places,
+        places: PositionStore,
         measure: Measure,
         *,
         start: Literal["earliest", "latest"],
@@ -48,12 +48,12 @@ class Partitions:
         self._start = start
         self._wall_s = wall_s
         self._uptime_s = uptime_s
-        self.client: Client | None = None
-        self.logs = Logs(sources, places)
+        self.client: KafkaClient | None = None
+        self.logs = TopicIds(sources, places)
         self.unplaced: set[TopicPartition] = set()  # assigned to us, but we do not know yet where to go on
-        self._held: dict[TopicPartition, Held] = {}
+        self._held: dict[TopicPartition, PartitionState] = {}
         self._lost: deque[Partition] = deque()
-        self._fetched: deque[tuple[Held, Batch]] = deque()
+        self._fetched: deque[tuple[PartitionState, FetchedPartition]] = deque()
         self._read_again: dict[Partition, int] = {}  # from where, because it was damaged
 
     # ------------------------------------------------------------------------------------ what there is
@@ -63,10 +63,10 @@ class Partitions:
         """Whether something was found that was not given yet."""
         return bool(self._lost or self._fetched)
 
-    def given(self) -> Iterator[Taken]:
+    def given(self) -> Iterator[SourceItem]:
         """What was found, losses first."""
         while self._lost:
-            yield Lost(self._lost.popleft())
+            yield PartitionRevoked(self._lost.popleft())
         while self._fetched:
             held, batch = self._fetched.popleft()
             held.next = batch.next
@@ -99,12 +99,12 @@ class Partitions:
         """Whether one of them is read, rather than stopped."""
         return any(not held.stopped for held in self._held.values())
 
-    def keep(self, batch: Batch | Unreadable) -> None:
+    def keep(self, batch: FetchedPartition | UnreadablePartition) -> None:
         """Have what one poll brought given next, unless it is not wanted any more."""
         held = self._held.get(batch.at)
         if held is None or held.stopped or batch.at.topic in self.logs.refused:
             return
-        if isinstance(batch, Unreadable):
+        if isinstance(batch, UnreadablePartition):
             self.stop(held.part, batch.gap)
             return
         if batch.start != held.fetched:
@@ -147,7 +147,7 @@ class Partitions:
             self.client.hold(again)
             self.unplaced |= again
 
-    def _go_back(self, at: TopicPartition, held: Held, offset: int) -> None:
+    def _go_back(self, at: TopicPartition, held: PartitionState, offset: int) -> None:
         """Fetch once more from `offset`, up to which everything was counted."""
         client = self.client
         if client is None or at in client.spoilt:
@@ -158,7 +158,7 @@ class Partitions:
         self._forget_fetched(held)
         client.go_on(at, offset, held.part.topic_id)
 
-    def _stand_before(self, at: TopicPartition, held: Held, gap: Gap) -> None:
+    def _stand_before(self, at: TopicPartition, held: PartitionState, gap: Gap) -> None:
         held.stopped = gap
         if self.client is not None:
             self.client.hold([at])
@@ -169,7 +169,7 @@ class Partitions:
         held = self._held.pop(at)
         self._forget_fetched(held)
 
-    def _forget_fetched(self, held: Held) -> None:
+    def _forget_fetched(self, held: PartitionState) -> None:
         self._fetched = deque(each for each in self._fetched if each[0] is not held)
         held.fetched = held.next
 
@@ -204,7 +204,7 @@ class Partitions:
         self.unplaced.clear()
         self.client = None
 
-    def look_at_topics(self, client: Client) -> None:
+    def look_at_topics(self, client: KafkaClient) -> None:
         """Stop a topic that is another one than it was."""
         self.logs.look(client.cluster, client.topics())
         for held in self._held.values():
@@ -214,14 +214,14 @@ class Partitions:
 
     # ------------------------------------------------------------------------------------------- placing
 
-    def place(self, client: Client) -> None:
+    def place(self, client: KafkaClient) -> None:
         """Find out where each partition goes on that has no place yet. Raises StoreAway."""
         if self.unplaced:
             self._place_stored(client)
         for topic in sorted({at.topic for at in self.logs.parts(self.unplaced).values()}):
             self._begin(client, topic)
 
-    def _place_stored(self, client: Client) -> None:
+    def _place_stored(self, client: KafkaClient) -> None:
         """Go on with those whose position is stored. Raises StoreAway; asks nothing of Kafka."""
         self.logs.look(client.cluster, client.topics())
         parts = self.logs.parts(self.unplaced)
@@ -229,7 +229,7 @@ class Partitions:
         for part, position in stored.items():
             self._go_on(client, parts[part], position)
 
-    def _begin(self, client: Client, topic: str) -> None:
+    def _begin(self, client: KafkaClient, topic: str) -> None:
         """Begin partitions that nobody has counted yet. Raises StoreAway."""
         known = self.logs.counted_before(topic)
         # All partitions of a new topic begin as the configuration says. One that comes later begins at its
@@ -249,11 +249,11 @@ class Partitions:
             if at in new:
                 self._go_on(client, at, position)
 
-    def _go_on(self, client: Client, at: TopicPartition, position: Position) -> None:
+    def _go_on(self, client: KafkaClient, at: TopicPartition, position: Position) -> None:
         self.unplaced.discard(at)
         next_offset, now_ms = position.next, int(self._wall_s() * 1000)
         part = self.logs.part(at)
-        self._held[at] = Held(part, next_offset, next_offset, next_offset, now_ms)
+        self._held[at] = PartitionState(part, next_offset, next_offset, next_offset, now_ms)
         if position.gap is None:
             client.go_on(at, next_offset, part.topic_id, epoch_of(position.witness))
         else:
@@ -261,6 +261,6 @@ class Partitions:
             self._stand_before(at, self._held[at], position.gap)
 
 
-def numbered(name: str, topics: Mapping[str, Topic]) -> set[TopicPartition]:
+def numbered(name: str, topics: Mapping[str, TopicMetadata]) -> set[TopicPartition]:
     """Every partition of the topic `name`."""
     return {TopicPartition(name, number) for number in topics[name].partitions} if name in topics else set()

@@ -14,18 +14,18 @@ from typing import Literal
 from kafka import ConsumerRebalanceListener, TopicPartition
 from kafka.errors import GroupAuthorizationFailedError, InvalidSessionTimeoutError
 
-from analyzer.core.model import Gap, Lag, Partition, Taken
+from analyzer.core.model import Gap, Lag, Partition, SourceItem
 from analyzer.errors import AnalyzerError
-from analyzer.kafka.client import NO_RAW, Batch, Client, Unreadable
-from analyzer.kafka.connection_health import Watch
+from analyzer.kafka.client import NO_RAW, FetchedPartition, KafkaClient, UnreadablePartition
+from analyzer.kafka.connection_health import ConnectionHealth
 from analyzer.kafka.group.membership import Membership
-from analyzer.kafka.group.offset_commits import Advice
+from analyzer.kafka.group.offset_commits import OffsetCommits
 from analyzer.kafka.internals.decompression_bound import bound
 from analyzer.kafka.options import Options, options_of
 from analyzer.kafka.partition_state import alarm
-from analyzer.kafka.partitions import Partitions, numbered
+from analyzer.kafka.partitions import AssignedPartitions, numbered
 from analyzer.kafka.probes.damage_probe import measure
-from analyzer.sources import Places
+from analyzer.sources import PositionStore
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class KafkaRecords:
     def __init__(
         self,
         topics: Mapping[str, str],
-        places: Places,
+        places: PositionStore,
         *,
         group_id: str = "",
         assign: Literal["group", "all"] = "group",
@@ -73,18 +73,18 @@ class KafkaRecords:
         self._uptime_s = uptime_s
         self._sleep = sleep
 
-        self._client: Client | None = None
-        self._partitions = Partitions(
+        self._client: KafkaClient | None = None
+        self._partitions = AssignedPartitions(
             self._sources, places, self._measure, start=start, wall_s=wall_s, uptime_s=uptime_s
         )
-        self._watch = Watch(uptime_s, self._options, self._sources)
+        self._watch = ConnectionHealth(uptime_s, self._options, self._sources)
         self._membership = Membership(self._options, self._watch)
-        self._advice = Advice(uptime_s)
+        self._advice = OffsetCommits(uptime_s)
         self.polling_since: float | None = None  # uptime; for whoever watches that this does not hang
 
     # ---------------------------------------------------------------------------------- for the pipeline
 
-    def take(self, timeout_s: float) -> Iterator[Taken]:
+    def take(self, timeout_s: float) -> Iterator[SourceItem]:
         """At most one poll; yields what it brought. See `Source`. Trouble with Kafka is not raised but
         told by `problems()`: the connection is made anew, and what was read is read again."""
         if not self._partitions.waiting:
@@ -137,7 +137,9 @@ class KafkaRecords:
             self._sleep(min(timeout_s, self._watch.wait_s))
             return
         if client.spoilt & self._partitions.unplaced:
-            self._give_up(Spoilt("a damaged batch is to be read again, which takes another connection"))
+            self._give_up(
+                ConnectionSpoilt("a damaged batch is to be read again, which takes another connection")
+            )
             return
         self._look_at_topics(client)
         self._partitions.place(client)  # raises StoreAway: then nothing is read either
@@ -156,7 +158,7 @@ class KafkaRecords:
         finally:
             self.polling_since = None
 
-    def _look_at_topics(self, client: Client) -> None:
+    def _look_at_topics(self, client: KafkaClient) -> None:
         """Stop a topic that is another one than it was; read partitions that are new."""
         client.refresh()
         self._partitions.look_at_topics(client)
@@ -167,7 +169,7 @@ class KafkaRecords:
                 client.assign(more)
                 self.assigned(more)
 
-    def _poll(self, client: Client, timeout_s: float) -> list[Batch | Unreadable]:
+    def _poll(self, client: KafkaClient, timeout_s: float) -> list[FetchedPartition | UnreadablePartition]:
         if self._assign == "group" and not client.topics():
             # Joined before it knows of any partition, a group's leader gives none to anybody.
             self._sleep(min(timeout_s, METADATA_WAIT_S))
@@ -179,7 +181,7 @@ class KafkaRecords:
 
     # --------------------------------------------------------------------------------- connecting, again
 
-    def _open(self) -> Client | None:
+    def _open(self) -> KafkaClient | None:
         if self._watch.wait_s:
             return None
         if in_the_way := self._membership.in_the_way():
@@ -192,12 +194,12 @@ class KafkaRecords:
                 self._session_ms // 6, options.get("heartbeat_interval_ms", self._session_ms)
             )
         try:
-            client = Client(self._sources, options, raw=self._raw, uptime_s=self._uptime_s)
+            client = KafkaClient(self._sources, options, raw=self._raw, uptime_s=self._uptime_s)
         except Exception as failed:  # noqa: BLE001 - wrong certificates, names, ports: many kinds, one cure
             self._give_up(failed)
             return None
         if self._assign == "group":
-            client.subscribe(Listener(self))
+            client.subscribe(RebalanceListener(self))
         self._client = self._partitions.client = client
         self._watch.opened()
         return client
@@ -227,7 +229,7 @@ class KafkaRecords:
         if client is not None:
             client.close()
 
-    def _look_at_connection(self, client: Client, waited_s: float) -> None:
+    def _look_at_connection(self, client: KafkaClient, waited_s: float) -> None:
         busy = bool(client.assignment()) or not client.topics()
         self._watch.waited(waited_s, client.answers, reading=self._partitions.reading, idle=not busy)
         self._watch.tell(self._watch.cause(client, None))
@@ -247,11 +249,11 @@ class KafkaRecords:
         self._partitions.revoked(theirs)
 
 
-class Spoilt(AnalyzerError):
+class ConnectionSpoilt(AnalyzerError):
     """This connection cannot be used for what comes next."""
 
 
-class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
+class RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
     """Passes on what the group's coordinator says. Lost or revoked is the same to us: the store decides."""
 
     def __init__(self, reader: KafkaRecords) -> None:

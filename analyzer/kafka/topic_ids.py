@@ -8,26 +8,26 @@ from collections.abc import Collection, Iterable, Mapping
 from kafka import TopicPartition
 
 from analyzer.core.model import Gap, Partition
-from analyzer.kafka.metadata import Topic
-from analyzer.sources import LogId, Places
+from analyzer.kafka.metadata import TopicMetadata
+from analyzer.sources import LogId, PositionStore
 
 log = logging.getLogger(__name__)
 
 
-class Logs:
+class TopicIds:
     """Knows each topic's log as it was when it was first seen, and refuses any other.
 
     Offsets of one log mean nothing in another, but kafka-python goes on at them without a word.
     """
 
-    def __init__(self, sources: Mapping[str, str], places: Places) -> None:
+    def __init__(self, sources: Mapping[str, str], places: PositionStore) -> None:
         self._sources = sources
         self._places = places
         self._first: dict[str, LogId] = {}
         self._now: dict[str, tuple[LogId, Collection[int]]] = {}  # with the numbers of its partitions
         self.refused: dict[str, str] = {}  # by topic, with the reason
 
-    def look(self, cluster: str, topics: Mapping[str, Topic]) -> None:
+    def look(self, cluster: str, topics: Mapping[str, TopicMetadata]) -> None:
         """Note what the cluster says now. No I/O, any thread."""
         for name, topic in topics.items():
             now = LogId(cluster, topic.id)

@@ -11,25 +11,25 @@ from fastapi.responses import JSONResponse
 from analyzer.config.secrets import masked
 from analyzer.errors import AnalyzerError
 from analyzer.health import Health
-from analyzer.metrics import Reading
-from analyzer.store.reports.status import Glance
-from analyzer.web.single_flight import Asking
+from analyzer.metrics import Measurements
+from analyzer.store.reports.status import InstallationStatus
+from analyzer.web.single_flight import SingleFlight
 from gatekeeper.feed.feed_json import time_text
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class AppState:
     """What the application looks at."""
 
     health: Health
     problems: Callable[[], Mapping[str, str]]  # of the sources: any thread may ask
-    glance: Callable[[], Glance]  # at the database; may take long, may raise StoreAway
+    glance: Callable[[], InstallationStatus]  # at the database; may take long, may raise StoreAway
     head: str  # the version of the tables that this program needs
 
 
-def application(watched: Watched) -> FastAPI:
+def application(watched: AppState) -> FastAPI:
     app = FastAPI(title="Gatelock", openapi_url=None)
-    asking = Asking(watched.glance)
+    asking = SingleFlight(watched.glance)
     health = watched.health
 
     @app.get("/livez")
@@ -51,7 +51,7 @@ def application(watched: Watched) -> FastAPI:
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
         glance, problems = await _look(watched, asking)
-        reading = Reading(
+        reading = Measurements(
             lags=health.held,
             gaps=health.gaps,
             since_flush_s=health.since_flush_s,
@@ -67,7 +67,9 @@ def application(watched: Watched) -> FastAPI:
     return app
 
 
-async def _look(watched: Watched, asking: Asking[Glance]) -> tuple[Glance | None, dict[str, str]]:
+async def _look(
+    watched: AppState, asking: SingleFlight[InstallationStatus]
+) -> tuple[InstallationStatus | None, dict[str, str]]:
     """How the database stands, None when it does not say; and everything that is wrong, by name."""
     health = watched.health
     problems = {**watched.problems(), **health.problems}

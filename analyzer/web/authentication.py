@@ -11,33 +11,33 @@ from math import inf
 from fastapi import Request
 
 from analyzer.errors import AnalyzerError
-from analyzer.store.operations.tokens import Known, Scope
-from analyzer.web.problems import Problem
-from analyzer.web.single_flight import Asking
+from analyzer.store.operations.tokens import TokenList, TokenScope
+from analyzer.web.problems import HttpProblem
+from analyzer.web.single_flight import SingleFlight
 
 KNOWN_FOR_S = 2.0  # a token that was revoked is good for this long
 AGAIN = {"retry-after": "1"}
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
-class Bearers:
+class Authenticator:
     """Compares the token of a request with those that were made.
 
     Without any, only this machine may ask, by its own name and not through a proxy: behind one
     everybody would come from here, and a web page may bring a browser to ask in another's name.
     """
 
-    def __init__(self, known: Callable[[], Known], uptime_s: Callable[[], float]) -> None:
-        self._asking = Asking(lambda: (uptime_s(), known()))  # known as of the beginning of the look
+    def __init__(self, known: Callable[[], TokenList], uptime_s: Callable[[], float]) -> None:
+        self._asking = SingleFlight(lambda: (uptime_s(), known()))  # known as of the beginning of the look
         self._uptime_s = uptime_s
-        self._known_s, self._known = -inf, Known((), 0)
+        self._known_s, self._known = -inf, TokenList((), 0)
 
-    async def require(self, scope: Scope, request: Request) -> None:
+    async def require(self, scope: TokenScope, request: Request) -> None:
         """Raises Problem unless the request may do what `scope` allows."""
         known = await self._tokens()
         if not known.tokens:
             if not _is_from_here(request):
-                raise Problem(
+                raise HttpProblem(
                     HTTPStatus.FORBIDDEN,
                     "As long as no token was made, only this machine may ask, directly: "
                     "run `gatelock tokens create NAME --scope read`.",
@@ -50,25 +50,25 @@ class Bearers:
         if token is None:
             raise _unknown("This token was never made, was revoked, or its time is over.", "invalid_token")
         if not token.allows(scope):
-            raise Problem(
+            raise HttpProblem(
                 HTTPStatus.FORBIDDEN,
                 f"The token of {token.name} is good for {token.scope}; this needs {scope}.",
                 {"www-authenticate": f'Bearer error="insufficient_scope", scope="{scope}"'},
             )
 
-    async def _tokens(self) -> Known:
+    async def _tokens(self) -> TokenList:
         if self._uptime_s() - self._known_s > KNOWN_FOR_S:
             try:
                 self._known_s, self._known = await self._asking.ask()
             except (AnalyzerError, TimeoutError) as away:
                 why = "The tokens cannot be read at the moment."
-                raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, AGAIN) from away
+                raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, why, AGAIN) from away
         return self._known
 
 
-def _unknown(detail: str, error: str) -> Problem:
+def _unknown(detail: str, error: str) -> HttpProblem:
     challenge = f'Bearer error="{error}"' if error else "Bearer"
-    return Problem(HTTPStatus.UNAUTHORIZED, detail, {"www-authenticate": challenge})
+    return HttpProblem(HTTPStatus.UNAUTHORIZED, detail, {"www-authenticate": challenge})
 
 
 def _is_from_here(request: Request) -> bool:

@@ -28,7 +28,7 @@ GOODBYE_S = 0.01
 LATER_S, LATER_SPREAD = 5, 10  # so many seconds, and up to so many more, that they do not come back at once
 
 
-class Connection(H11Protocol):
+class BoundedConnection(H11Protocol):
     """uvicorn's, which by itself waits for ever for a question that has begun, or never begins, and says
     nothing to those who are too many of when it wants to see them again."""
 
@@ -70,7 +70,7 @@ class Connection(H11Protocol):
         self.transport.abort()
 
 
-class Server(uvicorn.Server):
+class BoundedServer(uvicorn.Server):
     """uvicorn's, which by itself leaves connections open whose client has stopped reading."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import NamedTuple
 
-from analyzer.web.shared_gzip import END, Answer, Told
+from analyzer.web.shared_gzip import END, CompressedAnswer, CompressedChanges
 from analyzer.web.single_flight import in_thread, seen
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, LockSource, SourceError, Update
@@ -26,20 +26,22 @@ NOTHING = feed_json.block(())
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Look(NamedTuple):
+class FeedSnapshot(NamedTuple):
     """How the feed stood."""
 
     begun_s: float  # uptime: what is told was so at this moment or later
     update: Update  # without its changes
 
-    def paced(self, next_poll_s: float) -> Look:
+    def paced(self, next_poll_s: float) -> FeedSnapshot:
         return self._replace(update=self.update._replace(next_poll=next_poll_s))
 
 
-NEVER = Look(-inf, Update(Cursor(-1, ""), None, True, EPOCH, 0.0, 0.0, ()))  # no feed has this version
+NEVER = FeedSnapshot(
+    -inf, Update(Cursor(-1, ""), None, True, EPOCH, 0.0, 0.0, ())
+)  # no feed has this version
 
 
-class Feed:
+class FeedCache:
     """One reader of `source` for any number of gates; all methods belong to one event loop.
 
     While gates wait, it looks at the feed's version every LOOK_EVERY_S, and at once when it is told that
@@ -53,9 +55,9 @@ class Feed:
         self._uptime_s = uptime_s
         self._latest = NEVER
         self._begun_s = -inf
-        self._told: dict[Cursor | None, Told] = {}
+        self._told: dict[Cursor | None, CompressedChanges] = {}
         self._mutex = asyncio.Lock()  # one thread at a time is inside the source
-        self._next: asyncio.Task[Look] | None = None  # the look that has not begun yet
+        self._next: asyncio.Task[FeedSnapshot] | None = None  # the look that has not begun yet
         self._waiters = 0
         self._watching: asyncio.Task[None] | None = None
         self._news: asyncio.Future[None] | None = None
@@ -69,7 +71,7 @@ class Feed:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self._loop.call_soon_threadsafe(self._hurry.set)
 
-    async def standing(self, held: Cursor | None, wait_s: float) -> Look:
+    async def standing(self, held: Cursor | None, wait_s: float) -> FeedSnapshot:
         """How the feed stands, by a look that begins after this call; up to `wait_s` seconds later when
         it is still at `held`. Raises SourceError."""
         load = self._load()
@@ -85,25 +87,27 @@ class Feed:
         # is done, several at once.
         return look.paced(min(PACE_MAX_S, look.update.next_poll * max(0.0, load - 1.0)))
 
-    async def answer(self, since: Cursor | None, look: Look, asked_s: float) -> Answer:
+    async def answer(self, since: Cursor | None, look: FeedSnapshot, asked_s: float) -> CompressedAnswer:
         """What leads from `since` to `look`, or beyond. Raises SourceError."""
         if since is not None and since == look.update.at:
-            told = Told(since.version, NOTHING)
+            told = CompressedChanges(since.version, NOTHING)
         else:
             told = self._told.get(since) or await self._fetched(since)
             look = self._latest.paced(look.update.next_poll)
         waited_s = max(0.0, round(look.begun_s - asked_s, 6))
         update = look.update._replace(since=told.since, snapshot=told.since is None, waited=waited_s)
-        return Answer(feed_json.answer(update, told.changes._replace(text=b"")).removesuffix(END), told)
+        return CompressedAnswer(
+            feed_json.answer(update, told.changes._replace(text=b"")).removesuffix(END), told
+        )
 
-    async def _look(self) -> Look:
+    async def _look(self) -> FeedSnapshot:
         if self._next is None:
             self._loop = asyncio.get_running_loop()
             self._next = asyncio.ensure_future(self._take())
             self._next.add_done_callback(seen)
         return await asyncio.shield(self._next)  # one who leaves must not take it from the others
 
-    async def _take(self) -> Look:
+    async def _take(self) -> FeedSnapshot:
         async with self._mutex:
             await self._its_time()
             self._next = None  # who asks from here on gets the next one
@@ -119,18 +123,18 @@ class Feed:
                 await asyncio.wait_for(self._hurry.wait(), LOOK_EVERY_S - since_s)
         self._hurry.clear()  # what comes from here on may be too late for this look
 
-    async def _fetched(self, since: Cursor | None) -> Told:
+    async def _fetched(self, since: Cursor | None) -> CompressedChanges:
         async with self._mutex:
             return self._told.get(since) or await self._read(since)
 
-    async def _read(self, since: Cursor | None) -> Told:
+    async def _read(self, since: Cursor | None) -> CompressedChanges:
         begun_s = self._begun_s = self._uptime_s()
         update, changes = await in_thread(partial(self._written, since))
         if update.at != self._latest.update.at:
             self._told.clear()
             self._wake(None)
-        self._latest = Look(begun_s, update)
-        told = Told(update.since, changes)
+        self._latest = FeedSnapshot(begun_s, update)
+        told = CompressedChanges(update.since, changes)
         if update.snapshot:
             # One for all who hold what is not known: a snapshot may be large.
             told = self._told.setdefault(None, told)
@@ -140,7 +144,7 @@ class Feed:
             self._told[since] = told
         return told
 
-    def _written(self, since: Cursor | None) -> tuple[Update, feed_json.Block]:
+    def _written(self, since: Cursor | None) -> tuple[Update, feed_json.ChangeBlock]:
         update = self._source.fetch(since)
         return update._replace(changes=()), feed_json.block(update.changes) if update.changes else NOTHING
 

@@ -12,10 +12,10 @@ from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
 from analyzer.errors import AnalyzerError
-from analyzer.web.authentication import Bearers
-from analyzer.web.problems import Problem, tell_problems
+from analyzer.web.authentication import Authenticator
+from analyzer.web.problems import HttpProblem, tell_problems
 from analyzer.web.single_flight import in_thread
-from gatekeeper.model import Feedback, SourceError
+from gatekeeper.model import GateStatus, SourceError
 from gatekeeper.telemetry.status_json import TOLD_BYTES_MAX, load
 
 log = logging.getLogger(__name__)
@@ -27,19 +27,19 @@ WRITE_EVERY_S = 1.0
 ROWS_PER_S = 500  # at most: a fleet must not keep the database from counting
 
 
-class Told:
+class PendingStatuses:
     """What gates told last and nobody wrote down yet; all methods belong to one event loop.
 
     Nobody who tells waits for the database. What cannot be written is forgotten: it is told again.
     """
 
-    def __init__(self, keep: Callable[[Collection[Feedback]], None]) -> None:
+    def __init__(self, keep: Callable[[Collection[GateStatus]], None]) -> None:
         self._keep = keep  # may take long, may raise
-        self._waiting: dict[str, Feedback] = {}
+        self._waiting: dict[str, GateStatus] = {}
         self._writing: asyncio.Task[None] | None = None
         self._failed = False
 
-    def hear(self, told: Feedback) -> bool:
+    def hear(self, told: GateStatus) -> bool:
         """Whether there is room for it. Of one gate the newest stays."""
         before = self._waiting.get(told.instance)
         if before is None and len(self._waiting) >= GATES_MAX:
@@ -65,7 +65,7 @@ class Told:
             pause_s = max(WRITE_EVERY_S, len(told) / ROWS_PER_S)
 
 
-def hear_gates(app: FastAPI, told: Told, bearers: Bearers) -> None:
+def hear_gates(app: FastAPI, told: PendingStatuses, bearers: Authenticator) -> None:
     """Have `app` hear the gates of those who may read the feed."""
     tell_problems(app)
 
@@ -75,18 +75,18 @@ def hear_gates(app: FastAPI, told: Told, bearers: Bearers) -> None:
         await bearers.require("read", request)
         heard = _read(await _body(request))
         if heard.instance != instance:
-            raise Problem(HTTPStatus.BAD_REQUEST, "This is of another instance than the address says.")
+            raise HttpProblem(HTTPStatus.BAD_REQUEST, "This is of another instance than the address says.")
         if not told.hear(heard):
             why = "Too many gates tell of themselves at the moment."
-            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, {"retry-after": "60"})
+            raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, why, {"retry-after": "60"})
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
-def _read(body: bytes) -> Feedback:
+def _read(body: bytes) -> GateStatus:
     try:
         return load(body)
     except SourceError as wrong:
-        raise Problem(HTTPStatus.BAD_REQUEST, str(wrong)) from wrong
+        raise HttpProblem(HTTPStatus.BAD_REQUEST, str(wrong)) from wrong
 
 
 async def _body(request: Request) -> bytes:
@@ -98,7 +98,7 @@ async def _body(request: Request) -> bytes:
                 pieces += piece
                 if len(pieces) > TOLD_BYTES_MAX:
                     why = f"This has more than {TOLD_BYTES_MAX} bytes."
-                    raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
+                    raise HttpProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
     except (TimeoutError, ClientDisconnect) as half:
-        raise Problem(HTTPStatus.REQUEST_TIMEOUT, "It did not come in time.", CLOSE) from half
+        raise HttpProblem(HTTPStatus.REQUEST_TIMEOUT, "It did not come in time.", CLOSE) from half
     return bytes(pieces)

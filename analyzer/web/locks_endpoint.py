@@ -11,10 +11,10 @@ from urllib.parse import quote, unquote
 
 from fastapi import FastAPI, Request, Response
 
-from analyzer.web.authentication import AGAIN, Bearers
-from analyzer.web.feed_cache import Feed
-from analyzer.web.problems import Problem, tell_problems
-from analyzer.web.shared_gzip import PIECE_BYTES, Answer, InPieces
+from analyzer.web.authentication import AGAIN, Authenticator
+from analyzer.web.feed_cache import FeedCache
+from analyzer.web.problems import HttpProblem, tell_problems
+from analyzer.web.shared_gzip import PIECE_BYTES, CompressedAnswer, PiecewiseResponse
 from gatekeeper.model import Cursor, SourceError
 
 WAIT_MAX_S = 60.0  # what lies between closes connections that are silent for longer
@@ -27,7 +27,7 @@ WAIT = re.compile(r"\d{1,6}(\.\d{1,6})?")
 ALWAYS = {"cache-control": "no-cache", "vary": "accept-encoding, authorization"}
 
 
-def answer_locks(app: FastAPI, feed: Feed, bearers: Bearers) -> None:
+def answer_locks(app: FastAPI, feed: FeedCache, bearers: Authenticator) -> None:
     """Have `app` tell the feed to who may read it."""
     tell_problems(app)
 
@@ -47,7 +47,7 @@ def answer_locks(app: FastAPI, feed: Feed, bearers: Bearers) -> None:
                 answer, headers = await telling
         except SourceError as away:
             why = "The locks cannot be read at the moment."
-            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, AGAIN) from away
+            raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, why, AGAIN) from away
         if answer is None:
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         pieces = answer.pieces()
@@ -57,18 +57,23 @@ def answer_locks(app: FastAPI, feed: Feed, bearers: Bearers) -> None:
             headers |= {"content-encoding": "gzip"}
         if length < PIECE_BYTES:
             return Response(b"".join(pieces), headers=headers, media_type="application/json")
-        return InPieces(pieces, headers, "application/json")
+        return PiecewiseResponse(pieces, headers, "application/json")
 
     # Not as one of FastAPI's: what it does for a path with parameters is a quarter of what an answer costs.
     app.add_route("/v1/locks", locks, methods=["GET"])
 
 
-Telling = Coroutine[None, None, tuple[Answer | None, dict[str, str]]]
+PendingAnswer = Coroutine[None, None, tuple[CompressedAnswer | None, dict[str, str]]]
 
 
 async def _telling(
-    feed: Feed, since: Cursor | None, held: Cursor | None, had: list[Cursor], wait_s: float, asked_s: float
-) -> tuple[Answer | None, dict[str, str]]:
+    feed: FeedCache,
+    since: Cursor | None,
+    held: Cursor | None,
+    had: list[Cursor],
+    wait_s: float,
+    asked_s: float,
+) -> tuple[CompressedAnswer | None, dict[str, str]]:
     """The answer, None where the client has it already, and its headers."""
     look = await feed.standing(held, wait_s)
     headers = ALWAYS | {"etag": etag_of(look.update.at)}
@@ -77,13 +82,15 @@ async def _telling(
     return await feed.answer(since, look, asked_s), headers
 
 
-async def _unless_gone(request: Request, telling: Telling) -> tuple[Answer | None, dict[str, str]]:
+async def _unless_gone(
+    request: Request, telling: PendingAnswer
+) -> tuple[CompressedAnswer | None, dict[str, str]]:
     """What `telling` comes to. A gate that has gone leaves its place to another."""
     answering, leaving = asyncio.ensure_future(telling), asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
-            raise Problem(HTTPStatus.REQUEST_TIMEOUT, "The client has gone.")
+            raise HttpProblem(HTTPStatus.REQUEST_TIMEOUT, "The client has gone.")
         return answering.result()
     finally:
         answering.cancel()
@@ -109,16 +116,18 @@ def _since(query: Mapping[str, str]) -> Cursor | None:
     if version is None:
         return None
     if not re.fullmatch(r"[0-9]{1,19}", version) or int(version) >= VERSION_MAX:
-        raise Problem(HTTPStatus.BAD_REQUEST, "`since` is no version: give a whole number, or leave it out.")
+        raise HttpProblem(
+            HTTPStatus.BAD_REQUEST, "`since` is no version: give a whole number, or leave it out."
+        )
     if len(mark) > MARK_CHARACTERS_MAX:
-        raise Problem(HTTPStatus.BAD_REQUEST, f"`mark` has more than {MARK_CHARACTERS_MAX} characters.")
+        raise HttpProblem(HTTPStatus.BAD_REQUEST, f"`mark` has more than {MARK_CHARACTERS_MAX} characters.")
     return Cursor(int(version), mark)
 
 
 def _wait(query: Mapping[str, str]) -> float:
     wait = query.get("wait", "0")
     if not WAIT.fullmatch(wait):
-        raise Problem(HTTPStatus.BAD_REQUEST, "`wait` is no number of seconds: write 5, or 2.5.")
+        raise HttpProblem(HTTPStatus.BAD_REQUEST, "`wait` is no number of seconds: write 5, or 2.5.")
     return min(float(wait), WAIT_MAX_S)
 
 

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 
-class Problem(Exception):  # an answer, raised where there is nothing more to do
+class HttpProblem(Exception):  # an answer, raised where there is nothing more to do
     """Ends a request with `status` and one sentence."""
 
     def __init__(self, status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> None:
@@ -21,8 +21,8 @@ class Problem(Exception):  # an answer, raised where there is nothing more to do
 
 
 def tell_problems(app: FastAPI) -> None:
-    @app.exception_handler(Problem)
-    async def told(_request: Request, problem: Problem) -> Response:
+    @app.exception_handler(HttpProblem)
+    async def told(_request: Request, problem: HttpProblem) -> Response:
         return answer(problem.status, problem.detail, problem.headers)
 
     @app.exception_handler(HTTPException)

@@ -12,8 +12,14 @@ from typing import Any
 import uvicorn
 
 from analyzer.errors import AnalyzerError
-from analyzer.web.connection_limits import IDLE_S, Connection, Server, bound_in_time, connections_max
-from analyzer.web.tls import Identity, proving
+from analyzer.web.connection_limits import (
+    IDLE_S,
+    BoundedConnection,
+    BoundedServer,
+    bound_in_time,
+    connections_max,
+)
+from analyzer.web.tls import TlsFiles, proving
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +35,7 @@ class CannotListen(AnalyzerError):
 def serving(
     app: Any,
     listen: tuple[str, int] | None,
-    identity: Identity | None = None,
+    identity: TlsFiles | None = None,
     leave: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[str, int] | None]:
     """Answer requests inside, in a thread; the address that it listens on, None when it is off.
@@ -50,7 +56,7 @@ def serving(
             ws="none",
             server_header=False,
             proxy_headers=False,  # who asks is who connects: others are believed to be here
-            http=Connection,
+            http=BoundedConnection,
             limit_concurrency=connections_max(),
             timeout_keep_alive=int(IDLE_S),
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
@@ -58,7 +64,7 @@ def serving(
         )
         config.load()
         config.ssl = context
-        server = Server(config)
+        server = BoundedServer(config)
         thread = threading.Thread(target=server.run, args=([bound],), daemon=True, name="web")
         thread.start()
         scheme = "http" if identity is None else "https"

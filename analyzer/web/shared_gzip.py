@@ -22,10 +22,10 @@ END = feed_json.CLOSING
 GZIP_HEAD = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF))  # RFC 1952: no name, no time, any system
 
 
-class Told:
+class CompressedChanges:
     """What leads from one version to another; written once, told to many."""
 
-    def __init__(self, since: int | None, changes: feed_json.Block) -> None:
+    def __init__(self, since: int | None, changes: feed_json.ChangeBlock) -> None:
         self.since = since
         self.changes = changes
         self._packed: asyncio.Future[bytes] | None = None
@@ -37,11 +37,11 @@ class Told:
         return await asyncio.shield(self._packed)  # one who leaves must not take it from the others
 
 
-class Answer(NamedTuple):
+class CompressedAnswer(NamedTuple):
     """An answer in JSON: a head of its own, changes that others are told too, and the end."""
 
     head: bytes
-    told: Told
+    told: CompressedChanges
 
     def pieces(self) -> Sequence[bytes]:
         return self.head, self.told.changes.text, END
@@ -66,7 +66,7 @@ def _deflated(text: bytes, end: int) -> bytes:
     return packing.compress(text) + packing.flush(end)
 
 
-class InPieces(Response):
+class PiecewiseResponse(Response):
     """A response whose body is sent piece by piece, each when the client has taken most of those before."""
 
     def __init__(self, pieces: Sequence[bytes], headers: Mapping[str, str], media_type: str) -> None:

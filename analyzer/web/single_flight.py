@@ -14,7 +14,7 @@ ANSWER_MAX_S = 3.0  # a probe waits no longer than this, however long the databa
 T = TypeVar("T")
 
 
-class Asking(Generic[T]):
+class SingleFlight(Generic[T]):
     """Calls a blocking function in a thread. Who asks while it runs gets the same answer, or the same
     failure: one after the other, a database that hangs would keep the last of them for minutes."""
 

@@ -18,29 +18,29 @@ RENEW_EVERY_S = 60.0
 STOP_S = 1.0
 
 
-class Identity(NamedTuple):
+class TlsFiles(NamedTuple):
     """By what a server proves who it is: PEM files."""
 
     certificate: Path
     key: Path
 
 
-class NoIdentity(AnalyzerError):
+class TlsFilesInvalid(AnalyzerError):
     """The files are no certificate and its key."""
 
 
 @contextmanager
-def proving(identity: Identity) -> Iterator[ssl.SSLContext]:
+def proving(identity: TlsFiles) -> Iterator[ssl.SSLContext]:
     """What connections are greeted with inside. Those made after the files were renewed see the new
     certificate; those that there are go on. Raises NoIdentity."""
     try:
         current = _context(identity)
     except OSError as error:  # ssl's own errors among them
-        raise NoIdentity(
+        raise TlsFilesInvalid(
             f"{identity.certificate} and {identity.key} are no certificate and its key: {error}; "
             "[analyzer] http_cert and http_key name PEM files"
         ) from error
-    shown, stopped = Shown(current), threading.Event()
+    shown, stopped = CurrentCertificate(current), threading.Event()
     current.sni_callback = shown
     renewing = threading.Thread(
         target=_renew, args=(shown, identity, stopped), daemon=True, name="certificate"
@@ -53,7 +53,7 @@ def proving(identity: Identity) -> Iterator[ssl.SSLContext]:
         renewing.join(STOP_S)
 
 
-class Shown:
+class CurrentCertificate:
     """The certificate that is shown just now. Swapped whole: in one that is changed while it is in use, key
     and certificate do not fit together for a moment, or, of half a renewal, for as long as it takes."""
 
@@ -66,14 +66,14 @@ class Shown:
         connection.context = self.context  # also where the client names nobody
 
 
-def _context(identity: Identity) -> ssl.SSLContext:
+def _context(identity: TlsFiles) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(*identity)
     return context
 
 
-def _renew(shown: Shown, identity: Identity, stopped: threading.Event) -> None:
+def _renew(shown: CurrentCertificate, identity: TlsFiles, stopped: threading.Event) -> None:
     taken = _stamp(identity)
     while not stopped.wait(RENEW_EVERY_S):
         now = _stamp(identity)
@@ -86,7 +86,7 @@ def _renew(shown: Shown, identity: Identity, stopped: threading.Event) -> None:
                 log.warning("the new certificate cannot be taken: %s", error)
 
 
-def _stamp(identity: Identity) -> tuple[int, ...] | None:
+def _stamp(identity: TlsFiles) -> tuple[int, ...] | None:
     try:
         return tuple(path.stat().st_mtime_ns for path in identity)
     except OSError:

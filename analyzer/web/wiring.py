@@ -15,15 +15,15 @@ from analyzer.store.database.engine import Engine
 from analyzer.store.database.revisions import head
 from analyzer.store.operations.tokens import known
 from analyzer.store.reports.gate_reports import keep
-from analyzer.store.reports.status import glance
+from analyzer.store.reports.status import installation_status
 from analyzer.store.transaction.notify import listening as news
-from analyzer.web.app import Watched, application
-from analyzer.web.authentication import Bearers, is_loopback
-from analyzer.web.feed_cache import Feed
-from analyzer.web.gates_endpoint import Told, hear_gates
+from analyzer.web.app import AppState, application
+from analyzer.web.authentication import Authenticator, is_loopback
+from analyzer.web.feed_cache import FeedCache
+from analyzer.web.gates_endpoint import PendingStatuses, hear_gates
 from analyzer.web.locks_endpoint import answer_locks
 from analyzer.web.server import CannotListen, serving
-from analyzer.web.tls import Identity
+from analyzer.web.tls import TlsFiles
 from gatekeeper.sources.sql import SqlSource
 
 log = logging.getLogger(__name__)
@@ -46,11 +46,11 @@ def listening(
         if identity is None:
             log.warning("tokens and locks go over the network in the clear: set http_cert and http_key")
     with closing(SqlSource(settings.database.address)) as source:
-        feed = Feed(source, time.monotonic)
-        app = application(Watched(health, problems, partial(glance, engine, head()), head()))
-        bearers = Bearers(partial(known, engine), time.monotonic)
+        feed = FeedCache(source, time.monotonic)
+        app = application(AppState(health, problems, partial(installation_status, engine, head()), head()))
+        bearers = Authenticator(partial(known, engine), time.monotonic)
         answer_locks(app, feed, bearers)
-        hear_gates(app, Told(partial(keep, engine)), bearers)
+        hear_gates(app, PendingStatuses(partial(keep, engine)), bearers)
 
         def leave() -> None:
             feed.closed = True
@@ -68,6 +68,6 @@ def _require_tokens(shown: str, engine: Engine) -> None:
         )
 
 
-def _identity(settings: Settings) -> Identity | None:
+def _identity(settings: Settings) -> TlsFiles | None:
     certificate, key = settings.analyzer.http_cert, settings.analyzer.http_key
-    return Identity(Path(certificate), Path(key)) if certificate and key else None
+    return TlsFiles(Path(certificate), Path(key)) if certificate and key else None

@@ -5,19 +5,32 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, NamedTuple
 
-from gatekeeper.adapters.caller_extraction import Kind, Proxies, name_in, named, peer_address, require_kind
+from gatekeeper.adapters.caller_extraction import (
+    CallerKind,
+    TrustedProxies,
+    name_in,
+    named,
+    peer_address,
+    require_kind,
+)
 from gatekeeper.adapters.checkpoint import (
     NOTE,
+    CallerNote,
     Checkpoint,
-    Limits,
-    Note,
+    GuardLimiter,
+    RequestIdentity,
     Verdict,
-    Who,
     exemption,
     require_form,
 )
-from gatekeeper.adapters.refusal_response import Refusal, Style, allowance, refusal, require_style
-from gatekeeper.adapters.route_patterns import Patterns
+from gatekeeper.adapters.refusal_response import (
+    HeaderStyle,
+    RefusalResponse,
+    allowance,
+    refusal,
+    require_style,
+)
+from gatekeeper.adapters.route_patterns import RoutePatterns
 from gatekeeper.gate import Gate
 from gatekeeper.model import ALLOWED
 
@@ -44,14 +57,14 @@ BEGIN = {
 }
 
 
-class Answer(NamedTuple):
+class AppResponse(NamedTuple):
     """How the application answered, for `refund_when`."""
 
     status: int
     headers: Headers
 
 
-def header(name: str, kind: Kind = "api_key") -> Extractor:
+def header(name: str, kind: CallerKind = "api_key") -> Extractor:
     """The caller by a request header, as a name of this kind: `api_key:...` by default.
 
     Of several headers of that name the first counts, as in most frameworks. It is read as UTF-8, as it
@@ -87,7 +100,7 @@ def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extracto
 
 def behind(trusted_proxies: Iterable[str]) -> Extractor:
     """The address of whoever asks, without a kind, for `Guard(address=...)`: as `address` has it."""
-    proxies = Proxies(trusted_proxies)
+    proxies = TrustedProxies(trusted_proxies)
 
     def client(scope: Scope) -> str:
         here = scope.get("client")
@@ -103,7 +116,7 @@ def behind(trusted_proxies: Iterable[str]) -> Extractor:
 def routes(patterns: Iterable[str], other: str = "other") -> Extractor:
     """The resource as one of `patterns`, `other` when none fits, for `Guard(resource=...)`: give those that
     the log's mapping has. The path is looked at as it was sent, as in a log, where the server tells it."""
-    known = Patterns(patterns, other)
+    known = RoutePatterns(patterns, other)
 
     def resource(scope: Scope) -> str:
         raw = scope.get("raw_path")
@@ -145,7 +158,7 @@ class Guard:
         self,
         app: App,
         gate: Gate,
-        *limiters: Limits,
+        *limiters: GuardLimiter,
         caller: Extractor = API_KEY,
         resource: Extractor | None = None,
         tenant: Extractor | None = None,
@@ -153,8 +166,8 @@ class Guard:
         cost: Callable[[Scope], int] | None = None,
         exempt: Iterable[str] | Callable[[Scope], bool] = (),
         shadow: bool = False,
-        headers: Style = "draft",
-        refund_when: Callable[[Answer], bool] | None = None,
+        headers: HeaderStyle = "draft",
+        refund_when: Callable[[AppResponse], bool] | None = None,
     ) -> None:
         require_style(headers)
         require_form(limiters, awaited=True)
@@ -168,7 +181,7 @@ class Guard:
         self._address = address
         self._cost = cost
         self._exempt = exemption(exempt, path_of)
-        self._style: Style = headers
+        self._style: HeaderStyle = headers
         self._refund_when = refund_when
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -210,11 +223,11 @@ class Guard:
         if not verdict.spent or (self._refund_when is None and not self._checkpoint.holds):
             await self._app(scope, receive, adding(more, send) if more else send)
         else:
-            watch = Watch(self._checkpoint, lambda: more, self._refund_when, lambda: [verdict])
+            watch = GuardedResponse(self._checkpoint, lambda: more, self._refund_when, lambda: [verdict])
             await watch.over(self._app, scope, receive, send)
 
-    def _who(self, scope: Scope, caller: str, address: str, resource: str, tenant: str) -> Who:
-        return Who(
+    def _who(self, scope: Scope, caller: str, address: str, resource: str, tenant: str) -> RequestIdentity:
+        return RequestIdentity(
             caller=caller,
             address=address,
             resource=resource,
@@ -225,9 +238,9 @@ class Guard:
         )
 
 
-def note_of(scope: Scope) -> Note | None:
+def note_of(scope: Scope) -> CallerNote | None:
     """Of the request log around us, if there is one."""
-    note: Note | None = scope.get("state", {}).get(NOTE)
+    note: CallerNote | None = scope.get("state", {}).get(NOTE)
     return note
 
 
@@ -247,7 +260,7 @@ def adding(more: Headers, send: Send) -> Send:
     return telling
 
 
-class Watch:
+class GuardedResponse:
     """Sees one response through: adds `more` to its headers, gives back what `wanted` says when it begins,
     or when the application fails before it has begun, and what was held when all is over.
 
@@ -258,7 +271,7 @@ class Watch:
         self,
         checkpoint: Checkpoint,
         more: Callable[[], Headers],
-        wanted: Callable[[Answer], bool] | None,
+        wanted: Callable[[AppResponse], bool] | None,
         taken: Callable[[], Iterable[Verdict]],
     ) -> None:
         self._checkpoint = checkpoint
@@ -277,19 +290,19 @@ class Watch:
                 if message["type"] != "websocket.close":
                     message = {**message, "headers": headers}
                 # Before it is sent: who has the answer may come again at once.
-                await self._begin(Answer(message.get("status", status), headers))
+                await self._begin(AppResponse(message.get("status", status), headers))
             await send(message)
 
         try:
             await app(scope, receive, telling)
         except Exception:
-            await self._begin(Answer(500, []))  # which is what the server makes of it
+            await self._begin(AppResponse(500, []))  # which is what the server makes of it
             raise
         finally:
             for verdict in self._taken():
                 await self._checkpoint.leave_async(verdict)
 
-    async def _begin(self, answer: Answer) -> None:
+    async def _begin(self, answer: AppResponse) -> None:
         if self._begun:
             return
         self._begun = True
@@ -303,7 +316,7 @@ def encoded(headers: Iterable[tuple[str, str]]) -> Headers:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 
-async def refuse(answer: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+async def refuse(answer: RefusalResponse, scope: Scope, receive: Receive, send: Send) -> None:
     """Send a refusal; the request's body is not read."""
     headers = encoded(answer.headers)
     if scope["type"] == "http":

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 from gatekeeper.identity import NAME_BYTES_MAX, address_of, caller_of, is_name, typed
 
-Kind = Literal["api_key", "user", "address"]
+CallerKind = Literal["api_key", "user", "address"]
 
 # Names and addresses, of those who came last: to examine them again for each of their requests would be most
 # of what a Guard does.
@@ -87,7 +87,7 @@ def text_of(value: bytes) -> str:
         return ""
 
 
-class Proxies:
+class TrustedProxies:
     """The proxies whose word about their own client is taken, each an address or a network, or "unix" for
     whoever asks through a Unix socket.
 
@@ -112,7 +112,7 @@ class Proxies:
         "unknown", nobody knows who asks. `Forwarded` (RFC 7239) is not looked at: a proxy that writes one of
         the two lets its clients write the other.
 
-        >>> Proxies(["10.0.0.0/8"]).client("10.0.0.1", ["6.6.6.6, 192.0.2.1", "10.0.0.2"])
+        >>> TrustedProxies(["10.0.0.0/8"]).client("10.0.0.1", ["6.6.6.6, 192.0.2.1", "10.0.0.2"])
         '192.0.2.1'
         """
         here = peer_address(peer)

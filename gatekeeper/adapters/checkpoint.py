@@ -21,7 +21,7 @@ NOTED = f"gatelock.{NOTE}"  # ... and in WSGI's environment
 Request = TypeVar("Request")
 
 
-class Limits(Protocol):
+class GuardLimiter(Protocol):
     """A limiter, as far as a guard needs one.
 
     Where there is a loop its async forms are asked, if it has any: `check_async` and `refund_async`.
@@ -31,20 +31,20 @@ class Limits(Protocol):
     def refund(self, key: str, cost: int, /) -> None: ...
 
 
-class Holds(Limits, Protocol):
+class InFlightLimiter(GuardLimiter, Protocol):
     """One that counts what is at work, as Concurrency does: its `leave` is called when the response is over,
     and what that returns is awaited, unless it is None."""
 
     def leave(self, key: str, cost: int, /) -> Awaitable[None] | None: ...
 
 
-class Note(Protocol):
+class CallerNote(Protocol):
     """Where a request log wants to hear for whom the gate was asked: it counts under that very name."""
 
-    def saw(self, who: Who, decision: Decision, /) -> None: ...
+    def saw(self, who: RequestIdentity, decision: Decision, /) -> None: ...
 
 
-class Who(NamedTuple):
+class RequestIdentity(NamedTuple):
     """What a request says of itself."""
 
     caller: str = ""
@@ -53,7 +53,7 @@ class Who(NamedTuple):
     tenant: str = ""
     cost: int = 1
     method: str = "GET"  # for the log
-    note: Note | None = None
+    note: CallerNote | None = None
 
     @property
     def key(self) -> str:
@@ -69,7 +69,7 @@ class Verdict(NamedTuple):
     decision: Decision
     key: str = ""
     cost: int = 1
-    spent: tuple[Limits, ...] = ()
+    spent: tuple[GuardLimiter, ...] = ()
     limiter: str = ""  # the name of that which leaves least
 
 
@@ -81,7 +81,7 @@ class Checkpoint:
     been is logged.
     """
 
-    def __init__(self, gate: Gate, limiters: Iterable[Limits] = (), *, shadow: bool = False) -> None:
+    def __init__(self, gate: Gate, limiters: Iterable[GuardLimiter] = (), *, shadow: bool = False) -> None:
         self.gate = gate
         self._limiters = tuple(limiters)
         self._awaited = [(limiter, _awaited_form(limiter)) for limiter in self._limiters]
@@ -90,12 +90,12 @@ class Checkpoint:
         # Some permits come back when the response is over: only then an adapter has to see it through.
         self.holds = bool(self._holding)
 
-    def ask(self, who: Who) -> Verdict:
+    def ask(self, who: RequestIdentity) -> Verdict:
         """Whether this request may pass: the refusal, else the decision that leaves least."""
         decision = self._gated(who)
         if not self._limiters or decision.shadow or not decision.allowed:
             return self.shown(decision, who)
-        asking = Asking(decision, who)
+        asking = Admission(decision, who)
         try:
             for limiter in self._limiters:
                 if not asking.hear(limiter, limiter.check(asking.key, who.cost)):
@@ -108,12 +108,12 @@ class Checkpoint:
         self._undo(asking)
         return self.shown(asking.decision, who)
 
-    async def ask_async(self, who: Who) -> Verdict:
+    async def ask_async(self, who: RequestIdentity) -> Verdict:
         """The same, where there is a loop."""
         decision = self._gated(who)
         if not self._limiters or decision.shadow or not decision.allowed:
             return self.shown(decision, who)
-        asking = Asking(decision, who)
+        asking = Admission(decision, who)
         try:
             for limiter, check in self._awaited:
                 key, cost = asking.key, who.cost
@@ -154,23 +154,23 @@ class Checkpoint:
                 if leaving is not None:
                     await leaving
 
-    def _gated(self, who: Who) -> Decision:
+    def _gated(self, who: RequestIdentity) -> Decision:
         return self.gate.check(who.caller, resource=who.resource, address=who.address, tenant=who.tenant)
 
-    def _clear(self, asking: Asking, who: Who) -> Verdict:
+    def _clear(self, asking: Admission, who: RequestIdentity) -> Verdict:
         if who.note is not None:
             who.note.saw(who, asking.decision)
         return asking.verdict()
 
-    def _undo(self, asking: Asking) -> None:
+    def _undo(self, asking: Admission) -> None:
         for limiter in asking.spent:
             limiter.refund(asking.key, asking.cost)
 
-    async def _undo_async(self, asking: Asking) -> None:
+    async def _undo_async(self, asking: Admission) -> None:
         for limiter in asking.spent:
             await refunded(limiter, asking.key, asking.cost)
 
-    def shown(self, decision: Decision, who: Who) -> Verdict:
+    def shown(self, decision: Decision, who: RequestIdentity) -> Verdict:
         """What the gate's `decision` amounts to where nobody else is asked."""
         if self._shadow and not decision.allowed:
             decision = decision._replace(allowed=True, shadow=True, retry_after=0.0)
@@ -187,18 +187,18 @@ class Checkpoint:
         return Verdict(decision)
 
 
-class Asking:
+class Admission:
     """One request on its way through the limiters."""
 
     __slots__ = ("cost", "decision", "key", "limiter", "spent")
 
-    def __init__(self, decision: Decision, who: Who) -> None:
+    def __init__(self, decision: Decision, who: RequestIdentity) -> None:
         self.decision = decision  # the refusal, else that which leaves least
         self.key, self.cost = who.key, who.cost
-        self.spent: list[Limits] = []
+        self.spent: list[GuardLimiter] = []
         self.limiter = ""
 
-    def hear(self, limiter: Limits, answer: Decision) -> bool:
+    def hear(self, limiter: GuardLimiter, answer: Decision) -> bool:
         """Whether to ask the next."""
         if not answer.allowed:
             self.decision = answer
@@ -246,7 +246,7 @@ def exemption(
     return lambda request: (path := path_of(request)) in paths or path.startswith(below)
 
 
-def _holds(limiter: Limits) -> TypeGuard[Holds]:
+def _holds(limiter: GuardLimiter) -> TypeGuard[InFlightLimiter]:
     leave = getattr(type(limiter), "leave", None)
     if leave is None:
         return False

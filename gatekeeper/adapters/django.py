@@ -26,23 +26,23 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.adapters.django needs Django: install gatelock[django]") from missing
 
-from gatekeeper.adapters.caller_extraction import Kind, Proxies, name_in, named, require_kind
+from gatekeeper.adapters.caller_extraction import CallerKind, TrustedProxies, name_in, named, require_kind
 from gatekeeper.adapters.checkpoint import (
     NOTE,
     NOTED,
+    CallerNote,
     Checkpoint,
-    Limits,
-    Note,
+    GuardLimiter,
+    RequestIdentity,
     Verdict,
-    Who,
     exemption,
     require_form,
 )
-from gatekeeper.adapters.refusal_response import Style, allowance, refusal, require_style
+from gatekeeper.adapters.refusal_response import HeaderStyle, allowance, refusal, require_style
 from gatekeeper.adapters.route_patterns import pattern_of_django
 from gatekeeper.gate import Gate
 
-View = TypeVar("View", bound=Callable[..., Any])
+ViewFunction = TypeVar("ViewFunction", bound=Callable[..., Any])
 Extractor = Callable[[HttpRequest], Any]  # gives a name; in an async stack also something to await
 
 MIDDLEWARE = "gatekeeper.adapters.django.GuardMiddleware"
@@ -50,23 +50,23 @@ AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 COST, EXEMPT = "gatelock_cost", "gatelock_exempt"
 
 
-def cost(permits: int | Callable[[HttpRequest], int]) -> Callable[[View], View]:
+def cost(permits: int | Callable[[HttpRequest], int]) -> Callable[[ViewFunction], ViewFunction]:
     """A view whose requests count as so many, or as many as a function of the request says."""
 
-    def costing(view: View) -> View:
+    def costing(view: ViewFunction) -> ViewFunction:
         setattr(view, COST, permits)
         return view
 
     return costing
 
 
-def exempt(view: View) -> View:
+def exempt(view: ViewFunction) -> ViewFunction:
     """A view that is let through unasked."""
     setattr(view, EXEMPT, True)
     return view
 
 
-def header(name: str, kind: Kind = "api_key") -> Extractor:
+def header(name: str, kind: CallerKind = "api_key") -> Extractor:
     """The caller by a request header, as a name of this kind. Raises ValueError for an unknown kind."""
     require_kind(kind)
     return lambda request: _name(kind, request, name)
@@ -98,11 +98,11 @@ def _name_of(someone: Any) -> str:
 
 def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extractor:
     """The caller as `address:...`, as `gatekeeper.adapters.wsgi.address` has it."""
-    proxies = Proxies(trusted_proxies)
+    proxies = TrustedProxies(trusted_proxies)
     return lambda request: named("address", _client(request, proxies), prefix6)
 
 
-def _client(request: HttpRequest, proxies: Proxies) -> str:
+def _client(request: HttpRequest, proxies: TrustedProxies) -> str:
     forwarded = request.headers.get("x-forwarded-for")
     return proxies.client(request.META.get("REMOTE_ADDR", ""), [forwarded] if forwarded else [])
 
@@ -111,13 +111,13 @@ class Setting(NamedTuple):
     """GATELOCK of the project's settings. What is a function there may be given by its dotted path."""
 
     gate: Gate
-    limiters: tuple[Limits, ...] = ()
+    limiters: tuple[GuardLimiter, ...] = ()
     caller: Extractor = api_key
     tenant: Extractor | None = None
     trusted_proxies: Iterable[str] = ()
     exempt: Iterable[str] | Callable[[HttpRequest], bool] = ()
     shadow: bool = False
-    headers: Style = "draft"
+    headers: HeaderStyle = "draft"
     refund_when: Callable[[HttpResponseBase], bool] | None = None
 
 
@@ -156,7 +156,7 @@ def _require(found: Setting) -> None:
             raise TypeError(f"GATELOCK: {name}: expected a function or its dotted path, got {value!r:.80}")
     exemption(found.exempt, _path_of)
     require_style(found.headers)
-    Proxies(found.trusted_proxies)
+    TrustedProxies(found.trusted_proxies)
 
 
 class Gatelock(AppConfig):  # type: ignore[misc]  # Django has no types
@@ -220,7 +220,7 @@ class GuardMiddleware:
             raise ImproperlyConfigured(str(wrong)) from wrong
         self._is_old = False
         self._checkpoint = Checkpoint(found.gate, found.limiters, shadow=found.shadow)
-        self._proxies = Proxies(found.trusted_proxies)
+        self._proxies = TrustedProxies(found.trusted_proxies)
         self._exempt = exemption(found.exempt, _path_of)
         self._caller: Extractor = _user_async if self._is_async and found.caller is user else found.caller
         for name, read in (("caller", self._caller), ("tenant", found.tenant)):
@@ -285,9 +285,11 @@ class GuardMiddleware:
     def _passes(self, request: HttpRequest, match: ResolverMatch | None) -> bool:
         return getattr(match and match.func, EXEMPT, False) or self._exempt(request)
 
-    def _who(self, request: HttpRequest, match: ResolverMatch | None, caller: str, tenant: str) -> Who:
+    def _who(
+        self, request: HttpRequest, match: ResolverMatch | None, caller: str, tenant: str
+    ) -> RequestIdentity:
         permits = getattr(match and match.func, COST, 1)
-        return Who(
+        return RequestIdentity(
             caller=caller,
             address=_client(request, self._proxies),
             resource="" if match is None or match.route is None else pattern_of_django(match.route),
@@ -311,10 +313,10 @@ class GuardMiddleware:
         return wanted is not None and bool(verdict.spent) and wanted(response)
 
 
-def _note(request: HttpRequest) -> Note | None:
+def _note(request: HttpRequest) -> CallerNote | None:
     """Of the request log around Django, if there is one."""
     scope = getattr(request, "scope", None)
-    note: Note | None = request.META.get(NOTED) if scope is None else scope.get("state", {}).get(NOTE)
+    note: CallerNote | None = request.META.get(NOTED) if scope is None else scope.get("state", {}).get(NOTE)
     return note
 
 

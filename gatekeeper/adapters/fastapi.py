@@ -12,14 +12,14 @@ except ImportError as missing:
 
 from gatekeeper.adapters.asgi import (
     API_KEY,
-    Answer,
     App,
+    AppResponse,
     Extractor,
+    GuardedResponse,
     Headers,
     Receive,
     Scope,
     Send,
-    Watch,
     address,
     behind,
     encoded,
@@ -30,13 +30,20 @@ from gatekeeper.adapters.asgi import (
     refuse,
     user,
 )
-from gatekeeper.adapters.checkpoint import Checkpoint, Limits, Verdict, Who, exemption, require_form
-from gatekeeper.adapters.refusal_response import Style, allowance, refusal, require_style
+from gatekeeper.adapters.checkpoint import (
+    Checkpoint,
+    GuardLimiter,
+    RequestIdentity,
+    Verdict,
+    exemption,
+    require_form,
+)
+from gatekeeper.adapters.refusal_response import HeaderStyle, allowance, refusal, require_style
 from gatekeeper.adapters.route_patterns import resource_of
 from gatekeeper.gate import Gate
 from gatekeeper.model import ALLOWED, Decision, Refused
 
-__all__ = ["Answer", "Guard", "address", "behind", "header", "peer", "user"]
+__all__ = ["AppResponse", "Guard", "address", "behind", "header", "peer", "user"]
 
 VERDICTS = "gatelock.verdicts"  # in the scope: of each dependency that was asked
 
@@ -56,14 +63,14 @@ class Guard:
     def __init__(
         self,
         gate: Gate,
-        *limiters: Limits,
+        *limiters: GuardLimiter,
         caller: Extractor = API_KEY,
         tenant: Extractor | None = None,
         address: Extractor = peer,
         exempt: Iterable[str] | Callable[[Scope], bool] = (),
         shadow: bool = False,
-        headers: Style = "draft",
-        refund_when: Callable[[Answer], bool] | None = None,
+        headers: HeaderStyle = "draft",
+        refund_when: Callable[[AppResponse], bool] | None = None,
     ) -> None:
         require_style(headers)
         require_form(limiters, awaited=True)
@@ -73,7 +80,7 @@ class Guard:
         self._tenant = tenant
         self._address = address
         self._exempt = exemption(exempt, path_of)
-        self._style: Style = headers
+        self._style: HeaderStyle = headers
         self._refund_when = refund_when
 
     def install(self, app: FastAPI) -> None:
@@ -101,7 +108,7 @@ class Guard:
         if self._exempt(scope):
             return ALLOWED
         verdict = await self._checkpoint.ask_async(
-            Who(
+            RequestIdentity(
                 caller=self._caller(scope),
                 address=self._address(scope),
                 resource=resource_of(scope),
@@ -156,5 +163,5 @@ class Around:
             last = verdicts[-1]
             return encoded(allowance(last.decision, guard._style, last.limiter))
 
-        watch = Watch(guard._checkpoint, more, guard._refund_when, lambda: verdicts)
+        watch = GuardedResponse(guard._checkpoint, more, guard._refund_when, lambda: verdicts)
         await watch.over(self._app, scope, receive, send)

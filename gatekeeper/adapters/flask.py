@@ -12,8 +12,16 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.adapters.flask needs Flask: install gatelock[flask]") from missing
 
-from gatekeeper.adapters.checkpoint import NOTED, Checkpoint, Limits, Verdict, Who, exemption, require_form
-from gatekeeper.adapters.refusal_response import Style, allowance, refusal, require_style
+from gatekeeper.adapters.checkpoint import (
+    NOTED,
+    Checkpoint,
+    GuardLimiter,
+    RequestIdentity,
+    Verdict,
+    exemption,
+    require_form,
+)
+from gatekeeper.adapters.refusal_response import HeaderStyle, allowance, refusal, require_style
 from gatekeeper.adapters.route_patterns import pattern_of_flask
 from gatekeeper.adapters.wsgi import (
     API_KEY,
@@ -31,7 +39,7 @@ from gatekeeper.gate import Gate
 
 __all__ = ["Guard", "address", "behind", "header", "peer", "user"]
 
-View = TypeVar("View", bound=Callable[..., Any])
+ViewFunction = TypeVar("ViewFunction", bound=Callable[..., Any])
 
 COST, EXEMPT = "gatelock_cost", "gatelock_exempt"
 
@@ -52,14 +60,14 @@ class Guard:
     def __init__(
         self,
         gate: Gate,
-        *limiters: Limits,
+        *limiters: GuardLimiter,
         app: Flask | None = None,
         caller: Extractor = API_KEY,
         tenant: Extractor | None = None,
         address: Extractor = peer,
         exempt: Iterable[str] | Callable[[Request], bool] = (),
         shadow: bool = False,
-        headers: Style = "draft",
+        headers: HeaderStyle = "draft",
         refund_when: Callable[[Response], bool] | None = None,
     ) -> None:
         require_style(headers)
@@ -69,7 +77,7 @@ class Guard:
         self._tenant = tenant
         self._address = address
         self._exempt = exemption(exempt, lambda request: request.path)
-        self._style: Style = headers
+        self._style: HeaderStyle = headers
         self._refund_when = refund_when
         # In the environment, not in `g`: whoever pushes an application context has one `g` for many requests.
         self._asked, self._answered = (f"gatelock.{word}.{id(self)}" for word in ("asked", "answered"))
@@ -84,16 +92,16 @@ class Guard:
         if self._checkpoint.holds or self._refund_when is not None:
             app.wsgi_app = self._watched(app.wsgi_app)  # type: ignore[method-assign, assignment]  # Flask's way
 
-    def cost(self, permits: int | Callable[[], int]) -> Callable[[View], View]:
+    def cost(self, permits: int | Callable[[], int]) -> Callable[[ViewFunction], ViewFunction]:
         """A view whose requests count as so many, or as many as a function says that reads `request`."""
 
-        def costing(view: View) -> View:
+        def costing(view: ViewFunction) -> ViewFunction:
             setattr(view, COST, permits)
             return view
 
         return costing
 
-    def exempt(self, view: View) -> View:
+    def exempt(self, view: ViewFunction) -> ViewFunction:
         """A view that is let through unasked."""
         setattr(view, EXEMPT, True)
         return view
@@ -105,7 +113,7 @@ class Guard:
             return None
         environ, permits = request.environ, getattr(view, COST, 1)
         verdict = self._checkpoint.ask(
-            Who(
+            RequestIdentity(
                 caller=self._caller(environ),
                 address=self._address(environ),
                 resource="" if rule is None else pattern_of_flask(rule.rule),

@@ -9,7 +9,7 @@ from gatekeeper.adapters.checkpoint import refunded
 from gatekeeper.model import Decision
 
 
-class Turns(Protocol):
+class WaitableLimiter(Protocol):
     """A limiter that can be waited for: all of `gatekeeper.limits` but the schedulers."""
 
     def wait(self, key: str, cost: int, timeout: float | None, /) -> Decision: ...
@@ -27,7 +27,7 @@ class Waiting:
     is none.
     """
 
-    def __init__(self, limiter: Turns, timeout: float) -> None:
+    def __init__(self, limiter: WaitableLimiter, timeout: float) -> None:
         if not 0 <= timeout < float("inf"):
             raise ValueError(f"timeout: expected seconds from 0, got {timeout!r}")
         self._limiter = limiter

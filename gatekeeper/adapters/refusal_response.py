@@ -29,11 +29,11 @@ PROBLEMS = {
 UNSAFE = re.compile(r"[^\x20-\x7e]")  # what an RFC 9651 string cannot hold
 
 
-Style = Literal["draft", "legacy", "both", "off"]
+HeaderStyle = Literal["draft", "legacy", "both", "off"]
 STYLES = ("draft", "legacy", "both", "off")
 
 
-class Refusal(NamedTuple):
+class RefusalResponse(NamedTuple):
     """A response, but for sending it. Header names are in lower case."""
 
     status: int
@@ -41,7 +41,7 @@ class Refusal(NamedTuple):
     body: bytes
 
 
-def refusal(decision: Decision, style: Style = "off") -> Refusal:
+def refusal(decision: Decision, style: HeaderStyle = "off") -> RefusalResponse:
     """The response to a request that `decision` denies: problem details (RFC 9457), when to come
     again if that is known, and who refused, for the proxy that writes the request log."""
     # A lock made by hand may carry any number; what is no error would let the caller believe in success.
@@ -56,10 +56,10 @@ def refusal(decision: Decision, style: Style = "off") -> Refusal:
     ]
     if decision.retry_after is not None:
         headers.append(("retry-after", str(math.ceil(decision.retry_after))))
-    return Refusal(status, headers, body)
+    return RefusalResponse(status, headers, body)
 
 
-def allowance(decision: Decision, style: Style, name: str = "") -> list[tuple[str, str]]:
+def allowance(decision: Decision, style: HeaderStyle, name: str = "") -> list[tuple[str, str]]:
     """Headers that tell a caller what is left, for any response; none where nobody knows. `name` is that of
     the limiter, for a decision that nobody refused.
 

@@ -56,44 +56,46 @@ def resource_of(scope: Mapping[str, Any]) -> str:
     return pattern_of_starlette(mounted + path)
 
 
-class Patterns:
+class RoutePatterns:
     """Which of these patterns a path fits, or `other`: as the log's mapping has it with the same `routes`
     and `else`. A segment in braces stands for any that is not empty; patterns with a fixed segment in some
     place come before those that leave it free there.
 
-    >>> Patterns(["/v1/{kind}", "/v1/search"]).of("/v1/search"), Patterns(["/v1/{kind}"]).of("/v1/a/b")
-    ('/v1/search', 'other')
+    >>> RoutePatterns(["/v1/{kind}", "/v1/search"]).of("/v1/search")
+    '/v1/search'
+    >>> RoutePatterns(["/v1/{kind}"]).of("/v1/a/b")
+    'other'
     """
 
     def __init__(self, patterns: Iterable[str], other: str = "other") -> None:
         if isinstance(patterns, str):
             raise TypeError(f"routes: expected a list of patterns, got {patterns!r}")
         self._other = other
-        self._tree: Tree = {}
+        self._tree: RouteTree = {}
         for pattern in patterns:
             here = self._tree
             for segment in pattern.split("/"):
                 is_free = segment.startswith("{") and segment.endswith("}")
-                here = here.setdefault(ANY if is_free else segment, Branch({}, [])).deeper
-            here.setdefault(END, Branch({}, [])).names.append(pattern)
+                here = here.setdefault(ANY if is_free else segment, RouteBranch({}, [])).deeper
+            here.setdefault(END, RouteBranch({}, [])).names.append(pattern)
 
     def of(self, path: str) -> str:
         """The pattern; "" for no path."""
         return _found(self._tree, path.split("/"), 0) or self._other if path else ""
 
 
-class Branch(NamedTuple):
+class RouteBranch(NamedTuple):
     """What goes on behind one segment, and what ends here."""
 
-    deeper: Tree
+    deeper: RouteTree
     names: list[str]
 
 
-Tree = dict[str | None, Branch]
+RouteTree = dict[str | None, RouteBranch]
 END = "/"  # no segment has one
 
 
-def _found(tree: Tree, segments: list[str], at: int) -> str:
+def _found(tree: RouteTree, segments: list[str], at: int) -> str:
     if at == len(segments):
         return tree[END].names[0] if END in tree else ""
     segment = segments[at]

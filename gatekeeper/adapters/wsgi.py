@@ -5,10 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from gatekeeper.adapters.caller_extraction import Kind, Proxies, name_in, named, require_kind
-from gatekeeper.adapters.checkpoint import NOTED, Checkpoint, Limits, Verdict, Who, exemption, require_form
-from gatekeeper.adapters.refusal_response import Refusal, Style, allowance, refusal, require_style
-from gatekeeper.adapters.route_patterns import Patterns
+from gatekeeper.adapters.caller_extraction import CallerKind, TrustedProxies, name_in, named, require_kind
+from gatekeeper.adapters.checkpoint import (
+    NOTED,
+    Checkpoint,
+    GuardLimiter,
+    RequestIdentity,
+    Verdict,
+    exemption,
+    require_form,
+)
+from gatekeeper.adapters.refusal_response import (
+    HeaderStyle,
+    RefusalResponse,
+    allowance,
+    refusal,
+    require_style,
+)
+from gatekeeper.adapters.route_patterns import RoutePatterns
 from gatekeeper.gate import Gate
 
 Environ = dict[str, Any]
@@ -24,14 +38,14 @@ DECISION = "gatelock.decision"  # where the application finds it
 PHRASES = {403: "Forbidden", 429: "Too Many Requests", 503: "Service Unavailable"}
 
 
-class Answer(NamedTuple):
+class AppResponse(NamedTuple):
     """How the application answered, for `refund_when`."""
 
     status: int
     headers: Headers
 
 
-def header(name: str, kind: Kind = "api_key") -> Extractor:
+def header(name: str, kind: CallerKind = "api_key") -> Extractor:
     """The caller by a request header, as a name of this kind: `api_key:...` by default. It is read as UTF-8,
     as it stands in the logs of proxies, while frameworks read latin-1. What cannot be a caller's name is no
     caller. Raises ValueError for an unknown kind."""
@@ -58,7 +72,7 @@ def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extracto
 
 def behind(trusted_proxies: Iterable[str]) -> Extractor:
     """The address of whoever asks, without a kind, for `Guard(address=...)`: as `address` has it."""
-    proxies = Proxies(trusted_proxies)
+    proxies = TrustedProxies(trusted_proxies)
 
     def client(environ: Environ) -> str:
         forwarded = environ.get("HTTP_X_FORWARDED_FOR")
@@ -70,7 +84,7 @@ def behind(trusted_proxies: Iterable[str]) -> Extractor:
 def routes(patterns: Iterable[str], other: str = "other") -> Extractor:
     """The resource as one of `patterns`, `other` when none fits, for `Guard(resource=...)`: give those that
     the log's mapping has. The path is that of SCRIPT_NAME and PATH_INFO, unquoted."""
-    known = Patterns(patterns, other)
+    known = RoutePatterns(patterns, other)
     return lambda environ: known.of(whole_path_of(environ))
 
 
@@ -97,7 +111,7 @@ class Guard:
         self,
         app: App,
         gate: Gate,
-        *limiters: Limits,
+        *limiters: GuardLimiter,
         caller: Extractor = API_KEY,
         resource: Extractor | None = None,
         tenant: Extractor | None = None,
@@ -105,8 +119,8 @@ class Guard:
         cost: Callable[[Environ], int] | None = None,
         exempt: Iterable[str] | Callable[[Environ], bool] = (),
         shadow: bool = False,
-        headers: Style = "draft",
-        refund_when: Callable[[Answer], bool] | None = None,
+        headers: HeaderStyle = "draft",
+        refund_when: Callable[[AppResponse], bool] | None = None,
     ) -> None:
         require_style(headers)
         require_form(limiters, awaited=False)
@@ -118,7 +132,7 @@ class Guard:
         self._address = address
         self._cost = cost
         self._exempt = exemption(exempt, path_of)
-        self._style: Style = headers
+        self._style: HeaderStyle = headers
         self._refund_when = refund_when
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -132,11 +146,11 @@ class Guard:
         if not verdict.spent or (self._refund_when is None and not self._checkpoint.holds):
             # The body goes to the server as it is, so that it may send a file in its own way.
             return self._app(environ, adding(more, start_response) if more else start_response)
-        watch = Watch(self._checkpoint, verdict, self._refund_when)
+        watch = GuardedResponse(self._checkpoint, verdict, self._refund_when)
         return watch.over(self._app, environ, adding(more, start_response))
 
-    def _who(self, environ: Environ) -> Who:
-        return Who(
+    def _who(self, environ: Environ) -> RequestIdentity:
+        return RequestIdentity(
             caller=self._caller(environ),
             address=self._address(environ),
             resource="" if self._resource is None else self._resource(environ),
@@ -170,12 +184,12 @@ def adding(more: Headers, start_response: StartResponse) -> StartResponse:
     return telling
 
 
-class Watch:
+class GuardedResponse:
     """Sees one response through: gives back what `wanted` says when it begins, or when the application fails
     before it has begun, and what was held when the server closes the body."""
 
     def __init__(
-        self, checkpoint: Checkpoint, verdict: Verdict, wanted: Callable[[Answer], bool] | None
+        self, checkpoint: Checkpoint, verdict: Verdict, wanted: Callable[[AppResponse], bool] | None
     ) -> None:
         self._checkpoint = checkpoint
         self._verdict = verdict
@@ -187,7 +201,7 @@ class Watch:
         """What `app` answers."""
 
         def telling(status: str, headers: Headers, *error: Any) -> Callable[[bytes], object]:
-            self._begin(Answer(int(status[:3]), headers))
+            self._begin(AppResponse(int(status[:3]), headers))
             return start_response(status, headers, *error)
 
         try:
@@ -212,10 +226,10 @@ class Watch:
             self._leave()
 
     def _failed(self) -> None:
-        self._begin(Answer(500, []))  # which is what the server makes of it
+        self._begin(AppResponse(500, []))  # which is what the server makes of it
         self._leave()
 
-    def _begin(self, answer: Answer) -> None:
+    def _begin(self, answer: AppResponse) -> None:
         if self._begun:  # an application that fails half-way begins a second time
             return
         self._begun = True
@@ -235,7 +249,7 @@ def close_body(body: Iterable[bytes]) -> None:
         close()
 
 
-def respond(answer: Refusal, environ: Environ, start_response: StartResponse) -> list[bytes]:
+def respond(answer: RefusalResponse, environ: Environ, start_response: StartResponse) -> list[bytes]:
     """Send a refusal; the request's body is not read."""
     start_response(f"{answer.status} {PHRASES.get(answer.status, 'Refused')}", answer.headers)
     return [b"" if environ.get("REQUEST_METHOD") == "HEAD" else answer.body]

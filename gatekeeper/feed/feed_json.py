@@ -20,7 +20,7 @@ from gatekeeper.model import (
     SourceError,
     Update,
 )
-from gatekeeper.view.lock_tuples import Packed
+from gatekeeper.view.lock_tuples import PackedChanges
 
 if TYPE_CHECKING:
     import hashlib
@@ -40,20 +40,20 @@ OPENING, CLOSING = b'"changes": [\n', b"]}"
 SUM = "sha256:"  # over the lines of the changes, without their commas
 
 
-Item = tuple[bytes, object]  # a change's text, and what it says
+JsonItem = tuple[bytes, object]  # a change's text, and what it says
 
 
-class Block(NamedTuple):
+class ChangeBlock(NamedTuple):
     """Changes as they stand in an answer; written once, told to many."""
 
     text: bytes
     checksum: str
 
 
-def block(changes: Iterable[Change]) -> Block:
+def block(changes: Iterable[Change]) -> ChangeBlock:
     """The changes on their lines. In ASCII."""
     lines = [json.dumps(change_fields(change)).encode() for change in changes]
-    return Block(b"".join((b",\n".join(lines), b"\n")) if lines else b"", checksum_of(lines))
+    return ChangeBlock(b"".join((b",\n".join(lines), b"\n")) if lines else b"", checksum_of(lines))
 
 
 def dump(update: Update) -> str:
@@ -61,7 +61,7 @@ def dump(update: Update) -> str:
     return answer(update, block(update.changes)).decode()
 
 
-def answer(update: Update, changes: Block) -> bytes:
+def answer(update: Update, changes: ChangeBlock) -> bytes:
     """The same with `changes` in the place of those of `update`."""
     head = {
         "format": FORMAT,
@@ -93,22 +93,22 @@ def read(stream: BinaryIO) -> Update:
     else in one piece."""
     first = stream.readline()
     if first.endswith(OPENING):
-        with suppress(OffTheLines):
+        with suppress(MalformedLine):
             return _update(document(first + CLOSING, "answer"), _on_lines(stream))
     stream.seek(0)
     whole = document(stream.read(), "answer")
     return _update(whole, _in_one_piece(whole))
 
 
-class OffTheLines(Exception):  # somebody else's layout, or half a document
+class MalformedLine(Exception):  # somebody else's layout, or half a document
     """A line is not a change."""
 
 
-def _update(head: Fields, items: Iterable[Item]) -> Update:
+def _update(head: JsonFields, items: Iterable[JsonItem]) -> Update:
     if head.whole("format") != FORMAT:
         raise SourceError(f"answer: format {head.fields['format']}; this gatekeeper reads format {FORMAT}")
     unknown = head.strangers(ANSWER)
-    changes = Packed(_changes_in(items, head, unknown))
+    changes = PackedChanges(_changes_in(items, head, unknown))
     return Update(
         at=Cursor(head.whole("version"), head.text("mark", "")),
         since=None if head.fields.get("since") is None else head.whole("since"),
@@ -159,7 +159,7 @@ def change_fields(change: Change) -> dict[str, object]:
     }
 
 
-class Fields(NamedTuple):
+class JsonFields(NamedTuple):
     """A JSON object and where it stands. Each method gives one field, or raises SourceError."""
 
     fields: Mapping[str, object]
@@ -199,7 +199,7 @@ class Fields(NamedTuple):
             pass
         raise self.expected(name, "a time with its zone")
 
-    def inside(self, name: str) -> Fields:
+    def inside(self, name: str) -> JsonFields:
         return as_object(self.fields.get(name, {}), f"{self.where}: {name}")
 
     def some(self, name: str, most: int) -> list[object]:
@@ -215,7 +215,7 @@ class Fields(NamedTuple):
         return SourceError(f"{self.where}: expected {name} to be {what}, got {self.fields.get(name)!r:.60}")
 
 
-def document(text: str | bytes, where: str) -> Fields:
+def document(text: str | bytes, where: str) -> JsonFields:
     """The JSON object that `text` is. Raises SourceError."""
     try:
         value = json.loads(text)
@@ -224,13 +224,13 @@ def document(text: str | bytes, where: str) -> Fields:
     return as_object(value, where)
 
 
-def as_object(value: object, where: str) -> Fields:
+def as_object(value: object, where: str) -> JsonFields:
     if isinstance(value, dict):
-        return Fields(value, where)
+        return JsonFields(value, where)
     raise SourceError(f"{where}: expected an object, got {value!r:.60}")
 
 
-def change_of(fields: Fields, unknown: list[str]) -> Change | None:
+def change_of(fields: JsonFields, unknown: list[str]) -> Change | None:
     """The change that the object stands for; None when its op is unknown. What is unknown is added
     to `unknown`. Raises SourceError."""
     op = fields.text("op")
@@ -242,7 +242,7 @@ def change_of(fields: Fields, unknown: list[str]) -> Change | None:
     return Set(_lock(fields, at)) if op == "set" else Clear(at)
 
 
-def _lock(fields: Fields, at: LockKey) -> Lock:
+def _lock(fields: JsonFields, at: LockKey) -> Lock:
     return Lock(
         scope=at.scope,
         key=at.key,
@@ -260,7 +260,7 @@ def _lock(fields: Fields, at: LockKey) -> Lock:
     )
 
 
-def _rate(fields: Fields) -> Rate | None:
+def _rate(fields: JsonFields) -> Rate | None:
     given = fields.fields.get("slow")
     if given is None:
         return None
@@ -271,34 +271,34 @@ def _rate(fields: Fields) -> Rate | None:
     return Rate(limit, period_s)
 
 
-def resource_of(fields: Fields) -> str:
+def resource_of(fields: JsonFields) -> str:
     return "" if fields.fields.get("resource") is None else fields.text("resource")
 
 
-def _on_lines(lines: Iterable[bytes]) -> Iterator[Item]:
+def _on_lines(lines: Iterable[bytes]) -> Iterator[JsonItem]:
     ended = False
     for line in lines:
         text = line.rstrip(b",\r\n ")
         if ended and text:
-            raise OffTheLines
+            raise MalformedLine
         ended = ended or text == CLOSING
         if not ended:
             try:
                 yield text, json.loads(text)
             except (ValueError, RecursionError):
-                raise OffTheLines from None
+                raise MalformedLine from None
     if not ended:
-        raise OffTheLines
+        raise MalformedLine
 
 
-def _in_one_piece(head: Fields) -> Iterator[Item]:
+def _in_one_piece(head: JsonFields) -> Iterator[JsonItem]:
     listed = head.fields.get("changes")
     if not isinstance(listed, list):
         raise head.expected("changes", "a list")
     return ((json.dumps(item).encode(), item) for item in listed)
 
 
-def _changes_in(items: Iterable[Item], head: Fields, unknown: list[str]) -> Iterator[Change]:
+def _changes_in(items: Iterable[JsonItem], head: JsonFields, unknown: list[str]) -> Iterator[Change]:
     wanted = head.text("checksum", "")
     if wanted and not wanted.startswith(SUM):
         unknown.append(f"checksum {wanted.partition(':')[0]:.20}")
@@ -310,7 +310,7 @@ def _changes_in(items: Iterable[Item], head: Fields, unknown: list[str]) -> Iter
             yield change
 
 
-def _summed(items: Iterable[Item], wanted: str) -> Iterator[Item]:
+def _summed(items: Iterable[JsonItem], wanted: str) -> Iterator[JsonItem]:
     """The same; raises SourceError at their end if they are not those that were summed up."""
     digest = _digest()
     for text, item in items:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from gatekeeper.clock import Clock
 from gatekeeper.model import Cursor, LockSource, SourceError, Update
 from gatekeeper.view.lock_tuples import EPOCH
-from gatekeeper.view.lock_view import EMPTY, OutOfStep, View, apply, with_locks, without_ended
+from gatekeeper.view.lock_view import EMPTY, LockView, ViewOutOfStep, apply, with_locks, without_ended
 
 if TYPE_CHECKING:
-    from gatekeeper.feed.saved_view import Shelf
+    from gatekeeper.feed.saved_view import ViewFile
 
 log = logging.getLogger("gatekeeper")
 
@@ -25,10 +25,10 @@ CEILING_S = 10.0  # between two attempts at a source that is away; it is noticed
 PRUNE_EVERY_S = 1.0  # an ended lock refuses nobody, pruned or not; this only bounds the work
 
 
-class Known(NamedTuple):
+class GateKnowledge(NamedTuple):
     """All that a gate knows at one moment; swapped whole."""
 
-    view: View = EMPTY
+    view: LockView = EMPTY
     confirmed_s: float = -inf  # uptime when the question was asked that the view answers
     behind: float = 0.0
     clock_skew: float = 0.0
@@ -59,7 +59,13 @@ class Poller:
     """
 
     def __init__(
-        self, source: LockSource, clock: Clock, known: Known, *, pace_max_s: float, shelf: Shelf | None
+        self,
+        source: LockSource,
+        clock: Clock,
+        known: GateKnowledge,
+        *,
+        pace_max_s: float,
+        shelf: ViewFile | None,
     ) -> None:
         self.known = known
         self.failures = 0  # in a row
@@ -99,7 +105,7 @@ class Poller:
             update = self._source.fetch(self._since)
             self._confirmed(apply(self.known.view, update), update, asked_s, asked_ns)
             self._since = update.at
-        except OutOfStep as error:
+        except ViewOutOfStep as error:
             self._since = None
             self._failed(error)
         except SourceError as error:
@@ -112,7 +118,7 @@ class Poller:
         later_s = min(self._later_s * (1.0 + LATER_SPREAD * luck), self._pace_max_s)
         self._ask_s = self._clock.uptime_s() + max(pause_s, later_s)
 
-    def _confirmed(self, view: View, update: Update, asked_s: float, asked_ns: int) -> None:
+    def _confirmed(self, view: LockView, update: Update, asked_s: float, asked_ns: int) -> None:
         if self.failures:
             log.info("the lock feed answers again, after %d failures", self.failures)
         for word in view.ignored.keys() - self.known.view.ignored.keys():
@@ -127,7 +133,7 @@ class Poller:
         begun_ns = asked_ns + round(waited_s * 1e9)
         midway_ns = begun_ns if waited_s < 0 else (begun_ns + self._clock.wall_ns()) // 2
         skew = midway_ns / 1e9 - update.now.timestamp()
-        self.known = Known(view, asked_s + waited_s, update.behind, skew)
+        self.known = GateKnowledge(view, asked_s + waited_s, update.behind, skew)
 
     def _failed(self, error: Exception, *, with_trace: bool = False) -> None:
         self.failures += 1
@@ -153,7 +159,7 @@ class Poller:
         found = self._shelf and self._shelf.recall(self._wall())
         if found:
             age_s = max(0.0, (self._wall() - found.confirmed).total_seconds())
-            self.known = Known(with_locks(EMPTY, found.locks), self._clock.uptime_s() - age_s)
+            self.known = GateKnowledge(with_locks(EMPTY, found.locks), self._clock.uptime_s() - age_s)
 
     def _keep(self, *, at_once: bool = False) -> None:
         if self._shelf and self.known.view.at:  # what was only recalled stays as old as it is

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Lock, Set, SourceError
 from gatekeeper.view.cooperative import in_pieces
-from gatekeeper.view.lock_view import View
+from gatekeeper.view.lock_view import LockView
 
 AGE_MAX = timedelta(days=1)  # of locks older than this too many may have been lifted by hand
 AHEAD_MAX = timedelta(minutes=5)  # written later than now: by a clock that was wrong, or by nobody of ours
@@ -29,23 +29,23 @@ SAVE_AGAIN_S = 300.0  # one that did not change, so that its date stays far from
 log = logging.getLogger("gatekeeper")
 
 
-class Saved(NamedTuple):
+class SavedView(NamedTuple):
     """A view as it was when its source last confirmed it."""
 
     confirmed: datetime
     locks: Iterable[Lock]
 
 
-class Shelf:
+class ViewFile:
     """Where one gate keeps its view. It does without when the disk fails, and says so once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._view: View | None = None  # as it was written last
+        self._view: LockView | None = None  # as it was written last
         self._written_s = -math.inf
         self._complained = False
 
-    def recall(self, now: datetime) -> Saved | None:
+    def recall(self, now: datetime) -> SavedView | None:
         try:
             return read(self.path, now)
         except FileNotFoundError:
@@ -54,25 +54,25 @@ class Shelf:
             log.warning("starting without the saved view: %s", error)
             return None
 
-    def keep(self, view: View, confirmed: datetime, now_s: float, *, at_once: bool = False) -> None:
+    def keep(self, view: LockView, confirmed: datetime, now_s: float, *, at_once: bool = False) -> None:
         """Write the view if it is time; `now_s` is any clock that does not go back."""
         if now_s < self._written_s + self._pause_s(view, at_once=at_once):
             return
         self._view, self._written_s = view, now_s
         try:
-            write(self.path, Saved(confirmed, view))
+            write(self.path, SavedView(confirmed, view))
         except OSError as error:
             if not self._complained:
                 log.warning("cannot keep the view for the next start: %s", error)
             self._complained = True
 
-    def _pause_s(self, view: View, *, at_once: bool) -> float:
+    def _pause_s(self, view: LockView, *, at_once: bool) -> float:
         if view is self._view:
             return SAVE_AGAIN_S
         return 0.0 if at_once else min(SAVE_AGAIN_S, SAVE_EVERY_S * max(1.0, len(view) / LARGE))
 
 
-def write(path: Path, saved: Saved) -> None:
+def write(path: Path, saved: SavedView) -> None:
     """Put `saved` in the place of what is at `path`, at once or not at all. Raises OSError."""
     put(path, _lines(saved))
 
@@ -114,7 +114,7 @@ def _lines_in(text: bytes, size: int) -> Iterator[bytes]:
         yield stream.readline()
 
 
-def read(path: Path, now: datetime) -> Saved:
+def read(path: Path, now: datetime) -> SavedView:
     """The view at `path`.
 
     Raises SourceError for one that is too old, comes from the future, is not whole, was changed by
@@ -129,10 +129,10 @@ def read(path: Path, now: datetime) -> Saved:
         raise SourceError(
             f"{path}: confirmed at {feed_json.time_text(confirmed)}, now it is {feed_json.time_text(now)}"
         )
-    return Saved(confirmed, tuple(in_pieces(_locks(lines, path))))
+    return SavedView(confirmed, tuple(in_pieces(_locks(lines, path))))
 
 
-def _lines(saved: Saved) -> Iterator[bytes]:
+def _lines(saved: SavedView) -> Iterator[bytes]:
     # A line for each lock: one document of 100,000 would hold the interpreter, and with it every
     # request, for a second. The view pauses between them by itself.
     yield _line({"format": feed_json.FORMAT, "confirmed": feed_json.time_text(saved.confirmed)})

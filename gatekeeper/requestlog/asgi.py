@@ -9,10 +9,10 @@ from gatekeeper.adapters.asgi import API_KEY, App, Extractor, Message, Receive, 
 from gatekeeper.adapters.checkpoint import NOTE, exemption
 from gatekeeper.adapters.route_patterns import resource_of
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
-from gatekeeper.requestlog.background_writer import Sink
+from gatekeeper.requestlog.background_writer import LogSink
 from gatekeeper.requestlog.lifespan import live
-from gatekeeper.requestlog.log_record import PATH_CHARS_MAX, VERDICT, Entry, Note
-from gatekeeper.requestlog.middleware import BUFFER, Extractors, Log
+from gatekeeper.requestlog.log_record import PATH_CHARS_MAX, VERDICT, LogEntry, RequestNotes
+from gatekeeper.requestlog.middleware import BUFFER, Extractors, LogMiddleware
 
 HEADER = VERDICT.encode()
 BEGINS = {"http.response.start", "websocket.http.response.start", "websocket.accept"}
@@ -23,8 +23,8 @@ WENT_AWAY = 499  # as nginx has it: whoever asked did not wait for the answer
 FAILED = 500  # what servers answer for an application that raised
 
 
-class RequestLog(Log):
-    """`app`, with a record of each request in `to`: the path of a file, a `KafkaSink`, or any `Sink`.
+class RequestLog(LogMiddleware):
+    """`app`, with a record of each request in `to`: the path of a file, a `KafkaSink`, or any `LogSink`.
 
     Put it outside of the guard, so that it sees what is refused:
 
@@ -44,7 +44,7 @@ class RequestLog(Log):
     def __init__(
         self,
         app: App,
-        to: Path | str | Sink,
+        to: Path | str | LogSink,
         *,
         caller: Extractor = API_KEY,
         address: Extractor = peer,
@@ -68,9 +68,9 @@ class RequestLog(Log):
             await self._logged(scope, receive, send)
 
     async def _logged(self, scope: Scope, receive: Receive, send: Send) -> None:
-        note = Note()
+        note = RequestNotes()
         scope = {**scope, "state": {**scope.get("state", {}), NOTE: note}}
-        answer = Answer(self, scope, note, send)
+        answer = LoggedResponse(self, scope, note, send)
         try:
             await self._app(scope, receive, answer.send)
         except Exception:
@@ -82,7 +82,7 @@ class RequestLog(Log):
         answer.end(FAILED)
 
 
-class Answer:
+class LoggedResponse:
     """One answer on its way to the server."""
 
     __slots__ = (
@@ -90,7 +90,7 @@ class Answer:
         *("_note", "_scope", "_send", "_status", "_verdict"),
     )
 
-    def __init__(self, log: RequestLog, scope: Scope, note: Note, send: Send) -> None:
+    def __init__(self, log: RequestLog, scope: Scope, note: RequestNotes, send: Send) -> None:
         self._log = log
         self._scope = scope
         self._note = note
@@ -127,7 +127,7 @@ class Answer:
         self._ended = True
         log, scope = self._log, self._scope
         log.put(
-            Entry(
+            LogEntry(
                 ended_ns=log.clock.wall_ns(),
                 duration_ns=round((log.clock.uptime_s() - self._began_s) * 1e9),
                 status=self._status or status,

@@ -13,9 +13,9 @@ from itertools import count
 from math import inf
 from typing import NamedTuple, Protocol
 
-from gatekeeper.clock import Clock, Running
-from gatekeeper.requestlog.log_record import Entry, Line, line_of
-from gatekeeper.telemetry.atomic_counts import Tally
+from gatekeeper.clock import Clock, PeriodicTask
+from gatekeeper.requestlog.log_record import LogEntry, LogLine, line_of
+from gatekeeper.telemetry.atomic_counts import AtomicCounts
 
 log = logging.getLogger("gatekeeper")
 
@@ -28,7 +28,7 @@ COMPLAIN_EVERY_S = 60.0
 CLOSE_S = 5.0
 
 
-class Outcome(NamedTuple):
+class WriteOutcome(NamedTuple):
     """What became of lines. `taken` of those just given, from the first, are the sink's now; `written` and
     `lost`, of all it has ever taken, are those that it has learnt about since it was asked last."""
 
@@ -38,10 +38,10 @@ class Outcome(NamedTuple):
     trouble: str = ""  # why it is not all of them
 
 
-class Sink(Protocol):
+class LogSink(Protocol):
     """Where lines go. Only one thread at a time calls it."""
 
-    def write(self, lines: Sequence[Line]) -> Outcome:
+    def write(self, lines: Sequence[LogLine]) -> WriteOutcome:
         """Take as many of `lines` as there is room for, perhaps of none. May block for some seconds, for
         nobody waits for it. Raises nothing that can be foreseen."""
 
@@ -52,13 +52,13 @@ class Sink(Protocol):
         """This is a child: drop, without touching it, what is shared with the parent."""
 
 
-class Writer:
+class BackgroundWriter:
     """A queue of at most `buffer` records, and a thread that empties it into `sink`.
 
     The thread begins with the first record, in whatever process that is, and again should it have ended.
     """
 
-    def __init__(self, sink: Sink, *, buffer: int, clock: Clock) -> None:
+    def __init__(self, sink: LogSink, *, buffer: int, clock: Clock) -> None:
         if buffer < 1:
             raise ValueError(f"buffer: expected at least 1 record, got {buffer}")
         self._sink = sink
@@ -69,10 +69,10 @@ class Writer:
 
     def _begin_anew(self) -> None:
         """At birth, and in a forked child: there the parent writes what is its own."""
-        self._queue: deque[Entry] = deque()
-        self._lines: list[Line] = []  # taken from the queue, and not by the sink
+        self._queue: deque[LogEntry] = deque()
+        self._lines: list[LogLine] = []  # taken from the queue, and not by the sink
         self._held = 0  # by the sink, which does not know yet what becomes of them
-        self._turned_away = Tally()  # for want of room
+        self._turned_away = AtomicCounts()  # for want of room
         self._lost = 0
         self.written = 0
         self._trouble = ""
@@ -83,7 +83,7 @@ class Writer:
         self._complained_of = 0
         self._origin = os.urandom(8).hex()
         self._number = count(1)
-        self._running: Running | None = None
+        self._running: PeriodicTask | None = None
         self._restart_s = -inf
         self._starting = threading.Lock()
         self._turning = threading.Lock()  # one at a time talks to the sink
@@ -91,7 +91,7 @@ class Writer:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: LogEntry) -> None:
         """Have this written. Never blocks; without room it is dropped, and counted."""
         if len(self._queue) >= self._buffer:
             self._turned_away.add()
@@ -176,7 +176,7 @@ class Writer:
             outcome = self._sink.write(self._lines)
         except Exception as error:  # a fault of the sink's must not end the log
             log.debug("the request log's sink failed", exc_info=True)
-            outcome = Outcome(trouble=repr(error))
+            outcome = WriteOutcome(trouble=repr(error))
         # What has two places for a moment is counted twice; in none it would seem to be lost.
         self._lost += outcome.lost
         self.written += outcome.written
@@ -200,7 +200,7 @@ class Writer:
             self._queue.popleft()
         return came
 
-    def _next_pause_s(self, came: int, outcome: Outcome) -> float:
+    def _next_pause_s(self, came: int, outcome: WriteOutcome) -> float:
         if outcome.taken and len(self._queue) >= LINES_MAX:
             return 0.0
         if outcome.taken or outcome.written or (came and not outcome.trouble):
@@ -227,7 +227,7 @@ class Writer:
 
 
 # A child of fork has only the thread that forked, and a copy of what its parent will write.
-_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+_writers: weakref.WeakSet[BackgroundWriter] = weakref.WeakSet()
 
 
 def _after_fork() -> None:

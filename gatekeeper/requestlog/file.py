@@ -7,8 +7,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from gatekeeper.requestlog.background_writer import Outcome
-from gatekeeper.requestlog.log_record import Line
+from gatekeeper.requestlog.background_writer import WriteOutcome
+from gatekeeper.requestlog.log_record import LogLine
 
 MODE = 0o640  # it says who called, and when
 
@@ -25,22 +25,22 @@ class FileSink:
         self._path = Path(path)
         self._descriptor: int | None = None
 
-    def write(self, lines: Sequence[Line]) -> Outcome:
+    def write(self, lines: Sequence[LogLine]) -> WriteOutcome:
         if not lines:
-            return Outcome()
+            return WriteOutcome()
         text = b"".join([line.text for line in lines])
         trouble = ""
         try:
             descriptor = self._opened()
         except OSError as error:
             if self._descriptor is None:
-                return Outcome(trouble=f"{self._path} cannot be opened: {error}")
+                return WriteOutcome(trouble=f"{self._path} cannot be opened: {error}")
             # Whoever follows the file reads the one that was renamed as long as there is no other.
             descriptor, trouble = self._descriptor, f"{self._path} cannot be begun anew: {error}"
         whole, failed = _append(descriptor, text)
         if failed is not None:
             trouble = f"{self._path} cannot be written: {failed}"
-        return Outcome(whole, whole, trouble=trouble)
+        return WriteOutcome(whole, whole, trouble=trouble)
 
     def _opened(self) -> int:
         """The descriptor of what is at our path now. Raises OSError."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gatekeeper.requestlog.background_writer import Outcome, first_at_exit
-from gatekeeper.requestlog.log_record import Line
-from gatekeeper.telemetry.atomic_counts import Tally
+from gatekeeper.requestlog.background_writer import WriteOutcome, first_at_exit
+from gatekeeper.requestlog.log_record import LogLine
+from gatekeeper.telemetry.atomic_counts import AtomicCounts
 
 try:
     from kafka import KafkaProducer
@@ -69,12 +69,12 @@ class KafkaSink:
     def _begin_anew(self) -> None:
         self._producer: Any = None
         # Added to by the producer's thread, read by the log's.
-        self._delivered, self._failed = Tally(), Tally()
+        self._delivered, self._failed = AtomicCounts(), AtomicCounts()
         self._taken = self._known_delivered = self._known_failed = 0
         self._why = ""
         self._vain = 0
 
-    def write(self, lines: Sequence[Line]) -> Outcome:
+    def write(self, lines: Sequence[LogLine]) -> WriteOutcome:
         taken, trouble = 0, ""
         room = self._in_flight_max - (self._taken - self._known_delivered - self._known_failed)
         try:
@@ -86,7 +86,7 @@ class KafkaSink:
         self._taken += taken
         return self._learnt(taken, trouble, is_full=bool(lines) and not room)
 
-    def _send(self, line: Line) -> None:
+    def _send(self, line: LogLine) -> None:
         if self._producer is None:
             self._producer = KafkaProducer(**self._options)
             first_at_exit()  # before its own end: what waits must still be sent
@@ -102,7 +102,7 @@ class KafkaSink:
         self._why = f"Kafka, topic {self._topic}: {error}"
         self._failed.add()
 
-    def _learnt(self, taken: int, trouble: str, *, is_full: bool) -> Outcome:
+    def _learnt(self, taken: int, trouble: str, *, is_full: bool) -> WriteOutcome:
         delivered, failed = self._delivered.read(), self._failed.read()
         written, lost = delivered - self._known_delivered, failed - self._known_failed
         self._known_delivered, self._known_failed = delivered, failed
@@ -113,7 +113,7 @@ class KafkaSink:
             trouble = (
                 trouble or f"Kafka, topic {self._topic}: {self._in_flight_max} records wait for an answer"
             )
-        return Outcome(taken, written, lost, trouble)
+        return WriteOutcome(taken, written, lost, trouble)
 
     def close(self) -> None:
         if self._producer is not None:

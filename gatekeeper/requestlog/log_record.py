@@ -7,7 +7,7 @@ import re
 from math import isfinite
 from typing import NamedTuple
 
-from gatekeeper.adapters.checkpoint import Who
+from gatekeeper.adapters.checkpoint import RequestIdentity
 from gatekeeper.model import Decision
 
 VERDICT = "gatelock"  # the header of a refusal
@@ -20,10 +20,10 @@ INT64 = range(-(2**63), 2**63)
 
 REFUSED = re.compile(r'denied(?:;policy="((?:[^"\\]|\\.)*)")?')
 
-Value = str | int | float | bool | None
+FieldValue = str | int | float | bool | None
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """What became of one request. Its time is its end, so that none comes late because it took long."""
 
     ended_ns: int
@@ -32,10 +32,10 @@ class Entry(NamedTuple):
     bytes: int  # of the response's body
     method: str
     path: str
-    who: Who
+    who: RequestIdentity
     verdict: str = ""  # the header's value; "" where none was sent
     decision: Decision | None = None  # the guard's, if one was asked
-    more: dict[str, Value] | None = None
+    more: dict[str, FieldValue] | None = None
 
     @property
     def key(self) -> str:
@@ -43,29 +43,29 @@ class Entry(NamedTuple):
         return self.who.caller or (f"address:{self.who.address}" if self.who.address else "")
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """A record as it is written, and by whom it is counted."""
 
     text: bytes  # with its newline
     key: str
 
 
-class Note:
+class RequestNotes:
     """What is said of one request while it is answered. Its guard says whom it asked for; the application may
     add fields of its own, for meters to sum up."""
 
     __slots__ = ("decision", "more", "who")
 
     def __init__(self) -> None:
-        self.who: Who | None = None
+        self.who: RequestIdentity | None = None
         self.decision: Decision | None = None
-        self.more: dict[str, Value] | None = None
+        self.more: dict[str, FieldValue] | None = None
 
-    def saw(self, who: Who, decision: Decision) -> None:
+    def saw(self, who: RequestIdentity, decision: Decision) -> None:
         """The gate was asked for `who`, and said this."""
         self.who, self.decision = who, decision
 
-    def add(self, **fields: Value) -> None:
+    def add(self, **fields: FieldValue) -> None:
         """Log these, too, under `more`: text, numbers and booleans. At most 16 fields; long text is cut.
 
         Raises ValueError for what a log cannot hold.
@@ -76,7 +76,7 @@ class Note:
         self.more = more
 
 
-def _fit(name: str, value: Value) -> Value:
+def _fit(name: str, value: FieldValue) -> FieldValue:
     if isinstance(value, str):
         return value[:TEXT_CHARS_MAX]
     if isinstance(value, float) and not isfinite(value):
@@ -88,11 +88,12 @@ def _fit(name: str, value: Value) -> Value:
     return value
 
 
-def line_of(entry: Entry, event_id: str) -> Line:
+def line_of(entry: LogEntry, event_id: str) -> LogLine:
     """The record as one line of JSON, in ASCII, whatever the request was made of. What is not known is left
     out; `deploy/requestlog.toml` reads it.
 
-    >>> entry = Entry(1_700_000_000_000_000_000, 1_500_000, 200, 5, "GET", "/", Who("api_key:acme"))
+    >>> who = RequestIdentity("api_key:acme")
+    >>> entry = LogEntry(1_700_000_000_000_000_000, 1_500_000, 200, 5, "GET", "/", who)
     >>> line_of(entry, "7f-1").text.decode()[:66]
     '{"id":"7f-1","ts":1700000000000000,"caller":{"api_key":"acme"},"me'
     """
@@ -118,10 +119,10 @@ def line_of(entry: Entry, event_id: str) -> Line:
         "more": entry.more,
     }
     known = {field: value for field, value in record.items() if value not in ("", None)}
-    return Line(_encode(known).encode() + b"\n", entry.key)
+    return LogLine(_encode(known).encode() + b"\n", entry.key)
 
 
-def verdict_of(entry: Entry) -> tuple[str, str]:
+def verdict_of(entry: LogEntry) -> tuple[str, str]:
     """What the gate said, and by which policy: "denied", "shadow" (it would have been), "allowed", or ""
     where no gate was asked."""
     refused = REFUSED.match(entry.verdict)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from gatekeeper.adapters.checkpoint import Who
+from gatekeeper.adapters.checkpoint import RequestIdentity
 from gatekeeper.clock import Clock
-from gatekeeper.requestlog.background_writer import CLOSE_S, Sink, Writer
+from gatekeeper.requestlog.background_writer import CLOSE_S, BackgroundWriter, LogSink
 from gatekeeper.requestlog.file import FileSink
-from gatekeeper.requestlog.log_record import Entry
+from gatekeeper.requestlog.log_record import LogEntry
 
 BUFFER = 10_000  # records: some seconds of a busy process, some 10 MB
 CLOSE_SLOWLY_S = 2.0  # within a server's own time to end
@@ -21,14 +21,14 @@ R = TypeVar("R")
 logger = logging.getLogger("gatekeeper")
 
 
-class Log:
+class LogMiddleware:
     """A request log, as far as whoever watches it is concerned."""
 
-    def __init__(self, to: Path | str | Sink, buffer: int, clock: Clock) -> None:
+    def __init__(self, to: Path | str | LogSink, buffer: int, clock: Clock) -> None:
         self.clock = clock
         sink = FileSink(to) if isinstance(to, Path | str) else to
-        self._writer = Writer(sink, buffer=buffer, clock=clock)
-        self.put: Callable[[Entry], None] = self._writer.put
+        self._writer = BackgroundWriter(sink, buffer=buffer, clock=clock)
+        self.put: Callable[[LogEntry], None] = self._writer.put
 
     @property
     def written(self) -> int:
@@ -74,10 +74,10 @@ class Extractors(Generic[R]):
         self._tenant = tenant
         self._resource = resource
 
-    def who(self, request: R, asked: Who | None, route: Callable[[R], str]) -> Who:
+    def who(self, request: R, asked: RequestIdentity | None, route: Callable[[R], str]) -> RequestIdentity:
         """Whom to log it under: whom its guard has `asked` for, else what the extractors say. The resource
         is what the application's extractor says, else what the guard asked for, else `route`."""
-        who = asked or Who(
+        who = asked or RequestIdentity(
             caller=said(self._caller, request),
             address=said(self._address, request),
             tenant=said(self._tenant, request),

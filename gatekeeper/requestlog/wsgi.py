@@ -19,14 +19,14 @@ from gatekeeper.adapters.wsgi import (
     whole_path_of,
 )
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
-from gatekeeper.requestlog.background_writer import Sink
-from gatekeeper.requestlog.log_record import PATH_CHARS_MAX, VERDICT, Entry, Note
-from gatekeeper.requestlog.middleware import BUFFER, Extractors, Log
+from gatekeeper.requestlog.background_writer import LogSink
+from gatekeeper.requestlog.log_record import PATH_CHARS_MAX, VERDICT, LogEntry, RequestNotes
+from gatekeeper.requestlog.middleware import BUFFER, Extractors, LogMiddleware
 
 FAILED = 500  # what servers answer for an application that raised
 
 
-class RequestLog(Log):
+class RequestLog(LogMiddleware):
     """`app`, with a record of each request in `to`; as the request log for ASGI.
 
         app.wsgi_app = RequestLog(app.wsgi_app, to=Path("/var/log/shop/requests.log"))       # Flask
@@ -41,7 +41,7 @@ class RequestLog(Log):
     def __init__(
         self,
         app: App,
-        to: Path | str | Sink,
+        to: Path | str | LogSink,
         *,
         caller: Extractor = API_KEY,
         address: Extractor = peer,
@@ -59,8 +59,8 @@ class RequestLog(Log):
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if self._is_exempt(environ):
             return self._app(environ, start_response)
-        environ[NOTED] = Note()
-        answer = Answer(self, environ, start_response)
+        environ[NOTED] = RequestNotes()
+        answer = LoggedResponse(self, environ, start_response)
         try:
             body = self._app(environ, answer.start)
         except BaseException:
@@ -71,10 +71,10 @@ class RequestLog(Log):
             answer.bytes = answer.length
             answer.end()  # so that the server may still send the file by itself
             return body
-        return Body(body, answer)
+        return LoggedBody(body, answer)
 
 
-class Answer:
+class LoggedResponse:
     """One answer on its way to the server."""
 
     __slots__ = (
@@ -115,7 +115,7 @@ class Answer:
         self._ended = True
         log, environ, note = self._log, self._environ, self._environ[NOTED]
         log.put(
-            Entry(
+            LogEntry(
                 ended_ns=log.clock.wall_ns(),
                 duration_ns=round((log.clock.uptime_s() - self._began_s) * 1e9),
                 status=self._status or FAILED,
@@ -130,10 +130,10 @@ class Answer:
         )
 
 
-class Body:
+class LoggedBody:
     """The pieces of a response, counted; it is over when the server says so."""
 
-    def __init__(self, body: Iterable[bytes], answer: Answer) -> None:
+    def __init__(self, body: Iterable[bytes], answer: LoggedResponse) -> None:
         self._body = body
         self._answer = answer
 

@@ -14,7 +14,7 @@ from gatekeeper.model import Cursor, SourceError, Update
 FILE_BYTES_MAX = 64 << 20  # some 200,000 locks; a log that was named by mistake is not read into memory
 
 
-class Read(NamedTuple):
+class FileContent(NamedTuple):
     """What was in the file, and by what one knows that it is still the same file."""
 
     stamp: tuple[int, ...]
@@ -31,7 +31,7 @@ class FileSource:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
-        self._read: Read | None = None
+        self._read: FileContent | None = None
 
     def fetch(self, since: Cursor | None) -> Update:
         try:
@@ -51,7 +51,7 @@ class FileSource:
         """Nothing is held open between two fetches."""
 
 
-def _read(path: Path) -> Read:
+def _read(path: Path) -> FileContent:
     with path.open("rb") as file:
         # Before the reading: a file that is written to meanwhile must be read once more.
         stamp = _stamp(os.fstat(file.fileno()))
@@ -66,7 +66,7 @@ def _read(path: Path) -> Read:
         raise SourceError(f"{path}: expected a snapshot, got the changes since version {update.since}")
     # The mark is made from the content, so that a file edited by hand, its version left as it was, is seen.
     mark = hashlib.sha256(text).hexdigest()[:16]
-    return Read(stamp, update._replace(at=Cursor(update.at.version, mark)))
+    return FileContent(stamp, update._replace(at=Cursor(update.at.version, mark)))
 
 
 def _stamp(stat: os.stat_result) -> tuple[int, ...]:

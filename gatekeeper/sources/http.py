@@ -22,8 +22,8 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode
 
 from gatekeeper.feed import feed_json
-from gatekeeper.model import Cursor, Feedback, SourceError, Update
-from gatekeeper.sources.timed_connection import PIECE_BYTES, Timed, place_of
+from gatekeeper.model import Cursor, GateStatus, SourceError, Update
+from gatekeeper.sources.timed_connection import PIECE_BYTES, DeadlineSocket, place_of
 
 log = logging.getLogger("gatekeeper")
 
@@ -95,14 +95,14 @@ class HttpSource:
         self._pid = os.getpid()
         self._mutex = threading.Lock()  # held for moments, by one who fetches and one who closes
         self._connection: http.client.HTTPConnection | None = None
-        self._line: Timed | None = None  # what it goes over
+        self._line: DeadlineSocket | None = None  # what it goes over
         self._closings = 0
 
     def fetch(self, since: Cursor | None) -> Update:
         with self._reaching():
             return self._fetch(since)
 
-    def hear(self, told: Feedback) -> None:
+    def hear(self, told: GateStatus) -> None:
         """PUT it to /v1/gates/INSTANCE, where the newest stays however often one comes. Raises SourceError,
         also for a server that does not know that address."""
         from gatekeeper.telemetry import status_json
@@ -188,7 +188,7 @@ class HttpSource:
             sock = self._place.connect(min(end_s, time.monotonic() + CONNECT_S), self._tls)
             connection = http.client.HTTPConnection(self._place.host, self._place.port)
             connection.auto_open = 0
-            connection.sock = line = Timed(sock)
+            connection.sock = line = DeadlineSocket(sock)
             with self._mutex:
                 if closings != self._closings:
                     sock.close()
@@ -203,7 +203,7 @@ class HttpSource:
         return headers if token is None else headers | {"authorization": f"Bearer {token}"}
 
 
-class Bounded(io.RawIOBase):
+class BoundedStream(io.RawIOBase):
     """A stream that ends with an error when it does not end in time, read with many breaths between."""
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -261,7 +261,7 @@ def _update(answer: http.client.HTTPResponse, body: bytes) -> Update:
             stream = gzip.GzipFile(fileobj=stream)  # type: ignore[assignment]  # as good as one
         case coding:
             raise SourceError(f"expected gzip or nothing, got an answer packed as {coding!r:.60}")
-    return feed_json.read(io.BufferedReader(Bounded(stream), READ_AT_ONCE_BYTES))
+    return feed_json.read(io.BufferedReader(BoundedStream(stream), READ_AT_ONCE_BYTES))
 
 
 def _refusal(answer: http.client.HTTPResponse, body: bytes) -> SourceError:

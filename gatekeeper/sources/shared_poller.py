@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from gatekeeper.feed import feed_json
 from gatekeeper.feed.saved_view import put, take
-from gatekeeper.model import Change, Cursor, Feedback, LockSource, Set, SourceError, Update
+from gatekeeper.model import Change, Cursor, GateStatus, LockSource, Set, SourceError, Update
 from gatekeeper.view.cooperative import in_pieces
-from gatekeeper.view.lock_tuples import At, Held, Packed, at_of, lock_of, rows_in, sets
+from gatekeeper.view.lock_tuples import LockKeyTuple, LockTuple, PackedChanges, at_of, lock_of, rows_in, sets
 
 log = logging.getLogger("gatekeeper")
 
@@ -29,7 +29,7 @@ CHANGES_MAX = 1_000_000  # in one step; no source tells as many at once
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Step(NamedTuple):
+class VersionStep(NamedTuple):
     """What led from one version to the next, as it stands in the file."""
 
     since: Cursor
@@ -38,13 +38,13 @@ class Step(NamedTuple):
     line: bytes
 
 
-class News(NamedTuple):
+class SharedFile(NamedTuple):
     """What the process that asks has written down last."""
 
     answer: Update  # without changes
     confirmed_s: float  # uptime, which all processes of one machine share
     base: Cursor  # what the snapshot beside it is at
-    steps: tuple[Step, ...]
+    steps: tuple[VersionStep, ...]
 
 
 class SharedSource:
@@ -67,8 +67,8 @@ class SharedSource:
         )
         self._boot = _boot()
         self._handle: int | None = None  # ours as long as we hold the system's lock
-        self._heard: Heard | None = None
-        self._read: tuple[tuple[int, ...], News] | None = None
+        self._heard: FeedHistory | None = None
+        self._read: tuple[tuple[int, ...], SharedFile] | None = None
         self._complained = False
         _all.add(self)
 
@@ -82,7 +82,7 @@ class SharedSource:
                 return self._followed(news, since, asked_s)
         return self._source.fetch(since)
 
-    def hear(self, told: Feedback) -> None:
+    def hear(self, told: GateStatus) -> None:
         hear = getattr(self._source, "hear", None)
         if hear is not None:
             hear(told)
@@ -126,7 +126,7 @@ class SharedSource:
         update = self._source.fetch(None if self._heard is None else since)
         try:
             if self._heard is None or update.snapshot or not self._heard.follows(update):
-                self._heard = Heard(update)
+                self._heard = FeedHistory(update)
             else:
                 self._heard.add(update)
             self._write(self._heard, update, asked_s + update.waited)
@@ -134,7 +134,7 @@ class SharedSource:
             self._complain(error)
         return update
 
-    def _write(self, heard: Heard, update: Update, confirmed_s: float) -> None:
+    def _write(self, heard: FeedHistory, update: Update, confirmed_s: float) -> None:
         if heard.base is None or not self._all.exists():
             put(self._all, heard.snapshot_lines())
             heard.base = heard.at
@@ -153,7 +153,7 @@ class SharedSource:
 
     # -- the others ----------------------------------------------------------------------------
 
-    def _newest(self) -> News | None:
+    def _newest(self) -> SharedFile | None:
         """What was written last, None for what was written before this machine started. Raises OSError,
         SourceError."""
         stat = self._news.stat()
@@ -164,7 +164,7 @@ class SharedSource:
             if fields.text("boot") != self._boot:
                 return None
             base = fields.some("base", 2)
-            news = News(
+            news = SharedFile(
                 feed_json.load(fields.text("answer")),
                 fields.seconds("confirmed_s", 0.0),
                 Cursor(int(str(base[0])), str(base[1])),
@@ -173,7 +173,7 @@ class SharedSource:
             self._read = stamp, news
         return self._read[1]
 
-    def _followed(self, news: News, since: Cursor | None, asked_s: float) -> Update:
+    def _followed(self, news: SharedFile, since: Cursor | None, asked_s: float) -> Update:
         update = news.answer._replace(waited=news.confirmed_s - asked_s, next_poll=FOLLOW_EVERY_S)
         if since == update.at:
             return update._replace(since=update.at.version)
@@ -184,17 +184,17 @@ class SharedSource:
         held = _snapshot(take(self._all), news.base)
         if later is None or held is None:
             raise SourceError("the snapshot and the news are of two versions just now")
-        return update._replace(since=None, snapshot=True, changes=Packed(chain(held, later)))
+        return update._replace(since=None, snapshot=True, changes=PackedChanges(chain(held, later)))
 
 
-class Heard:
+class FeedHistory:
     """What the one who asks has heard: every lock, and the last changes."""
 
     def __init__(self, update: Update) -> None:
         self.at = update.at
         self.base: Cursor | None = None  # what the snapshot on the disk is at; None: it must be written
-        self.steps: deque[Step] = deque()
-        self._held: dict[At, Held] = {}
+        self.steps: deque[VersionStep] = deque()
+        self._held: dict[LockKeyTuple, LockTuple] = {}
         self._size = 0  # of the steps, in changes
         self._apply(update.changes)
 
@@ -217,7 +217,7 @@ class Heard:
                 "changes": list(map(feed_json.change_fields, update.changes)),
             }
         )
-        self.steps.append(Step(self.at, update.at, update.changes, line.encode() + b"\n"))
+        self.steps.append(VersionStep(self.at, update.at, update.changes, line.encode() + b"\n"))
         self.at = update.at
         self._size += len(update.changes)
         while self._size > NEWS_MAX:
@@ -239,7 +239,7 @@ class Heard:
             yield json.dumps(feed_json.change_fields(Set(lock_of(row)))).encode() + b"\n"
 
 
-def _after(steps: tuple[Step, ...], since: Cursor) -> tuple[Change, ...] | None:
+def _after(steps: tuple[VersionStep, ...], since: Cursor) -> tuple[Change, ...] | None:
     """What changed after `since`; None when that is not told of."""
     for number, step in enumerate(steps):
         if step.since == since:
@@ -247,7 +247,7 @@ def _after(steps: tuple[Step, ...], since: Cursor) -> tuple[Change, ...] | None:
     return None
 
 
-def _step(line: bytes) -> Step:
+def _step(line: bytes) -> VersionStep:
     fields = feed_json.document(line, "news")
     (since, at) = (
         Cursor(int(str(version)), str(mark))
@@ -257,7 +257,7 @@ def _step(line: bytes) -> Step:
         feed_json.change_of(feed_json.as_object(item, "news"), [])
         for item in fields.some("changes", CHANGES_MAX)
     )
-    return Step(since, at, tuple(change for change in changes if change is not None), line)
+    return VersionStep(since, at, tuple(change for change in changes if change is not None), line)
 
 
 def _snapshot(lines: Iterator[bytes], at: Cursor) -> Iterator[Change] | None:

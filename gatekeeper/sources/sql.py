@@ -13,9 +13,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gatekeeper.model import Change, Clear, Cursor, Feedback, Lock, LockKey, Rate, Set, SourceError, Update
-from gatekeeper.view.cooperative import Breath, drained, parted
-from gatekeeper.view.lock_tuples import EPOCH, Packed
+from gatekeeper.model import Change, Clear, Cursor, GateStatus, Lock, LockKey, Rate, Set, SourceError, Update
+from gatekeeper.view.cooperative import CooperativeYield, drained, parted
+from gatekeeper.view.lock_tuples import EPOCH, PackedChanges
 
 try:
     import sqlalchemy as sa
@@ -96,7 +96,7 @@ class SqlSource:
             read = _read(db, since)
         return _answer(read)  # after the transaction: to take over many locks may take long
 
-    def hear(self, told: Feedback) -> None:
+    def hear(self, told: GateStatus) -> None:
         """Write it into the row of this instance, where the newest stays however often one comes. Raises
         SourceError."""
         from gatekeeper.telemetry import status_json
@@ -254,11 +254,11 @@ def _open_postgresql(url: sa.URL) -> sa.Engine:
         raise ImportError("a gate on PostgreSQL needs psycopg 3: install gatelock[postgres]") from missing
 
 
-Row = Sequence[Any]  # op, then the columns of LOCK
-Rows = list[tuple[Row, ...]]  # in parts
+SqlRow = Sequence[Any]  # op, then the columns of LOCK
+SqlRows = list[tuple[SqlRow, ...]]  # in parts
 
 
-class Standing(NamedTuple):
+class FeedPosition(NamedTuple):
     """Where the feed stands, and what it called the version that the gate holds."""
 
     version: int
@@ -269,29 +269,29 @@ class Standing(NamedTuple):
     behind_ms: int | None  # None: no partition was ever followed, so there is no log to be behind of
 
 
-class Read(NamedTuple):
+class FeedRows(NamedTuple):
     """What the database said."""
 
-    standing: Standing
+    standing: FeedPosition
     since: Cursor | None  # None: `rows` are all locks
-    rows: Rows
+    rows: SqlRows
 
 
-def _read(db: sa.Connection, since: Cursor | None) -> Read:
+def _read(db: sa.Connection, since: Cursor | None) -> FeedRows:
     standing = _standing(db, since)
-    rows: Rows | None = None
+    rows: SqlRows | None = None
     if since is not None and _knows(standing, since):
         # Mostly there is nothing new: then this one row is all that is asked for.
         rows = [] if since.version == standing.version else _rows_after(db, since.version)
     if since is None or rows is None:
-        return Read(standing, None, _rows_of_locks(db))
-    return Read(standing, since, rows)
+        return FeedRows(standing, None, _rows_of_locks(db))
+    return FeedRows(standing, since, rows)
 
 
-def _answer(read: Read) -> Update:
+def _answer(read: FeedRows) -> Update:
     standing, since, rows = read
     if len(rows) > 1:  # to close what they came by took its time, too
-        Breath().take(at_once=True)
+        CooperativeYield().take(at_once=True)
     ops = () if since is None else tuple(row[0] for part in rows for row in part)
     return Update(
         at=Cursor(standing.version, standing.mark),
@@ -300,12 +300,12 @@ def _answer(read: Read) -> Update:
         now=EPOCH + standing.now_ms * MILLISECOND,
         behind=max(0, standing.behind_ms or 0) / 1000,
         next_poll=NEXT_POLL_S,
-        changes=Packed(_change(*row) for part in drained(rows) for row in part if row[0] in OPS),
+        changes=PackedChanges(_change(*row) for part in drained(rows) for row in part if row[0] in OPS),
         unknown=tuple(f"op {op}" for op in ops if op not in OPS),
     )
 
 
-def _standing(db: sa.Connection, since: Cursor | None) -> Standing:
+def _standing(db: sa.Connection, since: Cursor | None) -> FeedPosition:
     now_ms = NOW_MS[db.dialect.name]
     held = -1 if since is None else since.version
     # The newest version's mark stands in the feed's own row; version 0 has no other.
@@ -320,15 +320,15 @@ def _standing(db: sa.Connection, since: Cursor | None) -> Standing:
     ).first()
     if row is None:
         raise SourceError("the feed was never begun: run `gatelock db upgrade`")
-    return Standing(*row)
+    return FeedPosition(*row)
 
 
-def _knows(standing: Standing, since: Cursor) -> bool:
+def _knows(standing: FeedPosition, since: Cursor) -> bool:
     """Whether `since` is of this history, and everything after it is still there."""
     return since.version >= standing.pruned_to and since.mark == standing.held_mark
 
 
-def _rows_after(db: sa.Connection, version: int) -> Rows | None:
+def _rows_after(db: sa.Connection, version: int) -> SqlRows | None:
     """The changes after `version`, in order; None when they are too many."""
     of = lock_changes.c
     statement = (
@@ -341,18 +341,18 @@ def _rows_after(db: sa.Connection, version: int) -> Rows | None:
     return rows if sum(map(len, rows)) <= CHANGES_MAX else None
 
 
-def _rows_of_locks(db: sa.Connection) -> Rows:
+def _rows_of_locks(db: sa.Connection) -> SqlRows:
     # Those too that have ended by the clock over there, which may be wrong: nobody would tell of them again.
     return _all_of(db.execute(sa.select(sa.literal("set"), *(locks.c[name] for name in LOCK))))
 
 
-def _all_of(found: sa.CursorResult[Any]) -> Rows:
+def _all_of(found: sa.CursorResult[Any]) -> SqlRows:
     return list(parted(_patiently(found)))
 
 
-def _patiently(found: sa.CursorResult[Any]) -> Iterator[Row]:
+def _patiently(found: sa.CursorResult[Any]) -> Iterator[SqlRow]:
     """The rows, with pauses, unless that takes too long: the server keeps its time-outs meanwhile."""
-    breath, end_s = Breath(), time.monotonic() + STATEMENT_MS / 1000
+    breath, end_s = CooperativeYield(), time.monotonic() + STATEMENT_MS / 1000
     for some in found.partitions(ROWS_AT_ONCE):
         yield from map(tuple, some)
         if time.monotonic() < end_s:

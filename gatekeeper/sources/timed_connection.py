@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 PIECE_BYTES = 64 << 10
 
 
-def place_of(url: str) -> Place:
+def place_of(url: str) -> ServerAddress:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"expected https://host:port, got {_without_password(url)!r}")
@@ -27,14 +27,16 @@ def place_of(url: str) -> Place:
     path = parts.path.rstrip("/")
     if not re.fullmatch(r"[!-~]*", path + parts.hostname):
         raise ValueError(f"{url!r}: expected ASCII without spaces, the rest as in %20")
-    return Place(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), path)
+    return ServerAddress(
+        parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), path
+    )
 
 
 def _without_password(url: str) -> str:
     return re.sub(r"//[^/@]*@", "//***@", url)
 
 
-class Place(NamedTuple):
+class ServerAddress(NamedTuple):
     """Where the server is."""
 
     scheme: str
@@ -96,7 +98,7 @@ def _resolved(host: str, port: int, end_s: float) -> list[Any]:
     return list(answer)
 
 
-class Timed:
+class DeadlineSocket:
     """As much of a socket as http.client uses. Nothing takes longer than until `end_s`, however many
     small pieces it comes in; a time-out for each of them would be none for all."""
 
@@ -115,7 +117,7 @@ class Timed:
 
     def makefile(self, mode: str) -> BinaryIO:
         self._users += 1
-        return io.BufferedReader(Pieces(self), PIECE_BYTES)
+        return io.BufferedReader(DeadlineReader(self), PIECE_BYTES)
 
     def close(self) -> None:
         self._users -= 1
@@ -135,10 +137,10 @@ class Timed:
         return left_s
 
 
-class Pieces(io.RawIOBase):
+class DeadlineReader(io.RawIOBase):
     """What comes over the line."""
 
-    def __init__(self, line: Timed) -> None:
+    def __init__(self, line: DeadlineSocket) -> None:
         self._line = line
 
     def readable(self) -> bool:

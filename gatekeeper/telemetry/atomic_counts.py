@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 
-class Tally:
+class AtomicCounts:
     """Counts without a mutex: adding is one call into C, which no other thread can divide."""
 
     __slots__ = ("_count", "_reads", "add")

@@ -11,13 +11,13 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING
 
-from gatekeeper.model import Decision, Feedback, Hearing, LockKey, Met, SourceError
-from gatekeeper.telemetry.atomic_counts import Tally
+from gatekeeper.model import Decision, GateStatus, LockHits, LockKey, SourceError, StatusSink
+from gatekeeper.telemetry.atomic_counts import AtomicCounts
 from gatekeeper.telemetry.status_json import CALLER_CHARACTERS_MAX, WORD_CHARACTERS_MAX, WORDS_MAX
-from gatekeeper.view.lock_tuples import ACTION, POLICY, At, Held, at_of
+from gatekeeper.view.lock_tuples import ACTION, POLICY, LockKeyTuple, LockTuple, at_of
 
 if TYPE_CHECKING:
-    from gatekeeper.feed.poller import Known
+    from gatekeeper.feed.poller import GateKnowledge
 
 log = logging.getLogger("gatekeeper")
 
@@ -32,17 +32,17 @@ RENEW_S = 600.0  # a sample is of the last ten to twenty minutes
 HOST_CHARACTERS_MAX = 60
 
 
-class Counts:
+class HitCounts:
     """How often one lock was met, and how often it refused."""
 
     __slots__ = ("checks", "denials")
 
     def __init__(self) -> None:
-        self.checks = Tally()
-        self.denials = Tally()
+        self.checks = AtomicCounts()
+        self.denials = AtomicCounts()
 
 
-class Sample:
+class CallerSample:
     """Some of the callers that were noted, each as likely as any other, however often it came: those
     whose hashes are the smallest (bottom-k; Cohen and Kaplan, 2007)."""
 
@@ -66,7 +66,7 @@ class Sample:
         return tuple(every[number] for number in kept)
 
 
-class Telling:
+class StatusRecorder:
     """Everything that one gate in one process has to tell. Requests add to it, the poller reads."""
 
     def __init__(self, application: str, stale_after_s: float, now_s: float) -> None:
@@ -76,17 +76,17 @@ class Telling:
         self._begun_s = now_s
         self._due_s = -inf
         self._told = 0  # times
-        self._counts: dict[At, Counts] = {}
-        self._more = Counts()
+        self._counts: dict[LockKeyTuple, HitCounts] = {}
+        self._more = HitCounts()
         self._folded = [0, 0]  # of locks that nobody met for a while
-        self._before: dict[At, int] = {}  # checks, when they were told last
-        self._sample = Sample()
+        self._before: dict[LockKeyTuple, int] = {}  # checks, when they were told last
+        self._sample = CallerSample()
         self._wanted = 0  # callers to note
 
     def is_due(self, now_s: float) -> bool:
         return now_s >= self._due_s
 
-    def tell(self, hearing: Hearing, now_s: float, known: Known, mode: str) -> None:
+    def tell(self, hearing: StatusSink, now_s: float, known: GateKnowledge, mode: str) -> None:
         """Tell all of it, from the beginning, and note the next few callers. Never raises."""
         told = self._feedback(now_s, known, mode)
         self._due_s = now_s + TELL_EVERY_S
@@ -112,7 +112,7 @@ class Telling:
             self._sample.note(caller)
         return self._wanted <= 0
 
-    def count(self, locks: Sequence[Held], decision: Decision) -> None:
+    def count(self, locks: Sequence[LockTuple], decision: Decision) -> None:
         """These locks were met, and this is what they amounted to."""
         for held in locks:
             counts = self._of(at_of(held))
@@ -120,16 +120,18 @@ class Telling:
             if not decision.allowed and (held[ACTION] == "deny" or held[POLICY] == decision.policy):
                 counts.denials.add()
 
-    def _of(self, at: At) -> Counts:
+    def _of(self, at: LockKeyTuple) -> HitCounts:
         counts = self._counts.get(at)
         if counts is not None:
             return counts
         if len(self._counts) >= LOCKS_COUNTED_MAX:
             return self._more
-        return self._counts.setdefault(at, Counts())  # of two threads that make one, both get the same
+        return self._counts.setdefault(at, HitCounts())  # of two threads that make one, both get the same
 
-    def _feedback(self, now_s: float, known: Known, mode: str) -> Feedback:
-        met = [Met(LockKey(*at), c.checks.read(), c.denials.read()) for at, c in list(self._counts.items())]
+    def _feedback(self, now_s: float, known: GateKnowledge, mode: str) -> GateStatus:
+        met = [
+            LockHits(LockKey(*at), c.checks.read(), c.denials.read()) for at, c in list(self._counts.items())
+        ]
         met.sort(key=lambda each: (-each.checks, each.at))
         told, rest = tuple(met[:LOCKS_TOLD_MAX]), met[LOCKS_TOLD_MAX:]
         more = (
@@ -138,7 +140,7 @@ class Telling:
         )
         self._make_room(met)
         self._told += 1
-        return Feedback(
+        return GateStatus(
             instance=self._instance,
             number=self._told,
             application=self._application,
@@ -155,7 +157,7 @@ class Telling:
             ignored=tuple(word[:WORD_CHARACTERS_MAX] for word in islice(known.view.ignored, WORDS_MAX)),
         )
 
-    def _make_room(self, met: Sequence[Met]) -> None:
+    def _make_room(self, met: Sequence[LockHits]) -> None:
         """Count those together that nobody met since the last time, once it becomes tight."""
         if len(met) > LOCKS_COUNTED_MAX // 2:
             for each in met:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from gatekeeper.feed.feed_json import FORMAT, SECONDS_MAX, Fields, as_object, document, resource_of
-from gatekeeper.model import Cursor, Feedback, LockKey, Met, SourceError
+from gatekeeper.feed.feed_json import FORMAT, SECONDS_MAX, JsonFields, as_object, document, resource_of
+from gatekeeper.model import Cursor, GateStatus, LockHits, LockKey, SourceError
 
 # It is read from strangers: everything in it ends somewhere.
 TOLD_BYTES_MAX = 256 << 10  # as much as a hundred locks and as many callers with the longest names there are
@@ -20,7 +20,7 @@ COUNT_MAX = 2**63 - 1
 INSTANCE = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 
-def dump(told: Feedback) -> str:
+def dump(told: GateStatus) -> str:
     """What a gate tells, as one line of ASCII; `load` reads it."""
     locks = [{**met.at._asdict(), "checks": met.checks, "denials": met.denials} for met in told.locks]
     return json.dumps(
@@ -45,13 +45,13 @@ def dump(told: Feedback) -> str:
     )
 
 
-def load(text: str | bytes) -> Feedback:
+def load(text: str | bytes) -> GateStatus:
     """What a gate told. Lists and words that are longer than ours ever are get cut. Raises SourceError."""
     fields = document(text, "feedback")
     version, more = fields.fields.get("version"), fields.inside("more")
     if INSTANCE.fullmatch(fields.text("instance")) is None:
         raise fields.expected("instance", "letters, digits and . _ : -, a hundred at most")
-    return Feedback(
+    return GateStatus(
         instance=fields.text("instance"),
         number=_count(fields, "number"),
         application=fields.text("application", "")[:WORD_CHARACTERS_MAX],
@@ -69,24 +69,24 @@ def load(text: str | bytes) -> Feedback:
     )
 
 
-def _met(fields: Fields) -> Met:
+def _met(fields: JsonFields) -> LockHits:
     at = LockKey(fields.text("scope"), fields.text("key"), resource_of(fields), fields.text("policy"))
-    return Met(at, _count(fields, "checks"), _count(fields, "denials"))
+    return LockHits(at, _count(fields, "checks"), _count(fields, "denials"))
 
 
-def _count(fields: Fields, name: str) -> int:
+def _count(fields: JsonFields, name: str) -> int:
     return min(COUNT_MAX, max(0, fields.whole(name, 0)))
 
 
-def _word(fields: Fields, name: str) -> str:
+def _word(fields: JsonFields, name: str) -> str:
     return fields.text(name, "")[:WORD_CHARACTERS_MAX]
 
 
-def _words(fields: Fields, name: str, most: int, characters_max: int) -> tuple[str, ...]:
+def _words(fields: JsonFields, name: str, most: int, characters_max: int) -> tuple[str, ...]:
     return tuple(word[:characters_max] for word in fields.some(name, most) if isinstance(word, str))
 
 
-def _skew(fields: Fields) -> float:
+def _skew(fields: JsonFields) -> float:
     value = fields.fields.get("clock_skew_s", 0.0)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= SECONDS_MAX:
         return float(value)

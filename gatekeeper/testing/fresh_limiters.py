@@ -9,7 +9,7 @@ from typing import Any
 from gatekeeper.limits.composites.all_of import AllOf
 from gatekeeper.limits.composites.by_plan import ByPlan
 from gatekeeper.limits.composites.sharded import Sharded
-from gatekeeper.limits.engine.key_states import Keys
+from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.testing.manual_clock import ManualClock
 
 
@@ -34,9 +34,9 @@ def _renew(limiter: Any, clock: ManualClock, undo: ExitStack) -> None:
             _renew(part, clock, undo)
         return
     before = getattr(limiter, "_keys", None)
-    if not isinstance(before, Keys) or getattr(limiter, "_sharing", None) is not None:
+    if not isinstance(before, KeyStates) or getattr(limiter, "_sharing", None) is not None:
         raise TypeError(f"expected a limiter of a rate in this process, got {limiter!r:.80}")
-    after: Keys[Any] = Keys(before.settle_ns, before.max_keys, before.overflow, clock)
+    after: KeyStates[Any] = KeyStates(before.settle_ns, before.max_keys, before.overflow, clock)
     after.places = before.places
     undo.callback(setattr, limiter, "_keys", before)
     limiter._keys = after

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from math import ceil, inf
 
-from gatekeeper.clock import Running
+from gatekeeper.clock import PeriodicTask
 
 SECOND_NS = 1_000_000_000
 TURNS_MAX = 1_000  # at one moment; more is a loop that would never end
@@ -25,7 +25,7 @@ class ManualClock:
         self.luck = luck  # what `random` says; 0.5 is a poll without jitter
         self._up_ns = 0
         self._wall_ns = (now - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000
-        self._series: list[Turns] = []
+        self._series: list[ManualTask] = []
 
     def __call__(self) -> int:
         return self._up_ns
@@ -42,8 +42,8 @@ class ManualClock:
     def random(self) -> float:
         return self.luck
 
-    def run(self, turn: Callable[[], float], name: str) -> Running:
-        self._series.append(Turns(turn, self))
+    def run(self, turn: Callable[[], float], name: str) -> PeriodicTask:
+        self._series.append(ManualTask(turn, self))
         return self._series[-1]
 
     def wait(self, event: threading.Event, timeout: float | None) -> bool:
@@ -72,7 +72,7 @@ class ManualClock:
         if not until():
             self._move(max(end_ns, self._up_ns))  # later, if a turn took its time
 
-    def _next(self) -> Turns | None:
+    def _next(self) -> ManualTask | None:
         self._series = [series for series in self._series if series.alive]
         waiting = (series for series in self._series if not series.busy)
         return min(waiting, key=lambda series: series.due_ns, default=None)
@@ -82,7 +82,7 @@ class ManualClock:
         self._up_ns = up_ns
 
 
-class Turns:
+class ManualTask:
     """One series of turns on a manual clock."""
 
     def __init__(self, turn: Callable[[], float], clock: Callable[[], int]) -> None:

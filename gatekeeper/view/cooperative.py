@@ -21,7 +21,7 @@ PART = 250  # items that are kept together; the collector takes 0.1 ms for so ma
 LOOK_EVERY = 8  # items, between two looks at the clock, which costs as much as one
 
 
-class Breath:
+class CooperativeYield:
     """Pauses each time a piece of work is done. Short work never pauses."""
 
     __slots__ = ("_until_ns",)
@@ -43,7 +43,7 @@ def pause() -> None:
 
 def in_pieces(items: Iterable[T]) -> Iterator[T]:
     """The items, with pauses between them while they are worked on."""
-    breath = Breath()
+    breath = CooperativeYield()
     for number, item in enumerate(items, 1):
         yield item
         if not number % LOOK_EVERY:

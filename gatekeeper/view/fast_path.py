@@ -6,29 +6,29 @@ from collections.abc import Container
 from dataclasses import dataclass
 from socket import AF_INET, inet_pton
 
-from gatekeeper.view.lock_view import EMPTY, View
+from gatekeeper.view.lock_view import EMPTY, LockView
 from gatekeeper.view.lookup_keys import BITS, RANGES
-from gatekeeper.view.sharded_table import Table
+from gatekeeper.view.sharded_table import LockTable
 
 IPV4, from_bytes = int(AF_INET), int.from_bytes  # looked up once: that is a third of what a range costs
 
 
-class Everybody:
+class EveryCaller:
     """Holds every caller: sends all of them to where the clock and the poller are looked at."""
 
     def __contains__(self, caller: object) -> bool:
         return True
 
 
-EVERYBODY = Everybody()
+EVERYBODY = EveryCaller()
 
 
-class Ranges:
+class AddressRanges:
     """Whether an address that has no lock by its own text has one by its number."""
 
     __slots__ = ("_lengths", "_view")
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: LockView) -> None:
         self._view = view
         name, bits = RANGES[4], BITS[4]
         lengths = view.lengths.get(name, ())
@@ -47,7 +47,7 @@ class Ranges:
         return any_of(self._lengths, number)
 
 
-def any_of(lengths: tuple[tuple[int, int, Table], ...], number: int) -> bool:
+def any_of(lengths: tuple[tuple[int, int, LockTable], ...], number: int) -> bool:
     """Whether one of these tables has the beginning of `number` (see `lookup_keys`)."""
     for bit, shift, table in lengths:  # noqa: SIM110 - a generator costs as much as three look-ups
         if bit | number >> shift in table:
@@ -56,29 +56,29 @@ def any_of(lengths: tuple[tuple[int, int, Table], ...], number: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FastPath:
     """Who has a lock of any kind. Who is in none of these passes, without another thought."""
 
     callers: Container[object]
     tenants: Container[object]
     addresses: Container[object]
     routes: Container[object] | None  # None: no resource has a lock
-    ranges: Ranges | None  # None: no range and no address has a lock
+    ranges: AddressRanges | None  # None: no range and no address has a lock
 
 
-def look_of(view: View) -> Look:
+def fast_path_of(view: LockView) -> FastPath:
     """How to look at `view`."""
     by = view.tables
     if by["everyone"]:
         return DIVERTED
-    return Look(
+    return FastPath(
         callers=by["caller"],
         tenants=by["tenant"],
         addresses=by["address"],
         routes=by["resource"] if len(by["resource"]) else None,
-        ranges=Ranges(view) if view.lengths or by["address"] else None,
+        ranges=AddressRanges(view) if view.lengths or by["address"] else None,
     )
 
 
-DIVERTED = Look(EVERYBODY, EVERYBODY, EVERYBODY, EVERYBODY, None)  # each request is judged
-OPEN = look_of(EMPTY)  # no request is
+DIVERTED = FastPath(EVERYBODY, EVERYBODY, EVERYBODY, EVERYBODY, None)  # each request is judged
+OPEN = fast_path_of(EMPTY)  # no request is

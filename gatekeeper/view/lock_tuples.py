@@ -17,8 +17,10 @@ from gatekeeper.view.cooperative import in_pieces, parted
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # The fields of Lock in their order, its rate plain too, then its end in nanoseconds since 1970.
-Held = tuple[Any, ...]
-At = tuple[str, str, str, str]  # scope, key, resource, policy: a LockKey, or a change that clears one
+LockTuple = tuple[Any, ...]
+LockKeyTuple = tuple[
+    str, str, str, str
+]  # scope, key, resource, policy: a LockKey, or a change that clears one
 
 SCOPE, KEY, POLICY, BEGAN, UNTIL, RESOURCE, KIND = range(7)
 ACTION, STATUS, REASON, DETAIL, ON_STALE, SLOW, END = range(7, 14)
@@ -30,24 +32,24 @@ def end_ns(lock: Lock) -> int:
     return ((past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds) * 1_000
 
 
-def held_of(lock: Lock) -> Held:
+def held_of(lock: Lock) -> LockTuple:
     """The lock as a plain tuple."""
     slow = None if lock.slow is None else (lock.slow.limit, lock.slow.period)
     return (lock.scope, lock.key, lock.policy, lock.began, lock.until, lock.resource, lock.kind, lock.action,
             lock.status, lock.reason, lock.detail, lock.on_stale, slow, end_ns(lock))  # fmt: skip
 
 
-def lock_of(held: Held) -> Lock:
+def lock_of(held: LockTuple) -> Lock:
     """The lock again."""
     return Lock(*held[:SLOW], None if held[SLOW] is None else Rate(*held[SLOW]))  # type: ignore[call-arg]  # all of them
 
 
-def at_of(held: Held) -> At:
+def at_of(held: LockTuple) -> LockKeyTuple:
     """What the lock is found by."""
     return held[SCOPE], held[KEY], held[RESOURCE], held[POLICY]
 
 
-def row_of(change: Change) -> Held | At:
+def row_of(change: Change) -> LockTuple | LockKeyTuple:
     """The change as a plain tuple: a lock, or what is cleared."""
     if isinstance(change, Set):
         return held_of(change.lock)
@@ -55,16 +57,18 @@ def row_of(change: Change) -> Held | At:
     return scope, key, resource, policy
 
 
-class Packed(Sequence[Change]):
+class PackedChanges(Sequence[Change]):
     """Changes, kept as plain tuples. Equal to a tuple of the same changes."""
 
     __slots__ = ("_parts",)
 
     def __init__(self, changes: Iterable[Change]) -> None:
         # In tuples of tuples, which the collector forgets about; a list of 100,000 costs it 5 ms each time.
-        self._parts: list[tuple[Held | At, ...]] = list(parted(map(row_of, in_pieces(changes))))
+        self._parts: list[tuple[LockTuple | LockKeyTuple, ...]] = list(
+            parted(map(row_of, in_pieces(changes)))
+        )
 
-    def rows(self) -> Iterator[Held | At]:
+    def rows(self) -> Iterator[LockTuple | LockKeyTuple]:
         """The changes as plain tuples, in their order."""
         return chain.from_iterable(self._parts)
 
@@ -83,7 +87,7 @@ class Packed(Sequence[Change]):
         return map(_change_of, self.rows())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, tuple | Packed) and tuple(self) == tuple(other)
+        return isinstance(other, tuple | PackedChanges) and tuple(self) == tuple(other)
 
     def __hash__(self) -> int:
         return hash(tuple(self))
@@ -92,15 +96,15 @@ class Packed(Sequence[Change]):
         return repr(tuple(self))
 
 
-def sets(row: Held | At) -> bool:
+def sets(row: LockTuple | LockKeyTuple) -> bool:
     """Whether this sets a lock, rather than clear one."""
     return len(row) > len(LockKey._fields)
 
 
-def rows_in(changes: Iterable[Change]) -> Iterable[Held | At]:
+def rows_in(changes: Iterable[Change]) -> Iterable[LockTuple | LockKeyTuple]:
     """The changes as plain tuples, in their order."""
-    return changes.rows() if isinstance(changes, Packed) else map(row_of, changes)
+    return changes.rows() if isinstance(changes, PackedChanges) else map(row_of, changes)
 
 
-def _change_of(row: Held | At) -> Change:
+def _change_of(row: LockTuple | LockKeyTuple) -> Change:
     return Set(lock_of(row)) if sets(row) else Clear(LockKey(*row))

@@ -18,15 +18,15 @@ from gatekeeper.view.lock_tuples import (
     RESOURCE,
     SCOPE,
     SLOW,
-    At,
-    Held,
+    LockKeyTuple,
+    LockTuple,
     at_of,
     lock_of,
     rows_in,
     sets,
 )
 from gatekeeper.view.lookup_keys import BITS, RANGES, address_in, length_of, nameless, place_of
-from gatekeeper.view.sharded_table import Draft, Table
+from gatekeeper.view.sharded_table import LockTable, TableDraft
 
 # What this version enforces. Anything else is passed over and counted: that is how the feed may grow.
 SCOPES = ("caller", "tenant", "address", "range", "resource", "everyone")
@@ -43,11 +43,11 @@ LARGE = 10_000  # locks; of a larger view ended ones are pruned less often
 PRUNE_LARGE_NS = 10_000_000_000
 
 
-class OutOfStep(Exception):  # nobody's fault: an answer was lost, or came twice
+class ViewOutOfStep(Exception):  # nobody's fault: an answer was lost, or came twice
     """The update does not follow from the version that the view holds; only a snapshot will do."""
 
 
-class Asked(NamedTuple):
+class RequestScopes(NamedTuple):
     """What a request says of itself; "" says nothing, and nobody is locked by having no name."""
 
     caller: str = ""
@@ -56,20 +56,20 @@ class Asked(NamedTuple):
     resource: str = ""
 
 
-NOBODY = Asked()
+NOBODY = RequestScopes()
 
 
-def asked_of(*parts: object) -> Asked:
-    """What a request says of itself, in the order of `Asked`; what is no text says nothing."""
-    return Asked(*(part if isinstance(part, str) else "" for part in parts))
+def asked_of(*parts: object) -> RequestScopes:
+    """What a request says of itself, in the order of `RequestScopes`; what is no text says nothing."""
+    return RequestScopes(*(part if isinstance(part, str) else "" for part in parts))
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
-class View:
+class LockView:
     """Locks by where they are looked up. Nobody writes to it; the next one shares what did not change."""
 
     at: Cursor | None  # None: not confirmed by a source
-    tables: Mapping[str, Table]
+    tables: Mapping[str, LockTable]
     lengths: Mapping[str, Mapping[int, int]] = field(default_factory=dict)  # prefix lengths in use, by table
     next_end_ns: int = NEVER_NS  # no lock ends before this; perhaps none then either
     ignored: Mapping[str, int] = field(default_factory=dict)  # what was passed over, and how often it was met
@@ -78,7 +78,7 @@ class View:
     def __iter__(self) -> Iterator[Lock]:
         return map(lock_of, self.held())
 
-    def held(self) -> Iterator[Held]:
+    def held(self) -> Iterator[LockTuple]:
         """Every lock, with pauses between them where they are many."""
         found = (found for table in self.tables.values() for found in sharded_table.values(table))
         return in_pieces(held for some in found for held in some)
@@ -87,10 +87,10 @@ class View:
         """How many keys have a lock."""
         return sum(map(len, self.tables.values()))
 
-    def of(self, asked: Asked) -> list[Held]:
+    def of(self, asked: RequestScopes) -> list[LockTuple]:
         """The locks that apply to a request, without those that are narrowed to another resource."""
         by = self.tables
-        found: list[Held] = [*by["everyone"].get("", ())]
+        found: list[LockTuple] = [*by["everyone"].get("", ())]
         if asked.caller:
             found += by["caller"].get(asked.caller, ())
         if asked.tenant:
@@ -113,8 +113,8 @@ class View:
         """Whether there is a lock on this address, or on a range around it. Never raises."""
         return bool(self._around(address))
 
-    def _around(self, address: str) -> list[Held]:
-        found: list[Held] = [*self.tables["address"].get(address, ())]
+    def _around(self, address: str) -> list[LockTuple]:
+        found: list[LockTuple] = [*self.tables["address"].get(address, ())]
         if not self.lengths and ":" not in address:
             return found
         known = address_in(address)
@@ -129,10 +129,10 @@ class View:
         return found
 
 
-EMPTY = View(None, dict.fromkeys(TABLES, sharded_table.EMPTY))
+EMPTY = LockView(None, dict.fromkeys(TABLES, sharded_table.EMPTY))
 
 
-def apply(view: View, update: Update) -> View:
+def apply(view: LockView, update: Update) -> LockView:
     """The view after `update`. Raises OutOfStep when it does not follow from `view`.
 
     So an update that comes twice changes nothing the second time, and none can be left out. A long one
@@ -142,17 +142,17 @@ def apply(view: View, update: Update) -> View:
     if update.snapshot:
         return _changed(_without_locks(view), update)
     if view.at is None or update.since != view.at.version or update.at.version < update.since:
-        raise OutOfStep(f"the view is at {view.at}, the answer leads from {update.since} to {update.at}")
+        raise ViewOutOfStep(f"the view is at {view.at}, the answer leads from {update.since} to {update.at}")
     if update.at.version == view.at.version and (update.changes or update.at != view.at):
-        raise OutOfStep(f"there is another version {update.at.version} than the view's")
+        raise ViewOutOfStep(f"there is another version {update.at.version} than the view's")
     return _changed(view, update) if update.changes or update.unknown or update.at != view.at else view
 
 
-def without_ended(view: View, wall_ns: int) -> View:
+def without_ended(view: LockView, wall_ns: int) -> LockView:
     """The view without the locks that have ended by `wall_ns`; the same object when none can have."""
     if wall_ns < view.next_end_ns:
         return view
-    ended: list[At] = []
+    ended: list[LockKeyTuple] = []
     next_end_ns = NEVER_NS
     for held in view.held():
         if held[END] <= wall_ns:
@@ -164,25 +164,25 @@ def without_ended(view: View, wall_ns: int) -> View:
     return replace(_edited(view, drained(ended))[0], next_end_ns=next_end_ns)
 
 
-def with_locks(view: View, locks: Iterable[Lock]) -> View:
+def with_locks(view: LockView, locks: Iterable[Lock]) -> LockView:
     """The view with these locks set as well."""
     return _edited(view, rows_in(map(Set, locks)))[0]
 
 
-def _without_locks(view: View) -> View:
+def _without_locks(view: LockView) -> LockView:
     return replace(view, tables=EMPTY.tables, lengths={}, next_end_ns=NEVER_NS, slows=False)
 
 
-def _changed(view: View, update: Update) -> View:
+def _changed(view: LockView, update: Update) -> LockView:
     changed, strange = _edited(view, rows_in(update.changes))
     words = (*update.unknown, *strange)
     ignored = _counted(view.ignored, words) if words else view.ignored
     return replace(changed, at=update.at, ignored=ignored)
 
 
-def _edited(view: View, rows: Iterable[Held | At]) -> tuple[View, list[str]]:
+def _edited(view: LockView, rows: Iterable[LockTuple | LockKeyTuple]) -> tuple[LockView, list[str]]:
     """The view after these changes, and the words among them that this version does not know."""
-    drafts: dict[str, Draft] = {}
+    drafts: dict[str, TableDraft] = {}
     lengths = {name: dict(some) for name, some in view.lengths.items()}
     strange: list[str] = []
     next_end_ns, slows = view.next_end_ns, view.slows
@@ -194,7 +194,9 @@ def _edited(view: View, rows: Iterable[Held | At]) -> tuple[View, list[str]]:
             continue
         # Also when the new action is unknown: the old one is over, and to keep it would be to refuse on.
         enforced = sets(row) and _enforced(row)
-        draft = drafts.get(place.table) or drafts.setdefault(place.table, Draft(view.tables[place.table]))
+        draft = drafts.get(place.table) or drafts.setdefault(
+            place.table, TableDraft(view.tables[place.table])
+        )
         more = draft.change(place.key, row if enforced or not sets(row) else at_of(row))
         if more and place.table in BY_LENGTH:
             _count(lengths.setdefault(place.table, {}), length_of(place.key), more)
@@ -217,11 +219,11 @@ def _count(counts: dict[int, int], length: int, more: int) -> None:
         del counts[length]
 
 
-def _enforced(held: Held) -> bool:
+def _enforced(held: LockTuple) -> bool:
     return held[ACTION] in ACTIONS and (held[ACTION] != "slow" or held[SLOW] is not None)
 
 
-def _strange_in(held: Held, *, placed: bool) -> list[str]:
+def _strange_in(held: LockTuple, *, placed: bool) -> list[str]:
     """The words of a lock that this version does not know; mostly none."""
     words = []
     if held[SCOPE] not in SCOPES:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 
-Key = str | int
+LookupKey = str | int
 
 PLAIN = ("caller", "tenant", "address", "everyone")  # tables whose keys are the locks' own
 RANGES = {4: "range4", 6: "range6"}  # tables, by version of IP
@@ -20,14 +20,14 @@ ROUTE_REMEMBERED_MAX = 256  # characters; a path that is given for a route may h
 FREE = re.compile(r"(?<=/)\{[^/]*\}(?=/|$)")
 
 
-class Place(NamedTuple):
+class TableKey(NamedTuple):
     """A table and a key in it."""
 
     table: str
-    key: Key
+    key: LookupKey
 
 
-class Address(NamedTuple):
+class NumericAddress(NamedTuple):
     """An IP address as a number; IPv4 in IPv6 is IPv4, with the text that it has there."""
 
     version: int
@@ -35,7 +35,7 @@ class Address(NamedTuple):
     text: str
 
 
-def place_of(scope: str, key: str) -> Place | None:
+def place_of(scope: str, key: str) -> TableKey | None:
     """Where a lock of this scope and key is looked up; None where nobody looks: no such scope, no range."""
     if scope == "range":
         return range_of(key)
@@ -43,14 +43,14 @@ def place_of(scope: str, key: str) -> Place | None:
         return range_of(key)
     if scope == "address" and (found := address_in(key)):
         if found.version == 6:  # of many spellings
-            return Place(RANGES[6], 1 << 128 | found.number)
-        return Place("address", found.text)
+            return TableKey(RANGES[6], 1 << 128 | found.number)
+        return TableKey("address", found.text)
     if scope == "resource":
-        return Place("resource", nameless(key))
-    return Place(scope, key) if scope in PLAIN else None
+        return TableKey("resource", nameless(key))
+    return TableKey(scope, key) if scope in PLAIN else None
 
 
-def range_of(text: str) -> Place | None:
+def range_of(text: str) -> TableKey | None:
     """A CIDR block as one number: its network's bits behind a 1, so that lengths cannot meet.
 
     Bits beyond the length are not looked at; a range of IPv4 in IPv6 is one of IPv4.
@@ -62,24 +62,24 @@ def range_of(text: str) -> Place | None:
     version, length, number = network.version, network.prefixlen, int(network.network_address)
     if version == 6 and length >= 96 and number >> 32 == 0xFFFF:
         version, length, number = 4, length - 96, number & 0xFFFF_FFFF
-    return Place(RANGES[version], 1 << length | number >> (BITS[version] - length))
+    return TableKey(RANGES[version], 1 << length | number >> (BITS[version] - length))
 
 
-def address_in(text: str) -> Address | None:
+def address_in(text: str) -> NumericAddress | None:
     """The IP address that `text` is, however it is spelt; None when it is none. Never raises."""
     try:
         if ":" not in text:
             packed = socket.inet_pton(socket.AF_INET, text)
-            return Address(4, int.from_bytes(packed, "big"), text)
+            return NumericAddress(4, int.from_bytes(packed, "big"), text)
         packed = socket.inet_pton(socket.AF_INET6, text.partition("%")[0])
     except (OSError, ValueError):  # a NUL, half a surrogate pair
         return None
     if packed.startswith(MAPPED):
-        return Address(4, int.from_bytes(packed[12:], "big"), str(ip_address(packed[12:])))
-    return Address(6, int.from_bytes(packed, "big"), text)
+        return NumericAddress(4, int.from_bytes(packed[12:], "big"), str(ip_address(packed[12:])))
+    return NumericAddress(6, int.from_bytes(packed, "big"), text)
 
 
-def length_of(key: Key) -> int:
+def length_of(key: LookupKey) -> int:
     """The prefix length of a range's key."""
     return key.bit_length() - 1 if isinstance(key, int) else 0
 

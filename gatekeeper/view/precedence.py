@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gatekeeper.model import Decision
-from gatekeeper.view.lock_tuples import ACTION, DETAIL, END, POLICY, REASON, SLOW, STATUS, UNTIL, Held
+from gatekeeper.view.lock_tuples import ACTION, DETAIL, END, POLICY, REASON, SLOW, STATUS, UNTIL, LockTuple
 
 
-class Slows(Protocol):
+class SlowLimit(Protocol):
     """Lets a stated rate through."""
 
-    def check(self, held: Held) -> Decision:
+    def check(self, held: LockTuple) -> Decision:
         """Whether one more request may pass now, by this lock's rate; it is counted when it may."""
 
-    def refund(self, held: Held) -> None:
+    def refund(self, held: LockTuple) -> None:
         """Take back the last yes."""
 
     def tidy(self) -> None:
         """Hold what is remembered within its bounds; called by the poller, never by a request."""
 
 
-def judged(locks: Sequence[Held], now_ns: int, slowing: Slows | None) -> Decision:
+def judged(locks: Sequence[LockTuple], now_ns: int, slowing: SlowLimit | None) -> Decision:
     """The answer of these locks, at least one and all in force at `now_ns`; `slowing` is there if one slows.
 
     To deny is stricter than to slow, which is stricter than to tag. Of locks that do the same, the one that
@@ -38,8 +38,8 @@ def judged(locks: Sequence[Held], now_ns: int, slowing: Slows | None) -> Decisio
     return _said(by_end[0], by_end, allowed=True, retry_after=0.0)
 
 
-def _slowed(slow: Sequence[Held], by_end: Sequence[Held], slowing: Slows) -> Decision:
-    passed: list[tuple[Held, Decision]] = []
+def _slowed(slow: Sequence[LockTuple], by_end: Sequence[LockTuple], slowing: SlowLimit) -> Decision:
+    passed: list[tuple[LockTuple, Decision]] = []
     for held in slow:
         one = slowing.check(held)
         if not one.allowed:
@@ -55,7 +55,9 @@ def _slowed(slow: Sequence[Held], by_end: Sequence[Held], slowing: Slows) -> Dec
     return said._replace(limit=least.limit, remaining=least.remaining, reset_after=least.reset_after)
 
 
-def _said(held: Held, every: Sequence[Held], *, allowed: bool, retry_after: float | None) -> Decision:
+def _said(
+    held: LockTuple, every: Sequence[LockTuple], *, allowed: bool, retry_after: float | None
+) -> Decision:
     policies = dict.fromkeys(other[POLICY] for other in every)
     return Decision(
         allowed=allowed,
@@ -70,5 +72,5 @@ def _said(held: Held, every: Sequence[Held], *, allowed: bool, retry_after: floa
     )
 
 
-def _last_first(held: Held) -> tuple[int, str]:
+def _last_first(held: LockTuple) -> tuple[int, str]:
     return -held[END], held[POLICY]

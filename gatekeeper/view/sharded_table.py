@@ -10,49 +10,49 @@ import gc
 from collections.abc import Iterable, Iterator
 
 from gatekeeper.view.cooperative import in_pieces
-from gatekeeper.view.lock_tuples import At, Held, at_of, sets
-from gatekeeper.view.lookup_keys import Key
+from gatekeeper.view.lock_tuples import LockKeyTuple, LockTuple, at_of, sets
+from gatekeeper.view.lookup_keys import LookupKey
 
-Found = tuple[Held, ...]  # what stands at one key; mostly one
+FoundLocks = tuple[LockTuple, ...]  # what stands at one key; mostly one
 
 SPREAD_AT = 16_384  # entries; from here on in shards, and below a quarter of it no longer
 YOUNG_MAX = 5_000
 SHARDS = 256  # 4,000 entries in each where there are a million
 
 
-class Spread:
+class ShardedTable:
     """A large table. Asked as a dict is."""
 
     __slots__ = ("shards",)
 
-    def __init__(self, shards: tuple[dict[Key, Found], ...]) -> None:
+    def __init__(self, shards: tuple[dict[LookupKey, FoundLocks], ...]) -> None:
         self.shards = shards
 
     def __contains__(self, key: object) -> bool:
         return key in self.shards[hash(key) % SHARDS]
 
-    def get(self, key: Key, default: Found = ()) -> Found:
+    def get(self, key: LookupKey, default: FoundLocks = ()) -> FoundLocks:
         return self.shards[hash(key) % SHARDS].get(key, default)
 
     def __len__(self) -> int:
         return sum(map(len, self.shards))
 
 
-Table = dict[Key, Found] | Spread
-EMPTY: dict[Key, Found] = {}
+LockTable = dict[LookupKey, FoundLocks] | ShardedTable
+EMPTY: dict[LookupKey, FoundLocks] = {}
 
 
-def shards_of(table: Table) -> tuple[dict[Key, Found], ...]:
+def shards_of(table: LockTable) -> tuple[dict[LookupKey, FoundLocks], ...]:
     """The dicts that the table is made of."""
-    return table.shards if isinstance(table, Spread) else (table,)
+    return table.shards if isinstance(table, ShardedTable) else (table,)
 
 
-def values(table: Table) -> Iterator[Found]:
+def values(table: LockTable) -> Iterator[FoundLocks]:
     """Everything in the table."""
     return (found for shard in shards_of(table) for found in shard.values())
 
 
-def let_go(old: Iterable[Table], new: Iterable[Table]) -> Iterator[None]:
+def let_go(old: Iterable[LockTable], new: Iterable[LockTable]) -> Iterator[None]:
     """Give back the memory of the `old` tables that the `new` ones do not share, a piece at each step.
 
     To forget 100,000 locks at once takes 30 ms. The old ones must not be referred to from elsewhere.
@@ -68,18 +68,18 @@ def let_go(old: Iterable[Table], new: Iterable[Table]) -> Iterator[None]:
             yield
 
 
-class Draft:
+class TableDraft:
     """The table that will follow one: what is touched first is copied first, so that nobody sees a change.
 
     Changes are made as they come, not gathered: a list of 100,000 that is young is work for the collector.
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: LockTable) -> None:
         self._shards = list(shards_of(table))
         self._ours: set[int] = set()  # shards that were copied
         self._young = 0  # entries in those that the collector has not seen yet
 
-    def change(self, key: Key, row: Held | At) -> int:
+    def change(self, key: LookupKey, row: LockTuple | LockKeyTuple) -> int:
         """Put the lock `row` at `key`, or take that away which it names; by how many keys that is more."""
         number = hash(key) % SHARDS if len(self._shards) > 1 else 0
         shard = self._shards[number]
@@ -111,18 +111,18 @@ class Draft:
             if gc.isenabled():
                 gc.collect(1)
 
-    def finished(self) -> Table:
+    def finished(self) -> LockTable:
         """The table."""
         if len(self._shards) == 1:
             return self._shards[0]
-        spread = Spread(tuple(self._shards))
+        spread = ShardedTable(tuple(self._shards))
         if len(spread) > SPREAD_AT // 4:
             return spread
         return {key: found for shard in spread.shards for key, found in shard.items()}
 
 
-def _spread(shard: dict[Key, Found]) -> list[dict[Key, Found]]:
-    shards: list[dict[Key, Found]] = [{} for _ in range(SHARDS)]
+def _spread(shard: dict[LookupKey, FoundLocks]) -> list[dict[LookupKey, FoundLocks]]:
+    shards: list[dict[LookupKey, FoundLocks]] = [{} for _ in range(SHARDS)]
     for key, found in in_pieces(shard.items()):
         shards[hash(key) % SHARDS][key] = found
     return shards

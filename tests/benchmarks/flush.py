@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 from analyzer.core.counting.meters import DAY_S, REQUESTS
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import Calendar, Quota
-from analyzer.core.model import Counted, Gap, Lag, Partition, Progress, Row
+from analyzer.core.model import CountRow, DrainedCounts, Gap, Lag, Partition, PartitionProgress
 from analyzer.pipeline import Pipeline
 from analyzer.store.database.engine import open_engine, writing
 from analyzer.store.database.migrate import upgrade
@@ -52,11 +52,13 @@ class Prepared:
 
     def __init__(self) -> None:
         self.next = 0
-        self.rows: Sequence[Row] = ()
+        self.rows: Sequence[CountRow] = ()
 
-    def drain(self) -> Counted:
+    def drain(self) -> DrainedCounts:
         start, self.next = self.next, self.next + len(self.rows)
-        return Counted([Progress(PART, start, self.next, len(self.rows), len(self.rows))], self.rows, ())
+        return DrainedCounts(
+            [PartitionProgress(PART, start, self.next, len(self.rows), len(self.rows))], self.rows, ()
+        )
 
     def positions(self) -> dict[Partition, int]:
         return {}
@@ -119,13 +121,14 @@ def _measure(servers: Servers, known: int, rounds: int) -> tuple[list[float], li
     return took
 
 
-def _rows(callers: Collection[int]) -> list[Row]:
+def _rows(callers: Collection[int]) -> list[CountRow]:
     return [
-        Row("caller", f"api_key:acct-{n:07}", "", "requests", 60, MINUTE_S, 3, 0) for n in sorted(callers)
+        CountRow("caller", f"api_key:acct-{n:07}", "", "requests", 60, MINUTE_S, 3, 0)
+        for n in sorted(callers)
     ]
 
 
-def _upsert(engine: sa.Engine, rows: Sequence[Row], *, totals_too: bool) -> None:
+def _upsert(engine: sa.Engine, rows: Sequence[CountRow], *, totals_too: bool) -> None:
     with writing(engine) as db:
         _add(db, BUCKETS, ("value", "denied"), ROW_COLUMNS, rows)
         if totals_too:

@@ -26,14 +26,14 @@ from analyzer.store.reports.gate_reports import keep
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
-from gatekeeper.model import SUSPENSION, Cursor, Feedback, Lock, LockKey, Met, Set
+from gatekeeper.model import SUSPENSION, Cursor, GateStatus, Lock, LockHits, LockKey, Set
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
 
 PATIENCE_S = 30.0
 ANN, BOB = "user:ann", "user:bob"
-MET = (Met(LockKey("caller", ANN, "", "daily"), 7, 5),)
+MET = (LockHits(LockKey("caller", ANN, "", "daily"), 7, 5),)
 SOURCE = """
     [[sources]]
     name   = "web"
@@ -51,13 +51,13 @@ def configuration() -> str:
     return SOURCE
 
 
-def told(instance: str = "host:1:ab", **said: Any) -> Feedback:
+def told(instance: str = "host:1:ab", **said: Any) -> GateStatus:
     given: dict[str, Any] = {"number": 1, "application": "shop", "library": "0.1.0", "at": Cursor(0, ""),
                              "age": 0.4, "locks": (), "more": (0, 0), "callers": ()}  # fmt: skip
-    return Feedback(instance=instance, **given | said)
+    return GateStatus(instance=instance, **given | said)
 
 
-def tell(engine: sa.Engine, *feedback: Feedback) -> None:
+def tell(engine: sa.Engine, *feedback: GateStatus) -> None:
     """Of a gate whose view is as new as the feed."""
     with engine.connect() as db:
         at = Cursor(*db.execute(sa.text("select version, mark from feed")).one())

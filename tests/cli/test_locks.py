@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from analyzer.store.database.engine import writing
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import locks
-from analyzer.store.operations.upkeep import Upkeep
-from analyzer.store.reports.status import glance, open_until
+from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.reports.status import installation_status, open_until
 from analyzer.store.transaction import lock_feed
 from gatekeeper import Gate
 from gatekeeper.model import SUSPENSION, Lock, Rate, Set
@@ -110,7 +110,7 @@ def test_the_warden_takes_it_away_when_its_time_is_over(gatelock: Gatelock, engi
     with engine.begin() as db:
         db.execute(sa.update(locks).where(locks.c.policy == SUSPENSION.policy).values(until_ms=1))
     assert open_until(engine) is None
-    Upkeep(engine, "here", lambda: "m9").end_locks()
+    SqlUpkeep(engine, "here", lambda: "m9").end_locks()
     with engine.begin() as db:
         assert [row.policy for row in db.execute(sa.select(locks))] == ["daily"]
 
@@ -145,9 +145,9 @@ def test_who_looks_at_the_locks_is_told(gatelock: Gatelock, engine: sa.Engine) -
 
 
 def test_a_glance_tells_it_apart_from_the_locks(gatelock: Gatelock, engine: sa.Engine) -> None:
-    assert glance(engine, head())[1:] == ({"daily": 1}, 1, None)
+    assert installation_status(engine, head())[1:] == ({"daily": 1}, 1, None)
     gatelock("locks", "suspend", "--for", "1h", *WHY)
-    assert glance(engine, head())[1:] == ({"daily": 1}, 2, open_until(engine))
+    assert installation_status(engine, head())[1:] == ({"daily": 1}, 2, open_until(engine))
 
 
 def test_the_help_names_both_in_a_line(gatelock: Gatelock) -> None:

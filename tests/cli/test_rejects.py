@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import load
-from analyzer.core.model import Reason
+from analyzer.core.model import RejectReason
 from analyzer.store.database.schema import buckets, offsets, rejects
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.support.configured import source
@@ -198,7 +198,7 @@ def test_retry_counts_what_can_be_read_and_says_what_cannot(gatelock: Gatelock, 
 
 
 def test_every_reason_says_what_was_expected(gatelock: Gatelock, engine: sa.Engine) -> None:
-    for reason in get_args(Reason):
+    for reason in get_args(RejectReason):
         with engine.begin() as db:
             db.execute(sa.update(rejects).where(rejects.c.offset == 5).values(reason=reason))
         (found,) = listed(gatelock("rejects", "show", "access-log[3]@5", "--json"))

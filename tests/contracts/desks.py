@@ -21,7 +21,7 @@ from gatekeeper.sources import open_source
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.sources.http import HttpSource
 from gatekeeper.sources.shared_poller import SharedSource
-from gatekeeper.view.lock_view import View, apply
+from gatekeeper.view.lock_view import LockView, apply
 from tests.support.feed import HandFeed
 
 FED = (feed, feed_versions, lock_changes, locks)
@@ -54,11 +54,11 @@ ACME, BOB, EVE = (
 )
 
 
-def seen(view: View) -> set[Lock]:
+def seen(view: LockView) -> set[Lock]:
     return set(view)
 
 
-def caught_up(view: View, desk: Desk) -> View:
+def caught_up(view: LockView, desk: Desk) -> LockView:
     return apply(view, desk.source.fetch(view.at))
 
 

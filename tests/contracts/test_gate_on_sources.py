@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from gatekeeper import ALLOWED, Gate, SlidingLog
-from gatekeeper.feed.poller import CEILING_S, Known, Poller
+from gatekeeper.feed.poller import CEILING_S, GateKnowledge, Poller
 from gatekeeper.model import Clear, Cursor, LockSource, Rate, Set, Update
 from gatekeeper.sources import sql
 from gatekeeper.testing import ManualClock
-from gatekeeper.view.lock_view import EMPTY, View
+from gatekeeper.view.lock_view import EMPTY, LockView
 from tests.contracts.desks import ACME, BOB, EVE, Desk, FixedDesk, a_lock, but_fixed, caught_up, seen
 from tests.support.feed import BadLine
 
@@ -43,7 +43,7 @@ def a_gate(source: LockSource, clock: ManualClock, **settings: object) -> Gate:
 # -- answers and histories ------------------------------------------------------------------------
 
 
-def polled(poller: Poller, clock: ManualClock, times: int = 1) -> View:
+def polled(poller: Poller, clock: ManualClock, times: int = 1) -> LockView:
     for _ in range(times):
         clock.advance(A_POLL_S)
         poller.turn()
@@ -56,7 +56,7 @@ def test_whatever_becomes_of_the_answers_and_the_history_the_view_ends_equal_to_
 ) -> None:
     """Lost, half, the same twice; pruned, restored from a backup, the version going back."""
     some, line = Random(seed), a_line(desk)
-    poller = Poller(line, clock, Known(), pace_max_s=15.0, shelf=None)
+    poller = Poller(line, clock, GateKnowledge(), pace_max_s=15.0, shelf=None)
     kept = desk.backup()
     for _ in range(40):
         match some.choice(["publish", "publish", "prune", "backup", "restore", "poll", "poll", "poll"]):

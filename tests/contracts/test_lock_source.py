@@ -20,7 +20,7 @@ from gatekeeper.feed import feed_json
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, SourceError, Update
 from gatekeeper.sources import open_source
 from gatekeeper.sources.http import TryLater
-from gatekeeper.view.lock_view import EMPTY, OutOfStep, View, apply
+from gatekeeper.view.lock_view import EMPTY, LockView, ViewOutOfStep, apply
 from tests.contracts.desks import (
     ACME,
     BOB,
@@ -165,7 +165,7 @@ def test_after_a_storm_of_changes_the_view_equals_the_locks(desk: Desk) -> None:
             update = desk.source.fetch(view.at)
             if some.random() < 0.7:
                 view = apply(view, update)
-                with suppress(OutOfStep):
+                with suppress(ViewOutOfStep):
                     view = apply(view, update)
     assert seen(caught_up(view, desk)) == set(held_by(said).values())
 
@@ -190,7 +190,7 @@ def test_a_poll_in_the_midst_of_a_storm_gets_whole_versions(desk: Desk) -> None:
     assert seen(caught_up(view, desk)) == set()
 
 
-def patiently_caught_up(view: View, desk: Desk) -> View:
+def patiently_caught_up(view: LockView, desk: Desk) -> LockView:
     """As a gate does it: a server that cannot read so many in its time says when to come again."""
     for _ in range(10):
         with suppress(TryLater):

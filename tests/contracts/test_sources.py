@@ -15,7 +15,7 @@ from analyzer.core.model import Gap, Partition, Position
 from analyzer.errors import StoreAway
 from analyzer.files import FollowedFile, ImportedFiles
 from analyzer.kafka import KafkaRecords
-from analyzer.sources import Several, Source
+from analyzer.sources import CombinedSource, Source
 from tests.support.places import MemoryPlaces, Reader, values
 from tests.support.servers.kafka import Kafka
 
@@ -71,7 +71,9 @@ class OnceRig(FileRig):
 
 class SeveralRig(FileRig):
     def source(self, places: MemoryPlaces) -> Source:
-        return Several([FollowedFile(self.path.with_name("none"), "none", places), super().source(places)])
+        return CombinedSource(
+            [FollowedFile(self.path.with_name("none"), "none", places), super().source(places)]
+        )
 
 
 @pytest.fixture(params=["raw", "plain", "followed", "once", "several"])

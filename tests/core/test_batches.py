@@ -13,7 +13,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from analyzer.core.kafka_format.codecs import DamagedError, Unpacker
 from analyzer.core.kafka_format.record_batches import batches
 from analyzer.core.kafka_format.record_decoder import read_frames
-from analyzer.core.model import Record, Status
+from analyzer.core.model import FeedStatus, Record
 from tests.support.batches import records_of
 from tests.support.recordsets import (
     ABORT,
@@ -48,7 +48,7 @@ def read(
     return following, found
 
 
-def refused(raw: bytes) -> tuple[Status, int, int]:
+def refused(raw: bytes) -> tuple[FeedStatus, int, int]:
     """Status, base and next of the last batch, which is not in order."""
     *good, last = batches(raw, 0, [], Unpacker(1 << 20))
     assert [each.status for each in good] == ["ok"] * len(good)

@@ -6,12 +6,12 @@ import json
 import random
 from collections.abc import Sequence
 
-from analyzer.core.counting.caller_budget import BEHIND_MAX, HOUR_MS, OVERFLOW, Budget, is_drawn
+from analyzer.core.counting.caller_budget import BEHIND_MAX, HOUR_MS, OVERFLOW, CallerBudget, is_drawn
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.judge import totals_of
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.policies import Calendar, Quota
-from analyzer.core.model import Carried, Record, Records, Row
+from analyzer.core.model import CounterState, CountRow, Record, Records
 from analyzer.core.records.mapping import TextField
 from tests.support.counting import PART, mapping_of
 from tests.support.recordsets import NOW_MS
@@ -21,27 +21,27 @@ DRAWN = 610  # an offset that is
 NOW_HOUR = NOW_MS // HOUR_MS
 
 
-def named(budget: Budget, callers: Sequence[str], hour: int = 0, first: int = 1) -> list[str]:
+def named(budget: CallerBudget, callers: Sequence[str], hour: int = 0, first: int = 1) -> list[str]:
     """By which names requests of one hour are counted, at offsets from `first` on."""
     times_ms = [hour * HOUR_MS + n for n in range(len(callers))]
     offsets = range(first, first + len(callers))
     return budget.named(list(callers), times_ms, (times_ms[0], times_ms[-1]), lambda: offsets)
 
 
-def a_budget(most: int) -> Budget:
-    budget = Budget(most, Carried())
+def a_budget(most: int) -> CallerBudget:
+    budget = CallerBudget(most, CounterState())
     named(budget, ["first"])
     return budget
 
 
 def test_first_come_first_served_and_everybody_keeps_what_he_has() -> None:
-    budget = Budget(2, Carried())
+    budget = CallerBudget(2, CounterState())
     assert named(budget, "abcacb") == ["a", "b", OVERFLOW, "a", OVERFLOW, "b"]
     assert named(budget, "cb") == [OVERFLOW, "b"]
 
 
 def test_who_was_there_in_the_hour_before_needs_no_room_among_the_new() -> None:
-    budget = Budget(2, Carried())
+    budget = CallerBudget(2, CounterState())
     named(budget, "ab")
     assert named(budget, "xyzab", hour=1) == ["x", "y", OVERFLOW, "a", "b"]
 
@@ -50,7 +50,7 @@ def test_names_of_the_hour_before_have_a_bound_of_their_own() -> None:
     """In one look at all and one by one alike."""
     before = [f"c{n}" for n in range(6)]
     for at_once in (True, False):
-        budget = Budget(2, Carried())
+        budget = CallerBudget(2, CounterState())
         named(budget, before[:2], hour=0)
         named(budget, before[2:4], hour=1)
         named(budget, before[:2], hour=1)  # old: four are known now
@@ -61,7 +61,7 @@ def test_names_of_the_hour_before_have_a_bound_of_their_own() -> None:
 
 
 def test_a_record_that_is_drawn_gets_its_caller_a_name() -> None:
-    budget = Budget(1, Carried())
+    budget = CallerBudget(1, CounterState())
     assert named(budget, "abb", first=DRAWN - 1) == ["a", "b", "b"]
     assert named(budget, "c", first=DRAWN) == [OVERFLOW]  # as many are drawn as there is room for
 
@@ -74,7 +74,7 @@ def test_one_record_in_1024_is_drawn_and_none_of_any_rhythm() -> None:
 
 
 def test_somebody_who_calls_often_is_soon_counted_by_name() -> None:
-    budget = Budget(100, Carried())
+    budget = CallerBudget(100, CounterState())
     chance = random.Random(1)
     callers = ["big" if chance.random() < 0.2 else f"one-off-{n}" for n in range(60_000)]
     callers[:200] = [f"early-{n}" for n in range(200)]
@@ -84,7 +84,7 @@ def test_somebody_who_calls_often_is_soon_counted_by_name() -> None:
 
 
 def test_late_records_belong_to_the_hour_that_the_partition_has_come_to() -> None:
-    budget = Budget(1, Carried())
+    budget = CallerBudget(1, CounterState())
     named(budget, ["a"], hour=9)
     assert named(budget, ["b", "a"], hour=3) == [OVERFLOW, "a"]
     assert budget.drain().hour == 9
@@ -93,7 +93,7 @@ def test_late_records_belong_to_the_hour_that_the_partition_has_come_to() -> Non
 def test_a_clock_that_ran_ahead_is_not_believed_for_ever() -> None:
     """It takes ten thousand records in a row, however they come, and what was known is known again."""
     for size in (BEHIND_MAX, 999):
-        budget = Budget(1, Carried())
+        budget = CallerBudget(1, CounterState())
         named(budget, ["a"], hour=100)
         named(budget, ["z"], hour=900_000)
         late = ["a"] * (BEHIND_MAX - 1)
@@ -105,7 +105,7 @@ def test_a_clock_that_ran_ahead_is_not_believed_for_ever() -> None:
 
 
 def test_a_day_behind_is_no_mistake() -> None:
-    budget = Budget(1, Carried())
+    budget = CallerBudget(1, CounterState())
     named(budget, ["a"], hour=100)
     named(budget, ["a"] * (2 * BEHIND_MAX), hour=76)
     assert budget.drain()[2:5] == (100, -1, 0)
@@ -122,7 +122,7 @@ def test_the_next_process_knows_whom_the_last_one_knew() -> None:
     found = counter.drain()
     assert [row.key for row in found.rows] == ["api_key:b", OVERFLOW]
     assert found.parts[0].overflow == 1
-    assert found.parts[0].carried == Carried(hour=NOW_HOUR, named=[])  # nobody new
+    assert found.parts[0].carried == CounterState(hour=NOW_HOUR, named=[])  # nobody new
 
 
 def test_what_is_forgotten_is_forgotten() -> None:
@@ -160,7 +160,7 @@ def test_nobody_is_judged_by_the_overflow() -> None:
         [], [], [Quota("caller", 1, daily), Quota("caller+resource", 1, daily, per="caller+resource")]
     )
     rows = [
-        Row(grouping, key, "", "requests", 60, 0, 9, 0)
+        CountRow(grouping, key, "", "requests", 60, 0, 9, 0)
         for grouping in ("caller", "caller+resource")
         for key in ("api_key:a", OVERFLOW)
     ]

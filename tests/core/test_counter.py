@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.counting.meters import Meter
-from analyzer.core.model import Counter, Fed, Partition, Progress, Record, Records, RecordSet, Row
+from analyzer.core.model import (
+    Counter,
+    CountRow,
+    FeedResult,
+    Partition,
+    PartitionProgress,
+    Record,
+    Records,
+    RecordSet,
+)
 from analyzer.core.records.mapping import Field, Mapping, NumberField, ResourceField, TextField
 from tests.support.batches import records_of
 from tests.support.counting import PART, PLAIN, a_record, counted, mapping_of, totals
@@ -70,7 +79,7 @@ def test_each_grouping_and_each_meter_has_its_rows() -> None:
         ("resource", "other", "", "requests", 1, 0),
         ("resource", "other", "", "volume", 2, 0),
     ]
-    assert found.rows == sorted(Row(*names, 60, MINUTE, *values) for *names, values in
+    assert found.rows == sorted(CountRow(*names, 60, MINUTE, *values) for *names, values in
                                 ((*each[:4], each[4:]) for each in wanted))  # fmt: skip
 
 
@@ -122,10 +131,12 @@ def test_the_ledger_adds_up_and_says_how_far() -> None:
     counter = a_counter()
     old = a_record(ts=0)
     fed = counter.feed(some(40, a_record(), None, old, a_record(), witness="w1"))
-    assert fed == Fed(next=44, seen=4, counted=2)
-    assert counter.feed(Records(PART, 44, 50, [Record(47, NOW_MS + 5, a_record())], "w2")) == Fed(50, 1, 1)
+    assert fed == FeedResult(next=44, seen=4, counted=2)
+    assert counter.feed(Records(PART, 44, 50, [Record(47, NOW_MS + 5, a_record())], "w2")) == FeedResult(
+        50, 1, 1
+    )
     (progress,) = counter.drain().parts
-    assert progress._replace(carried=None) == Progress(
+    assert progress._replace(carried=None) == PartitionProgress(
         PART, 40, 50, seen=5, counted=3, duplicate=0, dead=1, late=1, witness="w2"
     )
     assert progress.seen == progress.counted + progress.duplicate + progress.dead + progress.late
@@ -213,7 +224,7 @@ def test_a_refused_batch_is_not_counted_and_those_before_it_are() -> None:
     counter = a_counter()
     good, bad = batch([a_record()] * 3), batch([a_record()], 3)[:-1] + b"?"
     fed = counter.feed(RecordSet(PART, 0, good + bad + batch([a_record()], 4)))
-    assert fed == Fed(next=3, seen=3, counted=3, status="corrupt", bad=3, skip_to=4)
+    assert fed == FeedResult(next=3, seen=3, counted=3, status="corrupt", bad=3, skip_to=4)
     (progress,) = counter.drain().parts
     assert (progress.next, progress.counted) == (3, 3)
     again = counter.feed(RecordSet(PART, 3, bad))

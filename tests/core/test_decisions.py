@@ -9,7 +9,7 @@ import pytest
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.judge import (
-    Series,
+    JudgedSeries,
     Standing,
     changes,
     decide,
@@ -22,14 +22,14 @@ from analyzer.core.judging.judge import (
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Calendar, Quota
 from analyzer.core.judging.windows import Window
-from analyzer.core.model import Row
+from analyzer.core.model import CountRow
 from gatekeeper.model import Clear, Lock, LockKey, Rate, Set
 
 DAILY = Quota("daily", 10, Calendar("day", "Europe/Berlin"))
 BEGIN, END = datetime(2026, 11, 20, 23, tzinfo=UTC), datetime(2026, 11, 21, 23, tzinfo=UTC)
 TODAY = Window(int(BEGIN.timestamp()), int(END.timestamp()))
 NOON = datetime(2026, 11, 21, 11, 0, 0, 250_000, tzinfo=UTC)
-ACME = Series("daily", "api_key:acme", "", TODAY)
+ACME = JudgedSeries("daily", "api_key:acme", "", TODAY)
 LOCK = Lock(
     scope="caller",
     key="api_key:acme",
@@ -109,7 +109,7 @@ def test_a_limit_of_nothing_locks_at_the_first_request() -> None:
 )
 def test_the_sentence_that_explains(policy: Quota, used: int, sentence: str) -> None:
     assert explain(policy, used) == sentence
-    series = Series(policy.name, "user:ann", "", TODAY)
+    series = JudgedSeries(policy.name, "user:ann", "", TODAY)
     change = decide(policy, Standing(series, used), None, NOON)
     assert isinstance(change, Set)
     assert change.lock.detail == sentence
@@ -124,13 +124,13 @@ PLAN = plan_of([], [Meter("tokens", "tokens")], [DAILY, HOURLY, TOKENS])
 
 def a_row(
     value: int, at: str = "10:00", *, denied: int = 0, resource: str = "", meter: str = "requests"
-) -> Row:
+) -> CountRow:
     second = int(datetime.fromisoformat(f"2026-11-21T{at}Z").timestamp())
     grouping = "caller+resource" if resource else "caller"
-    return Row(grouping, "user:ann", resource, meter, 60, second, value, denied)
+    return CountRow(grouping, "user:ann", resource, meter, 60, second, value, denied)
 
 
-def grown(*rows: Row) -> dict[tuple[str, str], int]:
+def grown(*rows: CountRow) -> dict[tuple[str, str], int]:
     return {(series.policy, series.resource): n for series, n in totals_of(PLAN, rows).items()}
 
 
@@ -150,8 +150,8 @@ def test_rows_of_one_window_are_one_total_and_come_sorted() -> None:
     rows = [a_row(1, "22:59"), a_row(2, "10:00"), a_row(4, "23:00"), a_row(8, "00:00")]
     totals = totals_of(PLAN, rows)
     assert totals == {
-        Series("daily", "user:ann", "", TODAY): 1 + 2 + 8,
-        Series("daily", "user:ann", "", Window(TODAY.until_s, TODAY.until_s + 86_400)): 4,
+        JudgedSeries("daily", "user:ann", "", TODAY): 1 + 2 + 8,
+        JudgedSeries("daily", "user:ann", "", Window(TODAY.until_s, TODAY.until_s + 86_400)): 4,
     }
     assert list(totals) == sorted(totals)
 

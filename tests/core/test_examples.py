@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 import analyzer.core
-from analyzer.core.model import Reason, Status
+from analyzer.core.model import FeedStatus, RejectReason
 from analyzer.core.records.combined_format import FIELDS, TIME
 from analyzer.core.records.mapping import TimeUnit
 
@@ -27,5 +27,7 @@ def test_every_example_gives_what_it_shows(name: str) -> None:
 
 def test_the_contract_names_every_reason_status_unit_and_part() -> None:
     named = set(re.findall(r"`([^`]+)`", PAGE))
-    wanted = {*get_args(Reason), *get_args(Status), *get_args(TimeUnit), *FIELDS, *TIME.path} - {"ok"}
+    wanted = {*get_args(RejectReason), *get_args(FeedStatus), *get_args(TimeUnit), *FIELDS, *TIME.path} - {
+        "ok"
+    }
     assert wanted - named == set()

@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
-from analyzer.core.fleet.gate_health import BEHIND_S, SILENT_S, SKEW_S, Gate, living, met, share, troubles
-from analyzer.core.fleet.unknown_callers import BEHIND_MAX_S, Seen, cause, spellings
-from gatekeeper.model import Cursor, Feedback, LockKey, Met
+from analyzer.core.fleet.gate_health import (
+    BEHIND_S,
+    SILENT_S,
+    SKEW_S,
+    GateHealth,
+    living,
+    met,
+    share,
+    troubles,
+)
+from analyzer.core.fleet.unknown_callers import BEHIND_MAX_S, LogKnowledge, cause, spellings
+from gatekeeper.model import Cursor, GateStatus, LockHits, LockKey
 
 ANN, BOB = "user:ann", "user:bob"
 
@@ -21,12 +30,12 @@ def a_gate(
     missed_s: float = 0.0,
     strange: bool = False,
     **told: Any,
-) -> Gate:
+) -> GateHealth:
     said: dict[str, Any] = {
         "number": 1, "application": "shop", "library": "0.1.0", "at": Cursor(7, "m"), "age": 0.4,
         "locks": (), "more": (0, 0), "callers": (),
     }  # fmt: skip
-    return Gate(Feedback(instance=instance, **said | told), heard_s, 60.0, missed_s, strange)
+    return GateHealth(GateStatus(instance=instance, **said | told), heard_s, 60.0, missed_s, strange)
 
 
 class TestTroubles:
@@ -48,7 +57,7 @@ class TestTroubles:
             (a_gate(callers=(ANN, BOB)), "strangers", "of whom the log knows 50%"),
         ],
     )  # fmt: skip
-    def test_what_is_wrong_is_said_in_a_sentence(self, gate: Gate, word: str, said: str) -> None:
+    def test_what_is_wrong_is_said_in_a_sentence(self, gate: GateHealth, word: str, said: str) -> None:
         found = troubles(gate, {ANN})
         assert list(found) == [word]
         assert said in found[word]
@@ -60,7 +69,7 @@ class TestTroubles:
             a_gate(mode="shadow"), a_gate(callers=tuple(f"user:{n}" for n in range(10))),
         ],
     )  # fmt: skip
-    def test_what_is_just_within_its_bound_is_not_wrong(self, gate: Gate) -> None:
+    def test_what_is_just_within_its_bound_is_not_wrong(self, gate: GateHealth) -> None:
         assert troubles(gate, {f"user:{n}" for n in range(9)}) == {}
 
     def test_nobody_asked_for_is_no_share(self) -> None:
@@ -81,8 +90,11 @@ class TestTroubles:
 
 def test_what_gates_met_is_added_up_by_lock() -> None:
     ann, bob = LockKey("caller", ANN, "", "daily"), LockKey("caller", BOB, "", "daily")
-    first = a_gate(locks=(Met(ann, 3, 2), Met(bob, 9, 9)), more=(10, 1))
-    assert met([first, a_gate(locks=(Met(ann, 10, 1),))]) == [(Met(ann, 13, 3), 2), (Met(bob, 9, 9), 1)]
+    first = a_gate(locks=(LockHits(ann, 3, 2), LockHits(bob, 9, 9)), more=(10, 1))
+    assert met([first, a_gate(locks=(LockHits(ann, 10, 1),))]) == [
+        (LockHits(ann, 13, 3), 2),
+        (LockHits(bob, 9, 9), 1),
+    ]
     assert (first.checks, first.denials) == (22, 12)
 
 
@@ -104,7 +116,7 @@ class TestCauses:
     )
     def test_another_name_for_the_same_caller_is_found(self, asked: str, logged: str, differs: str) -> None:
         assert logged in {other.name for other in spellings(asked)}
-        why, cure = cause([asked], Seen({logged}, ("api_key", "user", "address")))
+        why, cure = cause([asked], LogKnowledge({logged}, ("api_key", "user", "address")))
         assert f"the log knows {logged}, the gate is asked for {asked}" in why
         assert differs in why
         assert "caller" in cure
@@ -112,26 +124,26 @@ class TestCauses:
     @pytest.mark.parametrize(
         ("asked", "seen", "said"),
         [
-            (["acme"], Seen(set(), ()), "has no kind of name"),
-            (["user:a\x00"], Seen(set(), ()), "can be no name"),
-            (["user:" + "x" * 257], Seen(set(), ()), "can be no name"),
+            (["acme"], LogKnowledge(set(), ()), "has no kind of name"),
+            (["user:a\x00"], LogKnowledge(set(), ()), "can be no name"),
+            (["user:" + "x" * 257], LogKnowledge(set(), ()), "can be no name"),
             (
                 ["session:1"],
-                Seen(set(), ("user", "address")),
+                LogKnowledge(set(), ("user", "address")),
                 "no source counts by session: .* user or address",
             ),
-            ([ANN], Seen(set(), ("user",), overflow=True), "too many callers"),
-            ([ANN], Seen(set(), ("user",), behind_s=BEHIND_MAX_S + 1), "61 s late"),
-            (["address:10.0.0.7"], Seen(set(), ("address",)), "of a proxy"),
-            ([ANN], Seen(set(), ("user",)), "may be new"),
+            ([ANN], LogKnowledge(set(), ("user",), overflow=True), "too many callers"),
+            ([ANN], LogKnowledge(set(), ("user",), behind_s=BEHIND_MAX_S + 1), "61 s late"),
+            (["address:10.0.0.7"], LogKnowledge(set(), ("address",)), "of a proxy"),
+            ([ANN], LogKnowledge(set(), ("user",)), "may be new"),
         ],
     )
     def test_without_another_name_the_likeliest_cause_is_told(
-        self, asked: list[str], seen: Seen, said: str
+        self, asked: list[str], seen: LogKnowledge, said: str
     ) -> None:
         assert re.search(said, cause(asked, seen).why)
 
     def test_nothing_that_an_application_asks_for_is_too_strange_to_look_at(self) -> None:
         for caller in ("", ":", "a:", "\ud800", "address:", "address:[", "user:%", "x" * 300):
             assert all(other.name != caller for other in spellings(caller))
-            assert cause([caller], Seen(set(), ("user",))).why
+            assert cause([caller], LogKnowledge(set(), ("user",))).why

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.model import Carried, Counted, Fed, Record, Records, RecordSet
+from analyzer.core.model import CounterState, DrainedCounts, FeedResult, Record, Records, RecordSet
 from tests.support.counting import PART, a_record, mapping_of
 from tests.support.recordsets import NOW_MS, Entry, batch
 from tests.support.shelf import Shelf
@@ -30,7 +30,7 @@ def batches(start: int, *values: bytes | None) -> RecordSet:
     return RecordSet(PART, start, raw)
 
 
-def outcome(found: Counted) -> tuple[int, int, int, int, list[int], int]:
+def outcome(found: DrainedCounts) -> tuple[int, int, int, int, list[int], int]:
     """Where it ends, seen, counted, dead, which were rejected, and the run."""
     (progress,) = found.parts
     assert progress.carried is not None
@@ -46,7 +46,7 @@ def test_a_partition_stops_at_the_first_of_too_many_and_keeps_none_of_them(
 ) -> None:
     counter = a_counter()
     fed = counter.feed(form(0, BAD, GOOD, BAD, BAD, BAD, GOOD))
-    assert fed[:6] == Fed(2, 2, 1, "too-many-rejected", bad=2, skip_to=5)[:6]
+    assert fed[:6] == FeedResult(2, 2, 1, "too-many-rejected", bad=2, skip_to=5)[:6]
     assert fed.first is not None
     assert (fed.first.offset, fed.first.reason, fed.first.sample) == (2, "bad-json", BAD)
     found = counter.drain()
@@ -104,7 +104,7 @@ def test_of_lines_with_a_witness_a_set_is_counted_whole_or_not_at_all() -> None:
 
 def test_what_somebody_has_accepted_is_set_aside_and_makes_no_run() -> None:
     counter = a_counter()
-    counter.resume(PART, Carried(run=2, rejects_to=3))
+    counter.resume(PART, CounterState(run=2, rejects_to=3))
     assert counter.feed(some(0, *[BAD] * 3)).status == "ok"
     assert outcome(counter.drain()) == (3, 3, 0, 3, [0, 1, 2], 2)
     assert counter.feed(some(3, BAD)).status == "too-many-rejected"

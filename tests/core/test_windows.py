@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pytest
 
 from analyzer.core.counting.meters import QUARTER_S
-from analyzer.core.judging.policies import Calendar, Period
+from analyzer.core.judging.policies import Calendar, CalendarPeriod
 from analyzer.core.judging.windows import Window, window_at
 
 
@@ -18,7 +18,7 @@ def at(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp())
 
 
-def shown(per: Period, zone: str, moment: str) -> tuple[str, str, float]:
+def shown(per: CalendarPeriod, zone: str, moment: str) -> tuple[str, str, float]:
     """A window's begin and end by the clock on the wall there, and its length in hours."""
     window = window_at(Calendar(per, zone), at(moment))
     start, until = (datetime.fromtimestamp(time_s, ZoneInfo(zone)) for time_s in window)
@@ -42,7 +42,7 @@ def test_a_window_holds_its_first_second_and_not_its_last() -> None:
         ("month", "2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z"),
     ],
 )
-def test_in_utc_nothing_is_strange(per: Period, start: str, until: str) -> None:
+def test_in_utc_nothing_is_strange(per: CalendarPeriod, start: str, until: str) -> None:
     assert window_at(Calendar(per), at("2026-11-21T10:07:12Z")) == Window(at(start), at(until))
 
 

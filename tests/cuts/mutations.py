@@ -10,7 +10,7 @@ from gatekeeper.feed import feed_json, poller
 from gatekeeper.feed.poller import Poller
 from gatekeeper.model import Lock, SourceError
 from gatekeeper.view import lock_tuples, lock_view, sharded_table
-from gatekeeper.view.lock_tuples import At, Held
+from gatekeeper.view.lock_tuples import LockKeyTuple, LockTuple
 from gatekeeper.view.lock_view import EMPTY
 
 
@@ -39,7 +39,7 @@ def not_stale_while_it_asks(patch: Patch) -> None:
 def ended_locks_kept(patch: Patch) -> None:
     """For five seconds longer, as by somebody who waits for the source to lift them."""
 
-    def longer(lock: Lock) -> Held:
+    def longer(lock: Lock) -> LockTuple:
         row = held_of(lock)
         return (*row[:-1], row[-1] + 5_000_000_000)
 
@@ -62,10 +62,10 @@ def half_answers_applied(patch: Patch) -> None:
     """What can be read of the changes counts, and the rest is thought not to be there."""
     on_lines = feed_json._on_lines
 
-    def lenient(lines: Iterable[bytes]) -> Iterator[feed_json.Item]:
+    def lenient(lines: Iterable[bytes]) -> Iterator[feed_json.JsonItem]:
         try:
             yield from on_lines(lines)
-        except feed_json.OffTheLines:
+        except feed_json.MalformedLine:
             return
 
     patch.setattr(feed_json, "_on_lines", lenient)
@@ -75,7 +75,7 @@ def half_answers_applied(patch: Patch) -> None:
 def half_changes_applied(patch: Patch) -> None:
     """An update that breaks off while it is applied leaves what was applied by then."""
 
-    def lenient(changes: Any) -> Iterator[Held | At]:
+    def lenient(changes: Any) -> Iterator[LockTuple | LockKeyTuple]:
         try:
             yield from rows_in(changes)
         except MemoryError:
@@ -117,12 +117,12 @@ def locks_lost_with_the_source(patch: Patch) -> None:
 
 def lifted_locks_kept(patch: Patch) -> None:
     """A lock that was lifted by hand stays until its end."""
-    change = sharded_table.Draft.change
+    change = sharded_table.TableDraft.change
 
-    def adds(self: sharded_table.Draft, key: Any, row: Held | At) -> int:
+    def adds(self: sharded_table.TableDraft, key: Any, row: LockTuple | LockKeyTuple) -> int:
         return change(self, key, row) if lock_tuples.sets(row) else 0
 
-    patch.setattr(sharded_table.Draft, "change", adds)
+    patch.setattr(sharded_table.TableDraft, "change", adds)
 
 
 def snapshots_added(patch: Patch) -> None:

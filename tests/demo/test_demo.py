@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from analyzer.core.judging.delay_bound import Delay, Front, slipped_at_most
+from analyzer.core.judging.delay_bound import FrontLimiter, LockDelay, slipped_at_most
 from analyzer.core.model import Partition
-from analyzer.demo.load_generator import NOISY, Answer
+from analyzer.demo.load_generator import NOISY, ClientResponse
 from analyzer.demo.processes import POLICY
-from analyzer.demo.results import Findings, findings_of, sentences
+from analyzer.demo.results import DemoResults, findings_of, sentences
 from analyzer.store.database.engine import open_engine
 from analyzer.store.transaction.sql_store import SqlStore
 
@@ -77,11 +77,11 @@ def test_a_database_in_which_somebody_counts_is_left_alone(migrated_url: str) ->
     assert "their-log" in ran.stderr
 
 
-def an_answer(caller: str, at_s: float, status: int = 200, policy: str = "") -> Answer:
-    return Answer(caller, at_s, 0.02, status, policy)
+def an_answer(caller: str, at_s: float, status: int = 200, policy: str = "") -> ClientResponse:
+    return ClientResponse(caller, at_s, 0.02, status, policy)
 
 
-def a_story() -> Findings:
+def a_story() -> DemoResults:
     """The noisy caller may send 3: it sends 5 at 1, 2, 3, 4, 5 and is refused at 6; ann sends one."""
     answers = [an_answer(NOISY, float(second)) for second in range(1, 6)]
     answers += [an_answer(NOISY, 6.0, 429, POLICY), an_answer("api_key:ann", 2.5)]
@@ -120,7 +120,7 @@ def test_one_request_that_was_counted_for_somebody_else_is_not_exact() -> None:
 
 
 def test_the_bound_is_the_limiters_own_times_what_the_waits_allow() -> None:
-    assert slipped_at_most(Front(20, 1.0, 8), 1.2, in_flight=0) == 320
-    assert slipped_at_most(Front(20, 1.0, 8), 0.9, in_flight=7) == 167
-    assert slipped_at_most(Front(20, 1.0, 8), 0.9, in_flight=7, weight=2) == 334
-    assert Delay(0.6, 0.1, 0.2, 0.1, 0.2, 0.5).total_s == pytest.approx(1.7)
+    assert slipped_at_most(FrontLimiter(20, 1.0, 8), 1.2, in_flight=0) == 320
+    assert slipped_at_most(FrontLimiter(20, 1.0, 8), 0.9, in_flight=7) == 167
+    assert slipped_at_most(FrontLimiter(20, 1.0, 8), 0.9, in_flight=7, weight=2) == 334
+    assert LockDelay(0.6, 0.1, 0.2, 0.1, 0.2, 0.5).total_s == pytest.approx(1.7)

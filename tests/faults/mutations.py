@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.judge import Series, Standing
-from analyzer.core.model import Lag, Partition, Progress
+from analyzer.core.judging.judge import JudgedSeries, Standing
+from analyzer.core.model import Lag, Partition, PartitionProgress
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import buckets, feed_versions, lock_changes, offsets
@@ -37,29 +37,31 @@ def without_compare_and_set(patch: Patch) -> None:
 
 def offsets_in_a_transaction_of_their_own(patch: Patch) -> None:
     """The offset is committed first, the counts a moment later: a kill in between loses them."""
-    move = sql_store.Flush.move_offsets
+    move = sql_store.SqlFlush.move_offsets
 
-    def apart(self: sql_store.Flush, parts: Sequence[Progress], lags: Mapping[Partition, Lag]) -> None:
+    def apart(
+        self: sql_store.SqlFlush, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]
+    ) -> None:
         with self._db.engine.begin() as alone:
-            move(sql_store.Flush(alone, self._owner, self._random_mark), parts, lags)
+            move(sql_store.SqlFlush(alone, self._owner, self._random_mark), parts, lags)
         time.sleep(0.1)  # as a slower disk would
 
-    patch.setattr(sql_store.Flush, "move_offsets", apart)
+    patch.setattr(sql_store.SqlFlush, "move_offsets", apart)
 
 
 def judging_from_sums_of_buckets(patch: Patch) -> None:
     """Nothing serialises two flushes of one series: each sees its own half, and neither the limit."""
 
     def add_up(
-        self: sql_store.Flush, grown: Mapping[Series, int], _limits: Mapping[str, int]
+        self: sql_store.SqlFlush, grown: Mapping[JudgedSeries, int], _limits: Mapping[str, int]
     ) -> list[Standing]:
         return [Standing(series, more + self._db.execute(_counted(series)).scalar_one())
                 for series, more in grown.items()]  # fmt: skip
 
-    patch.setattr(sql_store.Flush, "add_totals", add_up)
+    patch.setattr(sql_store.SqlFlush, "add_totals", add_up)
 
 
-def _counted(series: Series) -> sa.Select[tuple[int]]:
+def _counted(series: JudgedSeries) -> sa.Select[tuple[int]]:
     summed = sa.cast(sa.func.coalesce(sa.func.sum(buckets.c.value), 0), sa.BigInteger)
     window = buckets.c.bucket_s >= series.window.start_s, buckets.c.bucket_s < series.window.until_s
     return sa.select(summed).where(
@@ -70,10 +72,10 @@ def _counted(series: Series) -> sa.Select[tuple[int]]:
 def plan_version_not_agreed(patch: Patch) -> None:
     """A flush judges by the plan that it knows, whichever is in force."""
 
-    def agree(self: sql_store.Flush, _version: int) -> datetime:
+    def agree(self: sql_store.SqlFlush, _version: int) -> datetime:
         return instant(self._db.execute(sa.select(NowMs())).scalar_one())
 
-    patch.setattr(sql_store.Flush, "agree_with", agree)
+    patch.setattr(sql_store.SqlFlush, "agree_with", agree)
 
 
 def feed_versions_from_a_sequence(patch: Patch) -> None:

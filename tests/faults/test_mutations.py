@@ -19,7 +19,7 @@ from analyzer.store.database import engine as engines
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.schema import buckets, lock_changes
 from gatekeeper.sources.sql import SqlSource
-from gatekeeper.view.lock_view import EMPTY, View, apply
+from gatekeeper.view.lock_view import EMPTY, LockView, apply
 from tests.faults.mutations import MUTATIONS
 from tests.store.stories import at_version, locked, now_s, quota, used
 from tests.store.world import PARTS, PLAN, Analyzer, Killed, begin_again, value_of
@@ -35,7 +35,7 @@ class Moment:
     url: str
     opened: list[sa.Engine]
     plan: Plan = PLAN
-    view: View = EMPTY
+    view: LockView = EMPTY
 
     def engine(self) -> sa.Engine:
         self.opened.append(open_engine(self.url))

@@ -14,7 +14,7 @@ from itertools import groupby
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S
-from analyzer.core.judging.judge import Series, Standing, changes
+from analyzer.core.judging.judge import JudgedSeries, Standing, changes
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.clock import instant
@@ -23,7 +23,7 @@ from analyzer.store.database.schema import feed, feed_versions, lock_changes, lo
 from analyzer.store.transaction.lock_feed import KEY, lock_of
 from gatekeeper.model import Lock, LockKey, Set, SourceError
 from gatekeeper.sources.sql import SqlSource
-from gatekeeper.view.lock_view import EMPTY, OutOfStep, View, apply
+from gatekeeper.view.lock_view import EMPTY, LockView, ViewOutOfStep, apply
 from tests.faults.fleet import Fleet
 from tests.faults.traffic import Place, Truth
 
@@ -86,14 +86,14 @@ def wrong_ledger(fleet: Fleet, truth: Truth) -> Iterator[str]:
         yield f"{parts} partitions are followed, there are {fleet.partitions}"
 
 
-def used_in(plan: Plan, truth: Truth, at_s: int) -> dict[Series, int]:
+def used_in(plan: Plan, truth: Truth, at_s: int) -> dict[JudgedSeries, int]:
     """The slow, obvious answer: every judged series in the window that holds `at_s`, added up again."""
-    found: Counter[Series] = Counter()
+    found: Counter[JudgedSeries] = Counter()
     for policy in plan.policies:
         window = window_at(policy.window, at_s)
         for place, n in truth.counts.items():
             if not place.denied and window.start_s <= place.minute_s < window.until_s:
-                found[Series(policy.name, place.caller, "", window)] += n
+                found[JudgedSeries(policy.name, place.caller, "", window)] += n
     return found
 
 
@@ -173,7 +173,7 @@ class Follower:
     """A gate's view of the feed, kept up through everything, from one version to the next."""
 
     database: str
-    view: View = EMPTY
+    view: LockView = EMPTY
     polls: int = 0
     failed: int = 0
     snapshots: int = 0
@@ -208,7 +208,7 @@ class Follower:
             self.snapshots += update.snapshot
         try:
             self.view = apply(self.view, update)
-        except OutOfStep as wrong:
+        except ViewOutOfStep as wrong:
             self.out_of_step.append(str(wrong))
 
     def wrongs(self, fleet: Fleet) -> Iterator[str]:

@@ -19,23 +19,23 @@ from analyzer.store.database.engine import open_engine
 from analyzer.store.transaction import lock_feed
 from gatekeeper import Gate
 from gatekeeper.feed import feed_json
-from gatekeeper.feed.saved_view import Shelf
+from gatekeeper.feed.saved_view import ViewFile
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, Update
 from gatekeeper.sources import open_source
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.sources.shared_poller import SharedSource
 from gatekeeper.testing import ManualClock
 from gatekeeper.view import cooperative
-from gatekeeper.view.lock_tuples import Packed, end_ns
-from gatekeeper.view.lock_view import EMPTY, Asked, View, apply, without_ended
-from gatekeeper.view.sharded_table import SPREAD_AT, Spread, let_go
+from gatekeeper.view.lock_tuples import PackedChanges, end_ns
+from gatekeeper.view.lock_view import EMPTY, LockView, RequestScopes, apply, without_ended
+from gatekeeper.view.sharded_table import SPREAD_AT, ShardedTable, let_go
 from tests.support.feed import NOON, HandFeed, a_lock
 
 MANY = 100_000
 HELD_UP_NS = 2_000_000  # 1 ms is promised on a machine that is not busy; beside other tests a cache is cold
 
 
-def an_update(changes: Packed | tuple[Change, ...], since: int | None, to: int) -> Update:
+def an_update(changes: PackedChanges | tuple[Change, ...], since: int | None, to: int) -> Update:
     return Update(Cursor(to, "m"), since, since is None, NOON, 0.0, 0.4, changes)
 
 
@@ -45,11 +45,11 @@ def many_locks(ends_in: float = 3600.0) -> Iterator[Lock]:
 
 @pytest.fixture(scope="module")
 def snapshot() -> Update:
-    return an_update(Packed(map(Set, many_locks())), None, 1)
+    return an_update(PackedChanges(map(Set, many_locks())), None, 1)
 
 
 @pytest.fixture(scope="module")
-def large(snapshot: Update) -> View:
+def large(snapshot: Update) -> LockView:
     return apply(EMPTY, snapshot)
 
 
@@ -74,20 +74,20 @@ def longest_ns(
     return best
 
 
-def test_a_snapshot_of_many_locks(snapshot: Update, large: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_of_many_locks(snapshot: Update, large: LockView, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(large) == MANY
-    assert isinstance(large.tables["caller"], Spread)
+    assert isinstance(large.tables["caller"], ShardedTable)
     assert longest_ns(lambda: apply(EMPTY, snapshot), monkeypatch) < HELD_UP_NS
 
 
-def test_a_storm_of_changes(large: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storm_of_changes(large: LockView, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(1)
     some = [a_lock(f"api_key:{chance.randrange(2 * MANY):08d}", ends_in=9999) for _ in range(10_000)]
-    changes = Packed(Set(lock) if number % 3 else Clear(lock.at) for number, lock in enumerate(some))
+    changes = PackedChanges(Set(lock) if number % 3 else Clear(lock.at) for number, lock in enumerate(some))
     assert longest_ns(lambda: apply(large, an_update(changes, 1, 2)), monkeypatch) < HELD_UP_NS
 
 
-def test_ended_locks_are_pruned_in_pieces(large: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_locks_are_pruned_in_pieces(large: LockView, monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns = end_ns(a_lock(ends_in=3600 + MANY / 2))
     assert len(without_ended(large, now_ns)) == MANY / 2 - 1
     assert longest_ns(lambda: without_ended(large, now_ns), monkeypatch, tries=2) < HELD_UP_NS
@@ -95,7 +95,7 @@ def test_ended_locks_are_pruned_in_pieces(large: View, monkeypatch: pytest.Monke
 
 def test_changes_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     changes = list(map(Set, many_locks()))
-    assert longest_ns(lambda: Packed(changes), monkeypatch, tries=2) < HELD_UP_NS
+    assert longest_ns(lambda: PackedChanges(changes), monkeypatch, tries=2) < HELD_UP_NS
 
 
 def test_an_answer_of_many_locks_is_read_in_pieces(snapshot: Update, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,8 +135,8 @@ def nothing_old() -> None:
 
 @pytest.mark.usefixtures("nothing_old")
 def test_a_view_is_kept_and_recalled_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    view = apply(EMPTY, an_update(Packed(map(Set, islice(many_locks(), MANY // 4))), None, 1))
-    shelf = Shelf(tmp_path / "view")
+    view = apply(EMPTY, an_update(PackedChanges(map(Set, islice(many_locks(), MANY // 4))), None, 1))
+    shelf = ViewFile(tmp_path / "view")
     assert longest_ns(lambda: shelf.keep(view, NOON, 0.0), monkeypatch, tries=1) < SEALED_NS
     assert longest_ns(lambda: shelf.recall(NOON), monkeypatch, tries=1) < SEALED_NS
     found = shelf.recall(NOON)
@@ -161,18 +161,18 @@ def test_what_one_process_asks_for_the_others_is_written_and_read_in_pieces(
         other.close()
 
 
-def test_a_few_changes_to_many_locks_never_pause(large: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_changes_to_many_locks_never_pause(large: LockView, monkeypatch: pytest.MonkeyPatch) -> None:
     def never() -> None:
         raise AssertionError("paused")
 
     monkeypatch.setattr(cooperative, "pause", never)
     changed = apply(large, an_update((Set(a_lock("user:new")),), 1, 2))
-    assert changed.of(Asked("user:new"))
+    assert changed.of(RequestScopes("user:new"))
 
 
-def test_old_tables_are_given_back_in_steps_and_nobody_sees_them_half_empty(large: View) -> None:
-    old = list(apply(EMPTY, an_update(Packed(map(Set, many_locks())), None, 1)).tables.values())
-    reader = next(table for table in old if isinstance(table, Spread))
+def test_old_tables_are_given_back_in_steps_and_nobody_sees_them_half_empty(large: LockView) -> None:
+    old = list(apply(EMPTY, an_update(PackedChanges(map(Set, many_locks())), None, 1)).tables.values())
+    reader = next(table for table in old if isinstance(table, ShardedTable))
     steps = 0
     for _ in let_go(old, large.tables.values()):
         steps += 1
@@ -181,7 +181,7 @@ def test_old_tables_are_given_back_in_steps_and_nobody_sees_them_half_empty(larg
     assert steps >= MANY / 100
 
 
-def test_what_both_views_share_is_not_given_back(large: View) -> None:
+def test_what_both_views_share_is_not_given_back(large: LockView) -> None:
     after = apply(large, an_update((Set(a_lock("user:new")),), 1, 2))
     steps = sum(1 for _ in let_go(list(large.tables.values()), after.tables.values()))
     assert steps <= 2 * MANY / 256 / 100 + 1
@@ -215,15 +215,15 @@ def test_small_and_large_tables_say_the_same(
             assert len(view) == len({lock.key for lock in locks.values()})
             for caller in CALLERS:
                 wanted = {at.policy for at in locks if at.key == caller}
-                assert {held[2] for held in view.of(Asked(caller))} == wanted
+                assert {held[2] for held in view.of(RequestScopes(caller))} == wanted
                 assert (caller in view.tables["caller"]) == bool(wanted)
 
 
 def test_packed_changes_are_those_that_went_in() -> None:
     changes = (Set(a_lock()), Clear(a_lock("user:bob").at), Set(a_lock("user:eve", action="tag")))
-    packed = Packed(changes)
+    packed = PackedChanges(changes)
     assert (tuple(packed), packed, packed[1], packed[:2]) == (changes, changes, changes[1], changes[:2])
-    assert (len(packed), bool(Packed(())), hash(packed)) == (3, False, hash(changes))
+    assert (len(packed), bool(PackedChanges(())), hash(packed)) == (3, False, hash(changes))
 
 
 def test_who_is_locked_before_and_after_is_never_let_through() -> None:

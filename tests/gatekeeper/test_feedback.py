@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gatekeeper import Gate
-from gatekeeper.feed.poller import Known
-from gatekeeper.model import Cursor, Decision, Feedback, Lock, LockKey, Met, SourceError
+from gatekeeper.feed.poller import GateKnowledge
+from gatekeeper.model import Cursor, Decision, GateStatus, Lock, LockHits, LockKey, SourceError
 from gatekeeper.sources.fixed import FixedSource
-from gatekeeper.telemetry.atomic_counts import Tally
+from gatekeeper.telemetry.atomic_counts import AtomicCounts
 from gatekeeper.telemetry.gate_status import (
     CALLERS_TOLD_MAX,
     LOCKS_COUNTED_MAX,
@@ -23,8 +23,8 @@ from gatekeeper.telemetry.gate_status import (
     RENEW_S,
     TELL_AGAIN_S,
     TELL_EVERY_S,
-    Sample,
-    Telling,
+    CallerSample,
+    StatusRecorder,
     instance_of,
 )
 from gatekeeper.telemetry.status_json import INSTANCE, TOLD_BYTES_MAX, dump
@@ -45,10 +45,10 @@ class Desk(HandFeed):
 
     def __init__(self, *locks: Lock) -> None:
         super().__init__(*locks)
-        self.heard: list[Feedback] = []
+        self.heard: list[GateStatus] = []
         self.deaf: Exception | None = None
 
-    def hear(self, told: Feedback) -> None:
+    def hear(self, told: GateStatus) -> None:
         self.heard.append(told)
         if self.deaf is not None:
             raise self.deaf
@@ -87,7 +87,10 @@ class TestWhatIsTold:
         for caller in (ACME, ACME, BOB, "user:clear"):
             gate.check(caller)
         clock.advance(TELL_EVERY_S)
-        assert desk.heard[-1].locks == (Met(DAILY, 2, 2), Met(LockKey("caller", BOB, "", "watched"), 1, 0))
+        assert desk.heard[-1].locks == (
+            LockHits(DAILY, 2, 2),
+            LockHits(LockKey("caller", BOB, "", "watched"), 1, 0),
+        )
         assert desk.heard[-1].more == (0, 0)
 
     def test_a_gate_that_is_in_shadow_or_off_says_so(
@@ -143,11 +146,11 @@ class TestNothingIsCountedTwice:
         desk.deaf = None
         gate.check(ACME)
         clock.advance(TELL_AGAIN_S)
-        assert [told.locks for told in desk.heard] == [(), (Met(DAILY, 1, 1),), (Met(DAILY, 2, 2),)]
+        assert [told.locks for told in desk.heard] == [(), (LockHits(DAILY, 1, 1),), (LockHits(DAILY, 2, 2),)]
         assert [told.number for told in desk.heard] == [1, 2, 3]
 
     def test_threads_that_add_at_the_same_time_lose_nothing(self) -> None:
-        tally, rounds, threads = Tally(), 20_000, 4
+        tally, rounds, threads = AtomicCounts(), 20_000, 4
 
         def add() -> None:
             for _ in range(rounds):
@@ -188,7 +191,7 @@ class TestNobodyWaits:
         listening, passed = threading.Event(), threading.Event()
 
         class Slow(Desk):
-            def hear(self, told: Feedback) -> None:
+            def hear(self, told: GateStatus) -> None:
                 super().hear(told)
                 listening.set()
                 assert passed.wait(20), "who asks waits for who hears"
@@ -222,7 +225,7 @@ class TestNobodyWaits:
         class Slow(Desk):
             longest = 3.0
 
-            def hear(self, told: Feedback) -> None:
+            def hear(self, told: GateStatus) -> None:
                 super().hear(told)
                 for _ in range(2 * NOTED_AT_ONCE):
                     guard.allow(BOB)
@@ -261,7 +264,7 @@ class TestBounds:
         assert len(dump(told)) < TOLD_BYTES_MAX
 
     def test_in_a_sample_each_caller_is_as_likely_as_any_however_often_it_came(self) -> None:
-        sample = Sample()
+        sample = CallerSample()
         for number in range(1_000):
             for _ in range(50 if number % 2 else 1):
                 sample.note(f"user:{number}")
@@ -269,7 +272,7 @@ class TestBounds:
         assert 8 < often < CALLERS_TOLD_MAX - 8, "half of them, give or take six standard deviations"
 
     def test_a_sample_forgets_who_has_not_come_for_a_while(self) -> None:
-        sample = Sample()
+        sample = CallerSample()
         assert sample.callers(0.0) == ()
         sample.note("user:old")
         assert sample.callers(1.0) == ("user:old",)
@@ -280,23 +283,23 @@ class TestBounds:
         assert sample.callers(3 * RENEW_S) == ()
 
     def test_a_caller_of_any_length_is_kept_in_few_characters(self) -> None:
-        sample = Sample()
+        sample = CallerSample()
         sample.note("api_key:" + "x" * 10_000_000)
         ((kept),) = sample.callers(0.0)
         assert len(kept) == 257
 
     def test_more_locks_than_are_counted_apart_are_counted_together(self) -> None:
-        telling, desk = Telling("shop", 30.0, 0.0), Desk()
+        telling, desk = StatusRecorder("shop", 30.0, 0.0), Desk()
         refused = Decision(False, policy="daily")
         locks = [held_of(a_lock(f"user:{number}")) for number in range(LOCKS_COUNTED_MAX + 500)]
         for lock in locks:
             telling.count([lock], refused)
         for _ in range(3):
             telling.count([locks[7]], refused)
-            telling.tell(desk, 0.0, Known(replace(EMPTY, at=Cursor(1, "m")), 0.0), "")
+            telling.tell(desk, 0.0, GateKnowledge(replace(EMPTY, at=Cursor(1, "m")), 0.0), "")
         for number, told in enumerate(desk.heard, 1):
             assert len(told.locks) <= LOCKS_TOLD_MAX
-            assert told.locks[0] == Met(LockKey("caller", "user:7", "", "daily"), 1 + number, 1 + number)
+            assert told.locks[0] == LockHits(LockKey("caller", "user:7", "", "daily"), 1 + number, 1 + number)
             total = told.more[1] + sum(met.denials for met in told.locks)
             assert total == LOCKS_COUNTED_MAX + 500 + number, "none is lost, none told twice"
         assert len(telling._counts) < LOCKS_COUNTED_MAX

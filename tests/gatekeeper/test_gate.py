@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatekeeper import ALLOWED, Decision, Gate, Refused, SlidingLog
-from gatekeeper.feed.saved_view import Saved, write
+from gatekeeper.feed.saved_view import SavedView, write
 from gatekeeper.model import Lock
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
@@ -276,7 +276,7 @@ class TestCold:
     ) -> None:
         """It was confirmed an hour ago, so it is stale: what let pass when stale lets pass."""
         kept = (a_lock(ACME), a_lock(BOB, on_stale="allow"))
-        write(tmp_path / "view", Saved(NOON - timedelta(hours=1), kept))
+        write(tmp_path / "view", SavedView(NOON - timedelta(hours=1), kept))
         feed.away = True
         gate = Gate(feed, clock=clock, on_stale="deny", saved=tmp_path / "view")
         gate.start()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.store.operations.tokens import Known, Token, digest_of
+from analyzer.store.operations.tokens import Token, TokenList, digest_of
 from gatekeeper import Gate
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, Set, SourceError, Update
@@ -469,7 +469,7 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 
 def test_over_tls_the_server_proves_who_it_is_and_the_gate_shows_its_token(identity: object) -> None:
-    known = Known((Token("shop", digest_of("gatelock_shop"), "read", 0, None),), 1_000)
+    known = TokenList((Token("shop", digest_of("gatelock_shop"), "read", 0, None),), 1_000)
     with feed_server(HandFeed(a_lock()), lambda: known, identity) as url:
         source = HttpSource(url, "gatelock_shop", ca=identity.certificate)
         at = source.fetch(None).at

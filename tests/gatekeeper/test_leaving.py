@@ -16,7 +16,7 @@ import pytest
 
 from gatekeeper import Gate
 from gatekeeper.feed import feed_json
-from gatekeeper.feed.saved_view import Saved, read, write
+from gatekeeper.feed.saved_view import SavedView, read, write
 from tests.support.feed import HandFeed, a_lock
 from tests.support.serving import feed_server
 
@@ -96,7 +96,7 @@ def test_a_cold_start_refuses_nobody_but_those_of_a_view_that_can_be_believed(
 ) -> None:
     path, now = tmp_path / "view", datetime.now(UTC)
     written = now + timedelta(days={"old": -2, "future": 2}.get(harm, 0))
-    write(path, Saved(written, (a_lock(ends_in=10**9),)))
+    write(path, SavedView(written, (a_lock(ends_in=10**9),)))
     text = path.read_bytes()
     match harm:
         case "tampered":
@@ -137,17 +137,17 @@ def _asked(feed: HandFeed) -> threading.Event:
 def test_the_view_is_there_whole_or_not_at_all_when_its_writer_is_killed(tmp_path: Path) -> None:
     """Writers that are killed at any moment, and a reader who looks all the time."""
     path = tmp_path / "view"
-    write(path, Saved(datetime.now(UTC), (a_lock(),)))
+    write(path, SavedView(datetime.now(UTC), (a_lock(),)))
     code = """
         import sys
         from datetime import datetime, UTC
         from pathlib import Path
-        from gatekeeper.feed.saved_view import Saved, write
+        from gatekeeper.feed.saved_view import SavedView, write
         from tests.support.feed import a_lock
         locks = [a_lock(f"user:{{n}}") for n in range(300)]
         print(flush=True)
         while True:
-            write(Path({path!r}), Saved(datetime.now(UTC), tuple(locks)))
+            write(Path({path!r}), SavedView(datetime.now(UTC), tuple(locks)))
     """
     for number in range(4):
         child = subprocess.Popen(

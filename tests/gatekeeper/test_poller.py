@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatekeeper.feed.poller import CEILING_S, PACE_MIN_S, Known, Poller, next_delay
-from gatekeeper.feed.saved_view import Saved, Shelf, read, write
+from gatekeeper.feed.poller import CEILING_S, PACE_MIN_S, GateKnowledge, Poller, next_delay
+from gatekeeper.feed.saved_view import SavedView, ViewFile, read, write
 from gatekeeper.model import Cursor, Set, Update
 from gatekeeper.sources.http import TryLater
 from gatekeeper.testing import ManualClock
@@ -26,9 +26,9 @@ PACES = st.floats(PACE_MIN_S, 60)
 class World:
     """A poller on a clock and a feed that a test moves by hand."""
 
-    def __init__(self, *, pace_max: float = 15.0, shelf: Shelf | None = None) -> None:
+    def __init__(self, *, pace_max: float = 15.0, shelf: ViewFile | None = None) -> None:
         self.clock, self.feed = ManualClock(), HandFeed()
-        self.poller = Poller(self.feed, self.clock, Known(), pace_max_s=pace_max, shelf=shelf)
+        self.poller = Poller(self.feed, self.clock, GateKnowledge(), pace_max_s=pace_max, shelf=shelf)
 
     def run(self, seconds: float) -> list[float]:
         """Let the poller take its turns for so long; the moments at which the feed was asked."""
@@ -309,8 +309,8 @@ class TestSavedView:
         return tmp_path / "view"
 
     def test_a_start_while_the_source_is_away_knows_the_saved_locks(self, path: Path) -> None:
-        write(path, Saved(NOON - timedelta(seconds=100), (a_lock(),)))
-        world = World(shelf=Shelf(path))
+        write(path, SavedView(NOON - timedelta(seconds=100), (a_lock(),)))
+        world = World(shelf=ViewFile(path))
         world.feed.away = True
         world.run(1.0)
         assert world.callers == ["api_key:acme"]
@@ -318,26 +318,26 @@ class TestSavedView:
 
     def test_the_saved_view_counts_before_the_source_is_asked(self, path: Path) -> None:
         """Which may be away, and take its time to say so."""
-        write(path, Saved(NOON, (a_lock(),)))
-        world = World(shelf=Shelf(path))
+        write(path, SavedView(NOON, (a_lock(),)))
+        world = World(shelf=ViewFile(path))
         world.poller.turn()
         assert (world.callers, world.feed.asked) == (["api_key:acme"], [])
 
     def test_the_source_is_asked_for_everything_whatever_was_saved(self, path: Path) -> None:
-        write(path, Saved(NOON, (a_lock("user:lifted"),)))
-        world = World(shelf=Shelf(path))
+        write(path, SavedView(NOON, (a_lock("user:lifted"),)))
+        world = World(shelf=ViewFile(path))
         world.feed.set(a_lock())
         world.run(0.1)
         assert (world.feed.asked, world.callers) == ([None], ["api_key:acme"])
 
     def test_what_is_known_is_saved_with_the_time_of_its_question(self, path: Path) -> None:
-        world = World(shelf=Shelf(path))
+        world = World(shelf=ViewFile(path))
         world.feed.set(a_lock())
         world.run(0.1)
-        assert read(path, NOON) == Saved(NOON, (a_lock(),))
+        assert read(path, NOON) == SavedView(NOON, (a_lock(),))
 
     def test_at_the_end_the_last_change_is_saved_too(self, path: Path) -> None:
-        world = World(shelf=Shelf(path))
+        world = World(shelf=ViewFile(path))
         world.run(0.3)
         world.feed.set(a_lock())
         world.run(0.4)
@@ -346,8 +346,8 @@ class TestSavedView:
         assert read(path, NOON).locks == (a_lock(),)
 
     def test_a_view_that_no_source_confirmed_is_not_made_young_by_saving_it(self, path: Path) -> None:
-        write(path, Saved(NOON - timedelta(hours=1), (a_lock(),)))
-        world = World(shelf=Shelf(path))
+        write(path, SavedView(NOON - timedelta(hours=1), (a_lock(),)))
+        world = World(shelf=ViewFile(path))
         world.feed.away = True
         world.run(600.0)
         world.poller.finish()

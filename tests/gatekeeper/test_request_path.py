@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gatekeeper import ALLOWED, Decision, Gate, SlidingLog
-from gatekeeper.model import Feedback, Lock, Rate
+from gatekeeper.model import GateStatus, Lock, Rate
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
 from tests.support.feed import HandFeed, a_lock
@@ -69,7 +69,7 @@ class Hears(HandFeed):
 
     feedback = True
 
-    def hear(self, told: Feedback) -> None: ...
+    def hear(self, told: GateStatus) -> None: ...
 
 
 def telling_gate() -> Gate:
@@ -193,7 +193,7 @@ def test_a_clear_request_calls_what_it_takes_to_look_and_nothing_else() -> None:
     PATHS["check"](gate)  # a route's spelling is worked out once
     assert called_by(PATHS["allow"], gate) == lambdas | {"Gate.allow"}
     assert called_by(PATHS["check"], gate) <= lambdas | {
-        "Gate.check", "nameless", "len", "Ranges.meet", "any_of", "inet_pton", "int.from_bytes",
+        "Gate.check", "nameless", "len", "AddressRanges.meet", "any_of", "inet_pton", "int.from_bytes",
     }  # fmt: skip
 
 

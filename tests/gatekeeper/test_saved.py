@@ -15,8 +15,8 @@ from gatekeeper.feed.saved_view import (
     AHEAD_MAX,
     SAVE_AGAIN_S,
     SAVE_EVERY_S,
-    Saved,
-    Shelf,
+    SavedView,
+    ViewFile,
     read,
     write,
 )
@@ -24,7 +24,7 @@ from gatekeeper.model import SourceError
 from gatekeeper.view.lock_view import EMPTY, with_locks
 from tests.support.feed import NOON, a_lock
 
-KEPT = Saved(NOON, (a_lock(), a_lock("user:bob", "flood", resource="/v1/é"), a_lock("line\nbreak")))
+KEPT = SavedView(NOON, (a_lock(), a_lock("user:bob", "flood", resource="/v1/é"), a_lock("line\nbreak")))
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def path(tmp_path: Path) -> Path:
 def test_what_is_written_is_read_again(path: Path) -> None:
     write(path, KEPT)
     assert read(path, NOON) == KEPT
-    write(path, Saved(NOON, ()))
-    assert read(path, NOON) == Saved(NOON, ())
+    write(path, SavedView(NOON, ()))
+    assert read(path, NOON) == SavedView(NOON, ())
 
 
 def test_nobody_else_may_read_the_file(path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_process_that_died_in_mid_writing_is_no_hindrance(path: Path) -> None:
 
 class TestShelf:
     def test_a_view_that_changes_all_the_time_is_written_now_and_then(self, path: Path) -> None:
-        shelf, writes = Shelf(path), 0
+        shelf, writes = ViewFile(path), 0
         for second in range(100):
             before = path.stat().st_ino if path.exists() else None
             shelf.keep(with_locks(EMPTY, [a_lock(f"user:{second}")]), NOON, float(second))
@@ -123,7 +123,7 @@ class TestShelf:
     def test_a_large_one_less_often(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """In the time that it takes to write 100,000 locks three questions could be asked."""
         monkeypatch.setattr("gatekeeper.feed.saved_view.LARGE", 2)
-        shelf, written = Shelf(path), []
+        shelf, written = ViewFile(path), []
         for second in range(100):
             shelf.keep(
                 with_locks(EMPTY, [a_lock(f"user:{second + n}") for n in range(6)]), NOON, float(second)
@@ -132,7 +132,7 @@ class TestShelf:
         assert len([*groupby(written)]) == 4
 
     def test_a_view_that_stays_the_same_is_dated_anew(self, path: Path) -> None:
-        shelf = Shelf(path)
+        shelf = ViewFile(path)
         for second in range(0, 3000, 10):
             shelf.keep(EMPTY, NOON + timedelta(seconds=second), float(second))
         found = read(path, NOON + timedelta(seconds=3000))
@@ -141,7 +141,7 @@ class TestShelf:
     def test_a_full_disk_is_said_once_and_borne(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        shelf = Shelf(tmp_path / "not there" / "view.json")
+        shelf = ViewFile(tmp_path / "not there" / "view.json")
         with caplog.at_level(logging.WARNING, "gatekeeper"):
             for second in range(0, 100, 20):
                 shelf.keep(with_locks(EMPTY, [a_lock(f"user:{second}")]), NOON, float(second))
@@ -151,11 +151,11 @@ class TestShelf:
     def test_a_first_start_has_nothing_to_recall_and_nothing_to_say(
         self, path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        assert Shelf(path).recall(NOON) is None
+        assert ViewFile(path).recall(NOON) is None
         assert caplog.records == []
 
     def test_what_cannot_be_used_is_said(self, path: Path, caplog: pytest.LogCaptureFixture) -> None:
         path.write_text("[]")
         path.chmod(0o600)
-        assert Shelf(path).recall(NOON) is None
+        assert ViewFile(path).recall(NOON) is None
         assert "starting without the saved view" in caplog.text

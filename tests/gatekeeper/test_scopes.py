@@ -14,8 +14,8 @@ from gatekeeper import ALLOWED, Gate
 from gatekeeper.model import Clear, Lock, Set
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
-from gatekeeper.view.fast_path import look_of
-from gatekeeper.view.lock_view import EMPTY, Asked, View, apply
+from gatekeeper.view.fast_path import fast_path_of
+from gatekeeper.view.lock_view import EMPTY, LockView, RequestScopes, apply
 from gatekeeper.view.lookup_keys import ROUTE_REMEMBERED_MAX, address_in, nameless, place_of
 from tests.gatekeeper.test_view import an_update
 from tests.support.feed import HandFeed, a_lock
@@ -216,7 +216,7 @@ class Counted(dict):
         return super().__contains__(key)
 
 
-def counting(view: View) -> View:
+def counting(view: LockView) -> LockView:
     return replace(view, tables={name: Counted(table) for name, table in view.tables.items()})
 
 
@@ -236,7 +236,7 @@ def test_each_scope_that_is_asked_for_costs_one_look_up(
     """When every scope has locks, but none on a range."""
     scopes = ("caller", "tenant", "resource", "address")
     gate = a_gate(*(a_lock("198.51.100.9", scope=scope) for scope in scopes))
-    gate._look = look_of(counting(gate._known.view))
+    gate._look = fast_path_of(counting(gate._known.view))
     assert gate.check(**{name: SAYS[name] for name in asked}) is ALLOWED
     # The caller is looked up whether there is one or not.
     assert looked.seen == len({"caller", *asked})
@@ -244,7 +244,7 @@ def test_each_scope_that_is_asked_for_costs_one_look_up(
 
 def test_allow_costs_one_look_up(looked: type[Counted]) -> None:
     gate = a_gate(a_lock(ACME), in_range("10.0.0.0/8"))
-    gate._locked = look_of(counting(gate._known.view)).callers
+    gate._locked = fast_path_of(counting(gate._known.view)).callers
     assert gate.allow("api_key:zoe")
     assert looked.seen == 1
 
@@ -261,7 +261,7 @@ def test_only_prefix_lengths_in_use_are_looked_up(looked: type[Counted], address
     assert fewer.lengths == {"range4": {16: 1}, "range6": {48: 1}}
     for held, lengths4 in ((view, 2), (fewer, 1)):
         looked.seen = 0
-        look = look_of(counting(held))
+        look = fast_path_of(counting(held))
         assert look.ranges is not None
         assert not look.ranges.meet(address)
         if ":" not in address:  # IPv6 is asked of the view, which looks by `get`
@@ -270,7 +270,7 @@ def test_only_prefix_lengths_in_use_are_looked_up(looked: type[Counted], address
 
 def test_without_ranges_an_address_is_not_even_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = a_gate(a_lock(ACME), a_lock("/v1", scope="resource"))
-    monkeypatch.setattr("gatekeeper.view.fast_path.Ranges.meet", None)
+    monkeypatch.setattr("gatekeeper.view.fast_path.AddressRanges.meet", None)
     monkeypatch.setattr("gatekeeper.view.lookup_keys.address_in", None)
     assert gate.check("api_key:zoe", address="203.0.113.1", resource="/", tenant="z") is ALLOWED
 
@@ -325,5 +325,5 @@ def test_a_lock_moves_from_scope_to_scope_with_the_feed() -> None:
         feed.clear(lock)
         clock.advance(0.5)
         assert gate.check(**asked) is ALLOWED
-        assert gate._known.view.of(Asked(**asked)) == []
+        assert gate._known.view.of(RequestScopes(**asked)) == []
     assert gate._known.view.lengths == {}

@@ -12,7 +12,7 @@ import pytest
 from gatekeeper.model import Cursor, Lock, Set, SourceError, Update
 from gatekeeper.sources import shared_poller
 from gatekeeper.sources.shared_poller import SharedSource
-from gatekeeper.view.lock_view import EMPTY, View, apply
+from gatekeeper.view.lock_view import EMPTY, LockView, apply
 from tests.support.feed import HandFeed, a_lock
 
 OVERDUE_S = 15.0
@@ -23,7 +23,7 @@ class Process:
 
     def __init__(self, host: Host) -> None:
         self.source = SharedSource(host.feed, host.path, OVERDUE_S, lambda: host.now_s)
-        self.view: View = EMPTY
+        self.view: LockView = EMPTY
         self.waited = 0.0
 
     def poll(self) -> Update:

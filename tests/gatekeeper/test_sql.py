@@ -165,7 +165,7 @@ def test_an_answer_is_one_snapshot_whatever_is_pruned_meanwhile(
     publish(Set(a_lock("user:bob")), mark="m3")
     standing = sql._standing
 
-    def then_prune(*arguments: Any) -> sql.Standing:
+    def then_prune(*arguments: Any) -> sql.FeedPosition:
         found = standing(*arguments)
         with engine.begin() as db:
             feed_store.prune(db, before_ms=1 << 60, most=1_000)

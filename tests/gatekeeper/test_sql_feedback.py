@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from analyzer.store.database.engine import open_engine
 from analyzer.store.reports.gate_reports import heard
 from gatekeeper import Gate
-from gatekeeper.model import Feedback, SourceError
+from gatekeeper.model import GateStatus, SourceError
 from gatekeeper.sources.sql import HEAR_S, SqlSource
 from gatekeeper.testing import ManualClock
 
@@ -25,10 +25,10 @@ on_postgresql = pytest.mark.parametrize("database", ["postgresql"])
 on_sqlite = pytest.mark.parametrize("database", ["sqlite"])
 
 
-def told(number: int = 1, instance: str = "host:1:ab", **said: Any) -> Feedback:
+def told(number: int = 1, instance: str = "host:1:ab", **said: Any) -> GateStatus:
     given: dict[str, Any] = {"application": "shop", "library": "0.1.0", "at": None, "age": 0.4, "locks": (),
                              "more": (0, 0), "callers": ("user:ann", "user:\x00", "user:\ud800")}  # fmt: skip
-    return Feedback(instance=instance, number=number, **given | said)
+    return GateStatus(instance=instance, number=number, **given | said)
 
 
 @pytest.fixture

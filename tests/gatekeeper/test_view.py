@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatekeeper.feed import feed_json
-from gatekeeper.feed.poller import Known, Poller
+from gatekeeper.feed.poller import GateKnowledge, Poller
 from gatekeeper.model import Change, Clear, Cursor, Lock, Rate, Set, Update
 from gatekeeper.testing import ManualClock
 from gatekeeper.view.lock_tuples import end_ns
@@ -17,9 +17,9 @@ from gatekeeper.view.lock_view import (
     EMPTY,
     IGNORED_MAX,
     NEVER_NS,
-    Asked,
-    OutOfStep,
-    View,
+    LockView,
+    RequestScopes,
+    ViewOutOfStep,
     apply,
     with_locks,
     without_ended,
@@ -41,7 +41,7 @@ def an_update(
     return Update(at, since, since is None, NOON, 0.0, 0.4, changes, unknown)
 
 
-def a_view(*locks: Lock) -> View:
+def a_view(*locks: Lock) -> LockView:
     return apply(EMPTY, an_update(*map(Set, locks), since=None, to=1))
 
 
@@ -83,12 +83,12 @@ def test_clearing_what_is_not_there_changes_nothing() -> None:
     ids=["a gap", "again", "back", "another history", "changes without a version"],
 )
 def test_an_update_that_does_not_follow_is_refused(update: Update) -> None:
-    with pytest.raises(OutOfStep):
+    with pytest.raises(ViewOutOfStep):
         apply(a_view(ACME), update)
 
 
 def test_changes_without_a_view_to_apply_them_to_are_refused() -> None:
-    with pytest.raises(OutOfStep):
+    with pytest.raises(ViewOutOfStep):
         apply(EMPTY, an_update(Set(ACME)))
 
 
@@ -120,7 +120,7 @@ def test_the_end_of_a_lock_is_exact() -> None:
 
 def test_a_lock_narrowed_to_a_resource_applies_to_that_resource_alone() -> None:
     view = a_view(a_lock(resource="/v1/export"))
-    asked = Asked("api_key:acme")
+    asked = RequestScopes("api_key:acme")
     met = [len(view.of(asked._replace(resource=name))) for name in ("/v1/export", "/v1/items", "")]
     assert met == [1, 0, 0]
 
@@ -197,7 +197,7 @@ def test_whatever_is_lost_repeated_or_cut_the_view_ends_equal_to_the_locks(
 ) -> None:
     clock, feed = ManualClock(), HandFeed()
     line = BadLine(lambda since: feed_json.load(feed_json.dump(feed.fetch(since))))
-    poller = Poller(line, clock, Known(), pace_max_s=15.0, shelf=None)
+    poller = Poller(line, clock, GateKnowledge(), pace_max_s=15.0, shelf=None)
     kept = feed.backup()
     for step, what in [*steps, ("poll", "well"), ("poll", "well")]:
         match step:

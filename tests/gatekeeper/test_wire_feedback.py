@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gatekeeper.feed.feed_json import SECONDS_MAX
 from gatekeeper.identity import NAME_BYTES_MAX
-from gatekeeper.model import Cursor, Feedback, LockKey, Met, SourceError
+from gatekeeper.model import Cursor, GateStatus, LockHits, LockKey, SourceError
 from gatekeeper.telemetry import status_json
 from gatekeeper.telemetry.status_json import COUNT_MAX, TOLD_BYTES_MAX
 
@@ -19,14 +19,14 @@ COUNTS = st.integers(0, COUNT_MAX)
 WORDS = st.text(max_size=status_json.WORD_CHARACTERS_MAX)
 KEYS = st.builds(LockKey, st.text(), st.text(), st.text(), st.text())
 FEEDBACK = st.builds(
-    Feedback,
+    GateStatus,
     instance=st.from_regex(status_json.INSTANCE, fullmatch=True),
     number=COUNTS,
     application=WORDS,
     library=WORDS,
     at=st.none() | st.builds(Cursor, COUNTS, WORDS),
     age=st.none() | SECONDS,
-    locks=st.lists(st.builds(Met, KEYS, COUNTS, COUNTS)).map(tuple),
+    locks=st.lists(st.builds(LockHits, KEYS, COUNTS, COUNTS)).map(tuple),
     more=st.tuples(COUNTS, COUNTS),
     callers=st.lists(st.text(max_size=status_json.CALLER_CHARACTERS_MAX)).map(tuple),
     uptime=SECONDS,
@@ -38,7 +38,7 @@ FEEDBACK = st.builds(
 
 
 @given(FEEDBACK)
-def test_what_a_gate_tells_is_read_again(told: Feedback) -> None:
+def test_what_a_gate_tells_is_read_again(told: GateStatus) -> None:
     text = status_json.dump(told)
     assert text.isascii()
     assert status_json.load(text) == told
@@ -64,8 +64,8 @@ def test_what_a_stranger_tells_is_bounded() -> None:
 def test_the_longest_that_a_gate_of_ours_tells_is_heard() -> None:
     """A hundred locks and 64 callers, their names as long as can be, two bytes written in six characters."""
     name = "\xe9" * (NAME_BYTES_MAX // 2)
-    met = Met(LockKey("caller+resource", name, name, "p" * 64), COUNT_MAX, COUNT_MAX)
-    told = Feedback("i", 1, "a", "1", None, None, (met,) * 100, (0, 0), (name,) * 64)
+    met = LockHits(LockKey("caller+resource", name, name, "p" * 64), COUNT_MAX, COUNT_MAX)
+    told = GateStatus("i", 1, "a", "1", None, None, (met,) * 100, (0, 0), (name,) * 64)
     assert len(status_json.dump(told)) < TOLD_BYTES_MAX
 
 

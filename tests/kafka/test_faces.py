@@ -8,7 +8,7 @@ import pytest
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.net.manager import KafkaConnectionManager
 
-from analyzer.kafka.connection_errors import TellingManager, failures_of
+from analyzer.kafka.connection_errors import ReportingConnectionManager, failures_of
 from analyzer.kafka.internals import patient_coordinator, raw_fetcher
 from analyzer.kafka.internals.patient_coordinator import PatientCoordinator, join_patiently
 
@@ -30,7 +30,7 @@ def test_ours_is_as_we_know_it(consumer: SimpleNamespace, net: SimpleNamespace) 
     assert join_patiently(consumer)
     assert type(consumer._coordinator) is PatientCoordinator
     failures_of(net)
-    assert type(net._manager) is TellingManager
+    assert type(net._manager) is ReportingConnectionManager
 
 
 @pytest.mark.parametrize("name", patient_coordinator.FACES)

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from analyzer.core.model import Lag, Partition
-from analyzer.kafka.partition_state import DAY_S, Held
+from analyzer.kafka.partition_state import DAY_S, PartitionState
 from tests.support.kafka_log import lines, open_source, run_all
 from tests.support.places import MemoryPlaces, Reader
 
@@ -17,8 +17,8 @@ NOW_S = 1_795_216_000.0
 IN_1970_MS = 86_400_000
 
 
-def a_held(seen_s: float, next_offset: int = 100) -> Held:
-    return Held(PART, next_offset, next_offset, 0, int(seen_s * 1000))
+def a_held(seen_s: float, next_offset: int = 100) -> PartitionState:
+    return PartitionState(PART, next_offset, next_offset, 0, int(seen_s * 1000))
 
 
 def test_a_backlog_is_as_old_as_the_record_that_was_read_last() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from analyzer.config.settings import load
-from analyzer.core.model import Lost
+from analyzer.core.model import PartitionRevoked
 from analyzer.kafka import KafkaRecords
 from tests.support.kafka_log import lines, open_source, produce, run_all
 from tests.support.places import MemoryPlaces, Reader
@@ -163,7 +163,7 @@ def problem_of(source: KafkaRecords) -> tuple[str, str]:
     began_s = time.monotonic()
     while not (problems := source.problems()):
         assert time.monotonic() - began_s < TOLD_S_MAX
-        assert all(isinstance(taken, Lost) for taken in source.take(0.05))
+        assert all(isinstance(taken, PartitionRevoked) for taken in source.take(0.05))
     source.close()
     assert time.monotonic() - began_s < TOLD_S_MAX
     ((name, sentence),) = problems.items()

@@ -33,7 +33,7 @@ import sys
 import analyzer.kafka.source as records
 import analyzer.watchdog as watchdog
 from analyzer.cli import main
-from analyzer.kafka.client import Client
+from analyzer.kafka.client import KafkaClient
 from kafka.errors import CorruptRecordError
 
 records.NO_RAW = "as if kafka-python's fetcher had changed"
@@ -45,7 +45,7 @@ def poll(client, timeout_s):
     except CorruptRecordError:
         return client._poll(timeout_s)
 
-Client.poll = poll
+KafkaClient.poll = poll
 sys.argv = ["gatelock", "run"]
 main()
 """

@@ -13,8 +13,8 @@ from kafka.record import MemoryRecords
 
 from analyzer.core.model import Gap, RecordSet
 from analyzer.kafka.client import ASK_S_MAX
-from analyzer.kafka.connection_errors import Cause, Failures
-from analyzer.kafka.connection_health import OPEN_AGAIN_MAX_S, SILENT_S, Watch
+from analyzer.kafka.connection_errors import ConnectionFailures, FailureCause
+from analyzer.kafka.connection_health import OPEN_AGAIN_MAX_S, SILENT_S, ConnectionHealth
 from tests.support.batches import records_of
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.places import MemoryPlaces, Reader
@@ -189,7 +189,7 @@ def test_an_address_where_nobody_is_takes_no_longer_than_it_may() -> None:
 class TestWatch:
     def test_each_failure_waits_longer_up_to_a_bound_and_a_long_life_forgives(self) -> None:
         clock = [100.0]
-        watch = Watch(lambda: clock[0], {}, [])
+        watch = ConnectionHealth(lambda: clock[0], {}, [])
         assert watch.wait_s == 0
         pauses = [watch.failed(ValueError("no")) for _ in range(8)]
         assert pauses == [0.5, 1, 2, 4, 8, OPEN_AGAIN_MAX_S, OPEN_AGAIN_MAX_S, OPEN_AGAIN_MAX_S]
@@ -200,15 +200,15 @@ class TestWatch:
         assert watch.failed(ValueError("no")) == 0.5
 
     def test_what_keeps_us_from_connecting_is_told_until_we_are_connected(self) -> None:
-        watch = Watch(lambda: 0.0, {}, [])
+        watch = ConnectionHealth(lambda: 0.0, {}, [])
         watch.failed(ValueError("no"))
-        assert watch.cause(None, None) == Cause("away", "no")
+        assert watch.cause(None, None) == FailureCause("away", "no")
         watch.opened()
         assert watch.cause(Fine(), None) is None
 
     def test_a_right_that_is_missing_is_told_whatever_was_wrong_before(self) -> None:
         """Who may not read is never answered: an earlier trouble would stand for ever."""
-        watch = Watch(lambda: 0.0, {}, ["t"])
+        watch = ConnectionHealth(lambda: 0.0, {}, ["t"])
         watch.opened()
         watch.failed(ValueError("no"))
         watch.opened()
@@ -219,23 +219,25 @@ class TestWatch:
         assert found.kind == "right"
 
     def test_what_a_connection_was_given_up_for_is_told_until_a_broker_answers(self) -> None:
-        watch = Watch(lambda: 0.0, {}, [])
+        watch = ConnectionHealth(lambda: 0.0, {}, [])
         watch.opened()
         watch.failed(ValueError("no"))
-        assert watch.cause(None, None) == Cause("away", "no")
+        assert watch.cause(None, None) == FailureCause("away", "no")
         watch.opened()
         watch.waited(0.1, 0, reading=True, idle=False)
-        assert watch.cause(Fine(), None) == Cause("away", "no")
+        assert watch.cause(Fine(), None) == FailureCause("away", "no")
         watch.waited(0.1, 1, reading=True, idle=False)
         assert watch.cause(Fine(), None) is None
 
     def test_only_time_spent_waiting_for_records_is_silence(self) -> None:
-        watch = Watch(lambda: 0.0, {}, [])
+        watch = ConnectionHealth(lambda: 0.0, {}, [])
         watch.waited(SILENT_S - 1, 0, reading=True, idle=False)
         watch.waited(100.0, 0, reading=False, idle=False)
         assert watch.cause(Fine(), None) is None
         watch.waited(1.0, 0, reading=True, idle=False)
-        assert watch.cause(Fine(), None) == Cause("away", f"no broker has answered for {SILENT_S:.0f} s")
+        assert watch.cause(Fine(), None) == FailureCause(
+            "away", f"no broker has answered for {SILENT_S:.0f} s"
+        )
         watch.waited(1.0, 1, reading=True, idle=False)
         assert watch.cause(Fine(), None) is None
 
@@ -244,8 +246,8 @@ class TestWatch:
     ) -> None:
         caplog.set_level(logging.INFO, "analyzer.kafka")
         clock = [0.0]
-        watch = Watch(lambda: clock[0], {"bootstrap_servers": ["a:1", "b:2"]}, [])
-        away, login = Cause("away", "no broker answers"), Cause("login", "the broker refuses")
+        watch = ConnectionHealth(lambda: clock[0], {"bootstrap_servers": ["a:1", "b:2"]}, [])
+        away, login = FailureCause("away", "no broker answers"), FailureCause("login", "the broker refuses")
         for at_s, cause in ((0, None), (1, away), (2, away), (60, away), (62, away), (63, login), (64, None)):
             clock[0] = at_s
             watch.tell(cause)
@@ -260,7 +262,7 @@ class TestWatch:
 class Fine:
     """A connection that nothing is the matter with."""
 
-    failures = Failures()
+    failures = ConnectionFailures()
 
     def known(self) -> list[str]:
         return []

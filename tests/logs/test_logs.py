@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.logs import Form, printable, set_up
+from analyzer.logs import LogFormat, printable, set_up
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def as_before() -> Iterator[None]:
     root.handlers, root.level = handlers, level
 
 
-def logged(form: Form | None, message: str, *args: object, **extra: object) -> str:
+def logged(form: LogFormat | None, message: str, *args: object, **extra: object) -> str:
     stream = io.StringIO()
     set_up(form, stream)
     logging.getLogger("analyzer.daemon").warning(message, *args, extra=extra)
@@ -56,7 +56,7 @@ def test_without_a_terminal_it_is_json() -> None:
 
 @given(st.text())
 def test_no_callers_name_breaks_a_line_or_moves_the_cursor(name: str) -> None:
-    for form in get_args(Form):
+    for form in get_args(LogFormat):
         line = logged(form, "locked %s", name, caller=name)
         assert line[:-1].isprintable()
         assert line[-1] == "\n"
@@ -71,7 +71,7 @@ def test_what_is_printable_stays_as_it_is(text: str) -> None:
 
 def test_passwords_stand_in_no_form_of_log() -> None:
     url = "postgresql+psycopg://ada:s3cret@db/gatelock"
-    for form in get_args(Form):
+    for form in get_args(LogFormat):
         stream = io.StringIO()
         set_up(form, stream)
         try:

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.windows import Window, window_at
-from analyzer.core.model import Row
+from analyzer.core.model import CountRow
 
 
 class Flush(NamedTuple):
     """What one analyzer stored at one moment of the database's clock."""
 
     now_s: int
-    rows: Sequence[Row]
+    rows: Sequence[CountRow]
 
 
 class Crossing(NamedTuple):

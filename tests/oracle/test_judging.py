@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.judging.judge import Series, Standing, changes, ended, explain, lock_key, totals_of
+from analyzer.core.judging.judge import JudgedSeries, Standing, changes, ended, explain, lock_key, totals_of
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.policies import Calendar, Quota
-from analyzer.core.model import Row
+from analyzer.core.model import CountRow
 from gatekeeper.model import Clear, Lock, LockKey, Set
 from tests.oracle.judging import Crossing, Flush, crossings
 
@@ -32,11 +32,11 @@ class World:
     """What the database holds between flushes: totals, and the locks."""
 
     def __init__(self) -> None:
-        self.totals: dict[Series, int] = {}
+        self.totals: dict[JudgedSeries, int] = {}
         self.locks: dict[LockKey, Lock] = {}
         self.log: list[Crossing] = []
 
-    def flush(self, number: int, rows: Sequence[Row], now: datetime) -> None:
+    def flush(self, number: int, rows: Sequence[CountRow], now: datetime) -> None:
         standings = []
         for series, more in totals_of(PLAN, rows).items():
             self.totals[series] = self.totals.get(series, 0) + more
@@ -61,10 +61,10 @@ class World:
             del self.locks[change.at]
 
 
-def a_row(now_s: int, off_min: int, key: str, resource: str, value: int, denied: int) -> Row:
+def a_row(now_s: int, off_min: int, key: str, resource: str, value: int, denied: int) -> CountRow:
     bucket_s = (now_s + 60 * off_min) // 60 * 60
     grouping = "caller+resource" if resource else "caller"
-    return Row(grouping, key, resource, "requests", 60, bucket_s, value, denied)
+    return CountRow(grouping, key, resource, "requests", 60, bucket_s, value, denied)
 
 
 # Minutes from now: late ones, and up to five of a clock that runs ahead.

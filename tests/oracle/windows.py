@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from analyzer.core.judging.policies import Calendar, Period
+from analyzer.core.judging.policies import Calendar, CalendarPeriod
 from analyzer.core.judging.windows import Window
 
 HOUR_S, DAY_S = 3600, 86_400
@@ -58,7 +58,7 @@ def names(calendar: Calendar, moments: range) -> Iterator[tuple[int, Hashable]]:
                 yield moment_s, period_of(per, latest)
 
 
-def period_of(per: Period, day: date) -> Hashable:
+def period_of(per: CalendarPeriod, day: date) -> Hashable:
     if per == "week":
         return day - timedelta(days=day.weekday())
     return (day.year, day.month) if per == "month" else day

@@ -15,7 +15,7 @@ from analyzer.metrics import Metrics
 from analyzer.pipeline import Pipeline
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import upgrade
-from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.warden import Warden
@@ -32,7 +32,7 @@ def test_a_spare_analyzer_says_that_the_database_is_back_when_it_is(tmp_path: Pa
     url = f"sqlite:///{here}/gatelock.db"
     upgrade(url)
     clock, engine = ManualClock(), open_engine(url)
-    store, upkeep = SqlStore(engine, "spare"), Upkeep(engine, "spare", lambda: "mark")
+    store, upkeep = SqlStore(engine, "spare"), SqlUpkeep(engine, "spare", lambda: "mark")
     version, plan = store.activate(Plan()), Plan()
     nothing = ImportedFiles([], "log", store)
     pipeline = Pipeline(nothing, counter_for(plan), store, plan, version, clock.uptime_s)

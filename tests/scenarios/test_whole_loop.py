@@ -14,14 +14,14 @@ import sqlalchemy as sa
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Calendar, Quota
-from analyzer.core.model import Counter, Gap, Lag, Partition, Record, Records, Taken
+from analyzer.core.model import Counter, Gap, Lag, Partition, Record, Records, SourceItem
 from analyzer.core.records.mapping import Mapping as SourceMapping
 from analyzer.core.records.mapping import TextField, TimeField
 from analyzer.daemon import Daemon
-from analyzer.pipeline import Flushed, Pipeline
+from analyzer.pipeline import FlushResult, Pipeline
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import upgrade
-from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.warden import Warden
@@ -54,7 +54,7 @@ class Log:
         value = json.dumps({"ts": now_ms, "key": key, "status": status}).encode()
         self.records.append(Record(len(self.records), now_ms, value))
 
-    def take(self, timeout_s: float) -> Iterator[Taken]:
+    def take(self, timeout_s: float) -> Iterator[SourceItem]:
         start, self._next = self._next, len(self.records)
         if self._next > start:
             yield Records(PART, start, self._next, self.records[start:])
@@ -89,7 +89,7 @@ class Quiet:
 
     def turned(self, holding: int) -> None: ...
     def lost(self) -> None: ...
-    def flushed(self, flushed: Flushed) -> None: ...
+    def flushed(self, flushed: FlushResult) -> None: ...
     def ended(self, changes: Sequence[Change]) -> None: ...
     def failed(self, what: str, sentence: str) -> None:
         raise AssertionError(sentence)
@@ -122,7 +122,7 @@ class World:
         pipeline = Pipeline(
             self.log, self._counter(PLAN), self.store, PLAN, self.store.activate(PLAN), self.clock.uptime_s
         )
-        warden = Warden(Upkeep(self.engine, "analyzer", lambda: "mark"), self.clock.uptime_s)
+        warden = Warden(SqlUpkeep(self.engine, "analyzer", lambda: "mark"), self.clock.uptime_s)
         gaps = SqlGaps(self.engine, "analyzer")
         return Daemon(pipeline, warden, self.store.active, self._counter, Quiet(), self.random, gaps)
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from analyzer.config.settings import Settings
-from analyzer.config.tables.actions import Act, Action
+from analyzer.config.tables.actions import Action, LockAction
 from gatekeeper.model import Rate
 
 ACTION = TypeAdapter(Action)
@@ -15,15 +15,15 @@ ACTION = TypeAdapter(Action)
 @pytest.mark.parametrize(
     ("said", "meant"),
     [
-        ("deny", Act("deny")),
-        ({"deny": 503}, Act("deny", 503)),
-        ("tag", Act("tag")),
-        ({"slow": "10/s"}, Act("slow", slow=Rate(10, 1.0))),
-        ({"slow": "1_000 / 1m"}, Act("slow", slow=Rate(1000, 60.0))),
-        ({"slow": "5/30s"}, Act("slow", slow=Rate(5, 30.0))),
+        ("deny", LockAction("deny")),
+        ({"deny": 503}, LockAction("deny", 503)),
+        ("tag", LockAction("tag")),
+        ({"slow": "10/s"}, LockAction("slow", slow=Rate(10, 1.0))),
+        ({"slow": "1_000 / 1m"}, LockAction("slow", slow=Rate(1000, 60.0))),
+        ({"slow": "5/30s"}, LockAction("slow", slow=Rate(5, 30.0))),
     ],
 )
-def test_an_action_is_read(said: object, meant: Act) -> None:
+def test_an_action_is_read(said: object, meant: LockAction) -> None:
     assert ACTION.validate_python(said) == meant
 
 

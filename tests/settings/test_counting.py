@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from analyzer.config.settings import Settings
 from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.model import Partition, Record, Records, Row
+from analyzer.core.model import CountRow, Partition, Record, Records
 
 Read = Callable[[str], Settings]
 
 
-def counted(settings: Settings, source: str, *values: bytes) -> list[Row]:
+def counted(settings: Settings, source: str, *values: bytes) -> list[CountRow]:
     plan = settings.plan()
     counter = PythonCounter(settings.mappings(), plan.groupings, plan.meters)
     part = Partition("c", "t", 0, source, source)

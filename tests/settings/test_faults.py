@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.config.diagnostics.faults import Complaint, Faulty
+from analyzer.config.diagnostics.faults import ConfigInvalid, KeyFault
 from analyzer.config.settings import Complained, Settings, load
 
 FILES = Path(__file__).parent / "files"
@@ -20,7 +20,7 @@ def test_every_fault_is_told_at_once_with_its_line_and_cure(
 ) -> None:
     """The file beside it says what; a new pair of files is a new test."""
     monkeypatch.chdir(FILES)
-    with pytest.raises(Faulty) as faulty:
+    with pytest.raises(ConfigInvalid) as faulty:
         load(Path(f"{name}.toml"))
     assert str(faulty.value) + "\n" == (FILES / f"{name}.txt").read_text()
 
@@ -33,26 +33,26 @@ def test_no_fault_repeats_a_secret() -> None:
 def test_a_file_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "gatelock.toml"
     file.write_bytes(b"[kafka]\ngroup_id = '\xff'\n")
-    with pytest.raises(Faulty, match=r"gatelock\.toml:2: the file: is not UTF-8"):
+    with pytest.raises(ConfigInvalid, match=r"gatelock\.toml:2: the file: is not UTF-8"):
         load(file)
 
 
 def test_a_file_that_cannot_be_read_is_a_fault_of_its_own(tmp_path: Path) -> None:
-    with pytest.raises(Faulty, match="cannot be read: Is a directory"):
+    with pytest.raises(ConfigInvalid, match="cannot be read: Is a directory"):
         load(tmp_path)
 
 
 def test_a_huge_file_is_not_read_whole(tmp_path: Path) -> None:
     file = tmp_path / "gatelock.toml"
     file.write_bytes(b"#" * (1 << 20) + b"#")
-    with pytest.raises(Faulty, match="larger than 1 MB"):
+    with pytest.raises(ConfigInvalid, match="larger than 1 MB"):
         load(file)
 
 
 def test_control_characters_in_a_name_do_not_reach_the_terminal(tmp_path: Path) -> None:
     file = tmp_path / "gatelock.toml"
     file.write_text('[[policies]]\nname = "\\u001b[2J\\u202e"\nlimit = 1\nwindow = { per = "day" }\n')
-    with pytest.raises(Faulty) as faulty:
+    with pytest.raises(ConfigInvalid) as faulty:
         load(file)
     assert str(faulty.value).replace("\n", "").isprintable()
 
@@ -124,7 +124,7 @@ def test_whatever_stands_where_it_does_not_belong_is_a_fault_and_never_a_crash(
             document = put(document, at, value)
         except (TypeError, KeyError, IndexError):  # an earlier slip took this place away
             continue
-    settings, told = None, list[Complaint]()
+    settings, told = None, list[KeyFault]()
     try:
         settings = Settings(**document)
     except Complained as complained:

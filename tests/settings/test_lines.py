@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.config.diagnostics.toml_positions import Path, lines_of
+from analyzer.config.diagnostics.toml_positions import KeyPath, lines_of
 
 
 def test_every_kind_of_key_has_its_line() -> None:
@@ -106,7 +106,7 @@ def documents(draw: st.DrawFn) -> str:
     return text
 
 
-def paths(found: Any, at: Path = ()) -> set[Path]:
+def paths(found: Any, at: KeyPath = ()) -> set[KeyPath]:
     """Every key and element of what tomllib read: the obvious answer, without the lines."""
     items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
     return {at}.union(*(paths(item, (*at, key)) for key, item in items))

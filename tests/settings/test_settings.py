@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.config.diagnostics.faults import Faulty
+from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import ConfigMissing, Settings, find, load
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.judging.policies import Calendar, Quota
@@ -205,7 +205,7 @@ def test_a_fault_says_which_variable_or_secret_file_it_came_from(
     monkeypatch.setenv("GATELOCK_SOURCES", "access-log")
     monkeypatch.setenv("GATELOCK_TEST", "not ours: another program's")
     (tmp_path / "gatelock_database__url").write_text("mysql://ada:s3cret@db/x")
-    with pytest.raises(Faulty) as faulty:
+    with pytest.raises(ConfigInvalid) as faulty:
         load(None)
     assert str(faulty.value).splitlines()[::2] == [
         "environment GATELOCK_KAFAK__GROUP_ID: [kafak] group_id: is not a key that is known here",
@@ -217,7 +217,7 @@ def test_a_fault_says_which_variable_or_secret_file_it_came_from(
 
 
 def test_a_key_that_pydantic_would_take_for_an_argument_is_unknown(read: Read) -> None:
-    with pytest.raises(Faulty, match="_env_file: is not a key that is known here"):
+    with pytest.raises(ConfigInvalid, match="_env_file: is not a key that is known here"):
         read('_env_file = "/etc/passwd"')
 
 
@@ -256,13 +256,13 @@ def test_a_secret_file_that_holds_none_is_a_fault(
 ) -> None:
     if content is not None:
         (tmp_path / "secret").write_bytes(content)
-    with pytest.raises(Faulty, match=what):
+    with pytest.raises(ConfigInvalid, match=what):
         read(f'[kafka]\nssl_password_file = "{tmp_path}/secret"')
 
 
 def test_a_folder_of_secrets_that_is_not_there_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATELOCK_SECRETS_DIR", "/nowhere")
-    with pytest.raises(Faulty, match="/nowhere"):
+    with pytest.raises(ConfigInvalid, match="/nowhere"):
         load(None)
 
 
@@ -280,7 +280,7 @@ def test_a_folder_of_secrets_that_is_not_there_is_a_fault(monkeypatch: pytest.Mo
 def test_a_database_url_that_cannot_work_is_refused_without_repeating_it(
     read: Read, url: str, what: str
 ) -> None:
-    with pytest.raises(Faulty, match=what) as faulty:
+    with pytest.raises(ConfigInvalid, match=what) as faulty:
         read(f'[database]\nurl = "{url}"')
     assert "s3cret" not in str(faulty.value)
     assert "s3cret" not in repr(faulty.value)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer
 
-from analyzer.config.diagnostics.faults import Faulty
+from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.kafka_options.names import ALSO, KEYS, KNOWN, OPTIONS, REFUSED, WRITTEN, plainly
 from analyzer.config.kafka_options.translation import login
 from analyzer.config.settings import Settings
@@ -87,7 +87,7 @@ MEANT = {
 
 
 def faults(read: Read, text: str) -> list[str]:
-    with pytest.raises(Faulty) as faulty:
+    with pytest.raises(ConfigInvalid) as faulty:
         read(text)
     told = [str(fault).replace(fault.file, "F") for fault in faulty.value.faults]
     assert not any("pa55" in each or "s3cret" in each for each in told), told
@@ -213,7 +213,7 @@ def test_what_the_environment_says_wrongly_is_told_with_its_name(
     told = "\n".join(faults(read, ""))
     assert "which is the same option" in told
     assert "is not PEM" in told
-    with pytest.raises(Faulty, match="environment GATELOCK_KAFKA__SSL__TRUSTSTORE__TYPE"):
+    with pytest.raises(ConfigInvalid, match="environment GATELOCK_KAFKA__SSL__TRUSTSTORE__TYPE"):
         read("")
 
 

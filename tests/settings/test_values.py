@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from analyzer.config.secrets import masked
-from analyzer.config.values import UNITS_S, Wanted, in_words, seconds
+from analyzer.config.values import UNITS_S, ConditionValues, in_words, seconds
 
 STRETCH = TypeAdapter(Annotated[float, seconds(0.01, 10 * 86_400)])
 
@@ -55,13 +55,13 @@ def test_a_stretch_in_words_reads_as_the_same_stretch(count: int, unit: str) -> 
     ],
 )
 def test_what_a_condition_wants_is_kept_as_text(value: object, wanted: tuple[str, ...]) -> None:
-    assert TypeAdapter(Wanted).validate_python(value) == wanted
+    assert TypeAdapter(ConditionValues).validate_python(value) == wanted
 
 
 @pytest.mark.parametrize("value", ["", [], None, 1.5, {"a": 1}, "599-500", [["x"], {}]])
 def test_what_no_field_could_equal_is_refused(value: object) -> None:
     with pytest.raises(ValidationError):
-        TypeAdapter(Wanted).validate_python(value)
+        TypeAdapter(ConditionValues).validate_python(value)
 
 
 PASSWORDS = st.text(

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.store.database.engine import open_engine
-from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.world import begin_again
 
@@ -80,5 +80,5 @@ def store(engine: sa.Engine, marks: Callable[[], str]) -> SqlStore:
 
 
 @pytest.fixture
-def upkeep(engine: sa.Engine, marks: Callable[[], str]) -> Upkeep:
-    return Upkeep(engine, "here", marks)
+def upkeep(engine: sa.Engine, marks: Callable[[], str]) -> SqlUpkeep:
+    return SqlUpkeep(engine, "here", marks)

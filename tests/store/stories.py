@@ -12,19 +12,21 @@ import sqlalchemy as sa
 from analyzer.core.counting.meters import MINUTE_S, bucket_start_s
 from analyzer.core.judging.judge import changes, lock_key, totals_of
 from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Calendar, Period, Quota
+from analyzer.core.judging.policies import Calendar, CalendarPeriod, Quota
 from analyzer.core.judging.windows import window_at
-from analyzer.core.model import Partition, Row
+from analyzer.core.model import CountRow, Partition
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import feed, lock_changes, locks, totals
-from analyzer.store.transaction.sql_store import Flush, SqlStore
+from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from gatekeeper.model import Change
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
 ACME, ANN = "api_key:acme", "user:ann"
 
 
-def quota(limit: int, per: Period = "month", name: str = "daily", zone: str = "UTC", **rest: Any) -> Quota:
+def quota(
+    limit: int, per: CalendarPeriod = "month", name: str = "daily", zone: str = "UTC", **rest: Any
+) -> Quota:
     """A limit for a month, unless told otherwise: a test must not fail at midnight."""
     return Quota(name, limit, Calendar(per, zone), **rest)
 
@@ -33,12 +35,16 @@ def plan(*policies: Quota) -> Plan:
     return plan_of([], [], policies)
 
 
-def a_row(value: int, at_s: int, key: str = ACME, *, denied: int = 0, resource: str = "") -> Row:
+def a_row(value: int, at_s: int, key: str = ACME, *, denied: int = 0, resource: str = "") -> CountRow:
     grouping = "caller+resource" if resource else "caller"
-    return Row(grouping, key, resource, "requests", MINUTE_S, bucket_start_s(at_s, MINUTE_S), value, denied)
+    return CountRow(
+        grouping, key, resource, "requests", MINUTE_S, bucket_start_s(at_s, MINUTE_S), value, denied
+    )
 
 
-def flush(store: SqlStore, agreed: Plan, rows: Iterable[Row], version: int | None = None) -> Sequence[Change]:
+def flush(
+    store: SqlStore, agreed: Plan, rows: Iterable[CountRow], version: int | None = None
+) -> Sequence[Change]:
     """One flush of `rows`, judged; what changed."""
     version = store.active()[0] if version is None else version
     with store.transaction() as tx:
@@ -46,7 +52,7 @@ def flush(store: SqlStore, agreed: Plan, rows: Iterable[Row], version: int | Non
         return judged(tx, agreed, sorted(rows), now)
 
 
-def judged(tx: Flush, agreed: Plan, rows: Sequence[Row], now: datetime) -> Sequence[Change]:
+def judged(tx: SqlFlush, agreed: Plan, rows: Sequence[CountRow], now: datetime) -> Sequence[Change]:
     reached = tx.add_totals(totals_of(agreed, rows), agreed.limits)
     tx.add_counts(rows, agreed.meters)
     changed = changes(agreed, reached, tx.locks([lock_key(s.series) for s in reached]), now)

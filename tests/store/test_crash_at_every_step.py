@@ -15,12 +15,12 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.counting.caller_budget import OVERFLOW
-from analyzer.core.model import Lag, Partition, Progress
+from analyzer.core.model import Lag, Partition, PartitionProgress
 from analyzer.errors import PartitionLost
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import buckets, named, offsets
 from analyzer.store.transaction import sql_store as module
-from analyzer.store.transaction.sql_store import Flush, SqlStore
+from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from tests.store import world
 from tests.store.stories import now_s
 from tests.store.world import (
@@ -217,9 +217,9 @@ class Apart:
         self._first = first
         self._stack = stack
         self._rest: sa.Connection | None = None
-        self._moved: tuple[Sequence[Progress], Mapping[Partition, Lag]] | None = None
+        self._moved: tuple[Sequence[PartitionProgress], Mapping[Partition, Lag]] | None = None
 
-    def move_offsets(self, parts: Sequence[Progress], lags: Mapping[Partition, Lag]) -> None:
+    def move_offsets(self, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None:
         self._moved = parts, lags
         if self._first:
             self.move()
@@ -227,10 +227,10 @@ class Apart:
 
     def move(self) -> None:
         with writing(self._engine) as db:
-            Flush(db, "here", str).move_offsets(*self._moved)
+            SqlFlush(db, "here", str).move_offsets(*self._moved)
 
     def __getattr__(self, name: str) -> object:
-        return getattr(Flush(self._rest, "here", lambda: "mark"), name)
+        return getattr(SqlFlush(self._rest, "here", lambda: "mark"), name)
 
 
 class TwoTransactions:

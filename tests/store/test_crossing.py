@@ -11,34 +11,36 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import MINUTE_S
-from analyzer.core.judging.judge import Series, Standing, changes, lock_key
+from analyzer.core.judging.judge import JudgedSeries, Standing, changes, lock_key
 from analyzer.core.judging.windows import window_at
-from analyzer.core.model import Row
+from analyzer.core.model import CountRow
 from analyzer.store.database.schema import buckets
-from analyzer.store.transaction.sql_store import Flush, SqlStore
+from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from gatekeeper.model import Change
 from tests.store.stories import a_row, judged, now_s, plan, quota, together, told
 
 pytestmark = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 
-Judge = Callable[[Flush, Sequence[Row], datetime], object]
+Judge = Callable[[SqlFlush, Sequence[CountRow], datetime], object]
 NewEngine = Callable[[], sa.Engine]
 TRIES = 200
 PLAN = plan(quota(100))
 HALF = 60  # each of two adds so much: neither reaches the limit alone
 
 
-def by_totals(tx: Flush, rows: Sequence[Row], now: datetime) -> None:
+def by_totals(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) -> None:
     judged(tx, PLAN, rows, now)
 
 
-def by_sums_of_buckets(tx: Flush, rows: Sequence[Row], now: datetime) -> Sequence[Change]:
+def by_sums_of_buckets(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) -> Sequence[Change]:
     """The same judgement, from what is counted, without a row that both must touch."""
     tx.add_counts(rows, PLAN.meters)
     (policy,) = PLAN.policies
     window = window_at(policy.window, rows[0].bucket_s)
     used = sa.select(sa.func.sum(buckets.c.value)).where(buckets.c.key == rows[0].key)
-    standing = Standing(Series(policy.name, rows[0].key, "", window), int(tx._db.execute(used).scalar_one()))
+    standing = Standing(
+        JudgedSeries(policy.name, rows[0].key, "", window), int(tx._db.execute(used).scalar_one())
+    )
     changed = changes(PLAN, [standing], tx.locks([lock_key(standing.series)]), now)
     tx.publish(changed)
     return changed
@@ -74,7 +76,7 @@ def test_two_analyzers_that_cross_a_limit_together_lock_once(new_engine: NewEngi
 def test_without_the_row_that_both_touch_nobody_sees_it(new_engine: NewEngine) -> None:
     """The test above has teeth: the same race, judged by sums of buckets, misses a crossing."""
 
-    def both_read_before_either_commits(tx: Flush, rows: Sequence[Row], now: datetime) -> None:
+    def both_read_before_either_commits(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) -> None:
         by_sums_of_buckets(tx, rows, now)
         both_judged.wait(10)
 

@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.judging.plan import Plan
-from analyzer.core.model import Position, Progress
+from analyzer.core.model import PartitionProgress, Position
 from analyzer.errors import StoreAway
 from analyzer.store.database.engine import NowMs, open_engine, reading, writing
 from analyzer.store.database.schema import buckets, leases
-from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.stories import PART, together
 from tests.support.servers.child import free_port
@@ -86,7 +86,7 @@ def test_a_reader_sees_one_moment(engine: sa.Engine, new_engine: NewEngine) -> N
     count = sa.select(sa.func.count()).select_from(leases)
     with reading(engine) as db:
         before = db.execute(count).scalar_one()
-        assert Upkeep(new_engine(), "there", str).hold("warden")
+        assert SqlUpkeep(new_engine(), "there", str).hold("warden")
         assert db.execute(count).scalar_one() == before == 0
     with reading(engine) as db:
         assert db.execute(count).scalar_one() == 1
@@ -137,7 +137,7 @@ def test_a_server_that_is_stopped_and_comes_back(own_postgres: NativePostgres) -
     store = SqlStore(open_engine(url), "here")
     store.begin(PART, 0)
     with pytest.raises(StoreAway), store.transaction() as tx:  # noqa: PT012 - one story
-        tx.move_offsets([Progress(PART, 0, 7)], {})
+        tx.move_offsets([PartitionProgress(PART, 0, 7)], {})
         own_postgres.kill()
     for ask in (lambda: store.positions([PART]), store.active, lambda: store.activate(Plan())):
         with pytest.raises(StoreAway):
@@ -151,13 +151,13 @@ def test_a_server_that_is_stopped_and_comes_back(own_postgres: NativePostgres) -
 def test_a_connection_that_is_cut_in_mid_flush(store: SqlStore, engine: sa.Engine, migrated_url: str) -> None:
     store.begin(PART, 0)
     with pytest.raises(StoreAway, match="terminating connection"), store.transaction() as tx:  # noqa: PT012 - one story
-        tx.move_offsets([Progress(PART, 0, 7)], {})
+        tx.move_offsets([PartitionProgress(PART, 0, 7)], {})
         with psycopg.connect(dsn_of(migrated_url), autocommit=True) as other:
             other.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity"
                 " where datname = current_database() and pid <> pg_backend_pid()"
             )
-        tx.move_offsets([Progress(PART, 7, 9)], {})
+        tx.move_offsets([PartitionProgress(PART, 7, 9)], {})
     assert store.positions([PART]) == {PART: Position(0)}
 
 
@@ -182,12 +182,12 @@ def test_an_analyzer_stopped_in_mid_flush_holds_the_others_for_five_seconds(
     other = SqlStore(new_engine(), "there")
     refused = 0
     with pytest.raises(StoreAway), store.transaction() as stopped:  # noqa: PT012 - one story
-        stopped.move_offsets([Progress(PART, 0, 7)], {})
+        stopped.move_offsets([PartitionProgress(PART, 0, 7)], {})
         began_s = time.monotonic()
         while other.positions([PART])[PART].next == 0:
             try:
                 with other.transaction() as tx:
-                    tx.move_offsets([Progress(PART, 0, 5)], {})
+                    tx.move_offsets([PartitionProgress(PART, 0, 5)], {})
             except StoreAway:
                 refused += 1
         waited_s = time.monotonic() - began_s
@@ -243,13 +243,13 @@ def test_a_full_disk_loses_the_flush_and_nothing_else(
                                              "resource": "x" * 100} for n in range(200)]  # fmt: skip
     full = True
     with pytest.raises(StoreAway, match="disk is full"), store.transaction() as tx:  # noqa: PT012 - one story
-        tx.move_offsets([Progress(PART, 0, 7)], {})
+        tx.move_offsets([PartitionProgress(PART, 0, 7)], {})
         tx._db.execute(sa.insert(buckets), rows)
     assert store.positions([PART]) == {PART: Position(0)}
     full = False
     engine.dispose()  # the bound was that connection's
     with store.transaction() as tx:
-        tx.move_offsets([Progress(PART, 0, 7)], {})
+        tx.move_offsets([PartitionProgress(PART, 0, 7)], {})
         tx._db.execute(sa.insert(buckets), rows)
     assert store.positions([PART]) == {PART: Position(7)}
 

@@ -15,7 +15,7 @@ from analyzer.core.judging.plan import Plan
 from analyzer.errors import PlanChanged
 from analyzer.store.database.engine import reading, writing
 from analyzer.store.database.schema import feed, lock_changes, locks
-from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.lock_feed import held
 from analyzer.store.transaction.lock_feed import publish as publish_last
 from analyzer.store.transaction.sql_store import SqlStore
@@ -110,7 +110,7 @@ def test_flushes_activations_and_the_warden_never_wait_in_a_circle(
 ) -> None:
     """PostgreSQL would say deadlock after a second. In the end locks and totals agree."""
     stores = [SqlStore(new_engine(), f"analyzer {n}") for n in range(4)]
-    wardens = [Upkeep(new_engine(), f"analyzer {n}", str) for n in range(2)]
+    wardens = [SqlUpkeep(new_engine(), f"analyzer {n}", str) for n in range(2)]
     stores[0].activate(both_at(20))
     at_s = now_s(engine)
     done = threading.Event()
@@ -130,7 +130,7 @@ def test_flushes_activations_and_the_warden_never_wait_in_a_circle(
         for limit in range(20, 35):
             store.activate(both_at(limit))
 
-    def tidy_on(warden: Upkeep) -> None:
+    def tidy_on(warden: SqlUpkeep) -> None:
         while not done.is_set():
             with writing(warden._engine) as db:  # as if time had passed
                 some = held(db, [a_lock(f"user:{n}").at for n in range(0, 12, 5)])

@@ -8,11 +8,11 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import REQUESTS, Meter
-from analyzer.core.judging.judge import Series, changes, lock_key, totals_of
+from analyzer.core.judging.judge import JudgedSeries, changes, lock_key, totals_of
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Calendar, Quota
 from analyzer.core.judging.windows import Window
-from analyzer.core.model import Lag, Partition, Position, Progress, Rejected, Row
+from analyzer.core.model import CountRow, Lag, Partition, PartitionProgress, Position, Rejected
 from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.store.database.schema import TOTAL_MAX, buckets, lock_changes, offsets, rejects
 from analyzer.store.transaction.sql_store import SqlStore
@@ -24,8 +24,8 @@ PLAN = plan_of([], [], [Quota("daily", 10, Calendar("day"))])
 DAY = Window(86_400, 172_800)
 
 
-def a_row(value: int, *, meter: str = "requests", key: str = "api_key:acme", denied: int = 0) -> Row:
-    return Row("caller", key, "", meter, 60, 86_400, value, denied)
+def a_row(value: int, *, meter: str = "requests", key: str = "api_key:acme", denied: int = 0) -> CountRow:
+    return CountRow("caller", key, "", meter, 60, 86_400, value, denied)
 
 
 def all_of(engine: sa.Engine, table: sa.Table) -> list[dict[str, object]]:
@@ -44,7 +44,7 @@ def test_the_offset_moves_with_its_ledger(store: SqlStore, engine: sa.Engine) ->
     store.begin(PART, 0)
     for start, stop in ((0, 7), (7, 9)):
         with store.transaction() as tx:
-            moved = Progress(PART, start, stop, seen=2, counted=1, dead=1, witness=f"at {stop}")
+            moved = PartitionProgress(PART, start, stop, seen=2, counted=1, dead=1, witness=f"at {stop}")
             tx.move_offsets([moved], {PART: Lag(3, 0.25)})
     row = all_of(engine, offsets)[0]
     assert (row["next"], row["seen"], row["counted"], row["dead"], row["witness"]) == (9, 4, 2, 2, "at 9")
@@ -60,7 +60,7 @@ def test_the_offset_moves_with_its_ledger(store: SqlStore, engine: sa.Engine) ->
 def test_an_idle_partition_keeps_what_is_known_of_its_place(store: SqlStore) -> None:
     store.begin(PART, 5, "digest")
     with store.transaction() as tx:
-        tx.move_offsets([Progress(PART, 5, 5)], {})
+        tx.move_offsets([PartitionProgress(PART, 5, 5)], {})
     assert store.positions([PART]) == {PART: Position(5, "digest")}
 
 
@@ -68,7 +68,7 @@ def test_what_is_known_of_one_place_is_not_said_of_the_next(store: SqlStore) -> 
     """Kafka would be asked whether the log was cut off by what was true further in front."""
     store.begin(PART, 5, "3")
     with store.transaction() as tx:
-        tx.move_offsets([Progress(PART, 5, 9)], {})
+        tx.move_offsets([PartitionProgress(PART, 5, 9)], {})
     assert store.positions([PART]) == {PART: Position(9)}
 
 
@@ -80,7 +80,7 @@ def test_an_offset_that_is_not_where_we_left_it_refuses_the_whole_flush(
     store.begin(OTHER, 0)
     with pytest.raises(PartitionLost, match=r"access-log\[0\]"), store.transaction() as tx:  # noqa: PT012 - one story
         tx.add_counts([a_row(1)], PLAN.meters)
-        tx.move_offsets([Progress(OTHER, 0, 3), Progress(PART, start, 9)], {})
+        tx.move_offsets([PartitionProgress(OTHER, 0, 3), PartitionProgress(PART, start, 9)], {})
     assert store.positions([PART, OTHER]) == {PART: Position(5), OTHER: Position(0)}
     assert all_of(engine, buckets) == []
 
@@ -109,7 +109,7 @@ def test_buckets_add_up_and_maxima_stay(store: SqlStore, engine: sa.Engine) -> N
 
 def test_a_sum_stops_at_the_largest_number_a_column_takes(store: SqlStore, engine: sa.Engine) -> None:
     """PostgreSQL would refuse the flush for ever; SQLite would go on with a float."""
-    acme, ann = (Series("daily", key, "", DAY) for key in ("api_key:acme", "user:ann"))
+    acme, ann = (JudgedSeries("daily", key, "", DAY) for key in ("api_key:acme", "user:ann"))
     for value in (TOTAL_MAX - 1, 5):
         with store.transaction() as tx:
             # What was counted since the last flush may be beyond it all by itself.
@@ -123,7 +123,7 @@ def test_a_sum_stops_at_the_largest_number_a_column_takes(store: SqlStore, engin
 
 
 def test_totals_come_back_with_what_others_added(store: SqlStore) -> None:
-    acme, ann = (Series("daily", key, "", DAY) for key in ("api_key:acme", "user:ann"))
+    acme, ann = (JudgedSeries("daily", key, "", DAY) for key in ("api_key:acme", "user:ann"))
     with store.transaction() as tx:
         assert tx.add_totals({acme: 4}) == [(acme, 4)]
     with store.transaction() as tx:
@@ -203,7 +203,7 @@ def test_more_rows_than_one_statement_has_time_for_are_several(
     """After an outage a flush may have 200,000 callers: five seconds' work for PostgreSQL, and a statement
     has two. Dropped and read again, it would be as large the next time."""
     monkeypatch.setattr("analyzer.store.transaction.sql_store.ROWS_MAX", 3)
-    grown = {Series("daily", f"user:{n}", "", DAY): n + 1 for n in range(7)}
+    grown = {JudgedSeries("daily", f"user:{n}", "", DAY): n + 1 for n in range(7)}
     for times in (1, 2):
         with store.transaction() as tx:
             assert tx.add_totals(grown) == [(series, times * n) for series, n in grown.items()]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.model import Lag, Partition, Progress
+from analyzer.core.model import Lag, Partition, PartitionProgress
 from analyzer.store.database.audit_log import recorded
 from analyzer.store.database.schema import offsets
 from analyzer.store.operations.followed_partitions import followed, leave_off, retire
@@ -29,7 +29,7 @@ def follow(engine: sa.Engine, part: Partition, owner: str) -> None:
     store = SqlStore(engine, owner)
     at = store.begin(part, 0).next
     with store.transaction() as tx:
-        tx.move_offsets([Progress(part, at, at + 5)], {part: Lag(2, 0.5)})
+        tx.move_offsets([PartitionProgress(part, at, at + 5)], {part: Lag(2, 0.5)})
 
 
 def silence(engine: sa.Engine, part: Partition, seconds: int) -> None:

@@ -9,11 +9,11 @@ from threading import Barrier
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.model import Gap, Partition, Position, Progress
+from analyzer.core.model import Gap, Partition, PartitionProgress, Position
 from analyzer.errors import PartitionLost
 from analyzer.store.database.audit_log import recorded
 from analyzer.store.reports.audit import audit
-from analyzer.store.transaction.gaps import Known, NoSuchGap, SqlGaps, accept, known
+from analyzer.store.transaction.gaps import NoSuchGap, RecordedGap, SqlGaps, accept, known
 from analyzer.store.transaction.sql_store import SqlStore
 
 PART = Partition("cluster", "id-1", 3, "log", "access-log")
@@ -29,10 +29,10 @@ def begun(store: SqlStore, at: int = 10) -> None:
 
 def count(store: SqlStore, start: int, to: int) -> None:
     with store.transaction() as tx:
-        tx.move_offsets([Progress(PART, start, to)], {})
+        tx.move_offsets([PartitionProgress(PART, start, to)], {})
 
 
-def the_only(engine: sa.Engine) -> Known:
+def the_only(engine: sa.Engine) -> RecordedGap:
     [found] = known(engine)
     return found
 

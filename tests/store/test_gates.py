@@ -10,21 +10,21 @@ import sqlalchemy as sa
 
 from analyzer.store.database.engine import NowMs, writing
 from analyzer.store.database.schema import feed_versions, gates, named, totals
-from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports import gate_reports as module
 from analyzer.store.reports.gate_reports import GATES_KEPT_MS, forget, heard, keep, logged
 from analyzer.store.transaction import lock_feed as feed_store
 from analyzer.store.transaction.sql_store import SqlStore
-from gatekeeper.model import Cursor, Feedback, Lock, LockKey, Met, Set
+from gatekeeper.model import Cursor, GateStatus, Lock, LockHits, LockKey, Set
 from tests.store.world import PLAN
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def told(instance: str = "host:1:ab", number: int = 1, **said: Any) -> Feedback:
+def told(instance: str = "host:1:ab", number: int = 1, **said: Any) -> GateStatus:
     given: dict[str, Any] = {"application": "shop", "library": "0.1.0", "at": None, "age": 0.4, "locks": (),
                              "more": (0, 0), "callers": ()}  # fmt: skip
-    return Feedback(instance=instance, number=number, **given | said)
+    return GateStatus(instance=instance, number=number, **given | said)
 
 
 def publish(engine: sa.Engine, times: int = 1) -> None:
@@ -35,7 +35,7 @@ def publish(engine: sa.Engine, times: int = 1) -> None:
 
 
 def test_of_each_gate_the_newest_is_kept_however_often_and_in_which_order_it_comes(engine: sa.Engine) -> None:
-    ann = Met(LockKey("caller", "user:ann", "", "daily"), 7, 7)
+    ann = LockHits(LockKey("caller", "user:ann", "", "daily"), 7, 7)
     newest = told(number=3, locks=(ann,))
     keep(engine, [told(number=1), told("other:2:cd", 9)])
     for each in (newest, told(number=2), newest, told(number=1)):
@@ -64,7 +64,7 @@ def test_it_is_known_for_how_long_a_gate_has_been_heard_of(engine: sa.Engine) ->
     assert 600 <= gate.first_s < 630
 
 
-def test_who_was_not_heard_of_for_a_day_is_forgotten(engine: sa.Engine, upkeep: Upkeep) -> None:
+def test_who_was_not_heard_of_for_a_day_is_forgotten(engine: sa.Engine, upkeep: SqlUpkeep) -> None:
     keep(engine, [told("gone:1:a"), told("here:1:b")])
     with writing(engine) as db:
         gone = gates.c.instance == "gone:1:a"
@@ -76,7 +76,7 @@ def test_who_was_not_heard_of_for_a_day_is_forgotten(engine: sa.Engine, upkeep: 
 
 
 def test_however_many_tell_the_table_stays_small(
-    engine: sa.Engine, upkeep: Upkeep, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, upkeep: SqlUpkeep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "GATES_KEPT", 5)
     for number in range(9):

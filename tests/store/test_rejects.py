@@ -17,7 +17,7 @@ from analyzer.core.model import Record, Records
 from analyzer.core.records.mapping import Mapping, TextField
 from analyzer.store.database.audit_log import recorded
 from analyzer.store.database.schema import named, offsets, rejects
-from analyzer.store.operations.rejects import OtherPlan, Outcome, Retry, Wanted, rejected
+from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, RejectRetry, RetryOutcome, rejected
 from analyzer.store.reports.audit import audit
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.stories import PART, locked, now_s, plan, quota, together, used
@@ -57,9 +57,9 @@ def counted_under(mapping: Mapping, store: SqlStore, now: int, *, more: Sequence
         tx.set_aside(found.rejected, at)
 
 
-def retry(engine: sa.Engine, mapping: Mapping = MENDED, agreed: Plan = PLAN) -> list[Outcome]:
-    again = Retry(engine, {"log": mapping}, agreed, lambda: "mark")
-    return list(again.run(Wanted(), "ann@here", "the field was renamed"))
+def retry(engine: sa.Engine, mapping: Mapping = MENDED, agreed: Plan = PLAN) -> list[RetryOutcome]:
+    again = RejectRetry(engine, {"log": mapping}, agreed, lambda: "mark")
+    return list(again.run(RejectFilter(), "ann@here", "the field was renamed"))
 
 
 def ledger(engine: sa.Engine) -> tuple[int, int, int, int]:
@@ -90,7 +90,7 @@ def test_what_can_be_read_now_is_counted_judged_and_gone(
         "api_key:ann": 1,
     }
     assert list(locked(engine)) == [("api_key:acme", "daily")]
-    assert [each.offset for each in rejected(engine, Wanted())] == [13, 12, 11, 10]
+    assert [each.offset for each in rejected(engine, RejectFilter())] == [13, 12, 11, 10]
     (event,) = recorded(engine)
     assert event[1:] == (
         "ann@here",
@@ -171,15 +171,15 @@ def test_another_plan_than_the_configured_one_counts_nothing(
     engine: sa.Engine, store: SqlStore, now: int
 ) -> None:
     counted_under(WRONG, store, now)
-    with pytest.raises(OtherPlan, match="run the analyzer first"):
+    with pytest.raises(PlanMismatch, match="run the analyzer first"):
         retry(engine, agreed=plan(quota(4)))
     assert ledger(engine) == (9, 0, 9, 0)
 
 
 def test_a_source_that_is_gone_is_named(engine: sa.Engine, store: SqlStore, now: int) -> None:
     counted_under(WRONG, store, now)
-    again = Retry(engine, {}, PLAN)
-    outcomes = list(again.run(Wanted(reason="bad-caller"), "ann", "x"))
+    again = RejectRetry(engine, {}, PLAN)
+    outcomes = list(again.run(RejectFilter(reason="bad-caller"), "ann", "x"))
     assert {outcome.why for outcome in outcomes} == {
         "no source is called log any more",
         "only its beginning was kept",
@@ -201,14 +201,14 @@ def test_they_are_asked_for_by_source_reason_time_and_place(
     counted_under(WRONG, store, now)
 
     def offsets_of(**wanted: Any) -> list[int]:
-        return [each.offset for each in rejected(engine, Wanted(**wanted))]
+        return [each.offset for each in rejected(engine, RejectFilter(**wanted))]
 
     assert offsets_of(reason="tombstone") == [11]
     assert offsets_of(source="log", reason="bad-json") == [10]
     assert offsets_of(source="other") == []
     assert offsets_of(topic="access-log", number=0, offset=7) == [7]
     assert offsets_of(number=1) == []
-    in_order = [each.offset for each in rejected(engine, Wanted(), as_logged=True)]
+    in_order = [each.offset for each in rejected(engine, RejectFilter(), as_logged=True)]
     assert in_order == sorted(in_order)
     assert offsets_of(since_ms=(now + 3600) * 1000) == []
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, Meter
-from analyzer.core.model import Row
+from analyzer.core.model import CountRow
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import TOTAL_MAX, buckets
 from analyzer.store.operations import upkeep as module
-from analyzer.store.operations.upkeep import Upkeep, widen
+from analyzer.store.operations.upkeep import SqlUpkeep, widen
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.stories import ACME, ANN, now_s
 
@@ -26,16 +26,18 @@ KEPT_S = 2 * DAY_S, 40 * DAY_S
 NewEngine = Callable[[], sa.Engine]
 
 
-def a_row(bucket_s: int, value: int = 1, key: str = ACME, meter: str = "requests", denied: int = 0) -> Row:
-    return Row("caller", key, "", meter, MINUTE_S, bucket_s, value, denied)
+def a_row(
+    bucket_s: int, value: int = 1, key: str = ACME, meter: str = "requests", denied: int = 0
+) -> CountRow:
+    return CountRow("caller", key, "", meter, MINUTE_S, bucket_s, value, denied)
 
 
-def add(store: SqlStore, *rows: Row) -> None:
+def add(store: SqlStore, *rows: CountRow) -> None:
     with store.transaction() as tx:
         tx.add_counts(sorted(rows), METERS)
 
 
-def roll_up_whole(upkeep: Upkeep) -> int:
+def roll_up_whole(upkeep: SqlUpkeep) -> int:
     """How many calls it took until nothing was left."""
     calls = 0
     while upkeep.roll_up(METERS, *KEPT_S):
@@ -43,12 +45,12 @@ def roll_up_whole(upkeep: Upkeep) -> int:
     return calls
 
 
-def stored(engine: sa.Engine) -> list[Row]:
+def stored(engine: sa.Engine) -> list[CountRow]:
     with engine.connect() as db:
-        return sorted(Row(**row._mapping) for row in db.execute(sa.select(buckets)))
+        return sorted(CountRow(**row._mapping) for row in db.execute(sa.select(buckets)))
 
 
-def sums(rows: list[Row]) -> Counter[tuple[str, str, str]]:
+def sums(rows: list[CountRow]) -> Counter[tuple[str, str, str]]:
     counted: Counter[tuple[str, str, str]] = Counter()
     for row in rows:
         counted[row.key, row.meter, "value"] += row.value
@@ -63,7 +65,7 @@ def today_s(engine: sa.Engine) -> int:
 
 
 def test_minutes_become_quarters_after_two_days_and_quarters_days_after_forty(
-    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
 ) -> None:
     now = today_s + (now_s(engine) - today_s) // QUARTER_S * QUARTER_S
     just_kept, just_old = now - 2 * DAY_S, now - 2 * DAY_S - MINUTE_S
@@ -79,7 +81,9 @@ def test_minutes_become_quarters_after_two_days_and_quarters_days_after_forty(
     }
 
 
-def test_sums_stay_and_maxima_stay(store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int) -> None:
+def test_sums_stay_and_maxima_stay(
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
+) -> None:
     for first_s in (today_s - 5 * DAY_S, today_s - 50 * DAY_S):
         minutes = [first_s + MINUTE_S * n for n in (0, 1, 14, 15, 600, 1439)]
         add(store, *(a_row(at_s, n, denied=2) for n, at_s in enumerate(minutes, 1)))
@@ -102,7 +106,9 @@ def test_sums_stay_and_maxima_stay(store: SqlStore, upkeep: Upkeep, engine: sa.E
     }
 
 
-def test_once_more_changes_nothing(store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int) -> None:
+def test_once_more_changes_nothing(
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
+) -> None:
     add(store, a_row(today_s - 5 * DAY_S, 3), a_row(today_s - 50 * DAY_S, 4))
     roll_up_whole(upkeep)
     before = stored(engine)
@@ -111,7 +117,7 @@ def test_once_more_changes_nothing(store: SqlStore, upkeep: Upkeep, engine: sa.E
 
 
 def test_a_late_record_after_a_roll_up_joins_its_quarter_the_next_time(
-    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
 ) -> None:
     at_s = today_s - 5 * DAY_S
     add(store, a_row(at_s, 3), a_row(at_s, 9, meter="slowest"))
@@ -120,15 +126,15 @@ def test_a_late_record_after_a_roll_up_joins_its_quarter_the_next_time(
     assert sums(stored(engine))[ACME, "requests", "value"] == 7  # in two rows of two widths
     roll_up_whole(upkeep)
     assert stored(engine) == [
-        Row("caller", ACME, "", "requests", QUARTER_S, at_s, 7, 1),
-        Row("caller", ACME, "", "slowest", QUARTER_S, at_s, 9, 0),
+        CountRow("caller", ACME, "", "requests", QUARTER_S, at_s, 7, 1),
+        CountRow("caller", ACME, "", "slowest", QUARTER_S, at_s, 9, 0),
     ]
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 7])
 def test_a_few_rows_at_a_time_come_to_the_same(
     store: SqlStore,
-    upkeep: Upkeep,
+    upkeep: SqlUpkeep,
     engine: sa.Engine,
     today_s: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -150,7 +156,7 @@ def test_a_few_rows_at_a_time_come_to_the_same(
 
 
 def test_a_meter_that_nobody_knows_is_left_as_it_is(
-    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
 ) -> None:
     """Whether two of its values are added up or compared was written in a plan that is gone."""
     add(store, a_row(today_s - 5 * DAY_S, 3, meter="once"))
@@ -159,7 +165,7 @@ def test_a_meter_that_nobody_knows_is_left_as_it_is(
 
 
 def test_a_day_that_is_full_to_the_last_bit_is_joined_all_the_same(
-    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
 ) -> None:
     at_s = today_s - 5 * DAY_S
     add(store, a_row(at_s, TOTAL_MAX), a_row(at_s + 60, TOTAL_MAX))
@@ -173,7 +179,7 @@ def test_a_row_that_a_flush_is_adding_to_is_left_for_the_next_time(
 ) -> None:
     at_s = today_s - 5 * DAY_S
     add(store, a_row(at_s, 3), a_row(at_s + 60, 4))
-    other = Upkeep(new_engine(), "there", str)
+    other = SqlUpkeep(new_engine(), "there", str)
     with store.transaction() as tx:
         tx.add_counts([a_row(at_s, 1)], METERS)
         assert other.roll_up(METERS, *KEPT_S) == 1
@@ -199,7 +205,7 @@ def test_a_late_record_that_comes_during_a_roll_up_is_in_neither_lost_nor_twice(
             flushing.start()
 
     flushing = threading.Thread(target=add, args=(store, a_row(at_s, 4)))
-    warden = Upkeep(slow, "there", str)
+    warden = SqlUpkeep(slow, "there", str)
     assert warden.roll_up(METERS, *KEPT_S) == 1
     flushing.join()
     assert {(row.width_s, row.value) for row in stored(engine)} == {(MINUTE_S, 4), (QUARTER_S, 3)}
@@ -211,7 +217,7 @@ def test_a_late_record_that_comes_during_a_roll_up_is_in_neither_lost_nor_twice(
 
 rows = st.lists(
     st.builds(
-        Row,
+        CountRow,
         st.sampled_from(["caller", "caller+resource"]),
         st.sampled_from([ACME, ANN]),
         st.sampled_from(["", "/a"]),
@@ -227,7 +233,7 @@ rows = st.lists(
 
 
 @given(rows, st.sampled_from([QUARTER_S, DAY_S]))
-def test_widened_rows_say_what_the_narrow_ones_said(narrow: list[Row], width_s: int) -> None:
+def test_widened_rows_say_what_the_narrow_ones_said(narrow: list[CountRow], width_s: int) -> None:
     wide = widen(narrow, width_s, {"slowest"})
     assert wide == sorted(wide)
     assert len({row[:6] for row in wide}) == len(wide)
@@ -241,7 +247,7 @@ def test_widened_rows_say_what_the_narrow_ones_said(narrow: list[Row], width_s: 
 
 
 @given(rows)
-def test_days_by_way_of_quarters_are_the_same_days(narrow: list[Row]) -> None:
+def test_days_by_way_of_quarters_are_the_same_days(narrow: list[CountRow]) -> None:
     assert widen(widen(narrow, QUARTER_S, {"slowest"}), DAY_S, {"slowest"}) == widen(
         narrow, DAY_S, {"slowest"}
     )
@@ -249,7 +255,7 @@ def test_days_by_way_of_quarters_are_the_same_days(narrow: list[Row]) -> None:
 
 def test_rows_are_written_as_they_are_read(store: SqlStore, engine: sa.Engine) -> None:
     """The columns are read back into a Row by name."""
-    row = Row("caller+resource", ACME, "/a", "requests", MINUTE_S, 60, 1, 2)
+    row = CountRow("caller+resource", ACME, "/a", "requests", MINUTE_S, 60, 1, 2)
     add(store, row)
     with writing(engine) as db:
-        assert [Row(**found._mapping) for found in db.execute(sa.select(buckets))] == [row]
+        assert [CountRow(**found._mapping) for found in db.execute(sa.select(buckets))] == [row]

@@ -60,7 +60,7 @@ def test_a_revoked_token_is_forgotten_and_its_name_is_free(engine: sa.Engine) ->
 
 def test_a_name_that_is_taken_is_left_to_its_holder(engine: sa.Engine) -> None:
     token = tokens.create(engine, "shop", "read", None, "ann", "")
-    with pytest.raises(tokens.NameTaken, match="a token named shop"):
+    with pytest.raises(tokens.TokenNameTaken, match="a token named shop"):
         tokens.create(engine, "shop", "admin", None, "eve", "")
     known = tokens.known(engine)
     assert known.bearer(token) == known.tokens[0]
@@ -86,5 +86,5 @@ def test_there_are_only_so_many(engine: sa.Engine) -> None:
         ("of a later version", "read", False),
     ],
 )
-def test_each_scope_may_do_what_those_before_it_may(held: str, asked: tokens.Scope, may: bool) -> None:
+def test_each_scope_may_do_what_those_before_it_may(held: str, asked: tokens.TokenScope, may: bool) -> None:
     assert tokens.Token("shop", "", held, 0, None).allows(asked) is may

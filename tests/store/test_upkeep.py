@@ -13,7 +13,7 @@ from analyzer.store.database.clock import millis
 from analyzer.store.database.engine import NowMs, writing
 from analyzer.store.database.schema import feed, feed_versions, leases, lock_changes, locks, rejects, totals
 from analyzer.store.operations import upkeep as module
-from analyzer.store.operations.upkeep import CHANGES_KEPT_MS, LEASE_MS, TOTALS_KEPT_MS, Upkeep
+from analyzer.store.operations.upkeep import CHANGES_KEPT_MS, LEASE_MS, TOTALS_KEPT_MS, SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Clear, Lock, Set
 from tests.store.stories import PART, at_version, together, told
@@ -52,14 +52,16 @@ def execute(engine: sa.Engine, *statements: sa.Executable) -> None:
 # The lease
 
 
-def test_the_lease_is_held_by_one_and_kept_by_asking_again(upkeep: Upkeep, engine: sa.Engine) -> None:
-    other = Upkeep(engine, "there", str)
+def test_the_lease_is_held_by_one_and_kept_by_asking_again(upkeep: SqlUpkeep, engine: sa.Engine) -> None:
+    other = SqlUpkeep(engine, "there", str)
     assert [upkeep.hold("warden"), other.hold("warden"), upkeep.hold("warden")] == [True, False, True]
     assert other.hold("another work")
 
 
-def test_a_lease_ends_by_the_clock_of_the_database(upkeep: Upkeep, engine: sa.Engine, now: datetime) -> None:
-    other = Upkeep(engine, "there", str)
+def test_a_lease_ends_by_the_clock_of_the_database(
+    upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
+) -> None:
+    other = SqlUpkeep(engine, "there", str)
     assert upkeep.hold("warden")
     (until_ms,) = everything(engine, leases, "until_ms")[0]
     assert 0 < until_ms - millis(now) - LEASE_MS < 60_000
@@ -70,8 +72,8 @@ def test_a_lease_ends_by_the_clock_of_the_database(upkeep: Upkeep, engine: sa.En
     assert not upkeep.hold("warden")
 
 
-def test_a_lease_that_is_given_up_is_free_at_once(upkeep: Upkeep, engine: sa.Engine) -> None:
-    other = Upkeep(engine, "there", str)
+def test_a_lease_that_is_given_up_is_free_at_once(upkeep: SqlUpkeep, engine: sa.Engine) -> None:
+    other = SqlUpkeep(engine, "there", str)
     assert upkeep.hold("warden")
     other.release("warden")  # not theirs to give
     assert not other.hold("warden")
@@ -81,7 +83,7 @@ def test_a_lease_that_is_given_up_is_free_at_once(upkeep: Upkeep, engine: sa.Eng
 
 @on_postgresql
 def test_of_four_that_ask_for_a_lease_at_once_one_gets_it(new_engine: NewEngine) -> None:
-    wardens = [Upkeep(new_engine(), f"analyzer {n}", str) for n in range(4)]
+    wardens = [SqlUpkeep(new_engine(), f"analyzer {n}", str) for n in range(4)]
     for warden in wardens:
         warden.release("nothing")  # connected: what follows is simultaneous
     for n in range(10):
@@ -93,7 +95,7 @@ def test_of_four_that_ask_for_a_lease_at_once_one_gets_it(new_engine: NewEngine)
 
 
 def test_locks_that_are_due_end_and_the_feed_tells(
-    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
 ) -> None:
     due, later = a_lock("user:due", now), a_lock("user:later", now + timedelta(hours=1))
     publish(store, Set(due), Set(later))
@@ -104,7 +106,7 @@ def test_locks_that_are_due_end_and_the_feed_tells(
 
 
 def test_of_very_many_locks_some_end_now_and_the_rest_in_the_next_second(
-    store: SqlStore, upkeep: Upkeep, now: datetime, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, upkeep: SqlUpkeep, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("analyzer.store.transaction.lock_feed.ENDED_MAX", 2)
     publish(store, *(Set(a_lock(f"user:{n}", now)) for n in range(5)))
@@ -117,7 +119,7 @@ def test_a_lock_that_a_flush_is_judging_is_left_for_the_next_second(
 ) -> None:
     first, second = a_lock("user:first", now), a_lock("user:second", now)
     publish(store, Set(first), Set(second))
-    warden = Upkeep(new_engine(), "there", lambda: "mark")
+    warden = SqlUpkeep(new_engine(), "there", lambda: "mark")
     with store.transaction() as tx:
         assert tx.locks([first.at]) == {first.at: first}
         assert warden.end_locks() == [Clear(second.at)]
@@ -131,7 +133,7 @@ def test_a_lock_that_was_extended_meanwhile_stays(
     """The warden finds the row due, and somebody else gives it a later end before it is locked."""
     lock = a_lock("user:ann", now)
     publish(store, Set(lock))
-    warden = Upkeep(new_engine(), "there", str)
+    warden = SqlUpkeep(new_engine(), "there", str)
     with store.transaction() as tx:
         tx.publish([Set(a_lock("user:ann", now + timedelta(hours=1)))])
         assert warden.end_locks() == []
@@ -140,7 +142,7 @@ def test_a_lock_that_was_extended_meanwhile_stays(
 
 
 @on_postgresql
-def test_what_is_due_is_found_by_an_index(store: SqlStore, upkeep: Upkeep, engine: sa.Engine) -> None:
+def test_what_is_due_is_found_by_an_index(store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine) -> None:
     """Each second: 100,000 locks must not be read for the two that end."""
     plans: list[str] = []
 
@@ -175,7 +177,7 @@ def test_what_opens_is_found_by_its_key(store: SqlStore, engine: sa.Engine, now:
 
 
 def test_changes_of_the_feed_are_forgotten_after_an_hour_by_version(
-    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
 ) -> None:
     later = now + timedelta(days=1)
     for n in range(4):
@@ -192,7 +194,7 @@ def test_changes_of_the_feed_are_forgotten_after_an_hour_by_version(
 
 
 def test_the_version_that_gates_hold_keeps_its_mark_however_old(
-    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
 ) -> None:
     """Nothing happened for a day; that is no reason to send a snapshot to everybody."""
     for key in ("user:ann", "user:bob"):
@@ -206,7 +208,7 @@ def test_the_version_that_gates_hold_keeps_its_mark_however_old(
 
 
 def test_of_very_many_changes_some_are_forgotten_now_and_a_version_never_in_part(
-    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "DELETED_MAX", 4)
     for n in range(6):
@@ -220,7 +222,7 @@ def test_of_very_many_changes_some_are_forgotten_now_and_a_version_never_in_part
 
 
 def test_totals_are_forgotten_two_days_after_their_window(
-    upkeep: Upkeep, engine: sa.Engine, now: datetime
+    upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
 ) -> None:
     kept_s = TOTALS_KEPT_MS // 1000
     now_s = millis(now) // 1000
@@ -237,7 +239,7 @@ def test_totals_are_forgotten_two_days_after_their_window(
 
 
 def test_the_newest_rejected_records_are_kept(
-    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "REJECTS_KEPT", 3)
     for n in range(5):
@@ -250,7 +252,7 @@ def test_the_newest_rejected_records_are_kept(
 
 
 def test_each_time_so_many_rows_and_the_next_time_the_rest(
-    upkeep: Upkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+    upkeep: SqlUpkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "DELETED_MAX", 2)
     execute(engine, sa.insert(totals).values([(f"p{n}", "user:ann", "", 0, 0, 7) for n in range(5)]))
@@ -259,7 +261,9 @@ def test_each_time_so_many_rows_and_the_next_time_the_rest(
 
 
 @on_postgresql
-def test_pruning_does_not_wait_for_a_flush(upkeep: Upkeep, engine: sa.Engine, new_engine: NewEngine) -> None:
+def test_pruning_does_not_wait_for_a_flush(
+    upkeep: SqlUpkeep, engine: sa.Engine, new_engine: NewEngine
+) -> None:
     """Nor does the flush wait for more than the rest: a row that it holds is left for the next minute."""
     execute(engine, sa.insert(totals).values([(f"p{n}", "user:ann", "", 0, 0, 7) for n in range(3)]))
     with writing(new_engine()) as db:
@@ -270,6 +274,6 @@ def test_pruning_does_not_wait_for_a_flush(upkeep: Upkeep, engine: sa.Engine, ne
     assert everything(engine, totals, "policy") == []
 
 
-def test_pruning_an_empty_database_changes_nothing(upkeep: Upkeep, engine: sa.Engine) -> None:
+def test_pruning_an_empty_database_changes_nothing(upkeep: SqlUpkeep, engine: sa.Engine) -> None:
     assert upkeep.prune() == 0
     assert (at_version(engine), everything(engine, lock_changes, "version")) == (0, [])

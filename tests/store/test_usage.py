@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.judging.plan import plan_of
-from analyzer.core.model import Row
+from analyzer.core.model import CountRow
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.schema import buckets, locks, offsets, plans
 from analyzer.store.reports.audit import audit
 from analyzer.store.reports.status import locks_in_force
-from analyzer.store.reports.usage import Asked, UsageRow, is_counted, usage_rows
+from analyzer.store.reports.usage import UsageQuery, UsageRow, is_counted, usage_rows
 
 SLOWEST = Meter("slowest", "took", "max")
 MAX = 2**63 - 1
@@ -35,39 +35,39 @@ def engine(migrated_url: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-def put(engine: sa.Engine, *rows: Row) -> None:
+def put(engine: sa.Engine, *rows: CountRow) -> None:
     with engine.begin() as db:
         db.execute(sa.delete(buckets))
         if rows:
             db.execute(sa.insert(buckets), [row._asdict() for row in rows])
 
 
-def minute(key: str, bucket_s: int, value: int, denied: int = 0) -> Row:
-    return Row("caller", key, "", "requests", 60, bucket_s, value, denied)
+def minute(key: str, bucket_s: int, value: int, denied: int = 0) -> CountRow:
+    return CountRow("caller", key, "", "requests", 60, bucket_s, value, denied)
 
 
 def test_minutes_are_joined_in_the_width_that_is_asked_for(engine: sa.Engine) -> None:
     put(engine, minute("a", 3540, 1), minute("a", 3600, 2, 5), minute("a", 7140, 4), minute("b", 3600, 8))
-    assert list(usage_rows(engine, Asked("caller", 3600))) == [
+    assert list(usage_rows(engine, UsageQuery("caller", 3600))) == [
         UsageRow("a", "", "requests", 0, 3600, 1, 0),
         UsageRow("a", "", "requests", 3600, 3600, 6, 5),
         UsageRow("b", "", "requests", 3600, 3600, 8, 0),
     ]
-    assert len(list(usage_rows(engine, Asked("caller", 60)))) == 4
+    assert len(list(usage_rows(engine, UsageQuery("caller", 60)))) == 4
 
 
 def test_what_was_rolled_up_comes_as_wide_as_it_is(engine: sa.Engine) -> None:
     put(
         engine,
-        Row("caller", "a", "", "requests", 86_400, 0, 10, 1),
-        Row("caller", "a", "", "requests", 900, 86_400, 20, 2),
+        CountRow("caller", "a", "", "requests", 86_400, 0, 10, 1),
+        CountRow("caller", "a", "", "requests", 900, 86_400, 20, 2),
         minute("a", 86_400, 40, 3),
     )
-    assert [row[3:] for row in usage_rows(engine, Asked("caller", 3600))] == [
+    assert [row[3:] for row in usage_rows(engine, UsageQuery("caller", 3600))] == [
         (0, 86_400, 10, 1),
         (86_400, 3600, 60, 5),
     ]
-    assert [row[3:] for row in usage_rows(engine, Asked("caller", 60))] == [
+    assert [row[3:] for row in usage_rows(engine, UsageQuery("caller", 60))] == [
         (0, 86_400, 10, 1),
         (86_400, 60, 40, 3),
         (86_400, 900, 20, 2),
@@ -78,27 +78,27 @@ def test_a_maximum_is_joined_by_the_largest(engine: sa.Engine) -> None:
     large = MAX - 1
     put(
         engine,
-        Row("caller", "a", "", "slowest", 60, 0, 3, 9),
-        Row("caller", "a", "", "slowest", 60, 60, large, 4),
+        CountRow("caller", "a", "", "slowest", 60, 0, 3, 9),
+        CountRow("caller", "a", "", "slowest", 60, 60, large, 4),
     )
-    assert [row[3:] for row in usage_rows(engine, Asked("caller", 3600))] == [(0, 3600, large, 9)]
+    assert [row[3:] for row in usage_rows(engine, UsageQuery("caller", 3600))] == [(0, 3600, large, 9)]
 
 
 def test_a_sum_beyond_64_bits_is_exact(engine: sa.Engine) -> None:
     put(engine, minute("a", 0, MAX), minute("a", 60, MAX), minute("a", 120, 5, MAX))
-    assert [row[5:] for row in usage_rows(engine, Asked("caller", 3600))] == [(2 * MAX + 5, MAX)]
+    assert [row[5:] for row in usage_rows(engine, UsageQuery("caller", 3600))] == [(2 * MAX + 5, MAX)]
 
 
 def test_filters_are_half_open_and_exact(engine: sa.Engine) -> None:
     put(
         engine,
         *(minute(key, bucket_s, 1) for key in ("a", "b") for bucket_s in (-60, 0, 60, 120)),
-        Row("caller", "a", "", "slowest", 60, 0, 1, 0),
-        Row("caller+resource", "a", "/x", "requests", 60, 0, 1, 0),
+        CountRow("caller", "a", "", "slowest", 60, 0, 1, 0),
+        CountRow("caller+resource", "a", "/x", "requests", 60, 0, 1, 0),
     )
 
     def seen(**wanted: object) -> list[tuple[str, str, int]]:
-        asked = Asked("caller", 60)._replace(**wanted)
+        asked = UsageQuery("caller", 60)._replace(**wanted)
         return [(row.key, row.meter, row.bucket_s) for row in usage_rows(engine, asked)]
 
     assert seen(from_s=0, until_s=120, key="a", meter="requests") == [
@@ -107,12 +107,12 @@ def test_filters_are_half_open_and_exact(engine: sa.Engine) -> None:
     ]
     assert seen(until_s=0) == [("a", "requests", -60), ("b", "requests", -60)]
     assert seen(meter="slowest") == [("a", "slowest", 0)]
-    assert [row.resource for row in usage_rows(engine, Asked("caller+resource", 60))] == ["/x"]
+    assert [row.resource for row in usage_rows(engine, UsageQuery("caller+resource", 60))] == ["/x"]
 
 
 ROWS = st.lists(
     st.builds(
-        Row,
+        CountRow,
         st.sampled_from(["caller", "caller+resource"]),
         st.sampled_from(["a", "b"]),
         st.sampled_from(["", "/x"]),
@@ -130,11 +130,11 @@ ROWS = st.lists(
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS, width_s=st.sampled_from([60, 3600, 86_400]), edges=st.tuples(*[st.integers(-200, 200)] * 2))
 def test_it_agrees_with_adding_up_row_by_row(
-    engine: sa.Engine, rows: list[Row], width_s: int, edges: tuple[int, int]
+    engine: sa.Engine, rows: list[CountRow], width_s: int, edges: tuple[int, int]
 ) -> None:
     from_s, until_s = (edge * 60 for edge in edges)
     put(engine, *rows)
-    wanted: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    wanted: dict[tuple[object, ...], list[CountRow]] = defaultdict(list)
     for row in rows:
         if row.grouping == "caller" and from_s <= row.bucket_s < until_s:
             shown_s = row.bucket_s if row.width_s > width_s else row.bucket_s // width_s * width_s
@@ -153,12 +153,12 @@ def test_it_agrees_with_adding_up_row_by_row(
                 join(r.denied for r in each),
             )
         )
-    assert list(usage_rows(engine, Asked("caller", width_s, from_s, until_s))) == expected
+    assert list(usage_rows(engine, UsageQuery("caller", width_s, from_s, until_s))) == expected
 
 
 def test_many_rows_come_without_being_held_in_memory(engine: sa.Engine) -> None:
     put(engine, *(minute(f"user:{n:05}", 0, 1) for n in range(5_000)))
-    rows = usage_rows(engine, Asked("caller", 60))
+    rows = usage_rows(engine, UsageQuery("caller", 60))
     assert [row.key for row in itertools.islice(rows, 2)] == ["user:00000", "user:00001"]
     put(engine)  # a flush goes on while somebody pages; the page stays of one moment
     assert sum(1 for _ in rows) == 4_998
@@ -173,7 +173,7 @@ def test_a_reader_may_take_its_time(engine: sa.Engine) -> None:
     def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
         seen.append(statement)
 
-    list(usage_rows(engine, Asked("caller", 60)))
+    list(usage_rows(engine, UsageQuery("caller", 60)))
     assert "set local idle_in_transaction_session_timeout = 0" in seen
     assert "set local statement_timeout = 0" in seen
 
@@ -184,7 +184,7 @@ def test_a_grouping_is_counted_by_plan_or_by_what_is_there(engine: sa.Engine) ->
     with engine.begin() as db:
         db.execute(sa.update(plans).values(active=0))
     assert not is_counted(engine, "caller+resource")
-    put(engine, Row("caller+resource", "a", "/x", "requests", 60, 0, 1, 0))
+    put(engine, CountRow("caller+resource", "a", "/x", "requests", 60, 0, 1, 0))
     assert is_counted(engine, "caller+resource")
 
 
@@ -212,9 +212,9 @@ def test_the_audit_agrees_when_every_record_is_in_one_bucket(engine: sa.Engine) 
     put(
         engine,
         minute("a", 0, 5, 2),
-        Row("caller", "a", "", "requests", 86_400, 0, 3, 0),
-        Row("caller+resource", "a", "/x", "requests", 60, 0, 100, 0),
-        Row("caller", "a", "", "slowest", 60, 0, 100, 0),
+        CountRow("caller", "a", "", "requests", 86_400, 0, 3, 0),
+        CountRow("caller+resource", "a", "/x", "requests", 60, 0, 100, 0),
+        CountRow("caller", "a", "", "slowest", 60, 0, 100, 0),
     )
     found = audit(engine)
     assert (found.buckets, found.counted, found.equal) == (10, 10, True)

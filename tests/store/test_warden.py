@@ -13,7 +13,7 @@ from analyzer.core.judging.plan import Plan
 from analyzer.store.database.engine import NowMs, writing
 from analyzer.store.database.schema import buckets, leases
 from analyzer.store.operations import upkeep as module
-from analyzer.store.operations.upkeep import Upkeep
+from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.warden import Warden
 from gatekeeper.model import Clear, Lock, Set
@@ -30,7 +30,7 @@ def clock() -> list[float]:
 def wardens(engine: sa.Engine, marks: Callable[[], str], clock: list[float]) -> tuple[Warden, Warden]:
     first, second = (
         Warden(
-            Upkeep(engine, owner, marks),
+            SqlUpkeep(engine, owner, marks),
             lambda: clock[0],
             minutes_kept_s=2 * DAY_S,
             quarters_kept_s=40 * DAY_S,

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import plan_of
-from analyzer.core.model import Gap, Lag, Partition, Position, Record, Records, Taken
+from analyzer.core.model import Gap, Lag, Partition, Position, Record, Records, SourceItem
 from analyzer.core.records.mapping import Mapping as LogMapping
 from analyzer.core.records.mapping import TextField, TimeField
 from analyzer.errors import AnalyzerError
@@ -84,7 +84,7 @@ class Script:
     log: Log
     at: dict[Partition, int] = field(default_factory=dict)
 
-    def take(self, timeout_s: float) -> Iterator[Taken]:
+    def take(self, timeout_s: float) -> Iterator[SourceItem]:
         if not self.at:
             stored = self.store.positions(self.log)
             self.at = {part: (stored.get(part) or self.begun(part)).next for part in self.log}

@@ -10,7 +10,7 @@ from typing import Any
 
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.counting.meters import REQUESTS, Meter
-from analyzer.core.model import Counted, Partition, Record, Records
+from analyzer.core.model import DrainedCounts, Partition, Record, Records
 from analyzer.core.records.mapping import Field, Mapping, TextField, TimeField
 from tests.support.recordsets import NOW_MS
 
@@ -36,14 +36,14 @@ def counted(
     groupings: Sequence[str] = ("caller",),
     meters: Sequence[Meter] = (REQUESTS,),
     kafka_ms: int | None = NOW_MS,
-) -> Counted:
+) -> DrainedCounts:
     counter = PythonCounter({PART.source: mapping}, groupings, meters)
     items = [Record(offset, kafka_ms, value) for offset, value in enumerate(values)]
     counter.feed(Records(PART, 0, len(items), items))
     return counter.drain()
 
 
-def totals(found: Counted) -> dict[tuple[str, ...], tuple[int, int]]:
+def totals(found: DrainedCounts) -> dict[tuple[str, ...], tuple[int, int]]:
     """(passed, denied) of each series and meter, over all buckets. Nothing may have been rejected."""
     assert not found.rejected, found.rejected
     sums: dict[tuple[str, ...], tuple[int, int]] = {}
@@ -54,5 +54,5 @@ def totals(found: Counted) -> dict[tuple[str, ...], tuple[int, int]]:
     return sums
 
 
-def reasons(found: Counted) -> list[str]:
+def reasons(found: DrainedCounts) -> list[str]:
     return [rejected.reason for rejected in found.rejected]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from analyzer.core.model import Lost, Partition, Position, Record, Records, RecordSet
+from analyzer.core.model import Partition, PartitionRevoked, Position, Record, Records, RecordSet
 from analyzer.errors import PartitionLost, StoreAway
 from analyzer.sources import LogId, Source
 from tests.support.batches import records_of
@@ -72,7 +72,7 @@ class Reader:
         """How many records came."""
         came = 0
         for taken in self.source.take(timeout_s):
-            if isinstance(taken, Lost):
+            if isinstance(taken, PartitionRevoked):
                 self.held.pop(taken.part, None)
                 self.lost.append(taken.part)
                 continue

@@ -9,9 +9,9 @@ from typing import Any
 
 from analyzer.config.settings import load
 from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.model import Counted, Partition, Record, Records
-from gatekeeper.requestlog.background_writer import Outcome
-from gatekeeper.requestlog.log_record import Line
+from analyzer.core.model import DrainedCounts, Partition, Record, Records
+from gatekeeper.requestlog.background_writer import WriteOutcome
+from gatekeeper.requestlog.log_record import LogLine
 
 PART = Partition("files", "log", 0, "log", "log")
 
@@ -20,19 +20,19 @@ class Shelf:
     """A sink in memory that can be full, or broken."""
 
     def __init__(self) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[LogLine] = []
         self.room = 10**9  # lines that it takes at once
         self.error: Exception | None = None
         self.calls = self.closed = self.forks = 0
 
-    def write(self, lines: Sequence[Line]) -> Outcome:
+    def write(self, lines: Sequence[LogLine]) -> WriteOutcome:
         self.calls += 1
         if self.error is not None:
             raise self.error
         taken = lines[: self.room]
         self.lines += taken
         trouble = "" if len(taken) == len(lines) else "full"
-        return Outcome(len(taken), len(taken), trouble=trouble)
+        return WriteOutcome(len(taken), len(taken), trouble=trouble)
 
     def close(self) -> None:
         self.closed += 1
@@ -44,7 +44,7 @@ class Shelf:
         return [json.loads(line.text) for line in self.lines]
 
 
-def counted_by(configuration: Path, text: bytes, *, groupings: Sequence[str] = ()) -> Counted:
+def counted_by(configuration: Path, text: bytes, *, groupings: Sequence[str] = ()) -> DrainedCounts:
     """What an analyzer with the one source of this configuration counts of a log's lines."""
     settings = load(configuration)
     (name, mapping), *others = settings.mappings().items()

@@ -11,27 +11,27 @@ from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 
-from analyzer.store.operations.tokens import Known
-from analyzer.web.authentication import Bearers
-from analyzer.web.feed_cache import Feed
-from analyzer.web.gates_endpoint import Told, hear_gates
+from analyzer.store.operations.tokens import TokenList
+from analyzer.web.authentication import Authenticator
+from analyzer.web.feed_cache import FeedCache
+from analyzer.web.gates_endpoint import PendingStatuses, hear_gates
 from analyzer.web.locks_endpoint import answer_locks
 from analyzer.web.server import serving
-from analyzer.web.tls import Identity
+from analyzer.web.tls import TlsFiles
 from gatekeeper.model import LockSource
 
-NOBODY = Known((), 0)
+NOBODY = TokenList((), 0)
 LINE_S = 20.0
 
 
 @contextmanager
 def feed_server(
-    source: LockSource, known: Callable[[], Known] = lambda: NOBODY, identity: Identity | None = None,
-    port: int = 0, told: Told | None = None,
+    source: LockSource, known: Callable[[], TokenList] = lambda: NOBODY, identity: TlsFiles | None = None,
+    port: int = 0, told: PendingStatuses | None = None,
 ) -> Iterator[str]:  # fmt: skip
     """The URL that it answers at, inside. With `told` it hears what gates tell of themselves."""
-    feed, app = Feed(source, time.monotonic), FastAPI(openapi_url=None)
-    bearers = Bearers(known, time.monotonic)
+    feed, app = FeedCache(source, time.monotonic), FastAPI(openapi_url=None)
+    bearers = Authenticator(known, time.monotonic)
     answer_locks(app, feed, bearers)
     if told is not None:
         hear_gates(app, told, bearers)
@@ -59,11 +59,11 @@ def line_to(url: str, receive_bytes: int = 0) -> Iterator[socket.socket]:
         line.close()
 
 
-def certificate(folder: Path, name: str = "127.0.0.1") -> Identity:
+def certificate(folder: Path, name: str = "127.0.0.1") -> TlsFiles:
     """One that vouches for itself, for this address."""
     import subprocess
 
-    found = Identity(folder / "cert.pem", folder / "key.pem")
+    found = TlsFiles(folder / "cert.pem", folder / "key.pem")
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
          "-days", "1", "-subj", f"/CN={name}", "-addext", f"subjectAltName=IP:{name}",

@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from analyzer.core.model import Carried, Counted, Named, Partition
+from analyzer.core.model import CounterState, DrainedCounts, NamedCallers, Partition
 
 
 @dataclass
 class Shelf:
     """Where counters leave what they know of partitions, and others find it."""
 
-    kept: dict[Partition, Carried] = field(default_factory=dict)
+    kept: dict[Partition, CounterState] = field(default_factory=dict)
 
-    def put(self, counted: Counted) -> None:
+    def put(self, counted: DrainedCounts) -> None:
         for progress in counted.parts:
             if progress.carried is not None:
                 self.kept[progress.part] = joined(self.of(progress.part), progress.carried)
 
-    def of(self, part: Partition) -> Carried:
-        return self.kept.get(part, Carried())
+    def of(self, part: Partition) -> CounterState:
+        return self.kept.get(part, CounterState())
 
 
-def joined(before: Carried, now: Carried) -> Carried:
+def joined(before: CounterState, now: CounterState) -> CounterState:
     names = [each for each in before.named if now.kept is None or each.hour in now.kept]
     return now._replace(named=[*names, *now.named], kept=None)
 
 
-def names_of(named: Iterable[Named], hour: int) -> dict[str, list[str]]:
+def names_of(named: Iterable[NamedCallers], hour: int) -> dict[str, list[str]]:
     """Who is counted by name in `hour`, by how they came to it."""
     found: dict[str, list[str]] = {}
     for each in named:

@@ -16,7 +16,7 @@ import pytest
 
 from analyzer.web import connection_limits
 from analyzer.web.feed_cache import LOOK_EVERY_S
-from analyzer.web.tls import Identity
+from analyzer.web.tls import TlsFiles
 from gatekeeper.feed import feed_json
 from gatekeeper.model import SourceError
 from gatekeeper.sources.http import HttpSource, TryLater
@@ -243,7 +243,7 @@ def test_a_renewed_certificate_is_shown_to_who_comes_then(
     (tmp_path / "old").mkdir()
     (tmp_path / "new").mkdir()
     old, new = certificate(tmp_path / "old"), certificate(tmp_path / "new")
-    shown = Identity(tmp_path / "cert.pem", tmp_path / "key.pem")
+    shown = TlsFiles(tmp_path / "cert.pem", tmp_path / "key.pem")
     for name in ("certificate", "key"):
         getattr(shown, name).write_bytes(getattr(old, name).read_bytes())
     with feed_server(feed, identity=shown) as url:

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from analyzer.store.operations.tokens import Known, Token, digest_of
+from analyzer.store.operations.tokens import Token, TokenList, digest_of
 from analyzer.web import connection_limits, feed_cache, locks_endpoint
 from gatekeeper import Gate
 from gatekeeper.feed import feed_json, poller
@@ -29,7 +29,7 @@ from tests.support.serving import certificate, feed_server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "feed.md").read_text()
 TOKEN = "gatelock_shop"
-KNOWN = Known((Token("shop", digest_of(TOKEN), "read", 0, None),), 1_000)
+KNOWN = TokenList((Token("shop", digest_of(TOKEN), "read", 0, None),), 1_000)
 PATIENCE_S = 20.0
 
 

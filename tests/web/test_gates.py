@@ -14,12 +14,12 @@ import pytest
 
 from analyzer.errors import StoreAway
 from analyzer.store.database.engine import open_engine
-from analyzer.store.operations.tokens import Known, Token, digest_of
+from analyzer.store.operations.tokens import Token, TokenList, digest_of
 from analyzer.store.reports.gate_reports import heard, keep
 from analyzer.web import gates_endpoint as module
-from analyzer.web.gates_endpoint import Told
+from analyzer.web.gates_endpoint import PendingStatuses
 from gatekeeper import Gate
-from gatekeeper.model import Feedback, SourceError
+from gatekeeper.model import GateStatus, SourceError
 from gatekeeper.sources.http import HEAR_S, HttpSource
 from gatekeeper.telemetry import gate_status as feedback_module
 from gatekeeper.telemetry import status_json
@@ -33,30 +33,30 @@ PATIENCE_S = 20.0
 FOR_EVER_S = 1e9
 
 
-def told(number: int = 1, instance: str = "host:1:ab", **said: Any) -> Feedback:
+def told(number: int = 1, instance: str = "host:1:ab", **said: Any) -> GateStatus:
     given: dict[str, Any] = {"application": "shop", "library": "0.1.0", "at": None, "age": 0.4, "locks": (),
                              "more": (0, 0), "callers": ()}  # fmt: skip
-    return Feedback(instance=instance, number=number, **given | said)
+    return GateStatus(instance=instance, number=number, **given | said)
 
 
 class Desk:
     """Where a server writes what it heard."""
 
     def __init__(self) -> None:
-        self.kept: list[list[Feedback]] = []
+        self.kept: list[list[GateStatus]] = []
         self.away = 0
         self.released = threading.Event()
         self.released.set()
-        self.tokens = Known((), 0)
+        self.tokens = TokenList((), 0)
 
-    def keep(self, told: Collection[Feedback]) -> None:
+    def keep(self, told: Collection[GateStatus]) -> None:
         assert self.released.wait(PATIENCE_S)
         if self.away:
             self.away -= 1
             raise StoreAway("it is not there")
         self.kept.append(list(told))
 
-    def after(self, times: int) -> list[list[Feedback]]:
+    def after(self, times: int) -> list[list[GateStatus]]:
         """What was written, once that is so many times."""
         eventually(lambda: len(self.kept) >= times)
         return self.kept
@@ -82,7 +82,9 @@ def desk() -> Desk:
 
 @pytest.fixture
 def url(desk: Desk) -> Iterator[str]:
-    with feed_server(HandFeed(a_lock(ends_in=FOR_EVER_S)), lambda: desk.tokens, told=Told(desk.keep)) as url:
+    with feed_server(
+        HandFeed(a_lock(ends_in=FOR_EVER_S)), lambda: desk.tokens, told=PendingStatuses(desk.keep)
+    ) as url:
         yield url
 
 
@@ -161,7 +163,7 @@ def test_half_of_it_is_waited_for_only_so_long(
 
 
 def test_who_may_read_the_feed_may_tell(url: str, desk: Desk) -> None:
-    desk.tokens = Known((READER,), 1_000)
+    desk.tokens = TokenList((READER,), 1_000)
     time.sleep(0.01)
     assert put(url, status_json.dump(told()), authorization="Bearer wrong").status_code == 401
     assert put(url, status_json.dump(told()), authorization="Bearer gatelock_shop").status_code == 204

@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from analyzer.errors import StoreAway
-from analyzer.store.operations.tokens import Known, Token, digest_of
+from analyzer.store.operations.tokens import Token, TokenList, digest_of
 from analyzer.web import authentication as bearers_module
 from analyzer.web import feed_cache as feed_module
 from analyzer.web.authentication import is_loopback
@@ -56,9 +56,9 @@ class Feed(HandFeed):
 class World:
     def __init__(self) -> None:
         self.feed = Feed()
-        self.tokens: Known | Exception = Known((), 1_000)
+        self.tokens: TokenList | Exception = TokenList((), 1_000)
 
-    def known(self) -> Known:
+    def known(self) -> TokenList:
         if isinstance(self.tokens, Exception):
             raise self.tokens
         return self.tokens
@@ -188,7 +188,7 @@ def test_who_is_told_that_there_is_news_does_not_wait_for_the_next_look(
 ) -> None:
     monkeypatch.setattr(feed_module, "LOOK_EVERY_S", 20.0)
     source = Feed()
-    feed = feed_module.Feed(source, time.monotonic)
+    feed = feed_module.FeedCache(source, time.monotonic)
     feed.stir()  # before anybody ever asked
 
     async def story() -> tuple[Cursor, float]:
@@ -352,7 +352,7 @@ def test_without_any_token_nobody_asks_through_another(
 def test_once_a_token_was_made_everybody_needs_one(
     world: World, client: httpx2.Client, headers: dict[str, str], status: int, challenge: str | None
 ) -> None:
-    world.tokens = Known((READER, LATER, OVER), 1_000)
+    world.tokens = TokenList((READER, LATER, OVER), 1_000)
     answer = client.get("/v1/locks", headers=headers)
     assert (answer.status_code, answer.headers.get("www-authenticate")) == (status, challenge)
     if status != 200:
@@ -365,9 +365,9 @@ def test_a_revoked_token_is_noticed_and_the_tokens_are_not_read_for_each_request
     world: World, client: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bearers_module, "KNOWN_FOR_S", 0.2)
-    world.tokens = Known((READER, OVER), 1_000)
+    world.tokens = TokenList((READER, OVER), 1_000)
     assert client.get("/v1/locks", headers=bearing("gatelock_shop")).status_code == 200
-    world.tokens = Known((OVER,), 1_000)
+    world.tokens = TokenList((OVER,), 1_000)
     deadline_s = time.monotonic() + 10
     while client.get("/v1/locks", headers=bearing("gatelock_shop")).status_code == 200:
         assert time.monotonic() < deadline_s
@@ -377,12 +377,12 @@ def test_who_waits_is_told_nothing_once_the_token_was_revoked(
     world: World, client: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bearers_module, "KNOWN_FOR_S", 0.1)
-    world.tokens = Known((READER, OVER), 1_000)
+    world.tokens = TokenList((READER, OVER), 1_000)
     query, headers = held(world.feed) | {"wait": 20}, bearing("gatelock_shop")
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(client.get, "/v1/locks", params=query, headers=headers)
         time.sleep(0.3)
-        world.tokens = Known((OVER,), 1_000)
+        world.tokens = TokenList((OVER,), 1_000)
         world.feed.set(a_lock("user:bob"))
         assert waiting.result(10).status_code == 401
 
@@ -392,9 +392,9 @@ def test_a_token_that_came_to_its_end_is_noticed(
 ) -> None:
     monkeypatch.setattr(bearers_module, "KNOWN_FOR_S", 0.0)
     short = Token("till", digest_of("gatelock_till"), "read", 0, 2_000)
-    world.tokens = Known((short,), 1_999)
+    world.tokens = TokenList((short,), 1_999)
     assert client.get("/v1/locks", headers=bearing("gatelock_till")).status_code == 200
-    world.tokens = Known((short,), 2_000)
+    world.tokens = TokenList((short,), 2_000)
     assert client.get("/v1/locks", headers=bearing("gatelock_till")).status_code == 401
 
 
@@ -408,7 +408,7 @@ def test_tokens_that_cannot_be_read_let_nobody_in(world: World, client: httpx2.C
 def test_tokens_that_cannot_be_read_are_looked_for_once_for_all_who_ask(world: World) -> None:
     looks = []
 
-    def hangs() -> Known:
+    def hangs() -> TokenList:
         looks.append(time.monotonic())
         time.sleep(0.5)
         raise StoreAway("it hangs")
@@ -425,9 +425,9 @@ def test_tokens_that_are_read_for_too_long_are_not_waited_for(
     monkeypatch.setattr("analyzer.web.single_flight.ANSWER_MAX_S", 0.2)
     done = threading.Event()
 
-    def hangs() -> Known:
+    def hangs() -> TokenList:
         done.wait(30)
-        return Known((), 0)
+        return TokenList((), 0)
 
     with feed_server(world.feed, hangs) as url:
         assert plain_http.get(f"{url}/v1/locks").status_code == 503

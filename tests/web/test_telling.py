@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.web import shared_gzip
-from analyzer.web.shared_gzip import Answer, Told
+from analyzer.web.shared_gzip import CompressedAnswer, CompressedChanges
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, Lock, Set, Update
 from gatekeeper.sources.http import HttpSource
@@ -28,11 +28,11 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = st.lists(st.text(st.characters(codec="utf-8"), max_size=300), max_size=30)
 
 
-def answer_of(locks: list[Lock]) -> tuple[Answer, Update]:
+def answer_of(locks: list[Lock]) -> tuple[CompressedAnswer, Update]:
     update = Update(Cursor(1, "m1"), None, True, NOW, 0.0, 0.3, tuple(map(Set, locks)))
     changes = feed_json.block(update.changes)
     head = feed_json.answer(update, changes._replace(text=b"")).removesuffix(feed_json.CLOSING)
-    return Answer(head, Told(None, changes)), update
+    return CompressedAnswer(head, CompressedChanges(None, changes)), update
 
 
 @given(NAMES)

@@ -18,16 +18,16 @@ import sqlalchemy as sa
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from analyzer.core.model import Counted, Gap, Lag, Partition, Progress, Rejected
+from analyzer.core.model import DrainedCounts, Gap, Lag, Partition, PartitionProgress, Rejected
 from analyzer.errors import StoreAway
 from analyzer.health import HELD_S, LOSSES_MAX, LOSSES_WITHIN_S, TURN_MAX_S, Health
 from analyzer.metrics import METRICS, Metrics
-from analyzer.pipeline import Flushed
+from analyzer.pipeline import FlushResult
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import feed, locks
-from analyzer.store.reports.status import Glance, glance
-from analyzer.web.app import Watched, application
+from analyzer.store.reports.status import InstallationStatus, installation_status
+from analyzer.web.app import AppState, application
 from analyzer.web.server import CannotListen, serving
 from gatekeeper.model import Clear, Lock, Set
 from tests.support import plain_http
@@ -44,7 +44,9 @@ class World:
 
     now_s: float = 1000.0
     problems: dict[str, str] = field(default_factory=dict)
-    stands: Glance | Exception = field(default_factory=lambda: Glance("head", {"daily": 2}, 57))
+    stands: InstallationStatus | Exception = field(
+        default_factory=lambda: InstallationStatus("head", {"daily": 2}, 57)
+    )
     gate: threading.Event = field(default_factory=threading.Event)  # a database that hangs: not set
     asked: int = 0
 
@@ -52,7 +54,7 @@ class World:
         self.gate.set()
         self.health = Health(Metrics("1.2.3"), lambda: self.now_s)
 
-    def look(self) -> Glance:
+    def look(self) -> InstallationStatus:
         self.asked += 1
         self.gate.wait(30)
         if isinstance(self.stands, Exception):
@@ -62,9 +64,9 @@ class World:
     def flush(self, *, seconds: float = 0.004, lags: dict[Partition, Lag] | None = None) -> None:
         self.health.turned()
         self.health.flushed(
-            Flushed(
-                counted=Counted(
-                    [Progress(PART, 0, 10, seen=10, counted=6, duplicate=1, dead=2, late=1)],
+            FlushResult(
+                counted=DrainedCounts(
+                    [PartitionProgress(PART, 0, 10, seen=10, counted=6, duplicate=1, dead=2, late=1)],
                     [],
                     [Rejected(PART, 3, "bad-json", b"{"), Rejected(PART, 4, "bad-json", b"{")],
                 ),
@@ -85,7 +87,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def client(world: World) -> Iterator[httpx2.Client]:
-    app = application(Watched(world.health, lambda: world.problems, world.look, "head"))
+    app = application(AppState(world.health, lambda: world.problems, world.look, "head"))
     with serving(app, ("127.0.0.1", 0)) as address:
         assert address is not None
         with plain_http.Client(base_url=f"http://127.0.0.1:{address[1]}", timeout=10) as client:
@@ -177,7 +179,7 @@ def test_tables_of_another_version_are_a_problem_with_its_cure(
     world: World, client: httpx2.Client, revision: str | None
 ) -> None:
     world.flush()
-    world.stands = Glance(revision, {}, 0)
+    world.stands = InstallationStatus(revision, {}, 0)
     assert "gatelock db upgrade" in client.get("/readyz").json()["problems"]["schema"]
 
 
@@ -336,14 +338,14 @@ def test_a_glance_tells_locks_in_force_and_the_feeds_version(migrated_url: str) 
                     began_ms=0, until_ms=until_ms,
                 )
             )  # fmt: skip
-    assert glance(engine, head()) == Glance(head(), {"daily": 2, "hourly": 1}, 41)
-    assert glance(engine, "another") == Glance(head(), {}, 0)
+    assert installation_status(engine, head()) == InstallationStatus(head(), {"daily": 2, "hourly": 1}, 41)
+    assert installation_status(engine, "another") == InstallationStatus(head(), {}, 0)
     engine.dispose()
 
 
 def test_a_glance_at_an_empty_database_finds_no_tables(database_url: str) -> None:
     engine = open_engine(database_url)
-    assert glance(engine, head()) == Glance(None, {}, 0)
+    assert installation_status(engine, head()) == InstallationStatus(None, {}, 0)
     engine.dispose()
 
 
@@ -376,7 +378,7 @@ def test_a_host_that_is_not_known_is_said(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_leaving_closes_the_port_and_ends_the_thread(world: World) -> None:
-    app = application(Watched(world.health, dict, world.look, "head"))
+    app = application(AppState(world.health, dict, world.look, "head"))
     with plain_http.Client() as kept_alive:  # an idle connection must not hold it up
         with serving(app, ("127.0.0.1", 0)) as address:
             assert address is not None

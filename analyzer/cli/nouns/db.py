@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, told
-from analyzer.cli.options import Config, Json, must_exist, settings_of
+from analyzer.cli.exit_codes import FOUND, reporting_errors
+from analyzer.cli.options import ConfigOption, JsonOption, must_exist, settings_of
 
 app = typer.Typer(help="The database's tables.", no_args_is_help=True)
 
 
 @app.command()
-def upgrade(context: typer.Context, config: Config = None) -> None:
+def upgrade(context: typer.Context, config: ConfigOption = None) -> None:
     """Bring the tables to this program's version. Again changes nothing."""
-    with told():
+    with reporting_errors():
         settings = settings_of(context, config)
         from analyzer.store.database import migrate, revisions
 
@@ -29,12 +29,12 @@ def upgrade(context: typer.Context, config: Config = None) -> None:
 
 
 @app.command()
-def check(context: typer.Context, config: Config = None, json: Json = False) -> None:
+def check(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Find what differs from the tables that this program needs.
 
     Exit code 1 when something does.
     """
-    with told():
+    with reporting_errors():
         settings = settings_of(context, config)
         must_exist(settings)
         from analyzer.cli.output import json_lines
@@ -52,9 +52,9 @@ def check(context: typer.Context, config: Config = None, json: Json = False) -> 
 
 
 @app.command()
-def current(context: typer.Context, config: Config = None, json: Json = False) -> None:
+def current(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Say of which version the tables are."""
-    with told():
+    with reporting_errors():
         settings = settings_of(context, config)
         must_exist(settings)
         from analyzer.cli.output import json_lines

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from analyzer.cli.exit_codes import told
-from analyzer.cli.options import Config, Json, Since, database_of, second_given
+from analyzer.cli.exit_codes import reporting_errors
+from analyzer.cli.options import ConfigOption, JsonOption, SinceOption, database_of, second_given
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -18,13 +18,13 @@ def events() -> None:  # without it the one command would stand for the group
 @app.command("list")
 def list_(
     context: typer.Context,
-    config: Config = None,
-    json: Json = False,
-    since: Since = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    since: SinceOption = None,
 ) -> None:
     """Show every manual act, the latest first."""
     since_s = second_given(since) or 0
-    with told(), database_of(context, config) as engine:
+    with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.database.audit_log import recorded
         from gatekeeper.feed.feed_json import time_text

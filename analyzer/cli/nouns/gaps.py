@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import AWAY, FOUND, told, wrong
-from analyzer.cli.options import Config, Json, Reason, database_of, reason_given, settings_of
+from analyzer.cli.exit_codes import AWAY, FOUND, reporting_errors, usage_error
+from analyzer.cli.options import (
+    ConfigOption,
+    JsonOption,
+    ReasonOption,
+    database_of,
+    reason_given,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
     from analyzer.core.model import Partition
-    from analyzer.kafka.probes.log_bounds import Bounds
-    from analyzer.store.transaction.gaps import Known
+    from analyzer.kafka.probes.log_bounds import LogBounds
+    from analyzer.store.transaction.gaps import RecordedGap
 
 app = typer.Typer(help="Partitions that wait for a person, and the decision to go on.", no_args_is_help=True)
 NAMED = re.compile(r"(?P<topic>.+)\[(?P<number>\d+|\*)\]")
@@ -28,15 +35,15 @@ AGAIN = (*UNREADABLE, "too-many-rejected")  # what may be otherwise by now
 @app.command("list")
 def list_(
     context: typer.Context,
-    config: Config = None,
-    json: Json = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
     every: Annotated[bool, typer.Option("--all", help="Those that somebody decided on, too.")] = False,
 ) -> None:
     """Show what stopped which partition, and the command to go on.
 
     With the offsets that nobody can count. Exit code 1 when a partition waits.
     """
-    with told(), database_of(context, config) as engine:
+    with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.transaction.gaps import known
 
@@ -69,11 +76,11 @@ def accept(
             help="The offset to go on at; or `next`: lose as little as possible; or `again`: try once more."
         ),
     ],
-    reason: Reason,
+    reason: ReasonOption,
     log: Annotated[
         str, typer.Option(help="Which log, where several have one name: its topic_id in `gaps list --json`.")
     ] = "",
-    config: Config = None,
+    config: ConfigOption = None,
 ) -> None:
     """Let a stopped partition go on.
 
@@ -82,8 +89,8 @@ def accept(
     second, without a restart.
     """
     why = reason_given(reason)
-    with told(), database_of(context, config) as engine:
-        from analyzer.cli.operator import person
+    with reporting_errors(), database_of(context, config) as engine:
+        from analyzer.cli.operator import operator_name
         from analyzer.store.transaction.gaps import accept as accepted
         from analyzer.store.transaction.gaps import known, range_of
 
@@ -91,11 +98,11 @@ def accept(
         logs = bounds([each.part for each in found], settings_of(context, config))
         offsets = [chosen(each, to, logs) for each in found]  # all of them, before the first is accepted
         for each, offset in zip(found, offsets, strict=True):
-            accepted(engine, each, offset, person(), why)
+            accepted(engine, each, offset, operator_name(), why)
             typer.echo(f"{each.part}: {each.gap.kind} {range_of(each.gap)}: {what_comes(each, offset)}")
 
 
-def fields_of(known: Known) -> dict[str, object]:
+def fields_of(known: RecordedGap) -> dict[str, object]:
     from gatekeeper.feed.feed_json import time_text
 
     part, gap = known.part, known.gap
@@ -108,7 +115,7 @@ def fields_of(known: Known) -> dict[str, object]:
     }  # fmt: skip
 
 
-def commands(found: Sequence[Known]) -> Iterator[str]:
+def commands(found: Sequence[RecordedGap]) -> Iterator[str]:
     """What to type, for each gap that waits."""
     waiting = [each for each in found if each.accepted is None]
     lines = [
@@ -122,7 +129,7 @@ def commands(found: Sequence[Known]) -> Iterator[str]:
         yield f"... and {len(waiting) - ADVISED_MAX} more; 'TOPIC[*]' stands for all of one topic"
 
 
-def ways(known: Known) -> Iterator[tuple[str, str]]:
+def ways(known: RecordedGap) -> Iterator[tuple[str, str]]:
     """The ways on: what `--to` is to be, and what comes of it."""
     from analyzer.store.transaction.gaps import range_of
 
@@ -142,27 +149,29 @@ def ways(known: Known) -> Iterator[tuple[str, str]]:
         yield "again", "once the broker's log is mended"
 
 
-def meant(partition: str, to: str, log: str, open_: Sequence[Known]) -> list[Known]:
+def meant(partition: str, to: str, log: str, open_: Sequence[RecordedGap]) -> list[RecordedGap]:
     """The open gaps that are meant by `partition`. Ends the command when there is none, or none can be told
     from another."""
     named = NAMED.fullmatch(partition)
     if named is None:
-        raise wrong(f"{partition!r} names no partition; `gatelock gaps list` does: 'access-log[3]'")
+        raise usage_error(f"{partition!r} names no partition; `gatelock gaps list` does: 'access-log[3]'")
     every = named["number"] == "*"
     found = [each for each in open_ if partition == (f"{each.part.topic}[*]" if every else str(each.part))]
     found = [each for each in found if log in ("", each.part.topic_id)]
     if not found:
         others = ", ".join(str(each.part) for each in open_[:5])
-        raise wrong(f"{partition} does not wait; {f'these do: {others}' if others else 'no partition does'}")
+        raise usage_error(
+            f"{partition} does not wait; {f'these do: {others}' if others else 'no partition does'}"
+        )
     if every and to.isdecimal():
-        raise wrong(f"--to {to}: an offset is of one partition; of several, `next` or `again`")
+        raise usage_error(f"--to {to}: an offset is of one partition; of several, `next` or `again`")
     if len(found) > len({str(each.part) for each in found}):
         ids = ", ".join(sorted({each.part.topic_id for each in found}))
-        raise wrong(f"{partition}: several logs of this name wait; say which with --log: {ids}")
+        raise usage_error(f"{partition}: several logs of this name wait; say which with --log: {ids}")
     return found
 
 
-def bounds(parts: Sequence[Partition], settings: Settings) -> Mapping[Partition, Bounds] | str | None:
+def bounds(parts: Sequence[Partition], settings: Settings) -> Mapping[Partition, LogBounds] | str | None:
     """Where the logs of these begin and end, or why Kafka does not tell; None when it need not be asked."""
     if any(source.topic == part.topic for source in settings.sources for part in parts):
         from analyzer.kafka.probes.log_bounds import bounds_of
@@ -171,21 +180,21 @@ def bounds(parts: Sequence[Partition], settings: Settings) -> Mapping[Partition,
     return None
 
 
-def chosen(known: Known, to: str, logs: Mapping[Partition, Bounds] | str | None) -> int:
+def chosen(known: RecordedGap, to: str, logs: Mapping[Partition, LogBounds] | str | None) -> int:
     """The offset that `to` stands for. Ends the command when the partition cannot go on there."""
     gap, part = known.gap, known.part
     if to == "again":
         if gap.kind not in AGAIN or gap.position is None:
-            raise wrong(f"{part}: to try again would change nothing: {gap.why}")
+            raise usage_error(f"{part}: to try again would change nothing: {gap.why}")
         return gap.position
     first, end = logs.get(part, (None, None)) if isinstance(logs, Mapping) else (None, None)
     offset = wanted(known, to, first)
     if offset < gap.start:
-        raise wrong(f"{part}: {offset} is before {gap.start}: what lies there was counted")
+        raise usage_error(f"{part}: {offset} is before {gap.start}: what lies there was counted")
     if first is not None and end is not None and not first <= offset <= end:
-        raise wrong(f"{part}: the log has [{first}, {end}) now, and not {offset}")
+        raise usage_error(f"{part}: the log has [{first}, {end}) now, and not {offset}")
     if gap.kind in (*UNREADABLE, "retention") and gap.end is not None and gap.start < offset < gap.end:
-        raise wrong(f"{part}: {offset} cannot be read either: `next` goes on at {gap.end}")
+        raise usage_error(f"{part}: {offset} cannot be read either: `next` goes on at {gap.end}")
     if isinstance(logs, str) and offset > (gap.behind or gap.start):
         unknown = f"{part}: whether the log has {offset} is not known: {logs}"
         typer.echo(f"{unknown}; say it again when Kafka answers", err=True)
@@ -193,19 +202,19 @@ def chosen(known: Known, to: str, logs: Mapping[Partition, Bounds] | str | None)
     return offset
 
 
-def wanted(known: Known, to: str, first: int | None) -> int:
+def wanted(known: RecordedGap, to: str, first: int | None) -> int:
     """The same as far as the gap itself says it."""
     gap, part = known.gap, known.part
     if to.isdecimal():
         return int(to)
     if to != "next":
-        raise wrong(f"--to {to}: an offset, `next` or `again`")
+        raise usage_error(f"--to {to}: an offset, `next` or `again`")
     if gap.behind is None:
-        raise wrong(f"{part}: where it can be read again is not known (yet): give an offset")
+        raise usage_error(f"{part}: where it can be read again is not known (yet): give an offset")
     return gap.behind if gap.kind == "too-many-rejected" else max(gap.behind, first or 0)
 
 
-def what_comes(known: Known, offset: int) -> str:
+def what_comes(known: RecordedGap, offset: int) -> str:
     if known.gap.kind == "too-many-rejected":
         return f"read once more; up to {offset} each record that cannot be read is set aside"
     if offset == known.gap.position and known.gap.kind in UNREADABLE:

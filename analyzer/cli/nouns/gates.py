@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, told
-from analyzer.cli.options import Config, Json, Reason, database_of
+from analyzer.cli.exit_codes import FOUND, reporting_errors
+from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, database_of
 
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from analyzer.core.fleet.gate_health import Gate
+    from analyzer.core.fleet.gate_health import GateHealth
 
 app = typer.Typer(help="Who asks for locks, and what came of it.", no_args_is_help=True)
 
@@ -23,8 +23,8 @@ NOBODY = "no gate has told of itself; over SQL they do so only when asked to: Ga
 @app.command("list")
 def list_(
     context: typer.Context,
-    config: Config = None,
-    json: Json = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
     every: Annotated[bool, typer.Option("--all", help="Those that were replaced, too, for a day.")] = False,
 ) -> None:
     """Show the gates that tell of themselves.
@@ -33,7 +33,7 @@ def list_(
     refused, and how many of the callers that it was asked for the log knows. Exit code 1 when something is
     wrong with one of them.
     """
-    with told(), database_of(context, config) as engine:
+    with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.core.fleet.gate_health import living, troubles
         from analyzer.store.reports.gate_reports import heard, logged
@@ -56,13 +56,13 @@ def list_(
 
 
 @app.command("locks")
-def locks(context: typer.Context, config: Config = None, json: Json = False) -> None:
+def locks(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show how often each lock was met.
 
     Those that were met most often first, since the gates that are heard of began: who goes on calling
     although he is refused, and which locks meet nobody.
     """
-    with told(), database_of(context, config) as engine:
+    with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.core.fleet.gate_health import living, met
         from analyzer.store.reports.gate_reports import heard
@@ -82,55 +82,55 @@ def locks(context: typer.Context, config: Config = None, json: Json = False) -> 
 def forget(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="An application, or one instance, as `gates list` names it.")],
-    reason: Reason = "",
-    config: Config = None,
+    reason: ReasonOption = "",
+    config: ConfigOption = None,
 ) -> None:
     """Wait no longer for gates that are gone for good.
 
     Without this they are forgotten after a day. One that goes on is there again within a minute. Exit code
     1 when there was none.
     """
-    with told(), database_of(context, config) as engine:
-        from analyzer.cli.operator import person
+    with reporting_errors(), database_of(context, config) as engine:
+        from analyzer.cli.operator import operator_name
         from analyzer.store.reports.gate_reports import forget as forgotten
 
-        number = forgotten(engine, name, person(), reason)
+        number = forgotten(engine, name, operator_name(), reason)
         if not number:
             typer.echo(f"no gate is called {name}: `gatelock gates list --all` names them", err=True)
             raise typer.Exit(FOUND)
         typer.echo(f"{name}: {number} gate{'s' * (number != 1)} forgotten")
 
 
-def name_of(gate: Gate) -> str:
+def name_of(gate: GateHealth) -> str:
     return f"{gate.told.application} {gate.told.instance}".strip()
 
 
-def fields_of(gate: Gate, wrong: dict[str, str], known: Set[str]) -> dict[str, object]:
+def fields_of(gate: GateHealth, wrong: dict[str, str], known: Set[str]) -> dict[str, object]:
     from analyzer.core.fleet.gate_health import share
 
-    told = gate.told
-    part = share(told.callers, known)
+    status = gate.told
+    part = share(status.callers, known)
     return {
-        "application": told.application, "instance": told.instance, "library": told.library,
-        "version": told.at and told.at.version, "mark": told.at and told.at.mark, "age_s": told.age,
-        "heard_s": gate.heard_s, "uptime_s": told.uptime, "stale_after_s": told.stale_after,
-        "clock_skew_s": told.clock_skew, "mode": told.mode, "ignored": told.ignored,
-        "checks": gate.checks, "denials": gate.denials, "callers": len(told.callers),
+        "application": status.application, "instance": status.instance, "library": status.library,
+        "version": status.at and status.at.version, "mark": status.at and status.at.mark, "age_s": status.age,
+        "heard_s": gate.heard_s, "uptime_s": status.uptime, "stale_after_s": status.stale_after,
+        "clock_skew_s": status.clock_skew, "mode": status.mode, "ignored": status.ignored,
+        "checks": gate.checks, "denials": gate.denials, "callers": len(status.callers),
         "known": None if part is None else round(part, 3),
-        "unknown": [caller for caller in told.callers if caller not in known],
-        "locks": [{**met.at._asdict(), "checks": met.checks, "denials": met.denials} for met in told.locks],
+        "unknown": [caller for caller in status.callers if caller not in known],
+        "locks": [{**met.at._asdict(), "checks": met.checks, "denials": met.denials} for met in status.locks],
         "wrong": wrong,
     }  # fmt: skip
 
 
-def cells_of(gate: Gate, wrong: dict[str, str], known: Set[str]) -> Sequence[object]:
+def cells_of(gate: GateHealth, wrong: dict[str, str], known: Set[str]) -> Sequence[object]:
     from analyzer.core.fleet.gate_health import share
 
-    told = gate.told
-    part = share(told.callers, known)
+    status = gate.told
+    part = share(status.callers, known)
     return [
-        told.application, told.instance, told.library, "" if told.at is None else told.at.version,
-        "" if told.age is None else f"{told.age:.1f} s", f"{gate.heard_s:.0f} s ago",
-        gate.checks, gate.denials, "" if part is None else f"{part:.0%} of {len(told.callers)}",
-        ", ".join(wrong) or told.mode or "fine",
+        status.application, status.instance, status.library, "" if status.at is None else status.at.version,
+        "" if status.age is None else f"{status.age:.1f} s", f"{gate.heard_s:.0f} s ago",
+        gate.checks, gate.denials, "" if part is None else f"{part:.0%} of {len(status.callers)}",
+        ", ".join(wrong) or status.mode or "fine",
     ]  # fmt: skip

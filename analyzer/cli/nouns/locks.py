@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, told
+from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.options import (
-    Config,
-    Json,
-    Reason,
+    ConfigOption,
+    JsonOption,
+    ReasonOption,
     caller_given,
     database_of,
     length_given_ms,
@@ -28,8 +28,8 @@ app = typer.Typer(help="The gates that are closed, and the switch that opens the
 @app.command("list")
 def list_(
     context: typer.Context,
-    config: Config = None,
-    json: Json = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
     caller: Annotated[str | None, typer.Option(help="Only those of this one, as in api_key:acme.")] = None,
     policy: Annotated[str | None, typer.Option(help="Only those of this one.")] = None,
 ) -> None:
@@ -39,7 +39,7 @@ def list_(
     open means for them is said beside the list.
     """
     name = caller_given(caller)
-    with told(), database_of(context, config) as engine:
+    with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.reports.status import locks_in_force, open_until
         from gatekeeper.feed.feed_json import change_fields, time_text
@@ -71,8 +71,8 @@ def list_(
 def suspend(
     context: typer.Context,
     for_: Annotated[str, typer.Option("--for", help="How long, as in 30m, 2h; it ends by itself.")],
-    reason: Reason,
-    config: Config = None,
+    reason: ReasonOption,
+    config: ConfigOption = None,
 ) -> None:
     """Open every gate for a time: the off switch.
 
@@ -80,29 +80,29 @@ def suspend(
     limiters in the applications go on. Given again, the new end is the one that counts.
     """
     length_ms, why = length_given_ms("--for", for_, OPEN_MAX_DAYS), reason_given(reason)
-    with told(), database_of(context, config) as engine:
-        from analyzer.cli.operator import person
+    with reporting_errors(), database_of(context, config) as engine:
+        from analyzer.cli.operator import operator_name
         from analyzer.store.operations.suspension import suspend as open_all
         from analyzer.store.transaction.lock_feed import new_mark
         from gatekeeper.feed.feed_json import time_text
 
-        until = open_all(engine, length_ms, person(), why, new_mark)
+        until = open_all(engine, length_ms, operator_name(), why, new_mark)
         typer.echo(f"every gate is open until {time_text(until)}")
 
 
 @app.command()
-def resume(context: typer.Context, reason: Reason, config: Config = None) -> None:
+def resume(context: typer.Context, reason: ReasonOption, config: ConfigOption = None) -> None:
     """End `suspend`: the gates follow their locks again.
 
     Exit code 1 when they did so already.
     """
     why = reason_given(reason)
-    with told(), database_of(context, config) as engine:
-        from analyzer.cli.operator import person
+    with reporting_errors(), database_of(context, config) as engine:
+        from analyzer.cli.operator import operator_name
         from analyzer.store.operations.suspension import resume as close_again
         from analyzer.store.transaction.lock_feed import new_mark
 
-        if not close_again(engine, person(), why, new_mark):
+        if not close_again(engine, operator_name(), why, new_mark):
             typer.echo("the gates follow their locks: nothing is suspended", err=True)
             raise typer.Exit(FOUND)
         typer.echo("the gates follow their locks again")

@@ -13,12 +13,20 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, told, wrong
-from analyzer.cli.options import Config, Json, Since, database_of, reason_given, second_given, settings_of
+from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.cli.options import (
+    ConfigOption,
+    JsonOption,
+    SinceOption,
+    database_of,
+    reason_given,
+    second_given,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from analyzer.core.records.mapping import Mapping
-    from analyzer.store.operations.rejects import Reject, Wanted
+    from analyzer.store.operations.rejects import RejectedRecord, RejectFilter
 
 app = typer.Typer(help="Records that could not be read, and counting them after all.", no_args_is_help=True)
 NAMED = re.compile(r"(?P<topic>.+)\[(?P<number>\d{1,18})\]")
@@ -26,12 +34,12 @@ WHERE = re.compile(NAMED.pattern + r"@(?P<offset>\d{1,18})")
 SHOWN_BYTES = 60
 DIGITS_MAX = 18  # of a number that a column takes
 
-Source = Annotated[str | None, typer.Option(help="Only those of this one.")]
-Topic = Annotated[str | None, typer.Option(help="Only those of this one.")]
-Number = Annotated[
+SourceOption = Annotated[str | None, typer.Option(help="Only those of this one.")]
+TopicOption = Annotated[str | None, typer.Option(help="Only those of this one.")]
+PartitionOption = Annotated[
     str | None, typer.Option("--partition", help="Only those of this one: 3, or access-log[3].")
 ]
-Reason = Annotated[str | None, typer.Option(help="Only those with this one, as in bad-caller.")]
+RejectReasonOption = Annotated[str | None, typer.Option(help="Only those with this one, as in bad-caller.")]
 
 EXPECTED = {
     "tombstone": "a value; this record has none",
@@ -48,7 +56,7 @@ EXPECTED = {
 }
 
 
-class Form(StrEnum):
+class ExportFormat(StrEnum):
     JSON = "json"
     RAW = "raw"
 
@@ -56,20 +64,20 @@ class Form(StrEnum):
 @app.command("list")
 def list_(
     context: typer.Context,
-    config: Config = None,
-    json: Json = False,
-    source: Source = None,
-    topic: Topic = None,
-    partition: Number = None,
-    reason: Reason = None,
-    since: Since = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    source: SourceOption = None,
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    reason: RejectReasonOption = None,
+    since: SinceOption = None,
 ) -> None:
     """Show the records that could not be read, the last found first.
 
     The newest 100,000 are kept; `gatelock audit` counts all that there ever were.
     """
     wanted = _wanted(source, topic, partition, reason, since)
-    with told(), database_of(context, config) as engine:
+    with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.operations.rejects import rejected
         from gatekeeper.feed.feed_json import time_text
@@ -96,28 +104,28 @@ def list_(
 def show(
     context: typer.Context,
     record: Annotated[str, typer.Argument(help="As `rejects list` names it: 'access-log[3]@1234'.")],
-    config: Config = None,
-    json: Json = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show one record: why it could not be read.
 
     All of it that was kept, what was expected in its place, and whether it could be read today.
     """
     wanted = _place(record)
-    with told():
+    with reporting_errors():
         settings = settings_of(context, config)
         with database_of(context, config) as engine:
             from analyzer.cli.output import json_lines
-            from analyzer.store.operations.rejects import Retry, rejected
+            from analyzer.store.operations.rejects import RejectRetry, rejected
 
             found = list(rejected(engine, wanted))
             if not found:
-                raise wrong(
+                raise usage_error(
                     f"{record} is not there: it was read, or counted since, or is older than the rest; "
                     "`gatelock rejects list` names those that are"
                 )
             mappings = settings.mappings()
-            again = Retry(engine, mappings, settings.plan())
+            again = RejectRetry(engine, mappings, settings.plan())
             for each in found:
                 mapping, today = mappings.get(each.part.source), again.judge(each)
                 if json:
@@ -129,30 +137,31 @@ def show(
 @app.command()
 def export(
     context: typer.Context,
-    config: Config = None,
+    config: ConfigOption = None,
     form: Annotated[
-        Form, typer.Option("--format", help="json: an object per line; raw: the records, a line each.")
-    ] = Form.JSON,
+        ExportFormat,
+        typer.Option("--format", help="json: an object per line; raw: the records, a line each."),
+    ] = ExportFormat.JSON,
     output: Annotated[Path | None, typer.Option(help="A file to write instead of stdout.")] = None,
-    source: Source = None,
-    topic: Topic = None,
-    partition: Number = None,
-    reason: Reason = None,
-    since: Since = None,
+    source: SourceOption = None,
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    reason: RejectReasonOption = None,
+    since: SinceOption = None,
 ) -> None:
     """Write out the records that could not be read, for repair.
 
     In the order of their log. `raw` leaves out those of which only the beginning was kept, and says how many.
     """
     wanted = _wanted(source, topic, partition, reason, since)
-    with told(), database_of(context, config) as engine, _opened(output) as file:
+    with reporting_errors(), database_of(context, config) as engine, _opened(output) as file:
         import json
 
         from analyzer.store.operations.rejects import rejected
 
         cut = 0
         for each in rejected(engine, wanted, as_logged=True):
-            if form is Form.JSON:
+            if form is ExportFormat.JSON:
                 file.write(json.dumps(fields_of(each)).encode() + b"\n")
             elif each.whole:
                 file.write(each.sample + b"\n")
@@ -167,13 +176,13 @@ def export(
 def retry(
     context: typer.Context,
     why: Annotated[str, typer.Option(help="What was mended; it is kept with your name.")],
-    config: Config = None,
-    json: Json = False,
-    source: Source = None,
-    topic: Topic = None,
-    partition: Number = None,
-    reason: Reason = None,
-    since: Since = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    source: SourceOption = None,
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    reason: RejectReasonOption = None,
+    since: SinceOption = None,
 ) -> None:
     """Count the records that can be read by now.
 
@@ -182,15 +191,15 @@ def retry(
     """
     mended = reason_given(why, "--why", "what was mended")
     wanted = _wanted(source, topic, partition, reason, since)
-    with told():
+    with reporting_errors():
         settings = settings_of(context, config)
         with database_of(context, config) as engine:
-            from analyzer.cli.operator import person
+            from analyzer.cli.operator import operator_name
             from analyzer.cli.output import json_lines
-            from analyzer.store.operations.rejects import Retry
+            from analyzer.store.operations.rejects import RejectRetry
 
-            again = Retry(engine, settings.mappings(), settings.plan())
-            left = Tally(trouble for _, trouble in again.run(wanted, person(), mended))
+            again = RejectRetry(engine, settings.mappings(), settings.plan())
+            left = Tally(trouble for _, trouble in again.run(wanted, operator_name(), mended))
             counted = left.pop("", 0)
         if json:
             json_lines([{"counted": counted, "left": left}])
@@ -202,7 +211,7 @@ def retry(
             raise typer.Exit(FOUND)
 
 
-def fields_of(reject: Reject) -> dict[str, Any]:
+def fields_of(reject: RejectedRecord) -> dict[str, Any]:
     from base64 import b64encode
 
     from gatekeeper.feed.feed_json import time_text
@@ -221,7 +230,7 @@ def fields_of(reject: Reject) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def expected(reject: Reject, mapping: Mapping | None) -> str:
+def expected(reject: RejectedRecord, mapping: Mapping | None) -> str:
     """What the mapping of today wants in the place of what was found."""
     if mapping is None:
         return f"no source is called {reject.part.source} any more"
@@ -236,7 +245,7 @@ def expected(reject: Reject, mapping: Mapping | None) -> str:
     return EXPECTED[reject.reason].format(**said, time=time, caller=callers, fields=others or "no field")
 
 
-def _in_words(reject: Reject, mapping: Mapping | None, today: str) -> Iterator[str]:
+def _in_words(reject: RejectedRecord, mapping: Mapping | None, today: str) -> Iterator[str]:
     from gatekeeper.feed.feed_json import time_text
 
     yield f"record    {reject.where} of {reject.part.source}"
@@ -259,15 +268,15 @@ def _text(raw: bytes) -> str:
 
 def _wanted(
     source: str | None, topic: str | None, partition: str | None, reason: str | None, since: str | None
-) -> Wanted:
-    from analyzer.store.operations.rejects import Wanted
+) -> RejectFilter:
+    from analyzer.store.operations.rejects import RejectFilter
 
     if reason is not None and reason not in EXPECTED:
-        raise wrong(f"{reason!r} is no reason; known are: {', '.join(EXPECTED)}")
+        raise usage_error(f"{reason!r} is no reason; known are: {', '.join(EXPECTED)}")
     number = None
     if partition is not None:
         topic, number = _partition(partition, topic)
-    return Wanted(source, topic, number, reason, (second_given(since) or 0) * 1000)
+    return RejectFilter(source, topic, number, reason, (second_given(since) or 0) * 1000)
 
 
 def _partition(given: str, topic: str | None) -> tuple[str | None, int]:
@@ -276,19 +285,19 @@ def _partition(given: str, topic: str | None) -> tuple[str | None, int]:
         return topic, int(given)
     parts = NAMED.fullmatch(given)
     if parts is None:
-        raise wrong(f"{given!r} names no partition; write 3, or 'access-log[3]'")
+        raise usage_error(f"{given!r} names no partition; write 3, or 'access-log[3]'")
     if topic not in (None, parts["topic"]):
-        raise wrong(f"--topic {topic}: {given} is of another one")
+        raise usage_error(f"--topic {topic}: {given} is of another one")
     return parts["topic"], int(parts["number"])
 
 
-def _place(record: str) -> Wanted:
-    from analyzer.store.operations.rejects import Wanted
+def _place(record: str) -> RejectFilter:
+    from analyzer.store.operations.rejects import RejectFilter
 
     parts = WHERE.fullmatch(record)
     if parts is None:
-        raise wrong(f"{record!r} names no record; `gatelock rejects list` does: 'access-log[3]@1234'")
-    return Wanted(topic=parts["topic"], number=int(parts["number"]), offset=int(parts["offset"]))
+        raise usage_error(f"{record!r} names no record; `gatelock rejects list` does: 'access-log[3]@1234'")
+    return RejectFilter(topic=parts["topic"], number=int(parts["number"]), offset=int(parts["offset"]))
 
 
 @contextmanager
@@ -300,8 +309,10 @@ def _opened(output: Path | None) -> Iterator[IO[bytes]]:
     try:
         file = output.open("xb")
     except FileExistsError as error:
-        raise wrong(f"{output}: there is such a file, and it is not overwritten: name another one") from error
+        raise usage_error(
+            f"{output}: there is such a file, and it is not overwritten: name another one"
+        ) from error
     except OSError as error:
-        raise wrong(f"{output}: {error.strerror}") from error
+        raise usage_error(f"{output}: {error.strerror}") from error
     with file:
         yield file

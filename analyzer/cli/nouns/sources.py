@@ -6,20 +6,20 @@ from typing import Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, told
-from analyzer.cli.options import Config, Json, Reason, database_of, reason_given
+from analyzer.cli.exit_codes import FOUND, reporting_errors
+from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, database_of, reason_given
 
 app = typer.Typer(help="What is followed, by whom, how far behind.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_(context: typer.Context, config: Config = None, json: Json = False) -> None:
+def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show every partition that was ever counted.
 
     How far it is counted, how far behind its analyzer was when it last spoke, and when that was. Exit
     code 1 when one of them is followed by nobody who is heard.
     """
-    with told(), database_of(context, config) as engine:
+    with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.operations.followed_partitions import SILENT_MS, followed
 
@@ -49,8 +49,8 @@ def list_(context: typer.Context, config: Config = None, json: Json = False) -> 
 def retire(
     context: typer.Context,
     source: Annotated[str, typer.Argument(help="The source's name.")],
-    reason: Reason,
-    config: Config = None,
+    reason: ReasonOption,
+    config: ConfigOption = None,
 ) -> None:
     """Wait no longer for a source that nobody follows.
 
@@ -58,11 +58,11 @@ def retire(
     the source again goes on where it was. Exit code 1 when there was nothing to retire.
     """
     why = reason_given(reason)
-    with told(), database_of(context, config) as engine:
-        from analyzer.cli.operator import person
+    with reporting_errors(), database_of(context, config) as engine:
+        from analyzer.cli.operator import operator_name
         from analyzer.store.operations.followed_partitions import retire as retired
 
-        ended = retired(engine, source, person(), why)
+        ended = retired(engine, source, operator_name(), why)
         if not ended:
             typer.echo(
                 f"{source}: no partition of it is waited for in vain (`gatelock sources list`)", err=True

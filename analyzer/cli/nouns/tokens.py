@@ -6,27 +6,27 @@ from typing import Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, told, wrong
-from analyzer.cli.operator import person
-from analyzer.cli.options import Config, Json, Reason, database_of, length_given_ms
+from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.cli.operator import operator_name
+from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, database_of, length_given_ms
 
 app = typer.Typer(help="Who may ask over HTTP.", no_args_is_help=True)
 
 EXPIRES_MAX_DAYS = 100 * 366  # more is a slip of the hand
 
-Name = Annotated[str, typer.Argument(help="Who will show it: one token for each application.")]
+TokenName = Annotated[str, typer.Argument(help="Who will show it: one token for each application.")]
 
 
 @app.command("create")
 def create(
     context: typer.Context,
-    name: Name,
+    name: TokenName,
     scope: Annotated[str, typer.Option(help="read: gates and monitors; operate; admin.")],
     expires: Annotated[
         str | None, typer.Option(help="How long it is good for, as in 90d; else until it is revoked.")
     ] = None,
-    reason: Reason = "",
-    config: Config = None,
+    reason: ReasonOption = "",
+    config: ConfigOption = None,
 ) -> None:
     """Make a token and print it, this once.
 
@@ -37,19 +37,21 @@ def create(
     from analyzer.store.operations.tokens import create as make
 
     if not NAME.fullmatch(name):
-        raise wrong(f"{name!r} is no name: use up to 64 letters, digits, points, hyphens and underscores")
+        raise usage_error(
+            f"{name!r} is no name: use up to 64 letters, digits, points, hyphens and underscores"
+        )
     found = next((each for each in SCOPES if each == scope), None)
     if found is None:
-        raise wrong(f"{scope!r} is no scope: use {', '.join(SCOPES)}")
+        raise usage_error(f"{scope!r} is no scope: use {', '.join(SCOPES)}")
     expires_ms = None if expires is None else length_given_ms("--expires", expires, EXPIRES_MAX_DAYS)
-    with told(), database_of(context, config) as engine:
-        typer.echo(make(engine, name, found, expires_ms, person(), reason))
+    with reporting_errors(), database_of(context, config) as engine:
+        typer.echo(make(engine, name, found, expires_ms, operator_name(), reason))
 
 
 @app.command("list")
-def list_(context: typer.Context, config: Config = None, json: Json = False) -> None:
+def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show who holds a token: what it allows, since when, until when."""
-    with told(), database_of(context, config) as engine:
+    with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.database.clock import instant
         from analyzer.store.operations.tokens import known
@@ -74,12 +76,14 @@ def list_(context: typer.Context, config: Config = None, json: Json = False) -> 
 
 
 @app.command("revoke")
-def revoke(context: typer.Context, name: Name, reason: Reason = "", config: Config = None) -> None:
+def revoke(
+    context: typer.Context, name: TokenName, reason: ReasonOption = "", config: ConfigOption = None
+) -> None:
     """Refuse a token from now on; servers notice within two seconds."""
     from analyzer.store.operations.tokens import revoke as end
 
-    with told(), database_of(context, config) as engine:
-        if not end(engine, name, person(), reason):
+    with reporting_errors(), database_of(context, config) as engine:
+        if not end(engine, name, operator_name(), reason):
             typer.echo(f"there is no token named {name}: `gatelock tokens list` names them", err=True)
             raise typer.Exit(FOUND)
         typer.echo(f"{name} is revoked")

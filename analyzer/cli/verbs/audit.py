@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, told
-from analyzer.cli.options import Config, Json, database_of
+from analyzer.cli.exit_codes import FOUND, reporting_errors
+from analyzer.cli.options import ConfigOption, JsonOption, database_of
 
 if TYPE_CHECKING:
-    from analyzer.store.transaction.gaps import Known
+    from analyzer.store.transaction.gaps import RecordedGap
 
 SKIPPED_MAX = 10  # gaps told of below the table
 
 
-def audit(context: typer.Context, config: Config = None, json: Json = False) -> None:
+def audit(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Find out whether the numbers agree.
 
     Each partition's ledger with itself: seen is counted, duplicate, dead (unreadable, or from the future)
@@ -23,7 +23,7 @@ def audit(context: typer.Context, config: Config = None, json: Json = False) -> 
     Skipped are offsets that somebody passed over with `gatelock gaps accept`; they are in nothing else.
     Exit code 1 when something differs.
     """
-    with told(), database_of(context, config) as engine:
+    with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.nouns.gaps import fields_of
         from analyzer.cli.output import json_lines, table
         from analyzer.store.reports.audit import audit as audited
@@ -54,7 +54,7 @@ def audit(context: typer.Context, config: Config = None, json: Json = False) -> 
             raise typer.Exit(FOUND)
 
 
-def passed_over(known: Known) -> str:
+def passed_over(known: RecordedGap) -> str:
     """What was passed over, and by whose word."""
     from gatekeeper.feed.feed_json import time_text
 

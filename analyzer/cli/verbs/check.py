@@ -7,44 +7,44 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, told
-from analyzer.cli.options import Config, Json, a_source_to_add, config_file
+from analyzer.cli.exit_codes import FOUND, reporting_errors
+from analyzer.cli.options import ConfigOption, JsonOption, a_source_to_add, config_file
 
 if TYPE_CHECKING:
-    from analyzer.config.diagnostics.faults import Fault
+    from analyzer.config.diagnostics.faults import ConfigFault
     from analyzer.config.settings import Settings
     from analyzer.core.counting.meters import Meter
     from analyzer.core.judging.policies import Quota
     from analyzer.core.records.mapping import Condition
 
 
-def check(context: typer.Context, config: Config = None, json: Json = False) -> None:
+def check(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Find every fault of the configuration.
 
     Each is told with its line and its cure; without any, what the configuration does. Offline. Exit code 1
     when there is a fault.
     """
-    from analyzer.config.diagnostics.faults import Fault, Faulty
+    from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid
     from analyzer.config.settings import load
 
-    with told():
+    with reporting_errors():
         file = config_file(context, config)
         shown = str(file) if file is not None else "no file"
-        faults: tuple[Fault, ...] = ()
+        faults: tuple[ConfigFault, ...] = ()
         settings = None
         try:
             settings = load(file)
-        except Faulty as faulty:
+        except ConfigInvalid as faulty:
             faults = faulty.faults
         else:
             if not settings.sources:
-                faults = (Fault(shown, None, "sources", "nothing is read", a_source_to_add(file)),)
+                faults = (ConfigFault(shown, None, "sources", "nothing is read", a_source_to_add(file)),)
         _say(shown, faults, settings, as_json=json)
         if faults:
             raise typer.Exit(FOUND)
 
 
-def _say(shown: str, faults: tuple[Fault, ...], settings: Settings | None, *, as_json: bool) -> None:
+def _say(shown: str, faults: tuple[ConfigFault, ...], settings: Settings | None, *, as_json: bool) -> None:
     from dataclasses import asdict
 
     from analyzer.cli.output import json_lines

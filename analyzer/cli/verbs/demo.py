@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import wrong
-from analyzer.cli.options import Json
+from analyzer.cli.exit_codes import usage_error
+from analyzer.cli.options import JsonOption
 
 BROKER = re.compile(r"[^/,\s]+:\d{1,5}")
 DATABASES = ("sqlite:///", "postgresql+psycopg://")
@@ -21,16 +21,16 @@ def demo(
     database: Annotated[
         str | None, typer.Option(metavar="URL", help="A database to use instead of a SQLite file.")
     ] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Show a gate close, within a minute.
 
     A crowd, a noisy caller, and an analyzer that is killed and comes back.
     """
     if kafka is not None and not BROKER.fullmatch(kafka):
-        raise wrong(f"--kafka {kafka}: write host and port, as in localhost:9092")
+        raise usage_error(f"--kafka {kafka}: write host and port, as in localhost:9092")
     if database is not None and not database.startswith(DATABASES):
-        raise wrong("--database: write sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/NAME")
+        raise usage_error("--database: write sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/NAME")
     from analyzer.demo import main
 
     raise typer.Exit(main(kafka=kafka, database=database, as_json=json))

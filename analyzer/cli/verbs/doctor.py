@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from analyzer.cli.exit_codes import AWAY, FOUND, told
-from analyzer.cli.options import Config, Json, settings_of
+from analyzer.cli.exit_codes import AWAY, FOUND, reporting_errors
+from analyzer.cli.options import ConfigOption, JsonOption, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from analyzer.doctor import Finding
 
 
-def doctor(context: typer.Context, config: Config = None, json: Json = False) -> None:
+def doctor(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Go through what commonly goes wrong.
 
     The database, clocks, what is followed and how far behind, what waits for a person, Kafka, the gates, and
     whether they and the log call callers by the same names. Each finding on one line, with what to do. Exit
     code 1 when something is wrong, 3 when the database or Kafka cannot be reached.
     """
-    with told():
+    with reporting_errors():
         from analyzer.cli.output import json_lines
         from analyzer.doctor import examine
 

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import AWAY, FOUND, told, wrong
-from analyzer.cli.options import Config, Json, a_source_to_add, config_file
+from analyzer.cli.exit_codes import AWAY, FOUND, reporting_errors, usage_error
+from analyzer.cli.options import ConfigOption, JsonOption, a_source_to_add, config_file
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
     from analyzer.core.model import Gap, Partition
     from analyzer.daemon import Daemon
     from analyzer.files import ImportedFiles
-    from analyzer.pipeline import Flushed
+    from analyzer.pipeline import FlushResult
     from gatekeeper.model import Change
 
 PATIENCE = 10  # attempts in a row at a database that is away; some fifteen seconds
 
 
 @dataclass(slots=True)
-class Heard:
+class ImportProgress:
     """What an import's loop tells: how much was stored, and how often in a row the database was away."""
 
     stored: dict[str, int] = field(
@@ -40,7 +40,7 @@ class Heard:
     def lost(self) -> None:
         """Another one imports the same file: what both have counted is stored once."""
 
-    def flushed(self, flushed: Flushed) -> None:
+    def flushed(self, flushed: FlushResult) -> None:
         for progress in flushed.counted.parts:
             for name in self.stored:
                 self.stored[name] += getattr(progress, name)
@@ -65,8 +65,8 @@ def import_(
         list[Path], typer.Argument(metavar="FILE...", help="Files; .gz is unpacked, - is stdin.")
     ],
     source: Annotated[str, typer.Option(help="The name of the source that says how their records are read.")],
-    config: Config = None,
-    json: Json = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Count the records of files, once.
 
@@ -76,7 +76,7 @@ def import_(
     """
     from analyzer.config.settings import load
 
-    with told():
+    with reporting_errors():
         file = config_file(context, config)
         settings = load(file)
         _known(settings, source, file)
@@ -85,11 +85,11 @@ def import_(
 
         set_up(settings.analyzer.log)
         with opened(settings) as engine:
-            heard = Heard()
+            heard = ImportProgress()
             try:
                 daemon, once = build_import(settings, engine, heard, source, files)
             except OSError as error:
-                raise wrong(f"{error.filename}: {error.strerror}") from error
+                raise usage_error(f"{error.filename}: {error.strerror}") from error
             problems = _work(daemon, once, heard)
         _say(heard, problems, as_json=json)
 
@@ -102,10 +102,10 @@ def _known(settings: Settings, source: str, file: Path | None) -> None:
         slip = meant(source, names)
         known = f"known are: {', '.join(names)}" if names else a_source_to_add(file)
         cure = f"did you mean {quoted(slip)}?" if slip else known
-        raise wrong(f"no source is called {quoted(source)}; {cure}")
+        raise usage_error(f"no source is called {quoted(source)}; {cure}")
 
 
-def _work(daemon: Daemon, once: ImportedFiles, heard: Heard) -> dict[str, str]:
+def _work(daemon: Daemon, once: ImportedFiles, heard: ImportProgress) -> dict[str, str]:
     """What keeps which file from being read to its end, when everything else is counted and stored."""
     pause = threading.Event()
     try:
@@ -122,7 +122,7 @@ def _work(daemon: Daemon, once: ImportedFiles, heard: Heard) -> dict[str, str]:
         daemon.close()
 
 
-def _say(heard: Heard, problems: dict[str, str], *, as_json: bool) -> None:
+def _say(heard: ImportProgress, problems: dict[str, str], *, as_json: bool) -> None:
     from analyzer.cli.output import json_lines
 
     if as_json:

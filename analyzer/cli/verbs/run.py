@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from analyzer.cli.exit_codes import AWAY, FOUND, told, wrong
-from analyzer.cli.options import Config, a_source_to_add, config_file
+from analyzer.cli.exit_codes import AWAY, FOUND, reporting_errors, usage_error
+from analyzer.cli.options import ConfigOption, a_source_to_add, config_file
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
@@ -22,17 +22,17 @@ log = logging.getLogger(__name__)
 STOP_S = 8.0  # a database that hangs must not make whoever told us to stop resort to SIGKILL
 
 
-def run(context: typer.Context, config: Config = None) -> None:
+def run(context: typer.Context, config: ConfigOption = None) -> None:
     """Count, judge and lock, until SIGTERM."""
     from analyzer.config.settings import load
     from analyzer.errors import AnalyzerError
     from analyzer.logs import set_up
 
-    with told():
+    with reporting_errors():
         file = config_file(context, config)
         settings = load(file)
         if not settings.sources:
-            raise wrong(f"{file or 'no file'}: there is nothing to read: {a_source_to_add(file)}")
+            raise usage_error(f"{file or 'no file'}: there is nothing to read: {a_source_to_add(file)}")
         set_up(settings.analyzer.log)
         log.info("configured by %s", file or "the environment", extra={"database": settings.database.shown})
         try:

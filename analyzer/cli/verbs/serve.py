@@ -7,8 +7,8 @@ import time
 
 import typer
 
-from analyzer.cli.exit_codes import told, wrong
-from analyzer.cli.options import Config, config_file
+from analyzer.cli.exit_codes import reporting_errors, usage_error
+from analyzer.cli.options import ConfigOption, config_file
 from analyzer.cli.verbs.run import stopping
 
 log = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 TURN_EVERY_S = 1.0
 
 
-def serve(context: typer.Context, config: Config = None) -> None:
+def serve(context: typer.Context, config: ConfigOption = None) -> None:
     """Tell gates of locks over HTTP, until SIGTERM. Needs the database alone, no Kafka."""
     from importlib.metadata import version
 
@@ -27,11 +27,13 @@ def serve(context: typer.Context, config: Config = None) -> None:
     from analyzer.metrics import Metrics
     from analyzer.web.wiring import listening
 
-    with told():
+    with reporting_errors():
         file = config_file(context, config)
         settings = load(file)
         if settings.analyzer.listen is None:
-            raise wrong(f'{file or "the environment"}: [analyzer] http is "off": there is nothing to serve')
+            raise usage_error(
+                f'{file or "the environment"}: [analyzer] http is "off": there is nothing to serve'
+            )
         set_up(settings.analyzer.log)
         log.info("configured by %s", file or "the environment", extra={"database": settings.database.shown})
         told_to_stop = stopping()

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import told, wrong
-from analyzer.cli.options import Config, Json, Since, caller_given, database_of, second_given
+from analyzer.cli.exit_codes import reporting_errors, usage_error
+from analyzer.cli.options import (
+    ConfigOption,
+    JsonOption,
+    SinceOption,
+    caller_given,
+    database_of,
+    second_given,
+)
 
 if TYPE_CHECKING:
     from analyzer.store.reports.usage import UsageRow
@@ -31,11 +38,11 @@ WIDTHS_S = {Width.MINUTE: 60, Width.HOUR: 3600, Width.DAY: 86_400}
 
 def usage(
     context: typer.Context,
-    config: Config = None,
-    json: Json = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
     width: Annotated[Width, typer.Option(help="How long each stretch is, from midnight UTC.")] = Width.DAY,
     by: Annotated[By, typer.Option(help="For whom it was counted.")] = By.CALLER,
-    since: Since = None,
+    since: SinceOption = None,
     until: Annotated[
         str | None, typer.Option("--to", help="First moment that is not wanted any more.")
     ] = None,
@@ -47,19 +54,19 @@ def usage(
     Minutes of long ago are kept as quarters of an hour, and later as days: they are shown as wide as
     they are, with their width_s in JSON.
     """
-    with told():
+    with reporting_errors():
         from_s, until_s, name = second_given(since), second_given(until), caller_given(caller)
         if from_s is not None and until_s is not None and from_s >= until_s:
-            raise wrong(f"--from {since} is not before --to {until}")
+            raise usage_error(f"--from {since} is not before --to {until}")
         with database_of(context, config) as engine:
-            from analyzer.store.reports.usage import Asked, is_counted, usage_rows
+            from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
 
             if by is not By.CALLER and not is_counted(engine, by.value):
                 setting = f'groupings = ["{by.value}"]'
-                raise wrong(
+                raise usage_error(
                     f"nothing was counted by {by.value}: write {setting} in [[sources]], and it will be"
                 )
-            asked = Asked(by.value, WIDTHS_S[width], from_s, until_s, name, meter)
+            asked = UsageQuery(by.value, WIDTHS_S[width], from_s, until_s, name, meter)
             _show(usage_rows(engine, asked), asked.width_s, by=by, as_json=json)
 
 

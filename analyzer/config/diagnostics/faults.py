@@ -8,22 +8,22 @@ from typing import NamedTuple
 
 from pydantic_core import ErrorDetails
 
-from analyzer.config.diagnostics.toml_positions import Path
+from analyzer.config.diagnostics.toml_positions import KeyPath
 from analyzer.config.kafka_options.names import ours
 from analyzer.config.values import quoted
 from analyzer.errors import AnalyzerError
 
 
-class Complaint(NamedTuple):
+class KeyFault(NamedTuple):
     """What is wrong at one key, before it is known where that key was written."""
 
-    at: Path
+    at: KeyPath
     what: str
     cure: str
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ConfigFault:
     """One thing that is wrong, where, and what to do about it. Never holds a secret's value."""
 
     file: str  # a path, or "environment" with the variable's name
@@ -37,22 +37,22 @@ class Fault:
         return f"{place}: {self.where}: {self.what}\n    {self.cure}"
 
 
-class Faulty(AnalyzerError):
+class ConfigInvalid(AnalyzerError):
     """The configuration cannot be used; `faults` says everything that is wrong with it."""
 
-    def __init__(self, faults: Iterable[Fault]) -> None:
+    def __init__(self, faults: Iterable[ConfigFault]) -> None:
         self.faults = tuple(faults)
         super().__init__("\n".join(str(fault) for fault in self.faults))
 
 
-class Origins(NamedTuple):
+class ValueOrigins(NamedTuple):
     """Where values came from: what the environment and secret files set, and the file's lines."""
 
     file: str
-    lines: Mapping[Path, int]
-    elsewhere: Mapping[Path, str]  # ("kafka", "group_id"): "environment GATELOCK_KAFKA__GROUP_ID"
+    lines: Mapping[KeyPath, int]
+    elsewhere: Mapping[KeyPath, str]  # ("kafka", "group_id"): "environment GATELOCK_KAFKA__GROUP_ID"
 
-    def written(self, at: Path) -> Path:
+    def written(self, at: KeyPath) -> KeyPath:
         """Where the key stands that we call so: of Kafka's, others have other names."""
         if at[:1] != ("kafka",) or at in self.elsewhere or at in self.lines:
             return at
@@ -63,7 +63,7 @@ class Origins(NamedTuple):
                 return max(theirs, key=len)  # not the tables that a name with dots goes through
         return at
 
-    def place(self, at: Path) -> tuple[str, int | None]:
+    def place(self, at: KeyPath) -> tuple[str, int | None]:
         """The file and line of the key, or of the nearest table around it."""
         for length in range(len(at), 0, -1):
             if at[:length] in self.elsewhere:
@@ -73,13 +73,13 @@ class Origins(NamedTuple):
         return self.file, None
 
 
-def placed(complaint: Complaint, origins: Origins, document: Mapping[str, object]) -> Fault:
+def placed(complaint: KeyFault, origins: ValueOrigins, document: Mapping[str, object]) -> ConfigFault:
     at = origins.written(complaint.at)
     file, line = origins.place(at)
-    return Fault(file, line, where(at, document), complaint.what, complaint.cure)
+    return ConfigFault(file, line, where(at, document), complaint.what, complaint.cure)
 
 
-def where(at: Path, document: Mapping[str, object]) -> str:
+def where(at: KeyPath, document: Mapping[str, object]) -> str:
     """The key in the words of a TOML file: `[kafka] group_id`, `[[policies]] "daily", window.zone`."""
     match at:
         case (str(table), int(index), *rest):
@@ -133,12 +133,12 @@ NEEDED = {  # what to write where something is missing
 }
 
 
-def said(error: ErrorDetails) -> Complaint:
+def said(error: ErrorDetails) -> KeyFault:
     """One of pydantic's errors as a complaint. Unknown keys are not for here: see reading.unknown."""
     at, context = error["loc"], error.get("ctx", {})
     if error["type"] == "refused":
-        return Complaint(at, context["what"], context["cure"])
+        return KeyFault(at, context["what"], context["cure"])
     if error["type"] == "missing":
-        return Complaint(at, "is missing", NEEDED.get(str(at[-1]), "add it"))
+        return KeyFault(at, "is missing", NEEDED.get(str(at[-1]), "add it"))
     what, cure = WORDS.get(error["type"], ("cannot be read", error["msg"]))
-    return Complaint(at, what, cure)
+    return KeyFault(at, what, cure)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from analyzer.config.diagnostics.faults import Complaint, said
-from analyzer.config.diagnostics.toml_positions import Path
+from analyzer.config.diagnostics.faults import KeyFault, said
+from analyzer.config.diagnostics.toml_positions import KeyPath
 from analyzer.config.diagnostics.unavailable_keys import UNAVAILABLE
 from analyzer.config.kafka_options.names import WRITTEN
 from analyzer.config.tables.fields import AddressEntry, PlainEntry, ResourceEntry, TimeEntry
@@ -30,17 +30,17 @@ TABLES: dict[tuple[str, ...], type[BaseModel]] = {
 }
 
 
-class Heard(NamedTuple):
+class TranslatedErrors(NamedTuple):
     """What pydantic found, and the places about which nothing more need be said."""
 
-    complaints: list[Complaint]
-    covered: frozenset[Path]
+    complaints: list[KeyFault]
+    covered: frozenset[KeyPath]
 
-    def covers(self, at: Path) -> bool:
+    def covers(self, at: KeyPath) -> bool:
         return not self.covered.isdisjoint((at[:2], at[:3], at[:4]))
 
 
-def heard(error: ValidationError) -> Heard:
+def heard(error: ValidationError) -> TranslatedErrors:
     """Everything that pydantic found, in its order. Values are not repeated: they may be secrets."""
     errors = error.errors(include_url=False, include_input=False)
     strange = [each["loc"] for each in errors if each["type"] == "extra_forbidden"]
@@ -53,28 +53,28 @@ def heard(error: ValidationError) -> Heard:
     # A policy of a kind that cannot be judged yet has one fault, not one for each of its keys.
     later = {each.at[:2] for each in found if each.at[0] == "policies" and each.at[2:] == ("kind",)}
     found = [each for each in found if each.at[:2] not in later or each.at[2:] == ("kind",)]
-    return Heard(found, frozenset(instead | later | {each.at[:4] for each in found}))
+    return TranslatedErrors(found, frozenset(instead | later | {each.at[:4] for each in found}))
 
 
-def unknown(at: Path) -> Complaint:
+def unknown(at: KeyPath) -> KeyFault:
     """The complaint about a key that is not one of ours, or not yet."""
     meanwhile = UNAVAILABLE.get(_table(at), {}).get(str(at[-1]))
     if meanwhile is not None:
-        return Complaint(at, "is not available in this version", meanwhile.cure)
+        return KeyFault(at, "is not available in this version", meanwhile.cure)
     known = sorted(WRITTEN) if _table(at) == ("kafka",) else _keys(_table(at))
     slip = meant(str(at[-1]), known)
     cure = f"did you mean {quoted(slip)}?" if slip else f"known are {either(_keys(_table(at)))}"
-    return Complaint(at, "is not a key that is known here", cure)
+    return KeyFault(at, "is not a key that is known here", cure)
 
 
-def _instead(at: Path) -> Path | None:
+def _instead(at: KeyPath) -> KeyPath | None:
     """The key that an unknown one probably stands for, and which is therefore not missing."""
     meanwhile = UNAVAILABLE.get(_table(at), {}).get(str(at[-1]))
     key = meant(str(at[-1]), _keys(_table(at))) if meanwhile is None else meanwhile.instead_of
     return None if key is None else (*at[:-1], key)
 
 
-def _table(at: Path) -> tuple[str, ...]:
+def _table(at: KeyPath) -> tuple[str, ...]:
     return tuple(part for part in at[:-1] if isinstance(part, str))
 
 

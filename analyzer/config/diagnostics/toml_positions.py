@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 
-Path = tuple[str | int, ...]  # ("policies", 0, "window", "zone")
+KeyPath = tuple[str | int, ...]  # ("policies", 0, "window", "zone")
 
 # Longest first. A multi-line string may end in up to two quotation marks of its own.
 STRING = re.compile(
@@ -16,7 +16,7 @@ SCALAR = re.compile(r"[^,\]}\n#]*")  # dates and numbers; strings are looked for
 BARE = re.compile(r"[^\"'=\]]+")
 
 
-def lines_of(text: str) -> dict[Path, int]:
+def lines_of(text: str) -> dict[KeyPath, int]:
     r"""The line, counted from 1, of every key, table and array element in `text`.
 
     `text` must be what tomllib accepts. A table that is opened several times has the line of the
@@ -34,13 +34,13 @@ class _Scanner:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self.lines: dict[Path, int] = {}
+        self.lines: dict[KeyPath, int] = {}
         self.line = 1
         self.counted_to = 0  # `line` is the line of this place
-        self.last: dict[Path, int] = {}  # of each [[array of tables]], the index of its last element
+        self.last: dict[KeyPath, int] = {}  # of each [[array of tables]], the index of its last element
 
     def document(self) -> None:
-        table: Path = ()
+        table: KeyPath = ()
         self.skip(BLANK)
         while self.at < len(self.text):
             if self.text.startswith("[[", self.at):
@@ -51,11 +51,11 @@ class _Scanner:
                 self.pair(table)
             self.skip(BLANK)
 
-    def header(self, opening: str) -> Path:
+    def header(self, opening: str) -> KeyPath:
         self.at += len(opening)
         names = self.key()
         self.at += len(opening)
-        path: Path = ()
+        path: KeyPath = ()
         for name in names[:-1]:
             path = self.inside((*path, name))
         path = (*path, names[-1])
@@ -66,12 +66,12 @@ class _Scanner:
         self.note(path)
         return path
 
-    def inside(self, path: Path) -> Path:
+    def inside(self, path: KeyPath) -> KeyPath:
         """Where a header that names `path` leads: into the last element when that is an array."""
         self.note(path)
         return (*path, self.last[path]) if path in self.last else path
 
-    def pair(self, table: Path) -> None:
+    def pair(self, table: KeyPath) -> None:
         path = table
         for name in self.key():
             path = (*path, name)
@@ -80,7 +80,7 @@ class _Scanner:
         self.skip(BLANK)
         self.value(path)
 
-    def value(self, path: Path) -> None:
+    def value(self, path: KeyPath) -> None:
         match self.text[self.at]:
             case "[":
                 self.items(path, "]")
@@ -89,7 +89,7 @@ class _Scanner:
             case _:
                 self.skip(STRING) or self.skip(SCALAR)
 
-    def items(self, path: Path, closing: str) -> None:
+    def items(self, path: KeyPath, closing: str) -> None:
         self.at += 1
         index = 0
         while True:
@@ -119,7 +119,7 @@ class _Scanner:
             names.append(name)
         return names
 
-    def note(self, path: Path) -> None:
+    def note(self, path: KeyPath) -> None:
         self.line += self.text.count("\n", self.counted_to, self.at)
         self.counted_to = self.at
         self.lines.setdefault(path, self.line)

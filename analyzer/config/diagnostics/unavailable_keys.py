@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Meanwhile(NamedTuple):
+class UnavailableKey(NamedTuple):
     """What to do as long as a key cannot be done, and the key that it stands for, if any."""
 
     cure: str
@@ -17,34 +17,34 @@ LIMIT_ONLY = "give one limit for everybody and leave this out"
 ENFORCE_ONLY = "leave it out: every policy is enforced from the day it is written"
 
 # Where -> key -> what to do meanwhile. A place is a path without its indexes.
-UNAVAILABLE: dict[tuple[str, ...], dict[str, Meanwhile]] = {
+UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
     (): {
-        "exempt": Meanwhile(
+        "exempt": UnavailableKey(
             "leave it out; who must never be locked needs a log without their requests, for now"
         ),
-        "overrides": Meanwhile(LIMIT_ONLY),
-        "tokens": Meanwhile("leave it out; the web application listens on loopback, for now"),
-        "webhooks": Meanwhile("leave it out; ask `gatelock locks list --json` instead"),
+        "overrides": UnavailableKey(LIMIT_ONLY),
+        "tokens": UnavailableKey("leave it out; the web application listens on loopback, for now"),
+        "webhooks": UnavailableKey("leave it out; ask `gatelock locks list --json` instead"),
     },
     ("sources",): {
-        "count_if": Meanwhile("leave it out; log only authenticated callers under their key"),
-        "id": Meanwhile("leave it out; each record is counted once by its offset"),
+        "count_if": UnavailableKey("leave it out; log only authenticated callers under their key"),
+        "id": UnavailableKey("leave it out; each record is counted once by its offset"),
     },
-    ("meters",): {"distinct": Meanwhile("use count, sum or max", "count")},
+    ("meters",): {"distinct": UnavailableKey("use count, sum or max", "count")},
     ("policies",): {
-        "of": Meanwhile("leave it out; shares of a load are not judged yet"),
-        "floor": Meanwhile("leave it out; shares of a load are not judged yet"),
-        "hold": Meanwhile("leave it out; a lock ends with its window"),
-        "release": Meanwhile("leave it out; a lock ends with its window"),
-        "notify": Meanwhile("leave it out; ask `gatelock usage --json` instead"),
-        "lock_for": Meanwhile("leave it out; a lock ends with its window"),
-        "forget_after": Meanwhile("leave it out; a lock ends with its window"),
-        "mode": Meanwhile(ENFORCE_ONLY),
-        "candidate": Meanwhile(ENFORCE_ONLY),
-        "brake": Meanwhile(ENFORCE_ONLY),
+        "of": UnavailableKey("leave it out; shares of a load are not judged yet"),
+        "floor": UnavailableKey("leave it out; shares of a load are not judged yet"),
+        "hold": UnavailableKey("leave it out; a lock ends with its window"),
+        "release": UnavailableKey("leave it out; a lock ends with its window"),
+        "notify": UnavailableKey("leave it out; ask `gatelock usage --json` instead"),
+        "lock_for": UnavailableKey("leave it out; a lock ends with its window"),
+        "forget_after": UnavailableKey("leave it out; a lock ends with its window"),
+        "mode": UnavailableKey(ENFORCE_ONLY),
+        "candidate": UnavailableKey(ENFORCE_ONLY),
+        "brake": UnavailableKey(ENFORCE_ONLY),
     },
     ("policies", "window"): {
-        "rolling": Meanwhile(CALENDAR_ONLY, "per"),
-        "anchor": Meanwhile("leave it out; months begin on the 1st"),
+        "rolling": UnavailableKey(CALENDAR_ONLY, "per"),
+        "anchor": UnavailableKey("leave it out; months begin on the 1st"),
     },
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-Kind = Literal["whole", "yes-no", "text"]
+OptionKind = Literal["whole", "yes-no", "text"]
 
 KEYS = frozenset({
     "assign", "bootstrap_servers", "group_id", "options", "proxy_url", "proxy_url_file", "sasl_mechanism",
@@ -21,7 +21,7 @@ KEYS = frozenset({
 
 # What may stand in `options`: the rest is ours to set: which records are read, from where, by whom, and that
 # their checksums are looked at.
-OPTIONS: dict[str, Kind] = {
+OPTIONS: dict[str, OptionKind] = {
     "api_version": "text",
     "bootstrap_timeout_ms": "whole",
     "client_dns_lookup": "text",

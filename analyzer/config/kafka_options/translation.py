@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from analyzer.config.diagnostics.faults import Complaint
-from analyzer.config.diagnostics.toml_positions import Path
+from analyzer.config.diagnostics.faults import KeyFault
+from analyzer.config.diagnostics.toml_positions import KeyPath
 from analyzer.config.kafka_options.names import (
     BY_PLAIN_NAME,
     JAAS,
@@ -35,29 +35,29 @@ LOGIN = (
 )
 
 
-class Respelt(NamedTuple):
+class TranslatedOptions(NamedTuple):
     """A table in our words, and what is wrong with the one that was given."""
 
     table: dict[str, Any]
-    complaints: list[Complaint]
+    complaints: list[KeyFault]
 
 
-class Wrong(Exception):
+class OptionFault(Exception):
     """Of one value: what is wrong, and what to do."""
 
 
-def respelt(given: Mapping[str, Any]) -> Respelt:
+def respelt(given: Mapping[str, Any]) -> TranslatedOptions:
     """`[kafka]` in our words. What has no name that is known stays as it is."""
     table: dict[str, Any] = {}
     options: dict[str, Any] = {}
-    complaints: list[Complaint] = []
-    said: dict[str, tuple[Path, Any]] = {}  # by whom, and what
+    complaints: list[KeyFault] = []
+    said: dict[str, tuple[KeyPath, Any]] = {}  # by whom, and what
 
-    def put(path: Path, name: str, value: Any) -> None:
+    def put(path: KeyPath, name: str, value: Any) -> None:
         first, other = said.setdefault(name, (path, value))
         if other != value:
             what = f"says something else than {dotted(first)}, which is the same option"
-            complaints.append(Complaint(("kafka", *path), what, "keep one of the two"))
+            complaints.append(KeyFault(("kafka", *path), what, "keep one of the two"))
         elif name in OPTIONS:
             options[name] = value
         elif name != MODULE:
@@ -70,21 +70,21 @@ def respelt(given: Mapping[str, Any]) -> Respelt:
                     put(path, name, meant)
                 else:
                     (options if path[0] == "options" else table)[name] = meant
-        except Wrong as wrong:
-            complaints.append(Complaint(("kafka", *path), *wrong.args))
+        except OptionFault as wrong:
+            complaints.append(KeyFault(("kafka", *path), *wrong.args))
     complaints += _two_logins(said)
     if options or "options" in given:
         table["options"] = options if isinstance(given.get("options", {}), dict) else given["options"]
-    return Respelt(table, complaints)
+    return TranslatedOptions(table, complaints)
 
 
-def _two_logins(said: Mapping[str, tuple[Path, Any]]) -> Iterator[Complaint]:
+def _two_logins(said: Mapping[str, tuple[KeyPath, Any]]) -> Iterator[KeyFault]:
     """Java names the way of logging in twice, too."""
     if MODULE in said and "sasl_mechanism" in said:
         (path, module), (other, mechanism) = said[MODULE], said["sasl_mechanism"]
         if str(mechanism).startswith("SCRAM") != (module == "ScramLoginModule"):
             what = f"{module} is not for the mechanism in {dotted(other)}"
-            yield Complaint(
+            yield KeyFault(
                 ("kafka", *path), what, "ScramLoginModule is for SCRAM, PlainLoginModule for PLAIN"
             )
 
@@ -106,9 +106,9 @@ def pairs(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
         yield from login(value)
     elif known in STORES:
         if str(value).upper() != "PEM":
-            raise Wrong("is not PEM, which is all that is read here", TO_PEM)
+            raise OptionFault("is not PEM, which is all that is read here", TO_PEM)
     elif known is not None:
-        raise Wrong(*REFUSED[known])
+        raise OptionFault(*REFUSED[known])
     elif plain in KNOWN:
         yield ours(path), converted(KNOWN[plain], plain, value)
     else:
@@ -133,7 +133,7 @@ def converted(name: str, plain: str, value: Any) -> Any:
     if plain == "ssl_endpoint_identification_algorithm":
         return text.lower() == "https"
     if name in ("ssl_cafile", "ssl_certfile") and text.lower().endswith(JAVA_STORES):
-        raise Wrong("is a store of Java's, and PEM is all that is read here", TO_PEM)
+        raise OptionFault("is a store of Java's, and PEM is all that is read here", TO_PEM)
     return option(name, text) if name in OPTIONS else value
 
 
@@ -142,11 +142,11 @@ def option(name: str, text: str) -> Any:
     match OPTIONS[name]:
         case "whole":
             if not re.fullmatch(r"-?\d+", text):
-                raise Wrong(f"{quoted(text)} is no whole number", "write digits")
+                raise OptionFault(f"{quoted(text)} is no whole number", "write digits")
             return int(text)
         case "yes-no":
             if text.lower() not in ("true", "false"):
-                raise Wrong(f"{quoted(text)} is neither true nor false", "write true or false")
+                raise OptionFault(f"{quoted(text)} is neither true nor false", "write true or false")
             return text.lower() == "true"
     return text
 
@@ -155,15 +155,15 @@ def login(value: Any) -> Iterator[tuple[str, Any]]:
     """User and password out of a line of JAAS. Raises Wrong."""
     found = LINE.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        raise Wrong("is no login that can be read", LOGIN)
+        raise OptionFault("is no login that can be read", LOGIN)
     module, rest = found[1].rpartition(".")[2], found[2]
     if module not in ("ScramLoginModule", "PlainLoginModule"):
-        raise Wrong(f"{module} is not available", "use SCRAM-SHA-512, PLAIN over TLS, or a certificate")
+        raise OptionFault(f"{module} is not available", "use SCRAM-SHA-512, PLAIN over TLS, or a certificate")
     if ENTRY.sub("", rest).strip():
-        raise Wrong("is no login that can be read", LOGIN)
+        raise OptionFault("is no login that can be read", LOGIN)
     entries = {name: unquoted(text) for name, text in ENTRY.findall(rest)}
     if not entries.get("username") or not entries.get("password"):
-        raise Wrong("names no user, or no password", LOGIN)
+        raise OptionFault("names no user, or no password", LOGIN)
     yield MODULE, module
     yield "sasl_plain_username", entries["username"]
     yield "sasl_plain_password", entries["password"]
@@ -176,5 +176,5 @@ def unquoted(text: str) -> str:
     return ESCAPED.sub(lambda hit: chr(int(hit[1], 8)) if hit[1] else ESCAPES.get(hit[2], hit[2]), text[1:-1])
 
 
-def dotted(path: Path) -> str:
+def dotted(path: KeyPath) -> str:
     return ".".join(map(str, path))

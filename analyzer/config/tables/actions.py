@@ -16,7 +16,7 @@ RATE = re.compile(r"(\d[\d_]*) */ *(\d+)? *(s|m|h|d)")
 RATE_MAX = 1_000_000_000
 
 
-class Act(NamedTuple):
+class LockAction(NamedTuple):
     """What a policy's locks do. No status: the one that goes without saying."""
 
     does: Literal["deny", "slow", "tag"] = "deny"
@@ -24,14 +24,14 @@ class Act(NamedTuple):
     slow: Rate | None = None
 
 
-def _act(value: object) -> Act:
+def _act(value: object) -> LockAction:
     match value:
         case "deny" | "tag":
-            return Act(value)
+            return LockAction(value)
         case {"slow": rate, **others} if not others:
-            return Act("slow", slow=rate_of(rate))
+            return LockAction("slow", slow=rate_of(rate))
         case {"deny": status, **others} if not others:
-            return Act(status=_status(status))
+            return LockAction(status=_status(status))
         case "slow":
             what, cure = '"slow" does not say how much it lets through', 'write action = { slow = "10/s" }'
         case "notify":
@@ -57,4 +57,4 @@ def rate_of(value: object) -> Rate:
     return Rate(limit, float(int(found[2] or 1) * UNITS_S[found[3]]))
 
 
-Action = Annotated[Act, PlainValidator(_act)]
+Action = Annotated[LockAction, PlainValidator(_act)]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from analyzer.config.values import Amount, FieldPath, Routes, Text, one_of, quoted, refuse, whole
+from analyzer.config.values import Amount, FieldPathText, RouteList, Text, one_of, quoted, refuse, whole
 from analyzer.core.records.mapping import (
     AddressField,
     NumberField,
@@ -17,28 +17,28 @@ from analyzer.core.records.mapping import (
     TimeUnit,
 )
 
-Unit = Literal["s", "ms", "us", "ns"]
-Kind = Literal["text", "whole", "decimal", "duration"]
+DurationUnit = Literal["s", "ms", "us", "ns"]
+FieldKind = Literal["text", "whole", "decimal", "duration"]
 TO_MICROSECONDS = {"s": Decimal(10**6), "ms": Decimal(10**3), "us": Decimal(1), "ns": Decimal("0.001")}
 
 
-class Table(BaseModel):
+class ConfigTable(BaseModel):
     """One table of the file: no key is ignored, nothing changes after it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-class Entry(Table):
+class FieldEntry(ConfigTable):
     """`name = "a.b"` and `name = ["a", "b.c"]` are short for `name = { path = ... }`."""
 
-    path: FieldPath
+    path: FieldPathText
 
     @model_validator(mode="before")
     @classmethod
     def _spelled_out(cls, value: Any) -> Any:
         if isinstance(value, (str, list, tuple)):
             return {"path": value}
-        if not isinstance(value, (dict, Entry)):
+        if not isinstance(value, (dict, FieldEntry)):
             refuse(
                 f"{quoted(value)} is no field",
                 'write where records have it: "http.api_key", or { path = "ts" }',
@@ -46,33 +46,33 @@ class Entry(Table):
         return value
 
 
-class TimeEntry(Entry):
+class TimeEntry(FieldEntry):
     unit: Annotated[TimeUnit, one_of("s", "ms", "us", "ns", "rfc3339", "clf")]
 
     def field(self) -> TimeField:
         return TimeField(self.path, self.unit)
 
 
-class AddressEntry(Entry):
+class AddressEntry(FieldEntry):
     prefix6: Annotated[int, whole(1, 128)] = 128
 
     def field(self) -> AddressField:
         return AddressField(self.path, self.prefix6)
 
 
-class ResourceEntry(Entry):
-    routes: Routes = ()
+class ResourceEntry(FieldEntry):
+    routes: RouteList = ()
     other: Text = Field("other", alias="else")
 
     def field(self) -> ResourceField:
         return ResourceField(self.path, self.routes, self.other)
 
 
-class PlainEntry(Entry):
+class PlainEntry(FieldEntry):
     """Any other field: text, unless a meter adds it up or `kind` or `unit` says that it is a number."""
 
-    kind: Annotated[Kind, one_of("text", "whole", "decimal", "duration")] | None = None
-    unit: Annotated[Unit, one_of("s", "ms", "us", "ns")] | None = None
+    kind: Annotated[FieldKind, one_of("text", "whole", "decimal", "duration")] | None = None
+    unit: Annotated[DurationUnit, one_of("s", "ms", "us", "ns")] | None = None
     default: Amount | None = None
     required: bool = False
 
@@ -110,7 +110,7 @@ class PlainEntry(Entry):
                 return int(value * TO_MICROSECONDS[self.unit or "s"])
 
 
-class FieldsTable(Table):
+class FieldsTable(ConfigTable):
     """Three names have a kind of their own; all others are one's own to choose."""
 
     model_config = ConfigDict(extra="allow")
@@ -125,9 +125,9 @@ class FieldsTable(Table):
         return self.__pydantic_extra__
 
     @property
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, FieldEntry]:
         """Every field that there is, by name."""
-        found: dict[str, Entry | None] = {
+        found: dict[str, FieldEntry | None] = {
             "time": self.time,
             "address": self.address,
             "resource": self.resource,

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, SecretStr
 
 from analyzer.config.kafka_options.names import MECHANISMS, OPTIONS, PROTOCOLS, WRITTEN
 from analyzer.config.secrets import SecretFile, from_file, masked
-from analyzer.config.tables.fields import Table
+from analyzer.config.tables.fields import ConfigTable
 from analyzer.config.values import DAY_S, Listen, Name, Text, meant, one_of, quoted, refuse, seconds
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -68,7 +68,7 @@ def _options(value: object) -> object:
     return value
 
 
-class DatabaseTable(Table):
+class DatabaseTable(ConfigTable):
     url: Annotated[SecretStr, BeforeValidator(_database_url)] = SecretStr("sqlite:///gatelock.db")
     url_file: Annotated[SecretStr, BeforeValidator(_database_url), BeforeValidator(from_file)] | None = None
 
@@ -82,7 +82,7 @@ class DatabaseTable(Table):
         return masked(self.address)
 
 
-class KafkaTable(Table):
+class KafkaTable(ConfigTable):
     bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(_servers)] = ("localhost:9092",)
     group_id: Text = "gatelock"
     assign: Annotated[Literal["group", "all"], one_of("group", "all")] = "group"
@@ -128,7 +128,7 @@ class KafkaTable(Table):
         return all(server.rpartition(":")[0].strip("[]") in LOOPBACK for server in self.bootstrap_servers)
 
 
-class AnalyzerTable(Table):
+class AnalyzerTable(ConfigTable):
     name: Name = Field(default_factory=socket.gethostname)  # who owns a partition, for people
     flush_every: Annotated[float, seconds(0.01, 60)] = 0.1
     http: Listen = "127.0.0.1:8321"

@@ -7,18 +7,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from analyzer.config.tables.actions import Act, Action
-from analyzer.config.tables.fields import FieldsTable, Table
-from analyzer.config.values import Name, Names, Text, Wanted, Zone, one_of, whole
+from analyzer.config.tables.actions import Action, LockAction
+from analyzer.config.tables.fields import ConfigTable, FieldsTable
+from analyzer.config.values import ConditionValues, Name, Names, Text, Zone, one_of, whole
 from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.policies import Calendar, Period, Quota
+from analyzer.core.judging.policies import Calendar, CalendarPeriod, Quota
 from analyzer.core.records.combined_format import PARTS
 from analyzer.core.records.mapping import CALLER_FIELDS, Mapping
 from analyzer.core.records.mapping import Field as AnyField
 
 LIMIT_MAX = 1 << 62  # totals are 64 bits wide, and a flush adds to them before it looks
 
-Grouping = Annotated[
+GroupingName = Annotated[
     Literal["caller", "caller+resource"],
     one_of("caller", "caller+resource", later=("tenant", "resource", "address", "address/24", "everyone")),
 ]
@@ -30,7 +30,7 @@ COMBINED: dict[str, Any] = {part: part for part in PARTS if part != "path"} | {
 }
 
 
-class SourceTable(Table):
+class SourceTable(ConfigTable):
     """One stream of request records: a topic, or a file that is followed."""
 
     name: Text = ""
@@ -38,9 +38,9 @@ class SourceTable(Table):
     file: Text | None = None
     format: Annotated[Literal["json", "combined"], one_of("json", "combined")] = "json"
     caller: Names | None = None
-    deny_if: dict[str, Wanted] = Field(default_factory=dict)
+    deny_if: dict[str, ConditionValues] = Field(default_factory=dict)
     start: Annotated[Literal["earliest", "latest"], one_of("earliest", "latest")] = "earliest"
-    groupings: tuple[Grouping, ...] = ()
+    groupings: tuple[GroupingName, ...] = ()
     # Each in a partition: records in a row that cannot be read, and callers that are counted by name.
     stop_after_rejected: Annotated[int, whole(1, 1 << 31)] = 1_000
     callers_per_hour: Annotated[int, whole(1, 10_000_000)] = 100_000
@@ -83,14 +83,14 @@ class SourceTable(Table):
         )
 
 
-class MeterTable(Table):
+class MeterTable(ConfigTable):
     """A number that is kept beside `requests`, which is built in."""
 
     name: Name
     count: bool = False
     sum_of: Text | None = Field(None, alias="sum")
     max_of: Text | None = Field(None, alias="max")
-    where: dict[str, Wanted] = Field(default_factory=dict)
+    where: dict[str, ConditionValues] = Field(default_factory=dict)
 
     @property
     def field(self) -> str | None:
@@ -101,21 +101,21 @@ class MeterTable(Table):
         return Meter(self.name, self.field, join, tuple(self.where.items()))
 
 
-class WindowTable(Table):
-    per: Annotated[Period, one_of("minute", "hour", "day", "week", "month")]
+class WindowTable(ConfigTable):
+    per: Annotated[CalendarPeriod, one_of("minute", "hour", "day", "week", "month")]
     zone: Zone = "UTC"
 
 
-class PolicyTable(Table):
+class PolicyTable(ConfigTable):
     """At most `limit` of a meter for each caller in each window."""
 
     name: Name
     kind: Annotated[Literal["quota"], one_of("quota", later=("share", "surge"))] = "quota"
     meter: Name = "requests"
-    per: Grouping = "caller"
+    per: GroupingName = "caller"
     limit: Annotated[int, whole(1, LIMIT_MAX)]
     window: WindowTable
-    action: Action = Act()
+    action: Action = LockAction()
     status: Annotated[int, whole(400, 599)] = 429
     on_stale: Annotated[Literal["keep", "allow"], one_of("keep", "allow")] = "keep"
 

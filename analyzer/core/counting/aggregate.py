@@ -7,14 +7,14 @@ from itertools import compress, repeat
 from typing import Any, NamedTuple
 
 from analyzer.core.counting.meters import REQUESTS, Meter
-from analyzer.core.model import Row
-from analyzer.core.records.reader import Asked, Sheet
+from analyzer.core.model import CountRow
+from analyzer.core.records.reader import Projection, RequestColumns
 
-Series = tuple[str, str, int]  # key, resource, number of the bucket since 1970
-Span = tuple[int, int]
+BucketSeries = tuple[str, str, int]  # key, resource, number of the bucket since 1970
+TimeSpan = tuple[int, int]
 
 
-class Grouping(NamedTuple):
+class CompiledGrouping(NamedTuple):
     """A grouping by name, and which dimensions its one or two parts are; None: always ""."""
 
     name: str
@@ -22,7 +22,7 @@ class Grouping(NamedTuple):
     resource: int | None
     dimensions: int  # how many there are
 
-    def series(self, table: Table) -> Iterator[tuple[Series, int]]:
+    def series(self, table: BucketTable) -> Iterator[tuple[BucketSeries, int]]:
         """The series and the slot of each key; where a grouping leaves a dimension out, a series has many."""
         for number, bucket in table.items():
             nothing = repeat("")
@@ -32,7 +32,7 @@ class Grouping(NamedTuple):
             yield from zip(zip(keys, resources, repeat(number)), bucket.values(), strict=False)
 
 
-class Counting:
+class CountLayout:
     """What is counted for whom: groupings and meters, brought into the form that the loops need."""
 
     def __init__(self, groupings: Sequence[str], meters: Sequence[Meter]) -> None:
@@ -43,10 +43,10 @@ class Counting:
         dimensions = sorted({part for each in parts.values() for part in each} - {"", "everyone"})
         place = {name: at for at, name in enumerate(dimensions)}
         self.groupings = [
-            Grouping(name, place.get(key), place.get(rest), len(dimensions))
+            CompiledGrouping(name, place.get(key), place.get(rest), len(dimensions))
             for name, (key, rest) in sorted(parts.items())
         ]
-        self.asked = Asked(
+        self.asked = Projection(
             dimensions=tuple(dimensions),
             numbers=tuple(dict.fromkeys(meter.field for meter in self.meters if meter.field is not None)),
             conditions=tuple(dict.fromkeys(meter.where for meter in self.meters if meter.where)),
@@ -55,17 +55,17 @@ class Counting:
         self.callers_at = place.get("caller")  # which dimension says who called; None: nobody asks
 
 
-class Tally:
+class MeterValues:
     """One meter's values by slot: of requests that were let through, and of those that a gate had denied."""
 
-    def __init__(self, meter: Meter, asked: Asked) -> None:
+    def __init__(self, meter: Meter, asked: Projection) -> None:
         self.meter = meter
         self.passed: list[int] = []
         self.denied: list[int] = []
         self._number = None if meter.field is None else asked.numbers.index(meter.field)
         self._condition = asked.conditions.index(meter.where) if meter.where else None
 
-    def add(self, slots: Sequence[int], sheet: Sheet) -> None:
+    def add(self, slots: Sequence[int], sheet: RequestColumns) -> None:
         numbers = None if self._number is None else sheet.numbers[self._number]
         if numbers is not None and not numbers:  # this source does not have it
             return
@@ -96,10 +96,10 @@ class Tally:
                     values[slot] = number
 
 
-class Bucket(dict[Any, int]):
+class SlotTable(dict[Any, int]):
     """The slot of each key in one bucket: of its text, or of several texts as a tuple."""
 
-    def __init__(self, tallies: Sequence[Tally]) -> None:
+    def __init__(self, tallies: Sequence[MeterValues]) -> None:
         super().__init__()
         self._tallies = tallies
 
@@ -111,20 +111,22 @@ class Bucket(dict[Any, int]):
         return slot
 
 
-class Table(dict[int, Bucket]):
+class BucketTable(dict[int, SlotTable]):
     """All meters of one width, by the number of the bucket since 1970. Each key has a slot, the place of its
     values in every tally, so that a request is looked up once, however many meters there are."""
 
-    def __init__(self, width_s: int, counting: Counting) -> None:
+    def __init__(self, width_s: int, counting: CountLayout) -> None:
         super().__init__()
-        self.tallies = [Tally(meter, counting.asked) for meter in counting.meters if meter.width_s == width_s]
+        self.tallies = [
+            MeterValues(meter, counting.asked) for meter in counting.meters if meter.width_s == width_s
+        ]
         self._width_ms = width_s * 1000
 
-    def __missing__(self, number: int) -> Bucket:
-        bucket = self[number] = Bucket(self.tallies)
+    def __missing__(self, number: int) -> SlotTable:
+        bucket = self[number] = SlotTable(self.tallies)
         return bucket
 
-    def add(self, sheet: Sheet, span_ms: Span) -> None:
+    def add(self, sheet: RequestColumns, span_ms: TimeSpan) -> None:
         width_ms = self._width_ms
         keys: Iterable[Any] = zip(*sheet.dimensions, strict=True)
         if len(sheet.dimensions) < 2:
@@ -142,14 +144,14 @@ class Table(dict[int, Bucket]):
         return sum(map(len, self.values())) * len(self.tallies)
 
 
-class Tables:
+class Aggregate:
     """All that was counted of one partition."""
 
-    def __init__(self, counting: Counting) -> None:
-        self.tables = [Table(width_s, counting) for width_s in counting.widths_s]
+    def __init__(self, counting: CountLayout) -> None:
+        self.tables = [BucketTable(width_s, counting) for width_s in counting.widths_s]
         self.callers_at = counting.callers_at
 
-    def add(self, sheet: Sheet, span_ms: Span) -> None:
+    def add(self, sheet: RequestColumns, span_ms: TimeSpan) -> None:
         """Count requests, some, of which the earliest and the latest were at `span_ms`."""
         for table in self.tables:
             table.add(sheet, span_ms)
@@ -158,9 +160,9 @@ class Tables:
         return sum(table.size for table in self.tables)
 
 
-def rows_of(counting: Counting, every: Sequence[Tables]) -> list[Row]:
+def rows_of(counting: CountLayout, every: Sequence[Aggregate]) -> list[CountRow]:
     """One row for each grouping, meter and series, partitions joined; none for what is nothing. Sorted."""
-    rows: list[Row] = []
+    rows: list[CountRow] = []
     for grouping in counting.groupings:
         # Sorted as plain tuples, which is several times as fast as sorting rows.
         entries: list[tuple[Any, ...]] = []
@@ -174,15 +176,15 @@ def rows_of(counting: Counting, every: Sequence[Tables]) -> list[Row]:
                     for (key, resource, number), (value, denied) in joined.items()
                 ]
         entries.sort()
-        rows += [Row(grouping.name, *entry) for entry in entries]
+        rows += [CountRow(grouping.name, *entry) for entry in entries]
     return rows
 
 
 def _joined(
-    meter: Meter, series: Sequence[Sequence[tuple[Series, int]]], tallies: Sequence[Tally]
-) -> dict[Series, tuple[int, int]]:
+    meter: Meter, series: Sequence[Sequence[tuple[BucketSeries, int]]], tallies: Sequence[MeterValues]
+) -> dict[BucketSeries, tuple[int, int]]:
     """What is not nothing: passed and denied of each series, over all partitions."""
-    totals: dict[Series, tuple[int, int]] = {}
+    totals: dict[BucketSeries, tuple[int, int]] = {}
     for slots, tally in zip(series, tallies, strict=True):
         passed, denied = tally.passed, tally.denied
         for one, slot in slots:

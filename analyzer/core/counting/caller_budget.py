@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from analyzer.core.model import Carried, How, Named
+from analyzer.core.model import CounterState, NamedCallers, NamedHow
 
 # Everybody else. Behind the colon of a caller there always is something, so that nobody has this name.
 OVERFLOW = "overflow:"
@@ -16,43 +16,45 @@ OVERFLOW = "overflow:"
 HOUR_MS = 3_600_000
 BEHIND_HOURS = 24
 BEHIND_MAX = 10_000  # records in a row that are further behind: the hour was a mistake
-WAYS: tuple[How, ...] = ("old", "new", "drawn")
+WAYS: tuple[NamedHow, ...] = ("old", "new", "drawn")
 MIX, WORD = 0x9E3779B97F4A7C15, 2**64 - 1
 DRAWN_BITS = 10  # one record in 1,024
 
 
-class Hour:
+class NamedHour:
     """The callers that are counted by name in one hour."""
 
     def __init__(self, number: int, *, stored: bool) -> None:
         self.number = number
         self.stored = stored  # whether the database holds what is not in `added`
         self.names: set[str] = set()
-        self.taken: dict[How, int] = dict.fromkeys(WAYS, 0)
-        self.added: dict[How, list[str]] = {how: [] for how in WAYS}
+        self.taken: dict[NamedHow, int] = dict.fromkeys(WAYS, 0)
+        self.added: dict[NamedHow, list[str]] = {how: [] for how in WAYS}
 
-    def add(self, how: How, callers: Iterable[str]) -> None:
+    def add(self, how: NamedHow, callers: Iterable[str]) -> None:
         callers = list(callers)
         self.names.update(callers)
         self.taken[how] += len(callers)
         self.added[how] += callers
 
-    def drain(self) -> list[Named]:
+    def drain(self) -> list[NamedCallers]:
         """Who was added since the last call."""
-        added = [Named(self.number, how, sorted(callers)) for how, callers in self.added.items() if callers]
+        added = [
+            NamedCallers(self.number, how, sorted(callers)) for how, callers in self.added.items() if callers
+        ]
         self.added = {how: [] for how in WAYS}
         self.stored = True
         return added
 
 
-class Budget:
+class CallerBudget:
     """The callers of one partition that are counted by name: at most `callers_max` in each way and hour."""
 
-    def __init__(self, callers_max: int, carried: Carried) -> None:
+    def __init__(self, callers_max: int, carried: CounterState) -> None:
         self._max = callers_max
         self._behind = carried.behind
-        self._before = Hour(carried.before, stored=True)
-        self._hour = Hour(carried.hour, stored=True)
+        self._before = NamedHour(carried.before, stored=True)
+        self._hour = NamedHour(carried.hour, stored=True)
         for named in carried.named:
             for hour in (self._before, self._hour):
                 if hour.number == named.hour:
@@ -76,12 +78,12 @@ class Budget:
                 return callers
         return [self._name(*each) for each in zip(callers, times_ms, offsets(), strict=True)]
 
-    def drain(self) -> Carried:
+    def drain(self) -> CounterState:
         """What the records to come depend on; of the names, those that are new since the last call."""
         hours = (self._before, self._hour)
         kept = None if all(hour.stored for hour in hours) else tuple(h.number for h in hours if h.stored)
         added = [named for hour in hours for named in hour.drain()]
-        return Carried(
+        return CounterState(
             hour=self._hour.number, before=self._before.number, behind=self._behind, named=added, kept=kept
         )
 
@@ -104,7 +106,7 @@ class Budget:
         hour = self._hour
         if caller in hour.names:
             return caller
-        how: How = "old" if caller in self._before.names and hour.taken["old"] < self._max else "new"
+        how: NamedHow = "old" if caller in self._before.names and hour.taken["old"] < self._max else "new"
         if hour.taken[how] >= self._max:
             if hour.taken["drawn"] >= self._max or not is_drawn(offset):
                 return OVERFLOW
@@ -118,7 +120,7 @@ class Budget:
         if number <= current and self._behind < BEHIND_MAX:
             return
         self._behind = 0
-        again = self._before if self._before.number == number else Hour(number, stored=False)
+        again = self._before if self._before.number == number else NamedHour(number, stored=False)
         self._before, self._hour = self._hour, again
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from analyzer.core.model import Reason
+from analyzer.core.model import RejectReason
 
 
 @dataclass(slots=True)
-class Run:
+class RejectRun:
     """How many records of a partition were rejected since the last one that was counted.
 
     A tombstone says nothing about the mapping: it neither counts nor ends a run. Nor do records before
@@ -23,7 +23,7 @@ class Run:
     first: int | None = None
     drained: int = 0
 
-    def follow(self, offsets: Sequence[int], refused: Mapping[int, Reason]) -> int | None:
+    def follow(self, offsets: Sequence[int], refused: Mapping[int, RejectReason]) -> int | None:
         """Go on over the records at `offsets`, of which those in `refused` (by place) were rejected; the
         place of the one that makes too many, None when none does."""
         expected = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import NamedTuple
 
-from gatekeeper.model import Feedback, LockKey, Met
+from gatekeeper.model import GateStatus, LockHits, LockKey
 
 SILENT_S = 90.0  # one that goes on tells every five seconds, or a minute after it could not
 BEHIND_S = 10.0  # a gate polls some times a second, and what it tells is some seconds old when it is written
@@ -13,10 +13,10 @@ SKEW_S = 2.0  # locks end by the gate's clock, late or early by as much
 KNOWN_MIN = 0.9  # of the callers that a gate is asked for
 
 
-class Gate(NamedTuple):
+class GateHealth(NamedTuple):
     """One gate in one process."""
 
-    told: Feedback
+    told: GateStatus
     heard_s: float  # seconds ago, by the database's clock
     first_s: float  # ... that it was heard for the first time
     # Its view is of this feed, but lacked the next version for so long when it told; 0.0 when there was none.
@@ -48,7 +48,7 @@ def share(callers: Iterable[str], known: Set[str]) -> float | None:
     return sum(caller in known for caller in each) / len(each) if each else None
 
 
-def troubles(gate: Gate, known: Set[str]) -> dict[str, str]:
+def troubles(gate: GateHealth, known: Set[str]) -> dict[str, str]:
     """What is wrong with a gate, by one word; a sentence each."""
     told, found = gate.told, {}
     if gate.silent:
@@ -75,24 +75,24 @@ def troubles(gate: Gate, known: Set[str]) -> dict[str, str]:
     return found
 
 
-def living(gates: Iterable[Gate]) -> list[Gate]:
+def living(gates: Iterable[GateHealth]) -> list[GateHealth]:
     """Those that are heard of; of an application of which none is, the one that was heard last. That a
     process was replaced is no news."""
     each = sorted(gates, key=lambda gate: gate.heard_s)
     heard = {gate.told.application for gate in each if not gate.silent}
-    last: dict[str, Gate] = {}
+    last: dict[str, GateHealth] = {}
     for gate in each:
         last.setdefault(gate.told.application, gate)
     alone = [gate for name, gate in last.items() if name not in heard]
     return [gate for gate in each if not gate.silent or gate in alone]
 
 
-def met(gates: Iterable[Gate]) -> list[tuple[Met, int]]:
+def met(gates: Iterable[GateHealth]) -> list[tuple[LockHits, int]]:
     """How often each lock was met in all of them, those met most often first, and by how many gates."""
     sums: dict[LockKey, tuple[int, int, int]] = {}
     for gate in gates:
         for at, checks, denials in gate.told.locks:
             before = sums.get(at, (0, 0, 0))
             sums[at] = before[0] + checks, before[1] + denials, before[2] + 1
-    each = [(Met(at, checks, denials), number) for at, (checks, denials, number) in sums.items()]
+    each = [(LockHits(at, checks, denials), number) for at, (checks, denials, number) in sums.items()]
     return sorted(each, key=lambda pair: (-pair[0].checks, pair[0].at))

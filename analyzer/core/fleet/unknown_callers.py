@@ -14,14 +14,14 @@ PREFIXES6 = (48, 56, 60, 64)
 BEHIND_MAX_S = 60.0
 
 
-class Other(NamedTuple):
+class OtherSpelling(NamedTuple):
     """Another name for the same caller, and what the two names differ in."""
 
     name: str
     differs: str
 
 
-def spellings(caller: str, kinds: Collection[str] = CALLER_FIELDS) -> list[Other]:
+def spellings(caller: str, kinds: Collection[str] = CALLER_FIELDS) -> list[OtherSpelling]:
     """The names that the log may have for `caller`, counted under these kinds of name.
 
     >>> [other.name for other in spellings("user: acme", ["api_key", "user"])]
@@ -31,13 +31,13 @@ def spellings(caller: str, kinds: Collection[str] = CALLER_FIELDS) -> list[Other
     if not colon:
         kind, text = "", caller
     found = [
-        Other(typed(each, text), f"the kind of name: the log has {each}: in front")
+        OtherSpelling(typed(each, text), f"the kind of name: the log has {each}: in front")
         for each in kinds
         if each != kind
     ]
     same = [kind] if kind else list(kinds)
     for other, how in _texts(kind, text):
-        found += [Other(typed(each, other), how) for each in same]
+        found += [OtherSpelling(typed(each, other), how) for each in same]
     first = {other.name: other for other in reversed(found) if other.name != caller}
     return list(reversed(first.values()))
 
@@ -73,7 +73,7 @@ def _decoded(text: str) -> str:
     return whole.decode(errors="replace")
 
 
-class Seen(NamedTuple):
+class LogKnowledge(NamedTuple):
     """What is known of the log, to find out why it does not know somebody."""
 
     known: Set[str]  # callers, and other spellings of theirs
@@ -82,14 +82,14 @@ class Seen(NamedTuple):
     overflow: bool = False  # it had too many callers to count all of them by name
 
 
-class Cause(NamedTuple):
+class Explanation(NamedTuple):
     """Why the log is likely not to know somebody, and what to do."""
 
     why: str
     cure: str
 
 
-def cause(strangers: Sequence[str], seen: Seen) -> Cause:
+def cause(strangers: Sequence[str], seen: LogKnowledge) -> Explanation:
     """Why it is likely that the log does not know these callers, of whom there is at least one."""
     explained = (
         explain(caller, seen) for explain in (_other_name, _no_kind, _no_name) for caller in strangers
@@ -98,49 +98,51 @@ def cause(strangers: Sequence[str], seen: Seen) -> Cause:
     return first or _of_all(strangers, seen)
 
 
-def _other_name(caller: str, seen: Seen) -> Cause | None:
+def _other_name(caller: str, seen: LogKnowledge) -> Explanation | None:
     for other in spellings(caller, seen.kinds or CALLER_FIELDS):
         if other.name in seen.known:
-            return Cause(
+            return Explanation(
                 f"the log knows {other.name}, the gate is asked for {caller}: they differ in {other.differs}",
                 "have the gate ask for the name that the source's `caller` makes (`caller_of` does)",
             )
     return None
 
 
-def _no_kind(caller: str, _seen: Seen) -> Cause | None:
+def _no_kind(caller: str, _seen: LogKnowledge) -> Explanation | None:
     if ":" in caller:
         return None
-    return Cause(f"{caller} has no kind of name in front", "ask for api_key:..., user:... or address:...")
+    return Explanation(
+        f"{caller} has no kind of name in front", "ask for api_key:..., user:... or address:..."
+    )
 
 
-def _no_name(caller: str, seen: Seen) -> Cause | None:
+def _no_name(caller: str, seen: LogKnowledge) -> Explanation | None:
     kind, _, text = caller.partition(":")
     if not is_name(text):
-        return Cause(f"{caller} can be no name in the log", "ask for names that `caller_of` makes")
+        return Explanation(f"{caller} can be no name in the log", "ask for names that `caller_of` makes")
     if seen.kinds and kind not in seen.kinds:
         counted = " or ".join(seen.kinds)
-        return Cause(
+        return Explanation(
             f"no source counts by {kind}: their `caller` is {counted}",
             f"ask for these, or add {kind} to the source's `caller`",
         )
     return None
 
 
-def _of_all(strangers: Sequence[str], seen: Seen) -> Cause:
+def _of_all(strangers: Sequence[str], seen: LogKnowledge) -> Explanation:
     if seen.overflow:
-        return Cause(
+        return Explanation(
             "the log has too many callers to count each by name", "raise the source's callers_per_hour"
         )
     if seen.behind_s > BEHIND_MAX_S:
-        return Cause(
+        return Explanation(
             f"the log is counted {seen.behind_s:.0f} s late", "look again when the analyzers have caught up"
         )
     if all(map(_is_inside, strangers)):
-        return Cause(
+        return Explanation(
             "they are addresses inside a network: of a proxy, perhaps", "set the adapter's trusted_proxies"
         )
-    return Cause(
+    return Explanation(
         "they may be new, made up by somebody, or of requests that the log does not hold",
         "compare these names with those in the log (`gatelock usage`)",
     )

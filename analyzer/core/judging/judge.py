@@ -10,11 +10,11 @@ from analyzer.core.counting.caller_budget import OVERFLOW, of_callers
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import Policy
 from analyzer.core.judging.windows import Window, window_at
-from analyzer.core.model import Row
+from analyzer.core.model import CountRow
 from gatekeeper.model import Change, Clear, Lock, LockKey, Set
 
 
-class Series(NamedTuple):
+class JudgedSeries(NamedTuple):
     """What one policy keeps one running total for."""
 
     policy: str
@@ -26,25 +26,25 @@ class Series(NamedTuple):
 class Standing(NamedTuple):
     """How a series stands, as the database says after this flush was added."""
 
-    series: Series
+    series: JudgedSeries
     used: int
 
 
-def totals_of(plan: Plan, rows: Iterable[Row]) -> dict[Series, int]:
+def totals_of(plan: Plan, rows: Iterable[CountRow]) -> dict[JudgedSeries, int]:
     """How much each judged series grows by `rows`, sorted. Denied requests count nowhere here, so that
     they never trigger, nor does the overflow: nobody has this name."""
-    counted: dict[tuple[str, str], list[Row]] = {}
+    counted: dict[tuple[str, str], list[CountRow]] = {}
     for row in rows:
         if row.value and not (row.key == OVERFLOW and of_callers(row.grouping)):
             counted.setdefault((row.grouping, row.meter), []).append(row)
-    grown: dict[Series, int] = {}
+    grown: dict[JudgedSeries, int] = {}
     for policy in plan.policies:
         windows: dict[int, Window] = {}  # of the few buckets that a flush is about
         for row in counted.get((policy.per, policy.meter), ()):
             window = windows.get(row.bucket_s)
             if window is None:
                 window = windows[row.bucket_s] = window_at(policy.window, row.bucket_s)
-            series = Series(policy.name, row.key, row.resource, window)
+            series = JudgedSeries(policy.name, row.key, row.resource, window)
             grown[series] = grown.get(series, 0) + row.value
     return dict(sorted(grown.items()))  # where rows and policies come in order, it is so already
 
@@ -111,5 +111,5 @@ def explain(policy: Policy, used: int) -> str:
     return f"{policy.limit:,} {policy.meter} per {window.per} ({window.zone}), {used:,} counted"
 
 
-def lock_key(series: Series) -> LockKey:
+def lock_key(series: JudgedSeries) -> LockKey:
     return LockKey("caller", series.key, series.resource, series.policy)

@@ -7,14 +7,14 @@ from typing import Literal
 
 from gatekeeper.model import Rate
 
-Period = Literal["minute", "hour", "day", "week", "month"]
+CalendarPeriod = Literal["minute", "hour", "day", "week", "month"]
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
     """A window that follows the calendar of one time zone: 23- and 25-hour days, real months."""
 
-    per: Period
+    per: CalendarPeriod
     zone: str = "UTC"
 
 

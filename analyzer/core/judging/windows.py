@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from analyzer.core.judging.policies import Calendar, Period
+from analyzer.core.judging.policies import Calendar, CalendarPeriod
 
 HOUR_S = 3600
 ONE_DAY = timedelta(days=1)
@@ -40,7 +40,7 @@ def window_at(calendar: Calendar, at_s: int) -> Window:
     return _days_at(zone, calendar.per, at_s)
 
 
-def _days_at(zone: ZoneInfo, per: Period, at_s: int) -> Window:
+def _days_at(zone: ZoneInfo, per: CalendarPeriod, at_s: int) -> Window:
     first = _first_day(per, datetime.fromtimestamp(at_s, zone).date())
     window = Window(_shown_s(zone, first), _shown_s(zone, _next_first_day(per, first)))
     # Clocks set back over midnight show yesterday's date once more after today's began.
@@ -50,7 +50,7 @@ def _days_at(zone: ZoneInfo, per: Period, at_s: int) -> Window:
     return window
 
 
-def _first_day(per: Period, day: date) -> date:
+def _first_day(per: CalendarPeriod, day: date) -> date:
     match per:
         case "week":
             return day - timedelta(days=day.weekday())
@@ -60,7 +60,7 @@ def _first_day(per: Period, day: date) -> date:
             return day
 
 
-def _next_first_day(per: Period, first: date) -> date:
+def _next_first_day(per: CalendarPeriod, first: date) -> date:
     match per:
         case "week":
             return first + 7 * ONE_DAY

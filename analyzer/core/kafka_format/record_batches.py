@@ -14,8 +14,8 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from analyzer.core.kafka_format.codecs import DamagedError, TooLargeError, Unpacker
-from analyzer.core.kafka_format.record_decoder import Frames, is_abort, read_frames
-from analyzer.core.model import Status
+from analyzer.core.kafka_format.record_decoder import RecordColumns, is_abort, read_frames
+from analyzer.core.model import FeedStatus
 
 # base offset, length, leader epoch, magic | checksum, attributes, offset of the last record from the base,
 # first time, greatest time, producer id, epoch and sequence, records
@@ -32,10 +32,10 @@ CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 FRAME_BYTES_MIN = 7
 # A batch may hold a record for each so many bytes of its bound: as an object, even the smallest takes that.
 RECORD_BYTES = 256
-NOTHING = Frames([], [], [], 0)
+NOTHING = RecordColumns([], [], [], 0)
 
 
-class Head(NamedTuple):
+class BatchHeader(NamedTuple):
     """What a batch says of itself."""
 
     base: int
@@ -54,18 +54,18 @@ class Head(NamedTuple):
         return self.base + self.delta + 1
 
 
-class Batch(NamedTuple):
+class DecodedBatch(NamedTuple):
     """One batch: where the next one begins, and the records that count, unless it is refused."""
 
     base: int
     next: int
-    frames: Frames
-    status: Status = "ok"
+    frames: RecordColumns
+    status: FeedStatus = "ok"
 
 
 def batches(
     raw: bytes, start: int, aborted: Sequence[tuple[int, int]], unpacker: Unpacker
-) -> Iterator[Batch]:
+) -> Iterator[DecodedBatch]:
     """The batches of one record set with their records at or after `start`, up to the first batch that is
     refused, or that the fetch cut off.
 
@@ -79,14 +79,14 @@ def batches(
         base, length, _epoch, magic = HEAD.unpack_from(raw, at)
         end = at + LENGTH_AT + length
         if length < 0 or (end <= len(raw) and magic == MAGIC and end - at < HEAD_BYTES):
-            yield Batch(base, -1, NOTHING, "corrupt")
+            yield DecodedBatch(base, -1, NOTHING, "corrupt")
             return
         if end > len(raw):
             return
         if magic != MAGIC:
-            yield Batch(base, -1, NOTHING, "unsupported")
+            yield DecodedBatch(base, -1, NOTHING, "unsupported")
             return
-        head = Head(base, *REST.unpack_from(raw, at + HEAD.size))
+        head = BatchHeader(base, *REST.unpack_from(raw, at + HEAD.size))
         while to_come and to_come[-1][1] < head.next:
             aborting.add(to_come.pop()[0])
         batch = _read(head, memoryview(raw)[at:end], start, aborting, unpacker)
@@ -96,7 +96,7 @@ def batches(
         at = end
 
 
-def intact(raw: bytes, at: int) -> tuple[Head, int] | None:
+def intact(raw: bytes, at: int) -> tuple[BatchHeader, int] | None:
     """The batch at `at` with where the next one begins, if it is whole and its checksum right."""
     if len(raw) - at < HEAD_BYTES:
         return None
@@ -104,38 +104,38 @@ def intact(raw: bytes, at: int) -> tuple[Head, int] | None:
     end = at + LENGTH_AT + length
     if magic != MAGIC or not at + HEAD_BYTES <= end <= len(raw):
         return None
-    head = Head(base, *REST.unpack_from(raw, at + HEAD.size))
+    head = BatchHeader(base, *REST.unpack_from(raw, at + HEAD.size))
     whole = base >= 0 and head.delta >= 0 and crc32c(memoryview(raw)[at + CHECKED_AT : end]) == head.crc
     return (head, end) if whole else None
 
 
 def _read(  # noqa: PLR0911 - each way out is a kind of batch
-    head: Head, batch: memoryview, start: int, aborting: set[int], unpacker: Unpacker
-) -> Batch:
+    head: BatchHeader, batch: memoryview, start: int, aborting: set[int], unpacker: Unpacker
+) -> DecodedBatch:
     """One batch; takes its producer out of `aborting` where the transaction ends."""
     if head.base < 0 or head.delta < 0 or head.next > OFFSET_MAX:
-        return Batch(head.base, -1, NOTHING, "corrupt")
+        return DecodedBatch(head.base, -1, NOTHING, "corrupt")
     if crc32c(batch[CHECKED_AT:]) != head.crc:
-        return Batch(head.base, head.next, NOTHING, "corrupt")
+        return DecodedBatch(head.base, head.next, NOTHING, "corrupt")
     data = batch[HEAD_BYTES:]
     if head.attributes & CONTROL:
         if not head.attributes & CODEC and is_abort(bytes(data), head.records, head.delta):
             aborting.discard(head.producer)
-        return Batch(head.base, head.next, NOTHING)
+        return DecodedBatch(head.base, head.next, NOTHING)
     if head.next <= start or (head.attributes & TRANSACTIONAL and head.producer in aborting):
-        return Batch(head.base, head.next, NOTHING)
+        return DecodedBatch(head.base, head.next, NOTHING)
     try:
         frames = _frames(head, unpacker.unpack(head.attributes & CODEC, data), unpacker.bytes_max)
     except TooLargeError:
-        return Batch(head.base, head.next, NOTHING, "too-large")
+        return DecodedBatch(head.base, head.next, NOTHING, "too-large")
     except DamagedError:
-        return Batch(head.base, head.next, NOTHING, "corrupt")
+        return DecodedBatch(head.base, head.next, NOTHING, "corrupt")
     except KeyError:
-        return Batch(head.base, head.next, NOTHING, "unsupported")
-    return Batch(head.base, head.next, frames if head.base >= start else _from(start, frames))
+        return DecodedBatch(head.base, head.next, NOTHING, "unsupported")
+    return DecodedBatch(head.base, head.next, frames if head.base >= start else _from(start, frames))
 
 
-def _frames(head: Head, plain: bytes, bytes_max: int) -> Frames:
+def _frames(head: BatchHeader, plain: bytes, bytes_max: int) -> RecordColumns:
     if head.records * FRAME_BYTES_MIN > len(plain):
         raise DamagedError
     if head.records * RECORD_BYTES > bytes_max:
@@ -146,10 +146,10 @@ def _frames(head: Head, plain: bytes, bytes_max: int) -> Frames:
     return frames
 
 
-def _from(start: int, frames: Frames) -> Frames:
+def _from(start: int, frames: RecordColumns) -> RecordColumns:
     wanted = [offset >= start for offset in frames.offsets]
     offsets, kafka_ms, values, size = frames
-    return Frames(
+    return RecordColumns(
         list(compress(offsets, wanted)),
         list(compress(kafka_ms, wanted)),
         list(compress(values, wanted)),

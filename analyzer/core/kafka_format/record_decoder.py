@@ -18,7 +18,7 @@ KEY_BYTES_MAX = 63  # a key whose length is one byte
 NULL = 1  # -1 in zigzag
 
 
-class Frames(NamedTuple):
+class RecordColumns(NamedTuple):
     """Records, a list for each part of them. A missing Kafka time is None, and so is a tombstone's value."""
 
     offsets: list[int]
@@ -26,12 +26,12 @@ class Frames(NamedTuple):
     values: list[bytes | None]
     size_bytes: int  # of all values, or somewhat more
 
-    def part(self, begin: int, end: int) -> Frames:
+    def part(self, begin: int, end: int) -> RecordColumns:
         offsets, kafka_ms, values = self.offsets[begin:end], self.kafka_ms[begin:end], self.values[begin:end]
-        return Frames(offsets, kafka_ms, values, self.size_bytes)
+        return RecordColumns(offsets, kafka_ms, values, self.size_bytes)
 
 
-class Heads(dict[int, tuple[Any, int]]):
+class HeadUnpackers(dict[int, tuple[Any, int]]):
     """How a head is unpacked, and how long it is, by the length of its key as it is stored. The widths are
     those of the numbers around the key: of the record's length, time, offset, and the value's length."""
 
@@ -48,7 +48,7 @@ class Heads(dict[int, tuple[Any, int]]):
         return self[key]
 
 
-class Shape(NamedTuple):
+class HeadShape(NamedTuple):
     """How wide the numbers of a record's head are. Records that follow each other mostly have one shape, so
     a head is read by one `unpack_from` and some tables instead of byte by byte.
 
@@ -56,7 +56,7 @@ class Shape(NamedTuple):
     that raises TypeError, which is how the loop learns that it met another shape.
     """
 
-    heads: Heads
+    heads: HeadUnpackers
     length_bytes: int
     lengths: list[Any]
     times: list[Any]
@@ -64,7 +64,7 @@ class Shape(NamedTuple):
     sizes: list[Any]
 
 
-class Frame(NamedTuple):
+class DecodedRecord(NamedTuple):
     """One record, read byte by byte."""
 
     time_delta: int
@@ -75,11 +75,11 @@ class Frame(NamedTuple):
     widths: tuple[int, int, int, int]  # of its length, time, offset, and its value's length
 
 
-def joined(each: Sequence[Frames]) -> Frames:
+def joined(each: Sequence[RecordColumns]) -> RecordColumns:
     """All records of several batches as of one."""
     if len(each) == 1:
         return each[0]
-    return Frames(
+    return RecordColumns(
         list(chain.from_iterable(frames.offsets for frames in each)),
         list(chain.from_iterable(frames.kafka_ms for frames in each)),
         list(chain.from_iterable(frames.values for frames in each)),
@@ -87,7 +87,7 @@ def joined(each: Sequence[Frames]) -> Frames:
     )
 
 
-def stretches(frames: Frames) -> Iterator[Frames]:
+def stretches(frames: RecordColumns) -> Iterator[RecordColumns]:
     """The same records in pieces that are not too much to be looked at together."""
     if len(frames.values) <= STRETCH_RECORDS and frames.size_bytes <= STRETCH_BYTES:
         yield frames
@@ -101,12 +101,12 @@ def stretches(frames: Frames) -> Iterator[Frames]:
     yield frames.part(begin, len(frames.values))
 
 
-def read_frames(data: bytes, count: int, last: int, base: int, first_ms: int) -> Frames:
+def read_frames(data: bytes, count: int, last: int, base: int, first_ms: int) -> RecordColumns:
     """The `count` records that `data` consists of, offsets rising from `base` to at most `base + last`.
 
     Raises DamagedError when the bytes say anything else: a length that lies, one byte too many.
     """
-    frames = Frames([], [], [], len(data))
+    frames = RecordColumns([], [], [], len(data))
     offsets, times, values, _ = frames
     at = expected = run = 0  # offsets are mostly one run of numbers: from `run` up to the one expected
     heads, length_bytes, lengths, time_deltas, offset_deltas, sizes = _shape(2, 1, 1, 2)
@@ -162,7 +162,7 @@ def is_abort(data: bytes, count: int, last: int) -> bool:
     return whole and frame.key is not None and frame.key[2:4] == ABORT
 
 
-def _read_frame(data: bytes, at: int) -> Frame:
+def _read_frame(data: bytes, at: int) -> DecodedRecord:
     """The record at `at`, whatever its shape. Raises DamagedError."""
     try:
         length, start = _varint(data, at)
@@ -177,7 +177,7 @@ def _read_frame(data: bytes, at: int) -> Frame:
         raise DamagedError from None
     size_bytes = after_value - after_key - (0 if value is None else len(value))
     widths = (start - at, after_time - start - 1, after_offset - after_time, size_bytes)
-    return Frame(time_delta, offset_delta, key, value, end, widths)
+    return DecodedRecord(time_delta, offset_delta, key, value, end, widths)
 
 
 def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
@@ -237,13 +237,13 @@ def _zigzag(number: int) -> int:
 
 
 @cache
-def _shape(length: int, time: int, offset: int, size: int) -> Shape:
+def _shape(length: int, time: int, offset: int, size: int) -> HeadShape:
     """The shape of a head with these widths. One that is too wide for tables gets the narrowest shape, which
     will not fit the next record either."""
     if max(length, time, offset, size) > 2:
         return _shape(1, 1, 1, 1)
-    return Shape(
-        Heads((length, time, offset, size)),
+    return HeadShape(
+        HeadUnpackers((length, time, offset, size)),
         length,
         _tables(length)[1],
         _tables(time)[0],

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from analyzer.core.records.decimals import scaled
-from analyzer.core.records.formats import Columns, Raw
-from analyzer.core.records.mapping import Condition, Mapping, NumberField, Path, TimeField
+from analyzer.core.records.formats import Columns, RawValue
+from analyzer.core.records.mapping import Condition, FieldPath, Mapping, NumberField, TimeField
 from analyzer.core.records.timestamps import clf_ms, rfc3339_ms
-from analyzer.core.records.value_rules import Remembered, caller_rule, condition_rule, text_rule, time_rule
+from analyzer.core.records.value_rules import MemoizedRule, caller_rule, condition_rule, text_rule, time_rule
 
 Answers = list[Any]  # one for each record; None where it cannot be read
 
@@ -21,22 +21,22 @@ MS_PLACES = {"s": 3, "ms": 0, "us": -3, "ns": -6}  # from a unit to milliseconds
 MICRO_PLACES = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 
 
-class Slots:
+class ColumnIndex:
     """Which paths are read, each once, and which column holds its values."""
 
     def __init__(self) -> None:
-        self.paths: list[Path] = []
+        self.paths: list[FieldPath] = []
 
-    def of(self, path: Path) -> int:
+    def of(self, path: FieldPath) -> int:
         if path not in self.paths:
             self.paths.append(path)
         return self.paths.index(path)
 
 
-class Who:
+class CallerColumn:
     """The caller's typed name, by the first field that is there."""
 
-    def __init__(self, mapping: Mapping, slots: Slots) -> None:
+    def __init__(self, mapping: Mapping, slots: ColumnIndex) -> None:
         """Raises ValueError when the mapping names no field."""
         self._rules = [
             (slots.of(field.path), caller_rule(name, field, mapping.name_bytes_max))
@@ -60,10 +60,10 @@ class Who:
         return names if all(names) else [name or None for name in names]
 
 
-class When:
+class TimeColumn:
     """When the request happened, in milliseconds; the record's own Kafka time when no field says."""
 
-    def __init__(self, field: TimeField | None, slots: Slots) -> None:
+    def __init__(self, field: TimeField | None, slots: ColumnIndex) -> None:
         self._slot = None if field is None else slots.of(field.path)
         self._places = 0 if field is None else MS_PLACES.get(field.unit, 0)
         ms_of = {"rfc3339": rfc3339_ms, "clf": clf_ms}.get("" if field is None else field.unit)
@@ -80,15 +80,15 @@ class When:
             return column if times == parts else [raw * times // parts for raw in column]
         return [self._one(raw) for raw in column]
 
-    def _one(self, raw: Raw) -> int | None:
+    def _one(self, raw: RawValue) -> int | None:
         ms = scaled(raw, self._places) if type(raw) is int or type(raw) is bytes else None
         return ms if ms is not None and -MS_MAX <= ms < MS_MAX else None
 
 
-class Number:
+class NumberColumn:
     """A number in its smallest unit, from 0 to 2**53."""
 
-    def __init__(self, mapping: Mapping, name: str, slots: Slots) -> None:
+    def __init__(self, mapping: Mapping, name: str, slots: ColumnIndex) -> None:
         """A field of another kind, or of another source, is a number that this source does not have."""
         field = mapping.fields.get(name)
         self._slot = None
@@ -96,7 +96,7 @@ class Number:
             self._slot = slots.of(field.path)
             self._whole, self._default = field.kind == "whole", field.default
             self._places = {"whole": 0, "decimal": 6}.get(field.kind, MICRO_PLACES[field.unit])
-            self._rule = Remembered(self._one, frozenset({int, bytes, type(None)}))
+            self._rule = MemoizedRule(self._one, frozenset({int, bytes, type(None)}))
 
     def answers(self, columns: Columns) -> Answers:
         if self._slot is None:
@@ -107,7 +107,7 @@ class Number:
             column if plain and min(column) >= 0 and max(column) <= VALUE_MAX else self._rule.answers(column)
         )
 
-    def _one(self, raw: Raw) -> int | None:
+    def _one(self, raw: RawValue) -> int | None:
         if raw is None:
             return self._default
         if type(raw) is not int and (self._whole or type(raw) is not bytes):
@@ -116,11 +116,11 @@ class Number:
         return number if number is not None and 0 <= number <= VALUE_MAX else None
 
 
-class Conditions:
+class ConditionColumn:
     """Whether all of some conditions hold. One on a field that this source does not have never does."""
 
-    def __init__(self, mapping: Mapping, conditions: Sequence[Condition], slots: Slots) -> None:
-        self._rules: list[tuple[int, Remembered]] | None = []
+    def __init__(self, mapping: Mapping, conditions: Sequence[Condition], slots: ColumnIndex) -> None:
+        self._rules: list[tuple[int, MemoizedRule]] | None = []
         for name, wanted in conditions:
             field = mapping.fields.get(name)
             if field is None:
@@ -138,10 +138,10 @@ class Conditions:
         return [None if None in each else all(each) for each in zip(*held, strict=True)]
 
 
-class Text:
+class TextColumn:
     """A field's text to count by; "" when the record or its whole source lacks it."""
 
-    def __init__(self, mapping: Mapping, name: str, slots: Slots) -> None:
+    def __init__(self, mapping: Mapping, name: str, slots: ColumnIndex) -> None:
         field = mapping.fields.get(name)
         self._slot = None if field is None else slots.of(field.path)
         self._rule = None if field is None else text_rule(field, mapping.name_bytes_max)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from analyzer.core.model import Reason
+from analyzer.core.model import RejectReason
 from analyzer.core.records.formats import Columns, not_utf8
 from analyzer.core.records.mapping import (
     AddressField,
     Field,
+    FieldPath,
     Mapping,
     NumberField,
-    Path,
     ResourceField,
     TextField,
     TimeField,
@@ -52,12 +52,12 @@ class CombinedFormat:
     """Reads the parts that `paths` name, of many lines at once; `-` is missing, and so are method and path of
     a request line that is no request. Parts with other names are missing always."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[FieldPath]) -> None:
         self._names = [path[0] if len(path) == 1 else "" for path in paths]
 
-    def read(self, values: Sequence[bytes]) -> tuple[Columns, dict[int, Reason]]:
+    def read(self, values: Sequence[bytes]) -> tuple[Columns, dict[int, RejectReason]]:
         """A column of values for each path, and which lines are none; their parts are missing."""
-        refused: dict[int, Reason] = dict.fromkeys(not_utf8(values), "bad-utf8")
+        refused: dict[int, RejectReason] = dict.fromkeys(not_utf8(values), "bad-utf8")
         rows: list[tuple[str | None, ...]] = []
         for at, value in enumerate(values):
             match = None if at in refused else LINE.fullmatch(value.decode().rstrip("\r\n"))

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from analyzer.core.model import Reason
+from analyzer.core.model import RejectReason
 
 # A value as a record has it: str, int, bool, None, or something that no field can be. bytes are the digits of
 # a number that is not whole, or too long to be of use.
-Raw = object
+RawValue = object
 Columns = list[list[Any]]  # one for each path, with a `Raw` for each record
 
 
 class Format(Protocol):
     """Reads the values at the paths that it was made for."""
 
-    def read(self, values: Sequence[bytes]) -> tuple[Columns, dict[int, Reason]]:
+    def read(self, values: Sequence[bytes]) -> tuple[Columns, dict[int, RejectReason]]:
         """A column for each path, and why which records cannot be read: theirs are all None, as are values
         that a record does not have. There is at least one record."""
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from analyzer.core.model import Reason
+from analyzer.core.model import RejectReason
 from analyzer.core.records import strict_json
 from analyzer.core.records.formats import Columns, not_utf8
-from analyzer.core.records.mapping import Path
+from analyzer.core.records.mapping import FieldPath
 
-Tree = dict[str, Any]  # by key: a tree, or None where a value is
+PathTree = dict[str, Any]  # by key: a tree, or None where a value is
 
 REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -21,17 +21,17 @@ REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
 class JsonFormat:
     """Reads the values at `paths`, of many documents at once."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[FieldPath]) -> None:
         self._paths = tuple(paths)
-        self._structs: Structs | None
+        self._structs: PathStructs | None
         try:
-            self._structs = Structs(self._paths)
+            self._structs = PathStructs(self._paths)
         except ValueError:  # one path leads through another, or a key has quotes in it
             self._structs = None
 
-    def read(self, values: Sequence[bytes]) -> tuple[Columns, dict[int, Reason]]:
+    def read(self, values: Sequence[bytes]) -> tuple[Columns, dict[int, RejectReason]]:
         """A column of values for each path, and which documents are none; theirs are missing."""
-        refused: dict[int, Reason] = dict.fromkeys(not_utf8(values), "bad-utf8")
+        refused: dict[int, RejectReason] = dict.fromkeys(not_utf8(values), "bad-utf8")
         if self._structs is None:
             columns: Columns = [[None] * len(values) for _ in self._paths]
             doubtful: Collection[int] = range(len(values))
@@ -51,12 +51,12 @@ class JsonFormat:
         return columns, refused
 
 
-class Structs:
+class PathStructs:
     """The paths as nested msgspec types, so that nothing else of a document is made into objects."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[FieldPath]) -> None:
         """Raises ValueError when msgspec has no such type."""
-        tree: Tree = {}
+        tree: PathTree = {}
         for path in paths:
             _plant(tree, path)
         struct = _struct(tree)
@@ -94,7 +94,7 @@ def _column(rows: Sequence[Any], names: Sequence[str]) -> list[Any]:
         return list(column)
 
 
-def _plant(tree: Tree, path: Path) -> None:
+def _plant(tree: PathTree, path: FieldPath) -> None:
     *parents, last = path
     for key in parents:
         tree = tree.setdefault(key, {})
@@ -104,7 +104,7 @@ def _plant(tree: Tree, path: Path) -> None:
         raise ValueError("a path leads through another one's value")
 
 
-def _attributes(tree: Tree, path: Path) -> list[str]:
+def _attributes(tree: PathTree, path: FieldPath) -> list[str]:
     names = []
     for key in path:
         names.append(f"f{list(tree).index(key)}")
@@ -112,7 +112,7 @@ def _attributes(tree: Tree, path: Path) -> list[str]:
     return names
 
 
-def _struct(tree: Tree) -> type[msgspec.Struct]:
+def _struct(tree: PathTree) -> type[msgspec.Struct]:
     fields: list[tuple[str, Any, Any]] = []
     for n, below in enumerate(tree.values()):
         if below is None:
@@ -124,7 +124,7 @@ def _struct(tree: Tree) -> type[msgspec.Struct]:
     return msgspec.defstruct("Document", fields, rename=rename, gc=False)
 
 
-def value_at(path: Path, document: object) -> Any:
+def value_at(path: FieldPath, document: object) -> Any:
     """What is there; None when it is missing."""
     for key in path:
         if not isinstance(document, dict):

@@ -9,14 +9,14 @@ from typing import Literal
 TimeUnit = Literal["s", "ms", "us", "ns", "rfc3339", "clf"]
 NumberKind = Literal["whole", "decimal", "duration"]
 NumberUnit = Literal["s", "ms", "us", "ns"]
-Path = tuple[str, ...]
+FieldPath = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeField:
     """When the request happened. Absent from a mapping: the record's own Kafka time."""
 
-    path: Path
+    path: FieldPath
     unit: TimeUnit
 
 
@@ -24,14 +24,14 @@ class TimeField:
 class TextField:
     """A string, whole number or boolean, kept as text; missing or null is empty."""
 
-    path: Path
+    path: FieldPath
 
 
 @dataclass(frozen=True, slots=True)
 class AddressField:
     """An IP address, written in one way; IPv6 cut to its first `prefix6` bits."""
 
-    path: Path
+    path: FieldPath
     prefix6: int = 128
 
 
@@ -39,7 +39,7 @@ class AddressField:
 class ResourceField:
     """What was asked for, as one of `routes`, never the raw path; `other` when none fits."""
 
-    path: Path
+    path: FieldPath
     routes: tuple[str, ...] = ()
     other: str = "other"
 
@@ -52,7 +52,7 @@ class NumberField:
     in `unit`, kept in microseconds. More than six places are cut. Missing: `default`, or rejected.
     """
 
-    path: Path
+    path: FieldPath
     kind: NumberKind = "whole"
     unit: NumberUnit = "s"
     default: int | None = 0

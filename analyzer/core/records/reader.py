@@ -12,9 +12,16 @@ from collections.abc import Iterable, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from analyzer.core.kafka_format.record_decoder import Frames
-from analyzer.core.model import Reason
-from analyzer.core.records.columns import Conditions, Number, Slots, Text, When, Who
+from analyzer.core.kafka_format.record_decoder import RecordColumns
+from analyzer.core.model import RejectReason
+from analyzer.core.records.columns import (
+    CallerColumn,
+    ColumnIndex,
+    ConditionColumn,
+    NumberColumn,
+    TextColumn,
+    TimeColumn,
+)
 from analyzer.core.records.combined_format import CombinedFormat, with_usual_fields
 from analyzer.core.records.formats import Format
 from analyzer.core.records.json_format import JsonFormat
@@ -25,7 +32,7 @@ FIRST_MS, END_MS = 0, 253_339_228_800_000  # 1970 up to 9998
 EMPTY = b"{}"  # stands for a value that is not looked at
 
 
-class Asked(NamedTuple):
+class Projection(NamedTuple):
     """What the plan wants to know of each request, beside when it was."""
 
     dimensions: tuple[str, ...]  # "caller", or names of text fields
@@ -33,7 +40,7 @@ class Asked(NamedTuple):
     conditions: tuple[tuple[Condition, ...], ...]
 
 
-class Sheet(NamedTuple):
+class RequestColumns(NamedTuple):
     """What requests say: one list for each question, one answer for each request."""
 
     times_ms: list[int]
@@ -42,11 +49,11 @@ class Sheet(NamedTuple):
     numbers: list[list[int]]  # empty for a number that this source does not have
     conditions: list[list[bool]]
 
-    def only(self, wanted: Sequence[bool]) -> Sheet:
+    def only(self, wanted: Sequence[bool]) -> RequestColumns:
         def kept(column: list[Any]) -> list[Any]:
             return list(compress(column, wanted))
 
-        return Sheet(
+        return RequestColumns(
             kept(self.times_ms),
             kept(self.denied),
             [kept(column) for column in self.dimensions],
@@ -55,27 +62,29 @@ class Sheet(NamedTuple):
         )
 
 
-class Reader:
+class RecordReader:
     """Reads the records of one source as its mapping says, and answers what was asked."""
 
-    def __init__(self, mapping: Mapping, asked: Asked) -> None:
+    def __init__(self, mapping: Mapping, asked: Projection) -> None:
         """Raises ValueError for a mapping by which nobody can be read."""
         if mapping.format == "combined":
             mapping = with_usual_fields(mapping)
-        slots = Slots()
+        slots = ColumnIndex()
         self._mapping = mapping
         self._dimensions = asked.dimensions
-        self._who = Who(mapping, slots)
-        self._when = When(mapping.time, slots)
-        self._numbers = [Number(mapping, name, slots) for name in asked.numbers]
-        self._denied = Conditions(mapping, mapping.deny_if, slots)
-        self._conditions = [Conditions(mapping, conditions, slots) for conditions in asked.conditions]
-        self._texts = {name: Text(mapping, name, slots) for name in asked.dimensions if name != "caller"}
+        self._who = CallerColumn(mapping, slots)
+        self._when = TimeColumn(mapping.time, slots)
+        self._numbers = [NumberColumn(mapping, name, slots) for name in asked.numbers]
+        self._denied = ConditionColumn(mapping, mapping.deny_if, slots)
+        self._conditions = [ConditionColumn(mapping, conditions, slots) for conditions in asked.conditions]
+        self._texts = {
+            name: TextColumn(mapping, name, slots) for name in asked.dimensions if name != "caller"
+        }
         self._format: Format = (
             JsonFormat(slots.paths) if mapping.format == "json" else CombinedFormat(slots.paths)
         )
 
-    def read(self, frames: Frames) -> tuple[Sheet, dict[int, Reason]]:
+    def read(self, frames: RecordColumns) -> tuple[RequestColumns, dict[int, RejectReason]]:
         """The requests among `frames`, which are not none, and the reasons of the others by place."""
         values, unread = self._sized(frames)
         columns, refused = self._format.read(values)
@@ -92,13 +101,15 @@ class Reader:
         note(refused, "bad-field", [denied, *conditions, *texts.values()])
         note_untimely(refused, self._mapping, times_ms, frames.kafka_ms)
         texts["caller"] = callers
-        sheet = Sheet(times_ms, denied, [texts[name] for name in self._dimensions], numbers, conditions)
+        sheet = RequestColumns(
+            times_ms, denied, [texts[name] for name in self._dimensions], numbers, conditions
+        )
         return sheet.only([at not in refused for at in range(len(values))]) if refused else sheet, refused
 
-    def _sized(self, frames: Frames) -> tuple[Sequence[bytes], dict[int, Reason]]:
+    def _sized(self, frames: RecordColumns) -> tuple[Sequence[bytes], dict[int, RejectReason]]:
         """The values with those replaced that must not be read, and why those must not."""
         values, bytes_max = frames.values, self._mapping.value_bytes_max
-        refused: dict[int, Reason] = {}
+        refused: dict[int, RejectReason] = {}
         if None in values or frames.size_bytes > bytes_max:
             for at, value in enumerate(values):
                 if value is None:
@@ -110,7 +121,7 @@ class Reader:
         return [EMPTY if at in refused else value for at, value in enumerate(values)], refused  # type: ignore[misc]  # none is None
 
 
-def note(refused: dict[int, Reason], reason: Reason, columns: Iterable[Sequence[Any]]) -> None:
+def note(refused: dict[int, RejectReason], reason: RejectReason, columns: Iterable[Sequence[Any]]) -> None:
     """Say of each record that has no answer in `columns` that it is refused, unless it is already."""
     for column in columns:
         if None in column:
@@ -120,7 +131,7 @@ def note(refused: dict[int, Reason], reason: Reason, columns: Iterable[Sequence[
 
 
 def note_untimely(
-    refused: dict[int, Reason],
+    refused: dict[int, RejectReason],
     mapping: Mapping,
     times_ms: Sequence[int | None],
     kafka_ms: Sequence[int | None],

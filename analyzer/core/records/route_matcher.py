@@ -10,7 +10,7 @@ ANY = "[^/?#]++"
 END = r"(?=[?#]|\Z)"
 
 
-class Routes:
+class RouteMatcher:
     """The pattern that fits, or `other`. Patterns with a fixed segment in some place come before those that
     leave it free there, so their order in the configuration does not matter."""
 
@@ -23,7 +23,7 @@ class Routes:
     def of(self, path: str) -> str:
         """The resource of `path`, without its query and fragment; a slash at the end counts.
 
-        >>> Routes(["/v1/{kind}", "/v1/search"], "other").of("/v1/search?q=1")
+        >>> RouteMatcher(["/v1/{kind}", "/v1/search"], "other").of("/v1/search?q=1")
         '/v1/search'
         """
         return self.of_each([path])[0]

@@ -20,14 +20,14 @@ LITERALS: tuple[tuple[str, bool | None], ...] = (("true", True), ("false", False
 ARRAY = object()  # what stands for an array: no field is in one
 
 # str, bool, None, dict, a list or ARRAY; int, or bytes for a number that is not whole, or too long for use
-Value = object
+JsonValue = object
 
 
 class NotJsonError(ValueError):
     """It is no JSON object."""
 
 
-def read(text: str) -> dict[str, Value]:
+def read(text: str) -> dict[str, JsonValue]:
     """The object that `text` is. Raises NotJsonError."""
     try:
         try:
@@ -41,20 +41,20 @@ def read(text: str) -> dict[str, Value]:
     return document
 
 
-def _number(written: str) -> Value:
+def _number(written: str) -> JsonValue:
     """A whole number, if it is of use; of others the digits."""
     whole = len(written) <= DIGITS_MAX and written.lstrip("-").isdecimal()
     return int(written) if whole else written.encode()
 
 
-def _no_constant(name: str) -> Value:
+def _no_constant(name: str) -> JsonValue:
     raise NotJsonError(f"{name} is no number")
 
 
 DECODER = json.JSONDecoder(parse_int=_number, parse_float=_number, parse_constant=_no_constant)
 
 
-def deep_read(text: str) -> dict[str, Value]:
+def deep_read(text: str) -> dict[str, JsonValue]:
     """The same without recursion, four times as slow. Raises ValueError."""
     return _DeepReader(text).document()
 
@@ -66,10 +66,10 @@ class _DeepReader:
         self._text = text
         self._at = 0
 
-    def document(self) -> dict[str, Value]:
-        top: dict[str, Value] = {}
+    def document(self) -> dict[str, JsonValue]:
+        top: dict[str, JsonValue] = {}
         self._expect("{")
-        inside: list[dict[str, Value] | None] = [top]  # what is not closed yet; None for an array
+        inside: list[dict[str, JsonValue] | None] = [top]  # what is not closed yet; None for an array
         first = True
         while inside:
             parent = inside[-1]
@@ -91,7 +91,7 @@ class _DeepReader:
             raise NotJsonError("expected the end")
         return top
 
-    def _value(self) -> Value:
+    def _value(self) -> JsonValue:
         """A scalar whole, or an object or array of which only the bracket is read."""
         if self._takes('"'):
             return self._string()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kafka.errors import KafkaError
 
-from analyzer.kafka.client import Client
-from analyzer.kafka.connection_errors import Cause, Troubled, cause_of
-from analyzer.kafka.connection_health import Watch
+from analyzer.kafka.client import KafkaClient
+from analyzer.kafka.connection_errors import ConnectionTrouble, FailureCause, cause_of
+from analyzer.kafka.connection_health import ConnectionHealth
 from analyzer.kafka.metadata import name_is_taken
 from analyzer.kafka.options import Options
 
@@ -20,12 +20,12 @@ LEFT_OUT = "the group {group_id} leaves partitions unread, and us without one; j
 class Membership:
     """Looks at our place in the group."""
 
-    def __init__(self, options: Options, watch: Watch) -> None:
+    def __init__(self, options: Options, watch: ConnectionHealth) -> None:
         self._options = options
         self._watch = watch
         self._replaced = False
 
-    def look(self, client: Client, session_s: float) -> Exception | None:
+    def look(self, client: KafkaClient, session_s: float) -> Exception | None:
         """Why this connection is to be given up, if it is."""
         if client.fenced:
             self._replaced = True
@@ -37,7 +37,7 @@ class Membership:
             if client.unread():
                 return self._trouble(LEFT_OUT)
         except KafkaError as failed:
-            return Troubled(cause_of([failed], self._options))
+            return ConnectionTrouble(cause_of([failed], self._options))
         self._watch.spare()
         return None
 
@@ -48,8 +48,8 @@ class Membership:
         try:
             self._replaced = name_is_taken(self._options)
         except KafkaError as failed:
-            return Troubled(cause_of([failed], self._options))
+            return ConnectionTrouble(cause_of([failed], self._options))
         return self._trouble(REPLACED) if self._replaced else None
 
-    def _trouble(self, sentence: str) -> Troubled:
-        return Troubled(Cause("group", sentence.format(**self._options)))
+    def _trouble(self, sentence: str) -> ConnectionTrouble:
+        return ConnectionTrouble(FailureCause("group", sentence.format(**self._options)))

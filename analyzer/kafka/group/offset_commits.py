@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from analyzer.kafka.client import Client, not_told
+from analyzer.kafka.client import KafkaClient, not_told
 
 ADVISE_EVERY_S = 1.0
 
 
-class Advice:
+class OffsetCommits:
     """How far we are, told to Kafka now and then: nobody but lag monitors reads it."""
 
     def __init__(self, uptime_s: Callable[[], float]) -> None:
@@ -32,7 +32,7 @@ class Advice:
     def forget_all(self) -> None:
         self._next.clear()
 
-    def send(self, client: Client) -> None:
+    def send(self, client: KafkaClient) -> None:
         """At most one commit on its way, and one a second: an absent broker piles nothing up."""
         if self._next and self._done() and self._uptime_s() - self._sent_s >= ADVISE_EVERY_S:
             try:
@@ -41,7 +41,7 @@ class Advice:
                 not_told(failed)
             self._next, self._sent_s = {}, self._uptime_s()
 
-    def send_last(self, client: Client) -> None:
+    def send_last(self, client: KafkaClient) -> None:
         try:
             if self._next:
                 client.commit(self._next)

@@ -59,7 +59,7 @@ def check() -> None:
 check()
 
 
-class Walked(NamedTuple):
+class BatchSpan(NamedTuple):
     """What the headers of a stretch of batches say."""
 
     size: int  # bytes of whole batches; Kafka may cut the last one short, but never the first
@@ -68,7 +68,7 @@ class Walked(NamedTuple):
     last_ms: int | None
 
 
-def walk(raw: bytes, start: int) -> Walked:
+def walk(raw: bytes, start: int) -> BatchSpan:
     """How far `raw` reaches, by the headers of its batches alone.
 
     At a batch that makes no sense the walk ends, but the bytes are kept: the counter is to say
@@ -78,19 +78,19 @@ def walk(raw: bytes, start: int) -> Walked:
     while len(raw) - at >= HEADER_BYTES:
         base, length, leader_epoch, magic, last, greatest_ms = HEADER.unpack_from(raw, at)
         if magic != 2 or length < HEADER_BYTES - BEFORE_LENGTH or last < 0:
-            return Walked(len(raw), next_offset, epoch, last_ms if last_ms >= 0 else None)
+            return BatchSpan(len(raw), next_offset, epoch, last_ms if last_ms >= 0 else None)
         if at + BEFORE_LENGTH + length > len(raw):
             if at == 0:
-                return Walked(len(raw), start, -1, None)
+                return BatchSpan(len(raw), start, -1, None)
             break
         at += BEFORE_LENGTH + length
         # A compacted batch keeps the offset of its last record even when that record is gone.
         next_offset = max(next_offset, base + last + 1)
         epoch, last_ms = leader_epoch, greatest_ms
-    return Walked(at, next_offset, epoch, last_ms if last_ms >= 0 else None)
+    return BatchSpan(at, next_offset, epoch, last_ms if last_ms >= 0 else None)
 
 
-class Fetched(NamedTuple):
+class FetchedBatches(NamedTuple):
     """The record batches that one fetch brought of one partition."""
 
     start: int  # the offset that was asked for
@@ -112,12 +112,12 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
 
     newest_epoch: int | None = None  # of the partition's leaders, as far as the client knows
 
-    def _maybe_skip_record(self, record: Fetched) -> bool:
+    def _maybe_skip_record(self, record: FetchedBatches) -> bool:
         return False
 
     def _unpack_records(
         self, tp: TopicPartition, records: MemoryRecords, key_deserializer: None, value_deserializer: None
-    ) -> Iterator[Fetched]:
+    ) -> Iterator[FetchedBatches]:
         raw = without_damage_before(bytes(records._buffer), self.fetch_offset)  # mostly no copy
         walked = walk(raw, self.fetch_offset)
         # No checksum covers it: of a leader that there never was the broker would know nothing, either.
@@ -130,7 +130,9 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
         self.bytes_read = walked.size
         if walked.size:
             self.leader_epoch = epoch
-            yield Fetched(self.fetch_offset, walked.next, raw[: walked.size], aborted, walked.last_ms, epoch)
+            yield FetchedBatches(
+                self.fetch_offset, walked.next, raw[: walked.size], aborted, walked.last_ms, epoch
+            )
         self.drain()
 
 
@@ -195,7 +197,7 @@ class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
 
 
 def raw_fetcher(consumer: KafkaConsumer) -> RawFetcher:
-    """`consumer`'s own fetcher, which from now on makes `poll()` return `Fetched`."""
+    """`consumer`'s own fetcher, which from now on makes `poll()` return `FetchedBatches`."""
     fetcher = consumer._fetcher
     if type(fetcher) is not Fetcher:
         raise TypeError(f"another fetcher than kafka-python's: {type(fetcher).__name__}")

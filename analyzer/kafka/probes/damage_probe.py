@@ -12,8 +12,8 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from analyzer.core.kafka_format.damage import extent, gallop
-from analyzer.kafka.client import Batch, Client, Unreadable
-from analyzer.kafka.connection_errors import Troubled
+from analyzer.kafka.client import FetchedPartition, KafkaClient, UnreadablePartition
+from analyzer.kafka.connection_errors import ConnectionTrouble
 from analyzer.kafka.options import Options
 
 log = logging.getLogger(__name__)
@@ -23,13 +23,13 @@ LOOK_S = 1.0  # a broker answers sooner, also when it finds nothing
 
 
 @dataclass(slots=True)
-class Probe:
+class DamageProbe:
     """Looks at one partition here and there."""
 
     at: TopicPartition
     options: Options
     raw: bool
-    client: Client | None = None
+    client: KafkaClient | None = None
 
     def extent(self, start: int) -> int:
         """Where reading can go on behind `start`. Raises KafkaError, Troubled."""
@@ -41,32 +41,34 @@ class Probe:
 
     def _batches(self, offset: int) -> bytes:
         found = self._look(offset)
-        return found.content if isinstance(found, Batch) and isinstance(found.content, bytes) else b""
+        return (
+            found.content if isinstance(found, FetchedPartition) and isinstance(found.content, bytes) else b""
+        )
 
     def _first(self, offset: int) -> int | None:
         found = self._look(offset)
-        if isinstance(found, Unreadable):
+        if isinstance(found, UnreadablePartition):
             self._close()  # kafka-python hangs when it goes on
             return None
         records = [] if found is None or isinstance(found.content, bytes) else found.content
         return records[0].offset if records else None
 
-    def _look(self, offset: int) -> Batch | Unreadable | None:
+    def _look(self, offset: int) -> FetchedPartition | UnreadablePartition | None:
         client = self._open()
         client.go_on(self.at, offset)
         until_s = time.monotonic() + LOOK_S
         while time.monotonic() < until_s:
             for found in client.poll(0.1):
-                if isinstance(found, Unreadable) or found.content:
+                if isinstance(found, UnreadablePartition) or found.content:
                     return found
         return None
 
-    def _open(self) -> Client:
+    def _open(self) -> KafkaClient:
         if self.client is None:
             options = {**self.options, "group_id": None, "max_partition_fetch_bytes": FETCH_BYTES}
             options |= {"fetch_min_bytes": 1, "max_poll_records": None if self.raw else 1}
             options = {name: value for name, value in options.items() if value is not None}
-            self.client = Client([self.at.topic], options, raw=self.raw, uptime_s=time.monotonic)
+            self.client = KafkaClient([self.at.topic], options, raw=self.raw, uptime_s=time.monotonic)
             self.client.assign([self.at])
             self.client.hold([self.at])
         return self.client
@@ -83,8 +85,8 @@ def measure(at: TopicPartition, start: int, options: Options, raw: bool, tell: C
 
     def run() -> None:
         try:
-            end = Probe(at, options, raw).extent(start)
-        except (KafkaError, Troubled) as failed:
+            end = DamageProbe(at, options, raw).extent(start)
+        except (KafkaError, ConnectionTrouble) as failed:
             log.warning("%s[%d]: how far the damage reaches is not known: %r", *at, failed)
         else:
             if end > start:

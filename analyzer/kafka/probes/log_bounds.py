@@ -11,14 +11,14 @@ from kafka.errors import KafkaError
 
 from analyzer.core.model import Partition
 from analyzer.errors import AnalyzerError
-from analyzer.kafka.client import Client
-from analyzer.kafka.connection_errors import Troubled
+from analyzer.kafka.client import KafkaClient
+from analyzer.kafka.connection_errors import ConnectionTrouble
 from analyzer.kafka.options import Options, options_of
 
 WAIT_MS = 3_000
 
 
-class Bounds(NamedTuple):
+class LogBounds(NamedTuple):
     first: int
     end: int  # the offset after the last record that can be read
 
@@ -27,28 +27,28 @@ class LogIsGone(AnalyzerError):
     """Another log stands under its name, or none."""
 
 
-def bounds_of(parts: Sequence[Partition], options: Options) -> dict[Partition, Bounds] | str:
+def bounds_of(parts: Sequence[Partition], options: Options) -> dict[Partition, LogBounds] | str:
     """The bounds of each; or a sentence that says why Kafka does not tell them. Raises LogIsGone."""
     at = {TopicPartition(part.topic, part.number): part for part in parts}
     try:
         options = {"bootstrap_timeout_ms": WAIT_MS, **options}
         topics = {part.topic for part in parts}
-        client = Client(topics, options_of(options), raw=False, uptime_s=time.monotonic)
-    except (KafkaError, Troubled, ValueError) as failed:
+        client = KafkaClient(topics, options_of(options), raw=False, uptime_s=time.monotonic)
+    except (KafkaError, ConnectionTrouble, ValueError) as failed:
         return str(failed)
     try:
         first, ends = client.begins(at), client.ends(at)
         client.refresh()
         for part in parts:
             _look(client, part)  # known by now, if it is there
-        return {part: Bounds(first[each], ends[each]) for each, part in at.items()}
+        return {part: LogBounds(first[each], ends[each]) for each, part in at.items()}
     except KafkaError as failed:
         return str(failed)
     finally:
         client.close()
 
 
-def _look(client: Client, part: Partition) -> None:
+def _look(client: KafkaClient, part: Partition) -> None:
     topic = client.topics().get(part.topic)
     if topic is None or topic.id != part.topic_id or client.cluster != part.cluster:
         raise LogIsGone(

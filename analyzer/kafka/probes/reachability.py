@@ -9,7 +9,7 @@ from kafka.errors import KafkaError
 
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.connect import connected
-from analyzer.kafka.connection_errors import Troubled, no_right_to
+from analyzer.kafka.connection_errors import ConnectionTrouble, no_right_to
 from analyzer.kafka.metadata import AdminMetadata
 from analyzer.kafka.options import Options, options_of
 
@@ -29,7 +29,7 @@ def partitions_of(topics: Collection[str], options: Options) -> dict[str, int | 
         consumer, _ = connected(options)  # says best why it does not come about
         consumer.close(autocommit=False, timeout_ms=CLOSE_MS)
         found = AdminMetadata(options, topics, time.monotonic)
-    except (KafkaError, Troubled, ValueError) as failed:
+    except (KafkaError, ConnectionTrouble, ValueError) as failed:
         raise KafkaAway(str(failed)) from failed
     there, forbidden = found.topics(), found.forbidden()
     found.close()

@@ -15,7 +15,7 @@ from analyzer.store.database.schema import events
 from analyzer.store.reports.status import ROWS_AT_ONCE, unhurried
 
 
-class Event(NamedTuple):
+class AuditEntry(NamedTuple):
     """One manual act."""
 
     at: datetime  # by the database's clock
@@ -34,7 +34,7 @@ def record(db: sa.Connection, who: str, act: str, about: str, why: str) -> None:
     )
 
 
-def recorded(engine: sa.Engine, since_ms: int = 0) -> Iterator[Event]:
+def recorded(engine: sa.Engine, since_ms: int = 0) -> Iterator[AuditEntry]:
     """Every act from `since_ms` on, the latest first, in constant memory. Raises StoreAway."""
     statement = (
         sa.select(events.c.at_ms, events.c.who, events.c.act, events.c.about, events.c.why)
@@ -46,4 +46,4 @@ def recorded(engine: sa.Engine, since_ms: int = 0) -> Iterator[Event]:
         db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
     ):
         for at_ms, *rest in rows:
-            yield Event(instant(at_ms), *rest)
+            yield AuditEntry(instant(at_ms), *rest)

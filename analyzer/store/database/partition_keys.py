@@ -9,14 +9,14 @@ import sqlalchemy as sa
 from analyzer.core.model import Partition
 from analyzer.store.database.schema import offsets
 
-Place = tuple[str, str, int]  # cluster, topic id and number
+PartitionKey = tuple[str, str, int]  # cluster, topic id and number
 PLACE = ("cluster", "topic_id", "partition")  # the columns that hold it
 
 # What `offsets` says of a partition that nobody follows any more.
 UNFOLLOWED = {"beat_ms": None, "behind_ms": 0, "behind_records": 0}
 
 
-def place_of(part: Partition) -> Place:
+def place_of(part: Partition) -> PartitionKey:
     """Which partition it is, whatever it is called."""
     return part.cluster, part.topic_id, part.number
 

@@ -11,10 +11,10 @@ from sqlalchemy.dialects import postgresql
 
 SEPARATOR = "\x1f"
 
-Rows = sa.Subquery | sa.TableValuedAlias
+GivenRows = sa.Subquery | sa.TableValuedAlias
 
 
-def rows_given(dialect: str, columns: Sequence[sa.Column[Any]]) -> Rows:
+def rows_given(dialect: str, columns: Sequence[sa.Column[Any]]) -> GivenRows:
     """Something to select from, with the names and types of `columns`, for a statement that is executed with
     `as_parameters`. One of these to a statement."""
     if dialect == "postgresql":

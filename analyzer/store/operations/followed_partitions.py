@@ -16,7 +16,7 @@ from analyzer.store.transaction.gaps import forget, waiting
 SILENT_MS = 15_000  # an analyzer that lives is heard of each second
 
 
-class Followed(NamedTuple):
+class FollowedPartition(NamedTuple):
     """One partition: how far it is counted, and how far behind its analyzer was when it last said so."""
 
     source: str
@@ -30,7 +30,7 @@ class Followed(NamedTuple):
     owner: str
 
 
-def followed(engine: sa.Engine) -> list[Followed]:
+def followed(engine: sa.Engine) -> list[FollowedPartition]:
     """Every partition that was ever counted, those of one source together. Raises StoreAway."""
     of = offsets.c
     place = (of.source, of.topic, of.partition, of.topic_id)
@@ -40,10 +40,12 @@ def followed(engine: sa.Engine) -> list[Followed]:
         return [_followed(row) for row in db.execute(statement.order_by(*place))]
 
 
-def _followed(row: Sequence[Any]) -> Followed:
+def _followed(row: Sequence[Any]) -> FollowedPartition:
     source, topic, number, topic_id, offset, behind_records, behind_ms, heard_ms, owner = row
     heard_s = None if heard_ms is None else max(0, heard_ms) / 1000
-    return Followed(source, topic, number, topic_id, offset, behind_records, behind_ms / 1000, heard_s, owner)
+    return FollowedPartition(
+        source, topic, number, topic_id, offset, behind_records, behind_ms / 1000, heard_s, owner
+    )
 
 
 def leave_off(engine: sa.Engine, name: str, sources: Collection[str]) -> int:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.judge import changes, lock_key, totals_of
 from analyzer.core.judging.plan import Plan
-from analyzer.core.model import Counted, Partition, Record, Records
+from analyzer.core.model import DrainedCounts, Partition, Record, Records
 from analyzer.core.records.mapping import Mapping as LogMapping
 from analyzer.errors import AnalyzerError
 from analyzer.store.database.audit_log import record
@@ -23,7 +23,7 @@ from analyzer.store.database.schema import offsets, rejects
 from analyzer.store.reports.status import ROWS_AT_ONCE, unhurried
 from analyzer.store.transaction import plans
 from analyzer.store.transaction.lock_feed import new_mark
-from analyzer.store.transaction.sql_store import Flush
+from analyzer.store.transaction.sql_store import SqlFlush
 
 AT_ONCE = 500  # in one transaction: counted in some hundredths of a second
 NO_BOUND = 1 << 62
@@ -32,11 +32,11 @@ PART = partition_in(rejects)
 REST = [rejects.c[name] for name in ("offset", "reason", "sample", "value_bytes", "kafka_ms", "at_ms")]
 
 
-class OtherPlan(AnalyzerError):
+class PlanMismatch(AnalyzerError):
     """What would be counted is not what this configuration says."""
 
 
-class Reject(NamedTuple):
+class RejectedRecord(NamedTuple):
     """One record that could not be read, as much of it as was kept."""
 
     part: Partition
@@ -57,7 +57,7 @@ class Reject(NamedTuple):
         return self.value_bytes == len(self.sample)
 
 
-class Wanted(NamedTuple):
+class RejectFilter(NamedTuple):
     """Which of them: everything that is given must hold."""
 
     source: str | None = None
@@ -78,14 +78,14 @@ class Wanted(NamedTuple):
         return sa.and_(of.at_ms >= self.since_ms, *same)
 
 
-class Outcome(NamedTuple):
+class RetryOutcome(NamedTuple):
     """What became of one record that was read again."""
 
-    reject: Reject
+    reject: RejectedRecord
     why: str  # "": it is counted now
 
 
-def rejected(engine: sa.Engine, wanted: Wanted, *, as_logged: bool = False) -> Iterator[Reject]:
+def rejected(engine: sa.Engine, wanted: RejectFilter, *, as_logged: bool = False) -> Iterator[RejectedRecord]:
     """Those that are wanted, the last found first, or in the order of their logs; in constant memory.
     Raises StoreAway."""
     of = rejects.c
@@ -99,7 +99,7 @@ def rejected(engine: sa.Engine, wanted: Wanted, *, as_logged: bool = False) -> I
         yield from map(_reject, rows)
 
 
-class Retry:
+class RejectRetry:
     """Reads rejected records again, under today's mappings and the plan in force.
 
     What can be read now is counted as if it had been readable at once: in the buckets, the totals, the
@@ -123,7 +123,7 @@ class Retry:
         self._plan = plan
         self._random_mark = random_mark
 
-    def run(self, wanted: Wanted, who: str, why: str) -> Iterator[Outcome]:
+    def run(self, wanted: RejectFilter, who: str, why: str) -> Iterator[RetryOutcome]:
         """What became of each, some at a time, by partition and offset. Raises OtherPlan, StoreAway; what
         was told before that is stored."""
         for part in self._parts(wanted):
@@ -135,19 +135,23 @@ class Retry:
                 yield from outcomes
                 after = outcomes[-1].reject.offset
 
-    def judge(self, reject: Reject) -> str:
+    def judge(self, reject: RejectedRecord) -> str:
         """Why this record cannot be counted today; "" when it can."""
         return self._read([reject])[1][0].why
 
-    def _some(self, part: Partition, wanted: Wanted, after: int, who: str, why: str) -> list[Outcome]:
+    def _some(
+        self, part: Partition, wanted: RejectFilter, after: int, who: str, why: str
+    ) -> list[RetryOutcome]:
         with writing(self._engine) as db:
             # Offsets first, like every writer: from here on nobody else takes these.
             begun = sa.select(offsets.c.next).where(is_of(offsets, part))
             if db.execute(begun.with_for_update()).first() is None:
-                raise OtherPlan(f"{part}: nothing is known of this partition any more")
+                raise PlanMismatch(f"{part}: nothing is known of this partition any more")
             version, _ = plans.agreed(db)
             if version is None or plans.active(db)[1].digest != self._plan.digest:
-                raise OtherPlan("the plan in force is not that of this configuration: run the analyzer first")
+                raise PlanMismatch(
+                    "the plan in force is not that of this configuration: run the analyzer first"
+                )
             to_come = sa.and_(is_of(rejects, part), rejects.c.offset > after)
             statement = sa.select(*PART, *REST).where(to_come, wanted.condition)
             found = db.execute(statement.order_by(rejects.c.offset).limit(AT_ONCE))
@@ -158,7 +162,7 @@ class Retry:
                 record(db, who, "rejects counted", _range(good), why)
             return outcomes
 
-    def _read(self, found: Sequence[Reject]) -> tuple[Counted, list[Outcome]]:
+    def _read(self, found: Sequence[RejectedRecord]) -> tuple[DrainedCounts, list[RetryOutcome]]:
         """What the records of one partition give, and what becomes of each."""
         trouble = {reject.offset: self._trouble(reject) for reject in found}
         whole = [reject for reject in found if not trouble[reject.offset]]
@@ -168,9 +172,9 @@ class Retry:
             counter.feed(Records(whole[0].part, whole[0].offset, whole[-1].offset + 1, items))
         counted = counter.drain()
         trouble |= {each.offset: each.reason for each in counted.rejected}
-        return counted, [Outcome(reject, trouble[reject.offset]) for reject in found]
+        return counted, [RetryOutcome(reject, trouble[reject.offset]) for reject in found]
 
-    def _trouble(self, reject: Reject) -> str:
+    def _trouble(self, reject: RejectedRecord) -> str:
         if reject.reason == "tombstone":
             return "it has no value"
         if not reject.whole:
@@ -180,14 +184,19 @@ class Retry:
         return ""
 
     def _move(
-        self, db: sa.Connection, part: Partition, good: Sequence[Reject], counted: Counted, version: int
+        self,
+        db: sa.Connection,
+        part: Partition,
+        good: Sequence[RejectedRecord],
+        counted: DrainedCounts,
+        version: int,
     ) -> None:
         """From dead or late to counted."""
         late = sum(reject.reason == "past" for reject in good)
         dead, of = len(good) - late, offsets.c
         ledger = {"counted": of.counted + len(good), "dead": of.dead - dead, "late": of.late - late}
         db.execute(sa.update(offsets).where(is_of(offsets, part)).values(ledger))
-        tx = Flush(db, "", self._random_mark)
+        tx = SqlFlush(db, "", self._random_mark)
         now = tx.agree_with(version)
         reached = tx.add_totals(totals_of(self._plan, counted.rows), self._plan.limits)
         tx.add_counts(counted.rows, self._plan.meters)
@@ -196,18 +205,18 @@ class Retry:
         locks = tx.locks([lock_key(standing.series) for standing in reached])
         tx.publish(changes(self._plan, reached, locks, now))
 
-    def _parts(self, wanted: Wanted) -> list[Partition]:
+    def _parts(self, wanted: RejectFilter) -> list[Partition]:
         statement = sa.select(*PART).distinct().where(wanted.condition).order_by(*PART)
         with unhurried(self._engine) as db:
             return [Partition(*row) for row in db.execute(statement)]
 
 
-def _range(good: Sequence[Reject]) -> str:
+def _range(good: Sequence[RejectedRecord]) -> str:
     first, last = good[0], good[-1]
     return first.where if first is last else f"{len(good)} records, {first.where} to {last.offset}"
 
 
-def _reject(row: Sequence[Any]) -> Reject:
+def _reject(row: Sequence[Any]) -> RejectedRecord:
     part = Partition(*row[: len(PART)])
     offset, reason, sample, value_bytes, kafka_ms, at_ms = row[len(PART) :]
-    return Reject(part, offset, reason, bytes(sample), value_bytes, kafka_ms, instant(at_ms))
+    return RejectedRecord(part, offset, reason, bytes(sample), value_bytes, kafka_ms, instant(at_ms))

@@ -15,15 +15,15 @@ from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, insert, reading, writing
 from analyzer.store.database.schema import tokens
 
-Scope = Literal["read", "operate", "admin"]
-SCOPES: tuple[Scope, ...] = get_args(Scope)  # each may do what those before it may
+TokenScope = Literal["read", "operate", "admin"]
+SCOPES: tuple[TokenScope, ...] = get_args(TokenScope)  # each may do what those before it may
 
 PREFIX = "gatelock_"  # so that whoever scans files for secrets knows one when it sees it
 SECRET_BYTES = 32
 TOKENS_MAX = 1_000  # each question is compared with all of them
 
 
-class NameTaken(AnalyzerError):
+class TokenNameTaken(AnalyzerError):
     """There is a token of this name."""
 
 
@@ -40,11 +40,11 @@ class Token(NamedTuple):
     made_ms: int
     until_ms: int | None  # None: until it is revoked
 
-    def allows(self, scope: Scope) -> bool:
+    def allows(self, scope: TokenScope) -> bool:
         return self.scope in SCOPES and SCOPES.index(self.scope) >= SCOPES.index(scope)
 
 
-class Known(NamedTuple):
+class TokenList(NamedTuple):
     """Every token that was made, and what time it was in the database when they were read."""
 
     tokens: tuple[Token, ...]
@@ -66,7 +66,9 @@ def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
-def create(engine: sa.Engine, name: str, scope: Scope, expires_ms: int | None, who: str, why: str) -> str:
+def create(
+    engine: sa.Engine, name: str, scope: TokenScope, expires_ms: int | None, who: str, why: str
+) -> str:
     """A new token, which is told here and nowhere else, good for `expires_ms` from now or until it is
     revoked. Raises NameTaken, TooManyTokens, StoreAway."""
     token = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
@@ -82,7 +84,7 @@ def create(engine: sa.Engine, name: str, scope: Scope, expires_ms: int | None, w
         }
         added = insert(db, tokens).values(row).on_conflict_do_nothing().returning(tokens.c.name)
         if db.execute(added).first() is None:
-            raise NameTaken(f"there is a token named {name}: revoke it first, or choose another name")
+            raise TokenNameTaken(f"there is a token named {name}: revoke it first, or choose another name")
         record(db, who, "token created", f"{name} ({scope})", why)
     return token
 
@@ -96,9 +98,9 @@ def revoke(engine: sa.Engine, name: str, who: str, why: str) -> bool:
         return True
 
 
-def known(engine: sa.Engine) -> Known:
+def known(engine: sa.Engine) -> TokenList:
     """Every token, by name. Raises StoreAway."""
     with reading(engine) as db:
         rows = db.execute(sa.select(tokens).order_by(tokens.c.name))
         held = tuple(Token(**row._mapping) for row in rows)
-        return Known(held, clock_ms(db))
+        return TokenList(held, clock_ms(db))

@@ -8,13 +8,13 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, Meter, bucket_start_s
 from analyzer.core.judging.judge import ended
-from analyzer.core.model import Row
+from analyzer.core.model import CountRow
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import NowMs, insert, writing
 from analyzer.store.database.schema import buckets, gates, leases, rejects, totals
 from analyzer.store.reports.gate_reports import gone
 from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.sql_store import Flush
+from analyzer.store.transaction.sql_store import SqlFlush
 from gatekeeper.model import Change
 
 LEASE_MS = 5_000
@@ -24,7 +24,7 @@ CHANGES_KEPT_MS = 3_600_000  # of the feed; a gate that was away for longer gets
 TOTALS_KEPT_MS = 2 * DAY_S * 1000  # after their window ended: nothing judges them then
 
 
-class Upkeep:
+class SqlUpkeep:
     """The warden's hands. Every method is one transaction, safe to repeat and safe beside another warden
     that does not know yet that it lost the lease. All raise StoreAway."""
 
@@ -90,9 +90,9 @@ class Upkeep:
                 buckets.c.bucket_s < bucket_start_s(now_s - kept_s, wide_s),
             )
             deleted = db.execute(delete_in_order(buckets, old).returning(*buckets.c))
-            gone = [Row(**row._mapping) for row in deleted]
+            gone = [CountRow(**row._mapping) for row in deleted]
             wide = widen(gone, wide_s, {meter.name for meter in meters if meter.join == "max"})
-            Flush(db, self._owner, self._random_mark).add_counts(wide, meters)
+            SqlFlush(db, self._owner, self._random_mark).add_counts(wide, meters)
             return len(gone)
 
 
@@ -112,7 +112,7 @@ def _delete(db: sa.Connection, table: sa.Table, condition: sa.ColumnElement[bool
     return len(db.execute(delete_in_order(table, condition).returning(next(iter(table.primary_key)))).all())
 
 
-def widen(rows: Collection[Row], width_s: int, largest: Collection[str]) -> list[Row]:
+def widen(rows: Collection[CountRow], width_s: int, largest: Collection[str]) -> list[CountRow]:
     """The same counts in buckets of `width_s`, sorted; meters in `largest` keep their maximum."""
     joined: dict[tuple[str, str, str, str, int], tuple[int, int]] = {}
     for row in rows:
@@ -123,6 +123,6 @@ def widen(rows: Collection[Row], width_s: int, largest: Collection[str]) -> list
         else:
             joined[at] = value + row.value, denied + row.denied
     return sorted(
-        Row(grouping, key, resource, meter, width_s, bucket_s, value, denied)
+        CountRow(grouping, key, resource, meter, width_s, bucket_s, value, denied)
         for (grouping, meter, key, resource, bucket_s), (value, denied) in joined.items()
     )

@@ -11,10 +11,10 @@ from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.core.counting.meters import REQUESTS
 from analyzer.store.database.schema import buckets, offsets
 from analyzer.store.reports.status import unhurried
-from analyzer.store.transaction.gaps import Known, passed_over, skipped_of
+from analyzer.store.transaction.gaps import RecordedGap, passed_over, skipped_of
 
 
-class Ledger(NamedTuple):
+class PartitionLedger(NamedTuple):
     """What became of the records of one partition."""
 
     cluster: str
@@ -36,10 +36,10 @@ class Ledger(NamedTuple):
 
 
 class Audit(NamedTuple):
-    partitions: list[Ledger]
+    partitions: list[PartitionLedger]
     buckets: int  # requests let through and denied, over all callers and all time
     overflow: int = 0  # ... of these, callers that were not counted by name
-    skipped: Sequence[Known] = ()  # the gaps that the ledgers' skipped offsets lie in
+    skipped: Sequence[RecordedGap] = ()  # the gaps that the ledgers' skipped offsets lie in
 
     @property
     def counted(self) -> int:
@@ -58,7 +58,9 @@ def audit(engine: sa.Engine) -> Audit:
     of_nobody = of_everyone.where(buckets.c.key == OVERFLOW)
     places = (offsets.c.topic, offsets.c.partition, offsets.c.cluster, offsets.c.topic_id)
     with unhurried(engine) as db:
-        columns = [skipped_of(offsets) if name == "skipped" else offsets.c[name] for name in Ledger._fields]
+        columns = [
+            skipped_of(offsets) if name == "skipped" else offsets.c[name] for name in PartitionLedger._fields
+        ]
         ledgers = db.execute(sa.select(*columns).order_by(*places))
         sums = [int(db.execute(each).scalar_one()) for each in (of_everyone, of_nobody)]
-        return Audit([Ledger(*row) for row in ledgers], sums[0], sums[1], passed_over(db))
+        return Audit([PartitionLedger(*row) for row in ledgers], sums[0], sums[1], passed_over(db))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.fleet.gate_health import Gate
+from analyzer.core.fleet.gate_health import GateHealth
 from analyzer.errors import SchemaBehind
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.engine import NowMs, insert, reading, writing
@@ -17,7 +17,7 @@ from analyzer.store.database.schema import feed, feed_versions, gates, named, to
 from analyzer.store.reports.status import unhurried
 from analyzer.store.transaction import plans
 from gatekeeper.identity import NAME_BYTES_MAX, is_name
-from gatekeeper.model import Cursor, Feedback, SourceError
+from gatekeeper.model import Cursor, GateStatus, SourceError
 from gatekeeper.telemetry import status_json
 
 GATES_KEPT_MS = 86_400_000  # since one was heard of; a gate that goes on tells every few seconds
@@ -28,7 +28,7 @@ AT_ONCE = 500  # rows in one statement
 ROWS_AT_ONCE = 4  # of `named`, each up to some megabytes of names
 
 
-def keep(engine: sa.Engine, told: Iterable[Feedback]) -> None:
+def keep(engine: sa.Engine, told: Iterable[GateStatus]) -> None:
     """Keep of each gate what it told last; what is older than what is there changes nothing.
     Raises StoreAway."""
     # In one order, whoever writes: of two servers that heard the same gates none waits in a circle.
@@ -49,7 +49,7 @@ def keep(engine: sa.Engine, told: Iterable[Feedback]) -> None:
             db.execute(added.on_conflict_do_update(index_elements=["instance"], set_=newer, where=older))
 
 
-def heard(engine: sa.Engine) -> list[Gate]:
+def heard(engine: sa.Engine) -> list[GateHealth]:
     """The gates that told of themselves within a day, those heard last first. Raises StoreAway."""
     of = gates.c
     ago = [(NowMs() - column).label(column.name) for column in (of.at_ms, of.first_ms)]
@@ -90,14 +90,14 @@ def _history(db: sa.Connection) -> History:
     return History(at, marks, [(version, at_ms) for version, _, at_ms in rows])
 
 
-def _gate(row: sa.Row[Any], history: History) -> Gate | None:
+def _gate(row: sa.Row[Any], history: History) -> GateHealth | None:
     text, then_ms, at_ms, first_ms = tuple(row)
     try:
         told = status_json.load(text)
     except SourceError:  # written by something else than a gate
         return None
     missed_ms = 0 if told.at is None else history.missed_ms(told.at, then_ms)
-    return Gate(
+    return GateHealth(
         told,
         heard_s=max(0, at_ms) / 1000,
         first_s=max(0, first_ms) / 1000,

@@ -19,26 +19,28 @@ from gatekeeper.model import SUSPENSION, Lock
 ROWS_AT_ONCE = 1_000  # in memory, however many there are
 
 
-class Glance(NamedTuple):
+class InstallationStatus(NamedTuple):
     revision: str | None  # of the tables; None: there are none
     active_locks: dict[str, int]  # by policy
     feed_version: int
     open_until: datetime | None = None  # while the fleet's off switch is thrown: no gate refuses anybody
 
 
-def glance(engine: sa.Engine, head: str) -> Glance:
+def installation_status(engine: sa.Engine, head: str) -> InstallationStatus:
     """How the database stands now; tables of another version than `head` are not looked into.
     Raises StoreAway."""
     with reading(engine) as db:
         revision = revision_of(db)
         if revision != head:
-            return Glance(revision, {}, 0)
+            return InstallationStatus(revision, {}, 0)
         in_force = sa.select(locks.c.policy, sa.func.count(), sa.func.max(locks.c.until_ms))
         rows = db.execute(in_force.where(locks.c.until_ms > NowMs()).group_by(locks.c.policy)).all()
         switch_ms = next((until_ms for name, _, until_ms in rows if name == SUSPENSION.policy), None)
         version = db.execute(sa.select(feed.c.version)).scalar_one_or_none()
         counts = {name: count for name, count, _ in rows if name != SUSPENSION.policy}
-        return Glance(revision, counts, version or 0, None if switch_ms is None else instant(switch_ms))
+        return InstallationStatus(
+            revision, counts, version or 0, None if switch_ms is None else instant(switch_ms)
+        )
 
 
 def open_until(engine: sa.Engine) -> datetime | None:

@@ -28,7 +28,7 @@ class UsageRow(NamedTuple):
     denied: int
 
 
-class Asked(NamedTuple):
+class UsageQuery(NamedTuple):
     """Which rows are wanted. Times are half-open, [from_s, until_s), and are compared with the buckets as
     they were counted; None is without an end."""
 
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
     meter: str | None = None
 
 
-def usage_rows(engine: sa.Engine, asked: Asked) -> Iterator[UsageRow]:
+def usage_rows(engine: sa.Engine, asked: UsageQuery) -> Iterator[UsageRow]:
     """The rows in order of time, key, resource and meter, in one snapshot and in constant memory.
 
     Buckets up to the width that was asked for are joined in it: meters that keep a maximum by the
@@ -77,7 +77,7 @@ def _largest(db: sa.Connection) -> list[str]:
     return [name for name, join in joins.items() if join == "max"]
 
 
-def _statement(asked: Asked, largest: list[str]) -> sa.Select[Any]:
+def _statement(asked: UsageQuery, largest: list[str]) -> sa.Select[Any]:
     each = _each(asked).subquery()
     keeps_largest = each.c.meter.in_(largest)
 
@@ -94,7 +94,7 @@ def _statement(asked: Asked, largest: list[str]) -> sa.Select[Any]:
     return sa.select(*series, *values).group_by(*series).order_by(*series)
 
 
-def _each(asked: Asked) -> sa.Select[Any]:
+def _each(asked: UsageQuery) -> sa.Select[Any]:
     """The buckets that are wanted, each with the stretch that it is shown in."""
     b = buckets.c
     wide = b.width_s > asked.width_s

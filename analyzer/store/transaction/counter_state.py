@@ -6,34 +6,34 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.core.model import NO_HOUR, Carried, Named, Partition, Progress
+from analyzer.core.model import NO_HOUR, CounterState, NamedCallers, Partition, PartitionProgress
 from analyzer.store.database.engine import insert
 from analyzer.store.database.partition_keys import is_of, key_of
 from analyzer.store.database.schema import named, offsets
 
 
-def carried(db: sa.Connection, part: Partition) -> Carried:
+def carried(db: sa.Connection, part: Partition) -> CounterState:
     """What was stored with the offset of `part`."""
     of = offsets.c
     columns = (of.run, of.rejects_to, of.hour, of.hour_before, of.behind_hour)
     row = db.execute(sa.select(*columns).where(is_of(offsets, part))).first()
     if row is None:
-        return Carried()
+        return CounterState()
     hours = [hour for hour in (row.hour, row.hour_before) if hour is not None]
     order = (named.c.hour, named.c.how, named.c.next)
     wanted = sa.select(named.c.hour, named.c.how, named.c.callers)
     wanted = wanted.where(is_of(named, part), named.c.hour.in_(hours)).order_by(*order)
-    return Carried(
+    return CounterState(
         run=row.run,
         rejects_to=row.rejects_to,
         hour=NO_HOUR if row.hour is None else row.hour,
         before=NO_HOUR if row.hour_before is None else row.hour_before,
         behind=row.behind_hour,
-        named=[Named(at, how, callers.split("\n")) for at, how, callers in db.execute(wanted)],
+        named=[NamedCallers(at, how, callers.split("\n")) for at, how, callers in db.execute(wanted)],
     )
 
 
-def columns_of(progress: Progress) -> dict[str, Any]:
+def columns_of(progress: PartitionProgress) -> dict[str, Any]:
     """The values of `CARRIED` for one partition; of one that only says that it lives nothing changes."""
     said = progress.carried
     if said is None:
@@ -42,7 +42,7 @@ def columns_of(progress: Progress) -> dict[str, Any]:
     return dict(zip(CARRIED, (said.run, said.behind, *hours), strict=True))
 
 
-def add_names(db: sa.Connection, progress: Progress) -> None:
+def add_names(db: sa.Connection, progress: PartitionProgress) -> None:
     """Store who is counted by name from now on; forget the hours that are over."""
     said = progress.carried
     if said is None:

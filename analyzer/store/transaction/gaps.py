@@ -19,7 +19,7 @@ from analyzer.store.database.audit_log import record
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs, insert, reading, writing
 from analyzer.store.database.partition_keys import (
-    Place,
+    PartitionKey,
     is_of,
     partition_in,
     place_in,
@@ -43,7 +43,7 @@ class NoSuchGap(AnalyzerError):
     """Nothing is there to decide on, or not in this way."""
 
 
-class Known(NamedTuple):
+class RecordedGap(NamedTuple):
     """One gap, and the decision on it."""
 
     part: Partition
@@ -69,7 +69,7 @@ class SqlGaps:
     def __init__(self, engine: sa.Engine, owner: str) -> None:
         self._engine = engine
         self._owner = owner
-        self._noted: set[tuple[Place, int]] = set()  # by where they begin
+        self._noted: set[tuple[PartitionKey, int]] = set()  # by where they begin
 
     def settle(self, stopped: Mapping[Partition, Gap]) -> set[Partition]:
         """Write down what stands in the way of `stopped`, and return those that may go on: somebody decided,
@@ -109,7 +109,7 @@ class SqlGaps:
         )
 
 
-def open_gaps(db: sa.Connection, parts: Collection[Partition]) -> dict[Place, Gap]:
+def open_gaps(db: sa.Connection, parts: Collection[Partition]) -> dict[PartitionKey, Gap]:
     """What stands in the way of these, by cluster, topic id and number."""
     wanted = {place_of(part) for part in parts}
     found = sa.select(*place_in(gaps), *GAP).select_from(gaps.outerjoin(offsets, AT))
@@ -120,19 +120,19 @@ def open_gaps(db: sa.Connection, parts: Collection[Partition]) -> dict[Place, Ga
     return {place: gap for place, gap in named if place in wanted}
 
 
-def known(engine: sa.Engine, *, decided: bool = False) -> Iterator[Known]:
+def known(engine: sa.Engine, *, decided: bool = False) -> Iterator[RecordedGap]:
     """Every open gap, or with `decided` the others as well, those of one topic together.
     Raises StoreAway."""
     with reading(engine) as db:
         yield from _known(db, sa.or_(OPEN, gaps.c.accepted_ms.is_not(None)) if decided else OPEN)
 
 
-def passed_over(db: sa.Connection) -> list[Known]:
+def passed_over(db: sa.Connection) -> list[RecordedGap]:
     """Every gap that left offsets uncounted, by somebody's word."""
     return list(_known(db, PASSED_OVER))
 
 
-def _known(db: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[Known]:
+def _known(db: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[RecordedGap]:
     columns = partition_in(gaps)
     rest = ("found_ms", "found_by", "accepted_to", "accepted_ms", "accepted_by", "reason")
     wanted = sa.select(*columns, *GAP, *(gaps.c[name] for name in rest))
@@ -141,7 +141,7 @@ def _known(db: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[Known]:
         at, found = row[: len(columns)], row[len(columns) :]
         gap, (found_ms, found_by, to, accepted_ms, by, reason) = found[: len(GAP)], found[len(GAP) :]
         decision = None if accepted_ms is None else instant(accepted_ms)
-        yield Known(Partition(*at), Gap(*gap), instant(found_ms), found_by, to, decision, by, reason)
+        yield RecordedGap(Partition(*at), Gap(*gap), instant(found_ms), found_by, to, decision, by, reason)
 
 
 def skipped_of(offsets: sa.Table) -> sa.ScalarSelect[int]:
@@ -169,7 +169,7 @@ def forget(db: sa.Connection, source: str) -> None:
     db.execute(sa.delete(gaps).where(gaps.c.source == source, UNDECIDED, over))
 
 
-def accept(engine: sa.Engine, at: Known, to: int, who: str, reason: str) -> None:
+def accept(engine: sa.Engine, at: RecordedGap, to: int, who: str, reason: str) -> None:
     """Let the partition go on at `to`: its stored offset is moved from where it stands, or it begins there.
 
     Raises NoSuchGap when it stands elsewhere by now, or somebody else has decided; StoreAway.
@@ -217,14 +217,14 @@ def _forget_older(db: sa.Connection, part: Partition) -> None:
     db.execute(sa.delete(gaps).where(same, UNDECIDED, gaps.c.topic_id != part.topic_id))
 
 
-def _undecided(db: sa.Connection, parts: Collection[Partition]) -> dict[Place, tuple[object, ...]]:
+def _undecided(db: sa.Connection, parts: Collection[Partition]) -> dict[PartitionKey, tuple[object, ...]]:
     """The rows of gaps that nobody decided on, whether or not they are over."""
     wanted = sa.select(*place_in(gaps), gaps.c.position, *GAP)
     wanted = wanted.where(UNDECIDED, gaps.c.topic_id.in_({part.topic_id for part in parts}))
     return {(row[0], row[1], row[2]): tuple(row[3:]) for row in db.execute(wanted)}
 
 
-def _stand(db: sa.Connection, parts: Collection[Partition]) -> dict[Place, int]:
+def _stand(db: sa.Connection, parts: Collection[Partition]) -> dict[PartitionKey, int]:
     """Where partitions stand, their rows locked until commit: a decision waits, and then finds the gap."""
     place = place_in(offsets)
     wanted = sa.select(*place, offsets.c.next)

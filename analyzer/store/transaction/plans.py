@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.caller_budget import OVERFLOW, of_callers
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S
-from analyzer.core.judging.judge import Series, Standing, decide, lock_key, outlived
+from analyzer.core.judging.judge import JudgedSeries, Standing, decide, lock_key, outlived
 from analyzer.core.judging.plan import Plan, plan_from
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Window, window_at
@@ -87,7 +87,8 @@ def _judge(db: sa.Connection, plan: Plan, policy: Quota, now: datetime) -> list[
         totals.c.policy == policy.name, totals.c.window_s == current.start_s, totals.c.used >= policy.limit
     )
     standings = [
-        Standing(Series(policy.name, row.key, row.resource, current), row.used) for row in db.execute(crossed)
+        Standing(JudgedSeries(policy.name, row.key, row.resource, current), row.used)
+        for row in db.execute(crossed)
     ]
     before = lock_feed.of_policies(db, [policy.name])
     closed = [change for s in standings if (change := decide(policy, s, None, now)) is not None]

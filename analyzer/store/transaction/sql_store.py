@@ -1,4 +1,4 @@
-"""Every statement that counts. One transaction per flush, always in the order of `Flush`'s methods."""
+"""Every statement that counts. One transaction per flush, always in the order of `SqlFlush`'s methods."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.judge import Series, Standing
+from analyzer.core.judging.judge import JudgedSeries, Standing
 from analyzer.core.judging.plan import Plan
-from analyzer.core.model import Carried, Lag, Partition, Position, Progress, Rejected, Row
+from analyzer.core.model import CounterState, CountRow, Lag, Partition, PartitionProgress, Position, Rejected
 from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.sources import LogId
 from analyzer.store.database.clock import instant
@@ -39,11 +39,11 @@ class SqlStore:
         self._random_mark = random_mark
 
     @contextmanager
-    def transaction(self) -> Iterator[Flush]:
+    def transaction(self) -> Iterator[SqlFlush]:
         """One flush. Raises StoreAway: then it is not known whether it was committed, and the stored
         positions tell."""
         with writing(self._engine) as connection:
-            yield Flush(connection, self._owner, self._random_mark)
+            yield SqlFlush(connection, self._owner, self._random_mark)
 
     def positions(self, parts: Collection[Partition]) -> dict[Partition, Position]:
         """How far `parts` are counted, and what stands in their way; those that were never heard of are left
@@ -63,7 +63,7 @@ class SqlStore:
             new = {place: Position(gap.start, "", gap) for place, gap in gaps.items()}
             return {wanted[place]: position for place, position in (new | begun).items()}
 
-    def carried(self, part: Partition) -> Carried:
+    def carried(self, part: Partition) -> CounterState:
         """What counting the next record of `part` depends on. Raises StoreAway."""
         with reading(self._engine) as connection:
             return counter_state.carried(connection, part)
@@ -104,7 +104,7 @@ class SqlStore:
             return plans.activate(connection, plan, self._random_mark)
 
 
-class Flush:
+class SqlFlush:
     """One transaction. The methods stand in the order in which they must be called: offsets first, the feed's
     version last, rows sorted within each, so that no two writers wait for each other in a circle."""
 
@@ -114,7 +114,7 @@ class Flush:
         self._owner = owner
         self._random_mark = random_mark
 
-    def move_offsets(self, parts: Sequence[Progress], lags: Mapping[Partition, Lag]) -> None:
+    def move_offsets(self, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None:
         """Record that [start, next) of each part is counted, and how far it is behind.
 
         A part with start = next says that its analyzer lives. Raises PartitionLost.
@@ -151,7 +151,7 @@ class Flush:
             raise PlanChanged(version, active)
         return instant(time_ms)
 
-    def add_totals(self, grown: Mapping[Series, int], limits: Mapping[str, int] = {}) -> list[Standing]:
+    def add_totals(self, grown: Mapping[JudgedSeries, int], limits: Mapping[str, int] = {}) -> list[Standing]:
         """How the judged series stand with this flush, those below the limit of their policy left out. Their
         rows stay locked until commit: of two analyzers that cross a limit together, the second waits here
         and sees what the first has added."""
@@ -159,7 +159,7 @@ class Flush:
             standing for some in in_statements(list(grown.items())) for standing in self._grow(some, limits)
         ]
 
-    def _grow(self, grown: Sequence[tuple[Series, int]], limits: Mapping[str, int]) -> list[Standing]:
+    def _grow(self, grown: Sequence[tuple[JudgedSeries, int]], limits: Mapping[str, int]) -> list[Standing]:
         rows = [
             (policy, key, resource, *window, min(n, TOTAL_MAX))
             for (policy, key, resource, window), n in grown
@@ -175,13 +175,13 @@ class Flush:
             if (place := (series.policy, series.key, series.resource, series.window.start_s)) in stand
         ]
 
-    def add_counts(self, rows: Sequence[Row], meters: Collection[Meter]) -> None:
+    def add_counts(self, rows: Sequence[CountRow], meters: Collection[Meter]) -> None:
         """Add `rows` to the buckets, each meter joined in its own way: sums added, maxima kept."""
         largest = {meter.name for meter in meters if meter.join == "max"}
         self._add_counts("sum", [bounded(row) for row in rows if row.meter not in largest])
         self._add_counts("max", [bounded(row) for row in rows if row.meter in largest])
 
-    def _add_counts(self, join: Literal["sum", "max"], rows: Sequence[Row]) -> None:
+    def _add_counts(self, join: Literal["sum", "max"], rows: Sequence[CountRow]) -> None:
         statement = adding_to_buckets(self._dialect, join)
         for some in in_statements(rows):
             self._db.execute(statement, as_parameters(self._dialect, ROW_COLUMNS, some))
@@ -211,7 +211,7 @@ def in_statements(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
     return (rows[at : at + ROWS_MAX] for at in range(0, len(rows), ROWS_MAX))
 
 
-def bounded(row: Row) -> Row:
+def bounded(row: CountRow) -> CountRow:
     if row.value <= TOTAL_MAX and row.denied <= TOTAL_MAX:
         return row
     return row._replace(value=min(row.value, TOTAL_MAX), denied=min(row.denied, TOTAL_MAX))

@@ -9,15 +9,15 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from analyzer.core.model import Row
+from analyzer.core.model import CountRow
 from analyzer.store.database.engine import insert_into
 from analyzer.store.database.row_parameters import rows_given
 from analyzer.store.database.schema import TOTAL_MAX, buckets, totals
 
-Number = sa.ColumnElement[int]
+IntColumn = sa.ColumnElement[int]
 
 TOTAL_COLUMNS = list(totals.c)
-ROW_COLUMNS = [buckets.c[name] for name in Row._fields]
+ROW_COLUMNS = [buckets.c[name] for name in CountRow._fields]
 PLANS_KEPT = 8  # several in one process are only there in tests
 
 
@@ -45,7 +45,7 @@ def _added(
     dialect: str,
     table: sa.Table,
     columns: Sequence[sa.Column[Any]],
-    joins: dict[str, Callable[[Number, Number], Number]],
+    joins: dict[str, Callable[[IntColumn, IntColumn], IntColumn]],
 ) -> postgresql.Insert | sqlite.Insert:
     # SQLite cannot tell "FROM x ON CONFLICT" from a join's ON without a WHERE in between.
     given = sa.select(rows_given(dialect, columns)).where(sa.true())
@@ -54,11 +54,11 @@ def _added(
     return added.on_conflict_do_update(index_elements=table.primary_key, set_=joined)
 
 
-def plus(ours: Number, theirs: Number) -> Number:
+def plus(ours: IntColumn, theirs: IntColumn) -> IntColumn:
     """The sum, held at the largest number a column takes: PostgreSQL would refuse the flush for ever,
     SQLite would quietly go on with a float."""
     return sa.case((ours > TOTAL_MAX - theirs, sa.literal(TOTAL_MAX, sa.BigInteger)), else_=ours + theirs)
 
 
-def _greatest(dialect: str) -> Callable[[Number, Number], Number]:
+def _greatest(dialect: str) -> Callable[[IntColumn, IntColumn], IntColumn]:
     return sa.func.greatest if dialect == "postgresql" else sa.func.max

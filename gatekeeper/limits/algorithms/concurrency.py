@@ -7,16 +7,16 @@ import time
 from typing import TYPE_CHECKING
 
 from gatekeeper.limits.engine import conveniences, key_states, store_backed
-from gatekeeper.limits.engine.protocol import Clock, Key, Period
+from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Period
 from gatekeeper.limits.engine.reservations import wait_in_ns
-from gatekeeper.limits.engine.store_backed import Store
+from gatekeeper.limits.engine.store_backed import LimiterStore
 from gatekeeper.limits.engine.units import seconds, whole
 from gatekeeper.limits.engine.wait_queue import (
-    Bell,
-    Lines,
-    Naps,
-    TaskBell,
-    ThreadBell,
+    TaskWaker,
+    ThreadWaker,
+    WaitQueues,
+    WaitSteps,
+    Waker,
     slept_through,
     slept_through_async,
 )
@@ -41,9 +41,9 @@ class Concurrency:
         self,
         limit: int,
         *,
-        clock: Clock = time.monotonic_ns,
+        clock: NanosecondClock = time.monotonic_ns,
         name: str = "",
-        store: Store | None = None,
+        store: LimiterStore | None = None,
         lease: Period | None = None,
     ) -> None:
         """In a store each permit is a lease, which ends by itself after `lease` seconds, 60 unless told.
@@ -62,7 +62,7 @@ class Concurrency:
         """Start with nobody in flight and nobody in line: at birth, and in a forked child."""
         self._mutex = threading.RLock()  # re-entrant: a signal handler may ask, too
         self._in_flight: dict[Key, int] = {}
-        self._lines = Lines()
+        self._lines = WaitQueues()
 
     def allow(self, key: Key = "", cost: int = 1) -> bool:
         """Whether `cost` of `key` may begin now; `release` must follow when they may.
@@ -122,15 +122,15 @@ class Concurrency:
 
         Refused after `timeout` seconds, and at once when `cost` is above the limit.
         """
-        bell = ThreadBell(self._clock)
+        bell = ThreadWaker(self._clock)
         return slept_through(self._naps(key, cost, timeout, bell), bell)
 
     async def wait_async(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
         """The same for a task of asyncio; cancelling it takes nothing."""
-        bell = TaskBell()
+        bell = TaskWaker()
         return await slept_through_async(self._naps(key, cost, timeout, bell), bell)
 
-    def _naps(self, key: Key, cost: int, timeout: float | None, bell: Bell) -> Naps[Decision]:
+    def _naps(self, key: Key, cost: int, timeout: float | None, bell: Waker) -> WaitSteps[Decision]:
         """How a waiter waits, whoever lets the time pass; closing it leaves the line."""
         whole(cost, "cost", least=0)
         timeout_ns = wait_in_ns(timeout, "timeout")

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gatekeeper.limits.engine import conveniences, decisions, persistence, reservations, store_backed, waiting
-from gatekeeper.limits.engine.key_states import KEYS_MAX, Keys
-from gatekeeper.limits.engine.protocol import Clock, Overflow, Period, Standing
-from gatekeeper.limits.engine.store_backed import Store
+from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
+from gatekeeper.limits.engine.protocol import KeyStatus, NanosecondClock, Overflow, Period
+from gatekeeper.limits.engine.store_backed import LimiterStore
 from gatekeeper.limits.engine.units import nanoseconds, no_burst, seconds_text, whole
 
 # When it began, and how many passed in [start, start + period). No NamedTuple, which takes three times as
 # long to make; one is made by each request that passes.
-Window = tuple[int, int]
+WindowState = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class WindowRule:
     def ahead_ns(self) -> None:
         return None
 
-    def wait_ns(self, state: Window | None, now_ns: int, cost: int) -> int | None:
+    def wait_ns(self, state: WindowState | None, now_ns: int, cost: int) -> int | None:
         if cost > self.limit:
             return None
         if state is None or now_ns >= state[0] + self.period_ns:
@@ -51,42 +51,42 @@ class WindowRule:
             return max(0, start_ns - now_ns)
         return start_ns + self.period_ns - now_ns
 
-    def spend(self, state: Window | None, at_ns: int, cost: int) -> Window:
+    def spend(self, state: WindowState | None, at_ns: int, cost: int) -> WindowState:
         if state is None or at_ns >= state[0] + self.period_ns:
             return at_ns - at_ns % self.period_ns if self.aligned else at_ns, cost
         start_ns, used = state
         return start_ns, used + cost
 
-    def admit(self, state: Window | None, now_ns: int, cost: int) -> Window | None:
+    def admit(self, state: WindowState | None, now_ns: int, cost: int) -> WindowState | None:
         if state is None or now_ns >= state[0] + self.period_ns:
             return None if cost > self.limit else self.spend(None, now_ns, cost)
         start_ns, used = state
         used += cost
         return None if used > self.limit or start_ns > now_ns else (start_ns, used)
 
-    def give_back(self, state: Window, now_ns: int, cost: int) -> Window | None:
+    def give_back(self, state: WindowState, now_ns: int, cost: int) -> WindowState | None:
         start_ns, used = state
         return (start_ns, used - cost) if used > cost else None
 
-    def standing(self, state: Window | None, now_ns: int) -> Standing:
+    def standing(self, state: WindowState | None, now_ns: int) -> KeyStatus:
         if state is None or now_ns >= state[0] + self.period_ns:
-            return Standing(self.limit, 0)
+            return KeyStatus(self.limit, 0)
         start_ns, used = state
         remaining = self.limit - used if start_ns <= now_ns else 0
-        return Standing(max(0, remaining), start_ns + self.period_ns - now_ns)
+        return KeyStatus(max(0, remaining), start_ns + self.period_ns - now_ns)
 
     def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> WindowRule:
         no_burst(burst)
         return WindowRule(limit or self.limit, period_ns or self.period_ns, self.aligned)
 
-    def pack(self, state: Window) -> list[int]:
+    def pack(self, state: WindowState) -> list[int]:
         return list(state)
 
-    def unpack(self, numbers: list[int], shift_ns: int) -> Window:
+    def unpack(self, numbers: list[int], shift_ns: int) -> WindowState:
         start_ns, used = numbers
         return start_ns + shift_ns, used
 
-    def adopt(self, old: WindowRule, state: Window, now_ns: int) -> Window | None:
+    def adopt(self, old: WindowRule, state: WindowState, now_ns: int) -> WindowState | None:
         """The same window, and what passed in it still counts; its end follows the new period."""
         return state
 
@@ -113,13 +113,15 @@ class FixedWindow:
         aligned: bool = False,
         max_keys: int = KEYS_MAX,
         overflow: Overflow = "shared",
-        clock: Clock = time.monotonic_ns,
+        clock: NanosecondClock = time.monotonic_ns,
         name: str = "",
-        store: Store | None = None,
+        store: LimiterStore | None = None,
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit or a period below one unit."""
         self._rule = rule = WindowRule(limit, nanoseconds(period), aligned)
-        self._keys: Keys[Window] = Keys(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
+        self._keys: KeyStates[WindowState] = KeyStates(
+            rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock
+        )
         self._name = name
         if store is not None:
             store.attach(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import gcd
 
-from gatekeeper.limits.engine.protocol import Standing
+from gatekeeper.limits.engine.protocol import KeyStatus
 from gatekeeper.limits.engine.units import seconds_text, whole
 
 
@@ -74,11 +74,11 @@ class GcraRule:
         less = state - cost * self.weight
         return less if less + self.slack > now_ns * self.scale else None
 
-    def standing(self, state: int | None, now_ns: int) -> Standing:
+    def standing(self, state: int | None, now_ns: int) -> KeyStatus:
         now = now_ns * self.scale
         debt = self._due(state, now) - now
         remaining = max(0, (self.depth - debt) // self.weight)
-        return Standing(remaining, -(-debt // self.scale))
+        return KeyStatus(remaining, -(-debt // self.scale))
 
     def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> GcraRule:
         asked = self.burst_asked if burst is None else burst

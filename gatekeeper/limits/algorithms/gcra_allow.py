@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Protocol
 
 from gatekeeper.limits.algorithms.gcra import GcraRule
-from gatekeeper.limits.engine.key_states import Keys
+from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.limits.engine.protocol import Key
 from gatekeeper.model import Decision
 
 
-class Bucket(Protocol):
+class GcraLimiter(Protocol):
     """A limiter that is made of keys and a bucket's rule."""
 
     @property
-    def _keys(self) -> Keys[int]: ...
+    def _keys(self) -> KeyStates[int]: ...
     @property
     def _rule(self) -> GcraRule: ...
     def check(self, key: Key = "", cost: int = 1) -> Decision: ...
 
 
-def allow(self: Bucket, key: Key = "", cost: int = 1) -> bool:
+def allow(self: GcraLimiter, key: Key = "", cost: int = 1) -> bool:
     """Whether `cost` requests of `key` may pass now; they are counted when they may.
 
     `check(key, cost).allowed`, written out for speed. Raises ValueError for a negative cost.
@@ -56,7 +56,7 @@ def allow(self: Bucket, key: Key = "", cost: int = 1) -> bool:
         mutex.release()
 
 
-def _allow_newcomer(self: Bucket, key: Key, now_ns: int) -> bool:
+def _allow_newcomer(self: GcraLimiter, key: Key, now_ns: int) -> bool:
     """The same for a key that is not among the young; the caller holds the mutex."""
     keys, rule = self._keys, self._rule
     if now_ns >= keys.turn_ns:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from gatekeeper.limits.algorithms import gcra_allow
 from gatekeeper.limits.algorithms.gcra import GcraRule
 from gatekeeper.limits.engine import conveniences, decisions, persistence, reservations, store_backed, waiting
-from gatekeeper.limits.engine.key_states import KEYS_MAX, Keys
-from gatekeeper.limits.engine.protocol import Clock, Key, Overflow, Period
-from gatekeeper.limits.engine.store_backed import Store
+from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
+from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Overflow, Period
+from gatekeeper.limits.engine.store_backed import LimiterStore
 from gatekeeper.limits.engine.units import nanoseconds, whole
 
 
@@ -35,13 +35,13 @@ class LeakyBucket:
         *,
         max_keys: int = KEYS_MAX,
         overflow: Overflow = "shared",
-        clock: Clock = time.monotonic_ns,
+        clock: NanosecondClock = time.monotonic_ns,
         name: str = "",
-        store: Store | None = None,
+        store: LimiterStore | None = None,
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit, a burst or a period below one unit."""
         self._rule = rule = GcraRule(limit, nanoseconds(period), burst)
-        self._keys: Keys[int] = Keys(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
+        self._keys: KeyStates[int] = KeyStates(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
         self._name = name
         if store is not None:
             store.attach(self)

@@ -8,9 +8,9 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from gatekeeper.limits.engine import conveniences, decisions, persistence, reservations, store_backed, waiting
-from gatekeeper.limits.engine.key_states import KEYS_MAX, Keys
-from gatekeeper.limits.engine.protocol import Clock, Overflow, Period, Standing
-from gatekeeper.limits.engine.store_backed import Store
+from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
+from gatekeeper.limits.engine.protocol import KeyStatus, NanosecondClock, Overflow, Period
+from gatekeeper.limits.engine.store_backed import LimiterStore
 from gatekeeper.limits.engine.units import nanoseconds, no_burst, seconds_text, whole
 
 
@@ -66,9 +66,9 @@ class QueueRule:
         """Departures cannot be taken back: moving up would leave less than a turn between two."""
         return state
 
-    def standing(self, state: int | None, now_ns: int) -> Standing:
+    def standing(self, state: int | None, now_ns: int) -> KeyStatus:
         ahead = self.wait_ns(state, now_ns, 1) or 0
-        return Standing(int(not ahead), ahead)
+        return KeyStatus(int(not ahead), ahead)
 
     def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> QueueRule:
         no_burst(burst)
@@ -108,13 +108,13 @@ class LeakyQueue:
         *,
         max_keys: int = KEYS_MAX,
         overflow: Overflow = "shared",
-        clock: Clock = time.monotonic_ns,
+        clock: NanosecondClock = time.monotonic_ns,
         name: str = "",
-        store: Store | None = None,
+        store: LimiterStore | None = None,
     ) -> None:
         """A queue for each key. Raises ValueError for a limit or period below one unit."""
         self._rule = rule = QueueRule(limit, nanoseconds(period), queue)
-        self._keys: Keys[int] = Keys(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
+        self._keys: KeyStates[int] = KeyStates(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
         self._keys.places = queue
         self._name = name
         if store is not None:

@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass, field
 
 from gatekeeper.limits.engine import conveniences, decisions, persistence, reservations, waiting
-from gatekeeper.limits.engine.key_states import KEYS_MAX, Keys
-from gatekeeper.limits.engine.protocol import Clock, Overflow, Period, Standing
+from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
+from gatekeeper.limits.engine.protocol import KeyStatus, NanosecondClock, Overflow, Period
 from gatekeeper.limits.engine.units import nanoseconds, no_burst, seconds_text, whole
 
 # The number of a piece, and how many passed in it; as FixedWindow's state.
-Piece = tuple[int, int]
+PeriodSlice = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class PacedRule:
     def _start_ns(self, index: int) -> int:
         return -(-index * self.period_ns // self.k)
 
-    def _at(self, state: Piece | None, now_ns: int) -> Piece:
+    def _at(self, state: PeriodSlice | None, now_ns: int) -> PeriodSlice:
         index = now_ns * self.k // self.period_ns
         return (index, 0) if state is None or state[0] < index else state
 
-    def wait_ns(self, state: Piece | None, now_ns: int, cost: int) -> int | None:
+    def wait_ns(self, state: PeriodSlice | None, now_ns: int, cost: int) -> int | None:
         index, used = self._at(state, now_ns)
         if self.dealt(index) - used >= cost:
             return max(0, self._start_ns(index) - now_ns)
@@ -67,11 +67,11 @@ class PacedRule:
                 return self._start_ns(later) - now_ns
         return None
 
-    def spend(self, state: Piece | None, at_ns: int, cost: int) -> Piece:
+    def spend(self, state: PeriodSlice | None, at_ns: int, cost: int) -> PeriodSlice:
         index, used = self._at(state, at_ns)
         return index, used + cost
 
-    def admit(self, state: Piece | None, now_ns: int, cost: int) -> Piece | None:
+    def admit(self, state: PeriodSlice | None, now_ns: int, cost: int) -> PeriodSlice | None:
         index = now_ns * self.k // self.period_ns
         used = cost
         if state is not None:
@@ -82,25 +82,25 @@ class PacedRule:
                 used += before
         return None if used > self.least and used > self.dealt(index) else (index, used)
 
-    def give_back(self, state: Piece, now_ns: int, cost: int) -> Piece | None:
+    def give_back(self, state: PeriodSlice, now_ns: int, cost: int) -> PeriodSlice | None:
         index, used = self._at(state, now_ns)
         return (index, used - cost) if used > cost else None
 
-    def standing(self, state: Piece | None, now_ns: int) -> Standing:
+    def standing(self, state: PeriodSlice | None, now_ns: int) -> KeyStatus:
         index, used = self._at(state, now_ns)
         if self._start_ns(index) > now_ns:
-            return Standing(0, self._start_ns(index + 1) - now_ns)
+            return KeyStatus(0, self._start_ns(index + 1) - now_ns)
         remaining = max(0, self.dealt(index) - used)
-        return Standing(remaining, self._start_ns(index + 1) - now_ns if used else 0)
+        return KeyStatus(remaining, self._start_ns(index + 1) - now_ns if used else 0)
 
     def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> PacedRule:
         no_burst(burst)
         return PacedRule(limit or self.limit, period_ns or self.period_ns, self.k)
 
-    def pack(self, state: Piece) -> list[int]:
+    def pack(self, state: PeriodSlice) -> list[int]:
         return list(state)
 
-    def unpack(self, numbers: list[int], shift_ns: int) -> Piece:
+    def unpack(self, numbers: list[int], shift_ns: int) -> PeriodSlice:
         number, used = numbers
         if not shift_ns:
             return number, used
@@ -109,7 +109,7 @@ class PacedRule:
         free_ns = self._start_ns(number + 1) + shift_ns + self.period_ns
         return -(-free_ns * self.k // self.period_ns), 0
 
-    def adopt(self, old: PacedRule, state: Piece, now_ns: int) -> Piece | None:
+    def adopt(self, old: PacedRule, state: PeriodSlice, now_ns: int) -> PeriodSlice | None:
         """What passed in the present piece counts in the present one of the new rule."""
         number, used = old._at(state, now_ns)
         start_ns = old._start_ns(number)
@@ -136,12 +136,14 @@ class Paced:
         *,
         max_keys: int = KEYS_MAX,
         overflow: Overflow = "shared",
-        clock: Clock = time.monotonic_ns,
+        clock: NanosecondClock = time.monotonic_ns,
         name: str = "",
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit, a period or a k below one unit."""
         self._rule = rule = PacedRule(limit, nanoseconds(period), k)
-        self._keys: Keys[Piece] = Keys(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
+        self._keys: KeyStates[PeriodSlice] = KeyStates(
+            rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock
+        )
         self._name = name
 
     allow = decisions.allow

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gatekeeper.limits.engine import conveniences, decisions, persistence, reservations, store_backed, waiting
-from gatekeeper.limits.engine.key_states import KEYS_MAX, Keys
-from gatekeeper.limits.engine.protocol import Clock, Overflow, Period, Standing
-from gatekeeper.limits.engine.store_backed import Store
+from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
+from gatekeeper.limits.engine.protocol import KeyStatus, NanosecondClock, Overflow, Period
+from gatekeeper.limits.engine.store_backed import LimiterStore
 from gatekeeper.limits.engine.units import nanoseconds, no_burst, seconds_text, whole
 
 # The number of a window, and how many passed in the one before and in itself; as FixedWindow's state.
-Pair = tuple[int, int, int]
+CounterPair = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class CounterRule:
     def ahead_ns(self) -> None:
         return None
 
-    def _at(self, state: Pair | None, now_ns: int) -> Pair:
+    def _at(self, state: CounterPair | None, now_ns: int) -> CounterPair:
         """The windows in sight now, or those of a booking ahead."""
         index = now_ns // self.period_ns
         if state is None or state[0] < index - 1:
@@ -53,7 +53,7 @@ class CounterRule:
             return 0
         return self.period_ns - ((room + 1) * self.period_ns - 1) // count
 
-    def wait_ns(self, state: Pair | None, now_ns: int, cost: int) -> int | None:
+    def wait_ns(self, state: CounterPair | None, now_ns: int, cost: int) -> int | None:
         if cost > self.limit:
             return None
         index, before, used = self._at(state, now_ns)
@@ -64,11 +64,11 @@ class CounterRule:
             at_ns = (index + 1) * self.period_ns + self._falls_ns(used, self.limit - cost)
         return max(0, at_ns - now_ns)
 
-    def spend(self, state: Pair | None, at_ns: int, cost: int) -> Pair:
+    def spend(self, state: CounterPair | None, at_ns: int, cost: int) -> CounterPair:
         index, before, used = self._at(state, at_ns)
         return index, before, used + cost
 
-    def admit(self, state: Pair | None, now_ns: int, cost: int) -> Pair | None:
+    def admit(self, state: CounterPair | None, now_ns: int, cost: int) -> CounterPair | None:
         period_ns = self.period_ns
         if state is not None and state[0] == now_ns // period_ns:  # mostly, and spares a call
             index, before, used = state
@@ -80,14 +80,14 @@ class CounterRule:
             return None
         return index, before, used
 
-    def give_back(self, state: Pair, now_ns: int, cost: int) -> Pair | None:
+    def give_back(self, state: CounterPair, now_ns: int, cost: int) -> CounterPair | None:
         """The present window's go first, then those of the one before."""
         index, before, used = self._at(state, now_ns)
         rest = max(0, cost - used)
         before, used = max(0, before - rest), max(0, used - cost)
         return (index, before, used) if before or used else None
 
-    def standing(self, state: Pair | None, now_ns: int) -> Standing:
+    def standing(self, state: CounterPair | None, now_ns: int) -> KeyStatus:
         index, before, used = self._at(state, now_ns)
         start_ns = index * self.period_ns
         if used:
@@ -95,22 +95,22 @@ class CounterRule:
         else:
             reset_ns = max(0, start_ns + self._falls_ns(before, 0) - now_ns) if before else 0
         if start_ns > now_ns:
-            return Standing(0, reset_ns)
+            return KeyStatus(0, reset_ns)
         weighed = before * (start_ns + self.period_ns - now_ns) // self.period_ns
-        return Standing(max(0, self.limit - used - weighed), reset_ns)
+        return KeyStatus(max(0, self.limit - used - weighed), reset_ns)
 
     def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> CounterRule:
         no_burst(burst)
         return CounterRule(limit or self.limit, period_ns or self.period_ns)
 
-    def pack(self, state: Pair) -> list[int]:
+    def pack(self, state: CounterPair) -> list[int]:
         return list(state)
 
-    def unpack(self, numbers: list[int], shift_ns: int) -> Pair:
+    def unpack(self, numbers: list[int], shift_ns: int) -> CounterPair:
         number, before, used = numbers
         return number - -shift_ns // self.period_ns, before, used  # later, if not the same
 
-    def adopt(self, old: CounterRule, state: Pair, now_ns: int) -> Pair | None:
+    def adopt(self, old: CounterRule, state: CounterPair, now_ns: int) -> CounterPair | None:
         """The counts as they are; another period puts the present windows where it has its own."""
         index, before, used = old._at(state, now_ns)
         if old.period_ns == self.period_ns:
@@ -139,13 +139,15 @@ class SlidingCounter:
         *,
         max_keys: int = KEYS_MAX,
         overflow: Overflow = "shared",
-        clock: Clock = time.monotonic_ns,
+        clock: NanosecondClock = time.monotonic_ns,
         name: str = "",
-        store: Store | None = None,
+        store: LimiterStore | None = None,
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit or a period below one unit."""
         self._rule = rule = CounterRule(limit, nanoseconds(period))
-        self._keys: Keys[Pair] = Keys(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
+        self._keys: KeyStates[CounterPair] = KeyStates(
+            rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock
+        )
         self._name = name
         if store is not None:
             store.attach(self)

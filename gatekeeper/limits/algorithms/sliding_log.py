@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gatekeeper.limits.engine import conveniences, decisions, persistence, reservations, store_backed, waiting
-from gatekeeper.limits.engine.key_states import KEYS_MAX, Keys
-from gatekeeper.limits.engine.protocol import Clock, Key, Overflow, Period, Standing
-from gatekeeper.limits.engine.store_backed import Store
+from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
+from gatekeeper.limits.engine.protocol import Key, KeyStatus, NanosecondClock, Overflow, Period
+from gatekeeper.limits.engine.store_backed import LimiterStore
 from gatekeeper.limits.engine.units import nanoseconds, no_burst, seconds_text, whole
 
 STAMP_BITS: Final = 32
@@ -20,7 +20,7 @@ STAMP_HALF: Final = 1 << (STAMP_BITS - 1)
 PERIODS_IN_STAMPS: Final = 64  # periods until a compact stamp wraps; it is dropped after 16 at most
 
 
-class Ring:
+class AdmissionRing:
     """The last admissions of one key, in a ring whose index points at the oldest.
 
     It is as long as it ever had to be, or twice that: an admission takes the place of the oldest when
@@ -34,11 +34,11 @@ class Ring:
         self.oldest = oldest
         self.shut_ns = 0  # nobody passes before, whatever comes; 0 when that is not known
 
-    def __copy__(self) -> Ring:
-        return Ring(self.stamps[:], self.oldest)
+    def __copy__(self) -> AdmissionRing:
+        return AdmissionRing(self.stamps[:], self.oldest)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Ring):
+        if not isinstance(other, AdmissionRing):
             return NotImplemented
         return self.oldest == other.oldest and self.stamps == other.stamps
 
@@ -100,7 +100,7 @@ class LogRule:
             return ((now - stamp + STAMP_HALF) & STAMP_MASK) - STAMP_HALF
         return now - stamp
 
-    def gone(self, ring: Ring, now: int) -> int:
+    def gone(self, ring: AdmissionRing, now: int) -> int:
         """How many of the ring's stamps have left the period."""
         if self.age(ring.stamps[ring.oldest], now) < self.period:
             return 0  # as in a busy period, and in every refusal
@@ -108,7 +108,7 @@ class LogRule:
             range(len(ring.stamps)), 1, key=lambda n: int(self.age(ring.nth(n), now) < self.period)
         )
 
-    def wait_ns(self, state: Ring | None, now_ns: int, cost: int) -> int | None:
+    def wait_ns(self, state: AdmissionRing | None, now_ns: int, cost: int) -> int | None:
         if cost > self.limit:
             return None
         if state is None or not state.stamps or not cost:
@@ -121,10 +121,10 @@ class LogRule:
             ticks = max(ticks, self.period - self.age(state.nth(needed - 1), now))
         return (now + ticks) * self.tick_ns - now_ns if ticks > 0 else 0
 
-    def spend(self, state: Ring | None, at_ns: int, cost: int) -> Ring:
+    def spend(self, state: AdmissionRing | None, at_ns: int, cost: int) -> AdmissionRing:
         at = at_ns // self.tick_ns
         if state is None or not state.stamps:
-            return Ring(self.stamps([at] * cost))
+            return AdmissionRing(self.stamps([at] * cost))
         if cost > 1 or self.compact:  # none that has left the period stays: it could wrap
             state.stamps = state.ordered()[self.gone(state, at) :] + self.stamps([at] * cost)
             state.oldest = 0
@@ -138,39 +138,39 @@ class LogRule:
             state.oldest = oldest + 1
         return state
 
-    def grow(self, ring: Ring, now_ns: int) -> None:
+    def grow(self, ring: AdmissionRing, now_ns: int) -> None:
         """Make room in a ring all of whose stamps count: places that have left the period already,
         as many as there are stamps, so that a busy key seldom comes here."""
         room = min(len(ring.stamps), self.limit - len(ring.stamps))
         ring.stamps[ring.oldest : ring.oldest] = array("q", [now_ns - self.period]) * room
 
-    def give_back(self, state: Ring, now_ns: int, cost: int) -> Ring | None:
+    def give_back(self, state: AdmissionRing, now_ns: int, cost: int) -> AdmissionRing | None:
         """The oldest that still count go, so that whichever was meant, what stays counts longer."""
         kept = state.ordered()[self.gone(state, now_ns // self.tick_ns) + cost :]
-        return Ring(kept) if kept else None
+        return AdmissionRing(kept) if kept else None
 
-    def standing(self, state: Ring | None, now_ns: int) -> Standing:
+    def standing(self, state: AdmissionRing | None, now_ns: int) -> KeyStatus:
         if state is None or not state.stamps:
-            return Standing(self.limit, 0)
+            return KeyStatus(self.limit, 0)
         now = now_ns // self.tick_ns
         newest = self.age(state.nth(-1), now)
         live = len(state.stamps) - self.gone(state, now)
         remaining = self.limit - live if newest >= 0 else 0
         reset = max(0, self.period - newest)
-        return Standing(max(0, remaining), (now + reset) * self.tick_ns - now_ns if reset else 0)
+        return KeyStatus(max(0, remaining), (now + reset) * self.tick_ns - now_ns if reset else 0)
 
     def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> LogRule:
         no_burst(burst)
         return LogRule(limit or self.limit, period_ns or self.period_ns, self.compact)
 
-    def pack(self, state: Ring) -> list[int]:
+    def pack(self, state: AdmissionRing) -> list[int]:
         return list(state.ordered())
 
-    def unpack(self, numbers: list[int], shift_ns: int) -> Ring:
+    def unpack(self, numbers: list[int], shift_ns: int) -> AdmissionRing:
         ticks = -(-shift_ns // self.tick_ns)  # later rather than earlier
-        return Ring(self.stamps([number + ticks for number in numbers]))
+        return AdmissionRing(self.stamps([number + ticks for number in numbers]))
 
-    def adopt(self, old: LogRule, state: Ring, now_ns: int) -> Ring | None:
+    def adopt(self, old: LogRule, state: AdmissionRing, now_ns: int) -> AdmissionRing | None:
         """The state under this rule: the newest admissions, as many as can still matter."""
         now = now_ns // old.tick_ns
         # The last nanosecond that was cut to this tick: never earlier than the admission was.
@@ -178,7 +178,7 @@ class LogRule:
             ((now - old.age(stamp, now) + 1) * old.tick_ns - 1) // self.tick_ns
             for stamp in state.ordered()[-self.limit :]
         ]
-        return Ring(self.stamps(stamps)) if stamps else None
+        return AdmissionRing(self.stamps(stamps)) if stamps else None
 
 
 class SlidingLog:
@@ -203,14 +203,16 @@ class SlidingLog:
         compact: bool = False,
         max_keys: int = KEYS_MAX,
         overflow: Overflow = "shared",
-        clock: Clock = time.monotonic_ns,
+        clock: NanosecondClock = time.monotonic_ns,
         name: str = "",
-        store: Store | None = None,
+        store: LimiterStore | None = None,
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit or a period below one unit."""
         self._rule = rule = LogRule(limit, nanoseconds(period), compact)
         self._compact: Final = compact
-        self._keys: Keys[Ring] = Keys(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
+        self._keys: KeyStates[AdmissionRing] = KeyStates(
+            rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock
+        )
         self._name: Final = name
         if store is not None:
             store.attach(self)

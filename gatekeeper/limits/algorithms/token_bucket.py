@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Self
 from gatekeeper.limits.algorithms import gcra_allow
 from gatekeeper.limits.algorithms.gcra import GcraRule
 from gatekeeper.limits.engine import conveniences, decisions, persistence, reservations, store_backed, waiting
-from gatekeeper.limits.engine.key_states import KEYS_MAX, Keys
-from gatekeeper.limits.engine.protocol import Clock, Key, Overflow, Period
-from gatekeeper.limits.engine.store_backed import Store
+from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
+from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Overflow, Period
+from gatekeeper.limits.engine.store_backed import LimiterStore
 from gatekeeper.limits.engine.units import SECOND_NS, nanoseconds, whole
 
 
@@ -36,9 +36,9 @@ class TokenBucket:
         *,
         max_keys: int = KEYS_MAX,
         overflow: Overflow = "shared",
-        clock: Clock = time.monotonic_ns,
+        clock: NanosecondClock = time.monotonic_ns,
         name: str = "",
-        store: Store | None = None,
+        store: LimiterStore | None = None,
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit, burst or period below one unit."""
         self._open(GcraRule(limit, nanoseconds(period), burst), max_keys, overflow, clock, name)
@@ -54,9 +54,9 @@ class TokenBucket:
         *,
         max_keys: int = KEYS_MAX,
         overflow: Overflow = "shared",
-        clock: Clock = time.monotonic_ns,
+        clock: NanosecondClock = time.monotonic_ns,
         name: str = "",
-        store: Store | None = None,
+        store: LimiterStore | None = None,
     ) -> Self:
         """A bucket that never lets more than `limit` pass in any `period`, half-open.
 
@@ -71,9 +71,11 @@ class TokenBucket:
             store.attach(bucket)
         return bucket
 
-    def _open(self, rule: GcraRule, max_keys: int, overflow: Overflow, clock: Clock, name: str) -> None:
+    def _open(
+        self, rule: GcraRule, max_keys: int, overflow: Overflow, clock: NanosecondClock, name: str
+    ) -> None:
         self._rule = rule
-        self._keys: Keys[int] = Keys(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
+        self._keys: KeyStates[int] = KeyStates(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
         self._name = name
 
     allow = gcra_allow.allow

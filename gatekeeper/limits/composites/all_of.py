@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from gatekeeper.limits.engine import conveniences, store_backed, waiting
-from gatekeeper.limits.engine.decisions import Look, Ruled, look, together
-from gatekeeper.limits.engine.key_states import Keys
-from gatekeeper.limits.engine.protocol import Key, Period, Saved
+from gatekeeper.limits.engine.decisions import KeySnapshot, RuleLimiter, look, together
+from gatekeeper.limits.engine.key_states import KeyStates
+from gatekeeper.limits.engine.protocol import Key, Period, SavedState
 from gatekeeper.limits.engine.reservations import Reservation, book, wait_in_ns
 from gatekeeper.limits.engine.units import seconds, whole
 from gatekeeper.model import Decision
@@ -17,13 +17,13 @@ T = TypeVar("T")
 EVER_NS: Final = 1 << 62  # longer than any wait: what never passes, for comparison
 
 
-class Part(Ruled, Protocol):
+class RateLimiter(RuleLimiter, Protocol):
     """A limiter of a rate; not Concurrency, whose permits come back by hand."""
 
     def refund(self, key: Key = "", cost: int = 1) -> None: ...
     def reset(self, key: Key = "") -> None: ...
-    def dump(self) -> Saved: ...
-    def load(self, saved: Saved) -> None: ...
+    def dump(self) -> SavedState: ...
+    def load(self, saved: SavedState) -> None: ...
     def configure(
         self, limit: int | None = None, period: Period | None = None, burst: int | None = None
     ) -> None: ...
@@ -40,12 +40,12 @@ class AllOf:
     """
 
     __slots__ = ("_keys", "_name", "_ordered", "_parts")
-    _parts: tuple[Part, ...]
+    _parts: tuple[RateLimiter, ...]
 
     if not TYPE_CHECKING:  # for which __init__ says it all
         __new__ = store_backed.new_of
 
-    def __init__(self, *parts: Part | AllOf, name: str = "") -> None:
+    def __init__(self, *parts: RateLimiter | AllOf, name: str = "") -> None:
         """Raises ValueError for no part, and for one that is given twice."""
         flat: list[Any] = []
         for part in parts:
@@ -55,7 +55,9 @@ class AllOf:
         self._parts = tuple(flat)
         # Whoever takes several mutexes takes them in this order, or two could wait for each other.
         self._ordered = sorted((part._keys for part in flat), key=id)
-        self._keys: Keys[Any] = Keys(1, 1, "shared", flat[0]._keys.clock)  # for the line of its waiters
+        self._keys: KeyStates[Any] = KeyStates(
+            1, 1, "shared", flat[0]._keys.clock
+        )  # for the line of its waiters
         self._name = name
         if (store := store_backed.store_of(self._parts)) is not None:
             store.attach_all(self)
@@ -144,7 +146,7 @@ class AllOf:
 
         return self._inside(decide)
 
-    def _summary(self, looks: list[Look]) -> Decision:
+    def _summary(self, looks: list[KeySnapshot]) -> Decision:
         return together([each.decision() for each in looks], self._name)
 
     def configure(
@@ -160,11 +162,11 @@ class AllOf:
             raise ValueError(f"part: expected the name of one of {names}, got {part!r}")
         self._inside(lambda: named[0].configure(limit, period, burst))
 
-    def dump(self) -> Saved:
+    def dump(self) -> SavedState:
         """All that is counted in its limiters, as json.dumps takes it."""
         return {"limiter": "AllOf", "parts": [part.dump() for part in self._parts]}
 
-    def load(self, saved: Saved) -> None:
+    def load(self, saved: SavedState) -> None:
         """Count on from what `dump` saved of as many limiters in the same order. Raises ValueError."""
         if saved.get("limiter") != "AllOf" or len(saved["parts"]) != len(self._parts):
             raise ValueError(f"saved: expected AllOf of {len(self._parts)} limiters, got {saved!r:.80}")
@@ -190,15 +192,15 @@ class AllOf:
     __aexit__ = conveniences.leave_block_async
 
 
-def _held(keys: Keys[Any], do: Callable[[], T]) -> Callable[[], T]:
+def _held(keys: KeyStates[Any], do: Callable[[], T]) -> Callable[[], T]:
     return lambda: keys.inside(do)
 
 
-def _wait_ns(seen: Look) -> int:
+def _wait_ns(seen: KeySnapshot) -> int:
     return EVER_NS if seen.wait_ns is None else seen.wait_ns
 
 
-def _spent(seen: Look, cost: int) -> Look:
+def _spent(seen: KeySnapshot, cost: int) -> KeySnapshot:
     if seen.seat is None:
         return seen
     state = seen.limiter._rule.spend(seen.state, seen.now_ns, cost)

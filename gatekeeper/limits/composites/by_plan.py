@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from gatekeeper.limits.engine import conveniences
-from gatekeeper.limits.engine.conveniences import Guarding, Ticks
-from gatekeeper.limits.engine.protocol import Key, Saved
+from gatekeeper.limits.engine.conveniences import PermitGuard, Ticks
+from gatekeeper.limits.engine.protocol import Key, SavedState
 from gatekeeper.limits.engine.reservations import Reservation
 from gatekeeper.model import Decision
 
 
-class Planned(Protocol):
+class PlanLimiter(Protocol):
     """A limiter of a plan."""
 
     def allow(self, key: Key = "", cost: int = 1) -> bool: ...
@@ -24,14 +24,14 @@ class Planned(Protocol):
     def wait(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision: ...
     async def wait_async(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision: ...
     def leave(self, key: Key, cost: int) -> None: ...
-    def dump(self) -> Saved: ...
-    def load(self, saved: Saved) -> None: ...
+    def dump(self) -> SavedState: ...
+    def load(self, saved: SavedState) -> None: ...
 
     @property
     def configure(self) -> Callable[..., None]: ...
 
 
-L = TypeVar("L", bound=Planned)
+L = TypeVar("L", bound=PlanLimiter)
 
 
 class ByPlan(Generic[L]):
@@ -131,12 +131,14 @@ class ByPlan(Generic[L]):
         timeout: float | None = None,
         *,
         plan: str | Callable[..., str | None] | None = None,
-    ) -> Guarding:
+    ) -> PermitGuard:
         """Permits under `plan` around a block or a function; for a function, `key` and `plan` may be
         functions of the same arguments. Raises Refused when `timeout` seconds will not do."""
         if callable(plan):
-            return Guarding(None, key, cost, timeout, lambda *args, **kwargs: self.of(plan(*args, **kwargs)))
-        return Guarding(self.of(plan), key, cost, timeout)
+            return PermitGuard(
+                None, key, cost, timeout, lambda *args, **kwargs: self.of(plan(*args, **kwargs))
+            )
+        return PermitGuard(self.of(plan), key, cost, timeout)
 
     def ticks(self, key: Key = "", cost: int = 1, *, plan: str | None = None) -> Ticks:
         """Goes on for ever, each turn when its permits are there under `plan`."""
@@ -148,11 +150,11 @@ class ByPlan(Generic[L]):
             raise ValueError(f"plan: expected one of {sorted(self._limiters)}, got {plan!r}")
         self._limiters[plan].configure(**changes)
 
-    def dump(self) -> Saved:
+    def dump(self) -> SavedState:
         """All that is counted under all plans, as json.dumps takes it."""
         return {"limiter": "ByPlan", "plans": {plan: each.dump() for plan, each in self._limiters.items()}}
 
-    def load(self, saved: Saved) -> None:
+    def load(self, saved: SavedState) -> None:
         """Count on from what `dump` saved, for each plan that there still is. Raises ValueError."""
         if saved.get("limiter") != "ByPlan":
             raise ValueError(f"saved: expected ByPlan, got {saved!r:.80}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from gatekeeper.limits.composites.by_plan import Planned
+from gatekeeper.limits.composites.by_plan import PlanLimiter
 from gatekeeper.limits.engine import conveniences
-from gatekeeper.limits.engine.protocol import Key, Saved
+from gatekeeper.limits.engine.protocol import Key, SavedState
 from gatekeeper.limits.engine.reservations import Reservation
 from gatekeeper.limits.engine.units import whole
 from gatekeeper.model import Decision
 
-L = TypeVar("L", bound=Planned)
+L = TypeVar("L", bound=PlanLimiter)
 
 
 class Sharded(Generic[L]):
@@ -73,15 +73,15 @@ class Sharded(Generic[L]):
         for shard in self._shards:
             shard.configure(**changes)
 
-    def dump(self) -> Saved:
+    def dump(self) -> SavedState:
         """All that is counted, as json.dumps takes it."""
         first, *others = [shard.dump() for shard in self._shards]
         return {**first, "keys": [*first["keys"], *(pair for other in others for pair in other["keys"])]}
 
-    def load(self, saved: Saved) -> None:
+    def load(self, saved: SavedState) -> None:
         """Count on from what `dump` saved, also with another number of shards. Raises ValueError."""
         # Text hashes differently in every process, so each key finds its shard anew.
-        parts: list[Saved] = [{**saved, "keys": []} for _ in self._shards]
+        parts: list[SavedState] = [{**saved, "keys": []} for _ in self._shards]
         for name, numbers in saved.get("keys", ()):
             key = tuple(name) if isinstance(name, list) else name
             parts[hash(key) & self._mask]["keys"].append([name, numbers])

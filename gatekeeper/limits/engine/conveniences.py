@@ -16,7 +16,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Waiter(Protocol):
+class Waitable(Protocol):
     """A limiter that can be waited for."""
 
     def check(self, key: Key = "", cost: int = 1) -> Decision: ...
@@ -26,7 +26,7 @@ class Waiter(Protocol):
         """The guarded work is over; something to await when a store has to be told."""
 
 
-class Checker(Protocol):
+class Checkable(Protocol):
     """A limiter that decides."""
 
     def allow(self, key: Key = "", cost: int = 1) -> bool: ...
@@ -34,22 +34,22 @@ class Checker(Protocol):
     def peek(self, key: Key = "", cost: int = 1) -> Decision: ...
 
 
-class Reserver(Protocol):
+class Reservable(Protocol):
     """A limiter that books."""
 
     def reserve(self, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation: ...
 
 
-class Guarding:
+class PermitGuard:
     """Permits around a `with` block, an `async with` block, or each call of a function."""
 
     def __init__(
         self,
-        limiter: Waiter | None,
+        limiter: Waitable | None,
         key: Key | Callable[..., Key],
         cost: int,
         timeout: float | None,
-        choose: Callable[..., Waiter] | None = None,
+        choose: Callable[..., Waitable] | None = None,
     ) -> None:
         self._limiter = limiter
         self._choose = choose  # the limiter, by the arguments of the guarded function
@@ -75,10 +75,10 @@ class Guarding:
 
         return guarded
 
-    def _of(self, *args: Any, **kwargs: Any) -> Guarding:
+    def _of(self, *args: Any, **kwargs: Any) -> PermitGuard:
         key = self._key(*args, **kwargs) if callable(self._key) else self._key
         limiter = self._limiter if self._choose is None else self._choose(*args, **kwargs)
-        return Guarding(limiter, key, self._cost, self._timeout)
+        return PermitGuard(limiter, key, self._cost, self._timeout)
 
     def __enter__(self) -> Decision:
         limiter, key = self._fixed()
@@ -97,7 +97,7 @@ class Guarding:
         if (leaving := limiter.leave(key, self._cost)) is not None:
             await leaving
 
-    def _fixed(self) -> tuple[Waiter, Key]:
+    def _fixed(self) -> tuple[Waitable, Key]:
         if callable(self._key) or self._limiter is None:
             raise TypeError("key, plan: a function of the arguments needs a function to guard")
         return self._limiter, self._key
@@ -106,7 +106,7 @@ class Guarding:
 class Ticks:
     """An endless loop that runs no faster than its limiter: `for` or `async for`."""
 
-    def __init__(self, limiter: Waiter, key: Key, cost: int) -> None:
+    def __init__(self, limiter: Waitable, key: Key, cost: int) -> None:
         self._limiter = limiter
         self._key = key
         self._cost = cost
@@ -131,17 +131,17 @@ def _passed(decision: Decision) -> Decision:
 
 
 def guard(
-    self: Waiter, key: Key | Callable[..., Key] = "", cost: int = 1, timeout: float | None = None
-) -> Guarding:
+    self: Waitable, key: Key | Callable[..., Key] = "", cost: int = 1, timeout: float | None = None
+) -> PermitGuard:
     """Permits around a block or a function: `with limiter.guard("a"):`, `@limiter.guard(timeout=0)`.
 
     Waits at most `timeout` seconds, 0 not at all, None for as long as it takes, and raises Refused
     when that will not do. For a function, `key` may be a function of the same arguments.
     """
-    return Guarding(self, key, cost, timeout)
+    return PermitGuard(self, key, cost, timeout)
 
 
-def ticks(self: Waiter, key: Key = "", cost: int = 1) -> Ticks:
+def ticks(self: Waitable, key: Key = "", cost: int = 1) -> Ticks:
     """Goes on for ever, each turn when its permits are there: `for _ in limiter.ticks():`.
 
     Raises Refused when waiting never helps.
@@ -149,12 +149,12 @@ def ticks(self: Waiter, key: Key = "", cost: int = 1) -> Ticks:
     return Ticks(self, key, cost)
 
 
-def enforce(self: Checker, key: Key = "", cost: int = 1) -> Decision:
+def enforce(self: Checkable, key: Key = "", cost: int = 1) -> Decision:
     """As `check`, but a refusal is raised: Refused, which carries the decision."""
     return _passed(self.check(key, cost))
 
 
-def check_many(self: Checker, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
+def check_many(self: Checkable, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
     """The decisions about all of `keys`, one after the other; from a store, in one round trip."""
     return [self.check(key, cost) for key in keys]
 
@@ -163,25 +163,25 @@ def nothing_to_leave(self: object, key: Key, cost: int) -> None:
     """A permit of a rate is spent; nothing comes back when the work is over."""
 
 
-def enter(self: Waiter) -> Decision:
+def enter(self: Waitable) -> Decision:
     """Wait for one permit of the key ""."""
     return _passed(self.wait())
 
 
 def leave_block(
-    self: Waiter, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    self: Waitable, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
 ) -> None:
     """The block is over."""
     self.leave("", 1)
 
 
-async def enter_async(self: Waiter) -> Decision:
+async def enter_async(self: Waitable) -> Decision:
     """Wait for one permit of the key ""."""
     return _passed(await self.wait_async())
 
 
 async def leave_block_async(
-    self: Waiter, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    self: Waitable, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
 ) -> None:
     """The block is over."""
     if (leaving := self.leave("", 1)) is not None:
@@ -192,33 +192,33 @@ async def leave_block_async(
 # written before it is known whether the limiter will live in this process.
 
 
-async def allow_async(self: Checker, key: Key = "", cost: int = 1) -> bool:
+async def allow_async(self: Checkable, key: Key = "", cost: int = 1) -> bool:
     """As `allow`."""
     return self.allow(key, cost)
 
 
-async def check_async(self: Checker, key: Key = "", cost: int = 1) -> Decision:
+async def check_async(self: Checkable, key: Key = "", cost: int = 1) -> Decision:
     """As `check`."""
     return self.check(key, cost)
 
 
-async def check_many_async(self: Checker, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
+async def check_many_async(self: Checkable, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
     """As `check_many`."""
     return [self.check(key, cost) for key in keys]
 
 
-async def peek_async(self: Checker, key: Key = "", cost: int = 1) -> Decision:
+async def peek_async(self: Checkable, key: Key = "", cost: int = 1) -> Decision:
     """As `peek`."""
     return self.peek(key, cost)
 
 
-async def enforce_async(self: Checker, key: Key = "", cost: int = 1) -> Decision:
+async def enforce_async(self: Checkable, key: Key = "", cost: int = 1) -> Decision:
     """As `enforce`."""
     return _passed(self.check(key, cost))
 
 
 async def reserve_async(
-    self: Reserver, key: Key = "", cost: int = 1, max_wait: float | None = None
+    self: Reservable, key: Key = "", cost: int = 1, max_wait: float | None = None
 ) -> Reservation:
     """As `reserve`."""
     return self.reserve(key, cost, max_wait)

@@ -9,33 +9,33 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
-from gatekeeper.limits.engine.key_states import Keys
-from gatekeeper.limits.engine.protocol import AdmittingRule, Key, Rule, Standing
+from gatekeeper.limits.engine.key_states import KeyStates
+from gatekeeper.limits.engine.protocol import AdmittingRule, Key, KeyStatus, Rule
 from gatekeeper.limits.engine.units import seconds, whole
 from gatekeeper.model import Decision
 
 
-class Ruled(Protocol):
+class RuleLimiter(Protocol):
     """A limiter that is made of keys and a rule."""
 
     @property
-    def _keys(self) -> Keys[Any]: ...
+    def _keys(self) -> KeyStates[Any]: ...
     @property
     def _rule(self) -> Rule[Any]: ...
     @property
     def _name(self) -> str: ...
 
 
-class Admitting(Protocol):
+class AdmittingLimiter(Protocol):
     """One whose rule admits at once."""
 
     @property
-    def _keys(self) -> Keys[Any]: ...
+    def _keys(self) -> KeyStates[Any]: ...
     @property
     def _rule(self) -> AdmittingRule[Any]: ...
 
 
-def allow(self: Admitting, key: Key = "", cost: int = 1) -> bool:
+def allow(self: AdmittingLimiter, key: Key = "", cost: int = 1) -> bool:
     """Whether `cost` requests of `key` may pass now; they are counted when they may.
 
     `check(key, cost).allowed`. Raises ValueError for a negative cost.
@@ -68,7 +68,7 @@ def allow(self: Admitting, key: Key = "", cost: int = 1) -> bool:
         mutex.release()
 
 
-def check(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
+def check(self: RuleLimiter, key: Key = "", cost: int = 1) -> Decision:
     """Whether `cost` requests of `key` may pass now; they are counted when they may.
 
     With limit, remaining, retry_after and reset_after, all of the same moment: what remains after
@@ -99,7 +99,7 @@ def check(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
     return in_words(rule, self._name, standing, wait_ns)  # outside: it takes as long as the rest
 
 
-def peek(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
+def peek(self: RuleLimiter, key: Key = "", cost: int = 1) -> Decision:
     """What `check` would decide now, with what remains before it; nothing is counted."""
     whole(cost, "cost", least=0)
     keys = self._keys
@@ -121,7 +121,7 @@ def peek(self: Ruled, key: Key = "", cost: int = 1) -> Decision:
     return in_words(rule, self._name, standing, wait_ns)
 
 
-def refund(self: Ruled, key: Key = "", cost: int = 1) -> None:
+def refund(self: RuleLimiter, key: Key = "", cost: int = 1) -> None:
     """Give `cost` permits of `key` back, at most what is counted. Raises ValueError below 0."""
     whole(cost, "cost", least=0)
     keys = self._keys
@@ -141,7 +141,7 @@ def refund(self: Ruled, key: Key = "", cost: int = 1) -> None:
         mutex.release()
 
 
-def reset(self: Ruled, key: Key = "") -> None:
+def reset(self: RuleLimiter, key: Key = "") -> None:
     """Forget `key`: its next request is its first."""
     keys = self._keys
     mutex = keys.mutex
@@ -153,12 +153,12 @@ def reset(self: Ruled, key: Key = "") -> None:
         mutex.release()
 
 
-def decision(self: Ruled, state: object, now_ns: int, wait_ns: int | None) -> Decision:
+def decision(self: RuleLimiter, state: object, now_ns: int, wait_ns: int | None) -> Decision:
     """The answer in words; the caller holds the mutex."""
     return in_words(self._rule, self._name, self._rule.standing(state, now_ns), wait_ns)
 
 
-def in_words(rule: Rule[Any], name: str, standing: Standing, wait_ns: int | None) -> Decision:
+def in_words(rule: Rule[Any], name: str, standing: KeyStatus, wait_ns: int | None) -> Decision:
     """The answer; `rule` and `standing` are of the same moment."""
     remaining, reset_ns = standing
     if wait_ns == 0:
@@ -185,7 +185,7 @@ def together(answers: Sequence[Decision], name: str) -> Decision:
     return nearest._replace(reset_after=max(resets, default=None))
 
 
-def no_room(self: Ruled) -> Decision:
+def no_room(self: RuleLimiter) -> Decision:
     """The answer for a key that found no room and shares no state."""
     keys = self._keys
     if keys.overflow == "allow":
@@ -200,10 +200,10 @@ def no_room(self: Ruled) -> Decision:
     )
 
 
-class Look(NamedTuple):
+class KeySnapshot(NamedTuple):
     """What a limiter sees of one key at one moment."""
 
-    limiter: Ruled
+    limiter: RuleLimiter
     seat: Key | None  # None: no room for it
     state: Any
     now_ns: int
@@ -216,7 +216,7 @@ class Look(NamedTuple):
         return decision(self.limiter, self.state, self.now_ns, self.wait_ns)
 
 
-def look(self: Ruled, key: Key, cost: int, spending: bool) -> Look:
+def look(self: RuleLimiter, key: Key, cost: int, spending: bool) -> KeySnapshot:
     """What `check` would see, or `peek` when not `spending`; the caller holds the mutex."""
     keys = self._keys
     now_ns = keys.clock()
@@ -227,6 +227,6 @@ def look(self: Ruled, key: Key, cost: int, spending: bool) -> Look:
     else:
         seat = key if key in keys.young else keys.seat(key)
     if seat is None:
-        return Look(self, None, None, now_ns, 0 if keys.overflow == "allow" else keys.settle_ns)
+        return KeySnapshot(self, None, None, now_ns, 0 if keys.overflow == "allow" else keys.settle_ns)
     state = keys.get(seat)
-    return Look(self, seat, state, now_ns, self._rule.wait_ns(state, now_ns, cost))
+    return KeySnapshot(self, seat, state, now_ns, self._rule.wait_ns(state, now_ns, cost))

@@ -10,8 +10,8 @@ import weakref
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from gatekeeper.limits.engine.protocol import Clock, Key, Overflow, S
-from gatekeeper.limits.engine.wait_queue import Lines
+from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Overflow, S
+from gatekeeper.limits.engine.wait_queue import WaitQueues
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ KEYS_MAX: Final = 1_000_000  # some 80 MB of token buckets; a limiter never hold
 SHARED: Final[Key] = ("", 0, "", "shared by the keys that found no room")
 
 
-class Keys(Generic[S]):
+class KeyStates(Generic[S]):
     """The states of at most `max_keys` keys, in two generations.
 
     Whoever reads or writes holds the mutex, in this form and no other:
@@ -59,7 +59,7 @@ class Keys(Generic[S]):
         "young",
     )
 
-    def __init__(self, settle_ns: int, max_keys: int, overflow: Overflow, clock: Clock) -> None:
+    def __init__(self, settle_ns: int, max_keys: int, overflow: Overflow, clock: NanosecondClock) -> None:
         if overflow not in ("shared", "deny", "allow"):
             raise ValueError(f"overflow: expected 'shared', 'deny' or 'allow', got {overflow!r}")
         self.clock = clock if clock is time.monotonic_ns else never_back(clock)
@@ -76,7 +76,7 @@ class Keys(Generic[S]):
 
     def renew(self) -> None:
         """Start with a mutex that nobody holds and nobody in line: at birth, and in a forked child."""
-        self.lines = Lines()
+        self.lines = WaitQueues()
         self.mutex = threading.RLock()
 
     def take_turns(self) -> None:
@@ -171,7 +171,7 @@ def gil_is_enabled() -> bool:
     return ask is None or ask()
 
 
-def never_back(clock: Clock) -> Clock:
+def never_back(clock: NanosecondClock) -> NanosecondClock:
     """`clock`, but standing still while the original is behind what it has already said."""
     last_ns = clock()
 
@@ -187,7 +187,7 @@ def never_back(clock: Clock) -> Clock:
     return clamped
 
 
-class Renewed(Protocol):
+class RenewableMutex(Protocol):
     """Holds a mutex."""
 
     def renew(self) -> None:
@@ -196,7 +196,7 @@ class Renewed(Protocol):
 
 # A child of fork has one thread: a mutex that another thread of the parent held would stay
 # held for ever.
-renewed_in_children: weakref.WeakSet[Renewed] = weakref.WeakSet()
+renewed_in_children: weakref.WeakSet[RenewableMutex] = weakref.WeakSet()
 
 
 def _renew_in_child() -> None:

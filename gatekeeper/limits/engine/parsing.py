@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gatekeeper.limits.algorithms.sliding_log import SlidingLog
-from gatekeeper.limits.composites.all_of import AllOf, Part
+from gatekeeper.limits.composites.all_of import AllOf, RateLimiter
 
 PERIODS_S: Final = {
     "s": 1,
@@ -24,7 +24,7 @@ ONE: Final = re.compile(
 )
 
 
-def parse(text: str, limiter: Callable[..., Part] = SlidingLog, **options: Any) -> Part | AllOf:
+def parse(text: str, limiter: Callable[..., RateLimiter] = SlidingLog, **options: Any) -> RateLimiter | AllOf:
     """The limiter that `text` asks for: one rate, or several that all hold.
 
     "100/minute", "10 per 2 minutes", "5/30s", "10/second; 1000/hour" (or with commas). Each becomes
@@ -37,7 +37,7 @@ def parse(text: str, limiter: Callable[..., Part] = SlidingLog, **options: Any) 
     return parts[0] if len(parts) == 1 else AllOf(*parts)
 
 
-def _parse_one(text: str, limiter: Callable[..., Part], options: dict[str, Any]) -> Part:
+def _parse_one(text: str, limiter: Callable[..., RateLimiter], options: dict[str, Any]) -> RateLimiter:
     found = ONE.fullmatch(text)
     period_s = PERIODS_S.get(found["period"].lower()) if found else None
     if found is None or period_s is None:

@@ -7,24 +7,24 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from gatekeeper.limits.engine.key_states import Keys
-from gatekeeper.limits.engine.protocol import Key, Period, Rule, Saved
+from gatekeeper.limits.engine.key_states import KeyStates
+from gatekeeper.limits.engine.protocol import Key, Period, Rule, SavedState
 from gatekeeper.limits.engine.units import SECOND_NS, nanoseconds, whole
 
 FORMAT = 1
 
 
-class Keeping(Protocol):
+class PersistentLimiter(Protocol):
     """A limiter whose rule may be replaced."""
 
     _rule: Any
 
     @property
-    def _keys(self) -> Keys[Any]: ...
+    def _keys(self) -> KeyStates[Any]: ...
 
 
 def configure(
-    self: Keeping, limit: int | None = None, period: Period | None = None, burst: int | None = None
+    self: PersistentLimiter, limit: int | None = None, period: Period | None = None, burst: int | None = None
 ) -> None:
     """Another limit from now on, with the history kept: what was used stays used.
 
@@ -53,11 +53,11 @@ def configure(
     keys.inside(change)
 
 
-def dump(self: Keeping, wall_ns: Callable[[], int] = time.time_ns) -> Saved:
+def dump(self: PersistentLimiter, wall_ns: Callable[[], int] = time.time_ns) -> SavedState:
     """All that is counted, as json.dumps takes it; `load` counts on from there."""
     keys, rule = self._keys, self._rule
 
-    def save() -> Saved:
+    def save() -> SavedState:
         states = keys.old | keys.young
         return {
             "format": FORMAT,
@@ -71,7 +71,7 @@ def dump(self: Keeping, wall_ns: Callable[[], int] = time.time_ns) -> Saved:
     return keys.inside(save)
 
 
-def load(self: Keeping, saved: Saved, wall_ns: Callable[[], int] = time.time_ns) -> None:
+def load(self: PersistentLimiter, saved: SavedState, wall_ns: Callable[[], int] = time.time_ns) -> None:
     """Count on from what `dump` saved, under the limit that this limiter has.
 
     The time in between counts. Where the clock is another one since, as after a reboot, the wall

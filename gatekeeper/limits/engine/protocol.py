@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 from gatekeeper.model import Decision
 
 Key = str | tuple[str | int, ...]
-Clock = Callable[[], int]  # whole nanoseconds since any fixed moment
+NanosecondClock = Callable[[], int]  # whole nanoseconds since any fixed moment
 Period = float | timedelta  # seconds, whole or not
 Overflow = Literal["shared", "deny", "allow"]
-Saved = dict[str, Any]  # what json.dumps takes
+SavedState = dict[str, Any]  # what json.dumps takes
 
 S = TypeVar("S")
 
@@ -39,7 +39,7 @@ class Limiter(Protocol):
         """Forget `key`: its next request is its first."""
 
 
-class Standing(NamedTuple):
+class KeyStatus(NamedTuple):
     """Where a key stands when nothing more comes."""
 
     remaining: int  # what may pass now
@@ -78,7 +78,7 @@ class Rule(Protocol[S]):
     def give_back(self, state: S, now_ns: int, cost: int) -> S | None:
         """The state after a refund of `cost`."""
 
-    def standing(self, state: S | None, now_ns: int) -> Standing:
+    def standing(self, state: S | None, now_ns: int) -> KeyStatus:
         """Where the key stands."""
 
     def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> Self:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from typing import Any, NamedTuple, Protocol
 
-from gatekeeper.limits.engine.decisions import Ruled, decision, no_room
-from gatekeeper.limits.engine.key_states import Keys
+from gatekeeper.limits.engine.decisions import RuleLimiter, decision, no_room
+from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.limits.engine.protocol import Key
 from gatekeeper.limits.engine.units import SECOND_NS, seconds, whole
 from gatekeeper.model import Decision
 
 
-class Taken(Protocol):
+class RefundablePermits(Protocol):
     """What a reservation has to give back."""
 
     def give_back(self) -> bool:
@@ -22,10 +22,10 @@ class Taken(Protocol):
         """The same."""
 
 
-class Booked(NamedTuple):
+class BookedState(NamedTuple):
     """The state of one key around a booking."""
 
-    keys: Keys[Any]
+    keys: KeyStates[Any]
     seat: Key
     before: object
     after: object
@@ -59,7 +59,7 @@ class Reservation:
         decision: Decision,
         delay: float | None,
         due_ns: int = 0,
-        booked: tuple[Taken, ...] = (),
+        booked: tuple[RefundablePermits, ...] = (),
     ) -> None:
         self.decision = decision  # as of the moment that was booked
         self.delay = delay
@@ -89,7 +89,7 @@ class Reservation:
         return bool(back) and all(back)
 
 
-def reserve(self: Ruled, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation:
+def reserve(self: RuleLimiter, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation:
     """Permits for the first moment at which they are free, behind all that is booked already.
 
     The caller waits `delay` seconds by itself. Nothing is booked when that is above `max_wait`
@@ -128,12 +128,12 @@ def reserve(self: Ruled, key: Key = "", cost: int = 1, max_wait: float | None = 
         mutex.release()
 
 
-def book(self: Ruled, seat: Key, state: object, due_ns: int, cost: int) -> tuple[Booked, object]:
+def book(self: RuleLimiter, seat: Key, state: object, due_ns: int, cost: int) -> tuple[BookedState, object]:
     """Spend at `due_ns`, and remember how it was; the caller holds the mutex."""
     before = copy.copy(state)
     state = self._rule.spend(state, due_ns, cost)
     self._keys.young[seat] = state
-    return Booked(self._keys, seat, before, copy.copy(state)), state
+    return BookedState(self._keys, seat, before, copy.copy(state)), state
 
 
 def wait_in_ns(duration: float | None, name: str) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 L = TypeVar("L")
 
 
-class Store(Protocol):
+class LimiterStore(Protocol):
     """Keeps the keys of limiters outside of this process: gatekeeper.limits.redis.RedisStore."""
 
     def shared(self, kind: type[L]) -> type[L]:
@@ -21,7 +21,7 @@ class Store(Protocol):
         """The same for one of several limits, all of which are attached. Raises ValueError."""
 
 
-def new(cls: type[L], *_: object, store: Store | None = None, **__: object) -> L:
+def new(cls: type[L], *_: object, store: LimiterStore | None = None, **__: object) -> L:
     """An empty limiter, of the class that asks `store` if there is one: the path in memory stays as it is."""
     return object.__new__(cls if store is None else store.shared(cls))
 
@@ -31,10 +31,10 @@ def new_of(cls: type[L], *parts: object, **_: object) -> L:
     return new(cls, store=store_of(parts))
 
 
-def store_of(parts: Iterable[object]) -> Store | None:
+def store_of(parts: Iterable[object]) -> LimiterStore | None:
     """The store that holds all of `parts`; None when no store holds any. Raises ValueError for a mixture."""
     stores = {getattr(getattr(part, "_sharing", None), "store", None) for part in parts}
     if len(stores) > 1:
         raise ValueError("AllOf: expected all limiters in one store, or none in any")
-    store: Store | None = stores.pop() if stores else None
+    store: LimiterStore | None = stores.pop() if stores else None
     return store

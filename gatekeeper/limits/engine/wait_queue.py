@@ -13,14 +13,14 @@ from gatekeeper.limits.engine.protocol import Key
 R = TypeVar("R")
 
 
-class Bell(Protocol):
+class Waker(Protocol):
     """Wakes one waiter, from any thread."""
 
     def ring(self) -> bool:
         """Wake it; false when it is no longer there to be woken."""
 
 
-class ThreadBell:
+class ThreadWaker:
     """Wakes a waiting thread. A clock that can wait, as one moved by hand, lets the time pass itself."""
 
     __slots__ = ("_event", "_wait")
@@ -41,7 +41,7 @@ class ThreadBell:
             self._event.clear()
 
 
-class TaskBell:
+class TaskWaker:
     """Wakes a waiting asyncio task."""
 
     __slots__ = ("_event", "_loop")
@@ -67,10 +67,10 @@ class TaskBell:
         self._event.clear()
 
 
-Naps = Generator[float | None, None, R]  # yields how long to wait for the bell at most; None: for ever
+WaitSteps = Generator[float | None, None, R]  # yields how long to wait for the bell at most; None: for ever
 
 
-def slept_through(naps: Naps[R], bell: ThreadBell) -> R:
+def slept_through(naps: WaitSteps[R], bell: ThreadWaker) -> R:
     """What a waiter hears in the end; this thread waits. Leaving early, by an exception, closes `naps`."""
     try:
         while True:
@@ -82,7 +82,7 @@ def slept_through(naps: Naps[R], bell: ThreadBell) -> R:
         naps.close()
 
 
-async def slept_through_async(naps: Naps[R], bell: TaskBell) -> R:
+async def slept_through_async(naps: WaitSteps[R], bell: TaskWaker) -> R:
     """The same for a task, which may be cancelled."""
     try:
         while True:
@@ -94,15 +94,15 @@ async def slept_through_async(naps: Naps[R], bell: TaskBell) -> R:
         naps.close()
 
 
-class Lines:
+class WaitQueues:
     """One line of waiters for each key that has any. The caller holds the mutex."""
 
     __slots__ = ("_lines",)
 
     def __init__(self) -> None:
-        self._lines: dict[Key, deque[Bell]] = {}
+        self._lines: dict[Key, deque[Waker]] = {}
 
-    def join(self, key: Key, bell: Bell, places: int | None) -> bool:
+    def join(self, key: Key, bell: Waker, places: int | None) -> bool:
         """Whether there was a place behind the others; at most `places` may be in line."""
         line = self._lines.setdefault(key, deque())
         if places is not None and len(line) >= places:
@@ -110,12 +110,12 @@ class Lines:
         line.append(bell)
         return True
 
-    def is_first(self, key: Key, bell: Bell) -> bool:
+    def is_first(self, key: Key, bell: Waker) -> bool:
         """Whether `bell` is at the head of its line, or in none."""
         line = self._lines.get(key)
         return line is None or line[0] is bell
 
-    def leave(self, key: Key, bell: Bell) -> None:
+    def leave(self, key: Key, bell: Waker) -> None:
         """Take `bell` out of its line; who is first then is woken."""
         line = self._lines.get(key)
         if line is None:

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Protocol
 
-from gatekeeper.limits.engine.key_states import Keys
+from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.limits.engine.protocol import Key
 from gatekeeper.limits.engine.reservations import Reservation, wait_in_ns
 from gatekeeper.limits.engine.units import seconds
 from gatekeeper.limits.engine.wait_queue import (
-    Bell,
-    Naps,
-    TaskBell,
-    ThreadBell,
+    TaskWaker,
+    ThreadWaker,
+    WaitSteps,
+    Waker,
     slept_through,
     slept_through_async,
 )
@@ -28,7 +28,7 @@ class Bookable(Protocol):
     """A limiter that can be booked, with the line in which its waiters stand."""
 
     @property
-    def _keys(self) -> Keys[Any]: ...
+    def _keys(self) -> KeyStates[Any]: ...
     @property
     def _name(self) -> str: ...
     def check(self, key: Key = "", cost: int = 1) -> Decision: ...
@@ -42,17 +42,17 @@ def wait(self: Bookable, key: Key = "", cost: int = 1, timeout: float | None = N
     Refused, with nothing spent, as soon as it is clear that `timeout` seconds will not do, or that
     waiting never helps. An exception out of a signal handler spends nothing either.
     """
-    bell = ThreadBell(self._keys.clock)
+    bell = ThreadWaker(self._keys.clock)
     return slept_through(_naps(self, key, cost, timeout, bell), bell)
 
 
 async def wait_async(self: Bookable, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
     """The same for a task of asyncio; cancelling it spends nothing."""
-    bell = TaskBell()
+    bell = TaskWaker()
     return await slept_through_async(_naps(self, key, cost, timeout, bell), bell)
 
 
-def _naps(self: Bookable, key: Key, cost: int, timeout: float | None, bell: Bell) -> Naps[Decision]:
+def _naps(self: Bookable, key: Key, cost: int, timeout: float | None, bell: Waker) -> WaitSteps[Decision]:
     """How a waiter waits, whoever lets the time pass; closing it gives everything back."""
     keys = self._keys
     timeout_ns = wait_in_ns(timeout, "timeout")

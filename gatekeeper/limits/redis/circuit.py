@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from gatekeeper.limits.engine.protocol import Clock
+from gatekeeper.limits.engine.protocol import NanosecondClock
 from gatekeeper.limits.engine.units import SECOND_NS, seconds
 
 log: Final = logging.getLogger("gatekeeper.limits")
 
 
-class Circuit:
+class CircuitBreaker:
     """Whether to ask: yes, but for `pause` after a failure; then one caller tries for all."""
 
     __slots__ = ("_clock", "_pause_ns", "_shut_ns", "failing")
 
-    def __init__(self, pause: float, clock: Clock) -> None:
+    def __init__(self, pause: float, clock: NanosecondClock) -> None:
         self._clock = clock
         self._pause_ns = round(pause * SECOND_NS)
         self._shut_ns = 0  # nobody asks before

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gatekeeper.limits.redis.steps import Call
+from gatekeeper.limits.redis.steps import ScriptCall
 
 try:
     import redis
@@ -59,7 +59,7 @@ def _settings(pool: Any, timeout: float) -> dict[str, Any]:
     return {**kept, **ours}
 
 
-def _words(call: Call, command: str) -> tuple[Any, ...]:
+def _words(call: ScriptCall, command: str) -> tuple[Any, ...]:
     script = call.script.sha if command == "EVALSHA" else call.script.text
     return (command, script, len(call.keys), *call.keys, *call.words)
 
@@ -72,7 +72,7 @@ def _lacking(replies: Sequence[Any]) -> list[int]:
     return [n for n, reply in enumerate(replies) if isinstance(reply, exceptions.NoScriptError)]
 
 
-class PlainCalls:
+class BlockingClient:
     """Runs scripts through a client that blocks.
 
     A plain client lends its settings, not its connections: its own time-outs and retries would let a
@@ -96,14 +96,14 @@ class PlainCalls:
             )
             self.client = redis.Redis(connection_pool=self._own)
 
-    def one(self, call: Call) -> Any:
+    def one(self, call: ScriptCall) -> Any:
         """The script's answer."""
         try:
             return self.client.execute_command(*_words(call, "EVALSHA"))
         except exceptions.NoScriptError:  # the first call since this server started
             return self.client.execute_command(*_words(call, "EVAL"))
 
-    def many(self, calls: Sequence[Call]) -> list[Any]:
+    def many(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """The answers to all, in one round trip."""
         replies = self._piped(calls, "EVALSHA")
         if lacking := _lacking(replies):
@@ -118,7 +118,7 @@ class PlainCalls:
         if self._own is not None:
             self._own.disconnect()
 
-    def _piped(self, calls: Sequence[Call], command: str) -> list[Any]:
+    def _piped(self, calls: Sequence[ScriptCall], command: str) -> list[Any]:
         with self.client.pipeline(transaction=False) as pipe:
             for call in calls:
                 pipe.execute_command(*_words(call, command))
@@ -126,7 +126,7 @@ class PlainCalls:
         return replies
 
 
-class AsyncCalls:
+class AsyncioClient:
     """The same through a client of asyncio; each call as a whole is bounded."""
 
     def __init__(self, client: Any, timeout: float) -> None:
@@ -146,7 +146,7 @@ class AsyncCalls:
             )
             self.client = redis.asyncio.Redis(connection_pool=self._own)
 
-    async def one(self, call: Call) -> Any:
+    async def one(self, call: ScriptCall) -> Any:
         """The script's answer."""
         async with asyncio.timeout(self._timeout):
             try:
@@ -154,7 +154,7 @@ class AsyncCalls:
             except exceptions.NoScriptError:
                 return await self.client.execute_command(*_words(call, "EVAL"))
 
-    async def many(self, calls: Sequence[Call]) -> list[Any]:
+    async def many(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """The answers to all, in one round trip."""
         async with asyncio.timeout(self._timeout):
             replies = await self._piped(calls, "EVALSHA")
@@ -170,7 +170,7 @@ class AsyncCalls:
         if self._own is not None:
             await self._own.disconnect()
 
-    async def _piped(self, calls: Sequence[Call], command: str) -> list[Any]:
+    async def _piped(self, calls: Sequence[ScriptCall], command: str) -> list[Any]:
         async with self.client.pipeline(transaction=False) as pipe:
             for call in calls:
                 pipe.execute_command(*_words(call, command))

@@ -8,11 +8,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gatekeeper.limits.algorithms.concurrency import Concurrency
-from gatekeeper.limits.engine.protocol import Clock, Key, Period
+from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Period
 from gatekeeper.limits.engine.reservations import wait_in_ns
 from gatekeeper.limits.engine.units import MICROSECOND_NS, nanoseconds, seconds, whole
-from gatekeeper.limits.engine.wait_queue import Bell, TaskBell, ThreadBell
-from gatekeeper.limits.redis.steps import Call, Nap, Steps
+from gatekeeper.limits.engine.wait_queue import TaskWaker, ThreadWaker, Waker
+from gatekeeper.limits.redis.steps import ScriptCall, Sleep, StoreSteps
 from gatekeeper.limits.redis.stored_limit import front, tag
 from gatekeeper.model import Decision, Refused
 
@@ -23,7 +23,7 @@ LEASE_S: Final = 60.0
 ASK_AGAIN_S: Final = 0.05  # nobody tells a waiter of what ends in another process
 
 
-class Lease(NamedTuple):
+class PermitLease(NamedTuple):
     """One permit that this process holds."""
 
     name: str  # "" for one of this process's share, while the store was failing
@@ -47,11 +47,11 @@ class SharedConcurrency(Concurrency):
         *,
         store: RedisStore,
         lease: Period | None = None,
-        clock: Clock = time.monotonic_ns,
+        clock: NanosecondClock = time.monotonic_ns,
         name: str = "",
     ) -> None:
         """Raises ValueError for a limit below 1, or a lease of no time."""
-        self._held: dict[Key, deque[Lease]] = {}
+        self._held: dict[Key, deque[PermitLease]] = {}
         super().__init__(limit, clock=clock, name=name)
         self._lease_us = -(-nanoseconds(LEASE_S if lease is None else lease, "lease") // MICROSECOND_NS)
         self._store = store
@@ -73,11 +73,11 @@ class SharedConcurrency(Concurrency):
         else:
             self._local.configure(share.limit)
 
-    def _call(self, do: str, key: Key, cost: int, *names: str) -> Call:
+    def _call(self, do: str, key: Key, cost: int, *names: str) -> ScriptCall:
         front_ = front(self._store.prefix, "Concurrency", self._name)
-        return Call(self._script, (front_ + tag(key),), (do, self.limit, cost, self._lease_us, *names))
+        return ScriptCall(self._script, (front_ + tag(key),), (do, self.limit, cost, self._lease_us, *names))
 
-    def _asking(self, do: str, key: Key, cost: int, *, in_line: bool = False) -> Steps[Decision]:
+    def _asking(self, do: str, key: Key, cost: int, *, in_line: bool = False) -> StoreSteps[Decision]:
         """Take `cost` leases, or look whether they could be taken."""
         whole(cost, "cost", least=0)
         if do == "take" and not in_line and self._lines.waiting(key):
@@ -92,7 +92,7 @@ class SharedConcurrency(Concurrency):
             return self._alone(do, key, cost)
         done, in_flight = answer
         if done and names:
-            self._hold(key, [Lease(name, asked_ns + self._lease_us * MICROSECOND_NS) for name in names])
+            self._hold(key, [PermitLease(name, asked_ns + self._lease_us * MICROSECOND_NS) for name in names])
         return self._told(bool(done) and not overtakes, in_flight)
 
     def _alone(self, do: str, key: Key, cost: int) -> Decision:
@@ -104,21 +104,21 @@ class SharedConcurrency(Concurrency):
             return self._local.peek(key, cost)
         answer = self._local.check(key, cost)
         if answer.allowed and cost:
-            self._hold(key, [Lease("", self._clock() + self._lease_us * MICROSECOND_NS)] * cost)
+            self._hold(key, [PermitLease("", self._clock() + self._lease_us * MICROSECOND_NS)] * cost)
         return answer
 
-    def _hold(self, key: Key, leases: list[Lease]) -> None:
+    def _hold(self, key: Key, leases: list[PermitLease]) -> None:
         with self._mutex:
             held = self._held.setdefault(key, deque())
             while held and held[0].name and held[0].ends_ns <= self._clock():
                 held.popleft()  # its time is over, and nobody will release it
             held.extend(leases)
 
-    def _let_go(self, key: Key, cost: int) -> list[Lease]:
+    def _let_go(self, key: Key, cost: int) -> list[PermitLease]:
         """The oldest `cost` leases of this process that still run."""
         with self._mutex:
             held = self._held.get(key, deque())
-            gone: list[Lease] = []
+            gone: list[PermitLease] = []
             while held and len(gone) < cost:
                 lease = held.popleft()
                 if not lease.name or lease.ends_ns > self._clock():
@@ -128,7 +128,7 @@ class SharedConcurrency(Concurrency):
             self._lines.wake(key)
             return gone
 
-    def _releasing(self, key: Key, cost: int) -> Steps[None]:
+    def _releasing(self, key: Key, cost: int) -> StoreSteps[None]:
         whole(cost, "cost", least=0)
         gone = self._let_go(key, cost)
         here = sum(not lease.name for lease in gone)
@@ -139,7 +139,7 @@ class SharedConcurrency(Concurrency):
             with self._mutex:
                 self._lines.wake(key)
 
-    def _extending(self, key: Key) -> Steps[int]:
+    def _extending(self, key: Key) -> StoreSteps[int]:
         with self._mutex:
             leases = list(self._held.get(key, ()))
         names = [lease.name for lease in leases if lease.name]
@@ -156,13 +156,13 @@ class SharedConcurrency(Concurrency):
                     held[n] = lease._replace(ends_ns=ends_ns)
         return int(answer[0]) + len(leases) - len(names)
 
-    def _looking(self, key: Key) -> Steps[int]:
+    def _looking(self, key: Key) -> StoreSteps[int]:
         answer = yield self._call("look", key, 0)
         if answer is None:
             return 0 if self._local is None else self._local.in_flight(key)
         return int(answer[1])
 
-    def _resetting(self, key: Key) -> Steps[None]:
+    def _resetting(self, key: Key) -> StoreSteps[None]:
         with self._mutex:
             self._held.pop(key, None)
         if self._local is not None:
@@ -171,7 +171,7 @@ class SharedConcurrency(Concurrency):
         with self._mutex:
             self._lines.wake(key)
 
-    def _waiting(self, key: Key, cost: int, timeout: float | None, bell: Bell) -> Steps[Decision]:
+    def _waiting(self, key: Key, cost: int, timeout: float | None, bell: Waker) -> StoreSteps[Decision]:
         whole(cost, "cost", least=0)
         timeout_ns = wait_in_ns(timeout, "timeout")
         end_ns = None if timeout_ns is None else self._clock() + timeout_ns
@@ -183,7 +183,7 @@ class SharedConcurrency(Concurrency):
                 answer = yield from self._asking("take" if first else "look", key, cost, in_line=True)
                 if first and answer.allowed:
                     try:
-                        yield Nap(0, bell)  # whoever was cancelled meanwhile hears of it here
+                        yield Sleep(0, bell)  # whoever was cancelled meanwhile hears of it here
                     except BaseException:
                         yield from self._releasing(key, cost)
                         raise
@@ -195,12 +195,12 @@ class SharedConcurrency(Concurrency):
                         if not answer.allowed
                         else self._told(False, self.limit - (answer.remaining or 0))
                     )
-                yield Nap(min(left_s, ASK_AGAIN_S), bell)
+                yield Sleep(min(left_s, ASK_AGAIN_S), bell)
         finally:
             with self._mutex:
                 self._lines.leave(key, bell)
 
-    def _is_first(self, key: Key, bell: Bell) -> bool:
+    def _is_first(self, key: Key, bell: Waker) -> bool:
         with self._mutex:
             return self._lines.is_first(key, bell)
 
@@ -279,8 +279,8 @@ class SharedConcurrency(Concurrency):
 
         First come, first served in this process; what ends in another is seen within 50 ms.
         """
-        return self._store.run(self._waiting(key, cost, timeout, ThreadBell(self._clock)))
+        return self._store.run(self._waiting(key, cost, timeout, ThreadWaker(self._clock)))
 
     async def wait_async(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
         """The same for a task; cancelling it takes nothing."""
-        return await self._store.run_async(self._waiting(key, cost, timeout, TaskBell()), to_the_end=True)
+        return await self._store.run_async(self._waiting(key, cost, timeout, TaskWaker()), to_the_end=True)

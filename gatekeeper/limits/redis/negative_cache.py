@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from gatekeeper.limits.engine.protocol import Clock, Key
+from gatekeeper.limits.engine.protocol import Key, NanosecondClock
 from gatekeeper.limits.engine.units import MICROSECOND_NS, SECOND_NS, seconds
 from gatekeeper.model import Decision
 
 REFUSALS_MAX: Final = 100_000  # some 30 MB; who is forgotten costs a round trip more, no answer changes
 
 
-class Refusal(NamedTuple):
+class CachedRefusal(NamedTuple):
     """What a store said, and for how long that holds if nobody gives anything back."""
 
     decision: Decision
@@ -20,7 +20,7 @@ class Refusal(NamedTuple):
     until_ns: int
 
 
-class Refusals:
+class RefusalCache:
     """The latest refusals, at most `REFUSALS_MAX` of them in two generations, by this process's clock.
 
     A refusal holds from the moment at which the question was *sent*: the store decided no earlier,
@@ -29,11 +29,11 @@ class Refusals:
 
     __slots__ = ("_clock", "_longest_ns", "_old", "_young")
 
-    def __init__(self, clock: Clock, longest_ns: int | None) -> None:
+    def __init__(self, clock: NanosecondClock, longest_ns: int | None) -> None:
         self._clock = clock
         self._longest_ns = longest_ns  # how long a refusal is believed; None: to its end
-        self._young: dict[Key, Refusal] = {}
-        self._old: dict[Key, Refusal] = {}
+        self._young: dict[Key, CachedRefusal] = {}
+        self._old: dict[Key, CachedRefusal] = {}
 
     def find(self, key: Key, cost: int) -> Decision | None:
         """What the store would say about `cost`, when that is known: as it said, with less time left."""
@@ -61,7 +61,7 @@ class Refusals:
             wait_ns = min(wait_ns, self._longest_ns)
         if len(self._young) >= REFUSALS_MAX // 2:
             self._old, self._young = self._young, {}
-        self._young[key] = Refusal(decision, cost, self._clock(), asked_ns + wait_ns)
+        self._young[key] = CachedRefusal(decision, cost, self._clock(), asked_ns + wait_ns)
 
     def forget(self, key: Key) -> None:
         """Something was given back to `key`."""

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from gatekeeper.limits.engine.protocol import Key
 from gatekeeper.limits.engine.reservations import Reservation, wait_in_ns
 from gatekeeper.limits.engine.units import MICROSECOND_NS, whole
-from gatekeeper.limits.redis.shared_state import Reply, Shared, Sharing, wait_seconds
-from gatekeeper.limits.redis.steps import Calls, Steps
+from gatekeeper.limits.redis.shared_state import ScriptReply, SharedLimiter, SharedState, wait_seconds
+from gatekeeper.limits.redis.steps import ScriptCalls, StoreSteps
 from gatekeeper.model import Decision
 
 
-def allowing(self: Shared, key: Key, cost: int) -> Steps[bool]:
+def allowing(self: SharedLimiter, key: Key, cost: int) -> StoreSteps[bool]:
     """Whether `cost` of `key` may pass now."""
     whole(cost, "cost", least=0)
     sharing = self._sharing
@@ -26,7 +26,7 @@ def allowing(self: Shared, key: Key, cost: int) -> Steps[bool]:
     return raw == 1 or _heard(sharing, raw, key, cost, asked_ns).allowed
 
 
-def checking(self: Shared, key: Key, cost: int) -> Steps[Decision]:
+def checking(self: SharedLimiter, key: Key, cost: int) -> StoreSteps[Decision]:
     """The same, with its fields; who is known to be refused is refused without a round trip."""
     whole(cost, "cost", least=0)
     known = self._sharing.refusals.find(key, cost)
@@ -35,14 +35,14 @@ def checking(self: Shared, key: Key, cost: int) -> Steps[Decision]:
     return (yield from _looking(self, "check", key, cost))
 
 
-def peeking(self: Shared, key: Key, cost: int) -> Steps[Decision]:
+def peeking(self: SharedLimiter, key: Key, cost: int) -> StoreSteps[Decision]:
     """What `check` would decide; the store is asked in any case, and what it says is believed."""
     whole(cost, "cost", least=0)
     self._sharing.forget(key)
     return (yield from _looking(self, "peek", key, cost))
 
 
-def _looking(self: Shared, do: str, key: Key, cost: int) -> Steps[Decision]:
+def _looking(self: SharedLimiter, do: str, key: Key, cost: int) -> StoreSteps[Decision]:
     sharing = self._sharing
     never = sharing.never(cost)
     asked_ns = sharing.clock()
@@ -52,7 +52,7 @@ def _looking(self: Shared, do: str, key: Key, cost: int) -> Steps[Decision]:
     return _heard(sharing, raw, key, cost, asked_ns)
 
 
-def _heard(sharing: Sharing, raw: list[int], key: Key, cost: int, asked_ns: int) -> Decision:
+def _heard(sharing: SharedState, raw: list[int], key: Key, cost: int, asked_ns: int) -> Decision:
     reply = sharing.reply(raw)
     decision = sharing.decision(reply, cost)
     if not decision.allowed and decision.retry_after is not None:
@@ -60,14 +60,14 @@ def _heard(sharing: Sharing, raw: list[int], key: Key, cost: int, asked_ns: int)
     return decision
 
 
-def _alone(sharing: Sharing, do: str, key: Key, cost: int) -> Decision:
+def _alone(sharing: SharedState, do: str, key: Key, cost: int) -> Decision:
     if sharing.local is None:
         return sharing.alone()
     answer: Decision = getattr(sharing.local, do)(key, cost)
     return answer
 
 
-def checking_many(self: Shared, keys: Iterable[Key], cost: int) -> Steps[list[Decision]]:
+def checking_many(self: SharedLimiter, keys: Iterable[Key], cost: int) -> StoreSteps[list[Decision]]:
     """The decisions about all `keys`, one after the other, in one round trip."""
     whole(cost, "cost", least=0)
     sharing = self._sharing
@@ -77,7 +77,7 @@ def checking_many(self: Shared, keys: Iterable[Key], cost: int) -> Steps[list[De
     open_ = [n for n in range(len(wanted)) if n not in decisions]
     do, asked = ("peek", 0) if sharing.never(cost) else ("check", cost)
     asked_ns = sharing.clock()
-    raws = (yield Calls([sharing.call(do, wanted[n], asked) for n in open_])) if open_ else []
+    raws = (yield ScriptCalls([sharing.call(do, wanted[n], asked) for n in open_])) if open_ else []
     for place, n in enumerate(open_):
         if raws is None:
             decisions[n] = _alone(sharing, "check", wanted[n], cost)
@@ -86,7 +86,7 @@ def checking_many(self: Shared, keys: Iterable[Key], cost: int) -> Steps[list[De
     return [decisions[n] for n in range(len(wanted))]
 
 
-def refunding(self: Shared, key: Key, cost: int) -> Steps[None]:
+def refunding(self: SharedLimiter, key: Key, cost: int) -> StoreSteps[None]:
     """Give `cost` permits of `key` back."""
     whole(cost, "cost", least=0)
     sharing = self._sharing
@@ -95,7 +95,7 @@ def refunding(self: Shared, key: Key, cost: int) -> Steps[None]:
         sharing.local.refund(key, cost)
 
 
-def resetting(self: Shared, key: Key) -> Steps[None]:
+def resetting(self: SharedLimiter, key: Key) -> StoreSteps[None]:
     """Forget `key`."""
     sharing = self._sharing
     sharing.forget(key)
@@ -104,7 +104,7 @@ def resetting(self: Shared, key: Key) -> Steps[None]:
     yield sharing.call("reset", key, 0)
 
 
-def reserving(self: Shared, key: Key, cost: int, max_wait: float | None) -> Steps[Reservation]:
+def reserving(self: SharedLimiter, key: Key, cost: int, max_wait: float | None) -> StoreSteps[Reservation]:
     """Permits for the first moment at which they are free."""
     whole(cost, "cost", least=0)
     max_wait_ns = wait_in_ns(max_wait, "max_wait")
@@ -123,11 +123,11 @@ def reserving(self: Shared, key: Key, cost: int, max_wait: float | None) -> Step
         return _not_booked(self, reply, too_late=0 <= longest_us < reply.wait_us)
     # From the answer on, not from the question: this process may not leave before the store's time.
     due_ns = sharing.clock() + reply.wait_us * MICROSECOND_NS
-    booked = (StoreBooked(self, key, cost, tuple(reply.texts)),) if cost else ()
+    booked = (StoreReservation(self, key, cost, tuple(reply.texts)),) if cost else ()
     return Reservation(sharing.passed(reply), wait_seconds(reply.wait_us), due_ns, booked)
 
 
-def _not_booked(self: Shared, reply: Reply, *, too_late: bool) -> Reservation:
+def _not_booked(self: SharedLimiter, reply: ScriptReply, *, too_late: bool) -> Reservation:
     """Too late for who asked, or further ahead than a queue lets anybody book."""
     sharing = self._sharing
     answer, delay = sharing.decision(reply), wait_seconds(reply.wait_us)
@@ -137,16 +137,16 @@ def _not_booked(self: Shared, reply: Reply, *, too_late: bool) -> Reservation:
     return Reservation(answer._replace(allowed=False, reason="limited"), delay)
 
 
-def cancelling(self: Shared, key: Key, cost: int, texts: tuple[str | bytes, ...]) -> Steps[bool]:
+def cancelling(self: SharedLimiter, key: Key, cost: int, texts: tuple[str | bytes, ...]) -> StoreSteps[bool]:
     """Whether a booking went back, as if it had never been made."""
     self._sharing.forget(key)
     return bool((yield self._sharing.call("cancel", key, cost, -1, texts)))
 
 
-class StoreBooked(NamedTuple):
+class StoreReservation(NamedTuple):
     """What a booking has to give back."""
 
-    limiter: Shared
+    limiter: SharedLimiter
     key: Key
     cost: int
     texts: tuple[str | bytes, ...]

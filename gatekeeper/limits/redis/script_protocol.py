@@ -15,7 +15,7 @@ from gatekeeper.limits.algorithms.gcra import GcraRule
 from gatekeeper.limits.algorithms.leaky_queue import QueueRule
 from gatekeeper.limits.algorithms.sliding_counter import CounterRule
 from gatekeeper.limits.algorithms.sliding_log import LogRule
-from gatekeeper.limits.engine.protocol import Rule, Standing
+from gatekeeper.limits.engine.protocol import KeyStatus, Rule
 from gatekeeper.limits.engine.units import MICROSECOND_NS
 
 # A script has doubles for numbers: whole ones are exact below 2**53.
@@ -24,7 +24,7 @@ DEPTH_US_MAX: Final = 1 << 52  # 142 years until a bucket is full
 LIMIT_MAX: Final = 1 << 40
 
 
-class Speech(Protocol):
+class ScriptProtocol(Protocol):
     """How to talk with the script about one rule."""
 
     @property
@@ -38,12 +38,12 @@ class Speech(Protocol):
     def words(self, cost: int) -> tuple[int, ...]:
         """What the script is told, after the kind."""
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> Standing:
+    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         """Where the key stands, in microseconds, by the script's numbers."""
 
 
 @dataclass(frozen=True, slots=True)
-class GcraSpeech:
+class GcraScript:
     rule: GcraRule
     kind: str = "gcra"
     size: int = 2
@@ -53,15 +53,15 @@ class GcraSpeech:
         weights = (*divmod(cost * rule.weight, rule.scale), *divmod(rule.depth, rule.scale))
         return (rule.scale, rule.rate, rule.period_ns, rule.burst, 0, -1, *weights)
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> Standing:
+    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         due_us, part = numbers
         rule = self.rule
         debt = max(0, (due_us - now_us) * rule.scale + part)
-        return Standing(max(0, (rule.depth - debt) // rule.weight), -(-debt // rule.scale))
+        return KeyStatus(max(0, (rule.depth - debt) // rule.weight), -(-debt // rule.scale))
 
 
 @dataclass(frozen=True, slots=True)
-class QueueSpeech:
+class QueueScript:
     """A queue is a bucket of one, in which a booking may lie so many turns ahead and no further."""
 
     rule: QueueRule
@@ -73,14 +73,14 @@ class QueueSpeech:
         weights = (*divmod(cost * rule.weight, rule.scale), *divmod(rule.weight, rule.scale))
         return (rule.scale, rule.limit, rule.period_ns, 1, 1, rule.ahead_ns, *weights)
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> Standing:
+    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         due_us, part = numbers
         ahead_us = max(0, due_us - now_us + (part > 0))
-        return Standing(int(not ahead_us), ahead_us)
+        return KeyStatus(int(not ahead_us), ahead_us)
 
 
 @dataclass(frozen=True, slots=True)
-class WindowSpeech:
+class WindowScript:
     rule: WindowRule
     kind: str = "window"
     size: int = 2
@@ -88,16 +88,16 @@ class WindowSpeech:
     def words(self, cost: int) -> tuple[int, ...]:
         return (self.rule.limit, self.rule.period_ns, int(self.rule.aligned))
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> Standing:
+    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         start_us, used = numbers
         end_us = start_us + self.rule.period_ns
         if start_us < 0 or now_us >= end_us:
-            return Standing(self.rule.limit, 0)
-        return Standing(max(0, self.rule.limit - used) if start_us <= now_us else 0, end_us - now_us)
+            return KeyStatus(self.rule.limit, 0)
+        return KeyStatus(max(0, self.rule.limit - used) if start_us <= now_us else 0, end_us - now_us)
 
 
 @dataclass(frozen=True, slots=True)
-class CounterSpeech:
+class CounterScript:
     rule: CounterRule
     kind: str = "counter"
     size: int = 3
@@ -105,22 +105,22 @@ class CounterSpeech:
     def words(self, cost: int) -> tuple[int, ...]:
         return (self.rule.limit, self.rule.period_ns)
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> Standing:
+    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         number, before, used = numbers
         period_us = self.rule.period_ns
         start_us = number * period_us
         end_us = start_us + period_us
         if not used and not before:
-            return Standing(self.rule.limit, 0)
+            return KeyStatus(self.rule.limit, 0)
         # Until the last of them weighs less than one whole request.
         forgotten_us = (end_us if used else start_us) + period_us - (period_us - 1) // (used or before)
         weighed = before * (end_us - now_us) // period_us
         remaining = self.rule.limit - used - weighed if start_us <= now_us else 0
-        return Standing(max(0, remaining), max(0, forgotten_us - now_us))
+        return KeyStatus(max(0, remaining), max(0, forgotten_us - now_us))
 
 
 @dataclass(frozen=True, slots=True)
-class LogSpeech:
+class LogScript:
     rule: LogRule
     kind: str = "log"
     size: int = 2
@@ -128,29 +128,29 @@ class LogSpeech:
     def words(self, cost: int) -> tuple[int, ...]:
         return (self.rule.limit, self.rule.period_ns)
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> Standing:
+    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         live, newest_us = numbers
         if not live:
-            return Standing(self.rule.limit, 0)
+            return KeyStatus(self.rule.limit, 0)
         remaining = self.rule.limit - live if newest_us <= now_us else 0
-        return Standing(max(0, remaining), newest_us + self.rule.period_ns - now_us)
+        return KeyStatus(max(0, remaining), newest_us + self.rule.period_ns - now_us)
 
 
-def speech(rule: Rule[Any]) -> Speech:
+def script_protocol_of(rule: Rule[Any]) -> ScriptProtocol:
     """How to talk about `rule`. Raises ValueError for numbers that a script cannot hold."""
     match _in_microseconds(rule):
         case GcraRule() as bucket:
             if bucket.settle_ns >= DEPTH_US_MAX:
                 raise ValueError("burst: expected a bucket in a store to be full again within 142 years")
-            return GcraSpeech(bucket)
+            return GcraScript(bucket)
         case QueueRule() as queue:
-            return QueueSpeech(queue)
+            return QueueScript(queue)
         case WindowRule() as window:
-            return WindowSpeech(window)
+            return WindowScript(window)
         case CounterRule() as counter:
-            return CounterSpeech(counter)
+            return CounterScript(counter)
         case LogRule() as log:
-            return LogSpeech(LogRule(log.limit, log.period_ns))
+            return LogScript(LogRule(log.limit, log.period_ns))
         case other:
             raise TypeError(f"store: {type(other).__name__} cannot be kept in one")
 

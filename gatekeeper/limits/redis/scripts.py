@@ -10,7 +10,7 @@ from typing import NamedTuple
 PIECES = Path(__file__).parent
 
 
-class Script(NamedTuple):
+class LuaScript(NamedTuple):
     """What Redis runs, and the name by which it knows it again."""
 
     text: str
@@ -23,12 +23,12 @@ def piece(name: str) -> str:
 
 
 @functools.cache
-def script(time: str, *names: str) -> Script:
+def script(time: str, *names: str) -> LuaScript:
     """The script of the pieces `names`; `time` says how it learns what time it is."""
     text = "\n".join([time, *map(piece, names)])
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return LuaScript(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-def deciding(time: str, kinds: frozenset[str]) -> Script:
+def deciding(time: str, kinds: frozenset[str]) -> LuaScript:
     """The script that decides over limits of these kinds."""
     return script(time, "decide", *sorted(kinds), "end")

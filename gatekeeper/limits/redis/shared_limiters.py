@@ -13,97 +13,99 @@ from typing import Any, Final, NoReturn
 from gatekeeper.limits.engine.protocol import Key, Period
 from gatekeeper.limits.engine.reservations import Reservation
 from gatekeeper.limits.engine.units import nanoseconds, whole
-from gatekeeper.limits.engine.wait_queue import TaskBell, ThreadBell
+from gatekeeper.limits.engine.wait_queue import TaskWaker, ThreadWaker
 from gatekeeper.limits.redis import operations
-from gatekeeper.limits.redis.shared_state import Shared
+from gatekeeper.limits.redis.shared_state import SharedLimiter
 from gatekeeper.limits.redis.waiting import waiting
 from gatekeeper.model import Decision, Refused
 
 
-def allow(self: Shared, key: Key = "", cost: int = 1) -> bool:
+def allow(self: SharedLimiter, key: Key = "", cost: int = 1) -> bool:
     """Whether `cost` requests of `key` may pass now; they are counted when they may."""
     return self._sharing.store.run(operations.allowing(self, key, cost))
 
 
-async def allow_async(self: Shared, key: Key = "", cost: int = 1) -> bool:
+async def allow_async(self: SharedLimiter, key: Key = "", cost: int = 1) -> bool:
     """The same for a task."""
     return await self._sharing.store.run_async(operations.allowing(self, key, cost))
 
 
-def check(self: Shared, key: Key = "", cost: int = 1) -> Decision:
+def check(self: SharedLimiter, key: Key = "", cost: int = 1) -> Decision:
     """The same, with limit, remaining, retry_after and reset_after, all of the same moment."""
     return self._sharing.store.run(operations.checking(self, key, cost))
 
 
-async def check_async(self: Shared, key: Key = "", cost: int = 1) -> Decision:
+async def check_async(self: SharedLimiter, key: Key = "", cost: int = 1) -> Decision:
     """The same for a task."""
     return await self._sharing.store.run_async(operations.checking(self, key, cost))
 
 
-def check_many(self: Shared, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
+def check_many(self: SharedLimiter, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
     """The decisions about all of `keys`, in one round trip."""
     return self._sharing.store.run(operations.checking_many(self, keys, cost))
 
 
-async def check_many_async(self: Shared, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
+async def check_many_async(self: SharedLimiter, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
     """The same for a task."""
     return await self._sharing.store.run_async(operations.checking_many(self, keys, cost))
 
 
-def peek(self: Shared, key: Key = "", cost: int = 1) -> Decision:
+def peek(self: SharedLimiter, key: Key = "", cost: int = 1) -> Decision:
     """What `check` would decide now; nothing is counted. Always asks the store."""
     return self._sharing.store.run(operations.peeking(self, key, cost))
 
 
-async def peek_async(self: Shared, key: Key = "", cost: int = 1) -> Decision:
+async def peek_async(self: SharedLimiter, key: Key = "", cost: int = 1) -> Decision:
     """The same for a task."""
     return await self._sharing.store.run_async(operations.peeking(self, key, cost))
 
 
-def refund(self: Shared, key: Key = "", cost: int = 1) -> None:
+def refund(self: SharedLimiter, key: Key = "", cost: int = 1) -> None:
     """Give `cost` permits of `key` back, at most what is counted."""
     self._sharing.store.run(operations.refunding(self, key, cost))
 
 
-async def refund_async(self: Shared, key: Key = "", cost: int = 1) -> None:
+async def refund_async(self: SharedLimiter, key: Key = "", cost: int = 1) -> None:
     """The same for a task."""
     await self._sharing.store.run_async(operations.refunding(self, key, cost))
 
 
-def reset(self: Shared, key: Key = "") -> None:
+def reset(self: SharedLimiter, key: Key = "") -> None:
     """Forget `key`: its next request is its first."""
     self._sharing.store.run(operations.resetting(self, key))
 
 
-async def reset_async(self: Shared, key: Key = "") -> None:
+async def reset_async(self: SharedLimiter, key: Key = "") -> None:
     """The same for a task."""
     await self._sharing.store.run_async(operations.resetting(self, key))
 
 
-def reserve(self: Shared, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation:
+def reserve(self: SharedLimiter, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation:
     """Permits for the first moment at which they are free, behind all that is booked already."""
     return self._sharing.store.run(operations.reserving(self, key, cost, max_wait))
 
 
 async def reserve_async(
-    self: Shared, key: Key = "", cost: int = 1, max_wait: float | None = None
+    self: SharedLimiter, key: Key = "", cost: int = 1, max_wait: float | None = None
 ) -> Reservation:
     """The same for a task."""
     return await self._sharing.store.run_async(operations.reserving(self, key, cost, max_wait))
 
 
-def wait(self: Shared, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
+def wait(self: SharedLimiter, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
     """Allowed once `cost` requests may pass; this thread waits."""
-    return self._sharing.store.run(waiting(self, key, cost, timeout, ThreadBell(self._keys.clock)))
+    return self._sharing.store.run(waiting(self, key, cost, timeout, ThreadWaker(self._keys.clock)))
 
 
-async def wait_async(self: Shared, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
+async def wait_async(
+    self: SharedLimiter, key: Key = "", cost: int = 1, timeout: float | None = None
+) -> Decision:
     """The same for a task; cancelling it gives back what it had."""
-    steps = waiting(self, key, cost, timeout, TaskBell())
+    steps = waiting(self, key, cost, timeout, TaskWaker())
     return await self._sharing.store.run_async(steps, to_the_end=True)
 
 
-async def enforce_async(self: Shared, key: Key = "", cost: int = 1) -> Decision:
+async def enforce_async(self: SharedLimiter, key: Key = "", cost: int = 1) -> Decision:
     """As `check_async`, but a refusal is raised."""
     decision = await check_async(self, key, cost)
     if not decision.allowed:
@@ -112,7 +114,7 @@ async def enforce_async(self: Shared, key: Key = "", cost: int = 1) -> Decision:
 
 
 def configure(
-    self: Shared, limit: int | None = None, period: Period | None = None, burst: int | None = None
+    self: SharedLimiter, limit: int | None = None, period: Period | None = None, burst: int | None = None
 ) -> None:
     """Another limit from now on, in this process; what was used stays used. Asks nothing of the store.
 
@@ -129,12 +131,12 @@ def configure(
     sharing.local = sharing.store.share_of(self)
 
 
-def dump(self: Shared) -> NoReturn:
+def dump(self: SharedLimiter) -> NoReturn:
     """Raises TypeError: the store keeps the keys, whatever becomes of this process."""
     raise TypeError("the store keeps this limiter's keys: there is nothing to dump")
 
 
-def load(self: Shared, saved: object) -> NoReturn:
+def load(self: SharedLimiter, saved: object) -> NoReturn:
     """Raises TypeError: the store keeps the keys, whatever becomes of this process."""
     raise TypeError("the store keeps this limiter's keys: there is nothing to load")
 

@@ -6,21 +6,21 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gatekeeper.limits.engine.decisions import together
-from gatekeeper.limits.engine.key_states import Keys
-from gatekeeper.limits.engine.protocol import Clock, Key
+from gatekeeper.limits.engine.key_states import KeyStates
+from gatekeeper.limits.engine.protocol import Key, NanosecondClock
 from gatekeeper.limits.engine.reservations import Reservation
 from gatekeeper.limits.engine.units import MICROSECOND_NS, seconds
-from gatekeeper.limits.redis.negative_cache import Refusals
-from gatekeeper.limits.redis.scripts import Script
-from gatekeeper.limits.redis.steps import Call
-from gatekeeper.limits.redis.stored_limit import Part, tag
+from gatekeeper.limits.redis.negative_cache import RefusalCache
+from gatekeeper.limits.redis.scripts import LuaScript
+from gatekeeper.limits.redis.steps import ScriptCall
+from gatekeeper.limits.redis.stored_limit import StoredLimit, tag
 from gatekeeper.model import Decision
 
 if TYPE_CHECKING:
     from gatekeeper.limits.redis.store import RedisStore
 
 
-class Reply(NamedTuple):
+class ScriptReply(NamedTuple):
     """A script's answer, sorted."""
 
     now_us: int
@@ -30,35 +30,39 @@ class Reply(NamedTuple):
     texts: list[bytes | str]  # of a booking: each part's line before and after
 
 
-class Sharing:
+class SharedState:
     """The parts of one shared limiter, their store, and what this process knows by itself."""
 
     __slots__ = ("clock", "local", "name", "parts", "refusals", "script", "store")
 
-    def __init__(self, store: RedisStore, parts: tuple[Part, ...], name: str, clock: Clock) -> None:
+    def __init__(
+        self, store: RedisStore, parts: tuple[StoredLimit, ...], name: str, clock: NanosecondClock
+    ) -> None:
         self.store = store
         self.parts = parts
         self.name = name
         self.clock = clock
-        self.script: Script = store.script(frozenset(part.speech.kind for part in parts))
-        self.refusals = Refusals(clock, store.remember_ns)
+        self.script: LuaScript = store.script(frozenset(part.speech.kind for part in parts))
+        self.refusals = RefusalCache(clock, store.remember_ns)
         for part in parts:
             part.remembered.append(self.refusals)
         self.local: Any = None  # this process's share, where that is what the store's failing asks for
 
     def call(
         self, do: str, key: Key, cost: int, longest_us: int = -1, texts: tuple[str | bytes, ...] = ()
-    ) -> Call:
+    ) -> ScriptCall:
         """The script's run for one key."""
         caller = tag(key)
         if len(self.parts) == 1:
             part = self.parts[0]
-            return Call(self.script, (part.key(caller),), (do, cost, longest_us, *part.words(cost), *texts))
+            return ScriptCall(
+                self.script, (part.key(caller),), (do, cost, longest_us, *part.words(cost), *texts)
+            )
         keys = tuple(part.key(caller) for part in self.parts)
         words = itertools.chain.from_iterable(part.words(cost) for part in self.parts)
-        return Call(self.script, keys, (do, cost, longest_us, *words, *texts))
+        return ScriptCall(self.script, keys, (do, cost, longest_us, *words, *texts))
 
-    def reply(self, raw: list[Any]) -> Reply:
+    def reply(self, raw: list[Any]) -> ScriptReply:
         """The answer to such a run."""
         now_us, wait_us, spent = raw[:3]
         at, each = 3, []
@@ -66,7 +70,7 @@ class Sharing:
             end = at + 1 + part.speech.size
             each.append((raw[at], raw[at + 1 : end]))
             at = end
-        return Reply(now_us, wait_us, bool(spent), each, raw[at:])
+        return ScriptReply(now_us, wait_us, bool(spent), each, raw[at:])
 
     def forget(self, key: Key) -> None:
         """Ask again about `key`, here and wherever else in this process its parts are decided about."""
@@ -77,7 +81,7 @@ class Sharing:
         """Whether `cost` is above what can ever pass."""
         return any(part.never(cost) for part in self.parts)
 
-    def decision(self, reply: Reply, cost: int = 0) -> Decision:
+    def decision(self, reply: ScriptReply, cost: int = 0) -> Decision:
         """The answer of all parts together, of the moment at which the script ran.
 
         A `cost` that can never pass was not asked about.
@@ -88,7 +92,7 @@ class Sharing:
         ]
         return answers[0] if len(answers) == 1 else together(answers, self.name)
 
-    def passed(self, reply: Reply) -> Decision:
+    def passed(self, reply: ScriptReply) -> Decision:
         """The answer of all parts to a booking, as of the moment that was booked."""
         free = [(0, numbers) for _, numbers in reply.each]
         return self.decision(reply._replace(now_us=reply.now_us + reply.wait_us, each=free))
@@ -106,17 +110,17 @@ class Sharing:
         return Reservation(answer, answer.retry_after, self.clock())
 
 
-class Shared(Protocol):
+class SharedLimiter(Protocol):
     """A limiter whose keys a store holds."""
 
     _rule: Any
 
     @property
-    def _keys(self) -> Keys[Any]: ...
+    def _keys(self) -> KeyStates[Any]: ...
     @property
     def _name(self) -> str: ...
     @property
-    def _sharing(self) -> Sharing: ...
+    def _sharing(self) -> SharedState: ...
 
 
 def wait_seconds(wait_us: int) -> float:

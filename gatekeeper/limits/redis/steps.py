@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
-from gatekeeper.limits.engine.wait_queue import Bell
-from gatekeeper.limits.redis.scripts import Script
+from gatekeeper.limits.engine.wait_queue import Waker
+from gatekeeper.limits.redis.scripts import LuaScript
 
 T = TypeVar("T")
 
 
-class Call(NamedTuple):
+class ScriptCall(NamedTuple):
     """Run this script; the answer to this step is the script's, or None while the store is failing."""
 
-    script: Script
+    script: LuaScript
     keys: tuple[bytes, ...]
     words: tuple[str | int | bytes, ...]
 
 
-class Calls(NamedTuple):
+class ScriptCalls(NamedTuple):
     """Run all of these in one round trip; the answer is a list, or None while the store is failing."""
 
-    calls: list[Call]
+    calls: list[ScriptCall]
 
 
-class Nap(NamedTuple):
+class Sleep(NamedTuple):
     """Let `duration` seconds pass, or less when the bell rings; None: until it rings.
 
     Whoever was cancelled or interrupted hears of it here and nowhere else, and may then have
@@ -33,7 +33,7 @@ class Nap(NamedTuple):
     """
 
     duration: float | None
-    bell: Bell
+    bell: Waker
 
 
-Steps = Generator[Call | Calls | Nap, Any, T]
+StoreSteps = Generator[ScriptCall | ScriptCalls | Sleep, Any, T]

@@ -9,23 +9,23 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 from gatekeeper.limits.algorithms.concurrency import Concurrency
 from gatekeeper.limits.composites.all_of import AllOf
-from gatekeeper.limits.engine.protocol import Clock
+from gatekeeper.limits.engine.protocol import NanosecondClock
 from gatekeeper.limits.engine.units import SECOND_NS, whole
-from gatekeeper.limits.engine.wait_queue import TaskBell, ThreadBell
-from gatekeeper.limits.redis.circuit import Circuit
-from gatekeeper.limits.redis.clients import AsyncCalls, PlainCalls, is_awaited, is_failure
+from gatekeeper.limits.engine.wait_queue import TaskWaker, ThreadWaker
+from gatekeeper.limits.redis.circuit import CircuitBreaker
+from gatekeeper.limits.redis.clients import AsyncioClient, BlockingClient, is_awaited, is_failure
 from gatekeeper.limits.redis.leases import SharedConcurrency
 from gatekeeper.limits.redis.local_fallback import local_share
-from gatekeeper.limits.redis.scripts import Script, deciding, piece, script
+from gatekeeper.limits.redis.scripts import LuaScript, deciding, piece, script
 from gatekeeper.limits.redis.shared_limiters import shared_class
-from gatekeeper.limits.redis.shared_state import Sharing
-from gatekeeper.limits.redis.steps import Call, Calls, Nap, Steps
-from gatekeeper.limits.redis.stored_limit import Part
+from gatekeeper.limits.redis.shared_state import SharedState
+from gatekeeper.limits.redis.steps import ScriptCall, ScriptCalls, Sleep, StoreSteps
+from gatekeeper.limits.redis.stored_limit import StoredLimit
 from gatekeeper.model import Decision
 
 L = TypeVar("L")
 T = TypeVar("T")
-Step = Call | Calls | Nap
+StoreStep = ScriptCall | ScriptCalls | Sleep
 OnError = Literal["allow", "deny", "local"]
 
 
@@ -51,7 +51,7 @@ class RedisStore:
         pause: float = 1.0,
         remember: float | None = None,
         prefix: str = "gatelock",
-        clock: Clock = time.monotonic_ns,
+        clock: NanosecondClock = time.monotonic_ns,
     ) -> None:
         """`on_error`: what a limiter answers while Redis does not: "allow", "deny" (503, `retry_after` as
         long as nobody asks), or "local": a limiter in memory with this process's share of the limit, which
@@ -77,10 +77,10 @@ class RedisStore:
         self.remember_ns: Final = None if remember is None else round(remember * SECOND_NS)
         self.prefix: Final = prefix
         self._nodes, self._node = nodes, node
-        self._circuit = Circuit(pause, clock)
+        self._circuit = CircuitBreaker(pause, clock)
         self.awaited: Final = is_awaited(client)
-        self._plain = None if self.awaited else PlainCalls(client, timeout)
-        self._async = AsyncCalls(client, timeout) if self.awaited else None
+        self._plain = None if self.awaited else BlockingClient(client, timeout)
+        self._async = AsyncioClient(client, timeout) if self.awaited else None
         self._time = piece("time")
 
     @property
@@ -88,11 +88,11 @@ class RedisStore:
         """Whether the last call failed, so that `on_error` answers."""
         return self._circuit.failing
 
-    def script(self, kinds: frozenset[str]) -> Script:
+    def script(self, kinds: frozenset[str]) -> LuaScript:
         """The script that decides over limits of these kinds."""
         return deciding(self._time, kinds)
 
-    def piece(self, name: str) -> Script:
+    def piece(self, name: str) -> LuaScript:
         """The script of one piece alone."""
         return script(self._time, name)
 
@@ -104,8 +104,8 @@ class RedisStore:
 
     def attach(self, limiter: Any) -> None:
         """Let `limiter` keep its keys here. Raises ValueError for numbers that a script cannot hold."""
-        part = Part(type(limiter).__name__, limiter._rule, limiter._name, self.prefix)
-        limiter._sharing = Sharing(self, (part,), limiter._name, limiter._keys.clock)
+        part = StoredLimit(type(limiter).__name__, limiter._rule, limiter._name, self.prefix)
+        limiter._sharing = SharedState(self, (part,), limiter._name, limiter._keys.clock)
         limiter._sharing.local = self.share_of(limiter)
 
     def attach_all(self, limiter: Any) -> None:
@@ -113,7 +113,7 @@ class RedisStore:
         parts = tuple(part for each in limiter._parts for part in each._sharing.parts)
         if len({part.key(b"") for part in parts}) < len(parts):
             raise ValueError("AllOf: expected limiters with a name each where their numbers are equal")
-        sharing = Sharing(self, parts, limiter._name, limiter._keys.clock)
+        sharing = SharedState(self, parts, limiter._name, limiter._keys.clock)
         if self.on_error == "local":
             sharing.local = AllOf(*(each._sharing.local for each in limiter._parts), name=limiter._name)
         limiter._sharing = sharing
@@ -124,7 +124,7 @@ class RedisStore:
             return None
         return local_share(limiter, self._nodes, self._node)
 
-    def local_concurrency(self, limit: int, clock: Clock, name: str) -> Concurrency | None:
+    def local_concurrency(self, limit: int, clock: NanosecondClock, name: str) -> Concurrency | None:
         """The same for what is at work at once; None also for a node whose share is none at all."""
         if self.on_error != "local" or self._nodes is None:
             return None
@@ -143,7 +143,7 @@ class RedisStore:
             status=503,
         )
 
-    def run(self, steps: Steps[T]) -> T:
+    def run(self, steps: StoreSteps[T]) -> T:
         """What `steps` come to, in this thread. Raises TypeError when the client is one of asyncio."""
         if self._plain is None:
             steps.close()
@@ -161,15 +161,15 @@ class RedisStore:
             came_to: T = done.value
             return came_to
 
-    def _do(self, calls: PlainCalls, step: Step) -> Any:
-        if isinstance(step, Nap):
+    def _do(self, calls: BlockingClient, step: StoreStep) -> Any:
+        if isinstance(step, Sleep):
             if step.duration != 0:
-                cast("ThreadBell", step.bell).wait(step.duration)
+                cast("ThreadWaker", step.bell).wait(step.duration)
             return None
         if not self._circuit.lets_ask():
             return None
         try:
-            answer = calls.one(step) if isinstance(step, Call) else calls.many(step.calls)
+            answer = calls.one(step) if isinstance(step, ScriptCall) else calls.many(step.calls)
         except Exception as error:
             if not is_failure(error):
                 raise
@@ -178,7 +178,7 @@ class RedisStore:
         self._circuit.succeeded()
         return answer
 
-    async def run_async(self, steps: Steps[T], *, to_the_end: bool = False) -> T:
+    async def run_async(self, steps: StoreSteps[T], *, to_the_end: bool = False) -> T:
         """The same in a task. With `to_the_end` a cancelled task still hears what its call came to,
         which takes no longer than the time-out, so that `steps` can give it back."""
         if self._async is None:
@@ -192,7 +192,7 @@ class RedisStore:
             step = next(steps)
             while True:
                 try:
-                    if isinstance(step, Nap):
+                    if isinstance(step, Sleep):
                         await self._nap(step, cancelled)
                         answer = None
                     elif to_the_end:
@@ -210,17 +210,17 @@ class RedisStore:
             came_to: T = done.value
             return came_to
 
-    async def _nap(self, nap: Nap, cancelled: asyncio.CancelledError | None) -> None:
+    async def _nap(self, nap: Sleep, cancelled: asyncio.CancelledError | None) -> None:
         if cancelled is not None:
             raise cancelled
         if nap.duration != 0:
-            await cast("TaskBell", nap.bell).wait(nap.duration)
+            await cast("TaskWaker", nap.bell).wait(nap.duration)
 
-    async def _ask(self, calls: AsyncCalls, step: Call | Calls) -> Any:
+    async def _ask(self, calls: AsyncioClient, step: ScriptCall | ScriptCalls) -> Any:
         if not self._circuit.lets_ask():
             return None
         try:
-            answer = await (calls.one(step) if isinstance(step, Call) else calls.many(step.calls))
+            answer = await (calls.one(step) if isinstance(step, ScriptCall) else calls.many(step.calls))
         except Exception as error:
             if not is_failure(error):
                 raise

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from gatekeeper.limits.engine.protocol import Key, Rule
 from gatekeeper.limits.engine.units import MICROSECOND_NS, seconds
-from gatekeeper.limits.redis.negative_cache import Refusals
-from gatekeeper.limits.redis.script_protocol import speech
+from gatekeeper.limits.redis.negative_cache import RefusalCache
+from gatekeeper.limits.redis.script_protocol import script_protocol_of
 from gatekeeper.model import Decision
 
 
@@ -28,7 +28,7 @@ def front(prefix: str, kind: str, name: str) -> bytes:
     return f"{prefix}:{kind}:{quote(name, safe='/')}:".encode()
 
 
-class Part:
+class StoredLimit:
     """One limit: its rule, its name, and what the script is told."""
 
     __slots__ = ("_front", "_one", "name", "remembered", "rule", "speech")
@@ -39,7 +39,7 @@ class Part:
         Raises ValueError for what a store cannot hold.
         """
         self.name = name
-        self.remembered: list[Refusals] = []  # of all limiters of this process that it is a part of
+        self.remembered: list[RefusalCache] = []  # of all limiters of this process that it is a part of
         self.change(rule)
         numbers = (getattr(rule, field.name) for field in dataclasses.fields(rule) if field.init)
         called = name or "/".join(map(str, numbers))
@@ -47,7 +47,7 @@ class Part:
 
     def change(self, rule: Rule[Any]) -> None:
         """Another rule for the same keys."""
-        self.speech = speech(rule)
+        self.speech = script_protocol_of(rule)
         self._one = self._said(1)
         self.rule = rule  # in nanoseconds, for people
         for refusals in self.remembered:

@@ -11,14 +11,16 @@ from gatekeeper.limits.algorithms.leaky_queue import QueueRule
 from gatekeeper.limits.engine.protocol import Key
 from gatekeeper.limits.engine.reservations import Reservation, wait_in_ns
 from gatekeeper.limits.engine.units import seconds
-from gatekeeper.limits.engine.wait_queue import Bell
-from gatekeeper.limits.redis.operations import StoreBooked, cancelling, peeking, reserving
-from gatekeeper.limits.redis.shared_state import Shared
-from gatekeeper.limits.redis.steps import Nap, Steps
+from gatekeeper.limits.engine.wait_queue import Waker
+from gatekeeper.limits.redis.operations import StoreReservation, cancelling, peeking, reserving
+from gatekeeper.limits.redis.shared_state import SharedLimiter
+from gatekeeper.limits.redis.steps import Sleep, StoreSteps
 from gatekeeper.model import Decision
 
 
-def waiting(self: Shared, key: Key, cost: int, timeout: float | None, bell: Bell) -> Steps[Decision]:
+def waiting(
+    self: SharedLimiter, key: Key, cost: int, timeout: float | None, bell: Waker
+) -> StoreSteps[Decision]:
     """Allowed once `cost` may pass; refused as soon as it is clear that `timeout` seconds will not do."""
     keys = self._keys
     timeout_ns = wait_in_ns(timeout, "timeout")
@@ -37,34 +39,36 @@ def waiting(self: Shared, key: Key, cost: int, timeout: float | None, bell: Bell
                 return answer._replace(
                     allowed=False, policy=self._name, reason="limited", detail="others came first"
                 )
-            yield Nap(_left(self, end_ns), bell)
+            yield Sleep(_left(self, end_ns), bell)
         return (yield from _booked(self, key, cost, _left(self, end_ns), bell)).decision
     finally:
         keys.inside(lambda: keys.lines.leave(key, bell))
 
 
-def _booked(self: Shared, key: Key, cost: int, max_wait: float | None, bell: Bell) -> Steps[Reservation]:
+def _booked(
+    self: SharedLimiter, key: Key, cost: int, max_wait: float | None, bell: Waker
+) -> StoreSteps[Reservation]:
     """A booking whose time has come, or none."""
     booking = yield from reserving(self, key, cost, max_wait)
     if not booking:
         return booking
     try:
-        yield Nap(0, bell)  # whoever was cancelled while the store was asked hears of it here
+        yield Sleep(0, bell)  # whoever was cancelled while the store was asked hears of it here
         while (left_ns := booking.due_ns - self._keys.clock()) > 0:
-            yield Nap(seconds(left_ns), bell)
+            yield Sleep(seconds(left_ns), bell)
     except BaseException:
         yield from _give_back(self, booking)
         raise
     return booking
 
 
-def _give_back(self: Shared, booking: Reservation) -> Steps[None]:
+def _give_back(self: SharedLimiter, booking: Reservation) -> StoreSteps[None]:
     for booked in booking._booked:
-        if isinstance(booked, StoreBooked):
+        if isinstance(booked, StoreReservation):
             yield from cancelling(*booked)
         else:  # this process's share, while the store was failing
             booked.give_back()
 
 
-def _left(self: Shared, end_ns: int | None) -> float | None:
+def _left(self: SharedLimiter, end_ns: int | None) -> float | None:
     return None if end_ns is None else seconds(max(0, end_ns - self._keys.clock()))

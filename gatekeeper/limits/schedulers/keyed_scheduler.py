@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from gatekeeper.limits.engine import key_states
 from gatekeeper.limits.engine.protocol import Key
 from gatekeeper.limits.engine.units import whole
-from gatekeeper.limits.schedulers.lanes import Job, Lanes, Result
+from gatekeeper.limits.schedulers.lanes import JobResult, LaneJob, Lanes
 
 R = TypeVar("R")
 
@@ -36,8 +36,8 @@ class KeyedScheduler:
 
     def submit(self, key: Key, function: Callable[[], R], high: bool = False) -> Future[R]:
         """The result to come of `function`. Raises RuntimeError once the key is being removed."""
-        future: Result[R] = Result(key)
-        if self._lanes.add(key, Job(future, function), high):
+        future: JobResult[R] = JobResult(key)
+        if self._lanes.add(key, LaneJob(future, function), high):
             thread = threading.Thread(target=self._work, name="keyed scheduler", daemon=True)
             self._threads.add(thread)
             thread.start()
@@ -96,8 +96,8 @@ class AsyncKeyedScheduler:
         self, key: Key, function: Callable[[], Coroutine[Any, Any, R]], high: bool = False
     ) -> asyncio.Future[R]:
         """The result to come of `await function()`. Raises RuntimeError once the key is being removed."""
-        future: Result[R] = Result(key)
-        if self._lanes.add(key, Job(future, function), high):
+        future: JobResult[R] = JobResult(key)
+        if self._lanes.add(key, LaneJob(future, function), high):
             task = asyncio.get_running_loop().create_task(self._work())
             self._tasks.add(task)  # a loop holds its tasks weakly
             task.add_done_callback(self._tasks.discard)
@@ -134,14 +134,14 @@ class AsyncKeyedScheduler:
                 done += 1
 
 
-def _run(job: Job) -> None:
+def _run(job: LaneJob) -> None:
     try:
         job.future.set_result(job.function())
     except BaseException as error:  # noqa: BLE001 - whatever it is belongs to whoever holds the future
         job.future.set_exception(error)
 
 
-async def _run_async(job: Job) -> None:
+async def _run_async(job: LaneJob) -> None:
     try:
         job.future.set_result(await job.function())
     except asyncio.CancelledError as error:

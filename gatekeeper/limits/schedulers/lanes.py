@@ -15,7 +15,7 @@ R = TypeVar("R")
 LOG: Final = logging.getLogger("gatekeeper.limits")
 
 
-class Result(Future[R], Generic[R]):
+class JobResult(Future[R], Generic[R]):
     """A future that reports an exception when it is dropped and nobody has looked."""
 
     def __init__(self, key: Key) -> None:
@@ -40,10 +40,10 @@ class Result(Future[R], Generic[R]):
                 LOG.error("a job of %r failed, and nobody looked", self.key, exc_info=error)
 
 
-class Job(NamedTuple):
+class LaneJob(NamedTuple):
     """What is to be done, and where its outcome goes."""
 
-    future: Result[Any]
+    future: JobResult[Any]
     function: Callable[[], Any]
 
 
@@ -53,8 +53,8 @@ class Lane:
     __slots__ = ("closing", "high", "low", "waits", "worked")
 
     def __init__(self) -> None:
-        self.high: deque[Job] = deque()
-        self.low: deque[Job] = deque()
+        self.high: deque[LaneJob] = deque()
+        self.low: deque[LaneJob] = deque()
         self.worked = False  # somebody is at it
         self.waits = False  # it is in the row of those that want a worker
         self.closing: list[Future[None]] = []  # told when it is empty; it takes nothing new
@@ -80,7 +80,7 @@ class Lanes:
         self._workers = 0
         self.closed = False
 
-    def add(self, key: Key, job: Job, high: bool) -> bool:
+    def add(self, key: Key, job: LaneJob, high: bool) -> bool:
         """Whether a worker must be started for it. Raises RuntimeError when the lane or all is closed."""
         with self._mutex:
             lane = self._lanes.get(key)
@@ -108,7 +108,7 @@ class Lanes:
             lane.waits, lane.worked = False, True
             return key
 
-    def next(self, key: Key, done: int) -> Job | None:
+    def next(self, key: Key, done: int) -> LaneJob | None:
         """The next job of the lane after `done` in a row; None: the worker leaves the lane."""
         with self._mutex:
             lane = self._lanes[key]

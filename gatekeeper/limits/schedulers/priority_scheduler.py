@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from gatekeeper.limits.algorithms.gcra import GcraRule
 from gatekeeper.limits.engine import key_states
-from gatekeeper.limits.engine.protocol import Clock, Period
+from gatekeeper.limits.engine.protocol import NanosecondClock, Period
 from gatekeeper.limits.engine.reservations import wait_in_ns
 from gatekeeper.limits.engine.units import nanoseconds, seconds, whole
 from gatekeeper.limits.engine.wait_queue import (
-    Bell,
-    Naps,
-    TaskBell,
-    ThreadBell,
+    TaskWaker,
+    ThreadWaker,
+    WaitSteps,
+    Waker,
     slept_through,
     slept_through_async,
 )
@@ -26,12 +26,14 @@ from gatekeeper.limits.engine.wait_queue import (
 R = TypeVar("R")
 
 
-class Waiter:
+class QueuedWaiter:
     """One who waits, and how to wake it."""
 
     __slots__ = ("bell", "number", "priority", "since_ns", "work")
 
-    def __init__(self, priority: int, number: int, since_ns: int, bell: Bell, work: Work | None) -> None:
+    def __init__(
+        self, priority: int, number: int, since_ns: int, bell: Waker, work: ScheduledWork | None
+    ) -> None:
         self.priority = priority
         self.number = number  # in the order of arrival
         self.since_ns = since_ns
@@ -39,7 +41,7 @@ class Waiter:
         self.work = work  # None: it goes by itself
 
 
-class Work(NamedTuple):
+class ScheduledWork(NamedTuple):
     """What a thread of ours runs for a waiter."""
 
     future: Future[Any]
@@ -86,12 +88,12 @@ class PriorityScheduler:
         burst: int = 0,
         *,
         age_after: float | None = None,
-        clock: Clock = time.monotonic_ns,
+        clock: NanosecondClock = time.monotonic_ns,
     ) -> None:
         """Raises ValueError for a limit, period or number of priorities below one unit."""
         whole(burst, "burst", least=0)
         self._rule = GcraRule(limit, nanoseconds(period), max(1, burst))
-        self._queues = [deque[Waiter]() for _ in range(whole(priorities, "priorities"))]
+        self._queues = [deque[QueuedWaiter]() for _ in range(whole(priorities, "priorities"))]
         self._age_ns = None if age_after is None else nanoseconds(age_after, "age_after")
         self._clock = clock if clock is time.monotonic_ns else key_states.never_back(clock)
         self._due: int | None = None  # the state of the rule
@@ -103,8 +105,8 @@ class PriorityScheduler:
     def renew(self) -> None:
         """Start with nobody waiting: at birth, and in a forked child, which has no other thread."""
         self._mutex = threading.RLock()
-        self._queues = [deque[Waiter]() for _ in self._queues]
-        self._leader: ThreadBell | None = None  # wakes the thread that waits for all jobs
+        self._queues = [deque[QueuedWaiter]() for _ in self._queues]
+        self._leader: ThreadWaker | None = None  # wakes the thread that waits for all jobs
         self._threads: set[threading.Thread] = set()
 
     def acquire(self, priority: int = 0, timeout: float | None = None) -> bool:
@@ -113,12 +115,12 @@ class PriorityScheduler:
         False after `timeout` seconds, and when the scheduler is closed; nothing was used up then.
         Raises ValueError for a priority that there is not.
         """
-        bell = ThreadBell(self._clock)
+        bell = ThreadWaker(self._clock)
         return slept_through(self._naps(priority, timeout, bell), bell)
 
     async def acquire_async(self, priority: int = 0, timeout: float | None = None) -> bool:
         """The same for a task; cancelling it uses nothing up."""
-        bell = TaskBell()
+        bell = TaskWaker()
         return await slept_through_async(self._naps(priority, timeout, bell), bell)
 
     def try_acquire(self, priority: int = 0) -> bool:
@@ -141,9 +143,9 @@ class PriorityScheduler:
             if self._closed:
                 raise RuntimeError("this scheduler is closed: it takes no more work")
             if self._leader is None:
-                self._leader = ThreadBell()
+                self._leader = ThreadWaker()
                 self._start_leader(self._leader)
-            self._join(priority, self._leader, Work(future, function))
+            self._join(priority, self._leader, ScheduledWork(future, function))
             self._leader.ring()
         return future
 
@@ -191,7 +193,7 @@ class PriorityScheduler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _naps(self, priority: int, timeout: float | None, bell: Bell) -> Naps[bool]:
+    def _naps(self, priority: int, timeout: float | None, bell: Waker) -> WaitSteps[bool]:
         """How a waiter waits, whoever lets the time pass; closing it leaves the queue."""
         self._known(priority)
         timeout_ns = wait_in_ns(timeout, "timeout")
@@ -219,13 +221,13 @@ class PriorityScheduler:
         if not 0 <= priority < len(self._queues):
             raise ValueError(f"priority: expected 0 to {len(self._queues) - 1}, got {priority!r}")
 
-    def _join(self, priority: int, bell: Bell, work: Work | None) -> Waiter:
+    def _join(self, priority: int, bell: Waker, work: ScheduledWork | None) -> QueuedWaiter:
         self._number += 1
-        waiter = Waiter(priority, self._number, self._clock(), bell, work)
+        waiter = QueuedWaiter(priority, self._number, self._clock(), bell, work)
         self._queues[priority].append(waiter)
         return waiter
 
-    def _leave(self, waiter: Waiter) -> None:
+    def _leave(self, waiter: QueuedWaiter) -> None:
         """Take `waiter` out, and wake who is first then."""
         queue = self._queues[waiter.priority]
         if waiter in queue:
@@ -233,16 +235,16 @@ class PriorityScheduler:
         while (first := self._first(self._clock())) is not None and not first.bell.ring():
             self._queues[first.priority].remove(first)  # its loop was closed over its head
 
-    def _first(self, now_ns: int) -> Waiter | None:
+    def _first(self, now_ns: int) -> QueuedWaiter | None:
         """Who goes next if it goes now."""
         heads = [queue[0] for queue in self._queues if queue]
         return min(heads, key=lambda head: (self._rank(head, now_ns), head.number), default=None)
 
-    def _rank(self, waiter: Waiter, now_ns: int) -> int:
+    def _rank(self, waiter: QueuedWaiter, now_ns: int) -> int:
         aged = 0 if self._age_ns is None else (now_ns - waiter.since_ns) // self._age_ns
         return max(0, waiter.priority - aged)
 
-    def _nap_ns(self, waiter: Waiter, now_ns: int) -> int | None:
+    def _nap_ns(self, waiter: QueuedWaiter, now_ns: int) -> int | None:
         """How long until it may be the turn of `waiter`; None: until it is woken."""
         first = self._first(now_ns)
         if first is waiter:
@@ -258,12 +260,12 @@ class PriorityScheduler:
         self._due = self._rule.spend(self._due, now_ns, 1)
         return True
 
-    def _start_leader(self, bell: ThreadBell) -> None:
+    def _start_leader(self, bell: ThreadWaker) -> None:
         thread = threading.Thread(target=self._lead, args=(bell,), name="priority scheduler", daemon=True)
         self._threads.add(thread)
         thread.start()
 
-    def _lead(self, bell: ThreadBell) -> None:
+    def _lead(self, bell: ThreadWaker) -> None:
         """Wait for the next job's turn, hand the waiting on to a new thread, and run the job."""
         work = self._next_work(bell)
         if work is not None:
@@ -271,7 +273,7 @@ class PriorityScheduler:
         with self._mutex:
             self._threads.discard(threading.current_thread())
 
-    def _next_work(self, bell: ThreadBell) -> Work | None:
+    def _next_work(self, bell: ThreadWaker) -> ScheduledWork | None:
         while True:
             with self._mutex:
                 jobs = [waiter for queue in self._queues for waiter in queue if waiter.work is not None]

@@ -11,15 +11,15 @@ from redis.asyncio import Redis as AsyncRedis
 
 from gatekeeper import ALLOWED, Concurrency, Decision, Gate, LeakyQueue, SlidingLog
 from gatekeeper.adapters import asgi, fastapi, flask, wsgi
-from gatekeeper.adapters.caller_extraction import Proxies
-from gatekeeper.adapters.checkpoint import Checkpoint, Who, exemption, require_form
+from gatekeeper.adapters.caller_extraction import TrustedProxies
+from gatekeeper.adapters.checkpoint import Checkpoint, RequestIdentity, exemption, require_form
 from gatekeeper.adapters.queued_requests import Waiting
 from gatekeeper.limits.redis import RedisStore
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock, run
 from tests.support.feed import a_lock
 
-BOB = Who("api_key:bob", "192.0.2.7")
+BOB = RequestIdentity("api_key:bob", "192.0.2.7")
 
 
 @pytest.fixture
@@ -104,13 +104,13 @@ def test_tags_of_the_gate_stay_with_the_decision_of_a_limiter(gate: Gate, clock:
 @pytest.mark.parametrize(
     ("who", "key"),
     [
-        (Who("api_key:bob", "192.0.2.7"), "api_key:bob"),
-        (Who("", "192.0.2.7"), "address:192.0.2.7"),
-        (Who("", "2001:db8:1:2:3:4:5:6"), "address:2001:db8:1:2::/64"),
-        (Who(), ""),
+        (RequestIdentity("api_key:bob", "192.0.2.7"), "api_key:bob"),
+        (RequestIdentity("", "192.0.2.7"), "address:192.0.2.7"),
+        (RequestIdentity("", "2001:db8:1:2:3:4:5:6"), "address:2001:db8:1:2::/64"),
+        (RequestIdentity(), ""),
     ],
 )
-def test_a_limiter_counts_by_the_caller_or_by_its_address(who: Who, key: str) -> None:
+def test_a_limiter_counts_by_the_caller_or_by_its_address(who: RequestIdentity, key: str) -> None:
     assert who.key == key
 
 
@@ -233,4 +233,4 @@ class TestExempt:
 def test_a_proxy_that_asks_through_a_unix_socket_is_believed_if_that_was_said(
     trusted: list[str], peer: str, forwarded: list[str], client: str
 ) -> None:
-    assert Proxies(trusted).client(peer, forwarded) == client
+    assert TrustedProxies(trusted).client(peer, forwarded) == client

@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gatekeeper.adapters import asgi, caller_extraction, wsgi
-from gatekeeper.adapters.caller_extraction import Proxies, first
-from gatekeeper.adapters.checkpoint import Who
+from gatekeeper.adapters.caller_extraction import TrustedProxies, first
+from gatekeeper.adapters.checkpoint import RequestIdentity
 from gatekeeper.identity import address_of
-from gatekeeper.requestlog.log_record import Entry, line_of
+from gatekeeper.requestlog.log_record import LogEntry, line_of
 from tests.support.requestlog import counted_by
 from tests.support.vectors import VECTORS, Vector
 
@@ -84,7 +84,7 @@ def test_the_request_log_is_counted_under_the_name_that_the_guard_asked_for(
     vector: Vector, tmp_path: Path
 ) -> None:
     caller = vector.caller or ""
-    entry = Entry(1, 1, 200, 0, "GET", "/", Who(caller, address="198.51.100.1"))
+    entry = LogEntry(1, 1, 200, 0, "GET", "/", RequestIdentity(caller, address="198.51.100.1"))
     found = counted_by(ROOT / "deploy" / "requestlog.toml", line_of(entry, "1").text)
     assert [(row.key, row.value) for row in found.rows if row.meter == "requests"] == [(caller, 1)]
     assert found.rejected == []
@@ -93,7 +93,7 @@ def test_the_request_log_is_counted_under_the_name_that_the_guard_asked_for(
 # -- behind proxies ------------------------------------------------------------------------------
 
 TRUSTED = ("10.0.0.0/8", "2001:db8:1::/48")
-PROXIES = Proxies(TRUSTED)
+PROXIES = TrustedProxies(TRUSTED)
 
 
 @pytest.mark.parametrize(
@@ -162,20 +162,20 @@ def test_an_address_comes_from_the_peer_or_from_right_to_left_through_trusted_pr
 def test_a_proxy_behind_a_unix_socket_is_trusted_by_name(
     peer: str, forwarded: list[str], client: str
 ) -> None:
-    assert Proxies(["unix", "10.0.0.0/8"]).client(peer, forwarded) == client
+    assert TrustedProxies(["unix", "10.0.0.0/8"]).client(peer, forwarded) == client
 
 
 @pytest.mark.parametrize("trusted", ["10.0.0.0/8", "unix"])
 def test_one_text_instead_of_several_is_refused(trusted: str) -> None:
     """Each of its letters would be taken for a proxy."""
     with pytest.raises(TypeError, match="expected a list of addresses and networks"):
-        Proxies(trusted)
+        TrustedProxies(trusted)
 
 
 @pytest.mark.parametrize("trusted", ["10.0.0.1/8", "10.0.0.0/33", "proxy.example", "*", "", "10.0.0.0-10.9"])
 def test_what_is_no_network_is_refused(trusted: str) -> None:
     with pytest.raises(ValueError, match=r"does not appear|has host bits"):
-        Proxies([trusted])
+        TrustedProxies([trusted])
 
 
 FORGED = [

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.core.records.route_matcher import Routes
+from analyzer.core.records.route_matcher import RouteMatcher
 from gatekeeper.adapters import asgi, wsgi
 from gatekeeper.adapters.route_patterns import (
-    Patterns,
+    RoutePatterns,
     pattern_of_django,
     pattern_of_flask,
     pattern_of_starlette,
@@ -24,12 +24,12 @@ PATH = st.lists(st.sampled_from(["", "v1", "items", "new", "7", "{id}", "a.b", "
 @example(["/v1/{kind}/new", "/v1/items/{id}"], "/v1/items/new")
 @example(["/v1/items/{id}/x", "/v1/{kind}/7"], "/v1/items/7")
 def test_a_path_is_the_resource_that_the_log_has(patterns: list[str], path: str) -> None:
-    assert Patterns(patterns).of(path) == Routes(patterns, "other").of(path)
+    assert RoutePatterns(patterns).of(path) == RouteMatcher(patterns, "other").of(path)
 
 
 def test_one_pattern_is_a_mistake_for_many() -> None:
     with pytest.raises(TypeError, match="routes: expected a list of patterns, got '/v1'"):
-        Patterns("/v1")
+        RoutePatterns("/v1")
 
 
 def test_a_path_is_looked_at_as_it_was_sent() -> None:

@@ -13,11 +13,11 @@ import httpx2
 import pytest
 
 from gatekeeper import Gate
-from gatekeeper.adapters.checkpoint import Who
+from gatekeeper.adapters.checkpoint import RequestIdentity
 from gatekeeper.model import Decision
 from gatekeeper.requestlog import asgi, wsgi
 from gatekeeper.requestlog.kafka import KafkaSink
-from gatekeeper.requestlog.log_record import FIELDS_MAX, PATH_CHARS_MAX, TEXT_CHARS_MAX, Entry, line_of
+from gatekeeper.requestlog.log_record import FIELDS_MAX, PATH_CHARS_MAX, TEXT_CHARS_MAX, LogEntry, line_of
 from gatekeeper.testing import locked
 
 ROOT = Path(__file__).parents[3]
@@ -57,8 +57,8 @@ async def test_every_snippet_runs_in_the_order_of_the_page(
 
 def test_the_record_that_is_shown_has_every_field_in_its_order_and_each_is_described() -> None:
     shown = json.loads(JSON)
-    who = Who("api_key:acme", address="192.0.2.7", tenant="north", resource="/v1/items/{item}")
-    entry = Entry(1_795_276_800_310_803_999, 811_271, 429, 300, "GET", "/v1/items/8", who)
+    who = RequestIdentity("api_key:acme", address="192.0.2.7", tenant="north", resource="/v1/items/{item}")
+    entry = LogEntry(1_795_276_800_310_803_999, 811_271, 429, 300, "GET", "/v1/items/8", who)
     entry = entry._replace(verdict='denied;policy="daily"', more={"tokens": 812}, decision=Decision(False))
     assert list(shown.items()) == list(json.loads(line_of(entry, shown["id"]).text).items())
     described = re.findall(

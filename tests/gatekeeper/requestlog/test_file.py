@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from gatekeeper.requestlog.file import FileSink
-from gatekeeper.requestlog.log_record import Line
+from gatekeeper.requestlog.log_record import LogLine
 from tests.support.requestlog import counted_by
 
 ROOT = Path(__file__).parents[3]
 
 
-def lines(*texts: str) -> list[Line]:
-    return [Line(f"{text}\n".encode(), "") for text in texts]
+def lines(*texts: str) -> list[LogLine]:
+    return [LogLine(f"{text}\n".encode(), "") for text in texts]
 
 
 @pytest.fixture
@@ -125,9 +125,9 @@ def test_a_pipe_will_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize("into", ["a pipe", "a file"])
 def test_the_standard_output_will_do(tmp_path: Path, into: str) -> None:
     code = (
-        "from gatekeeper.requestlog.file import FileSink; from gatekeeper.requestlog.log_record import Line;"
+        "from gatekeeper.requestlog.file import FileSink; from gatekeeper.requestlog.log_record import LogLine;"
         "sink = FileSink('/dev/stdout');"
-        "print([sink.write([Line(b'one\\n', '')]) for _ in range(2)], file=__import__('sys').stderr)"
+        "print([sink.write([LogLine(b'one\\n', '')]) for _ in range(2)], file=__import__('sys').stderr)"
     )
     with (tmp_path / "out").open("wb") as file:
         out = subprocess.PIPE if into == "a pipe" else file
@@ -175,12 +175,12 @@ class TestAFullDisk:
 WRITER = """
 import itertools, json, sys, time
 from gatekeeper.requestlog.file import FileSink
-from gatekeeper.requestlog.log_record import Line
+from gatekeeper.requestlog.log_record import LogLine
 
 sink = FileSink(sys.argv[1])
 for number in itertools.count():
     text = json.dumps({"caller": {"api_key": sys.argv[2]}, "ts": number, "pad": "x" * 3000}) + "\\n"
-    sink.write([Line(text.encode(), "")] * 200)
+    sink.write([LogLine(text.encode(), "")] * 200)
     time.sleep(0.002)
 """
 

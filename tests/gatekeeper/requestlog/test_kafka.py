@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from gatekeeper.adapters.checkpoint import Who
+from gatekeeper.adapters.checkpoint import RequestIdentity
 from gatekeeper.clock import SYSTEM_CLOCK
-from gatekeeper.requestlog.background_writer import Writer
+from gatekeeper.requestlog.background_writer import BackgroundWriter
 from gatekeeper.requestlog.kafka import KafkaSink
-from gatekeeper.requestlog.log_record import Entry
+from gatekeeper.requestlog.log_record import LogEntry
 from tests.support.servers.child import free_port
 from tests.support.servers.kafka import Kafka, NativeKafka
 
@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[3]
 PARTITIONS = 4
 
 
-def an_entry(number: int, caller: str = "api_key:acme") -> Entry:
-    return Entry(number, 0, 200, 0, "GET", f"/{number}", Who(caller, address="192.0.2.1"))
+def an_entry(number: int, caller: str = "api_key:acme") -> LogEntry:
+    return LogEntry(number, 0, 200, 0, "GET", f"/{number}", RequestIdentity(caller, address="192.0.2.1"))
 
 
 def stored(kafka: Kafka, topic: str) -> dict[int, list[tuple[str, int]]]:
@@ -53,8 +53,8 @@ def numbers(found: dict[int, list[tuple[str, int]]]) -> list[int]:
     return sorted(number for each in found.values() for _, number in each)
 
 
-def a_writer(sink: KafkaSink, buffer: int = 10_000) -> Writer:
-    return Writer(sink, buffer=buffer, clock=SYSTEM_CLOCK)
+def a_writer(sink: KafkaSink, buffer: int = 10_000) -> BackgroundWriter:
+    return BackgroundWriter(sink, buffer=buffer, clock=SYSTEM_CLOCK)
 
 
 def test_every_record_is_acknowledged_and_all_of_a_callers_are_in_one_partition_in_order(
@@ -174,16 +174,16 @@ def test_a_topic_that_is_not_there_is_told_and_waited_for(
 
 PARENT = """
 import os, sys, time
-from gatekeeper.adapters.checkpoint import Who
+from gatekeeper.adapters.checkpoint import RequestIdentity
 from gatekeeper.clock import SYSTEM_CLOCK
 from gatekeeper.requestlog.kafka import KafkaSink
-from gatekeeper.requestlog.log_record import Entry
-from gatekeeper.requestlog.background_writer import Writer
+from gatekeeper.requestlog.log_record import LogEntry
+from gatekeeper.requestlog.background_writer import BackgroundWriter
 
 def put(number):
-    writer.put(Entry(number, 0, 200, 0, "GET", f"/{number}", Who("api_key:acme")))
+    writer.put(LogEntry(number, 0, 200, 0, "GET", f"/{number}", RequestIdentity("api_key:acme")))
 
-writer = Writer(KafkaSink(sys.argv[1], sys.argv[2]), buffer=1000, clock=SYSTEM_CLOCK)
+writer = BackgroundWriter(KafkaSink(sys.argv[1], sys.argv[2]), buffer=1000, clock=SYSTEM_CLOCK)
 put(1)
 assert writer.flush(20)
 put(2)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.core.model import Counted
+from analyzer.core.model import DrainedCounts
 from gatekeeper import Gate
 from gatekeeper.adapters.asgi import Guard, header
 from gatekeeper.sources.fixed import FixedSource
@@ -41,7 +41,7 @@ def metered(proxy: str, folder: Path) -> Path:
     return folder / "gatelock.toml"
 
 
-def sums(found: Counted, grouping: str = "caller") -> dict[tuple[str, ...], tuple[int, int]]:
+def sums(found: DrainedCounts, grouping: str = "caller") -> dict[tuple[str, ...], tuple[int, int]]:
     return {
         tuple(part for part in (row.key, row.resource, row.meter) if part): (row.value, row.denied)
         for row in found.rows

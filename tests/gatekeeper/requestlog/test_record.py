@@ -9,12 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatekeeper.adapters.checkpoint import Who
+from gatekeeper.adapters.checkpoint import RequestIdentity
 from gatekeeper.adapters.refusal_response import verdict
 from gatekeeper.model import Decision
-from gatekeeper.requestlog.log_record import FIELDS_MAX, TEXT_CHARS_MAX, Entry, Note, line_of, verdict_of
+from gatekeeper.requestlog.log_record import (
+    FIELDS_MAX,
+    TEXT_CHARS_MAX,
+    LogEntry,
+    RequestNotes,
+    line_of,
+    verdict_of,
+)
 
-ENTRY = Entry(1_700_000_000_123_456_789, 1_500_900, 200, 5, "GET", "/v1/items/7", Who())
+ENTRY = LogEntry(1_700_000_000_123_456_789, 1_500_900, 200, 5, "GET", "/v1/items/7", RequestIdentity())
 
 
 def written(**changed: Any) -> dict[str, Any]:
@@ -35,7 +42,7 @@ def test_a_record_has_what_is_known_and_nothing_else() -> None:
 
 
 def test_a_callers_kind_is_the_key_that_its_name_stands_under() -> None:
-    who = Who("api_key:a:b", address="192.0.2.1", resource="/v1/items/{id}", tenant="north")
+    who = RequestIdentity("api_key:a:b", address="192.0.2.1", resource="/v1/items/{id}", tenant="north")
     record = written(who=who)
     assert record["caller"] == {"api_key": "a:b"}
     assert (record["address"], record["tenant"]) == ("192.0.2.1", "north")
@@ -44,7 +51,7 @@ def test_a_callers_kind_is_the_key_that_its_name_stands_under() -> None:
 
 @pytest.mark.parametrize("caller", ["address:192.0.2.1", "address:2001:db8::/64"])
 def test_a_caller_that_goes_by_its_address_has_that_and_not_the_last_proxys(caller: str) -> None:
-    record = written(who=Who(caller, address="10.0.0.1"))
+    record = written(who=RequestIdentity(caller, address="10.0.0.1"))
     assert record["address"] == caller.removeprefix("address:").removesuffix("/64")
     assert "caller" not in record
 
@@ -52,12 +59,12 @@ def test_a_caller_that_goes_by_its_address_has_that_and_not_the_last_proxys(call
 @pytest.mark.parametrize(
     ("entry", "key"),
     [
-        (ENTRY._replace(who=Who("user:ann", address="192.0.2.1")), "user:ann"),
-        (ENTRY._replace(who=Who(address="192.0.2.1")), "address:192.0.2.1"),
+        (ENTRY._replace(who=RequestIdentity("user:ann", address="192.0.2.1")), "user:ann"),
+        (ENTRY._replace(who=RequestIdentity(address="192.0.2.1")), "address:192.0.2.1"),
         (ENTRY, ""),
     ],
 )
-def test_a_line_knows_by_whom_it_is_counted(entry: Entry, key: str) -> None:
+def test_a_line_knows_by_whom_it_is_counted(entry: LogEntry, key: str) -> None:
     assert line_of(entry, "id").key == key
 
 
@@ -94,24 +101,24 @@ def test_whatever_a_path_is_made_of_a_record_is_one_line_of_ascii(text: str) -> 
 
 class TestTheNote:
     def test_fields_of_the_applications_own_stand_apart(self) -> None:
-        note = Note()
+        note = RequestNotes()
         note.add(tokens=812, model="large", cached=True)
         note.add(tokens=900, cost=0.5, nothing=None)
         wanted = {"tokens": 900, "model": "large", "cached": True, "cost": 0.5, "nothing": None}
         assert written(more=note.more)["more"] == wanted
 
     def test_long_text_is_cut(self) -> None:
-        note = Note()
+        note = RequestNotes()
         note.add(why="x" * 1000)
         assert note.more == {"why": "x" * TEXT_CHARS_MAX}
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**63, ["a"], {"a": 1}, b"a"])
     def test_what_a_log_cannot_hold_is_refused_at_once(self, value: Any) -> None:
         with pytest.raises(ValueError, match="tokens"):
-            Note().add(tokens=value)
+            RequestNotes().add(tokens=value)
 
     def test_its_fields_are_bounded(self) -> None:
-        note = Note()
+        note = RequestNotes()
         note.add(**{f"f{number}": number for number in range(FIELDS_MAX)})
         with pytest.raises(ValueError, match="at most 16 fields"):
             note.add(one_more=1)

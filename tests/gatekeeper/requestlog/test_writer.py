@@ -10,23 +10,29 @@ from collections.abc import Sequence
 
 import pytest
 
-from gatekeeper.adapters.checkpoint import Who
+from gatekeeper.adapters.checkpoint import RequestIdentity
 from gatekeeper.clock import SYSTEM_CLOCK
-from gatekeeper.requestlog.background_writer import GATHER_S, IDLE_S, RETRY_S_MAX, Outcome, Writer
-from gatekeeper.requestlog.log_record import Entry, Line
+from gatekeeper.requestlog.background_writer import (
+    GATHER_S,
+    IDLE_S,
+    RETRY_S_MAX,
+    BackgroundWriter,
+    WriteOutcome,
+)
+from gatekeeper.requestlog.log_record import LogEntry, LogLine
 from gatekeeper.testing import ManualClock
 from tests.support.requestlog import Shelf
 
 
-def an_entry(number: int = 0) -> Entry:
-    return Entry(number, 0, 200, 0, "GET", f"/{number}", Who())
+def an_entry(number: int = 0) -> LogEntry:
+    return LogEntry(number, 0, 200, 0, "GET", f"/{number}", RequestIdentity())
 
 
 class World:
     def __init__(self, buffer: int = 100) -> None:
         self.clock = ManualClock()
         self.shelf = Shelf()
-        self.writer = Writer(self.shelf, buffer=buffer, clock=self.clock)
+        self.writer = BackgroundWriter(self.shelf, buffer=buffer, clock=self.clock)
 
     def put(self, *numbers: int) -> None:
         for number in numbers:
@@ -218,14 +224,14 @@ class Slow(Shelf):
         super().__init__()
         self.go = threading.Event()
 
-    def write(self, lines: Sequence[Line]) -> Outcome:
+    def write(self, lines: Sequence[LogLine]) -> WriteOutcome:
         self.go.wait(10)
         return super().write(lines)
 
 
 def test_no_request_waits_for_a_sink_that_hangs() -> None:
     shelf = Slow()
-    writer = Writer(shelf, buffer=1_000, clock=SYSTEM_CLOCK)
+    writer = BackgroundWriter(shelf, buffer=1_000, clock=SYSTEM_CLOCK)
     began_s = time.thread_time()
     for number in range(5_000):
         writer.put(an_entry(number))
@@ -239,7 +245,7 @@ def test_no_request_waits_for_a_sink_that_hangs() -> None:
 
 def test_threads_that_drop_at_once_are_all_counted() -> None:
     shelf = Slow()
-    writer = Writer(shelf, buffer=10, clock=SYSTEM_CLOCK)
+    writer = BackgroundWriter(shelf, buffer=10, clock=SYSTEM_CLOCK)
     threads = [
         threading.Thread(target=lambda: [writer.put(an_entry(number)) for number in range(2_000)])
         for _ in range(8)
@@ -255,7 +261,7 @@ def test_threads_that_drop_at_once_are_all_counted() -> None:
 
 def test_a_forked_child_writes_its_own_and_not_its_parents() -> None:
     shelf = Slow()
-    writer = Writer(shelf, buffer=100, clock=SYSTEM_CLOCK)
+    writer = BackgroundWriter(shelf, buffer=100, clock=SYSTEM_CLOCK)
     writer.put(an_entry(1))
     while not writer._lines:  # the thread is inside of the sink now, and has the mutex
         time.sleep(0.001)

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.model import (
-    Carried,
-    Counted,
-    Fed,
-    Named,
+    CounterState,
+    CountRow,
+    DrainedCounts,
+    FeedResult,
+    NamedCallers,
     Partition,
-    Progress,
+    PartitionProgress,
     Records,
     RecordSet,
     Rejected,
-    Row,
 )
 from analyzer.core.records import mapping as mappings
 from tests.oracle.counter.refused import Refused
@@ -110,7 +110,7 @@ class SlowCounter:
         self.dimensions = sorted(parts - {"everyone"})
         self.parts: dict[Partition, Part] = {}
 
-    def feed(self, taken: RecordSet | Records) -> Fed:
+    def feed(self, taken: RecordSet | Records) -> FeedResult:
         part = self.parts.setdefault(taken.part, Part(taken.start, taken.start))
         before, next_before, witness = list(part.records), part.next, part.witness
         part.witness = taken.witness or part.witness
@@ -136,14 +136,14 @@ class SlowCounter:
             part.witness = witness if isinstance(taken, Records) else part.witness
         new = part.records[len(before) :]
         counted = sum(isinstance(each.found, Request) for each in new)
-        fed = Fed(part.next, len(new), counted)
+        fed = FeedResult(part.next, len(new), counted)
         if many is not None:
             first = cut[0].found
             assert isinstance(first, Rejected)
             return fed._replace(
                 status="too-many-rejected", bad=first.offset, skip_to=many[-1].offset + 1, first=first
             )
-        return fed if wrong is None else Fed(*fed[:3], wrong.status, wrong.base, wrong.next)
+        return fed if wrong is None else FeedResult(*fed[:3], wrong.status, wrong.base, wrong.next)
 
     def read(self, at: Partition, records: Sequence[Kept]) -> None:
         part, mapping = self.parts[at], self.mapped[at.source]
@@ -174,7 +174,7 @@ class SlowCounter:
                 run = [*run, each]
             yield run
 
-    def drain(self) -> Counted:
+    def drain(self) -> DrainedCounts:
         progress, requests, rejected = [], [], []
         for at, part in sorted(self.parts.items()):
             new = part.records[part.drained :]
@@ -188,16 +188,16 @@ class SlowCounter:
             rejected += ours
             late = sum(each.reason == "past" for each in ours)
             progress.append(
-                Progress(
+                PartitionProgress(
                     at, part.start, part.next, len(new), len(told), 0, len(ours) - late, late, part.witness,
                     sum(request.texts.get("caller") == "overflow:" for request in told),
                     carried,
                 )
             )  # fmt: skip
             part.start, part.drained, part.witness = part.next, len(part.records), ""
-        return Counted(progress, self.rows(requests), rejected)
+        return DrainedCounts(progress, self.rows(requests), rejected)
 
-    def named(self, at: Partition) -> tuple[list[Request | None], Carried]:
+    def named(self, at: Partition) -> tuple[list[Request | None], CounterState]:
         """All requests under the names that they are counted by, and what the next record depends on."""
         part, names = self.parts[at], Names(self.mapped[at.source].callers_max)
         found: list[Request | None] = []
@@ -217,23 +217,23 @@ class SlowCounter:
             names.begun = []
         return found, self.carried(part, names, len(run))
 
-    def carried(self, part: Part, names: Names, run: int) -> Carried:
+    def carried(self, part: Part, names: Names, run: int) -> CounterState:
         hours = (names.before, names.hour)
         known = {(how, hour, who) for hour in hours for who, how in names.how[hour].items()}
         fresh = known - {each for each in part.known if each[1] not in names.begun}
         part.known = known
         added = [
-            Named(hour, how, sorted(who for h, at, who in fresh if (h, at) == (how, hour)))
+            NamedCallers(hour, how, sorted(who for h, at, who in fresh if (h, at) == (how, hour)))
             for hour in hours
             for how in WAYS
         ]
         kept = None if not names.begun else tuple(hour for hour in hours if hour not in names.begun)
-        return Carried(
+        return CounterState(
             run=run, hour=names.hour, before=names.before, behind=names.behind,
             named=[each for each in added if each.callers], kept=kept,
         )  # fmt: skip
 
-    def rows(self, requests: Sequence[Request]) -> list[Row]:
+    def rows(self, requests: Sequence[Request]) -> list[CountRow]:
         found: dict[tuple[Any, ...], dict[bool, list[int]]] = {}
         for request in requests:
             for grouping in self.groupings:
@@ -251,5 +251,5 @@ class SlowCounter:
             joined = sum if self.meters[series[3]].join == "sum" else lambda each: max(each, default=0)
             value, denied = joined(amounts[False]), joined(amounts[True])
             if value or denied:
-                rows.append(Row(*series, value, denied))
+                rows.append(CountRow(*series, value, denied))
         return rows

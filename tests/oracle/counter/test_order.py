@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.counting.meters import Meter
-from analyzer.core.model import Carried, Counted, Record, Records, RecordSet, Rejected
+from analyzer.core.model import CounterState, DrainedCounts, Record, Records, RecordSet, Rejected
 from analyzer.core.records.mapping import Mapping
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counting import PART, mapping_of
@@ -75,7 +75,9 @@ def taken(step: Step, start: int) -> RecordSet | Records:
     return Records(PART, start, start + len(items), items, step.witness)
 
 
-def summed(all_counted: Sequence[Counted]) -> tuple[Tally[tuple[object, ...]], list[Rejected], list[int]]:
+def summed(
+    all_counted: Sequence[DrainedCounts],
+) -> tuple[Tally[tuple[object, ...]], list[Rejected], list[int]]:
     rows: Tally[tuple[object, ...]] = Tally()
     ledger = [0, 0, 0, 0, 0]
     for counted in all_counted:
@@ -87,7 +89,7 @@ def summed(all_counted: Sequence[Counted]) -> tuple[Tally[tuple[object, ...]], l
     return rows, [each for counted in all_counted for each in counted.rejected], ledger
 
 
-def of_two_hours(carried: Carried) -> tuple[object, ...]:
+def of_two_hours(carried: CounterState) -> tuple[object, ...]:
     names = [names_of(carried.named, hour) for hour in (carried.hour, carried.before)]
     return (carried.run, carried.hour, carried.before, carried.behind, *names)
 
@@ -102,8 +104,8 @@ def test_neither_flushes_nor_deaths_show_in_what_is_counted(
 
     fast, slow = new(), SlowCounter({"log": mapping}, groupings, [Meter("fine", width_s=1)])
     shelf, theirs = Shelf(), Shelf()
-    ours: list[Counted] = []
-    know: list[Counted] = []
+    ours: list[DrainedCounts] = []
+    know: list[DrainedCounts] = []
     start = BEGIN
     for step in steps:
         given = taken(step, start)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from analyzer.core.records import mapping as mappings
 from analyzer.core.records.decimals import scaled
-from analyzer.core.records.route_matcher import Routes
+from analyzer.core.records.route_matcher import RouteMatcher
 from analyzer.core.records.timestamps import clf_ms, rfc3339_ms
 from gatekeeper.identity import address_of, is_name
 from tests.oracle.counter import slow_values
@@ -95,7 +95,9 @@ PATHS = st.tuples(
 @given(st.lists(PATTERNS, max_size=8, unique=True), st.lists(PATHS, min_size=1, max_size=6))
 def test_a_path_has_the_route_that_fits_best(patterns: list[str], paths: list[str]) -> None:
     field = mappings.ResourceField(("path",), tuple(patterns), "other")
-    assert Routes(patterns, "other").of_each(paths) == [slow_values.route_of(path, field) for path in paths]
+    assert RouteMatcher(patterns, "other").of_each(paths) == [
+        slow_values.route_of(path, field) for path in paths
+    ]
 
 
 @given(
