@@ -65,7 +65,7 @@ class FlushPace:
 
     flush_every_s: float = 0.1
     flush_behind_s: float = 1.0  # ... when some partition is further behind than this
-    beat_every_s: float = 1.0  # an idle partition says this often that somebody follows it
+    heartbeat_every_s: float = 1.0  # an idle partition says this often that somebody follows it
 
 
 class FlushResult(NamedTuple):
@@ -90,7 +90,7 @@ class Pipeline:
     uptime_s: Callable[[], float]
     pace: FlushPace = field(default_factory=FlushPace)
     flushed_s: float = float("-inf")  # uptime when the last flush began
-    beats_s: dict[Partition, float] = field(default_factory=dict)  # ... the last that named it
+    heartbeats_s: dict[Partition, float] = field(default_factory=dict)  # ... the last that named it
     resumed: set[Partition] = field(default_factory=set)  # of which the counter has what is carried on
 
     def run_once(self) -> FlushResult | None:
@@ -122,7 +122,7 @@ class Pipeline:
     def forget(self, part: Partition) -> None:
         self.counter.forget(part)
         self.resumed.discard(part)
-        self.beats_s.pop(part, None)
+        self.heartbeats_s.pop(part, None)
 
     def due(self, lags: Mapping[Partition, Lag]) -> bool:
         behind = max((lag.seconds for lag in lags.values()), default=0.0) > self.pace.flush_behind_s
@@ -146,7 +146,7 @@ class Pipeline:
             locks = tx.locks([lock_key(standing.series) for standing in reached])
             changed = changes(self.plan, reached, locks, now)
             tx.publish(changed)
-        self.beats_s.update((progress.part, began_s) for progress in parts)
+        self.heartbeats_s.update((progress.part, began_s) for progress in parts)
         self.source.acknowledge({progress.part: progress.next for progress in counted.parts})
         # Of what was read to its end nothing need be known; what waits for a person may go on elsewhere.
         for part in self.resumed - (self.source.positions().keys() - self.source.stopped().keys()):
@@ -159,7 +159,8 @@ class Pipeline:
         return [
             PartitionProgress(part, offset, offset)
             for part, offset in self.source.positions().items()
-            if part not in said and now_s - self.beats_s.get(part, float("-inf")) >= self.pace.beat_every_s
+            if part not in said
+            and now_s - self.heartbeats_s.get(part, float("-inf")) >= self.pace.heartbeat_every_s
         ]
 
     def go_on(self, parts: Collection[Partition]) -> None:
@@ -172,7 +173,7 @@ class Pipeline:
         """Forget all that is in memory and not stored, and go on from the stored positions."""
         for part in list(self.resumed):
             self.forget(part)
-        self.beats_s.clear()
+        self.heartbeats_s.clear()
         self.source.rewind()
 
 

@@ -23,7 +23,7 @@ class PositionStore(Protocol):
         """How far `parts` are counted, and what stands in their way; those that were never heard of are left
         out."""
 
-    def begin(self, part: Partition, offset: int, witness: str = "") -> Position:
+    def begin(self, part: Partition, offset: int, resume_token: str = "") -> Position:
         """Where `part` begins: `offset`, unless somebody began it before."""
 
     def finish(self, parts: Collection[Partition]) -> None:

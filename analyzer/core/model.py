@@ -27,7 +27,7 @@ class Position(NamedTuple):
     """Where a partition goes on: the offset to ask for, and by what the source knows the place again."""
 
     next: int
-    witness: str = ""
+    resume_token: str = ""
     gap: Gap | None = None  # what stands in the way there
 
 
@@ -38,7 +38,7 @@ class RecordSet(NamedTuple):
     start: int  # the offset that was asked for; records below it are not counted
     raw: bytes
     aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset) of aborted transactions
-    witness: str = ""  # by what the source will know this place again; kept beside the offset
+    resume_token: str = ""  # by what the source will know this place again; kept beside the offset
 
 
 class Record(NamedTuple):
@@ -54,7 +54,7 @@ class Records(NamedTuple):
     start: int
     next: int  # the offset to ask for afterwards; covers holes
     items: Sequence[Record]
-    witness: str = ""
+    resume_token: str = ""
 
 
 class PartitionRevoked(NamedTuple):
@@ -164,7 +164,7 @@ class CounterState(NamedTuple):
     """What counting a partition depends on beside its records to come. Stored with its offset."""
 
     run: int = 0  # records rejected in a row
-    rejects_to: int = 0  # those before this offset make no run: somebody has accepted them
+    rejects_accepted_to: int = 0  # those before this offset make no run: somebody has accepted them
     hour: int = NO_HOUR  # the one that the partition has come to, since 1970
     before: int = NO_HOUR  # ... and the one before
     behind: int = 0  # records in a row that are much older
@@ -183,7 +183,7 @@ class PartitionProgress(NamedTuple):
     duplicate: int = 0
     dead: int = 0
     late: int = 0
-    witness: str = ""
+    resume_token: str = ""
     overflow: int = 0  # of those counted: in the overflow series
     carried: CounterState | None = None  # None: as it was
 

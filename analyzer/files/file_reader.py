@@ -136,7 +136,7 @@ class FileReader:
             return None
         self._taken += len(items)
         self._marks.append(self.lines.mark())
-        return Records(self.part, start, self.lines.next, items, self.lines.witness)
+        return Records(self.part, start, self.lines.next, items, self.lines.resume_token)
 
     def rewind(self) -> None:
         """Stand at the stored position again, as soon as `place` has asked for it."""
@@ -166,7 +166,7 @@ class FileReader:
             self.placed, self.ended, self.stored = True, True, self.lines.next
             return True
         for mark in self._marks:
-            if mark.next == stored.next and mark.digest.hexdigest() == stored.witness:
+            if mark.next == stored.next and mark.digest.hexdigest() == stored.resume_token:
                 self._stand(part, mark, stored.gap)
                 return True
         return False
@@ -189,7 +189,7 @@ class FileReader:
         for part, position in sorted(known.items(), key=lambda item: item[1].next):
             if not self.lines.pass_to(position.next):
                 break
-            if self.lines.witness == position.witness:
+            if self.lines.resume_token == position.resume_token:
                 best = part, self.lines.mark(), position.gap
         if best is not None:
             self._stand(*best)
@@ -198,14 +198,14 @@ class FileReader:
     def _is_older_copy(self, known: Mapping[Partition, Position]) -> bool:
         """Once `_go_on` has read as far as anything was counted."""
         end = self.lines.next
-        return any(each.next > end and self.lines.begins(each.witness) for each in known.values())
+        return any(each.next > end and self.lines.begins(each.resume_token) for each in known.values())
 
     def _begin(self, places: PositionStore, part: Partition, *, latest: bool) -> bool:
         self.lines.go_back()
         while latest and self.lines.take(final=False) is not None:
             pass
-        wanted = Position(self.lines.next, self.lines.witness)
-        if places.begin(part, wanted.next, wanted.witness) != wanted:
+        wanted = Position(self.lines.next, self.lines.resume_token)
+        if places.begin(part, wanted.next, wanted.resume_token) != wanted:
             return False  # somebody was faster; it may be this file or another, so look again
         self._stand(part, self.lines.mark())
         return True

@@ -40,14 +40,16 @@ class LineReader:
         self._stand_at(StreamPosition())
 
     @property
-    def witness(self) -> str:
+    def resume_token(self) -> str:
         """SHA-256 of all bytes before `next`, and the prints of their first 4 KiB, 8 KiB, 16 KiB, ..."""
         return ".".join((self._digest.hexdigest(), *self._prints))
 
-    def begins(self, witness: str) -> bool:
-        """Whether what is before `next` is the beginning of what `witness` stands for, as far as its prints
-        tell: of at least half of it, and not of less than 4 KiB."""
-        prints = tuple(witness.split(".")[1:])
+    def begins(self, resume_token: str) -> bool:
+        """Whether the bytes before `next` are a prefix of those that `resume_token` describes.
+
+        Compares the digests in the token: of at least half of the bytes, and of no less than 4 KiB.
+        """
+        prints = tuple(resume_token.split(".")[1:])
         return bool(self._prints) and prints[: len(self._prints)] == self._prints
 
     @property

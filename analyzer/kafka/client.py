@@ -29,7 +29,7 @@ from analyzer.kafka.internals.decompression_bound import BatchTooLarge
 from analyzer.kafka.internals.patient_coordinator import join_patiently
 from analyzer.kafka.metadata import NO_ID, TopicMetadata, metadata_of, unread
 from analyzer.kafka.options import Options
-from analyzer.kafka.partition_state import NO_EPOCH, witness_of
+from analyzer.kafka.partition_state import NO_EPOCH, resume_token_of
 
 try:
     from analyzer.kafka.internals.raw_fetcher import FetchedBatches, RawFetcher, raw_fetcher
@@ -62,7 +62,7 @@ class FetchedPartition(NamedTuple):
 
     def of(self, part: Partition) -> RecordSet | Records:
         if isinstance(self.content, bytes):
-            return RecordSet(part, self.start, self.content, tuple(self.aborted), witness_of(self.epoch))
+            return RecordSet(part, self.start, self.content, tuple(self.aborted), resume_token_of(self.epoch))
         return Records(part, self.start, self.next, self.content)
 
 

@@ -10,14 +10,14 @@ DAY_S = 86_400.0
 NO_EPOCH = -1
 
 
-def witness_of(epoch: int) -> str:
+def resume_token_of(epoch: int) -> str:
     """What is stored beside an offset: the epoch of the leader that wrote the records before it. A log that
     was cut off has another one from there on, which tells the place from one with the same offset."""
     return "" if epoch == NO_EPOCH else str(epoch)
 
 
-def epoch_of(witness: str) -> int:
-    return int(witness) if witness.isdecimal() else NO_EPOCH
+def epoch_of(resume_token: str) -> int:
+    return int(resume_token) if resume_token.isdecimal() else NO_EPOCH
 
 
 def alarm(gap: Gap) -> str:

@@ -255,7 +255,7 @@ class AssignedPartitions:
         part = self.logs.part(at)
         self._held[at] = PartitionState(part, next_offset, next_offset, next_offset, now_ms)
         if position.gap is None:
-            client.go_on(at, next_offset, part.topic_id, epoch_of(position.witness))
+            client.go_on(at, next_offset, part.topic_id, epoch_of(position.resume_token))
         else:
             log.warning("%s: still stopped: %s", part, alarm(position.gap))
             self._stand_before(at, self._held[at], position.gap)

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Gap, Partition
 from analyzer.store.database.engine import NowMs
-from analyzer.store.database.schema import feed_versions, gates, named, offsets, rejects
+from analyzer.store.database.schema import feed_versions, gates, named_callers, offsets, rejects
 from analyzer.store.operations.tokens import create
 from analyzer.store.reports.gate_reports import keep
 from analyzer.store.transaction import lock_feed
@@ -67,7 +67,7 @@ def tell(engine: sa.Engine, *feedback: GateStatus) -> None:
 def log_knows(engine: sa.Engine, *callers: str) -> None:
     row = {"cluster": "c", "topic_id": "t", "partition": 0, "hour": 1, "how": "new", "next": 1}
     with engine.begin() as db:
-        db.execute(sa.insert(named).values(**row, callers="\n".join(callers)))
+        db.execute(sa.insert(named_callers).values(**row, callers="\n".join(callers)))
 
 
 def follow(engine: sa.Engine, *, heard_ms_ago: int = 0, behind_ms: int = 0) -> None:

@@ -130,14 +130,14 @@ def test_two_meters_of_one_field_and_one_path_for_two_fields() -> None:
 def test_the_ledger_adds_up_and_says_how_far() -> None:
     counter = a_counter()
     old = a_record(ts=0)
-    fed = counter.feed(some(40, a_record(), None, old, a_record(), witness="w1"))
+    fed = counter.feed(some(40, a_record(), None, old, a_record(), resume_token="w1"))
     assert fed == FeedResult(next=44, seen=4, counted=2)
     assert counter.feed(Records(PART, 44, 50, [Record(47, NOW_MS + 5, a_record())], "w2")) == FeedResult(
         50, 1, 1
     )
     (progress,) = counter.drain().parts
     assert progress._replace(carried=None) == PartitionProgress(
-        PART, 40, 50, seen=5, counted=3, duplicate=0, dead=1, late=1, witness="w2"
+        PART, 40, 50, seen=5, counted=3, duplicate=0, dead=1, late=1, resume_token="w2"
     )
     assert progress.seen == progress.counted + progress.duplicate + progress.dead + progress.late
 

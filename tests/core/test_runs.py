@@ -19,9 +19,9 @@ def a_counter(most: int = 3) -> PythonCounter:
     return PythonCounter({"log": mapping_of(rejected_in_row_max=most)}, ["caller"])
 
 
-def some(start: int, *values: bytes | None, witness: str = "") -> Records:
+def some(start: int, *values: bytes | None, resume_token: str = "") -> Records:
     items = [Record(start + n, NOW_MS + n, value) for n, value in enumerate(values)]
-    return Records(PART, start, start + len(items), items, witness)
+    return Records(PART, start, start + len(items), items, resume_token)
 
 
 def batches(start: int, *values: bytes | None) -> RecordSet:
@@ -92,19 +92,19 @@ def test_every_other_reason_counts() -> None:
 def test_of_lines_with_a_witness_a_set_is_counted_whole_or_not_at_all() -> None:
     """A file is known again by all that was counted of it: it can go on only from where it says so."""
     counter = a_counter()
-    counter.feed(some(0, GOOD, BAD, witness="w3"))
-    fed = counter.feed(some(2, BAD, GOOD, BAD, BAD, BAD, witness="w7"))
+    counter.feed(some(0, GOOD, BAD, resume_token="w3"))
+    fed = counter.feed(some(2, BAD, GOOD, BAD, BAD, BAD, resume_token="w7"))
     assert (fed.next, fed.seen, fed.counted, fed.status, fed.bad, fed.skip_to) == (
         2, 0, 0, "too-many-rejected", 4, 7,
     )  # fmt: skip
     found = counter.drain()
     assert outcome(found) == (2, 2, 1, 1, [1], 1)
-    assert found.parts[0].witness == "w3"
+    assert found.parts[0].resume_token == "w3"
 
 
 def test_what_somebody_has_accepted_is_set_aside_and_makes_no_run() -> None:
     counter = a_counter()
-    counter.resume(PART, CounterState(run=2, rejects_to=3))
+    counter.resume(PART, CounterState(run=2, rejects_accepted_to=3))
     assert counter.feed(some(0, *[BAD] * 3)).status == "ok"
     assert outcome(counter.drain()) == (3, 3, 0, 3, [0, 1, 2], 2)
     assert counter.feed(some(3, BAD)).status == "too-many-rejected"

@@ -125,7 +125,7 @@ def stand(engine: sa.Engine, at: dict[int, int]) -> None:
     with engine.begin() as db:
         for number, offset in at.items():
             db.execute(
-                sa.update(offsets).where(offsets.c.partition == number).values(next=offset, witness="")
+                sa.update(offsets).where(offsets.c.partition == number).values(next=offset, resume_token="")
             )
 
 

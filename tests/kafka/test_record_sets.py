@@ -124,7 +124,7 @@ def test_holes_that_compaction_left_are_stepped_over(real_kafka: RealKafka, open
 
     def read(raw: bool, start: int = 0) -> list[tuple[int, bytes | None]]:
         reader = opened(real_kafka, topic, raw=raw)
-        reader.places.begin = lambda part, offset, witness="": reader.places.stored.setdefault(
+        reader.places.begin = lambda part, offset, resume_token="": reader.places.stored.setdefault(
             part, Position(start)
         )
         reader.run_until(lambda: list(reader.source.positions().values()) >= [200])

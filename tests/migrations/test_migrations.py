@@ -262,7 +262,7 @@ def test_a_database_of_an_older_version_waits_for_its_operator(
     database_url: str,
 ) -> None:
     migrate.upgrade(database_url, "0001")
-    with pytest.raises(SchemaBehind, match=r"at version 0001, .* needs 0002: run `gatelock db upgrade`$"):
+    with pytest.raises(SchemaBehind, match=r"at version 0001, .* needs 0003: run `gatelock db upgrade`$"):
         revisions.require_head(database_url)
 
 

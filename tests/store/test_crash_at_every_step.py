@@ -18,7 +18,7 @@ from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.core.model import Lag, Partition, PartitionProgress
 from analyzer.errors import PartitionLost
 from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import buckets, named, offsets
+from analyzer.store.database.schema import buckets, named_callers, offsets
 from analyzer.store.transaction import sql_store as module
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from tests.store import world
@@ -133,9 +133,11 @@ def test_nor_is_it_seen_in_who_is_counted_by_name(
 
 def names_of(engine: sa.Engine) -> list[tuple[object, ...]]:
     """Who is counted by name in which partition and hour, and how they came to it."""
-    of = named.c
+    of = named_callers.c
     with engine.connect() as db:
-        rows = db.execute(sa.select(of.partition, of.hour, of.how, of.callers).order_by(*named.primary_key))
+        rows = db.execute(
+            sa.select(of.partition, of.hour, of.how, of.callers).order_by(*named_callers.primary_key)
+        )
         return sorted((*row[:3], name) for row in rows for name in row.callers.split("\n"))
 
 

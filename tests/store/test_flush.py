@@ -44,10 +44,16 @@ def test_the_offset_moves_with_its_ledger(store: SqlStore, engine: sa.Engine) ->
     store.begin(PART, 0)
     for start, stop in ((0, 7), (7, 9)):
         with store.transaction() as tx:
-            moved = PartitionProgress(PART, start, stop, seen=2, counted=1, dead=1, witness=f"at {stop}")
+            moved = PartitionProgress(PART, start, stop, seen=2, counted=1, dead=1, resume_token=f"at {stop}")
             tx.move_offsets([moved], {PART: Lag(3, 0.25)})
     row = all_of(engine, offsets)[0]
-    assert (row["next"], row["seen"], row["counted"], row["dead"], row["witness"]) == (9, 4, 2, 2, "at 9")
+    assert (row["next"], row["seen"], row["counted"], row["dead"], row["resume_token"]) == (
+        9,
+        4,
+        2,
+        2,
+        "at 9",
+    )
     assert (row["behind_ms"], row["behind_records"], row["owner"]) == (250, 3, "here")
     now = datetime.now(UTC)
     assert (

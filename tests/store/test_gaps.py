@@ -157,5 +157,5 @@ def test_rejected_records_that_were_accepted_are_read_and_not_passed_over(
     accept(engine, the_only(engine), 500, "ann", "they are broken, all of them")
     assert gaps.settle({PART: gap}) == {PART}
     assert store.positions([PART]) == {PART: Position(10)}
-    assert store.carried(PART).rejects_to == 500
+    assert store.carried(PART).rejects_accepted_to == 500
     assert audit(engine).partitions[0].skipped == 0

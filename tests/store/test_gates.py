@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.store.database.engine import NowMs, writing
-from analyzer.store.database.schema import feed_versions, gates, named, totals
+from analyzer.store.database.schema import feed_versions, gates, named_callers, totals
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports import gate_reports as module
 from analyzer.store.reports.gate_reports import GATES_KEPT_MS, forget, heard, keep, logged
@@ -161,7 +161,7 @@ class TestLogged:
                     "how": "new",
                     "next": 1,
                 }
-                db.execute(sa.insert(named).values(place | {"callers": who}))
+                db.execute(sa.insert(named_callers).values(place | {"callers": who}))
         found = logged(engine, ["user:ann", "user:cy", "user:eve", "user:an", "ann"])
         assert found == (frozenset({"user:ann", "user:cy"}), False)
 
@@ -178,7 +178,7 @@ class TestLogged:
     def test_it_is_told_that_there_were_too_many_to_know_each(self, engine: sa.Engine) -> None:
         with writing(engine) as db:
             place = {"cluster": "c", "topic_id": "t", "partition": 0, "hour": 1, "how": "drawn", "next": 1}
-            db.execute(sa.insert(named).values(place | {"callers": "user:ann"}))
+            db.execute(sa.insert(named_callers).values(place | {"callers": "user:ann"}))
         assert logged(engine, ["user:eve"]) == (frozenset(), True)
 
     def test_what_can_be_no_name_is_not_looked_for(self, engine: sa.Engine, store: SqlStore) -> None:

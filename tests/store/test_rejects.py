@@ -16,7 +16,7 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Record, Records
 from analyzer.core.records.mapping import Mapping, TextField
 from analyzer.store.database.audit_log import recorded
-from analyzer.store.database.schema import named, offsets, rejects
+from analyzer.store.database.schema import named_callers, offsets, rejects
 from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, RejectRetry, RetryOutcome, rejected
 from analyzer.store.reports.audit import audit
 from analyzer.store.transaction.sql_store import SqlStore
@@ -256,7 +256,7 @@ def test_names_and_runs_are_stored_with_the_offset_and_found_again(
     flush(counter, 3, good[2], good[0])
     assert audit(engine)[1:3] == (3, 1)
     with engine.connect() as db:
-        assert db.execute(sa.select(sa.func.count()).select_from(named)).scalar_one() == 1
+        assert db.execute(sa.select(sa.func.count()).select_from(named_callers)).scalar_one() == 1
     store.finish([PART])
     assert store.carried(PART).named == []
     # The overflow is judged neither now nor when a policy comes.

@@ -24,10 +24,10 @@ class MemoryPlaces:
         named = {part[:3]: position for part, position in self.stored.items()}
         return {part: named[part[:3]] for part in parts if part[:3] in named}
 
-    def begin(self, part: Partition, offset: int, witness: str = "") -> Position:
+    def begin(self, part: Partition, offset: int, resume_token: str = "") -> Position:
         self._reach()
         if part not in self.positions([part]):
-            self.stored[part] = Position(offset, witness)
+            self.stored[part] = Position(offset, resume_token)
         return self.positions([part])[part]
 
     def finish(self, parts: Collection[Partition]) -> None:
@@ -54,7 +54,7 @@ class MemoryPlaces:
 class Held:
     start: int
     next: int
-    witness: str
+    resume_token: str
     records: list[Record]
 
 
@@ -79,7 +79,7 @@ class Reader:
             next_offset, records = contents(taken)
             held = self.held.setdefault(taken.part, Held(taken.start, taken.start, "", []))
             assert taken.start == held.next, f"{taken.part}: {taken.start} after {held.next}"
-            held.next, held.witness = next_offset, taken.witness
+            held.next, held.resume_token = next_offset, taken.resume_token
             held.records += records
             came += len(records)
         return came
@@ -87,7 +87,7 @@ class Reader:
     def store(self) -> None:
         """Raises PartitionLost and StoreAway; then call `start_over`."""
         for part, held in sorted(self.held.items()):
-            self.places.move(part, held.start, Position(held.next, held.witness))
+            self.places.move(part, held.start, Position(held.next, held.resume_token))
             self.kept.setdefault(part, []).extend(held.records)
         stored = {part: held.next for part, held in self.held.items()}
         self.held.clear()

@@ -113,7 +113,7 @@ class PythonCounter:
         self, ledger: PartitionCounter, taken: RecordSet
     ) -> DecodedBatch | TooManyRejected | None:
         """Count the batches up to what is refused, which is returned."""
-        ledger.witness = taken.witness or ledger.witness
+        ledger.resume_token = taken.resume_token or ledger.resume_token
         waiting: list[RecordColumns] = []
         records = 0
         refused = None
@@ -135,11 +135,11 @@ class PythonCounter:
 def _count_records(ledger: PartitionCounter, taken: Records) -> TooManyRejected | None:
     """Count the records up to a run that is too long, which is returned."""
     frames = _frames_of(taken)
-    # Where a witness knows the end of the set alone, that or its start is where we can go on from.
-    many = ledger.count_whole(frames) if taken.witness else ledger.count(frames)
+    # Where a resume_token knows the end of the set alone, that or its start is where we can go on from.
+    many = ledger.count_whole(frames) if taken.resume_token else ledger.count(frames)
     if many is None:
         ledger.next = max(ledger.next, taken.next)
-        ledger.witness = taken.witness or ledger.witness
+        ledger.resume_token = taken.resume_token or ledger.resume_token
     return many
 
 

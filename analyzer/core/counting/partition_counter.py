@@ -18,7 +18,7 @@ class PartitionMemory:
     """What is remembered of one partition from drain to drain."""
 
     def __init__(self, mapping: Mapping, carried: CounterState) -> None:
-        self.run = RejectRun(mapping.rejected_in_row_max, carried.run, carried.rejects_to)
+        self.run = RejectRun(mapping.rejected_in_row_max, carried.run, carried.rejects_accepted_to)
         self.budget = CallerBudget(mapping.callers_max, carried)
 
     def drain(self) -> CounterState:
@@ -60,7 +60,7 @@ class PartitionCounter:
     seen: int = 0
     late: int = 0
     overflow: int = 0
-    witness: str = ""
+    resume_token: str = ""
 
     def count(self, frames: RecordColumns) -> TooManyRejected | None:
         """Count the records, up to where too many in a row are rejected; of these nothing is kept."""
@@ -164,7 +164,7 @@ class PartitionCounter:
             counted=self.counted,
             dead=len(self.rejected) - self.late,
             late=self.late,
-            witness=self.witness,
+            resume_token=self.resume_token,
             overflow=self.overflow,
             carried=self.memory.drain(),
         )

@@ -13,13 +13,13 @@ class RejectRun:
     """How many records of a partition were rejected since the last one that was counted.
 
     A tombstone says nothing about the mapping: it neither counts nor ends a run. Nor do records before
-    `rejects_to`, which somebody has accepted. `first` is where the part of the run begins that is not
-    drained yet, and `drained` how long it was before.
+    `rejects_accepted_to`, which an operator has accepted. `first` is the offset at which the part of the run
+    that is not drained yet begins, `drained` the run's length before it.
     """
 
     most: int
     length: int = 0
-    rejects_to: int = 0
+    rejects_accepted_to: int = 0
     first: int | None = None
     drained: int = 0
 
@@ -31,7 +31,7 @@ class RejectRun:
             if place > expected:
                 self.end()
             expected = place + 1
-            if refused[place] == "tombstone" or offsets[place] < self.rejects_to:
+            if refused[place] == "tombstone" or offsets[place] < self.rejects_accepted_to:
                 continue
             if self.first is None:
                 self.first, self.drained = offsets[place], self.length

@@ -52,7 +52,7 @@ offsets = Table(
     text("source"),
     text("topic"),
     Column("next", BigInteger, nullable=False),
-    text("witness"),
+    text("resume_token"),
     number("seen"),
     number("counted"),
     number("duplicate"),
@@ -63,17 +63,17 @@ offsets = Table(
     number("behind_ms"),
     number("behind_records"),
     # What counting the next record depends on: see `Carried` in core/model.py, and `named` below.
-    added("run"),
-    added("rejects_to"),
-    added("behind_hour"),
+    added("reject_run"),
+    added("rejects_accepted_to"),
+    added("behind_run"),
     Column("hour", BigInteger),
     Column("hour_before", BigInteger),
 )
 
 # The callers that a partition counts by name, in the hour that it has come to and the one before; a row for
 # each flush in which some were new.
-named = Table(
-    "named",
+named_callers = Table(
+    "named_callers",
     metadata,
     key("cluster"),
     key("topic_id"),

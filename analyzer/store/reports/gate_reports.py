@@ -13,7 +13,7 @@ from analyzer.core.fleet.gate_health import GateHealth
 from analyzer.errors import SchemaBehind
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.engine import NowMs, insert, reading, writing
-from analyzer.store.database.schema import feed, feed_versions, gates, named, totals
+from analyzer.store.database.schema import feed, feed_versions, gates, named_callers, totals
 from analyzer.store.reports.status import unhurried
 from analyzer.store.transaction import plans
 from gatekeeper.identity import NAME_BYTES_MAX, is_name
@@ -139,7 +139,8 @@ def logged(engine: sa.Engine, callers: Collection[str]) -> Logged:
     found, overflow = set[str](), False
     with unhurried(engine) as db:
         rows = db.execute(
-            sa.select(named.c.how, named.c.callers), execution_options={"yield_per": ROWS_AT_ONCE}
+            sa.select(named_callers.c.how, named_callers.c.callers),
+            execution_options={"yield_per": ROWS_AT_ONCE},
         )
         for row in rows:
             found |= wanted.intersection(row.callers.split("\n"))

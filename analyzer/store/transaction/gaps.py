@@ -196,9 +196,9 @@ def range_of(gap: Gap) -> str:
 
 def _move(db: sa.Connection, part: Partition, gap: Gap, to: int) -> bool:
     moved = sa.update(offsets).where(is_of(offsets, part), offsets.c.next == gap.position)
-    values: dict[str, int | str] = {"next": to, "witness": ""}  # the old one told of the place before
+    values: dict[str, int | str] = {"next": to, "resume_token": ""}  # the old one told of the place before
     if gap.kind == "too-many-rejected":  # they are read again, and set aside one by one
-        values = {"rejects_to": to}
+        values = {"rejects_accepted_to": to}
     return db.execute(moved.values(values)).rowcount == 1
 
 
@@ -206,7 +206,7 @@ def _begin(db: sa.Connection, part: Partition, to: int) -> bool:
     """Of a log that was made again. Nobody follows the old one any more, in none of its partitions."""
     named_so = sa.and_(offsets.c.source == part.source, offsets.c.topic == part.topic)
     unfollow(db, sa.and_(named_so, offsets.c.topic_id != part.topic_id))
-    row = row_of(part) | {"next": to, "witness": ""}
+    row = row_of(part) | {"next": to, "resume_token": ""}
     begun = insert(db, offsets).values(row)
     return db.execute(begun.on_conflict_do_nothing().returning(offsets.c.next)).first() is not None
 

@@ -49,15 +49,15 @@ class SqlStore:
         """How far `parts` are counted, and what stands in their way; those that were never heard of are left
         out. Raises StoreAway."""
         wanted = {place_of(part): part for part in parts}
-        statement = sa.select(*place_in(offsets), offsets.c.next, offsets.c.witness)
+        statement = sa.select(*place_in(offsets), offsets.c.next, offsets.c.resume_token)
         with reading(self._engine) as connection:
             rows = connection.execute(
                 statement.where(offsets.c.topic_id.in_({part.topic_id for part in parts}))
             )
             gaps = open_gaps(connection, parts)
             begun = {
-                place: Position(offset, witness, gaps.get(place))
-                for *at, offset, witness in rows
+                place: Position(offset, resume_token, gaps.get(place))
+                for *at, offset, resume_token in rows
                 if (place := tuple(at)) in wanted
             }
             new = {place: Position(gap.start, "", gap) for place, gap in gaps.items()}
@@ -68,9 +68,9 @@ class SqlStore:
         with reading(self._engine) as connection:
             return counter_state.carried(connection, part)
 
-    def begin(self, part: Partition, offset: int, witness: str = "") -> Position:
+    def begin(self, part: Partition, offset: int, resume_token: str = "") -> Position:
         """Where `part` begins: `offset`, unless somebody else began it before. Raises StoreAway."""
-        row = row_of(part) | {"next": offset, "witness": witness}
+        row = row_of(part) | {"next": offset, "resume_token": resume_token}
         with writing(self._engine) as connection:
             connection.execute(insert(connection, offsets).values(row).on_conflict_do_nothing())
         return self.positions([part])[part]
@@ -132,7 +132,7 @@ class SqlFlush:
                 "by_duplicate": progress.duplicate,
                 "by_dead": progress.dead,
                 "by_late": progress.late,
-                "witness": progress.witness,
+                "resume_token": progress.resume_token,
                 **counter_state.columns_of(progress),
                 "owner": self._owner,
                 "behind_ms": round(lag.seconds * 1000),
@@ -240,8 +240,8 @@ MOVE_OFFSET = (
         late=offsets.c.late + sa.bindparam("by_late"),
         # An idle partition says nothing of its place; what was known of it stays. Of another place it says
         # nothing.
-        witness=sa.case(
-            (offsets.c.next == sa.bindparam("to"), offsets.c.witness), else_=sa.bindparam("witness")
+        resume_token=sa.case(
+            (offsets.c.next == sa.bindparam("to"), offsets.c.resume_token), else_=sa.bindparam("resume_token")
         ),
         **counter_state.SET_CARRIED,
         owner=sa.bindparam("owner"),

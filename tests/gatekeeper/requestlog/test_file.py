@@ -125,7 +125,8 @@ def test_a_pipe_will_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize("into", ["a pipe", "a file"])
 def test_the_standard_output_will_do(tmp_path: Path, into: str) -> None:
     code = (
-        "from gatekeeper.requestlog.file import FileSink; from gatekeeper.requestlog.log_record import LogLine;"
+        "from gatekeeper.requestlog.file import FileSink\n"
+        "from gatekeeper.requestlog.log_record import LogLine\n"
         "sink = FileSink('/dev/stdout');"
         "print([sink.write([LogLine(b'one\\n', '')]) for _ in range(2)], file=__import__('sys').stderr)"
     )

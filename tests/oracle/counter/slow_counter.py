@@ -63,7 +63,7 @@ class Part:
     drained: int = 0  # how many of the records
     known: set[tuple[str, int, str]] = field(default_factory=set)  # names that were told
     hours: tuple[int, ...] = (-1, -1)
-    witness: str = ""
+    resume_token: str = ""
 
 
 class Names:
@@ -112,8 +112,8 @@ class SlowCounter:
 
     def feed(self, taken: RecordSet | Records) -> FeedResult:
         part = self.parts.setdefault(taken.part, Part(taken.start, taken.start))
-        before, next_before, witness = list(part.records), part.next, part.witness
-        part.witness = taken.witness or part.witness
+        before, next_before, resume_token = list(part.records), part.next, part.resume_token
+        part.resume_token = taken.resume_token or part.resume_token
         wrong = None
         if isinstance(taken, Records):
             self.read(taken.part, [Kept(*item) for item in taken.items if item.offset >= taken.start])
@@ -128,12 +128,12 @@ class SlowCounter:
                 self.read(taken.part, batch[1])
         many = self.too_many(taken.part)
         if many is not None:
-            whole = isinstance(taken, Records) and taken.witness
+            whole = isinstance(taken, Records) and taken.resume_token
             since = len(before) if whole else part.drained
             cut = [each for each in many if each in part.records[since:]]
             part.records = before if whole else part.records[: part.records.index(cut[0])]
             part.next = next_before if whole else cut[0].offset
-            part.witness = witness if isinstance(taken, Records) else part.witness
+            part.resume_token = resume_token if isinstance(taken, Records) else part.resume_token
         new = part.records[len(before) :]
         counted = sum(isinstance(each.found, Request) for each in new)
         fed = FeedResult(part.next, len(new), counted)
@@ -189,12 +189,13 @@ class SlowCounter:
             late = sum(each.reason == "past" for each in ours)
             progress.append(
                 PartitionProgress(
-                    at, part.start, part.next, len(new), len(told), 0, len(ours) - late, late, part.witness,
+                    at, part.start, part.next, len(new), len(told), 0, len(ours) - late, late,
+                    part.resume_token,
                     sum(request.texts.get("caller") == "overflow:" for request in told),
                     carried,
                 )
             )  # fmt: skip
-            part.start, part.drained, part.witness = part.next, len(part.records), ""
+            part.start, part.drained, part.resume_token = part.next, len(part.records), ""
         return DrainedCounts(progress, self.rows(requests), rejected)
 
     def named(self, at: Partition) -> tuple[list[Request | None], CounterState]:

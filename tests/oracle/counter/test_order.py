@@ -33,7 +33,7 @@ class Step(NamedTuple):
 
     values: Sequence[bytes | None]
     raw: bool
-    witness: str
+    resume_token: str
     drains: bool
     dies: bool
 
@@ -70,9 +70,9 @@ def taken(step: Step, start: int) -> RecordSet | Records:
     if step.raw:
         entries = [Entry(value) for value in step.values]
         raw = batch(entries[:3], start) + (batch(entries[3:], start + 3) if entries[3:] else b"")
-        return RecordSet(PART, start, raw, (), step.witness)
+        return RecordSet(PART, start, raw, (), step.resume_token)
     items = [Record(start + n, NOW_MS, value) for n, value in enumerate(step.values)]
-    return Records(PART, start, start + len(items), items, step.witness)
+    return Records(PART, start, start + len(items), items, step.resume_token)
 
 
 def summed(
