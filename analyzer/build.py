@@ -1,11 +1,12 @@
-"""The one place where parts are put together."""
+"""Assembles the analyzer and its commands from their parts; the only place that does."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from pathlib import Path
 from random import Random
@@ -17,15 +18,18 @@ from analyzer.config.tables.sources import SourceTable
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Counter
+from analyzer.core.records.mapping import SourceMapping
 from analyzer.daemon import Daemon, LoopObserver
 from analyzer.files import FollowedFile, ImportedFiles, OpenFiles
 from analyzer.kafka import KafkaRecords
 from analyzer.kafka.group.dead_members import client_id
 from analyzer.pipeline import FlushPace, Pipeline
+from analyzer.retry import RejectRetry, without_limits
 from analyzer.sources import CombinedSource, Source
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import require_head
-from analyzer.store.operations.followed_partitions import leave_off
+from analyzer.store.operations.followed_partitions import release_removed
+from analyzer.store.operations.rejects import SqlRejects
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.lock_feed import new_mark
@@ -35,7 +39,7 @@ from analyzer.warden import Warden
 
 @contextmanager
 def opened(settings: Settings) -> Iterator[sa.Engine]:
-    """The database, its tables of this version. Raises StoreAway, SchemaBehind."""
+    """Opens the database, with tables of this version. Raises StoreAway, SchemaBehind."""
     require_head(settings.database.address)
     engine = open_engine(settings.database.address)
     try:
@@ -45,15 +49,17 @@ def opened(settings: Settings) -> Iterator[sa.Engine]:
 
 
 def owner_of(settings: Settings) -> str:
-    """This process among others: a name for people, and its number."""
+    """Returns the name of this process in the database: the configured name and the process id."""
     return f"{settings.analyzer.name}:{os.getpid()}"
 
 
 def build(settings: Settings, engine: sa.Engine, health: LoopObserver) -> Daemon:
-    """The analyzer that follows every source of `settings`. Its plan is in force from now on.
-    Raises StoreAway."""
+    """Returns the analyzer that follows every source of `settings`, and puts its plan in force.
+
+    Raises StoreAway.
+    """
     store = SqlStore(engine, owner_of(settings))
-    leave_off(engine, settings.analyzer.name, {source.name for source in settings.sources})
+    release_removed(engine, settings.analyzer.name, {source.name for source in settings.sources})
     source = CombinedSource([*_topics(settings, store), *_files(settings, store)])
     return _daemon(settings, engine, store, source, health)
 
@@ -61,24 +67,34 @@ def build(settings: Settings, engine: sa.Engine, health: LoopObserver) -> Daemon
 def build_import(
     settings: Settings, engine: sa.Engine, health: LoopObserver, source: str, files: Sequence[str | Path]
 ) -> tuple[Daemon, ImportedFiles]:
-    """The same for files that are read once, as records of the source named `source`; turn the daemon until
-    the files are done. Raises StoreAway."""
+    """Returns an analyzer that reads `files` once, as records of the source named `source`, and its source.
+
+    Run the daemon until the files are done. Raises StoreAway.
+    """
     store = SqlStore(engine, owner_of(settings))
-    once = ImportedFiles(files, source, store)
-    daemon = _daemon(settings, engine, store, once, health)
-    # An old log would be rolled up while it is read: who imports it wants to look at it first.
+    imported = ImportedFiles(files, source, store)
+    daemon = _daemon(settings, engine, store, imported, health)
+    # An old log would be rolled up while it is read, before its minutes could be looked at.
     daemon.warden.tidied_s = inf
-    return daemon, once
+    return daemon, imported
+
+
+def build_retry(settings: Settings, engine: sa.Engine) -> RejectRetry:
+    """Returns the retry of rejected records, by the mappings and the plan of `settings`."""
+    mappings, plan = without_limits(settings.mappings()), settings.plan()
+    return RejectRetry(SqlRejects(engine), plan, set(mappings), lambda: new_counter(mappings, plan))
+
+
+def new_counter(mappings: Mapping[str, SourceMapping], plan: Plan) -> Counter:
+    """Returns an empty counter for `plan`."""
+    return PythonCounter(mappings, plan.groupings, plan.meters)
 
 
 def _daemon(
     settings: Settings, engine: sa.Engine, store: SqlStore, source: Source, health: LoopObserver
 ) -> Daemon:
     mappings = settings.mappings()
-
-    def counter_for(plan: Plan) -> Counter:
-        return PythonCounter(mappings, plan.groupings, plan.meters)
-
+    counter_for = partial(new_counter, mappings)
     plan = settings.plan()
     pipeline = Pipeline(
         source=source,
@@ -96,11 +112,11 @@ def _daemon(
         quarters_kept_s=int(settings.analyzer.keep_quarters),
     )
     gaps = SqlGaps(engine, owner_of(settings))
-    return Daemon(pipeline, warden, store.active, counter_for, health, Random(), gaps)  # noqa: S311 - jitter
+    return Daemon(pipeline, warden, store.active_plan, counter_for, health, Random(), gaps)  # noqa: S311 - jitter
 
 
 def _topics(settings: Settings, store: SqlStore) -> list[Source]:
-    """One client for all topics that begin at the same end."""
+    """Returns one Kafka source per start position, for all topics that have it."""
     begins: dict[str, list[SourceTable]] = {}
     for source in settings.sources:
         if source.topic is not None:

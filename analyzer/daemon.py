@@ -122,7 +122,7 @@ class Daemon:
         there = {part: gap for part, gap in stopped.items() if stand.get(part) == gap.position}
         if there and (free := self.gaps.settle(there)):
             log.info("going on with %s: somebody decided where", ", ".join(map(str, sorted(free))))
-            self.pipeline.go_on(free)
+            self.pipeline.resume_stopped(free)
 
     def tell(self, flushed: FlushResult) -> None:
         """Log who was locked, and, once a minute, that there are records which cannot be read, or callers

@@ -23,11 +23,10 @@ from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import head
 from analyzer.store.operations.followed_partitions import SILENT_MS, FollowedPartition, followed
-from analyzer.store.operations.tokens import known as known_tokens
-from analyzer.store.reports.doctor_queries import DatabaseStatus, database_status
-from analyzer.store.reports.gate_reports import heard, logged
-from analyzer.store.reports.status import installation_status
-from analyzer.store.transaction.gaps import known as known_gaps
+from analyzer.store.operations.tokens import stored_tokens as known_tokens
+from analyzer.store.reports.gate_reports import known_among, reporting_gates
+from analyzer.store.reports.status import DatabaseStatus, database_status, installation_status
+from analyzer.store.transaction.gaps import recorded_gaps as known_gaps
 from gatekeeper.feed.feed_json import time_text
 
 State = Literal["fine", "wrong", "away"]
@@ -95,7 +94,7 @@ def _with_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding]:
     yield from _sources(settings, parts)
     yield from _waiting(engine, now)
     yield from _tokens(engine)
-    yield from _suspended(standing.open_until)
+    yield from _suspended(standing.suspended_until)
     yield from _gates(settings, engine, max((part.behind_s for part in parts), default=0.0))
 
 
@@ -195,7 +194,9 @@ def _suspended(until: datetime | None) -> Iterator[Finding]:
 
 
 def _gates(settings: Settings, engine: sa.Engine, behind_s: float) -> Iterator[Finding]:
-    gates = sorted(living(heard(engine)), key=lambda gate: gate.told.instance)  # the same ones each time
+    gates = sorted(
+        living(reporting_gates(engine)), key=lambda gate: gate.told.instance
+    )  # the same ones each time
     if not gates:
         yield Finding("gates", "fine", "none tells of itself (over SQL they do so only when asked to)")
     applications: dict[str, list[GateHealth]] = {}
@@ -226,7 +227,7 @@ def _strangers(
     settings: Settings, engine: sa.Engine, name: str, gates: Sequence[GateHealth], behind_s: float
 ) -> Iterator[Finding]:
     callers = {caller for gate in gates for caller in gate.told.callers}
-    found = logged(engine, callers)
+    found = known_among(engine, callers)
     unknown = sorted(callers - found.known)
     if not callers:
         yield Finding("callers", "fine", f"{name}: was asked for nobody yet")
@@ -235,7 +236,7 @@ def _strangers(
     else:
         kinds = tuple(dict.fromkeys(kind for source in settings.sources for kind in source.callers))
         others = {other.name for caller in unknown for other in spellings(caller, kinds or CALLER_FIELDS)}
-        seen = LogKnowledge(logged(engine, others).known, kinds, behind_s, found.overflow)
+        seen = LogKnowledge(known_among(engine, others).known, kinds, behind_s, found.overflow)
         why, cure = cause(unknown, seen)
         shown = ", ".join(unknown[:SHOWN_MAX])
         what = f"{name}: the log knows {part:.0%} of {len(callers)} asked for, but not {shown}: {why}"

@@ -1,4 +1,7 @@
-"""What an operator can act on, or the loop can get over. Everything else is a bug and ends the process."""
+"""Errors that an operator can act on or the loop recovers from.
+
+Any other error is a bug and ends the process.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from analyzer.core.model import Partition
 
 
 class AnalyzerError(Exception):
-    """The root of this package's errors."""
+    """Base of this package's errors."""
 
 
 class PartitionLost(AnalyzerError):
-    """Another analyzer has moved the stored offset: what we counted from there is not ours to store."""
+    """Another analyzer has moved the stored offset: what was counted from there must not be stored."""
 
     def __init__(self, part: Partition, start: int) -> None:
         super().__init__(
@@ -21,18 +24,18 @@ class PartitionLost(AnalyzerError):
 
 
 class PlanChanged(AnalyzerError):
-    """Another plan than ours is in force: what is counted and judged must be read anew."""
+    """Another plan than the counter's is in force: records must be read again under it."""
 
     def __init__(self, ours: int, active: int | None) -> None:
         super().__init__(f"plan {ours} is no longer in force (now: {active}); taking the active one")
 
 
 class StoreAway(AnalyzerError):
-    """The database cannot be reached, or the outcome of a commit is not known."""
+    """The database cannot be reached, or the outcome of a commit is unknown."""
 
 
 class NotInstalled(AnalyzerError):
-    """What the configuration asks for needs a package that is not there."""
+    """The configuration needs a package that is not installed."""
 
 
 class SchemaBehind(AnalyzerError):

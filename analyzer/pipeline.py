@@ -1,4 +1,4 @@
-"""The whole analyzer on one screen: take, count, and store together what must agree."""
+"""The whole analyzer on one screen: take records, count them, store together what must agree."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.judge import JudgedSeries, Standing, changes, lock_key, totals_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import (
     Counter,
     CounterState,
-    CountRow,
     DrainedCounts,
     FeedResult,
     Gap,
@@ -24,52 +21,50 @@ from analyzer.core.model import (
     PartitionRevoked,
     Records,
     RecordSet,
-    Rejected,
 )
 from analyzer.sources import Source
-from gatekeeper.model import Change, Lock, LockKey
+from gatekeeper.model import Change
 
-SHOWN_BYTES = 120  # of a record in a sentence
-# Of the time between flushes. Kafka answers at the same pace, and what came with an answer a moment too early
-# would wait for the next one.
-SOON = 0.8
+SHOWN_BYTES = 120  # of a record in a message
+# A flush is due after this share of its interval. Kafka answers at the same pace, and an answer that comes
+# just before the interval is over would otherwise wait for the next one.
+DUE_SHARE = 0.8
 
 
 class FlushTransaction(Protocol):
-    """One transaction; its methods are called in this order. Raises StoreAway anywhere."""
+    """One transaction; its methods are called in this order. Each may raise StoreAway."""
 
-    def move_offsets(self, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None: ...
-    def agree_with(self, version: int) -> datetime: ...
-    def add_totals(self, grown: Mapping[JudgedSeries, int], limits: Mapping[str, int]) -> list[Standing]:
-        """The series that have reached the limit of their policy, this flush included."""
+    def move_offsets(self, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None:
+        """Moves the stored offsets. Raises PartitionLost when another analyzer has moved one."""
 
-    def add_counts(self, rows: Sequence[CountRow], meters: Collection[Meter]) -> None: ...
-    def set_aside(self, rejected: Sequence[Rejected], now: datetime) -> None: ...
-    def locks(self, keys: Collection[LockKey]) -> dict[LockKey, Lock]: ...
-    def publish(self, changes: Sequence[Change]) -> int | None: ...
+    def check_plan(self, version: int) -> datetime:
+        """Returns the database's time. Raises PlanChanged when another plan is in force."""
+
+    def apply(self, plan: Plan, version: int, counted: DrainedCounts, now: datetime) -> Sequence[Change]:
+        """Stores what was counted, judges it and publishes the locks that change; returns the changes."""
 
 
 class Store(Protocol):
-    """Where counts, offsets and locks are kept together."""
+    """Keeps counts, offsets and locks together."""
 
     def transaction(self) -> AbstractContextManager[FlushTransaction]:
-        """All or nothing. When it raises StoreAway it is not known which."""
+        """Opens a transaction, which commits at the end. After StoreAway its outcome is unknown."""
 
-    def carried(self, part: Partition) -> CounterState:
-        """What counting the next record of `part` depends on. Raises StoreAway."""
+    def counter_state(self, part: Partition) -> CounterState:
+        """Returns the state that counting the next record of `part` depends on. Raises StoreAway."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlushPace:
-    """How often to flush. A lock lags its request by one flush; a backlog is cheaper in larger ones."""
+    """The pace of flushes. A lock lags its request by one flush; a backlog is cheaper in larger ones."""
 
     flush_every_s: float = 0.1
-    flush_behind_s: float = 1.0  # ... when some partition is further behind than this
-    heartbeat_every_s: float = 1.0  # an idle partition says this often that somebody follows it
+    flush_behind_s: float = 1.0  # while a partition is further behind than this
+    heartbeat_every_s: float = 1.0  # of an idle partition
 
 
 class FlushResult(NamedTuple):
-    """What one transaction stored."""
+    """Result of one committed transaction."""
 
     counted: DrainedCounts
     lags: Mapping[Partition, Lag]
@@ -79,8 +74,11 @@ class FlushResult(NamedTuple):
 
 @dataclass(slots=True)
 class Pipeline:
-    """Counts what a source gives under one agreed plan. Everything it holds in memory may be dropped at any
-    moment: after an error call `start_over`, and the stored positions say where to go on."""
+    """Counts the records of a source by one plan.
+
+    Everything in memory may be dropped at any moment: after an error call `start_over`, and counting
+    continues from the stored positions.
+    """
 
     source: Source
     counter: Counter
@@ -90,113 +88,114 @@ class Pipeline:
     uptime_s: Callable[[], float]
     pace: FlushPace = field(default_factory=FlushPace)
     flushed_s: float = float("-inf")  # uptime when the last flush began
-    heartbeats_s: dict[Partition, float] = field(default_factory=dict)  # ... the last that named it
-    resumed: set[Partition] = field(default_factory=set)  # of which the counter has what is carried on
+    heartbeats_s: dict[Partition, float] = field(default_factory=dict)  # uptime of the last flush with it
+    resumed: set[Partition] = field(default_factory=set)  # the counter has the state of these
 
     def run_once(self) -> FlushResult | None:
-        """Take what is there, waiting at most until the next flush is due, and store it if one is. Raises
-        PartitionLost, PlanChanged, StoreAway, and what the source raises; nothing is stored then, or it is
-        not known."""
-        for taken in self.source.take(self.left_s()):
+        """Takes the records that are there, and flushes if it is time; waits at most until the next flush.
+
+        Raises PartitionLost, PlanChanged, StoreAway, and the errors of the source. Nothing is stored then, or
+        the outcome is unknown.
+        """
+        for taken in self.source.take(self.wait_s()):
             if isinstance(taken, PartitionRevoked):
                 self.forget(taken.part)
             else:
                 self.count(taken)
         lags = self.source.lags()
-        return self.flush(lags) if self.due(lags) else None
+        return self.flush(lags) if self.is_due(lags) else None
 
-    def left_s(self) -> float:
-        """Until the next flush: what comes just before it must not wait for more to come."""
+    def wait_s(self) -> float:
+        """Time until the next flush: records that come just before it must not wait for others."""
         left_s = self.flushed_s + self.pace.flush_every_s - self.uptime_s()
         return left_s if left_s > 0 else self.pace.flush_every_s
 
     def count(self, taken: RecordSet | Records) -> None:
-        """Count what was taken; stop its partition where that must not go on. Raises StoreAway."""
+        """Counts a record set; stops its partition where a batch or a run of records is refused."""
         if taken.part not in self.resumed:
-            self.counter.resume(taken.part, self.store.carried(taken.part))
+            self.counter.resume(taken.part, self.store.counter_state(taken.part))
             self.resumed.add(taken.part)
-        fed = self.counter.feed(taken)
-        if fed.status != "ok":
-            self.source.stop(taken.part, gap_of(taken.part, fed))
+        result = self.counter.feed(taken)
+        if result.status != "ok":
+            self.source.stop(taken.part, gap_of(taken.part, result))
 
     def forget(self, part: Partition) -> None:
         self.counter.forget(part)
         self.resumed.discard(part)
         self.heartbeats_s.pop(part, None)
 
-    def due(self, lags: Mapping[Partition, Lag]) -> bool:
+    def is_due(self, lags: Mapping[Partition, Lag]) -> bool:
         behind = max((lag.seconds for lag in lags.values()), default=0.0) > self.pace.flush_behind_s
         every_s = self.pace.flush_behind_s if behind else self.pace.flush_every_s
-        return self.counter.full() or self.uptime_s() - self.flushed_s >= SOON * every_s
+        return self.counter.full() or self.uptime_s() - self.flushed_s >= DUE_SHARE * every_s
 
     def flush(self, lags: Mapping[Partition, Lag]) -> FlushResult | None:
-        """Store what was counted, and that we live; None when there is nothing to say."""
+        """Stores what was counted, and heartbeats of idle partitions; None when there is neither."""
         began_s = self.uptime_s()
         counted = self.counter.drain()
         parts = [*counted.parts, *self.idle(counted.parts, began_s)]
         if not parts:
-            return None  # and what comes now need not wait
+            return None  # without moving `flushed_s`: the next records need not wait
         self.flushed_s = began_s
-        with self.store.transaction() as tx:
-            tx.move_offsets(parts, lags)  # first: raises PartitionLost, nothing touched
-            now = tx.agree_with(self.version)
-            reached = tx.add_totals(totals_of(self.plan, counted.rows), self.plan.limits)
-            tx.add_counts(counted.rows, self.plan.meters)
-            tx.set_aside(counted.rejected, now)
-            locks = tx.locks([lock_key(standing.series) for standing in reached])
-            changed = changes(self.plan, reached, locks, now)
-            tx.publish(changed)
+        with self.store.transaction() as transaction:
+            transaction.move_offsets(parts, lags)  # first: after PartitionLost nothing has been touched
+            now = transaction.check_plan(self.version)
+            changes = transaction.apply(self.plan, self.version, counted, now)
         self.heartbeats_s.update((progress.part, began_s) for progress in parts)
         self.source.acknowledge({progress.part: progress.next for progress in counted.parts})
-        # Of what was read to its end nothing need be known; what waits for a person may go on elsewhere.
+        # Partitions that were read to their end need no state; stopped ones may be moved by an operator.
         for part in self.resumed - (self.source.positions().keys() - self.source.stopped().keys()):
             self.forget(part)
-        return FlushResult(counted, lags, changed, self.uptime_s() - began_s)
+        return FlushResult(counted, lags, changes, self.uptime_s() - began_s)
 
     def idle(self, busy: Collection[PartitionProgress], now_s: float) -> list[PartitionProgress]:
-        """Partitions that gave nothing, and of which nobody has heard for a while."""
-        said = {progress.part for progress in busy}
+        """Heartbeats of partitions that had no records and whose last heartbeat is due again."""
+        in_flush = {progress.part for progress in busy}
         return [
             PartitionProgress(part, offset, offset)
             for part, offset in self.source.positions().items()
-            if part not in said
+            if part not in in_flush
             and now_s - self.heartbeats_s.get(part, float("-inf")) >= self.pace.heartbeat_every_s
         ]
 
-    def go_on(self, parts: Collection[Partition]) -> None:
-        """Somebody let these go on: from the stored positions."""
+    def resume_stopped(self, parts: Collection[Partition]) -> None:
+        """Continues stopped partitions from their stored positions, after an operator's decision."""
         for part in parts:
             self.forget(part)
         self.source.rewind(parts)
 
     def start_over(self) -> None:
-        """Forget all that is in memory and not stored, and go on from the stored positions."""
+        """Drops everything in memory that is not stored, and continues from the stored positions."""
         for part in list(self.resumed):
             self.forget(part)
         self.heartbeats_s.clear()
         self.source.rewind()
 
 
-def gap_of(part: Partition, fed: FeedResult) -> Gap:
-    """What a record set that was refused in part leaves."""
-    if fed.status == "ok":
+def gap_of(part: Partition, result: FeedResult) -> Gap:
+    """Returns the gap that a partly refused record set leaves. Raises ValueError when nothing was refused."""
+    if result.status == "ok":
         raise ValueError("nothing was refused")
-    # What a damaged batch says of its own end is not to be believed: the source finds out.
-    known = fed.status != "corrupt" and fed.skip_to > fed.next
-    return Gap(fed.status, fed.next, fed.skip_to if known else None, refusal(part, fed))
+    # A damaged batch is not trusted about its own end: the source finds out.
+    is_end_known = result.status != "corrupt" and result.skip_to > result.next
+    return Gap(result.status, result.next, result.skip_to if is_end_known else None, refusal(part, result))
 
 
-def refusal(part: Partition, fed: FeedResult) -> str:
-    if fed.first is not None:
+def refusal(part: Partition, result: FeedResult) -> str:
+    """Returns the sentence for the operator: what was refused, where, and what to do."""
+    if result.first is not None:
         return (
-            f"too many records in a row cannot be read, up to offset {fed.skip_to}; the first, at offset "
-            f"{fed.bad}: {fed.first.reason}: {fed.first.sample[:SHOWN_BYTES]!r}; mend the mapping and start "
-            f"the analyzer again, or set them aside: gatelock gaps accept '{part}' --to next --reason TEXT"
+            f"too many records in a row cannot be read, up to offset {result.skip_to}; the first, at offset "
+            f"{result.bad}: {result.first.reason}: {result.first.sample[:SHOWN_BYTES]!r}; correct the "
+            "mapping and restart the analyzer, or reject them one by one: "
+            f"gatelock gaps accept '{part}' --to next --reason TEXT"
         )
     what = {
         "corrupt": "a batch is damaged",
         "too-large": "a batch expands beyond the bound",
-        "unsupported": "a batch is of an unknown format",
+        "unsupported": "a batch has an unknown format",
     }
-    beyond = f", the next begins at {fed.skip_to}" if fed.skip_to >= 0 and fed.status != "corrupt" else ""
-    return f"{what.get(fed.status, fed.status)}: offset {fed.bad}{beyond}"
+    beyond = ""
+    if result.skip_to >= 0 and result.status != "corrupt":
+        beyond = f", the next one begins at {result.skip_to}"
+    return f"{what.get(result.status, result.status)}: offset {result.bad}{beyond}"

@@ -1,4 +1,4 @@
-"""Where records come from: what the pipeline asks of a source, and a source of the store."""
+"""The protocols between pipeline, sources and store, and a source that combines several."""
 
 from __future__ import annotations
 
@@ -9,75 +9,82 @@ from analyzer.core.model import Gap, Lag, Partition, Position, SourceItem
 
 
 class LogId(NamedTuple):
-    """Which log it was that a name stood for."""
+    """Identity of the log behind a topic's name or a path."""
 
     cluster: str
     topic_id: str
 
 
 class PositionStore(Protocol):
-    """Where partitions go on: the store, as a source sees it. Everything raises StoreAway when the
-    database cannot be reached, within a few seconds: it is also asked while a group is rebalancing."""
+    """The stored positions, as a source uses them.
+
+    Every method raises StoreAway within a few seconds when the database cannot be reached: it is also called
+    while a consumer group rebalances.
+    """
 
     def positions(self, parts: Collection[Partition]) -> Mapping[Partition, Position]:
-        """How far `parts` are counted, and what stands in their way; those that were never heard of are left
-        out."""
+        """Returns the positions of `parts` and the gaps that block them; unknown ones are left out."""
 
     def begin(self, part: Partition, offset: int, resume_token: str = "") -> Position:
-        """Where `part` begins: `offset`, unless somebody began it before."""
+        """Stores `offset` as the position of a new partition; returns the stored one."""
 
     def finish(self, parts: Collection[Partition]) -> None:
-        """Nobody follows these any more: they were read to their end."""
+        """Marks partitions that were read to their end as followed by no analyzer."""
 
     def logs(self, source: str, topic: str) -> Collection[LogId]:
-        """Every log that was begun for this source under this name, of a topic or a path."""
+        """Returns every log that was begun for this source under this topic's name or path."""
 
 
 class Source(Protocol):
-    """Gives what was logged, each partition in order, from the stored position on.
+    """Reads a log, each partition in order, from the stored position on.
 
-    One thread calls it. What it gave and what was not stored is given again after `rewind()`, or to
-    whoever holds the partition next. Partitions that are not held are ignored wherever they are named.
+    Called by one thread. Records that were taken and not stored come again after `rewind()`, here or in the
+    analyzer that gets the partition next. Partitions that are not assigned are ignored in all arguments.
     """
 
     def take(self, timeout_s: float) -> Iterator[SourceItem]:
-        """What there is, waiting at most `timeout_s` for it: bounded in bytes, perhaps nothing.
+        """Yields the records that are there, waiting at most `timeout_s`: bounded in bytes, perhaps none.
 
-        `Lost` comes before anything that was read after the loss. What is left when the iterator is
-        dropped comes first the next time. Raises StoreAway; calling again is safe then.
+        `PartitionRevoked` comes before anything read after the revocation. Items that are left when the
+        iterator is dropped come first the next time. Raises StoreAway; calling again is safe then.
         """
 
     def lags(self) -> Mapping[Partition, Lag]:
-        """How far each partition held now is behind its end. No I/O."""
+        """Returns how far each assigned partition is behind its end. No I/O."""
 
     def positions(self) -> Mapping[Partition, int]:
-        """The offset that will be taken next, of each partition held now; of one that is stopped, what is
-        stored. No I/O."""
+        """Returns the offset to take next of each assigned partition; of a stopped one, the stored offset.
+
+        No I/O.
+        """
 
     def problems(self) -> Mapping[str, str]:
-        """What keeps records from coming: a sentence for each thing that is wrong, by its name. No I/O;
-        any thread may ask."""
+        """Returns the problems that keep records from coming: a sentence by name. No I/O; any thread."""
 
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
-        """Forget what was taken and not stored; go on from the stored positions, of all or of some.
-        No I/O: the positions are asked for by the next `take()`."""
+        """Drops what was taken and not stored, of all partitions or of some, to continue as stored.
+
+        No I/O: the next `take()` reads the positions.
+        """
 
     def stop(self, part: Partition, gap: Gap) -> None:
-        """Take nothing more of this partition until it is rewound: it cannot be read on. A source may try
-        once more by itself before it believes that, and then gives what follows the last offset counted."""
+        """Takes nothing more of this partition until it is rewound, because it cannot be read further.
+
+        A source may first retry on its own, and then yields the records behind the last one counted.
+        """
 
     def stopped(self) -> Mapping[Partition, Gap]:
-        """The partitions that wait for a person, and for what. No I/O; any thread may ask."""
+        """Returns the partitions that wait for an operator, and their gaps. No I/O; any thread."""
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> None:
-        """These next offsets are stored. Advice to others, and leave to forget; never raises."""
+        """Notes that these next offsets are stored: publishes them as advice, frees memory. Never raises."""
 
     def close(self) -> None:
-        """Let everything go; what was taken and not acknowledged is not lost."""
+        """Releases all partitions and connections; records that were not acknowledged are not lost."""
 
 
 class CombinedSource:
-    """Many sources as one, each asked in turn."""
+    """Several sources as one, polled in turn."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = tuple(sources)

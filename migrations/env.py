@@ -9,7 +9,7 @@ from analyzer.store.database.schema import metadata
 
 config = context.config
 
-SCRATCH = "sqlite:///scratch.db"  # for `alembic upgrade head`, `check` and `revision`: nobody's data
+SCRATCH = "sqlite:///scratch.db"  # for `alembic upgrade head`, `check` and `revision`: holds no data
 
 
 def database_url() -> str:
@@ -18,7 +18,7 @@ def database_url() -> str:
 
 
 def run_offline() -> None:
-    """Print the SQL for a person to apply: `alembic upgrade head --sql`."""
+    """Prints the SQL for an operator to apply: `alembic upgrade head --sql`."""
     context.configure(url=database_url(), target_metadata=metadata, literal_binds=True)
     with context.begin_transaction():
         context.run_migrations()

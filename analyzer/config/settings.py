@@ -22,7 +22,7 @@ from analyzer.config.kafka_options.translation import respelt
 from analyzer.config.tables.sections import AnalyzerTable, DatabaseTable, KafkaTable
 from analyzer.config.tables.sources import MeterTable, PolicyTable, SourceTable
 from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.records.mapping import Mapping as SourceMapping
+from analyzer.core.records.mapping import SourceMapping
 from analyzer.errors import AnalyzerError
 
 FILES = (Path("gatelock.toml"), Path("/etc/gatelock/gatelock.toml"))

@@ -1,4 +1,4 @@
-"""The few values that cross the analyzer's seams: record sets in, counted rows out."""
+"""Values that cross the analyzer's seams: record sets in, counted rows out."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Literal, NamedTuple, Protocol
 
 
 class Partition(NamedTuple):
-    """One log with one line of offsets: a Kafka partition, or a file.
+    """A log with one sequence of offsets: a Kafka partition, or a file.
 
-    Cluster, topic id and number say which; the id and not the name, because a topic that was
-    deleted and created again has other records under the same name and offsets.
+    Identified by cluster, topic id and number. The id and not the name, because a topic that was deleted and
+    created again has other records under the same name and offsets.
     """
 
     cluster: str
     topic_id: str
     number: int
     source: str  # its name in the configuration
-    topic: str  # for people: the topic's name, the file's path
+    topic: str  # for display: the topic's name, the file's path
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.number}]"
 
 
 class Position(NamedTuple):
-    """Where a partition goes on: the offset to ask for, and by what the source knows the place again."""
+    """Stored position of a partition."""
 
-    next: int
-    resume_token: str = ""
-    gap: Gap | None = None  # what stands in the way there
+    next: int  # the offset to ask for
+    resume_token: str = ""  # lets the source recognise the place: a leader epoch, digests of a file
+    gap: Gap | None = None  # blocks the partition at this position
 
 
 class RecordSet(NamedTuple):
@@ -38,17 +38,19 @@ class RecordSet(NamedTuple):
     start: int  # the offset that was asked for; records below it are not counted
     raw: bytes
     aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset) of aborted transactions
-    resume_token: str = ""  # by what the source will know this place again; kept beside the offset
+    resume_token: str = ""  # stored with the offset after this set
 
 
 class Record(NamedTuple):
+    """One record as a client or a file's line gives it."""
+
     offset: int
-    kafka_ms: int | None  # None: a file's line, which has no time but its own
+    kafka_ms: int | None  # None: a file's line, which has only the time inside it
     value: bytes | None  # None: a tombstone
 
 
 class Records(NamedTuple):
-    """The same from a client that only gives records, or from a file's lines."""
+    """Decoded records of one partition, from a client without raw batches or from the lines of a file."""
 
     part: Partition
     start: int
@@ -58,7 +60,7 @@ class Records(NamedTuple):
 
 
 class PartitionRevoked(NamedTuple):
-    """This partition is no longer ours: what was counted of it and not stored must be forgotten."""
+    """A partition that another analyzer takes over: drop what was counted of it and not stored."""
 
     part: Partition
 
@@ -71,26 +73,26 @@ GapKind = Literal[
 
 
 class Gap(NamedTuple):
-    """What stands in a partition's way: nothing more is read of it until a person says where to go on.
+    """Offsets that block a partition until an operator decides where to continue.
 
-    `[start, end)` are the offsets that nobody can count, or should not without being asked; `end` is None
-    where it is not known. Of a log that was cut off behind us (past-end) they were counted, and are gone; of
-    one that was made again (recreated) the partition is the new one, and nothing of it was counted.
+    `[start, end)` cannot be counted, or should not be without asking; `end` is None where it is unknown.
+    "past-end": the log was truncated behind the stored offset; these offsets were counted and are gone.
+    "recreated": the topic was created again; the partition is the new one, and nothing of it was counted.
     """
 
     kind: GapKind
     start: int
     end: int | None
-    why: str  # a sentence for people
+    why: str  # a sentence for the operator
 
     @property
     def position(self) -> int | None:
-        """The offset that is stored while the gap is there; None when the partition was never begun."""
+        """The stored offset while the gap is open; None when the partition has none yet."""
         return None if self.kind == "recreated" else self.end if self.kind == "past-end" else self.start
 
     @property
     def behind(self) -> int | None:
-        """Where to go on, losing as little as possible; None where that is not known."""
+        """The offset at which to continue with the smallest loss; None where it is unknown."""
         return self.start if self.kind in ("past-end", "recreated") else self.end
 
 
@@ -111,72 +113,72 @@ RejectReason = Literal[
 
 
 class Rejected(NamedTuple):
-    """A record that could not be read: where, why, and a bounded sample of it."""
+    """A record that could not be read: its place, the reason, and a bounded sample."""
 
     part: Partition
     offset: int
     reason: RejectReason
     sample: bytes
     kafka_ms: int | None = None  # as the record has it
-    value_bytes: int | None = None  # of the whole value; None: a tombstone
+    value_bytes: int | None = None  # size of the whole value; None: a tombstone
 
 
 class FeedResult(NamedTuple):
-    """What became of one record set."""
+    """Outcome of feeding one record set."""
 
-    next: int  # the next offset to ask for; of too many rejected records perhaps before `start`
-    seen: int  # records at or after `start`, the rejected ones included
+    next: int  # the next offset to ask for; before `start` when a run of rejected records began earlier
+    seen: int  # records at or after `start`, rejected ones included
     counted: int
     status: FeedStatus = "ok"  # otherwise: the batch, or the run of rejected records, at `bad` was refused
     bad: int = -1
-    skip_to: int = -1  # where a deliberate, recorded skip would go on
-    first: Rejected | None = None  # of too many in a row
+    skip_to: int = -1  # the offset behind what was refused; -1: unknown
+    first: Rejected | None = None  # the first of too many rejected records in a row
 
 
 class CountRow(NamedTuple):
-    """One delta: so much more of a meter, for one series, in one bucket."""
+    """An increment of one meter for one series in one bucket."""
 
     grouping: str  # "caller", "caller+resource", ...
     key: str
-    resource: str  # "" unless the grouping has a second part
+    resource: str  # "" unless the grouping ends with +resource
     meter: str
     width_s: int
     bucket_s: int
-    value: int  # of requests that were let through
-    denied: int  # of requests that a gate had refused
+    value: int  # of requests that were admitted
+    denied: int  # of requests that a gate had denied
 
 
 NamedHow = Literal["old", "new", "drawn"]
 
 
 class NamedCallers(NamedTuple):
-    """Callers that a partition counts by name in one hour since 1970, and how they came to it."""
+    """Callers that a partition counts by name in one hour since 1970, and by which rule they got the name."""
 
     hour: int
     how: NamedHow
     callers: Sequence[str]  # sorted
 
 
-NO_HOUR = -1  # of a partition that has come to none yet
+NO_HOUR = -1  # of a partition without any counted record
 
 
 class CounterState(NamedTuple):
-    """What counting a partition depends on beside its records to come. Stored with its offset."""
+    """State that counting a partition depends on besides its records to come. Stored with its offset."""
 
-    run: int = 0  # records rejected in a row
-    rejects_accepted_to: int = 0  # those before this offset make no run: somebody has accepted them
-    hour: int = NO_HOUR  # the one that the partition has come to, since 1970
-    before: int = NO_HOUR  # ... and the one before
-    behind: int = 0  # records in a row that are much older
-    named: Sequence[NamedCallers] = ()  # of these two hours; when drained, those that are new
+    reject_run: int = 0  # records rejected in a row
+    rejects_accepted_to: int = 0  # records before this offset add to no run: an operator accepted them
+    hour: int = NO_HOUR  # the hour that the partition has reached, since 1970
+    hour_before: int = NO_HOUR  # the hour that it had reached before
+    behind_run: int = 0  # records in a row that are more than a day behind `hour`
+    named: Sequence[NamedCallers] = ()  # of these two hours; when drained, only those that are new
     kept: tuple[int, ...] | None = None  # hours whose stored names still hold; None: all
 
 
 class PartitionProgress(NamedTuple):
-    """How far one partition was counted, and its ledger: seen = counted + duplicate + dead + late."""
+    """Progress of one partition, and its ledger: seen = counted + duplicate + dead + late."""
 
     part: Partition
-    start: int  # where the stored offset must stand
+    start: int  # must equal the stored offset
     next: int
     seen: int = 0
     counted: int = 0
@@ -185,11 +187,11 @@ class PartitionProgress(NamedTuple):
     late: int = 0
     resume_token: str = ""
     overflow: int = 0  # of those counted: in the overflow series
-    carried: CounterState | None = None  # None: as it was
+    state: CounterState | None = None  # None: unchanged
 
 
 class DrainedCounts(NamedTuple):
-    """What was counted since the last drain, sorted, so that writers take row locks in one order."""
+    """Everything counted since the last drain, sorted so that all writers take row locks in one order."""
 
     parts: Sequence[PartitionProgress]
     rows: Sequence[CountRow]
@@ -197,31 +199,34 @@ class DrainedCounts(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """How far a partition's end is ahead of what was taken from it."""
+    """Distance between the end of a partition and what was taken from it."""
 
     records: int
     seconds: float  # age of the oldest record not yet taken; 0.0 when there is none
 
 
 class Counter(Protocol):
-    """Counts record sets of many partitions. The Python one is the reference for the contract in
-    docs/counter.md; a native kernel must give equal values. Reads no clock, does no I/O."""
+    """Counts record sets of many partitions.
+
+    docs/counter.md is the contract, the Python counter its reference; a native one must give equal values.
+    Reads no clock and does no I/O.
+    """
 
     def feed(self, taken: RecordSet | Records) -> FeedResult:
-        """Count one record set, each batch whole or not at all.
+        """Counts one record set, each batch whole or not at all.
 
-        A function of the bytes and of what was fed before. Sets of one partition must follow each other.
+        The result depends only on the bytes and on what was fed before. Sets of one partition must follow
+        each other.
         """
 
-    def resume(self, part: Partition, carried: CounterState) -> None:
-        """Go on with a partition as whoever counted it before would. One that is fed without that begins
-        with nothing."""
+    def resume(self, part: Partition, state: CounterState) -> None:
+        """Continues a partition where its last counter left off; without this it starts from scratch."""
 
     def full(self) -> bool:
         """Whether a bound on rows or rejected records is reached: drain before feeding more."""
 
     def forget(self, part: Partition) -> None:
-        """Drop what was fed of one partition since the last drain, and what was carried on of it."""
+        """Drops what was fed of one partition since the last drain, and its state."""
 
     def drain(self) -> DrainedCounts:
-        """What was counted since the last call; starts again at nothing."""
+        """Returns what was counted since the last call, and starts again at zero."""

@@ -13,7 +13,7 @@ from random import Random
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.delay_bound import FrontLimiter, LockDelay, slipped_at_most
+from analyzer.core.judging.delay_bound import FrontLimiter, LockDelay, overshoot_max
 from analyzer.demo import guarded_app
 from analyzer.demo.live_view import LiveView
 from analyzer.demo.load_generator import NOISY, STORM_CONNECTIONS, LoadGenerator
@@ -32,7 +32,7 @@ DRAINED_WITHIN_S = 10.0
 
 # What each wait costs at its worst here; the sum is what the bound is computed from.
 DELAY = LockDelay(request_s=0.6, shipping_s=0.2, fetch_s=0.3, flush_s=0.3, commit_s=0.5, poll_s=1.0)
-BOUND = slipped_at_most(
+BOUND = overshoot_max(
     FrontLimiter(guarded_app.BURST, guarded_app.PERIOD_S, WORKERS), DELAY.total_s, STORM_CONNECTIONS
 )
 

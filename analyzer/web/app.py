@@ -44,8 +44,8 @@ def application(watched: AppState) -> FastAPI:
         glance, problems = await _look(watched, asking)
         partitions = sorted(str(part) for part in health.held)
         answer = {"ready": not problems, "problems": problems, "partitions": partitions}
-        if glance is not None and glance.open_until is not None:
-            answer["suspended_until"] = time_text(glance.open_until)  # chosen by a person, so no problem
+        if glance is not None and glance.suspended_until is not None:
+            answer["suspended_until"] = time_text(glance.suspended_until)  # chosen by a person, so no problem
         return JSONResponse(answer, 503 if problems else 200)
 
     @app.get("/metrics")
@@ -59,7 +59,7 @@ def application(watched: AppState) -> FastAPI:
             problems=problems.keys(),
             active_locks=None if glance is None else glance.active_locks,
             feed_version=None if glance is None else glance.feed_version,
-            suspended=None if glance is None else glance.open_until is not None,
+            suspended=None if glance is None else glance.suspended_until is not None,
         )
         content, content_type = health.metrics.exposition(reading, request.headers.get("accept", ""))
         return Response(content, headers={"content-type": content_type})

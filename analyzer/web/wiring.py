@@ -13,8 +13,8 @@ from analyzer.config.settings import Settings
 from analyzer.health import Health
 from analyzer.store.database.engine import Engine
 from analyzer.store.database.revisions import head
-from analyzer.store.operations.tokens import known
-from analyzer.store.reports.gate_reports import keep
+from analyzer.store.operations.tokens import stored_tokens
+from analyzer.store.reports.gate_reports import store_statuses
 from analyzer.store.reports.status import installation_status
 from analyzer.store.transaction.notify import listening as news
 from analyzer.web.app import AppState, application
@@ -48,9 +48,9 @@ def listening(
     with closing(SqlSource(settings.database.address)) as source:
         feed = FeedCache(source, time.monotonic)
         app = application(AppState(health, problems, partial(installation_status, engine, head()), head()))
-        bearers = Authenticator(partial(known, engine), time.monotonic)
+        bearers = Authenticator(partial(stored_tokens, engine), time.monotonic)
         answer_locks(app, feed, bearers)
-        hear_gates(app, PendingStatuses(partial(keep, engine)), bearers)
+        hear_gates(app, PendingStatuses(partial(store_statuses, engine)), bearers)
 
         def leave() -> None:
             feed.closed = True
@@ -61,7 +61,7 @@ def listening(
 
 
 def _require_tokens(shown: str, engine: Engine) -> None:
-    if not known(engine).tokens:
+    if not stored_tokens(engine).tokens:
         raise CannotListen(
             f"will not listen on {shown}, where others could read the locks, as long as no token was made: "
             "run `gatelock tokens create NAME --scope read`, or listen on 127.0.0.1"

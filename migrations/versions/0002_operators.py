@@ -1,4 +1,4 @@
-"""What people do and decide beside the counting: an account of every manual act, locks that slow."""
+"""Manual acts: audit log, gaps, tokens, states of gates; and locks that slow."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ depends_on = None
 
 NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 TABLES = ("tokens", "events", "gates", "gaps", "named")
-CARRIED = ("run", "rejects_to", "behind_hour")  # on `offsets`: what counting the next record depends on
+CARRIED = ("run", "rejects_to", "behind_hour")  # on `offsets`: state of the counter
 HOURS = ("hour", "hour_before")
-WHOLE = ("value_bytes", "kafka_ms")  # on `rejects`: what it takes to read a sample again
-SLOWED = ("locks", "lock_changes")  # what a lock of the action "slow" lets through
+WHOLE = ("value_bytes", "kafka_ms")  # on `rejects`: needed to read a sample again
+SLOWED = ("locks", "lock_changes")  # the rate of a lock that slows
 SLOW = ("slow_limit", "slow_ms")
-KEPT = ("events", "tokens", "gaps")  # nobody can find out again what these say
+KEPT = ("events", "tokens", "gaps")  # their contents cannot be restored
 
 
 def upgrade() -> None:

@@ -15,7 +15,8 @@ from sqlalchemy.dialects.postgresql import insert
 
 from analyzer.core.counting.meters import DAY_S, REQUESTS
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import Calendar, Quota
+from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.windows import Calendar
 from analyzer.core.model import CountRow, DrainedCounts, Gap, Lag, Partition, PartitionProgress
 from analyzer.pipeline import Pipeline
 from analyzer.store.database.engine import open_engine, writing

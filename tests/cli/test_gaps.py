@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from analyzer.core.model import Gap, Partition
 from analyzer.store.database.schema import offsets
-from analyzer.store.operations.followed_partitions import leave_off, retire
+from analyzer.store.operations.followed_partitions import release_removed, retire
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.support.configured import source
@@ -229,5 +229,5 @@ def test_what_stood_in_the_way_of_a_source_that_is_gone_waits_no_more(
     assert retire(engine, "access-log", "ann@desk", "not ours any more") == 4
     waiting = [row["partition"] for row in listed(gatelock)]
     assert waiting == ["access-log[0]", "access-log[3]"], "somebody follows the source still"
-    assert leave_off(engine, "two", {"access.log"}) == 1
+    assert release_removed(engine, "two", {"access.log"}) == 1
     assert listed(gatelock) == []

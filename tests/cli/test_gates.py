@@ -22,7 +22,7 @@ from analyzer.core.model import Gap, Partition
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import feed_versions, gates, named_callers, offsets, rejects
 from analyzer.store.operations.tokens import create
-from analyzer.store.reports.gate_reports import keep
+from analyzer.store.reports.gate_reports import store_statuses
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
@@ -61,7 +61,7 @@ def tell(engine: sa.Engine, *feedback: GateStatus) -> None:
     """Of a gate whose view is as new as the feed."""
     with engine.connect() as db:
         at = Cursor(*db.execute(sa.text("select version, mark from feed")).one())
-    keep(engine, [each._replace(at=at) if each.at == Cursor(0, "") else each for each in feedback])
+    store_statuses(engine, [each._replace(at=at) if each.at == Cursor(0, "") else each for each in feedback])
 
 
 def log_knows(engine: sa.Engine, *callers: str) -> None:

@@ -17,7 +17,7 @@ from analyzer.store.database.engine import writing
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import locks
 from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.reports.status import installation_status, open_until
+from analyzer.store.reports.status import installation_status, suspended_until
 from analyzer.store.transaction import lock_feed
 from gatekeeper import Gate
 from gatekeeper.model import SUSPENSION, Lock, Rate, Set
@@ -109,7 +109,7 @@ def test_the_warden_takes_it_away_when_its_time_is_over(gatelock: Gatelock, engi
     gatelock("locks", "suspend", "--for", "1h", *WHY)
     with engine.begin() as db:
         db.execute(sa.update(locks).where(locks.c.policy == SUSPENSION.policy).values(until_ms=1))
-    assert open_until(engine) is None
+    assert suspended_until(engine) is None
     SqlUpkeep(engine, "here", lambda: "m9").end_locks()
     with engine.begin() as db:
         assert [row.policy for row in db.execute(sa.select(locks))] == ["daily"]
@@ -118,7 +118,7 @@ def test_the_warden_takes_it_away_when_its_time_is_over(gatelock: Gatelock, engi
 def test_the_new_end_counts_and_each_act_is_written_down(gatelock: Gatelock, engine: sa.Engine) -> None:
     gatelock("locks", "suspend", "--for", "2h", *WHY)
     gatelock("locks", "suspend", "--for", "5m", "--reason", "that was too long")
-    until = open_until(engine)
+    until = suspended_until(engine)
     assert until is not None
     assert timedelta(minutes=4) < until - datetime.now(UTC) <= timedelta(minutes=5)
     gatelock("locks", "resume", "--reason", "mended")
@@ -147,7 +147,7 @@ def test_who_looks_at_the_locks_is_told(gatelock: Gatelock, engine: sa.Engine) -
 def test_a_glance_tells_it_apart_from_the_locks(gatelock: Gatelock, engine: sa.Engine) -> None:
     assert installation_status(engine, head())[1:] == ({"daily": 1}, 1, None)
     gatelock("locks", "suspend", "--for", "1h", *WHY)
-    assert installation_status(engine, head())[1:] == ({"daily": 1}, 2, open_until(engine))
+    assert installation_status(engine, head())[1:] == ({"daily": 1}, 2, suspended_until(engine))
 
 
 def test_the_help_names_both_in_a_line(gatelock: Gatelock) -> None:
@@ -177,7 +177,7 @@ def test_what_cannot_be_is_2(
 ) -> None:
     told = gatelock("locks", "suspend", *arguments)
     assert (told.exit_code, told.stderr.startswith(sentence)) == (2, True)
-    assert open_until(engine) is None
+    assert suspended_until(engine) is None
 
 
 @pytest.mark.parametrize("database", ["sqlite"])

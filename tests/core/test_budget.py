@@ -6,13 +6,14 @@ import json
 import random
 from collections.abc import Sequence
 
-from analyzer.core.counting.caller_budget import BEHIND_MAX, HOUR_MS, OVERFLOW, CallerBudget, is_drawn
+from analyzer.core.counting.caller_budget import BEHIND_RUN_MAX, HOUR_MS, OVERFLOW, CallerBudget, is_drawn
 from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.judging.judge import totals_of
 from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Calendar, Quota
+from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.totals import growth_of
+from analyzer.core.judging.windows import Calendar
 from analyzer.core.model import CounterState, CountRow, Record, Records
-from analyzer.core.records.mapping import TextField
+from analyzer.core.records.mapping import ResourceField, TextField
 from tests.support.counting import PART, mapping_of
 from tests.support.recordsets import NOW_MS
 from tests.support.shelf import Shelf, names_of
@@ -25,7 +26,7 @@ def named(budget: CallerBudget, callers: Sequence[str], hour: int = 0, first: in
     """By which names requests of one hour are counted, at offsets from `first` on."""
     times_ms = [hour * HOUR_MS + n for n in range(len(callers))]
     offsets = range(first, first + len(callers))
-    return budget.named(list(callers), times_ms, (times_ms[0], times_ms[-1]), lambda: offsets)
+    return budget.names_of(list(callers), times_ms, (times_ms[0], times_ms[-1]), lambda: offsets)
 
 
 def a_budget(most: int) -> CallerBudget:
@@ -92,11 +93,11 @@ def test_late_records_belong_to_the_hour_that_the_partition_has_come_to() -> Non
 
 def test_a_clock_that_ran_ahead_is_not_believed_for_ever() -> None:
     """It takes ten thousand records in a row, however they come, and what was known is known again."""
-    for size in (BEHIND_MAX, 999):
+    for size in (BEHIND_RUN_MAX, 999):
         budget = CallerBudget(1, CounterState())
         named(budget, ["a"], hour=100)
         named(budget, ["z"], hour=900_000)
-        late = ["a"] * (BEHIND_MAX - 1)
+        late = ["a"] * (BEHIND_RUN_MAX - 1)
         for begin in range(0, len(late), size):
             named(budget, late[begin : begin + size], hour=100)
         assert budget.drain().hour == 900_000
@@ -107,7 +108,7 @@ def test_a_clock_that_ran_ahead_is_not_believed_for_ever() -> None:
 def test_a_day_behind_is_no_mistake() -> None:
     budget = CallerBudget(1, CounterState())
     named(budget, ["a"], hour=100)
-    named(budget, ["a"] * (2 * BEHIND_MAX), hour=76)
+    named(budget, ["a"] * (2 * BEHIND_RUN_MAX), hour=76)
     assert budget.drain()[2:5] == (100, -1, 0)
 
 
@@ -122,7 +123,7 @@ def test_the_next_process_knows_whom_the_last_one_knew() -> None:
     found = counter.drain()
     assert [row.key for row in found.rows] == ["api_key:b", OVERFLOW]
     assert found.parts[0].overflow == 1
-    assert found.parts[0].carried == CounterState(hour=NOW_HOUR, named=[])  # nobody new
+    assert found.parts[0].state == CounterState(hour=NOW_HOUR, named=[])  # nobody new
 
 
 def test_what_is_forgotten_is_forgotten() -> None:
@@ -134,13 +135,13 @@ def test_what_is_forgotten_is_forgotten() -> None:
 
 
 def test_the_overflow_is_in_every_grouping_of_callers_and_in_no_other() -> None:
-    counter = a_counter(1, "caller", "caller+org", "org", "everyone")
+    counter = a_counter(1, "caller", "caller+resource", "tenant", "everyone")
     feed(counter, "abb", 0)
     found = {(row.grouping, row.key, row.resource): row.value for row in counter.drain().rows}
     assert found == {
         ("caller", "api_key:a", ""): 1, ("caller", OVERFLOW, ""): 2,
-        ("caller+org", "api_key:a", "o"): 1, ("caller+org", OVERFLOW, "o"): 2,
-        ("org", "o", ""): 3, ("everyone", "", ""): 3,
+        ("caller+resource", "api_key:a", "other"): 1, ("caller+resource", OVERFLOW, "other"): 2,
+        ("tenant", "o", ""): 3, ("everyone", "", ""): 3,
     }  # fmt: skip
 
 
@@ -151,7 +152,7 @@ def test_only_the_names_of_two_hours_are_kept() -> None:
         shelf.put(counter.drain())
     known = shelf.of(PART)
     assert {each.hour for each in known.named} == {NOW_HOUR - 1, NOW_HOUR}
-    assert (known.before, known.hour) == (NOW_HOUR - 1, NOW_HOUR)
+    assert (known.hour_before, known.hour) == (NOW_HOUR - 1, NOW_HOUR)
 
 
 def test_nobody_is_judged_by_the_overflow() -> None:
@@ -164,19 +165,21 @@ def test_nobody_is_judged_by_the_overflow() -> None:
         for grouping in ("caller", "caller+resource")
         for key in ("api_key:a", OVERFLOW)
     ]
-    assert {(series.policy, series.key) for series in totals_of(plan, rows)} == {
+    growth = growth_of(plan.policies_of, rows)
+    assert {(sum_.grouping, key) for sum_, grown in growth.items() for key, _, _ in grown} == {
         ("caller", "api_key:a"),
         ("caller+resource", "api_key:a"),
     }
 
 
 def a_counter(most: int, *groupings: str) -> PythonCounter:
-    mapping = mapping_of({"org": TextField(("org",))}, callers_max=most)
+    fields = {"tenant": TextField(("org",)), "resource": ResourceField(("path",))}
+    mapping = mapping_of(fields, callers_max=most)
     return PythonCounter({"log": mapping}, groupings or ["caller"])
 
 
 def feed(counter: PythonCounter, callers: str, start: int, hour: int = 0) -> None:
     ms = NOW_MS + hour * HOUR_MS
-    values = [json.dumps({"key": caller, "ts": ms, "org": "o"}).encode() for caller in callers]
+    values = [json.dumps({"key": caller, "ts": ms, "org": "o", "path": "/a"}).encode() for caller in callers]
     items = [Record(start + n, NOW_MS, value) for n, value in enumerate(values)]
     counter.feed(Records(PART, start, start + len(items), items))

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.records.mapping import AddressField, Field, Mapping, NumberField, TextField
+from analyzer.core.records.mapping import AddressField, Field, NumberField, SourceMapping, TextField
 from analyzer.core.records.value_rules import caller_rule
 from gatekeeper.identity import caller_of
 from tests.support.counting import counted, reasons, totals
 from tests.support.vectors import VECTORS, Vector
 
 
-def mapping_by(*names: str, prefix6: int = 128) -> Mapping:
+def mapping_by(*names: str, prefix6: int = 128) -> SourceMapping:
     fields: dict[str, Field] = {name: TextField((name,)) for name in names}
     if "address" in fields:
         fields["address"] = AddressField(("address",), prefix6)
-    return Mapping(caller=names, fields=fields)
+    return SourceMapping(caller=names, fields=fields)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=str)
@@ -97,7 +97,7 @@ def test_fallbacks_are_asked_in_order_by_each_record_for_itself() -> None:
 
 
 def test_many_callers_are_forgotten_and_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analyzer.core.records.value_rules.REMEMBERED_MAX", 3)
+    monkeypatch.setattr("analyzer.core.records.value_rules.MEMO_VALUES_MAX", 3)
     records = [json.dumps({"api_key": f"c{n % 7}"}).encode() for n in range(70)]
     assert totals(counted(mapping_by("api_key"), *records)) == {
         (f"api_key:c{n}", "requests"): (10, 0) for n in range(7)
@@ -105,14 +105,14 @@ def test_many_callers_are_forgotten_and_known_again(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_mapping_by_which_nobody_can_call_is_refused() -> None:
-    with pytest.raises(ValueError, match="nobody can be a caller"):
-        counted(Mapping(caller=("api_key",), fields={"user": TextField(("user",))}))
-    with pytest.raises(ValueError, match="cannot say who called"):
-        counted(Mapping(caller=("n",), fields={"n": NumberField(("n",))}))
+    with pytest.raises(ValueError, match="caller: map one of the fields api_key"):
+        counted(SourceMapping(caller=("api_key",), fields={"user": TextField(("user",))}))
+    with pytest.raises(ValueError, match="n: a NumberField cannot name a caller"):
+        counted(SourceMapping(caller=("n",), fields={"n": NumberField(("n",))}))
 
 
 def test_what_is_large_is_not_remembered() -> None:
     """A log may be full of megabytes where a name belongs: they must not stay in memory."""
     rule = caller_rule("api_key", TextField(("key",)), 256)
-    assert rule.answers(["acme", "x" * 1000, "ann"]) == ["api_key:acme", None, "api_key:ann"]
+    assert rule.read(["acme", "x" * 1000, "ann"]) == ["api_key:acme", None, "api_key:ann"]
     assert set(rule) == {"acme", "ann"}

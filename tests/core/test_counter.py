@@ -21,7 +21,7 @@ from analyzer.core.model import (
     Records,
     RecordSet,
 )
-from analyzer.core.records.mapping import Field, Mapping, NumberField, ResourceField, TextField
+from analyzer.core.records.mapping import Field, NumberField, ResourceField, SourceMapping, TextField
 from tests.support.batches import records_of
 from tests.support.counting import PART, PLAIN, a_record, counted, mapping_of, totals
 from tests.support.recordsets import NOW_MS, PACK, batch, wrapped
@@ -91,16 +91,16 @@ def test_a_meter_keeps_its_largest_value_of_both_kinds() -> None:
     assert totals(found)["api_key:acme", "largest"] == (7, 9)
 
 
-def test_a_meter_counts_in_buckets_of_its_own_width() -> None:
-    # Ten seconds around the full minute, in buckets of a second and of a minute.
-    records = [a_record(ts=MINUTE * 1000 + ms, bytes=1) for ms in (-1, 0, 999, 1000)]
-    found = counted(mapping_of(FIELDS), *records, meters=[Meter("fine", "bytes", width_s=1)])
+def test_each_meter_counts_in_buckets_of_a_minute() -> None:
+    records = [a_record(ts=MINUTE * 1000 + ms, bytes=7) for ms in (-1, 0, 999, 59_999, 60_000)]
+    found = counted(mapping_of(FIELDS), *records, meters=[Meter("volume", "bytes")])
     assert [(row.meter, row.width_s, row.bucket_s - MINUTE, row.value) for row in found.rows] == [
-        ("fine", 1, -1, 1),
-        ("fine", 1, 0, 2),
-        ("fine", 1, 1, 1),
         ("requests", 60, -60, 1),
         ("requests", 60, 0, 3),
+        ("requests", 60, 60, 1),
+        ("volume", 60, -60, 7),
+        ("volume", 60, 0, 21),
+        ("volume", 60, 60, 7),
     ]
 
 
@@ -136,7 +136,7 @@ def test_the_ledger_adds_up_and_says_how_far() -> None:
         50, 1, 1
     )
     (progress,) = counter.drain().parts
-    assert progress._replace(carried=None) == PartitionProgress(
+    assert progress._replace(state=None) == PartitionProgress(
         PART, 40, 50, seen=5, counted=3, duplicate=0, dead=1, late=1, resume_token="w2"
     )
     assert progress.seen == progress.counted + progress.duplicate + progress.dead + progress.late
@@ -198,7 +198,7 @@ def test_partitions_are_joined_in_rows_and_apart_in_ledgers() -> None:
 def test_sources_are_read_each_in_its_own_way() -> None:
     web = Partition("file", "web", 0, "web", "access.log")
     line = b'192.0.2.1 - - [20/Nov/2026:23:06:40 +0000] "GET /v1/search HTTP/1.1" 200 5'
-    counter = PythonCounter({"log": PLAIN, "web": Mapping(format="combined")}, ["caller"])
+    counter = PythonCounter({"log": PLAIN, "web": SourceMapping(format="combined")}, ["caller"])
     counter.feed(some(0, a_record()))
     counter.feed(some(0, line, part=web))
     assert [row.key for row in counter.drain().rows] == ["address:192.0.2.1", "api_key:acme"]

@@ -8,7 +8,7 @@ import pytest
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.records.combined_format import PARTS, CombinedFormat
-from analyzer.core.records.mapping import AddressField, Mapping, ResourceField
+from analyzer.core.records.mapping import AddressField, ResourceField, SourceMapping
 from tests.support.counting import counted, reasons, totals
 
 AGENT = '"https://a.example/" "Mozilla/5.0 (X11)"'
@@ -72,7 +72,7 @@ def test_a_request_that_is_none_has_no_path_and_still_counts(request_line: str, 
     found = parts(line)
     assert found is not None
     assert found["path"] == path
-    assert not counted(Mapping(format="combined"), line.encode(), kafka_ms=None).rejected
+    assert not counted(SourceMapping(format="combined"), line.encode(), kafka_ms=None).rejected
 
 
 @pytest.mark.parametrize(
@@ -94,18 +94,18 @@ def test_a_request_that_is_none_has_no_path_and_still_counts(request_line: str, 
     ],
 )
 def test_what_is_no_line_is_set_aside(line: str) -> None:
-    assert reasons(counted(Mapping(format="combined"), line.encode(), kafka_ms=None)) == ["bad-line"]
+    assert reasons(counted(SourceMapping(format="combined"), line.encode(), kafka_ms=None)) == ["bad-line"]
 
 
 def test_a_line_with_a_time_that_is_none_has_a_bad_time() -> None:
     line = USUAL.replace("10/Oct", "32/Oct").encode()
-    assert reasons(counted(Mapping(format="combined"), line, kafka_ms=None)) == ["bad-time"]
+    assert reasons(counted(SourceMapping(format="combined"), line, kafka_ms=None)) == ["bad-time"]
 
 
 def test_nothing_needs_to_be_mapped() -> None:
     lines = [USUAL, USUAL.replace(" ann ", " - "), USUAL.replace(" ann ", " ann lee ")]
     found = counted(
-        Mapping(format="combined", caller=("user", "address")),
+        SourceMapping(format="combined", caller=("user", "address")),
         *(line.encode() for line in lines),
         kafka_ms=None,
         groupings=["caller", "resource"],
@@ -121,7 +121,7 @@ def test_nothing_needs_to_be_mapped() -> None:
 
 
 def test_fields_of_ones_own_are_parts_of_the_line() -> None:
-    mapping = Mapping(
+    mapping = SourceMapping(
         format="combined",
         caller=("address",),
         fields={

@@ -1,54 +1,56 @@
-"""The plan: one order, one text, one digest, whatever the order in the configuration."""
+"""The plan: one order, one text, one digest; the formats in which it is stored, and who can read them."""
 
 from __future__ import annotations
 
-import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.counting.meters import REQUESTS, Meter
-from analyzer.core.judging.plan import Plan, plan_from, plan_of
-from analyzer.core.judging.policies import Calendar, Quota
+from analyzer.core.counting.groupings import SHOWN
+from analyzer.core.counting.meters import JOINS, REQUESTS, Meter
+from analyzer.core.judging.kinds import KINDS
+from analyzer.core.judging.plan import FORMAT, Plan, UnknownPlan, plan_from, plan_of
+from analyzer.core.judging.policies import Policy, Quota
+from analyzer.core.judging.windows import Calendar
 from gatekeeper.model import Rate
 
 names = st.text(min_size=1, max_size=8)
 conditions = st.lists(st.tuples(names, st.lists(names, max_size=3).map(tuple)), max_size=2).map(tuple)
-meters = st.builds(
-    Meter, names, st.none() | names, st.sampled_from(["sum", "max"]), conditions, st.sampled_from([60, 900])
-)
+meters = st.builds(Meter, names, st.none() | names, st.sampled_from(sorted(JOINS)), conditions)
 policies = st.builds(
     Quota,
     names,
     st.integers(0, 2**63 - 1),
     st.builds(Calendar, st.sampled_from(["minute", "hour", "day", "week", "month"]), names),
     names,
-    st.sampled_from(["caller", "caller+resource"]),
+    st.sampled_from(SHOWN),
     st.sampled_from(["deny", "slow", "tag"]),
     st.integers(400, 599),
     st.sampled_from(["keep", "allow"]),
     st.none() | st.builds(Rate, st.integers(1), st.floats(0.001, 1e6)),
 )
+Parts = tuple[list[str], list[Meter], list[Quota]]
 parts = st.tuples(
-    st.lists(st.sampled_from(["caller", "caller+resource"])),
+    st.lists(st.sampled_from(SHOWN)),
     st.lists(meters, unique_by=lambda meter: meter.name, max_size=4),
     st.lists(policies, unique_by=lambda policy: policy.name, max_size=4),
 )
 
 
 @given(parts)
-def test_a_plan_comes_back_from_its_text(made_of: tuple[list[str], list[Meter], list[Quota]]) -> None:
+def test_a_plan_is_read_from_its_text(made_of: Parts) -> None:
     plan = plan_of(*made_of)
     assert plan_from(plan.to_json()) == plan
     assert plan_from(plan.to_json()).digest == plan.digest
 
 
 @given(parts, st.randoms())
-def test_the_order_in_the_configuration_makes_no_difference(
-    made_of: tuple[list[str], list[Meter], list[Quota]], random: object
-) -> None:
+def test_the_order_in_the_configuration_makes_no_difference(made_of: Parts, random: object) -> None:
     shuffled = tuple(sorted(part, key=lambda _: random.random()) for part in made_of)
     assert plan_of(*shuffled).to_json() == plan_of(*made_of).to_json()
 
@@ -63,10 +65,8 @@ def test_callers_and_requests_are_always_counted() -> None:
     assert plan_of([], [], []) == Plan() == Plan(("caller",), (REQUESTS,), ())
     policy = Quota("export", 5, Calendar("hour"), per="caller+resource")
     assert plan_of([], [], [policy]).groupings == ("caller", "caller+resource")
-    assert [meter.name for meter in plan_of([], [Meter("bytes", "bytes")], []).meters] == [
-        "bytes",
-        "requests",
-    ]
+    names = [meter.name for meter in plan_of([], [Meter("bytes", "bytes")], []).meters]
+    assert names == ["bytes", "requests"]
 
 
 def test_a_policy_is_found_by_its_name() -> None:
@@ -75,22 +75,112 @@ def test_a_policy_is_found_by_its_name() -> None:
     assert (plan.policy("daily"), plan.policy("weekly")) == (policy, None)
 
 
-def test_the_text_names_every_field() -> None:
-    """Another version reads it: a field that only its default tells would change its meaning there."""
-    text = plan_of([], [], [Quota("daily", 5, Calendar("day"))]).to_json()
-    (stored,) = msgspec.json.decode(text)["policies"]
-    assert set(stored) == {field.name for field in dataclasses.fields(Quota)}
+def test_the_text_has_every_field_with_the_kind_beside_it() -> None:
+    """Another version reads it: a field left at its default would change its meaning there."""
+    format_, body = json.loads(plan_of([], [], [Quota("daily", 5, Calendar("day"))]).to_json())
+    assert format_ == FORMAT
+    ((kind, stored),) = body["policies"]
+    assert kind == "quota"
+    assert set(stored) == set(Quota.__struct_fields__)
+
+
+def test_each_kind_is_stored_under_its_name() -> None:
+    assert {kind.policy.kind: kind for kind in KINDS.values()} == dict(KINDS)
+
+
+BODY = '{"groupings":["caller"],"meters":[],"policies":[]}'
+DAILY = '{"name":"daily","limit":5,"window":{"per":"day","zone":"UTC"}}'
+
+
+def with_policy(kind: str, policy: str) -> str:
+    return BODY.join(["[2,", "]"]).replace('"policies":[]', f'"policies":[["{kind}",{policy}]]')
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "why"),
     [
-        "",
-        '{"groupings":7}',
-        '{"policies":[{"name":"daily","limit":5}]}',
-        '{"policies":[{"name":"daily","limit":5,"window":{"per":"fortnight"}}]}',
+        ("", "Input data was truncated"),
+        ("[]", "of length 2"),
+        (f"[3,{BODY}]", "format 3, this version reads formats 1 to 2"),
+        (f"[2,{BODY},1]", "of length 2"),
+        (f'[2,{BODY[:-1]},"tenants":1}}]', "unknown field `tenants`"),
+        (with_policy("share", DAILY), "kind 'share', this version knows quota"),
+        (with_policy("quota", DAILY[:-1] + ',"weight":2}'), "unknown field `weight`"),
+        (with_policy("quota", '{"name":"daily"}'), "missing required field `limit`"),
+        (with_policy("quota", DAILY.replace('"day"', '"age"')), "Invalid enum value"),
+        ('{"groupings":7}', "Expected `array`"),
+        ('{"policies":[]}', "missing required field `groupings`"),
+        (f'{BODY[:-1]},"format":3}}', "unknown field `format`"),
     ],
 )
-def test_a_plan_that_says_what_this_version_does_not_know_is_refused(text: str) -> None:
-    with pytest.raises(msgspec.DecodeError):
+def test_a_plan_that_this_version_does_not_know_is_refused(text: str, why: str) -> None:
+    with pytest.raises(UnknownPlan, match=why):
         plan_from(text)
+
+
+# Format 1, as the version before wrote and read it.
+
+
+@dataclass
+class OldMeter:
+    name: str
+    field: str | None = None
+    join: Literal["sum", "max"] = "sum"
+    where: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    width_s: int = 60
+
+
+@dataclass
+class OldQuota:
+    name: str
+    limit: int
+    window: Calendar
+    meter: str = "requests"
+    per: Literal["caller", "caller+resource"] = "caller"
+    action: Literal["deny", "slow", "tag"] = "deny"
+    status: int = 429
+    on_stale: Literal["keep", "allow"] = "keep"
+    slow: Rate | None = None
+
+
+@dataclass
+class OldPlan:
+    groupings: tuple[str, ...] = ("caller",)
+    meters: tuple[OldMeter, ...] = (OldMeter("requests"),)
+    policies: tuple[OldQuota, ...] = ()
+
+
+def test_a_plan_of_format_1_is_read() -> None:
+    old = OldPlan(
+        ("caller", "caller+resource"),
+        (OldMeter("requests"), OldMeter("worst", "took", "max", (("status", ("200-299",)),))),
+        (
+            OldQuota("daily", 10, Calendar("day", "Europe/Berlin"), action="slow", slow=Rate(5, 1.0)),
+            OldQuota("export", 3, Calendar("hour"), per="caller+resource", status=503, on_stale="allow"),
+        ),
+    )
+    text = msgspec.json.encode(old, order="deterministic").decode()
+    plan = plan_of(
+        ["caller+resource"],
+        [Meter("worst", "took", "max", (("status", ("200-299",)),))],
+        [
+            Quota("daily", 10, Calendar("day", "Europe/Berlin"), action="slow", slow=Rate(5, 1.0)),
+            Quota("export", 3, Calendar("hour"), per="caller+resource", status=503, on_stale="allow"),
+        ],
+    )
+    assert plan_from(text) == plan
+    assert plan_from(text).digest == plan.digest
+
+
+@given(parts)
+def test_the_version_before_refuses_every_plan_of_this_one(made_of: Parts) -> None:
+    """It ignored unknown fields: an object of any shape would have been a plan without policies."""
+    with pytest.raises(msgspec.ValidationError, match="Expected `object`, got `array`"):
+        msgspec.json.decode(plan_of(*made_of).to_json(), type=OldPlan)
+
+
+def test_a_plan_of_format_1_without_a_kind_has_policies_of_one_kind() -> None:
+    plan = plan_from(msgspec.json.encode(OldPlan()).decode())
+    assert plan == Plan()
+    policies: tuple[Policy, ...] = plan.policies
+    assert policies == ()

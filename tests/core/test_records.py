@@ -304,7 +304,7 @@ def test_a_record_without_what_it_is_counted_by_counts_under_nothing() -> None:
         "address": AddressField(("ip",)),
     }
     records = [a_record(), a_record(org="", path="", ip=""), a_record(org=None, path="/", ip="192.0.2.1")]
-    groupings = ("tenant", "caller+resource", "address", "everyone", "caller+elsewhere")
+    groupings = ("tenant", "caller+resource", "address", "address/24+resource", "address6/56", "everyone")
     found = counted(mapping_of(fields), *records, groupings=groupings)
     assert {(row.grouping, row.key, row.resource): row.value for row in found.rows} == {
         ("tenant", "", ""): 3,
@@ -312,6 +312,8 @@ def test_a_record_without_what_it_is_counted_by_counts_under_nothing() -> None:
         ("caller+resource", "api_key:acme", "other"): 1,
         ("address", "", ""): 2,
         ("address", "192.0.2.1", ""): 1,
+        ("address/24+resource", "", ""): 2,
+        ("address/24+resource", "192.0.2.0/24", "other"): 1,
+        ("address6/56", "", ""): 3,
         ("everyone", "", ""): 3,
-        ("caller+elsewhere", "api_key:acme", ""): 3,
     }

@@ -33,10 +33,10 @@ def batches(start: int, *values: bytes | None) -> RecordSet:
 def outcome(found: DrainedCounts) -> tuple[int, int, int, int, list[int], int]:
     """Where it ends, seen, counted, dead, which were rejected, and the run."""
     (progress,) = found.parts
-    assert progress.carried is not None
+    assert progress.state is not None
     return (
         progress.next, progress.seen, progress.counted, progress.dead,
-        [each.offset for each in found.rejected], progress.carried.run,
+        [each.offset for each in found.rejected], progress.state.reject_run,
     )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def test_what_of_a_run_was_stored_before_stays_and_the_next_process_remembers_ho
     counter, shelf = a_counter(4), Shelf()
     counter.feed(some(0, GOOD, BAD, BAD))
     shelf.put(counter.drain())
-    assert shelf.of(PART).run == 2
+    assert shelf.of(PART).reject_run == 2
     counter = a_counter(4)
     counter.resume(PART, shelf.of(PART))
     fed = counter.feed(some(3, GONE, BAD, BAD, GOOD))
@@ -104,7 +104,7 @@ def test_of_lines_with_a_witness_a_set_is_counted_whole_or_not_at_all() -> None:
 
 def test_what_somebody_has_accepted_is_set_aside_and_makes_no_run() -> None:
     counter = a_counter()
-    counter.resume(PART, CounterState(run=2, rejects_accepted_to=3))
+    counter.resume(PART, CounterState(reject_run=2, rejects_accepted_to=3))
     assert counter.feed(some(0, *[BAD] * 3)).status == "ok"
     assert outcome(counter.drain()) == (3, 3, 0, 3, [0, 1, 2], 2)
     assert counter.feed(some(3, BAD)).status == "too-many-rejected"

@@ -9,8 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pytest
 
 from analyzer.core.counting.meters import QUARTER_S
-from analyzer.core.judging.policies import Calendar, CalendarPeriod
-from analyzer.core.judging.windows import Window, window_at
+from analyzer.core.judging.windows import Calendar, CalendarPeriod, Window, window_at
 
 
 def at(text: str) -> int:

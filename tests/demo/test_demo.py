@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from analyzer.core.judging.delay_bound import FrontLimiter, LockDelay, slipped_at_most
+from analyzer.core.judging.delay_bound import FrontLimiter, LockDelay, overshoot_max
 from analyzer.core.model import Partition
 from analyzer.demo.load_generator import NOISY, ClientResponse
 from analyzer.demo.processes import POLICY
@@ -120,7 +120,7 @@ def test_one_request_that_was_counted_for_somebody_else_is_not_exact() -> None:
 
 
 def test_the_bound_is_the_limiters_own_times_what_the_waits_allow() -> None:
-    assert slipped_at_most(FrontLimiter(20, 1.0, 8), 1.2, in_flight=0) == 320
-    assert slipped_at_most(FrontLimiter(20, 1.0, 8), 0.9, in_flight=7) == 167
-    assert slipped_at_most(FrontLimiter(20, 1.0, 8), 0.9, in_flight=7, weight=2) == 334
+    assert overshoot_max(FrontLimiter(20, 1.0, 8), 1.2, in_flight=0) == 320
+    assert overshoot_max(FrontLimiter(20, 1.0, 8), 0.9, in_flight=7) == 167
+    assert overshoot_max(FrontLimiter(20, 1.0, 8), 0.9, in_flight=7, weight=2) == 334
     assert LockDelay(0.6, 0.1, 0.2, 0.1, 0.2, 0.5).total_s == pytest.approx(1.7)

@@ -9,13 +9,15 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.judge import JudgedSeries, Standing
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.totals import SeriesWindow, Standing, Sum, TotalKey
 from analyzer.core.model import Lag, Partition, PartitionProgress
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import buckets, feed_versions, lock_changes, offsets
 from analyzer.store.database.schema import feed as feed_row
-from analyzer.store.transaction import lock_feed, sql_store
+from analyzer.store.transaction import flush, lock_feed, totals
+from analyzer.store.transaction.flush import SqlFlush
 from gatekeeper.model import Change
 
 
@@ -27,55 +29,58 @@ class Patch(Protocol):
 
 def without_compare_and_set(patch: Patch) -> None:
     """The offset moves from wherever it is: two analyzers of one partition both count."""
-    blind = sql_store.MOVE_OFFSET._clone()
+    blind = flush.MOVE_OFFSET._clone()
     always = sa.bindparam("from", type_=sa.BigInteger) >= 0
     blind._where_criteria = tuple(
         always if part.left.name == offsets.c.next.name else part for part in blind._where_criteria
     )
-    patch.setattr(sql_store, "MOVE_OFFSET", blind)
+    patch.setattr(flush, "MOVE_OFFSET", blind)
 
 
 def offsets_in_a_transaction_of_their_own(patch: Patch) -> None:
     """The offset is committed first, the counts a moment later: a kill in between loses them."""
-    move = sql_store.SqlFlush.move_offsets
+    move = SqlFlush.move_offsets
 
-    def apart(
-        self: sql_store.SqlFlush, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]
-    ) -> None:
+    def apart(self: SqlFlush, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None:
         with self._db.engine.begin() as alone:
-            move(sql_store.SqlFlush(alone, self._owner, self._random_mark), parts, lags)
+            move(SqlFlush(alone, self._owner, self._random_mark), parts, lags)
         time.sleep(0.1)  # as a slower disk would
 
-    patch.setattr(sql_store.SqlFlush, "move_offsets", apart)
+    patch.setattr(SqlFlush, "move_offsets", apart)
 
 
 def judging_from_sums_of_buckets(patch: Patch) -> None:
     """Nothing serialises two flushes of one series: each sees its own half, and neither the limit."""
 
     def add_up(
-        self: sql_store.SqlFlush, grown: Mapping[JudgedSeries, int], _limits: Mapping[str, int]
-    ) -> list[Standing]:
-        return [Standing(series, more + self._db.execute(_counted(series)).scalar_one())
-                for series, more in grown.items()]  # fmt: skip
+        db: sa.Connection, _plan: Plan, version: int, growth: Mapping[Sum, Mapping[SeriesWindow, int]]
+    ) -> list[totals.StoredTotal]:
+        return [
+            totals.StoredTotal(Standing(total, more + db.execute(_counted(total)).scalar_one()), 0, version)
+            for sum_, grown in growth.items()
+            for at, more in grown.items()
+            for total in (TotalKey(sum_, *at),)
+        ]
 
-    patch.setattr(sql_store.SqlFlush, "add_totals", add_up)
+    patch.setattr(totals, "add_totals", add_up)
+    patch.setattr(totals, "set_next", lambda *_: None)
 
 
-def _counted(series: JudgedSeries) -> sa.Select[tuple[int]]:
+def _counted(total: TotalKey) -> sa.Select[tuple[int]]:
     summed = sa.cast(sa.func.coalesce(sa.func.sum(buckets.c.value), 0), sa.BigInteger)
-    window = buckets.c.bucket_s >= series.window.start_s, buckets.c.bucket_s < series.window.until_s
+    window = buckets.c.bucket_s >= total.window.start_s, buckets.c.bucket_s < total.window.until_s
     return sa.select(summed).where(
-        buckets.c.grouping == "caller", buckets.c.meter == "requests", buckets.c.key == series.key, *window
+        buckets.c.grouping == "caller", buckets.c.meter == "requests", buckets.c.key == total.key, *window
     )
 
 
 def plan_version_not_agreed(patch: Patch) -> None:
     """A flush judges by the plan that it knows, whichever is in force."""
 
-    def agree(self: sql_store.SqlFlush, _version: int) -> datetime:
+    def agree(self: SqlFlush, _version: int) -> datetime:
         return instant(self._db.execute(sa.select(NowMs())).scalar_one())
 
-    patch.setattr(sql_store.SqlFlush, "agree_with", agree)
+    patch.setattr(SqlFlush, "check_plan", agree)
 
 
 def feed_versions_from_a_sequence(patch: Patch) -> None:

@@ -147,7 +147,7 @@ def a_plan_that_changes_in_mid_flush(moment: Moment) -> None:
         theirs.flush({})
     except PlanChanged:
         theirs.start_over()
-        theirs.version, theirs.plan = second.store.active()
+        theirs.version, theirs.plan = second.store.active_plan()
         theirs.flushed_s = float("-inf")
         assert theirs.run_once() is not None
 

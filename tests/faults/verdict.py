@@ -14,8 +14,9 @@ from itertools import groupby
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S
-from analyzer.core.judging.judge import JudgedSeries, Standing, changes
+from analyzer.core.judging.judge import judge
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.totals import Standing, TotalKey
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs, reading
@@ -86,14 +87,14 @@ def wrong_ledger(fleet: Fleet, truth: Truth) -> Iterator[str]:
         yield f"{parts} partitions are followed, there are {fleet.partitions}"
 
 
-def used_in(plan: Plan, truth: Truth, at_s: int) -> dict[JudgedSeries, int]:
-    """The slow, obvious answer: every judged series in the window that holds `at_s`, added up again."""
-    found: Counter[JudgedSeries] = Counter()
-    for policy in plan.policies:
-        window = window_at(policy.window, at_s)
+def used_in(plan: Plan, truth: Truth, at_s: int) -> dict[TotalKey, int]:
+    """The slow, obvious answer: every total in the window that holds `at_s`, added up again."""
+    found: Counter[TotalKey] = Counter()
+    for sum_ in plan.policies_of:
+        window = window_at(sum_.window, at_s)
         for place, n in truth.counts.items():
             if not place.denied and window.start_s <= place.minute_s < window.until_s:
-                found[JudgedSeries(policy.name, place.caller, "", window)] += n
+                found[TotalKey(sum_, place.caller, "", window)] += n
     return found
 
 
@@ -102,10 +103,10 @@ def wrong_totals(fleet: Fleet, truth: Truth) -> Iterator[str]:
         now_s = db.execute(sa.select(NowMs())).scalar_one() // 1000
         rows = db.execute(sa.select(totals)).all()
     wanted = used_in(fleet.plan, truth, now_s)
-    windows = {(series.policy, series.window.start_s) for series in wanted}
-    found = {(row.policy, row.key, row.window_s): row.used for row in rows}
+    windows = {(str(total.sum.window), total.window.start_s) for total in wanted}
+    found = {(row.period, row.key, row.window_s): row.used for row in rows}
     found = {at: used for at, used in found.items() if (at[0], at[2]) in windows}
-    expected = {(series.policy, series.key, series.window.start_s): n for series, n in wanted.items()}
+    expected = {(str(total.sum.window), total.key, total.window.start_s): n for total, n in wanted.items()}
     differ = [at for at in found | expected if found.get(at) != expected.get(at)]
     if differ:
         at = min(differ)
@@ -116,10 +117,8 @@ def wrong_totals(fleet: Fleet, truth: Truth) -> Iterator[str]:
 def wrong_locks(fleet: Fleet, truth: Truth) -> Iterator[str]:
     """The locks in force are those that the pure judgement gives for the truth, at the database's time."""
     now, found = locks_in_force(fleet)
-    standings = [
-        Standing(series, n) for series, n in used_in(fleet.plan, truth, int(now.timestamp())).items()
-    ]
-    judged = [each for each in changes(fleet.plan, standings, {}, now) if isinstance(each, Set)]
+    standings = [Standing(total, n) for total, n in used_in(fleet.plan, truth, int(now.timestamp())).items()]
+    judged = [each for each in judge(fleet.plan, standings, {}, now) if isinstance(each, Set)]
     wanted = {change.at: change.lock.until for change in judged}
     got = {lock.at: lock.until for lock in found}
     if got != wanted:

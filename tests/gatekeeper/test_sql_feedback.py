@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.store.database.engine import open_engine
-from analyzer.store.reports.gate_reports import heard
+from analyzer.store.reports.gate_reports import reporting_gates
 from gatekeeper import Gate
 from gatekeeper.model import GateStatus, SourceError
 from gatekeeper.sources.sql import HEAR_S, SqlSource
@@ -52,8 +52,8 @@ def test_a_gate_over_sql_tells_nothing_unless_it_is_asked_to(migrated_url: str, 
             clock.advance(1)
             assert gate.version == 0
             assert gate.healthy
-        assert len(heard(engine)) == number
-    (gate_told,) = heard(engine)
+        assert len(reporting_gates(engine)) == number
+    (gate_told,) = reporting_gates(engine)
     assert gate_told.told.application == "shop"
 
 
@@ -64,8 +64,11 @@ def test_of_each_instance_the_newest_stays_however_often_it_comes(
     for number in (3, 2, 3, 1):
         source.hear(told(number, more=(number, 0)))
     source.hear(told(1, "other:2:cd"))
-    assert {gate.told.instance: gate.checks for gate in heard(engine)} == {"host:1:ab": 3, "other:2:cd": 0}
-    assert heard(engine)[1].told == told(3, more=(3, 0)), "with all that may be asked for"
+    assert {gate.told.instance: gate.checks for gate in reporting_gates(engine)} == {
+        "host:1:ab": 3,
+        "other:2:cd": 0,
+    }
+    assert reporting_gates(engine)[1].told == told(3, more=(3, 0)), "with all that may be asked for"
 
 
 def test_after_telling_the_source_fetches_as_before(source: SqlSource, engine: sa.Engine) -> None:
@@ -116,7 +119,7 @@ class TestRoles:
             source.hear(told(1))
             source.hear(told(2))
             assert source.fetch(None).snapshot
-            assert [gate.told.number for gate in heard(engine)] == [2]
+            assert [gate.told.number for gate in reporting_gates(engine)] == [2]
         finally:
             source.close()
 
@@ -154,7 +157,7 @@ def test_a_row_that_somebody_holds_holds_up_the_poll_for_a_second_at_most(
         assert time.monotonic() - begun_s < HEAR_S + 1
     assert source.fetch(None).snapshot
     source.hear(told(3))
-    assert [gate.told.number for gate in heard(engine)] == [3]
+    assert [gate.told.number for gate in reporting_gates(engine)] == [3]
 
 
 @on_sqlite

@@ -8,9 +8,12 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.judging.judge import JudgedSeries, Standing, changes, ended, explain, lock_key, totals_of
+from analyzer.core.judging.judge import judge, lapsed, lock_keys
 from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Calendar, Quota
+from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.quota import explain
+from analyzer.core.judging.totals import Standing, TotalKey, growth_of
+from analyzer.core.judging.windows import Calendar
 from analyzer.core.model import CountRow
 from gatekeeper.model import Clear, Lock, LockKey, Set
 from tests.oracle.judging import Crossing, Flush, crossings
@@ -22,6 +25,7 @@ PLAN = plan_of(
     [
         Quota("burst", 4, Calendar("minute")),
         Quota("daily", 9, Calendar("day", "Europe/Berlin")),
+        Quota("double", 18, Calendar("day", "Europe/Berlin")),  # judged by the total of `daily`
         Quota("export", 3, Calendar("hour", "Asia/Kathmandu"), per="caller+resource"),
     ],
 )
@@ -29,34 +33,41 @@ BEGIN_S = int(datetime(2026, 11, 21, 22, 57, 30, tzinfo=UTC).timestamp())  # Ber
 
 
 class World:
-    """What the database holds between flushes: totals, and the locks."""
+    """The database between flushes: totals, each with its `next`, and the locks."""
 
     def __init__(self) -> None:
-        self.totals: dict[JudgedSeries, int] = {}
+        self.totals: dict[TotalKey, int] = {}
+        self.next: dict[TotalKey, int] = {}
         self.locks: dict[LockKey, Lock] = {}
         self.log: list[Crossing] = []
 
     def flush(self, number: int, rows: Sequence[CountRow], now: datetime) -> None:
         standings = []
-        for series, more in totals_of(PLAN, rows).items():
-            self.totals[series] = self.totals.get(series, 0) + more
-            standings.append(Standing(series, self.totals[series]))
-        locks = {at: self.locks[at] for s in standings if (at := lock_key(s.series)) in self.locks}
-        for change in changes(PLAN, standings, locks, now):
+        for sum_, grown in growth_of(PLAN.policies_of, rows).items():
+            for (key, resource, window), more in grown.items():
+                total = TotalKey(sum_, key, resource, window)
+                self.totals[total] = self.totals.get(total, 0) + more
+                if self.totals[total] >= self.next.setdefault(total, PLAN.thresholds_of[sum_][0]):
+                    standings.append(Standing(total, self.totals[total]))
+        locks = {key: self.locks[key] for key in lock_keys(PLAN, standings) if key in self.locks}
+        for standing in standings:
+            self.next[standing.total] = PLAN.next_judgement(standing, now.timestamp())
+        for change in judge(PLAN, standings, locks, now):
             assert isinstance(change, Set)
             lock = self.locks[change.at] = change.lock
             assert lock.began == now < lock.until
             (used,) = (
                 standing.used
                 for standing in standings
-                if (lock_key(standing.series), standing.series.window.until_s)
-                == (lock.at, lock.until.timestamp())
+                for policy in PLAN.policies_of[standing.total.sum]
+                if (policy.name, standing.total.key, standing.total.resource, standing.total.window.until_s)
+                == (lock.policy, lock.key, lock.resource, lock.until.timestamp())
             )
             assert lock.detail == explain(PLAN.policy(lock.policy), used)
             self.log.append(Crossing(number, lock.policy, lock.key, lock.resource, lock.until, used))
 
     def end_locks(self, now: datetime) -> None:
-        for change in ended(self.locks.values(), now):
+        for change in lapsed(self.locks.values(), now):
             assert isinstance(change, Clear)
             del self.locks[change.at]
 
@@ -124,7 +135,7 @@ def test_in_whatever_order_two_analyzers_flush_the_same_gates_close(
         world.flush(number, [a_row(BEGIN_S, 0, key, "", value, 0)], now + number * timedelta(milliseconds=1))
         number += 1
     used = {key: sum(value for at, value in counted if at == key) for key in (ACME, ANN)}
-    limits = {"burst": 4, "daily": 9}
+    limits = {"burst": 4, "daily": 9, "double": 18}
     at_their_limit = {(policy, key) for policy, limit in limits.items() for key in used if used[key] >= limit}
     assert sorted((crossing.policy, crossing.key) for crossing in world.log) == sorted(at_their_limit)
 

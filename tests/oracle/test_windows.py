@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.judging.policies import Calendar
-from analyzer.core.judging.windows import window_at
+from analyzer.core.judging.windows import Calendar, window_at
 from tests.oracle.windows import looked_up
 
 ZONES = {

@@ -6,8 +6,7 @@ from collections.abc import Hashable, Iterator
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from analyzer.core.judging.policies import Calendar, CalendarPeriod
-from analyzer.core.judging.windows import Window
+from analyzer.core.judging.windows import Calendar, CalendarPeriod, Window
 
 HOUR_S, DAY_S = 3600, 86_400
 SET_BACK_S = 3 * HOUR_S  # further than any clock was since 1972

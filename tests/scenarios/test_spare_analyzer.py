@@ -38,7 +38,9 @@ def test_a_spare_analyzer_says_that_the_database_is_back_when_it_is(tmp_path: Pa
     pipeline = Pipeline(nothing, counter_for(plan), store, plan, version, clock.uptime_s)
     health = Health(Metrics("test"), clock.uptime_s)
     warden = Warden(upkeep, clock.uptime_s)
-    daemon = Daemon(pipeline, warden, store.active, counter_for, health, Random(7), SqlGaps(engine, "here"))
+    daemon = Daemon(
+        pipeline, warden, store.active_plan, counter_for, health, Random(7), SqlGaps(engine, "here")
+    )
     daemon.turn()
     assert not health.failures
 

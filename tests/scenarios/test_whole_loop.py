@@ -13,10 +13,10 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Calendar, Quota
+from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.windows import Calendar
 from analyzer.core.model import Counter, Gap, Lag, Partition, Record, Records, SourceItem
-from analyzer.core.records.mapping import Mapping as SourceMapping
-from analyzer.core.records.mapping import TextField, TimeField
+from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
 from analyzer.daemon import Daemon
 from analyzer.pipeline import FlushResult, Pipeline
 from analyzer.store.database.engine import open_engine
@@ -124,7 +124,7 @@ class World:
         )
         warden = Warden(SqlUpkeep(self.engine, "analyzer", lambda: "mark"), self.clock.uptime_s)
         gaps = SqlGaps(self.engine, "analyzer")
-        return Daemon(pipeline, warden, self.store.active, self._counter, Quiet(), self.random, gaps)
+        return Daemon(pipeline, warden, self.store.active_plan, self._counter, Quiet(), self.random, gaps)
 
     def _counter(self, plan: Plan) -> Counter:
         return PythonCounter({"log": MAPPING}, plan.groupings, plan.meters)

@@ -10,7 +10,8 @@ import pytest
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import ConfigMissing, Settings, find, load
 from analyzer.core.counting.meters import REQUESTS, Meter
-from analyzer.core.judging.policies import Calendar, Quota
+from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.windows import Calendar
 from analyzer.core.records.mapping import AddressField, NumberField, ResourceField, TextField, TimeField
 
 Read = Callable[[str], Settings]

@@ -10,7 +10,7 @@ import pytest
 from analyzer.config.diagnostics.pydantic_errors import SECTIONS, TABLES
 from analyzer.config.settings import load
 from analyzer.config.tables.fields import PlainEntry
-from analyzer.core.judging.policies import Calendar
+from analyzer.core.judging.windows import Calendar
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "configuration.md").read_text()

@@ -1,4 +1,4 @@
-"""What the tests of the store say again and again: a flush, a plan, what a table holds."""
+"""Helpers of the store's tests: a flush, a plan, the contents of a table."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import MINUTE_S, bucket_start_s
-from analyzer.core.judging.judge import changes, lock_key, totals_of
 from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Calendar, CalendarPeriod, Quota
-from analyzer.core.judging.windows import window_at
-from analyzer.core.model import CountRow, Partition
+from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.windows import Calendar, CalendarPeriod, window_at
+from analyzer.core.model import CountRow, DrainedCounts, Partition
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import feed, lock_changes, locks, totals
+from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from gatekeeper.model import Change
 
@@ -42,22 +42,30 @@ def a_row(value: int, at_s: int, key: str = ACME, *, denied: int = 0, resource: 
     )
 
 
+def a_total(**columns: object) -> dict[str, object]:
+    """A row of `totals`."""
+    row: dict[str, object] = {"grouping": "caller", "meter": "requests", "period": "day UTC", "resource": ""}
+    row |= {"window_s": 0, "until_s": 1 << 40, "used": 1, "next": 5, "plan": 1}
+    return row | columns
+
+
 def flush(
     store: SqlStore, agreed: Plan, rows: Iterable[CountRow], version: int | None = None
 ) -> Sequence[Change]:
-    """One flush of `rows`, judged; what changed."""
-    version = store.active()[0] if version is None else version
+    """Flushes `rows`; returns the changes of locks."""
+    version = store.active_plan()[0] if version is None else version
     with store.transaction() as tx:
-        now = tx.agree_with(version)
-        return judged(tx, agreed, sorted(rows), now)
+        now = tx.check_plan(version)
+        return tx.apply(agreed, version, counts(sorted(rows)), now)
 
 
-def judged(tx: SqlFlush, agreed: Plan, rows: Sequence[CountRow], now: datetime) -> Sequence[Change]:
-    reached = tx.add_totals(totals_of(agreed, rows), agreed.limits)
-    tx.add_counts(rows, agreed.meters)
-    changed = changes(agreed, reached, tx.locks([lock_key(s.series) for s in reached]), now)
-    tx.publish(changed)
-    return changed
+def publish(tx: SqlFlush, changes: Sequence[Change]) -> None:
+    """Publishes changes of locks without a judgement, in a transaction of the store."""
+    lock_feed.publish(tx._db, changes, tx._random_mark())
+
+
+def counts(rows: Sequence[CountRow]) -> DrainedCounts:
+    return DrainedCounts([], rows, [])
 
 
 def now_s(engine: sa.Engine) -> int:
@@ -77,9 +85,9 @@ def locked(engine: sa.Engine) -> dict[tuple[str, str], str]:
 
 
 def used(engine: sa.Engine) -> dict[tuple[str, str, int], int]:
-    """(policy, key, start of the window) and the running total."""
+    """Period, key and start of the window of every total, and its value."""
     with engine.connect() as db:
-        return {(row.policy, row.key, row.window_s): row.used for row in db.execute(sa.select(totals))}
+        return {(row.period, row.key, row.window_s): row.used for row in db.execute(sa.select(totals))}
 
 
 def told(engine: sa.Engine) -> list[tuple[int, str, str]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
@@ -16,6 +17,8 @@ from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.windows import window_at
 from analyzer.errors import PlanChanged, SchemaBehind, StoreAway
 from analyzer.store.database.schema import TOTAL_MAX, plans, totals
+from analyzer.store.transaction import lock_feed
+from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.stories import (
     ACME,
@@ -44,14 +47,14 @@ def versions(engine: sa.Engine) -> list[tuple[int, int]]:
 
 def test_before_the_first_activation_there_is_no_plan(store: SqlStore) -> None:
     with pytest.raises(LookupError, match="no plan is in force yet"):
-        store.active()
+        store.active_plan()
     with pytest.raises(PlanChanged), store.transaction() as tx:
-        tx.agree_with(1)
+        tx.check_plan(1)
 
 
 def test_an_empty_plan_is_a_plan(store: SqlStore) -> None:
     version = store.activate(Plan())
-    assert store.active() == (version, Plan())
+    assert store.active_plan() == (version, Plan())
 
 
 def test_the_same_plan_again_changes_nothing(store: SqlStore, engine: sa.Engine) -> None:
@@ -66,7 +69,7 @@ def test_exactly_one_plan_is_in_force(store: SqlStore, engine: sa.Engine) -> Non
     for limit in (10, 20, 10):
         store.activate(plan(quota(limit)))
     assert versions(engine) == [(1, 0), (2, 0), (3, 1)]
-    assert store.active() == (3, plan(quota(10)))
+    assert store.active_plan() == (3, plan(quota(10)))
 
 
 def test_a_new_policy_starts_from_what_was_counted_in_its_window(store: SqlStore, engine: sa.Engine) -> None:
@@ -82,7 +85,7 @@ def test_a_new_policy_starts_from_what_was_counted_in_its_window(store: SqlStore
         a_row(0, at_s, ANN, denied=50),
     ])  # fmt: skip
     store.activate(plan(policy))
-    assert used(engine) == {("daily", ACME, today.start_s): 9, ("daily", ACME, today.until_s): 2}
+    assert used(engine) == {("day UTC", ACME, today.start_s): 9, ("day UTC", ACME, today.until_s): 2}
     assert locked(engine) == {}
     flush(store, plan(policy), [a_row(1, at_s)])
     assert locked(engine) == {(ACME, "daily"): "10 requests per day (UTC), 10 counted"}
@@ -105,7 +108,7 @@ def test_a_policy_for_callers_at_a_resource_is_filled_from_its_own_grouping(
     store: SqlStore, engine: sa.Engine
 ) -> None:
     at_s = now_s(engine)
-    policy = replace(quota(5, name="export"), per="caller+resource")
+    policy = msgspec.structs.replace(quota(5, name="export"), per="caller+resource")
     rows = [a_row(6, at_s), a_row(4, at_s, resource="/a"), a_row(6, at_s, resource="/b")]
     store.activate(Plan())
     flush(store, Plan(), rows)
@@ -145,8 +148,8 @@ def test_a_shorter_window_ends_the_lock_sooner(store: SqlStore, engine: sa.Engin
     assert [change.lock.until for change in first if hasattr(change, "lock")] == [until(monthly, at_s)]
     store.activate(plan(daily))
     with store.transaction() as tx:
-        held = tx.locks([change.at for change in first])
-    assert [lock.until for lock in held.values()] == [until(daily, at_s)]
+        locks = lock_feed.locked(tx._db, [change.at for change in first])
+    assert [lock.until for lock in locks.values()] == [until(daily, at_s)]
 
 
 def test_a_policy_that_is_gone_takes_its_locks_along(store: SqlStore, engine: sa.Engine) -> None:
@@ -155,7 +158,6 @@ def test_a_policy_that_is_gone_takes_its_locks_along(store: SqlStore, engine: sa
     flush(store, both, [a_row(50, now_s(engine))])
     store.activate(plan(quota(10, name="other")))
     assert list(locked(engine)) == [(ACME, "other")]
-    assert {policy for policy, _, _ in used(engine)} == {"other"}
     assert told(engine)[2:] == [(2, "clear", ACME)]
 
 
@@ -164,8 +166,26 @@ def test_a_policy_that_stays_as_it_was_is_left_alone(store: SqlStore, engine: sa
     flush(store, plan(quota(10)), [a_row(50, now_s(engine))])
     before = used(engine), locked(engine), told(engine)
     store.activate(plan(quota(10), quota(1000, name="other")))
-    assert {key: n for key, n in used(engine).items() if key[0] == "daily"} == before[0]
-    assert (locked(engine), told(engine)) == before[1:]
+    assert (used(engine), locked(engine), told(engine)) == before
+
+
+def test_totals_of_a_sum_that_was_gone_are_computed_again(store: SqlStore, engine: sa.Engine) -> None:
+    """Nothing was added to them while no policy needed them."""
+    at_s = now_s(engine)
+    for agreed, rows in ((plan(quota(10)), 3), (Plan(), 4), (plan(quota(10)), 2)):
+        store.activate(agreed)
+        flush(store, agreed, [a_row(rows, at_s)])
+    assert list(used(engine).values()) == [9]
+
+
+def test_a_change_of_plan_rewrites_no_total(store: SqlStore, engine: sa.Engine) -> None:
+    store.activate(plan(quota(100)))
+    flush(store, plan(quota(100)), [a_row(50, now_s(engine)), a_row(20, now_s(engine), ANN)])
+    statements: list[str] = []
+    sa.event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    store.activate(plan(quota(50)))
+    assert [text for text in statements if "totals" in text and not text.startswith("SELECT")] == []
+    assert list(locked(engine)) == [(ACME, "daily")]
 
 
 def test_the_fill_stops_at_the_largest_number_a_column_takes(store: SqlStore, engine: sa.Engine) -> None:
@@ -182,7 +202,7 @@ def test_the_fill_stops_at_the_largest_number_a_column_takes(store: SqlStore, en
         flush(store, Plan(), [a_row(value, first + 60 * n, key) for n, value in enumerate(values)])
     store.activate(plan(quota(10)))
     assert used(engine) == {
-        ("daily", key, first): min(sum(values), TOTAL_MAX) for key, values in counted.items()
+        ("month UTC", key, first): min(sum(values), TOTAL_MAX) for key, values in counted.items()
     }
     assert len(locked(engine)) == 3
 
@@ -199,7 +219,7 @@ def test_analyzers_that_start_together_agree_on_one_plan(
         store.positions([])  # connected: what follows is simultaneous
     given = together(*(lambda store=store: store.activate(plan(quota(2))) for store in stores))
     assert given == [len(before) + 1] * 4
-    assert stores[0].active() == (len(before) + 1, plan(quota(2)))
+    assert stores[0].active_plan() == (len(before) + 1, plan(quota(2)))
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -219,6 +239,8 @@ import sys
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import require_head
+from analyzer.store.transaction import lock_feed
+from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlStore
 require_head(sys.argv[1])
 print(SqlStore(open_engine(sys.argv[1]), "one of three").activate(Plan()))
@@ -251,10 +273,10 @@ def test_an_activation_waits_for_the_flushes_that_agreed_with_the_old_plan(
     activating = threading.Thread(target=other.activate, args=[plan(quota(10))])
     at_s = now_s(engine)
     with store.transaction() as tx:
-        tx.agree_with(old)
+        tx.check_plan(old)
         activating.start()
         wait_for_waiters(engine, 1)
-        tx.add_counts([a_row(12, at_s)], Plan().meters)
+        add_rows(tx._db, [a_row(12, at_s)], {})
     activating.join()
     assert list(used(engine).values()) == [12]
     assert list(locked(engine)) == [(ACME, "daily")]
@@ -306,7 +328,7 @@ def test_an_activation_comes_through_however_busy_the_others_are(
         with suppress(PlanChanged, StoreAway):
             while not done.is_set():
                 with store.transaction() as tx:
-                    tx.agree_with(old)
+                    tx.check_plan(old)
                     done.wait(0.15)
 
     threads = [
@@ -336,7 +358,42 @@ def test_a_plan_of_a_version_that_knows_more_is_one_clear_sentence(
 ) -> None:
     store.activate(Plan())
     with engine.begin() as db:
-        db.execute(sa.update(plans).values(digest="", body='{"policies": [{"kind": "surge"}]}'))
-    for use in (store.active, lambda: store.activate(plan_of([], [], []))):
+        body = '[2,{"groupings":[],"meters":[],"policies":[["surge",{}]]}]'
+        db.execute(sa.update(plans).values(digest="", body=body))
+    for use in (store.active_plan, lambda: store.activate(plan_of([], [], []))):
         with pytest.raises(SchemaBehind, match="another version of Gatelock"):
             use()
+
+
+def test_a_plan_stored_by_the_version_before_stays_in_force(store: SqlStore, engine: sa.Engine) -> None:
+    """Equal in meaning, it is written again in today's format, under its version; nothing is judged."""
+    store.activate(plan(quota(10)))
+    flush(store, plan(quota(10)), [a_row(50, now_s(engine))])
+    old = {
+        "groupings": ["caller"],
+        "meters": [{"name": "requests", "field": None, "join": "sum", "where": [], "width_s": 60}],
+        "policies": [
+            {
+                "name": "daily",
+                "limit": 10,
+                "window": {"per": "month", "zone": "UTC"},
+                "meter": "requests",
+                "per": "caller",
+                "action": "deny",
+                "status": 429,
+                "on_stale": "keep",
+                "slow": None,
+            }
+        ],
+    }
+    with engine.begin() as db:
+        db.execute(sa.update(plans).values(digest="of format 1", body=json.dumps(old)))
+    before = used(engine), locked(engine), told(engine)
+    assert store.active_plan() == (1, plan(quota(10)))
+    assert store.activate(plan(quota(10))) == 1
+    assert (used(engine), locked(engine), told(engine)) == before
+    with engine.connect() as db:
+        assert db.execute(sa.select(plans.c.digest)).scalar_one() == plan(quota(10)).digest
+        assert db.execute(sa.select(plans.c.body)).scalar_one() == plan(quota(10)).to_json()
+    assert store.activate(plan(quota(60))) == 2
+    assert locked(engine) == {}

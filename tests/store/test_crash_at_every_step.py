@@ -19,7 +19,7 @@ from analyzer.core.model import Lag, Partition, PartitionProgress
 from analyzer.errors import PartitionLost
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import buckets, named_callers, offsets
-from analyzer.store.transaction import sql_store as module
+from analyzer.store.transaction import flush as module
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from tests.store import world
 from tests.store.stories import now_s
@@ -239,7 +239,7 @@ class TwoTransactions:
     def __init__(self, engine: sa.Engine, *, first: bool) -> None:
         self._engine = engine
         self._first = first
-        self.carried = SqlStore(engine, "here").carried
+        self.counter_state = SqlStore(engine, "here").counter_state
 
     @contextmanager
     def transaction(self) -> Iterator[Apart]:

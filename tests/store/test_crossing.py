@@ -11,13 +11,17 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import MINUTE_S
-from analyzer.core.judging.judge import JudgedSeries, Standing, changes, lock_key
+from analyzer.core.judging.judge import judge as judge_standings
+from analyzer.core.judging.judge import lock_keys
+from analyzer.core.judging.totals import Standing, TotalKey
 from analyzer.core.judging.windows import window_at
 from analyzer.core.model import CountRow
 from analyzer.store.database.schema import buckets
+from analyzer.store.transaction import lock_feed
+from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from gatekeeper.model import Change
-from tests.store.stories import a_row, judged, now_s, plan, quota, together, told
+from tests.store.stories import a_row, counts, now_s, plan, quota, together, told
 
 pytestmark = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 
@@ -29,21 +33,22 @@ HALF = 60  # each of two adds so much: neither reaches the limit alone
 
 
 def by_totals(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) -> None:
-    judged(tx, PLAN, rows, now)
+    tx.apply(PLAN, 1, counts(rows), now)
 
 
 def by_sums_of_buckets(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) -> Sequence[Change]:
-    """The same judgement, from what is counted, without a row that both must touch."""
-    tx.add_counts(rows, PLAN.meters)
+    """Judges by the sum of the buckets, without a row that both must touch."""
+    add_rows(tx._db, rows, {})
     (policy,) = PLAN.policies
     window = window_at(policy.window, rows[0].bucket_s)
     used = sa.select(sa.func.sum(buckets.c.value)).where(buckets.c.key == rows[0].key)
-    standing = Standing(
-        JudgedSeries(policy.name, rows[0].key, "", window), int(tx._db.execute(used).scalar_one())
-    )
-    changed = changes(PLAN, [standing], tx.locks([lock_key(standing.series)]), now)
-    tx.publish(changed)
-    return changed
+    (sum_,) = PLAN.policies_of
+    standing = Standing(TotalKey(sum_, rows[0].key, "", window), int(tx._db.execute(used).scalar_one()))
+    locks = lock_feed.locked(tx._db, lock_keys(PLAN, [standing]))
+    changes = judge_standings(PLAN, [standing], locks, now)
+    if changes:
+        lock_feed.publish(tx._db, changes, lock_feed.new_mark())
+    return changes
 
 
 def race(new_engine: NewEngine, judge: Judge, tries: int) -> Counter[str]:
@@ -59,7 +64,7 @@ def race(new_engine: NewEngine, judge: Judge, tries: int) -> Counter[str]:
         for attempt in range(tries):
             row = a_row(HALF, at_s - MINUTE_S * number, f"user:{attempt:03}")
             with store.transaction() as tx:
-                now = tx.agree_with(version)
+                now = tx.check_plan(version)
                 both_began.wait(10)
                 judge(tx, [row], now)
 

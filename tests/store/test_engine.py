@@ -139,7 +139,7 @@ def test_a_server_that_is_stopped_and_comes_back(own_postgres: NativePostgres) -
     with pytest.raises(StoreAway), store.transaction() as tx:  # noqa: PT012 - one story
         tx.move_offsets([PartitionProgress(PART, 0, 7)], {})
         own_postgres.kill()
-    for ask in (lambda: store.positions([PART]), store.active, lambda: store.activate(Plan())):
+    for ask in (lambda: store.positions([PART]), store.active_plan, lambda: store.activate(Plan())):
         with pytest.raises(StoreAway):
             ask()
     own_postgres.start()
@@ -224,7 +224,7 @@ def test_a_file_that_may_not_be_written_to(store: SqlStore, migrated_url: str) -
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StoreAway, match="unable to open database file"):
-        SqlStore(open_engine(f"sqlite:///{tmp_path}/gone/gatelock.db"), "here").active()
+        SqlStore(open_engine(f"sqlite:///{tmp_path}/gone/gatelock.db"), "here").active_plan()
 
 
 @on_sqlite

@@ -6,21 +6,21 @@ from contextlib import suppress
 
 import sqlalchemy as sa
 
-from analyzer.store.database.audit_log import record, recorded
+from analyzer.store.database.audit_log import entries, record
 from analyzer.store.database.engine import writing
 
 
 def test_an_act_is_told_with_who_what_and_why(engine: sa.Engine) -> None:
     with writing(engine) as db:
         record(db, "ann@desk", "gap accepted", "access-log[3]", "disk was full")
-    [event] = recorded(engine)
+    [event] = entries(engine)
     assert event[1:] == ("ann@desk", "gap accepted", "access-log[3]", "disk was full")
     later_ms = round(event.at.timestamp() * 1000) + 1
-    assert list(recorded(engine, later_ms)) == []
+    assert list(entries(engine, later_ms)) == []
 
 
 def test_an_act_that_failed_is_not_told(engine: sa.Engine) -> None:
     with suppress(ZeroDivisionError), writing(engine) as db:
         record(db, "ann@desk", "gap accepted", "access-log[3]", "disk was full")
         raise ZeroDivisionError
-    assert list(recorded(engine)) == []
+    assert list(entries(engine)) == []

@@ -16,7 +16,7 @@ from analyzer.errors import PlanChanged
 from analyzer.store.database.engine import reading, writing
 from analyzer.store.database.schema import feed, lock_changes, locks
 from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.lock_feed import held
+from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.lock_feed import publish as publish_last
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Lock, Set
@@ -26,6 +26,7 @@ from tests.store.stories import (
     locked,
     now_s,
     plan,
+    publish,
     quota,
     together,
     used,
@@ -49,7 +50,7 @@ def write(store: SqlStore, number: int, pause: threading.Event) -> None:
     for n in range(VERSIONS):
         keys = [f"user:{number}-{n}-{m}" for m in range(chance.randint(1, 3))]
         with store.transaction() as tx:
-            tx.publish([Set(a_lock(key)) for key in keys])
+            publish(tx, [Set(a_lock(key)) for key in keys])
             pause.wait(chance.random() * 0.004)  # between the version and its commit: here order is lost
 
 
@@ -90,7 +91,7 @@ def test_lock_rows_are_taken_in_one_order_whatever_the_plan(new_engine: NewEngin
 
     def take_both() -> None:
         with writing(flush) as db:
-            done.append(list(held(db, [second.at, first.at])))
+            done.append(list(lock_feed.locked(db, [second.at, first.at])))
 
     row = sa.select(locks.c.key)
     with writing(engine) as db:
@@ -117,14 +118,14 @@ def test_flushes_activations_and_the_warden_never_wait_in_a_circle(
 
     def flush_on(store: SqlStore, number: int) -> None:
         chance = random.Random(number)
-        version, agreed = store.active()
+        version, agreed = store.active_plan()
         for _ in range(50):
             keys = chance.sample(range(12), 6)
             rows = [a_row(chance.randint(1, 3), at_s - 60 * chance.randint(0, 2), f"user:{n}") for n in keys]
             try:
                 flush(store, agreed, {row.key: row for row in rows}.values(), version)
             except PlanChanged:
-                version, agreed = store.active()
+                version, agreed = store.active_plan()
 
     def activate_on(store: SqlStore) -> None:
         for limit in range(20, 35):
@@ -133,7 +134,7 @@ def test_flushes_activations_and_the_warden_never_wait_in_a_circle(
     def tidy_on(warden: SqlUpkeep) -> None:
         while not done.is_set():
             with writing(warden._engine) as db:  # as if time had passed
-                some = held(db, [a_lock(f"user:{n}").at for n in range(0, 12, 5)])
+                some = lock_feed.locked(db, [a_lock(f"user:{n}").at for n in range(0, 12, 5)])
                 match = sa.tuple_(locks.c.key, locks.c.policy).in_([(at.key, at.policy) for at in some])
                 db.execute(sa.update(locks).where(match).values(until_ms=1))
             warden.end_locks()
@@ -152,7 +153,9 @@ def test_flushes_activations_and_the_warden_never_wait_in_a_circle(
         thread.join()
     assert [*answers, *tidied] == [None] * 6
     stores[0].activate(both_at(40))
-    assert set(locked(engine)) == {(key, policy) for (policy, key, _), n in used(engine).items() if n >= 40}
+    reached = {key for (_, key, _), number in used(engine).items() if number >= 40}
+    policies = [policy.name for policy in both_at(40).policies]
+    assert set(locked(engine)) == {(key, policy) for key in reached for policy in policies}
     assert len(locked(engine)) > 10
 
 

@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.model import Lag, Partition, PartitionProgress
-from analyzer.store.database.audit_log import recorded
+from analyzer.store.database.audit_log import entries
 from analyzer.store.database.schema import offsets
-from analyzer.store.operations.followed_partitions import followed, leave_off, retire
+from analyzer.store.operations.followed_partitions import followed, release_removed, retire
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.sources.sql import SqlSource
 
@@ -43,7 +43,7 @@ def test_an_analyzer_that_has_a_source_no_more_is_not_waited_for(engine: sa.Engi
     follow(engine, NEW, "one:7")
     silence(engine, OLD, 1000)
     assert behind() > 1000
-    assert leave_off(engine, "one", {"new"}) == 1
+    assert release_removed(engine, "one", {"new"}) == 1
     assert 0.4 < behind() < 60
     assert [(each.source, each.heard_s is None) for each in followed(engine)] == [
         ("new", False),
@@ -54,7 +54,7 @@ def test_an_analyzer_that_has_a_source_no_more_is_not_waited_for(engine: sa.Engi
 def test_what_another_analyzer_follows_is_its_own_affair(engine: sa.Engine) -> None:
     follow(engine, OLD, "on%:7")
     follow(engine, NEW, "one1:7")
-    assert leave_off(engine, "one", {"third"}) == leave_off(engine, "on_", {"third"}) == 0
+    assert release_removed(engine, "one", {"third"}) == release_removed(engine, "on_", {"third"}) == 0
 
 
 def test_a_source_whose_analyzer_is_gone_is_retired_by_hand(engine: sa.Engine, behind: Any) -> None:
@@ -63,9 +63,7 @@ def test_a_source_whose_analyzer_is_gone_is_retired_by_hand(engine: sa.Engine, b
     silence(engine, OLD, 16)
     assert retire(engine, "old", "ann@desk", "switched off") == 1
     assert behind() == 0
-    assert [event[1:] for event in recorded(engine)] == [
-        ("ann@desk", "source retired", "old", "switched off")
-    ]
+    assert [event[1:] for event in entries(engine)] == [("ann@desk", "source retired", "old", "switched off")]
     follow(engine, OLD, "two:9")
     [again] = followed(engine)
     assert (again.next, again.owner, again.behind_records, again.behind_s) == (10, "two:9", 2, 0.5)

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 
 from analyzer.core.model import Gap, Partition, PartitionProgress, Position
 from analyzer.errors import PartitionLost
-from analyzer.store.database.audit_log import recorded
+from analyzer.store.database.audit_log import entries
 from analyzer.store.reports.audit import audit
-from analyzer.store.transaction.gaps import NoSuchGap, RecordedGap, SqlGaps, accept, known
+from analyzer.store.transaction.gaps import NoSuchGap, RecordedGap, SqlGaps, accept, recorded_gaps
 from analyzer.store.transaction.sql_store import SqlStore
 
 PART = Partition("cluster", "id-1", 3, "log", "access-log")
@@ -33,7 +33,7 @@ def count(store: SqlStore, start: int, to: int) -> None:
 
 
 def the_only(engine: sa.Engine) -> RecordedGap:
-    [found] = known(engine)
+    [found] = recorded_gaps(engine)
     return found
 
 
@@ -59,12 +59,12 @@ def test_a_decision_moves_the_offset_and_no_zombie_moves_it_back(
     gaps = SqlGaps(engine, "here")
     gaps.settle({PART: gap})
     accept(engine, the_only(engine), 25, "ann@desk", "disk was full")
-    assert list(known(engine)) == []
+    assert list(recorded_gaps(engine)) == []
     assert gaps.settle({PART: gap}) == {PART}
     assert store.positions([PART]) == {PART: Position(25)}
     with pytest.raises(PartitionLost):
         count(store, gap.position, gap.position + 5)
-    [event] = recorded(engine)
+    [event] = entries(engine)
     assert event[1:3] == ("ann@desk", "gap accepted")
     assert event.why == "disk was full"
     [ledger] = audit(engine).partitions
@@ -89,7 +89,7 @@ def test_of_two_people_at_once_one_decides(new_engine: Callable[[], sa.Engine], 
         decided = list(pool.map(decide, engines, [20, 30]))
     assert sorted(decided) == [False, True]
     assert store.positions([PART])[PART].next == [20, 30][decided.index(True)]
-    assert len(list(recorded(engines[0]))) == 1
+    assert len(list(entries(engines[0]))) == 1
 
 
 def test_trying_once_more_is_a_decision_too_and_the_same_damage_is_a_new_gap(
@@ -103,7 +103,7 @@ def test_trying_once_more_is_a_decision_too_and_the_same_damage_is_a_new_gap(
     assert store.positions([PART]) == {PART: Position(10)}
     assert gaps.settle({PART: CORRUPT}) == set()
     assert the_only(engine).gap == CORRUPT
-    assert len(list(known(engine, decided=True))) == 2
+    assert len(list(recorded_gaps(engine, decided=True))) == 2
 
 
 def test_what_another_analyzer_went_on_with_is_no_gap_any_more(engine: sa.Engine, store: SqlStore) -> None:
@@ -112,7 +112,7 @@ def test_what_another_analyzer_went_on_with_is_no_gap_any_more(engine: sa.Engine
     gaps.settle({PART: CORRUPT})
     gap = the_only(engine)
     count(store, 10, 30)
-    assert list(known(engine)) == []
+    assert list(recorded_gaps(engine)) == []
     assert gaps.settle({PART: CORRUPT}) == {PART}
     with pytest.raises(NoSuchGap):
         accept(engine, gap, 20, "ann", "late")
@@ -157,5 +157,5 @@ def test_rejected_records_that_were_accepted_are_read_and_not_passed_over(
     accept(engine, the_only(engine), 500, "ann", "they are broken, all of them")
     assert gaps.settle({PART: gap}) == {PART}
     assert store.positions([PART]) == {PART: Position(10)}
-    assert store.carried(PART).rejects_accepted_to == 500
+    assert store.counter_state(PART).rejects_accepted_to == 500
     assert audit(engine).partitions[0].skipped == 0

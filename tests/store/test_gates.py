@@ -12,10 +12,17 @@ from analyzer.store.database.engine import NowMs, writing
 from analyzer.store.database.schema import feed_versions, gates, named_callers, totals
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports import gate_reports as module
-from analyzer.store.reports.gate_reports import GATES_KEPT_MS, forget, heard, keep, logged
+from analyzer.store.reports.gate_reports import (
+    GATES_KEPT_MS,
+    forget_gates,
+    known_among,
+    reporting_gates,
+    store_statuses,
+)
 from analyzer.store.transaction import lock_feed as feed_store
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Cursor, GateStatus, Lock, LockHits, LockKey, Set
+from tests.store.stories import a_total
 from tests.store.world import PLAN
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -37,42 +44,42 @@ def publish(engine: sa.Engine, times: int = 1) -> None:
 def test_of_each_gate_the_newest_is_kept_however_often_and_in_which_order_it_comes(engine: sa.Engine) -> None:
     ann = LockHits(LockKey("caller", "user:ann", "", "daily"), 7, 7)
     newest = told(number=3, locks=(ann,))
-    keep(engine, [told(number=1), told("other:2:cd", 9)])
+    store_statuses(engine, [told(number=1), told("other:2:cd", 9)])
     for each in (newest, told(number=2), newest, told(number=1)):
-        keep(engine, [each])
-    by_instance = {gate.told.instance: gate for gate in heard(engine)}
+        store_statuses(engine, [each])
+    by_instance = {gate.told.instance: gate for gate in reporting_gates(engine)}
     assert by_instance.keys() == {"host:1:ab", "other:2:cd"}
     assert by_instance["host:1:ab"].told == newest
     assert by_instance["host:1:ab"].denials == 7
 
 
 def test_hundreds_are_kept_at_once(engine: sa.Engine) -> None:
-    keep(engine, [told(f"host:{number}:ab") for number in range(module.AT_ONCE + 7)])
-    assert len(heard(engine)) == module.AT_ONCE + 7
+    store_statuses(engine, [told(f"host:{number}:ab") for number in range(module.AT_ONCE + 7)])
+    assert len(reporting_gates(engine)) == module.AT_ONCE + 7
 
 
 def test_it_is_known_for_how_long_a_gate_has_been_heard_of(engine: sa.Engine) -> None:
-    keep(engine, [told()])
+    store_statuses(engine, [told()])
     with writing(engine) as db:
         db.execute(sa.update(gates).values(first_ms=NowMs() - 600_000, at_ms=NowMs() - 60_000))
-    (gate,) = heard(engine)
+    (gate,) = reporting_gates(engine)
     assert 60 <= gate.heard_s < 90
     assert 600 <= gate.first_s < 630
-    keep(engine, [told(number=2)])
-    (gate,) = heard(engine)
+    store_statuses(engine, [told(number=2)])
+    (gate,) = reporting_gates(engine)
     assert 0 <= gate.heard_s < 30
     assert 600 <= gate.first_s < 630
 
 
 def test_who_was_not_heard_of_for_a_day_is_forgotten(engine: sa.Engine, upkeep: SqlUpkeep) -> None:
-    keep(engine, [told("gone:1:a"), told("here:1:b")])
+    store_statuses(engine, [told("gone:1:a"), told("here:1:b")])
     with writing(engine) as db:
         gone = gates.c.instance == "gone:1:a"
         db.execute(sa.update(gates).where(gone).values(at_ms=NowMs() - GATES_KEPT_MS - 1_000))
-    assert [gate.told.instance for gate in heard(engine)] == ["here:1:b"]
+    assert [gate.told.instance for gate in reporting_gates(engine)] == ["here:1:b"]
     assert upkeep.prune() == 1
     assert upkeep.prune() == 0
-    assert len(heard(engine)) == 1
+    assert len(reporting_gates(engine)) == 1
 
 
 def test_however_many_tell_the_table_stays_small(
@@ -80,32 +87,32 @@ def test_however_many_tell_the_table_stays_small(
 ) -> None:
     monkeypatch.setattr(module, "GATES_KEPT", 5)
     for number in range(9):
-        keep(engine, [told(f"host:{number}:a")])
+        store_statuses(engine, [told(f"host:{number}:a")])
         with writing(engine) as db:
             db.execute(sa.update(gates).values(at_ms=gates.c.at_ms - 1_000))
     assert upkeep.prune() == 4
-    assert [gate.told.instance for gate in heard(engine)] == [
+    assert [gate.told.instance for gate in reporting_gates(engine)] == [
         f"host:{number}:a" for number in range(8, 3, -1)
     ]
 
 
 def test_what_no_gate_wrote_is_passed_over(engine: sa.Engine) -> None:
-    keep(engine, [told()])
+    store_statuses(engine, [told()])
     with writing(engine) as db:
         row = {"number": 1, "at_ms": NowMs(), "first_ms": NowMs(), "told": "no JSON"}
         db.execute(sa.insert(gates).values(instance="x", **row))
-    assert len(heard(engine)) == 1
+    assert len(reporting_gates(engine)) == 1
 
 
 def test_an_application_and_an_instance_can_be_forgotten(engine: sa.Engine) -> None:
-    keep(
+    store_statuses(
         engine,
         [told("a:1:a"), told("b:1:b"), told("c:1:c", application="till"), told("d:1:d", application="x")],
     )
-    assert forget(engine, "shop", "ann", "") == 2
-    assert forget(engine, "c:1:c", "ann", "") == 1
-    assert forget(engine, "nobody", "ann", "") == 0
-    assert [gate.told.instance for gate in heard(engine)] == ["d:1:d"]
+    assert forget_gates(engine, "shop", "ann", "") == 2
+    assert forget_gates(engine, "c:1:c", "ann", "") == 1
+    assert forget_gates(engine, "nobody", "ann", "") == 0
+    assert [gate.told.instance for gate in reporting_gates(engine)] == ["d:1:d"]
 
 
 class TestBehind:
@@ -129,22 +136,22 @@ class TestBehind:
     def test_a_gate_lacks_the_next_version_since_it_is_there(
         self, engine: sa.Engine, at: Cursor | None, missed_s: float
     ) -> None:
-        keep(engine, [told(at=at)])
-        (gate,) = heard(engine)
+        store_statuses(engine, [told(at=at)])
+        (gate,) = reporting_gates(engine)
         assert missed_s <= gate.missed_s <= missed_s * 1.5
         assert not gate.strange
 
     @pytest.mark.parametrize("at", [Cursor(4, "m4"), Cursor(3, "other"), Cursor(1, "other")], ids=str)
     def test_a_version_that_was_never_there_is_of_another_feed(self, engine: sa.Engine, at: Cursor) -> None:
-        keep(engine, [told(at=at)])
-        (gate,) = heard(engine)
+        store_statuses(engine, [told(at=at)])
+        (gate,) = reporting_gates(engine)
         assert gate.strange
 
     def test_of_versions_that_are_forgotten_it_is_known_that_they_are_old(self, engine: sa.Engine) -> None:
         with writing(engine) as db:
             db.execute(sa.delete(feed_versions).where(feed_versions.c.version <= 2))
-        keep(engine, [told(at=Cursor(1, "m1"))])
-        (gate,) = heard(engine)
+        store_statuses(engine, [told(at=Cursor(1, "m1"))])
+        (gate,) = reporting_gates(engine)
         assert gate.missed_s >= 29
         assert not gate.strange
 
@@ -162,25 +169,25 @@ class TestLogged:
                     "next": 1,
                 }
                 db.execute(sa.insert(named_callers).values(place | {"callers": who}))
-        found = logged(engine, ["user:ann", "user:cy", "user:eve", "user:an", "ann"])
+        found = known_among(engine, ["user:ann", "user:cy", "user:eve", "user:an", "ann"])
         assert found == (frozenset({"user:ann", "user:cy"}), False)
 
     def test_who_was_counted_by_a_policy_is_known(self, engine: sa.Engine, store: SqlStore) -> None:
         store.activate(PLAN)
-        policy = PLAN.policies[0].name
-        row = {"policy": policy, "resource": "", "window_s": 0, "until_s": 1 << 40, "used": 1}
+        (sum_,) = PLAN.policies_of
+        row = a_total(grouping=sum_.grouping, meter=sum_.meter, period=str(sum_.window))
         with writing(engine) as db:
             db.execute(sa.insert(totals), [row | {"key": f"user:{number}"} for number in range(1_200)])
-            db.execute(sa.insert(totals).values(row | {"policy": "of another plan", "key": "user:eve"}))
+            db.execute(sa.insert(totals).values(row | {"period": "of another plan", "key": "user:eve"}))
         asked = [f"user:{number}" for number in range(1_250)] + ["user:eve"]
-        assert logged(engine, asked).known == {f"user:{number}" for number in range(1_200)}
+        assert known_among(engine, asked).known == {f"user:{number}" for number in range(1_200)}
 
     def test_it_is_told_that_there_were_too_many_to_know_each(self, engine: sa.Engine) -> None:
         with writing(engine) as db:
             place = {"cluster": "c", "topic_id": "t", "partition": 0, "hour": 1, "how": "drawn", "next": 1}
             db.execute(sa.insert(named_callers).values(place | {"callers": "user:ann"}))
-        assert logged(engine, ["user:eve"]) == (frozenset(), True)
+        assert known_among(engine, ["user:eve"]) == (frozenset(), True)
 
     def test_what_can_be_no_name_is_not_looked_for(self, engine: sa.Engine, store: SqlStore) -> None:
         store.activate(PLAN)
-        assert logged(engine, ["", "user:\x00", "user:\ud800", "x" * 10_000]).known == frozenset()
+        assert known_among(engine, ["", "user:\x00", "user:\ud800", "x" * 10_000]).known == frozenset()

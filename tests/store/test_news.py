@@ -89,7 +89,7 @@ def test_sqlite_tells_nobody(migrated_url: str, heard: Heard) -> None:
 def test_a_server_that_was_away_is_listened_to_again(
     own_postgres: Any, heard: Heard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.store.transaction.notify.AGAIN_S", 0.1)
+    monkeypatch.setattr("analyzer.store.transaction.notify.RETRY_S", 0.1)
     url = own_postgres.new_database()
     upgrade(url)
     with (

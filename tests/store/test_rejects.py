@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from analyzer.build import new_counter
 from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Record, Records
-from analyzer.core.records.mapping import Mapping, TextField
-from analyzer.store.database.audit_log import recorded
+from analyzer.core.records.mapping import SourceMapping, TextField
+from analyzer.retry import RejectRetry, RetryOutcome, without_limits
+from analyzer.store.database.audit_log import entries
 from analyzer.store.database.schema import named_callers, offsets, rejects
-from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, RejectRetry, RetryOutcome, rejected
+from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRejects, rejected
 from analyzer.store.reports.audit import audit
+from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.stories import PART, locked, now_s, plan, quota, together, used
 from tests.store.world import MAPPING, Fate, Killed, begin_again, killed, state
@@ -41,7 +44,9 @@ def values(now_ms: int) -> list[bytes | None]:
     ]  # fmt: skip
 
 
-def counted_under(mapping: Mapping, store: SqlStore, now: int, *, more: Sequence[bytes | None] = ()) -> None:
+def counted_under(
+    mapping: SourceMapping, store: SqlStore, now: int, *, more: Sequence[bytes | None] = ()
+) -> None:
     """A flush of nine records from offset 5 on."""
     store.activate(PLAN)
     store.begin(PART, 5)
@@ -52,13 +57,16 @@ def counted_under(mapping: Mapping, store: SqlStore, now: int, *, more: Sequence
     found = counter.drain()
     with store.transaction() as tx:
         tx.move_offsets(found.parts, {})
-        at = tx.agree_with(store.active()[0])
-        tx.add_counts(found.rows, PLAN.meters)
-        tx.set_aside(found.rejected, at)
+        version = store.active_plan()[0]
+        now_ = tx.check_plan(version)
+        add_rows(tx._db, found.rows, {})
+        tx.apply(PLAN, version, found._replace(rows=[]), now_)
 
 
-def retry(engine: sa.Engine, mapping: Mapping = MENDED, agreed: Plan = PLAN) -> list[RetryOutcome]:
-    again = RejectRetry(engine, {"log": mapping}, agreed, lambda: "mark")
+def retry(engine: sa.Engine, mapping: SourceMapping = MENDED, agreed: Plan = PLAN) -> list[RetryOutcome]:
+    mappings = without_limits({"log": mapping})
+    rejects = SqlRejects(engine, lambda: "mark")
+    again = RejectRetry(rejects, agreed, set(mappings), lambda: new_counter(mappings, agreed))
     return list(again.run(RejectFilter(), "ann@here", "the field was renamed"))
 
 
@@ -77,7 +85,7 @@ def test_what_can_be_read_now_is_counted_judged_and_gone(
 ) -> None:
     counted_under(WRONG, store, now)
     assert ledger(engine) == (9, 0, 9, 0)
-    found = {outcome.reject.offset: outcome.why for outcome in retry(engine)}
+    found = {outcome.record.offset: outcome.why for outcome in retry(engine)}
     assert found == {
         5: "", 6: "", 7: "", 8: "", 9: "", 10: "bad-json", 11: "it has no value",
         12: "only its beginning was kept", 13: "past",
@@ -91,7 +99,7 @@ def test_what_can_be_read_now_is_counted_judged_and_gone(
     }
     assert list(locked(engine)) == [("api_key:acme", "daily")]
     assert [each.offset for each in rejected(engine, RejectFilter())] == [13, 12, 11, 10]
-    (event,) = recorded(engine)
+    (event,) = entries(engine)
     assert event[1:] == (
         "ann@here",
         "rejects counted",
@@ -149,8 +157,7 @@ def test_a_flush_beside_it_loses_nothing(new_engine: Callable[[], sa.Engine], no
         found = counter.drain()
         with store.transaction() as tx:
             tx.move_offsets(found.parts, {})
-            tx.agree_with(1)
-            tx.add_counts(found.rows, PLAN.meters)
+            tx.apply(PLAN, 1, found, tx.check_plan(1))
 
     assert together(flush, lambda: len(retry(engine))) == [None, 9]
     assert ledger(engine) == (11, 7, 4, 0)
@@ -171,17 +178,17 @@ def test_another_plan_than_the_configured_one_counts_nothing(
     engine: sa.Engine, store: SqlStore, now: int
 ) -> None:
     counted_under(WRONG, store, now)
-    with pytest.raises(PlanMismatch, match="run the analyzer first"):
+    with pytest.raises(PlanMismatch, match="run the analyzer with it first"):
         retry(engine, agreed=plan(quota(4)))
     assert ledger(engine) == (9, 0, 9, 0)
 
 
 def test_a_source_that_is_gone_is_named(engine: sa.Engine, store: SqlStore, now: int) -> None:
     counted_under(WRONG, store, now)
-    again = RejectRetry(engine, {}, PLAN)
+    again = RejectRetry(SqlRejects(engine), PLAN, [], lambda: new_counter({}, PLAN))
     outcomes = list(again.run(RejectFilter(reason="bad-caller"), "ann", "x"))
     assert {outcome.why for outcome in outcomes} == {
-        "no source is called log any more",
+        "the configuration has no source log",
         "only its beginning was kept",
     }
 
@@ -192,7 +199,7 @@ def test_more_than_one_transaction_takes_are_all_counted(
     counted_under(replace(WRONG, rejected_in_row_max=5_000), store, now, more=values(now * 1000)[:1] * 1200)
     assert sum(outcome.why == "" for outcome in retry(engine)) == 1205
     assert audit(engine).buckets == 1205
-    assert len(list(recorded(engine))) == 3
+    assert len(list(entries(engine))) == 3
 
 
 def test_they_are_asked_for_by_source_reason_time_and_place(
@@ -208,7 +215,7 @@ def test_they_are_asked_for_by_source_reason_time_and_place(
     assert offsets_of(source="other") == []
     assert offsets_of(topic="access-log", number=0, offset=7) == [7]
     assert offsets_of(number=1) == []
-    in_order = [each.offset for each in rejected(engine, RejectFilter(), as_logged=True)]
+    in_order = [each.offset for each in rejected(engine, RejectFilter(), by_offset=True)]
     assert in_order == sorted(in_order)
     assert offsets_of(since_ms=(now + 3600) * 1000) == []
 
@@ -223,7 +230,8 @@ def test_a_time_that_no_column_holds_is_kept_as_the_largest(
     found = counter.drain()
     with store.transaction() as tx:
         tx.move_offsets(found.parts, {})
-        tx.set_aside(found.rejected, tx.agree_with(store.active()[0]))
+        version = store.active_plan()[0]
+        tx.apply(PLAN, version, found, tx.check_plan(version))
     with engine.connect() as db:
         kept = db.execute(sa.select(rejects.c.kafka_ms).order_by(rejects.c.offset)).scalars().all()
     assert kept == [2**63 - 1, None]
@@ -243,13 +251,13 @@ def test_names_and_runs_are_stored_with_the_offset_and_found_again(
         found = counter.drain()
         with store.transaction() as tx:
             tx.move_offsets(found.parts, {})
-            tx.add_counts(found.rows, PLAN.meters)
+            tx.apply(PLAN, 1, found, tx.check_plan(1))
 
     counter = PythonCounter({"log": few}, PLAN.groupings, PLAN.meters)
     flush(counter, 0, good[0], b"{", b"{")
-    known = store.carried(PART)
+    known = store.counter_state(PART)
     hour = now // 3600
-    assert (known.run, known.hour, known.before, known.behind) == (2, hour, -1, 0)
+    assert (known.reject_run, known.hour, known.hour_before, known.behind_run) == (2, hour, -1, 0)
     assert [tuple(each) for each in known.named] == [(hour, "new", ["api_key:acme"])]
     counter = PythonCounter({"log": few}, PLAN.groupings, PLAN.meters)
     counter.resume(PART, known)
@@ -258,7 +266,7 @@ def test_names_and_runs_are_stored_with_the_offset_and_found_again(
     with engine.connect() as db:
         assert db.execute(sa.select(sa.func.count()).select_from(named_callers)).scalar_one() == 1
     store.finish([PART])
-    assert store.carried(PART).named == []
+    assert store.counter_state(PART).named == []
     # The overflow is judged neither now nor when a policy comes.
     store.activate(plan(quota(1)))
     assert OVERFLOW not in {key for _, key, _ in used(engine)}

@@ -11,17 +11,19 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, Meter
+from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, Meter, joins_of
 from analyzer.core.model import CountRow
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import TOTAL_MAX, buckets
 from analyzer.store.operations import upkeep as module
-from analyzer.store.operations.upkeep import SqlUpkeep, widen
+from analyzer.store.operations.upkeep import SqlUpkeep, widened
+from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.stories import ACME, ANN, now_s
 
 SLOWEST = Meter("slowest", "duration", "max")
 METERS = (REQUESTS, SLOWEST)
+JOINS_OF = joins_of(METERS)
 KEPT_S = 2 * DAY_S, 40 * DAY_S
 NewEngine = Callable[[], sa.Engine]
 
@@ -34,7 +36,7 @@ def a_row(
 
 def add(store: SqlStore, *rows: CountRow) -> None:
     with store.transaction() as tx:
-        tx.add_counts(sorted(rows), METERS)
+        add_rows(tx._db, sorted(rows), joins_of(METERS))
 
 
 def roll_up_whole(upkeep: SqlUpkeep) -> int:
@@ -181,7 +183,7 @@ def test_a_row_that_a_flush_is_adding_to_is_left_for_the_next_time(
     add(store, a_row(at_s, 3), a_row(at_s + 60, 4))
     other = SqlUpkeep(new_engine(), "there", str)
     with store.transaction() as tx:
-        tx.add_counts([a_row(at_s, 1)], METERS)
+        add_rows(tx._db, [a_row(at_s, 1)], joins_of(METERS))
         assert other.roll_up(METERS, *KEPT_S) == 1
     assert {(row.width_s, row.value) for row in stored(engine)} == {(MINUTE_S, 4), (QUARTER_S, 4)}
     assert other.roll_up(METERS, *KEPT_S) == 1
@@ -213,7 +215,7 @@ def test_a_late_record_that_comes_during_a_roll_up_is_in_neither_lost_nor_twice(
     assert {(row.width_s, row.value) for row in stored(engine)} == {(QUARTER_S, 7)}
 
 
-# widen(), against adding up by hand
+# widened(), against adding up by hand
 
 rows = st.lists(
     st.builds(
@@ -234,7 +236,7 @@ rows = st.lists(
 
 @given(rows, st.sampled_from([QUARTER_S, DAY_S]))
 def test_widened_rows_say_what_the_narrow_ones_said(narrow: list[CountRow], width_s: int) -> None:
-    wide = widen(narrow, width_s, {"slowest"})
+    wide = widened(narrow, width_s, JOINS_OF)
     assert wide == sorted(wide)
     assert len({row[:6] for row in wide}) == len(wide)
     for row in wide:
@@ -248,9 +250,7 @@ def test_widened_rows_say_what_the_narrow_ones_said(narrow: list[CountRow], widt
 
 @given(rows)
 def test_days_by_way_of_quarters_are_the_same_days(narrow: list[CountRow]) -> None:
-    assert widen(widen(narrow, QUARTER_S, {"slowest"}), DAY_S, {"slowest"}) == widen(
-        narrow, DAY_S, {"slowest"}
-    )
+    assert widened(widened(narrow, QUARTER_S, JOINS_OF), DAY_S, JOINS_OF) == widened(narrow, DAY_S, JOINS_OF)
 
 
 def test_rows_are_written_as_they_are_read(store: SqlStore, engine: sa.Engine) -> None:

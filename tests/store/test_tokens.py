@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.audit_log import recorded
+from analyzer.store.database.audit_log import entries
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import tokens as table
 from analyzer.store.operations import tokens
@@ -16,20 +16,20 @@ HOUR_MS = 3_600_000
 def test_a_token_is_known_again_and_only_its_digest_is_stored(engine: sa.Engine) -> None:
     token = tokens.create(engine, "shop", "read", None, "ann@desk", "the web shop")
     assert token.startswith("gatelock_")
-    found = tokens.known(engine).bearer(token)
+    found = tokens.stored_tokens(engine).bearer(token)
     assert found is not None
     assert (found.name, found.scope, found.until_ms) == ("shop", "read", None)
     with engine.connect() as db:
         stored = repr(db.execute(sa.select(table)).all())
     assert token.removeprefix("gatelock_") not in stored
-    [event] = recorded(engine)
+    [event] = entries(engine)
     assert event[1:] == ("ann@desk", "token created", "shop (read)", "the web shop")
 
 
 @pytest.mark.parametrize("given", ["", "gatelock_", "x" * 10_000, "ü\udc80", "GATELOCK_"])
 def test_what_was_never_made_is_nobodys(engine: sa.Engine, given: str) -> None:
     token = tokens.create(engine, "shop", "read", None, "ann", "")
-    known = tokens.known(engine)
+    known = tokens.stored_tokens(engine)
     assert known.bearer(given) is None
     assert known.bearer(token[:-1]) is None
     assert known.bearer(token + " ") is None
@@ -37,7 +37,7 @@ def test_what_was_never_made_is_nobodys(engine: sa.Engine, given: str) -> None:
 
 def test_a_token_ends_by_the_databases_clock(engine: sa.Engine) -> None:
     token = tokens.create(engine, "shop", "read", HOUR_MS, "ann", "")
-    known = tokens.known(engine)
+    known = tokens.stored_tokens(engine)
     [held] = known.tokens
     assert held.until_ms is not None
     assert abs(held.until_ms - known.now_ms - HOUR_MS) < 60_000
@@ -50,10 +50,10 @@ def test_a_revoked_token_is_forgotten_and_its_name_is_free(engine: sa.Engine) ->
     assert tokens.revoke(engine, "shop", "bob@desk", "it leaked")
     assert not tokens.revoke(engine, "shop", "bob@desk", "it leaked")
     new = tokens.create(engine, "shop", "admin", None, "ann", "")
-    known = tokens.known(engine)
+    known = tokens.stored_tokens(engine)
     assert known.bearer(old) is None
     assert known.bearer(new) == known.tokens[0]
-    assert sorted(event.act for event in recorded(engine)) == [
+    assert sorted(event.act for event in entries(engine)) == [
         "token created", "token created", "token revoked",
     ]  # fmt: skip
 
@@ -62,9 +62,9 @@ def test_a_name_that_is_taken_is_left_to_its_holder(engine: sa.Engine) -> None:
     token = tokens.create(engine, "shop", "read", None, "ann", "")
     with pytest.raises(tokens.TokenNameTaken, match="a token named shop"):
         tokens.create(engine, "shop", "admin", None, "eve", "")
-    known = tokens.known(engine)
+    known = tokens.stored_tokens(engine)
     assert known.bearer(token) == known.tokens[0]
-    assert len(list(recorded(engine))) == 1
+    assert len(list(entries(engine))) == 1
 
 
 def test_there_are_only_so_many(engine: sa.Engine) -> None:

@@ -8,15 +8,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.model import Rejected
+from analyzer.core.judging.plan import Plan
+from analyzer.core.model import DrainedCounts, Rejected
 from analyzer.store.database.clock import millis
 from analyzer.store.database.engine import NowMs, writing
 from analyzer.store.database.schema import feed, feed_versions, leases, lock_changes, locks, rejects, totals
 from analyzer.store.operations import upkeep as module
 from analyzer.store.operations.upkeep import CHANGES_KEPT_MS, LEASE_MS, TOTALS_KEPT_MS, SqlUpkeep
+from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Clear, Lock, Set
-from tests.store.stories import PART, at_version, together, told
+from tests.store.stories import PART, a_total, at_version, publish, together, told
 
 NewEngine = Callable[[], sa.Engine]
 on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -32,9 +34,9 @@ def a_lock(key: str, until: datetime) -> Lock:
     return Lock("caller", key, "daily", until - timedelta(days=1), until)
 
 
-def publish(store: SqlStore, *changes: Set | Clear) -> None:
+def publish_in(store: SqlStore, *changes: Set | Clear) -> None:
     with store.transaction() as tx:
-        tx.publish(changes)
+        publish(tx, changes)
 
 
 def everything(engine: sa.Engine, table: sa.Table, *columns: str) -> list[tuple[object, ...]]:
@@ -98,7 +100,7 @@ def test_locks_that_are_due_end_and_the_feed_tells(
     store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
 ) -> None:
     due, later = a_lock("user:due", now), a_lock("user:later", now + timedelta(hours=1))
-    publish(store, Set(due), Set(later))
+    publish_in(store, Set(due), Set(later))
     assert upkeep.end_locks() == [Clear(due.at)]
     assert upkeep.end_locks() == []
     assert everything(engine, locks, "key") == [("user:later",)]
@@ -108,8 +110,8 @@ def test_locks_that_are_due_end_and_the_feed_tells(
 def test_of_very_many_locks_some_end_now_and_the_rest_in_the_next_second(
     store: SqlStore, upkeep: SqlUpkeep, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.store.transaction.lock_feed.ENDED_MAX", 2)
-    publish(store, *(Set(a_lock(f"user:{n}", now)) for n in range(5)))
+    monkeypatch.setattr("analyzer.store.transaction.lock_feed.LAPSED_MAX", 2)
+    publish_in(store, *(Set(a_lock(f"user:{n}", now)) for n in range(5)))
     assert [len(upkeep.end_locks()) for _ in range(4)] == [2, 2, 1, 0]
 
 
@@ -118,10 +120,10 @@ def test_a_lock_that_a_flush_is_judging_is_left_for_the_next_second(
     store: SqlStore, new_engine: NewEngine, now: datetime
 ) -> None:
     first, second = a_lock("user:first", now), a_lock("user:second", now)
-    publish(store, Set(first), Set(second))
+    publish_in(store, Set(first), Set(second))
     warden = SqlUpkeep(new_engine(), "there", lambda: "mark")
     with store.transaction() as tx:
-        assert tx.locks([first.at]) == {first.at: first}
+        assert lock_feed.locked(tx._db, [first.at]) == {first.at: first}
         assert warden.end_locks() == [Clear(second.at)]
     assert warden.end_locks() == [Clear(first.at)]
 
@@ -132,10 +134,10 @@ def test_a_lock_that_was_extended_meanwhile_stays(
 ) -> None:
     """The warden finds the row due, and somebody else gives it a later end before it is locked."""
     lock = a_lock("user:ann", now)
-    publish(store, Set(lock))
+    publish_in(store, Set(lock))
     warden = SqlUpkeep(new_engine(), "there", str)
     with store.transaction() as tx:
-        tx.publish([Set(a_lock("user:ann", now + timedelta(hours=1)))])
+        publish(tx, [Set(a_lock("user:ann", now + timedelta(hours=1)))])
         assert warden.end_locks() == []
     assert warden.end_locks() == []
     assert len(everything(engine, locks, "key")) == 1
@@ -169,7 +171,7 @@ def test_what_opens_is_found_by_its_key(store: SqlStore, engine: sa.Engine, now:
             cursor = db.connection.cursor()
             plans.extend(line for *_, line in cursor.execute(f"explain query plan {text}", values).fetchall())
 
-    publish(store, Clear(a_lock("user:ann", now).at))
+    publish_in(store, Clear(a_lock("user:ann", now).at))
     assert any(line.startswith("SEARCH locks USING INDEX") and "policy=?" in line for line in plans), plans
 
 
@@ -181,7 +183,7 @@ def test_changes_of_the_feed_are_forgotten_after_an_hour_by_version(
 ) -> None:
     later = now + timedelta(days=1)
     for n in range(4):
-        publish(store, Set(a_lock(f"user:{n}", later)), Set(a_lock(f"user:{n}{n}", later)))
+        publish_in(store, Set(a_lock(f"user:{n}", later)), Set(a_lock(f"user:{n}{n}", later)))
     upkeep.prune()
     assert everything(engine, feed, "version", "pruned_to") == [(4, 0)]
     execute(engine, sa.update(feed_versions).where(feed_versions.c.version <= 2).values(
@@ -198,7 +200,7 @@ def test_the_version_that_gates_hold_keeps_its_mark_however_old(
 ) -> None:
     """Nothing happened for a day; that is no reason to send a snapshot to everybody."""
     for key in ("user:ann", "user:bob"):
-        publish(store, Set(a_lock(key, now + timedelta(days=1))))
+        publish_in(store, Set(a_lock(key, now + timedelta(days=1))))
     execute(engine, sa.update(feed_versions).values(at_ms=0))
     upkeep.prune()
     assert everything(engine, feed, "version", "pruned_to") == [(2, 1)]
@@ -212,7 +214,7 @@ def test_of_very_many_changes_some_are_forgotten_now_and_a_version_never_in_part
 ) -> None:
     monkeypatch.setattr(module, "DELETED_MAX", 4)
     for n in range(6):
-        publish(store, *(Set(a_lock(f"user:{n}{m}", now)) for m in range(3)))
+        publish_in(store, *(Set(a_lock(f"user:{n}{m}", now)) for m in range(3)))
     execute(engine, sa.update(feed_versions).values(at_ms=0))
     pruned = []
     for _ in range(4):
@@ -233,9 +235,9 @@ def test_totals_are_forgotten_two_days_after_their_window(
         "open": now_s + 60,
     }
     execute(engine, sa.insert(totals).values(
-        [(policy, "user:ann", "", 0, until_s, 7) for policy, until_s in ends.items()]))  # fmt: skip
+        [a_total(key=key, until_s=until_s) for key, until_s in ends.items()]))  # fmt: skip
     upkeep.prune()
-    assert everything(engine, totals, "policy") == [("not yet",), ("open",)]
+    assert everything(engine, totals, "key") == [("not yet",), ("open",)]
 
 
 def test_the_newest_rejected_records_are_kept(
@@ -244,7 +246,8 @@ def test_the_newest_rejected_records_are_kept(
     monkeypatch.setattr(module, "REJECTS_KEPT", 3)
     for n in range(5):
         with store.transaction() as tx:
-            tx.set_aside([Rejected(PART, 10 - n, "bad-json", b"")], now + timedelta(seconds=n))
+            rejected = [Rejected(PART, 10 - n, "bad-json", b"")]
+            tx.apply(Plan(), 1, DrainedCounts([], [], rejected), now + timedelta(seconds=n))
     upkeep.prune()
     assert everything(engine, rejects, "offset") == [(6,), (7,), (8,)]
     upkeep.prune()
@@ -255,9 +258,9 @@ def test_each_time_so_many_rows_and_the_next_time_the_rest(
     upkeep: SqlUpkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "DELETED_MAX", 2)
-    execute(engine, sa.insert(totals).values([(f"p{n}", "user:ann", "", 0, 0, 7) for n in range(5)]))
+    execute(engine, sa.insert(totals).values([a_total(key=f"user:{n}", until_s=0) for n in range(5)]))
     assert [upkeep.prune() for _ in range(4)] == [2, 2, 1, 0]
-    assert everything(engine, totals, "policy") == []
+    assert everything(engine, totals, "key") == []
 
 
 @on_postgresql
@@ -265,13 +268,13 @@ def test_pruning_does_not_wait_for_a_flush(
     upkeep: SqlUpkeep, engine: sa.Engine, new_engine: NewEngine
 ) -> None:
     """Nor does the flush wait for more than the rest: a row that it holds is left for the next minute."""
-    execute(engine, sa.insert(totals).values([(f"p{n}", "user:ann", "", 0, 0, 7) for n in range(3)]))
+    execute(engine, sa.insert(totals).values([a_total(key=f"user:{n}", until_s=0) for n in range(3)]))
     with writing(new_engine()) as db:
-        db.execute(sa.update(totals).where(totals.c.policy == "p1").values(used=8))
+        db.execute(sa.update(totals).where(totals.c.key == "user:1").values(used=8))
         upkeep.prune()
-    assert everything(engine, totals, "policy") == [("p1",)]
+    assert everything(engine, totals, "key") == [("user:1",)]
     upkeep.prune()
-    assert everything(engine, totals, "policy") == []
+    assert everything(engine, totals, "key") == []
 
 
 def test_pruning_an_empty_database_changes_nothing(upkeep: SqlUpkeep, engine: sa.Engine) -> None:

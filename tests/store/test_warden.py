@@ -17,7 +17,7 @@ from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.warden import Warden
 from gatekeeper.model import Clear, Lock, Set
-from tests.store.stories import a_row, flush, now_s
+from tests.store.stories import a_row, flush, now_s, publish
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_of_two_wardens_exactly_one_works(
     lock = an_hour_long_lock(datetime(2026, 11, 21, tzinfo=UTC) - timedelta(days=1))
     assert first.run_once([REQUESTS]) == []
     with store.transaction() as tx:
-        tx.publish([Set(lock)])
+        publish(tx, [Set(lock)])
     clock[0] = 1.0
     assert second.run_once([REQUESTS]) == ()
     assert first.run_once([REQUESTS]) == [Clear(lock.at)]
@@ -64,7 +64,7 @@ def test_a_warden_looks_once_a_second(
     lock = an_hour_long_lock(datetime(2026, 11, 21, tzinfo=UTC) - timedelta(days=1))
     first.run_once([REQUESTS])
     with store.transaction() as tx:
-        tx.publish([Set(lock)])
+        publish(tx, [Set(lock)])
     clock[0] = 0.9
     assert first.run_once([REQUESTS]) == ()
     clock[0] = 1.0

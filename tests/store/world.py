@@ -14,8 +14,7 @@ import sqlalchemy as sa
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.model import Gap, Lag, Partition, Position, Record, Records, SourceItem
-from analyzer.core.records.mapping import Mapping as LogMapping
-from analyzer.core.records.mapping import TextField, TimeField
+from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
 from analyzer.errors import AnalyzerError
 from analyzer.pipeline import Pipeline
 from analyzer.store.database.engine import writing
@@ -35,7 +34,7 @@ from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.stories import quota
 
 PARTS = tuple(Partition("cluster", "topic-id", number, "log", "access-log") for number in range(2))
-MAPPING = LogMapping(
+MAPPING = SourceMapping(
     time=TimeField(("ts",), "ms"),
     caller=("api_key",),
     fields={"api_key": TextField(("key",)), "status": TextField(("status",))},

@@ -11,15 +11,15 @@ from typing import Any
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.model import DrainedCounts, Partition, Record, Records
-from analyzer.core.records.mapping import Field, Mapping, TextField, TimeField
+from analyzer.core.records.mapping import Field, SourceMapping, TextField, TimeField
 from tests.support.recordsets import NOW_MS
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
 KEY: dict[str, Field] = {"api_key": TextField(("key",))}
-PLAIN = Mapping(time=TimeField(("ts",), "ms"), caller=("api_key",), fields=KEY)
+PLAIN = SourceMapping(time=TimeField(("ts",), "ms"), caller=("api_key",), fields=KEY)
 
 
-def mapping_of(fields: Dict[str, Field] | None = None, **changes: Any) -> Mapping:
+def mapping_of(fields: Dict[str, Field] | None = None, **changes: Any) -> SourceMapping:
     """By `key` and `ts` in milliseconds, unless told otherwise."""
     return replace(PLAIN, fields=KEY | dict(fields or {}), **changes)
 
@@ -31,7 +31,7 @@ def a_record(**fields: Any) -> bytes:
 
 
 def counted(
-    mapping: Mapping,
+    mapping: SourceMapping,
     *values: bytes | None,
     groupings: Sequence[str] = ("caller",),
     meters: Sequence[Meter] = (REQUESTS,),

@@ -16,8 +16,8 @@ class Shelf:
 
     def put(self, counted: DrainedCounts) -> None:
         for progress in counted.parts:
-            if progress.carried is not None:
-                self.kept[progress.part] = joined(self.of(progress.part), progress.carried)
+            if progress.state is not None:
+                self.kept[progress.part] = joined(self.of(progress.part), progress.state)
 
     def of(self, part: Partition) -> CounterState:
         return self.kept.get(part, CounterState())

@@ -15,7 +15,7 @@ import pytest
 from analyzer.errors import StoreAway
 from analyzer.store.database.engine import open_engine
 from analyzer.store.operations.tokens import Token, TokenList, digest_of
-from analyzer.store.reports.gate_reports import heard, keep
+from analyzer.store.reports.gate_reports import reporting_gates, store_statuses
 from analyzer.web import gates_endpoint as module
 from analyzer.web.gates_endpoint import PendingStatuses
 from gatekeeper import Gate
@@ -215,8 +215,8 @@ class TestAGate:
             source.close()
             eventually(lambda: bool(desk.kept) and desk.kept[-1][0].number == 3)
             for written in (*desk.kept, *desk.kept):
-                keep(engine, written)
-            (gate,) = heard(engine)
+                store_statuses(engine, written)
+            (gate,) = reporting_gates(engine)
             assert (gate.checks, gate.denials) == (30, 15)
         finally:
             engine.dispose()

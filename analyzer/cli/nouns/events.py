@@ -26,10 +26,10 @@ def list_(
     since_s = second_given(since) or 0
     with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
-        from analyzer.store.database.audit_log import recorded
+        from analyzer.store.database.audit_log import entries
         from gatekeeper.feed.feed_json import time_text
 
-        found = ((time_text(event.at), *event[1:]) for event in recorded(engine, since_s * 1000))
+        found = ((time_text(event.at), *event[1:]) for event in entries(engine, since_s * 1000))
         names = ["at", "who", "act", "about", "why"]
         if json:
             json_lines(dict(zip(names, row, strict=True)) for row in found)

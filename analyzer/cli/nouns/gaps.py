@@ -45,9 +45,9 @@ def list_(
     """
     with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
-        from analyzer.store.transaction.gaps import known
+        from analyzer.store.transaction.gaps import recorded_gaps
 
-        found = list(known(engine, decided=every))
+        found = list(recorded_gaps(engine, decided=every))
         rows = [fields_of(each) for each in found]
         if json:
             json_lines(rows)
@@ -92,9 +92,9 @@ def accept(
     with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.operator import operator_name
         from analyzer.store.transaction.gaps import accept as accepted
-        from analyzer.store.transaction.gaps import known, range_of
+        from analyzer.store.transaction.gaps import range_of, recorded_gaps
 
-        found = meant(partition, to, log, list(known(engine)))
+        found = meant(partition, to, log, list(recorded_gaps(engine)))
         logs = bounds([each.part for each in found], settings_of(context, config))
         offsets = [chosen(each, to, logs) for each in found]  # all of them, before the first is accepted
         for each, offset in zip(found, offsets, strict=True):

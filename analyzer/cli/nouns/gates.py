@@ -36,11 +36,11 @@ def list_(
     with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.core.fleet.gate_health import living, troubles
-        from analyzer.store.reports.gate_reports import heard, logged
+        from analyzer.store.reports.gate_reports import known_among, reporting_gates
 
-        found = heard(engine)
+        found = reporting_gates(engine)
         shown = found if every else living(found)
-        known = logged(engine, {caller for gate in shown for caller in gate.told.callers}).known
+        known = known_among(engine, {caller for gate in shown for caller in gate.told.callers}).known
         wrong = [troubles(gate, known) for gate in shown]
         if json:
             json_lines(fields_of(*each, known) for each in zip(shown, wrong, strict=True))
@@ -65,9 +65,9 @@ def locks(context: typer.Context, config: ConfigOption = None, json: JsonOption 
     with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.core.fleet.gate_health import living, met
-        from analyzer.store.reports.gate_reports import heard
+        from analyzer.store.reports.gate_reports import reporting_gates
 
-        found = met(living(heard(engine)))
+        found = met(living(reporting_gates(engine)))
         if json:
             json_lines(
                 {**each.at._asdict(), "checks": each.checks, "denials": each.denials, "gates": number}
@@ -92,7 +92,7 @@ def forget(
     """
     with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.operator import operator_name
-        from analyzer.store.reports.gate_reports import forget as forgotten
+        from analyzer.store.reports.gate_reports import forget_gates as forgotten
 
         number = forgotten(engine, name, operator_name(), reason)
         if not number:

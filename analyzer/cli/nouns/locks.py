@@ -41,11 +41,11 @@ def list_(
     name = caller_given(caller)
     with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
-        from analyzer.store.reports.status import locks_in_force, open_until
+        from analyzer.store.reports.status import locks_in_force, suspended_until
         from gatekeeper.feed.feed_json import change_fields, time_text
         from gatekeeper.model import Set
 
-        if (until := open_until(engine)) is not None:
+        if (until := suspended_until(engine)) is not None:
             typer.echo(f"no lock is enforced until {time_text(until)}: `gatelock locks resume`", err=True)
         found = locks_in_force(engine, name, policy)
         if json:

@@ -25,7 +25,7 @@ from analyzer.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from analyzer.core.records.mapping import Mapping
+    from analyzer.core.records.mapping import SourceMapping
     from analyzer.store.operations.rejects import RejectedRecord, RejectFilter
 
 app = typer.Typer(help="Records that could not be read, and counting them after all.", no_args_is_help=True)
@@ -115,8 +115,9 @@ def show(
     with reporting_errors():
         settings = settings_of(context, config)
         with database_of(context, config) as engine:
+            from analyzer.build import build_retry
             from analyzer.cli.output import json_lines
-            from analyzer.store.operations.rejects import RejectRetry, rejected
+            from analyzer.store.operations.rejects import rejected
 
             found = list(rejected(engine, wanted))
             if not found:
@@ -125,9 +126,9 @@ def show(
                     "`gatelock rejects list` names those that are"
                 )
             mappings = settings.mappings()
-            again = RejectRetry(engine, mappings, settings.plan())
+            retry = build_retry(settings, engine)
             for each in found:
-                mapping, today = mappings.get(each.part.source), again.judge(each)
+                mapping, today = mappings.get(each.part.source), retry.why_rejected(each)
                 if json:
                     json_lines([{**fields_of(each), "expected": expected(each, mapping), "today": today}])
                 else:
@@ -160,7 +161,7 @@ def export(
         from analyzer.store.operations.rejects import rejected
 
         cut = 0
-        for each in rejected(engine, wanted, as_logged=True):
+        for each in rejected(engine, wanted, by_offset=True):
             if form is ExportFormat.JSON:
                 file.write(json.dumps(fields_of(each)).encode() + b"\n")
             elif each.whole:
@@ -194,12 +195,12 @@ def retry(
     with reporting_errors():
         settings = settings_of(context, config)
         with database_of(context, config) as engine:
+            from analyzer.build import build_retry
             from analyzer.cli.operator import operator_name
             from analyzer.cli.output import json_lines
-            from analyzer.store.operations.rejects import RejectRetry
 
-            again = RejectRetry(engine, settings.mappings(), settings.plan())
-            left = Tally(trouble for _, trouble in again.run(wanted, operator_name(), mended))
+            outcomes = build_retry(settings, engine).run(wanted, operator_name(), mended)
+            left = Tally(why for _, why in outcomes)
             counted = left.pop("", 0)
         if json:
             json_lines([{"counted": counted, "left": left}])
@@ -230,7 +231,7 @@ def fields_of(reject: RejectedRecord) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def expected(reject: RejectedRecord, mapping: Mapping | None) -> str:
+def expected(reject: RejectedRecord, mapping: SourceMapping | None) -> str:
     """What the mapping of today wants in the place of what was found."""
     if mapping is None:
         return f"no source is called {reject.part.source} any more"
@@ -245,7 +246,7 @@ def expected(reject: RejectedRecord, mapping: Mapping | None) -> str:
     return EXPECTED[reject.reason].format(**said, time=time, caller=callers, fields=others or "no field")
 
 
-def _in_words(reject: RejectedRecord, mapping: Mapping | None, today: str) -> Iterator[str]:
+def _in_words(reject: RejectedRecord, mapping: SourceMapping | None, today: str) -> Iterator[str]:
     from gatekeeper.feed.feed_json import time_text
 
     yield f"record    {reject.where} of {reject.part.source}"

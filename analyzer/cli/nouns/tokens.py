@@ -54,10 +54,10 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
     with reporting_errors(), database_of(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.database.clock import instant
-        from analyzer.store.operations.tokens import known
+        from analyzer.store.operations.tokens import stored_tokens
         from gatekeeper.feed.feed_json import time_text
 
-        held = known(engine)
+        held = stored_tokens(engine)
         names = ["name", "scope", "made", "until", "state"]
         rows = [
             (
@@ -65,7 +65,7 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
                 token.scope,
                 time_text(instant(token.made_ms)),
                 None if token.until_ms is None else time_text(instant(token.until_ms)),
-                "good" if held.is_good(token) else "expired",
+                "good" if held.is_valid(token) else "expired",
             )
             for token in held.tokens
         ]

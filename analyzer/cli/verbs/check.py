@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from analyzer.config.diagnostics.faults import ConfigFault
     from analyzer.config.settings import Settings
     from analyzer.core.counting.meters import Meter
-    from analyzer.core.judging.policies import Quota
     from analyzer.core.records.mapping import Condition
 
 
@@ -62,20 +61,24 @@ def _say(shown: str, faults: tuple[ConfigFault, ...], settings: Settings | None,
 
 
 def _about(settings: Settings) -> dict[str, object]:
+    from analyzer.core.counting.meters import BUCKET_S
     from analyzer.core.judging.delay_bound import own_delay
+    from analyzer.core.judging.kinds import kind_of
 
     plan = settings.plan()
     return {
         "database": settings.database.shown,
         "sources": [{"name": each.name, "topic": each.topic, "file": each.file} for each in settings.sources],
         "groupings": list(plan.groupings),
-        "meters": [{"name": each.name, "width_s": each.width_s} for each in plan.meters],
-        "policies": [policy_in_words(each) for each in plan.policies],
+        "meters": [{"name": each.name, "width_s": BUCKET_S} for each in plan.meters],
+        "policies": [kind_of(each).describe(each) for each in plan.policies],
         "delay_s": round(own_delay(settings.analyzer.flush_every).total_s, 3),
     }
 
 
 def _in_words(settings: Settings) -> Iterator[str]:
+    from analyzer.core.judging.kinds import kind_of
+
     plan = settings.plan()
     yield f"database    {settings.database.shown}"
     for source in settings.sources:
@@ -86,7 +89,7 @@ def _in_words(settings: Settings) -> Iterator[str]:
     for meter in plan.meters:
         yield f"meter       {meter_in_words(meter, _unit(settings, meter))}"
     for policy in plan.policies:
-        yield f"policy      {policy_in_words(policy)}"
+        yield f"policy      {kind_of(policy).describe(policy)}"
     if plan.policies:
         yield f"delay       {delay_in_words(settings.analyzer.flush_every)}"
     if not plan.policies:
@@ -104,10 +107,11 @@ def _unit(settings: Settings, meter: Meter) -> str:
 
 def meter_in_words(meter: Meter, unit: str) -> str:
     """One meter: what it counts, under which conditions, how finely."""
-    joined = "largest" if meter.join == "max" else "sum of"
-    what = f"{joined} {meter.field}" if meter.field else "one for each request"
+    from analyzer.core.counting.meters import BUCKET_S, JOINS
+
+    what = f"{JOINS[meter.join].phrase} {meter.field}" if meter.field else "one for each request"
     unit = f" in {unit}" if unit else ""
-    return f"{meter.name}: {what}{unit}{_conditions(meter.where)}; kept in stretches of {meter.width_s} s"
+    return f"{meter.name}: {what}{unit}{_conditions(meter.where)}; kept in stretches of {BUCKET_S} s"
 
 
 def _conditions(where: tuple[Condition, ...]) -> str:
@@ -123,17 +127,4 @@ def delay_in_words(flush_s: float) -> str:
     return (
         f"gates close within about {delay.total_s:.1f} s of the record's being in the log: "
         f"fetch {delay.fetch_s:g}, flush {delay.flush_s:g}, commit {delay.commit_s:g}, poll {delay.poll_s:g}"
-    )
-
-
-def policy_in_words(policy: Quota) -> str:
-    """One policy, as it would be explained to the caller that it locks."""
-    each = {"caller": "each caller", "caller+resource": "each caller and resource"}[policy.per]
-    then = {"deny": f"{policy.status} until it ends", "tag": "the application is told until it ends"}
-    if policy.slow is not None:
-        rate = f"{policy.slow.limit:,} in {policy.slow.period:g} s"
-        then["slow"] = f"{rate} through each process, and {policy.status} for the rest, until it ends"
-    return (
-        f"{policy.name}: at most {policy.limit:,} {policy.meter} for {each} per {policy.window.per} "
-        f"({policy.window.zone}), then {then[policy.action]}"
     )

@@ -11,9 +11,10 @@ from analyzer.config.tables.actions import Action, LockAction
 from analyzer.config.tables.fields import ConfigTable, FieldsTable
 from analyzer.config.values import ConditionValues, Name, Names, Text, Zone, one_of, whole
 from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.policies import Calendar, CalendarPeriod, Quota
+from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.windows import Calendar, CalendarPeriod
 from analyzer.core.records.combined_format import PARTS
-from analyzer.core.records.mapping import CALLER_FIELDS, Mapping
+from analyzer.core.records.mapping import CALLER_FIELDS, SourceMapping
 from analyzer.core.records.mapping import Field as AnyField
 
 LIMIT_MAX = 1 << 62  # totals are 64 bits wide, and a flush adds to them before it looks
@@ -62,7 +63,7 @@ class SourceTable(ConfigTable):
         """Names of the fields that say who called: the usual ones that there are, when none are given."""
         return self.caller or tuple(name for name in CALLER_FIELDS if name in self.fields.names)
 
-    def mapping(self, added_up: frozenset[str]) -> Mapping:
+    def mapping(self, added_up: frozenset[str]) -> SourceMapping:
         """How the counter reads this source; the fields in `added_up` are numbers."""
         fields: dict[str, AnyField] = {
             name: entry.field(added_up=name in added_up) for name, entry in self.fields.others.items()
@@ -72,7 +73,7 @@ class SourceTable(ConfigTable):
         if self.fields.resource is not None:
             fields["resource"] = self.fields.resource.field()
         time = self.fields.time
-        return Mapping(
+        return SourceMapping(
             format=self.format,
             time=None if time is None else time.field(),
             caller=self.callers,

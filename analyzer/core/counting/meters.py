@@ -1,29 +1,64 @@
-"""What is counted: meters, and the plan that says for which series and how finely."""
+"""Meters: the numbers kept per series and bucket, and how two values of one become one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
 
 from analyzer.core.records.mapping import Condition
 
 MINUTE_S = 60
 QUARTER_S = 900  # every zone's midnight falls on a quarter of an hour
 DAY_S = 86_400
+BUCKET_S = MINUTE_S  # width of the buckets that records are counted in; the store rolls old ones up
+WIDTHS_S = (MINUTE_S, QUARTER_S, DAY_S)  # of all buckets that are stored
 
 
-@dataclass(frozen=True, slots=True)
-class Meter:
+class Join(NamedTuple):
+    """A rule by which the values of a meter in one bucket become one value."""
+
+    phrase: str  # in front of the field's name, for display
+    merge: Callable[[int, int], int]
+    # Joins numbers into the values at the given slots, one by one; the counter's inner loop.
+    add_column: Callable[[list[int], Iterable[int], Iterable[int]], None]
+
+
+def _add_sums(values: list[int], slots: Iterable[int], numbers: Iterable[int]) -> None:
+    for slot, number in zip(slots, numbers, strict=True):
+        values[slot] += number
+
+
+def _add_maxima(values: list[int], slots: Iterable[int], numbers: Iterable[int]) -> None:
+    for slot, number in zip(slots, numbers, strict=True):
+        if number > values[slot]:
+            values[slot] = number
+
+
+# A new join is an entry here, its SQL in analyzer.store.transaction.sql_joins, a line in docs/counter.md,
+# tests.
+JOINS: Mapping[str, Join] = {
+    "sum": Join("sum of", int.__add__, _add_sums),
+    "max": Join("largest", max, _add_maxima),
+}
+
+
+class Meter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A number kept per series and bucket. Without a field it counts requests."""
 
     name: str
     field: str | None = None
-    join: Literal["sum", "max"] = "sum"  # how two values of one bucket become one
+    join: str = "sum"  # a name in JOINS
     where: tuple[Condition, ...] = ()  # all must hold, or the record does not count here
-    width_s: int = MINUTE_S
 
 
 REQUESTS = Meter("requests")
+
+
+def with_requests(meters: Iterable[Meter]) -> list[Meter]:
+    """Returns the meters with `requests` among them, each name once: a later one replaces an earlier one."""
+    return list(({REQUESTS.name: REQUESTS} | {meter.name: meter for meter in meters}).values())
 
 
 def bucket_start_s(event_s: int, width_s: int) -> int:
@@ -33,3 +68,8 @@ def bucket_start_s(event_s: int, width_s: int) -> int:
     (60, 120, -60)
     """
     return event_s - event_s % width_s
+
+
+def joins_of(meters: Sequence[Meter]) -> dict[str, str]:
+    """Returns the name of the join by the meter's name."""
+    return {meter.name: meter.join for meter in meters}

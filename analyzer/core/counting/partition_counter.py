@@ -1,4 +1,4 @@
-"""What becomes of one partition's records, in the order of their offsets."""
+"""Counts the records of one partition, in the order of their offsets, and keeps its ledger."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from analyzer.core.counting.caller_budget import OVERFLOW, CallerBudget
 from analyzer.core.counting.reject_runs import RejectRun
 from analyzer.core.kafka_format.record_decoder import RecordColumns, stretches
 from analyzer.core.model import CounterState, Partition, PartitionProgress, Rejected, RejectReason
-from analyzer.core.records.mapping import Mapping
+from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.reader import RecordReader, RequestColumns
 
 
 class PartitionMemory:
-    """What is remembered of one partition from drain to drain."""
+    """State of one partition that outlives a drain."""
 
-    def __init__(self, mapping: Mapping, carried: CounterState) -> None:
-        self.run = RejectRun(mapping.rejected_in_row_max, carried.run, carried.rejects_accepted_to)
-        self.budget = CallerBudget(mapping.callers_max, carried)
+    def __init__(self, mapping: SourceMapping, state: CounterState) -> None:
+        self.run = RejectRun(mapping.rejected_in_row_max, state.reject_run, state.rejects_accepted_to)
+        self.budget = CallerBudget(mapping.callers_max, state)
 
     def drain(self) -> CounterState:
-        """What the records to come depend on; of the names, those that are new."""
+        """Returns the state for the records to come, with the names that are new since the last call."""
         self.run.first = None
-        return self.budget.drain()._replace(run=self.run.length)
+        return self.budget.drain()._replace(reject_run=self.run.length)
 
 
 class TooManyRejected(NamedTuple):
-    """Why a partition is not read on: the first rejected record of the run; the offset behind its last."""
+    """A run of rejected records that stops the partition: its first record, the offset behind its last."""
 
     first: Rejected
     end: int
 
 
 class ReadChunk(NamedTuple):
-    """Records that were looked at together: the requests among them, and why the others are none."""
+    """Records that were read together: the requests among them, and the reasons of the others by index."""
 
-    frames: RecordColumns
-    sheet: RequestColumns
-    refused: dict[int, RejectReason]
+    records: RecordColumns
+    requests: RequestColumns
+    reasons: dict[int, RejectReason]
 
     def counted_offsets(self) -> list[int]:
-        return [offset for at, offset in enumerate(self.frames.offsets) if at not in self.refused]
+        return [offset for index, offset in enumerate(self.records.offsets) if index not in self.reasons]
 
 
 @dataclass(slots=True)
 class PartitionCounter:
-    """What was counted of one partition since the last drain."""
+    """Counts the records of one partition from one drain to the next."""
 
     part: Partition
     start: int
@@ -55,97 +55,106 @@ class PartitionCounter:
     reader: RecordReader
     sample_bytes: int
     memory: PartitionMemory
-    tables: Aggregate
+    aggregate: Aggregate
     rejected: list[Rejected] = field(default_factory=list)
     seen: int = 0
     late: int = 0
     overflow: int = 0
     resume_token: str = ""
 
-    def count(self, frames: RecordColumns) -> TooManyRejected | None:
-        """Count the records, up to where too many in a row are rejected; of these nothing is kept."""
-        for stretch in stretches(frames):
+    def count(self, records: RecordColumns) -> TooManyRejected | None:
+        """Counts the records up to a run of rejected ones that is too long; nothing of that run is kept."""
+        for stretch in stretches(records):
             if stretch.values:
-                many = self._add(ReadChunk(stretch, *self.reader.read(stretch)))
-                if many is not None:
-                    return many
+                too_many = self._add(ReadChunk(stretch, *self.reader.read(stretch)))
+                if too_many is not None:
+                    return too_many
         return None
 
-    def count_whole(self, frames: RecordColumns) -> TooManyRejected | None:
-        """Count the records, or none of them where too many in a row are rejected."""
-        pieces = [ReadChunk(each, *self.reader.read(each)) for each in stretches(frames) if each.values]
+    def count_all_or_none(self, records: RecordColumns) -> TooManyRejected | None:
+        """Counts the records; none of them where too many in a row are rejected."""
+        chunks = [ReadChunk(each, *self.reader.read(each)) for each in stretches(records) if each.values]
         trial = replace(self.memory.run, first=None)
-        seen: list[Rejected] = []
-        for piece in pieces:
-            seen += self._rejected_of(piece)
-            place = trial.follow(piece.frames.offsets, piece.refused)
-            if place is not None:
-                first = next(each for each in seen if each.offset == trial.first)
-                return TooManyRejected(first, piece.frames.offsets[place] + 1)
-        for piece in pieces:
-            self._add(piece)
+        rejected: list[Rejected] = []
+        for chunk in chunks:
+            rejected += self._rejected_of(chunk)
+            index = trial.extend(chunk.records.offsets, chunk.reasons)
+            if index is not None:
+                first = next(each for each in rejected if each.offset == trial.first)
+                return TooManyRejected(first, chunk.records.offsets[index] + 1)
+        for chunk in chunks:
+            self._add(chunk)
         return None
 
-    def _add(self, piece: ReadChunk) -> TooManyRejected | None:
-        frames, sheet, refused = piece
-        place = self.memory.run.follow(frames.offsets, refused)
-        if place is not None:
-            return self._cut(piece, frames.offsets[place] + 1)
-        self._count(sheet, piece)
-        if refused:
-            self._set_aside(self._rejected_of(piece))
+    def _add(self, chunk: ReadChunk) -> TooManyRejected | None:
+        index = self.memory.run.extend(chunk.records.offsets, chunk.reasons)
+        if index is not None:
+            return self._stop_before_run(chunk, chunk.records.offsets[index] + 1)
+        self._count(chunk.requests, chunk)
+        if chunk.reasons:
+            self._reject(self._rejected_of(chunk))
         return None
 
-    def _cut(self, piece: ReadChunk, end: int) -> TooManyRejected:
-        """Keep what is before the run."""
-        run, every = self.memory.run, self.rejected + self._rejected_of(piece)
-        first = next(each for each in every if each.offset == run.first)
-        counted = [offset < first.offset for offset in piece.counted_offsets()]
-        self._count(piece.sheet.only(counted), piece)
+    def _stop_before_run(self, chunk: ReadChunk, end: int) -> TooManyRejected:
+        """Keeps what comes before the run, rejected records of earlier chunks included."""
+        run, rejected = self.memory.run, self.rejected + self._rejected_of(chunk)
+        first = next(each for each in rejected if each.offset == run.first)
+        before = [offset < first.offset for offset in chunk.counted_offsets()]
+        self._count(chunk.requests.only(before), chunk)
         self.seen -= len(self.rejected)
         self.rejected, self.late = [], 0
-        self._set_aside([each for each in every if each.offset < first.offset])
+        self._reject([each for each in rejected if each.offset < first.offset])
         self.next = first.offset
-        run.go_back()
+        run.rewind()
         return TooManyRejected(first, end)
 
-    def _count(self, sheet: RequestColumns, piece: ReadChunk) -> None:
-        if sheet.times_ms:
-            span_ms = min(sheet.times_ms), max(sheet.times_ms)
-            at = self.tables.callers_at
-            self.tables.add(sheet if at is None else self._by_name(sheet, at, span_ms, piece), span_ms)
-            self.seen += len(sheet.times_ms)
+    def _count(self, requests: RequestColumns, chunk: ReadChunk) -> None:
+        if requests.times_ms:
+            span_ms = min(requests.times_ms), max(requests.times_ms)
+            column = self.aggregate.caller_index
+            if column is not None:
+                requests = self._within_budget(requests, column, span_ms, chunk)
+            self.aggregate.add(requests, span_ms)
+            self.seen += len(requests.times_ms)
 
-    def _by_name(
-        self, sheet: RequestColumns, at: int, span_ms: tuple[int, int], piece: ReadChunk
+    def _within_budget(
+        self, requests: RequestColumns, column: int, span_ms: tuple[int, int], chunk: ReadChunk
     ) -> RequestColumns:
-        """The same with the overflow in the place of callers for whom there is no room, in column `at`."""
+        """Returns the requests with OVERFLOW in place of callers beyond the limit;
+
+        `column` is the callers'.
+        """
 
         def offsets() -> list[int]:
-            every = piece.counted_offsets() if piece.refused else piece.frames.offsets
-            return every[: len(sheet.times_ms)]  # of a piece that was cut, the beginning is left
+            counted = chunk.counted_offsets() if chunk.reasons else chunk.records.offsets
+            return counted[: len(requests.times_ms)]  # of a chunk that is cut at a run, the beginning is left
 
-        known = sheet.dimensions[at]
-        callers = self.memory.budget.named(known, sheet.times_ms, span_ms, offsets)
-        if callers is known:
-            return sheet
-        self.overflow += callers.count(OVERFLOW)
-        return sheet._replace(dimensions=[*sheet.dimensions[:at], callers, *sheet.dimensions[at + 1 :]])
+        callers = requests.dimensions[column]
+        names = self.memory.budget.names_of(callers, requests.times_ms, span_ms, offsets)
+        if names is callers:
+            return requests
+        self.overflow += names.count(OVERFLOW)
+        before, after = requests.dimensions[:column], requests.dimensions[column + 1 :]
+        return requests._replace(dimensions=[*before, names, *after])
 
-    def _set_aside(self, rejected: list[Rejected]) -> None:
+    def _reject(self, rejected: list[Rejected]) -> None:
         self.rejected += rejected
         self.seen += len(rejected)
         self.late += sum(each.reason == "past" for each in rejected)
 
-    def _rejected_of(self, piece: ReadChunk) -> list[Rejected]:
-        frames, _, refused = piece
-        found = []
-        for at, reason in sorted(refused.items()):
-            value = frames.values[at]
-            sample = (value or b"")[: self.sample_bytes]
-            size = None if value is None else len(value)
-            found.append(Rejected(self.part, frames.offsets[at], reason, sample, frames.kafka_ms[at], size))
-        return found
+    def _rejected_of(self, chunk: ReadChunk) -> list[Rejected]:
+        offsets, kafka_ms, values, _ = chunk.records
+        return [
+            Rejected(
+                self.part,
+                offsets[index],
+                reason,
+                sample=(values[index] or b"")[: self.sample_bytes],
+                kafka_ms=kafka_ms[index],
+                value_bytes=None if (value := values[index]) is None else len(value),
+            )
+            for index, reason in sorted(chunk.reasons.items())
+        ]
 
     @property
     def counted(self) -> int:
@@ -166,5 +175,5 @@ class PartitionCounter:
             late=self.late,
             resume_token=self.resume_token,
             overflow=self.overflow,
-            carried=self.memory.drain(),
+            state=self.memory.drain(),
         )

@@ -1,4 +1,4 @@
-"""Rejected records in a row: when they are too many, the mapping is wrong rather than the records."""
+"""Runs of rejected records: when too many fail in a row, the mapping is wrong rather than the records."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from analyzer.core.model import RejectReason
 
 @dataclass(slots=True)
 class RejectRun:
-    """How many records of a partition were rejected since the last one that was counted.
+    """The number of records of a partition that were rejected since the last one that was counted.
 
     A tombstone says nothing about the mapping: it neither counts nor ends a run. Nor do records before
-    `rejects_accepted_to`, which an operator has accepted. `first` is the offset at which the part of the run
-    that is not drained yet begins, `drained` the run's length before it.
+    `accepted_to`, which an operator has accepted.
     """
 
-    most: int
+    longest: int  # a run of this length is too long
     length: int = 0
-    rejects_accepted_to: int = 0
-    first: int | None = None
-    drained: int = 0
+    accepted_to: int = 0
+    first: int | None = None  # offset at which the part of the run begins that is not drained yet
+    drained: int = 0  # length of the run before `first`
 
-    def follow(self, offsets: Sequence[int], refused: Mapping[int, RejectReason]) -> int | None:
-        """Go on over the records at `offsets`, of which those in `refused` (by place) were rejected; the
-        place of the one that makes too many, None when none does."""
+    def extend(self, offsets: Sequence[int], reasons: Mapping[int, RejectReason]) -> int | None:
+        """Continues over the records at `offsets`; `reasons` has the rejected ones, by index.
+
+        Returns the index of the record that makes the run too long; None when none does.
+        """
         expected = 0
-        for place in sorted(refused):
-            if place > expected:
+        for index in sorted(reasons):
+            if index > expected:
                 self.end()
-            expected = place + 1
-            if refused[place] == "tombstone" or offsets[place] < self.rejects_accepted_to:
+            expected = index + 1
+            if reasons[index] == "tombstone" or offsets[index] < self.accepted_to:
                 continue
             if self.first is None:
-                self.first, self.drained = offsets[place], self.length
+                self.first, self.drained = offsets[index], self.length
             self.length += 1
-            if self.length >= self.most:
-                return place
+            if self.length >= self.longest:
+                return index
         if expected < len(offsets):
             self.end()
         return None
@@ -46,6 +47,6 @@ class RejectRun:
         """A record was counted."""
         self.length, self.first = 0, None
 
-    def go_back(self) -> None:
-        """To before `first`."""
+    def rewind(self) -> None:
+        """Returns to the state before `first`."""
         self.length, self.first = self.drained, None

@@ -1,4 +1,4 @@
-"""How many requests may slip through between the limit and the closed gate: a bound, said beforehand."""
+"""The overshoot bound: how many requests pass between the limit and the closed gate, known in advance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ class FrontLimiter(NamedTuple):
 
 
 class LockDelay(NamedTuple):
-    """The waits between a request's end and the last gate that knows, each in seconds and at its worst."""
+    """The delays between the end of a request and the last gate that applies the lock;
+
+    seconds, worst case.
+    """
 
     request_s: float  # logs are written when a request ends
     shipping_s: float
@@ -29,18 +32,19 @@ class LockDelay(NamedTuple):
         return sum(self)
 
 
-# How long a fetch waits for more, a commit takes on a busy disk, and a gate lets pass between two polls,
-# give or take its tenth.
+# How long a fetch waits for more records, a commit takes on a busy disk, and a gate waits between two polls,
+# with its jitter of a tenth.
 FETCH_S, COMMIT_S, POLL_S = 0.1, 0.25, 0.44
 
-# Of a window, so that what slips through stays small beside what the window lets through.
+# Of a window, so that the overshoot stays small compared with what the window admits.
 DELAY_SHARE_MAX = 1 / 12
 
 
 def own_delay(flush_s: float) -> LockDelay:
-    """The waits that are ours, with a flush each `flush_s` seconds and gates at their usual pace: from the
-    record's being in the log to the last gate's knowing. The request itself and the log's shipping come
-    before, and nobody knows them beforehand.
+    """Returns the delays of Gatelock itself: from the record's arrival in the log to the last gate.
+
+    With a flush every `flush_s` seconds and gates at their default pace. The request itself and the shipping
+    of its log record come before and are not known in advance.
 
     >>> round(own_delay(0.1).total_s, 2)
     0.89
@@ -48,15 +52,15 @@ def own_delay(flush_s: float) -> LockDelay:
     return LockDelay(0.0, 0.0, FETCH_S, flush_s, COMMIT_S, POLL_S)
 
 
-def slipped_at_most(front: FrontLimiter, delay_s: float, in_flight: int, *, weight: int = 1) -> int:
-    """The most that one caller is let through beyond its limit before the last gate closes.
+def overshoot_max(front: FrontLimiter, delay_s: float, in_flight: int, *, weight: int = 1) -> int:
+    """Returns the most that one caller is admitted beyond its limit before the last gate closes.
 
-    A limiter that admits at most `limit` in any stretch of `period_s` admits at most `limit` for each
-    period begun in the delay, in each process. Requests that were admitted before the limit was
-    reached and are still being answered come on top. It holds while no alarm is up.
+    A limiter that admits at most `limit` in any stretch of `period_s` admits at most `limit` per period begun
+    within the delay, in each process. Requests that were admitted before the limit was reached and are still
+    being answered are added. It holds while no alarm is up.
 
-    >>> slipped_at_most(FrontLimiter(20, 1.0, 8), 1.2, in_flight=0)
+    >>> overshoot_max(FrontLimiter(20, 1.0, 8), 1.2, in_flight=0)
     320
     """
-    begun = int(delay_s // front.period_s) + 1
-    return (front.processes * front.limit * begun + in_flight) * weight
+    periods = int(delay_s // front.period_s) + 1
+    return (front.processes * front.limit * periods + in_flight) * weight

@@ -1,115 +1,77 @@
-"""What must change, and the sentence that explains it: one truth for daemon, commands and tests."""
+"""The one place that decides about locks, for daemon, activation, retry, commands and tests alike.
+
+Pure: what a judgement needs comes in as arguments, what must change comes out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime
 
-from analyzer.core.counting.caller_budget import OVERFLOW, of_callers
+from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import Policy
-from analyzer.core.judging.windows import Window, window_at
-from analyzer.core.model import CountRow
+from analyzer.core.judging.totals import Standing
 from gatekeeper.model import Change, Clear, Lock, LockKey, Set
 
 
-class JudgedSeries(NamedTuple):
-    """What one policy keeps one running total for."""
-
-    policy: str
-    key: str
-    resource: str
-    window: Window
-
-
-class Standing(NamedTuple):
-    """How a series stands, as the database says after this flush was added."""
-
-    series: JudgedSeries
-    used: int
-
-
-def totals_of(plan: Plan, rows: Iterable[CountRow]) -> dict[JudgedSeries, int]:
-    """How much each judged series grows by `rows`, sorted. Denied requests count nowhere here, so that
-    they never trigger, nor does the overflow: nobody has this name."""
-    counted: dict[tuple[str, str], list[CountRow]] = {}
-    for row in rows:
-        if row.value and not (row.key == OVERFLOW and of_callers(row.grouping)):
-            counted.setdefault((row.grouping, row.meter), []).append(row)
-    grown: dict[JudgedSeries, int] = {}
-    for policy in plan.policies:
-        windows: dict[int, Window] = {}  # of the few buckets that a flush is about
-        for row in counted.get((policy.per, policy.meter), ()):
-            window = windows.get(row.bucket_s)
-            if window is None:
-                window = windows[row.bucket_s] = window_at(policy.window, row.bucket_s)
-            series = JudgedSeries(policy.name, row.key, row.resource, window)
-            grown[series] = grown.get(series, 0) + row.value
-    return dict(sorted(grown.items()))  # where rows and policies come in order, it is so already
-
-
-def changes(
+def judge(
     plan: Plan, standings: Iterable[Standing], locks: Mapping[LockKey, Lock], now: datetime
 ) -> list[Change]:
-    """What must change for the locks to agree with the plan; `locks` holds those of the standings."""
-    policies = {policy.name: policy for policy in plan.policies}
-    decided = (decide(policies[s.series.policy], s, locks.get(lock_key(s.series)), now) for s in standings)
-    return [change for change in decided if change is not None]
+    """Returns the changes that make `locks` agree with how the totals stand.
 
-
-def decide(policy: Policy, standing: Standing, lock: Lock | None, now: datetime) -> Change | None:
-    """What must change for `lock` to agree with `policy`; None when it already does.
-
-    A window that is over locks nobody, and neither does one that has not begun: late records and
-    records of a clock that runs ahead are counted where they belong, that is all.
+    `locks` holds the present locks at `lock_keys(plan, standings)`. A total that earns no lock clears none: a
+    lock ends by its time, or by `lapsed`.
     """
-    window = standing.series.window
-    if standing.used < policy.limit or not window.start_s <= now.timestamp() < window.until_s:
-        return None
-    until = datetime.fromtimestamp(window.until_s, UTC)
-    if lock is not None and lock.until >= until:
-        return None
-    return Set(
-        Lock(
-            scope="caller",
-            key=standing.series.key,
-            resource=standing.series.resource,
-            policy=policy.name,
-            began=now,
-            until=until,
-            kind="quota",
-            action=policy.action,
-            status=policy.status,
-            reason="quota-exceeded",
-            detail=explain(policy, standing.used),
-            on_stale=policy.on_stale,
-            slow=policy.slow,
-        )
-    )
+    return [
+        Set(wanted)
+        for policy, standing in _judgements(plan, standings)
+        if (wanted := kind_of(policy).wanted_lock(policy, standing, now)) is not None
+        and not _holds(locks.get(wanted.at), wanted)
+    ]
 
 
-def ended(locks: Iterable[Lock], now: datetime) -> list[Change]:
-    """The locks whose time is over."""
+def judge_policies(
+    plan: Plan,
+    policies: Collection[str],
+    standings: Iterable[Standing],
+    locks: Mapping[LockKey, Lock],
+    now: datetime,
+) -> list[Change]:
+    """Returns the changes that make all locks of `policies` agree with a plan that changed these policies.
+
+    `standings` are all totals that have reached one of their thresholds, `locks` all present locks of these
+    policies. Each lock that is earned is written again, because it carries the policy's words.
+    """
+    wanted = [
+        lock
+        for policy, standing in _judgements(plan, standings)
+        if policy.name in policies
+        and (lock := kind_of(policy).wanted_lock(policy, standing, now)) is not None
+    ]
+    keep = {lock.at for lock in wanted}
+    cleared: list[Change] = [Clear(key) for key in locks if key not in keep]
+    return cleared + [Set(lock) for lock in wanted]
+
+
+def lapsed(locks: Iterable[Lock], now: datetime) -> list[Change]:
+    """Returns the changes that clear the locks whose time is over."""
     return [Clear(lock.at) for lock in locks if lock.until <= now]
 
 
-def outlived(locks: Iterable[Lock], plan: Plan) -> list[Change]:
-    """The locks whose policy the plan does not know any more."""
-    known = {policy.name for policy in plan.policies}
-    return [Clear(lock.at) for lock in locks if lock.policy not in known]
+def lock_keys(plan: Plan, standings: Iterable[Standing]) -> list[LockKey]:
+    """Returns the keys of all locks that these totals may have earned."""
+    return [
+        kind_of(policy).lock_key(policy, standing.total) for policy, standing in _judgements(plan, standings)
+    ]
 
 
-def explain(policy: Policy, used: int) -> str:
-    """One sentence for a person.
-
-    >>> from analyzer.core.judging.policies import Calendar, Quota
-    >>> explain(Quota("daily", 100_000, Calendar("day", "Europe/Berlin")), 100_214)
-    '100,000 requests per day (Europe/Berlin), 100,214 counted'
-    """
-    window = policy.window
-    return f"{policy.limit:,} {policy.meter} per {window.per} ({window.zone}), {used:,} counted"
+def _judgements(plan: Plan, standings: Iterable[Standing]) -> Iterator[tuple[Policy, Standing]]:
+    for standing in standings:
+        for policy in plan.policies_of.get(standing.total.sum, ()):
+            yield policy, standing
 
 
-def lock_key(series: JudgedSeries) -> LockKey:
-    return LockKey("caller", series.key, series.resource, series.policy)
+def _holds(lock: Lock | None, wanted: Lock) -> bool:
+    """Whether the present lock lasts long enough."""
+    return lock is not None and lock.until >= wanted.until

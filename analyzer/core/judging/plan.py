@@ -1,52 +1,162 @@
-"""The plan: what every flush must agree on. What is counted for whom, and what is judged."""
+"""The plan: everything that all analyzers of a database must agree on. It is stored in a tagged, versioned
+format.
+
+    [2, {"groupings": ["caller"], "meters": [{"name": "requests", ...}],
+         "policies": [["quota", {"name": "daily", ...}]]}]
+
+A list, because the first version of the format was an object in which an unknown field was ignored: an
+analyzer of that version must refuse a newer plan instead of reading it as one without policies, which would
+open every gate.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
 
 import msgspec
 
-from analyzer.core.counting.meters import REQUESTS, Meter
-from analyzer.core.judging.policies import Quota
+from analyzer.core.counting.meters import REQUESTS, Meter, with_requests
+from analyzer.core.judging.kinds import KINDS, kind_of
+from analyzer.core.judging.policies import Policy, Quota
+from analyzer.core.judging.totals import NEVER, Standing, Sum
+from analyzer.core.judging.windows import Calendar
+from analyzer.core.records.mapping import Condition
+from gatekeeper.model import Rate
+
+FORMAT = 2
 
 
-@dataclass(frozen=True, slots=True)
+class UnknownPlan(ValueError):
+    """The stored plan is in a format, or has a policy kind, that this version cannot read."""
+
+
+@dataclass(frozen=True)
 class Plan:
+    """Everything that is counted and judged. Equal plans have equal texts and digests."""
+
     groupings: tuple[str, ...] = ("caller",)
     meters: tuple[Meter, ...] = (REQUESTS,)
-    policies: tuple[Quota, ...] = ()
+    policies: tuple[Policy, ...] = ()
 
-    def policy(self, name: str) -> Quota | None:
+    def policy(self, name: str) -> Policy | None:
         return next((policy for policy in self.policies if policy.name == name), None)
 
-    @property
-    def limits(self) -> dict[str, int]:
-        """From which total on a series is judged, by policy."""
-        return {policy.name: policy.limit for policy in self.policies}
+    @cached_property
+    def policies_of(self) -> Mapping[Sum, Sequence[Policy]]:
+        """The policies that are judged by each sum."""
+        found: dict[Sum, list[Policy]] = {}
+        for policy in self.policies:
+            found.setdefault(kind_of(policy).sum_of(policy), []).append(policy)
+        return found
+
+    @cached_property
+    def thresholds_of(self) -> Mapping[Sum, Sequence[int]]:
+        """Values of each sum at which one of its policies must be judged, ascending."""
+        return {
+            sum_: sorted({value for policy in policies for value in kind_of(policy).thresholds(policy)})
+            for sum_, policies in self.policies_of.items()
+        }
+
+    def next_judgement(self, standing: Standing, now_s: float) -> int:
+        """Returns the least value of the total from which it must be judged again; NEVER in this window.
+
+        A window that has not begun keeps a value that is already reached, so that the first record after its
+        beginning has it judged.
+        """
+        thresholds, window = self.thresholds_of[standing.total.sum], standing.total.window
+        if now_s < window.start_s:
+            return thresholds[0]
+        return next((value for value in thresholds if value > standing.used), NEVER)
 
     def to_json(self) -> str:
-        """The plan as it is stored; equal plans give equal text."""
-        return msgspec.json.encode(self, order="deterministic").decode()
+        """Returns the plan as it is stored."""
+        policies = [[policy.kind, policy] for policy in self.policies]
+        body = {"groupings": self.groupings, "meters": self.meters, "policies": policies}
+        return msgspec.json.encode([FORMAT, body], order="deterministic").decode()
 
-    @property
+    @cached_property
     def digest(self) -> str:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
-def plan_of(groupings: Iterable[str], meters: Iterable[Meter], policies: Iterable[Quota]) -> Plan:
-    """A plan in one fixed order, whatever the order in the configuration.
+def plan_of(groupings: Iterable[str], meters: Iterable[Meter], policies: Iterable[Policy]) -> Plan:
+    """Returns a plan in one fixed order, for any order in the configuration.
 
     "caller" is always counted, because the audit rests on it, and so is the meter `requests`.
     """
     policies = sorted(policies, key=lambda policy: policy.name)
     wanted = {"caller", *groupings, *(policy.per for policy in policies)}
-    kept = {REQUESTS.name: REQUESTS} | {meter.name: meter for meter in meters}
-    return Plan(tuple(sorted(wanted)), tuple(kept[name] for name in sorted(kept)), tuple(policies))
+    meters = sorted(with_requests(meters), key=lambda meter: meter.name)
+    return Plan(tuple(sorted(wanted)), tuple(meters), tuple(policies))
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True):
+    groupings: tuple[str, ...]
+    meters: tuple[Meter, ...]
+    policies: tuple[tuple[str, msgspec.Raw], ...]
 
 
 def plan_from(text: str) -> Plan:
-    """The plan that `to_json` wrote. Raises msgspec.ValidationError when it was written by a version with
-    other kinds of policy than this one knows."""
-    return msgspec.json.decode(text, type=Plan)
+    """Returns the plan that `to_json` wrote, in this version or an earlier one. Raises UnknownPlan."""
+    try:
+        document = msgspec.json.decode(text)
+        if isinstance(document, dict):
+            return _plan_from_format_1(text)
+        format_, raw = msgspec.json.decode(text, type=tuple[int, msgspec.Raw])
+        if format_ != FORMAT:
+            raise UnknownPlan(f"it has format {format_}, this version reads formats 1 to {FORMAT}")
+        body = msgspec.json.decode(raw, type=_Body)
+        policies = tuple(_policy_from(kind, policy) for kind, policy in body.policies)
+    except msgspec.DecodeError as error:
+        raise UnknownPlan(str(error)) from error
+    return Plan(body.groupings, body.meters, policies)
+
+
+def _policy_from(kind: str, text: msgspec.Raw) -> Policy:
+    if kind not in KINDS:
+        raise UnknownPlan(f"it has a policy of the kind {kind!r}, this version knows {', '.join(KINDS)}")
+    policy: Policy = msgspec.json.decode(text, type=KINDS[kind].policy)
+    return policy
+
+
+# Format 1: an object, quotas only, each meter with the width of its buckets.
+
+
+class _MeterOfFormat1(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    field: str | None
+    join: Literal["sum", "max"]
+    where: tuple[Condition, ...]
+    width_s: int
+
+
+class _QuotaOfFormat1(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    limit: int
+    window: Calendar
+    meter: str
+    per: Literal["caller", "caller+resource"]
+    action: Literal["deny", "slow", "tag"]
+    status: int
+    on_stale: Literal["keep", "allow"]
+    slow: Rate | None
+
+
+class _PlanOfFormat1(msgspec.Struct, forbid_unknown_fields=True):
+    groupings: tuple[str, ...]
+    meters: tuple[_MeterOfFormat1, ...]
+    policies: tuple[_QuotaOfFormat1, ...]
+
+
+def _plan_from_format_1(text: str) -> Plan:
+    old = msgspec.json.decode(text, type=_PlanOfFormat1)
+    meters = [Meter(meter.name, meter.field, meter.join, meter.where) for meter in old.meters]
+    return plan_of(old.groupings, meters, [Quota(**_fields(quota)) for quota in old.policies])
+
+
+def _fields(struct: msgspec.Struct) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}

@@ -1,36 +1,47 @@
-"""Policies as values: what a caller may use in a window, and what happens beyond it."""
+"""Policies as values, one class per kind:
+
+how much a series may use in a window, and what happens beyond it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal, Protocol
 
+import msgspec
+
+from analyzer.core.judging.windows import Calendar
 from gatekeeper.model import Rate
 
-CalendarPeriod = Literal["minute", "hour", "day", "week", "month"]
+Action = Literal["deny", "slow", "tag"]
 
 
-@dataclass(frozen=True, slots=True)
-class Calendar:
-    """A window that follows the calendar of one time zone: 23- and 25-hour days, real months."""
+class Policy(Protocol):
+    """The part that all kinds of policy share. A kind is a frozen Struct, because the plan stores it."""
 
-    per: CalendarPeriod
-    zone: str = "UTC"
+    kind: ClassVar[str]
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def per(self) -> str:
+        """The grouping whose series are judged."""
+
+    @property
+    def meter(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """At most `limit` of a meter for each series and window; then the gate closes till the window ends."""
+class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """At most `limit` of a meter per series and calendar window; beyond it, a lock until the window ends."""
+
+    kind: ClassVar[str] = "quota"
 
     name: str
     limit: int
     window: Calendar
     meter: str = "requests"
-    per: Literal["caller", "caller+resource"] = "caller"
-    action: Literal["deny", "slow", "tag"] = "deny"
+    per: str = "caller"  # a grouping
+    action: Action = "deny"
     status: int = 429
     on_stale: Literal["keep", "allow"] = "keep"
-    slow: Rate | None = None  # what each gate lets through, where the action is "slow"
-
-
-Policy = Quota
+    slow: Rate | None = None  # admitted by each gate, where the action is "slow"

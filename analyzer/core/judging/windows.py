@@ -1,21 +1,34 @@
-"""Calendar windows: which stretch of time a moment belongs to, in the policy's zone.
+"""Calendar windows: the minute, hour, day, week or month that a moment belongs to, in the policy's zone.
 
-Windows part the time line without gap or overlap, whatever the clocks of the zone do: a day begins
-when its date is first shown, an hour that a clock change cuts is a shorter window, and an hour that
-is shown twice is two windows.
+Windows divide time without gap or overlap, across every clock change of the zone: a day begins when its date
+is first shown, an hour that a clock change cuts is a shorter window, and an hour that is shown twice is two
+windows.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
-from analyzer.core.judging.policies import Calendar, CalendarPeriod
+import msgspec
 
 HOUR_S = 3600
 ONE_DAY = timedelta(days=1)
+
+CalendarPeriod = Literal["minute", "hour", "day", "week", "month"]
+
+
+class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Windows that follow the calendar of a time zone: 23- and 25-hour days, real months."""
+
+    per: CalendarPeriod
+    zone: str = "UTC"
+
+    def __str__(self) -> str:
+        """The key of these windows in stored totals: "day Europe/Berlin"."""
+        return f"{self.per} {self.zone}"
 
 
 class Window(NamedTuple):
@@ -25,9 +38,9 @@ class Window(NamedTuple):
     until_s: int
 
 
-@lru_cache(maxsize=4096)  # a flush asks for the same few minutes again and again
+@lru_cache(maxsize=4096)  # every flush asks for the same few minutes
 def window_at(calendar: Calendar, at_s: int) -> Window:
-    """The window of `calendar` that holds `at_s`. Weeks begin on Monday.
+    """Returns the window of `calendar` that holds `at_s`. Weeks begin on Monday.
 
     Raises OverflowError or ValueError before the year 1 and after 9998, ZoneInfoNotFoundError for an unknown
     zone.
@@ -71,10 +84,10 @@ def _next_first_day(per: CalendarPeriod, first: date) -> date:
 
 
 def _shown_s(zone: ZoneInfo, day: date) -> int:
-    """When `day` is first shown by the clocks of `zone`.
+    """Returns the moment at which the clocks of `zone` first show `day`.
 
     Midnight that occurs twice begins the day the first time (fold 0). Midnight that is skipped is
-    read with the offset before the change, which is the very moment of the change.
+    read with the offset before the change, which is the moment of the change.
     """
     return int(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp())
 
@@ -83,7 +96,7 @@ def _hour_at(zone: ZoneInfo, at_s: int) -> Window:
     offset_s = _offset_s(zone, at_s)
     start_s = at_s - (at_s + offset_s) % HOUR_S
     until_s = start_s + HOUR_S
-    if _offset_s(zone, start_s) != offset_s:  # Lord Howe Island moves its clocks by half an hour
+    if _offset_s(zone, start_s) != offset_s:  # Lord Howe Island moves its clocks by 30 minutes
         start_s = _change_s(zone, start_s, at_s)
     if _offset_s(zone, until_s - 1) != offset_s:
         until_s = _change_s(zone, at_s, until_s - 1)
@@ -96,7 +109,7 @@ def _offset_s(zone: ZoneInfo, at_s: int) -> int:
 
 
 def _change_s(zone: ZoneInfo, before_s: int, after_s: int) -> int:
-    """The first second with the offset of `after_s`; the offset changes once in between."""
+    """Returns the first second with the offset of `after_s`; the offset changes once in between."""
     wanted = _offset_s(zone, after_s)
     while after_s - before_s > 1:
         middle_s = (before_s + after_s) // 2

@@ -1,20 +1,19 @@
-"""Numbers, scaled exactly from their digits to whole ones, never through floats."""
+"""Decimal numbers, scaled exactly from their digits to whole ones, never through floats."""
 
 from __future__ import annotations
 
 import re
 
-# Beyond this many digits before the point nothing is a time or an amount, in whatever unit.
+# A number with more digits before the point is neither a time nor an amount, in any unit.
 DIGITS_MAX = 40
 EXPONENT_DIGITS_MAX = 9
 NUMBER = re.compile(rb"(-?)([0-9]++)(?:\.([0-9]++))?(?:[eE]([+-]?)0*+([0-9]*+))?")
 
 
 def scaled(written: int | bytes, places: int) -> int | None:
-    """`written` times 10**places, rounded down; None when it is too long to be of use.
+    """Returns `written` times 10**places, rounded towards minus infinity; None when it is too long for use.
 
-    `bytes` are a number as JSON writes it. Rounding down cuts what is positive and keeps the order of what
-    is not: -0.5 is -1.
+    `bytes` are a number as JSON writes it.
 
     >>> scaled(b"0.29", 2), scaled(b"1.0000019", 6), scaled(b"2e3", 0), scaled(b"-0.5", 0), scaled(1500, -3)
     (29, 1000001, 2000, -1, 1)
@@ -23,7 +22,7 @@ def scaled(written: int | bytes, places: int) -> int | None:
         return written * int(10 ** max(0, places)) // int(10 ** max(0, -places))
     before, _, behind = written.partition(b".")
     if places >= 0 and before.isdigit() and behind.isdigit() and len(before) < DIGITS_MAX - places:
-        return int(before + behind[:places].ljust(places, b"0"))  # as most are written
+        return int(before + behind[:places].ljust(places, b"0"))  # the usual form
     match = NUMBER.fullmatch(written)
     if match is None:
         return None

@@ -1,42 +1,45 @@
-"""What a format gives: columns of raw values. `json_format.py` and `combined_format.py` are the two."""
+"""The log formats by name.
+
+A new format is an entry here, a module, a section in docs/counter.md and tests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from analyzer.core.model import RejectReason
-
-# A value as a record has it: str, int, bool, None, or something that no field can be. bytes are the digits of
-# a number that is not whole, or too long to be of use.
-RawValue = object
-Columns = list[list[Any]]  # one for each path, with a `Raw` for each record
-
-
-class Format(Protocol):
-    """Reads the values at the paths that it was made for."""
-
-    def read(self, values: Sequence[bytes]) -> tuple[Columns, dict[int, RejectReason]]:
-        """A column for each path, and why which records cannot be read: theirs are all None, as are values
-        that a record does not have. There is at least one record."""
+from analyzer.core.records import combined_format
+from analyzer.core.records.format_decoder import FormatDecoder
+from analyzer.core.records.json_format import JsonFormat
+from analyzer.core.records.mapping import Field, FieldPath, SourceMapping, TimeField
 
 
-def not_utf8(values: Sequence[bytes]) -> list[int]:
-    """Which of `values` are not UTF-8."""
-    # Parted by what is no part of any character, or two bad halves would make a good whole.
-    text = b"\n".join(values)
-    if text.isascii():
-        return []
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return [at for at, value in enumerate(values) if not _is_utf8(value)]
-    return []
+class RecordFormat(NamedTuple):
+    """One log format: its decoder, and the fields that a source has without mapping any."""
+
+    decoder: Callable[[Sequence[FieldPath]], FormatDecoder]
+    parts: tuple[str, ...] = ()  # the only paths there are; empty: any
+    fields: Mapping[str, Field] = {}  # of a mapping without fields
+    time: TimeField | None = None
+    table: Mapping[str, Any] = {}  # defaults of [sources.fields], as TOML would have them
 
 
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+FORMATS: Mapping[str, RecordFormat] = {
+    "json": RecordFormat(JsonFormat),
+    "combined": RecordFormat(
+        combined_format.CombinedFormat,
+        parts=combined_format.PARTS,
+        fields=combined_format.FIELDS,
+        time=combined_format.TIME,
+        table=combined_format.TABLE,
+    ),
+}
+
+
+def with_default_fields(mapping: SourceMapping) -> SourceMapping:
+    """Returns `mapping`, with the fields of its format where it maps none."""
+    known = FORMATS[mapping.format]
+    if mapping.fields or not known.fields:
+        return mapping
+    return replace(mapping, fields=dict(known.fields), time=mapping.time or known.time)

@@ -1,4 +1,8 @@
-"""JSON documents: the values at some paths, by msgspec where it can and by the exact reader where it must."""
+"""JSON documents: the values at some paths, by msgspec where it can and by the strict reader where it must.
+
+msgspec builds one nested struct type from the paths, so that only the wanted values of a document become
+objects. It also refuses some valid documents (see `strict_json`); these are read again by the slow reader.
+"""
 
 from __future__ import annotations
 
@@ -10,78 +14,80 @@ import msgspec
 
 from analyzer.core.model import RejectReason
 from analyzer.core.records import strict_json
-from analyzer.core.records.formats import Columns, not_utf8
+from analyzer.core.records.format_decoder import Columns, invalid_utf8
 from analyzer.core.records.mapping import FieldPath
 
-PathTree = dict[str, Any]  # by key: a tree, or None where a value is
+PathTree = dict[str, Any]  # by key: a subtree, or None for a wanted value
 
-REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
+DECODE_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class JsonFormat:
-    """Reads the values at `paths`, of many documents at once."""
+    """Reads the values at `paths` of many documents at once."""
 
     def __init__(self, paths: Sequence[FieldPath]) -> None:
         self._paths = tuple(paths)
         self._structs: PathStructs | None
         try:
             self._structs = PathStructs(self._paths)
-        except ValueError:  # one path leads through another, or a key has quotes in it
+        except ValueError:  # one path leads through another's value, or a key has quotation marks in it
             self._structs = None
 
     def read(self, values: Sequence[bytes]) -> tuple[Columns, dict[int, RejectReason]]:
-        """A column of values for each path, and which documents are none; theirs are missing."""
-        refused: dict[int, RejectReason] = dict.fromkeys(not_utf8(values), "bad-utf8")
+        """Returns a column per path, and the reasons of unreadable documents, whose values are None."""
+        reasons: dict[int, RejectReason] = dict.fromkeys(invalid_utf8(values), "bad-utf8")
         if self._structs is None:
             columns: Columns = [[None] * len(values) for _ in self._paths]
-            doubtful: Collection[int] = range(len(values))
+            undecided: Collection[int] = range(len(values))
         else:
-            columns, doubtful = self._structs.read(values, refused)
-        for at in doubtful:
-            if at in refused:
+            columns, undecided = self._structs.read(values, reasons)
+        for index in undecided:
+            if index in reasons:
                 continue
-            # It need not be wrong: msgspec refuses some documents that are good JSON.
             try:
-                document = strict_json.read(values[at].decode())
+                document = strict_json.read(values[index].decode())
             except strict_json.NotJsonError:
-                refused[at] = "bad-json"
+                reasons[index] = "bad-json"
             else:
                 for column, path in zip(columns, self._paths, strict=True):
-                    column[at] = value_at(path, document)
-        return columns, refused
+                    column[index] = value_at(path, document)
+        return columns, reasons
 
 
 class PathStructs:
-    """The paths as nested msgspec types, so that nothing else of a document is made into objects."""
+    """The paths as nested msgspec types, so that only the wanted values of a document become objects."""
 
     def __init__(self, paths: Sequence[FieldPath]) -> None:
         """Raises ValueError when msgspec has no such type."""
         tree: PathTree = {}
         for path in paths:
-            _plant(tree, path)
+            _add_path(tree, path)
         struct = _struct(tree)
         self._missing = struct()
-        # Numbers that are not whole come as their digits. No string in JSON is bytes, so nothing is mixed up.
+        # Numbers that are not whole arrive as their digits. No JSON string is bytes, so they stay apart.
         self._decode = msgspec.json.Decoder(struct, float_hook=str.encode).decode
-        self._names = [_attributes(tree, path) for path in paths]
+        self._names = [_attribute_names(tree, path) for path in paths]
 
     def read(self, values: Sequence[bytes], skip: Collection[int]) -> tuple[Columns, list[int]]:
-        """A column for each path, and which documents msgspec refuses. Those to `skip` it must not see."""
-        doubtful: list[int] = []
+        """Returns a column per path, and the indexes of documents that msgspec refuses.
+
+        Documents in `skip` are not decoded; their values are None.
+        """
+        refused: list[int] = []
         decode = self._decode
         try:
             rows = [decode(value) for value in values] if not skip else None
-        except REFUSALS:
+        except DECODE_ERRORS:
             rows = None
         if rows is None:
             rows = []
-            for at, value in enumerate(values):
+            for index, value in enumerate(values):
                 try:
-                    rows.append(self._missing if at in skip else decode(value))
-                except REFUSALS:
+                    rows.append(self._missing if index in skip else decode(value))
+                except DECODE_ERRORS:
                     rows.append(self._missing)
-                    doubtful.append(at)
-        return [_column(rows, names) for names in self._names], doubtful
+                    refused.append(index)
+        return [_column(rows, names) for names in self._names], refused
 
 
 def _column(rows: Sequence[Any], names: Sequence[str]) -> list[Any]:
@@ -94,7 +100,7 @@ def _column(rows: Sequence[Any], names: Sequence[str]) -> list[Any]:
         return list(column)
 
 
-def _plant(tree: PathTree, path: FieldPath) -> None:
+def _add_path(tree: PathTree, path: FieldPath) -> None:
     *parents, last = path
     for key in parents:
         tree = tree.setdefault(key, {})
@@ -104,7 +110,7 @@ def _plant(tree: PathTree, path: FieldPath) -> None:
         raise ValueError("a path leads through another one's value")
 
 
-def _attributes(tree: PathTree, path: FieldPath) -> list[str]:
+def _attribute_names(tree: PathTree, path: FieldPath) -> list[str]:
     names = []
     for key in path:
         names.append(f"f{list(tree).index(key)}")
@@ -114,18 +120,18 @@ def _attributes(tree: PathTree, path: FieldPath) -> list[str]:
 
 def _struct(tree: PathTree) -> type[msgspec.Struct]:
     fields: list[tuple[str, Any, Any]] = []
-    for n, below in enumerate(tree.values()):
-        if below is None:
-            fields.append((f"f{n}", Any, None))
+    for number, subtree in enumerate(tree.values()):
+        if subtree is None:
+            fields.append((f"f{number}", Any, None))
         else:
-            inner = _struct(below)
-            fields.append((f"f{n}", inner | None, None))
-    rename = {f"f{n}": key for n, key in enumerate(tree)}
+            inner = _struct(subtree)
+            fields.append((f"f{number}", inner | None, None))
+    rename = {f"f{number}": key for number, key in enumerate(tree)}
     return msgspec.defstruct("Document", fields, rename=rename, gc=False)
 
 
 def value_at(path: FieldPath, document: object) -> Any:
-    """What is there; None when it is missing."""
+    """Returns the value at `path`; None when it is missing."""
     for key in path:
         if not isinstance(document, dict):
             return None

@@ -1,8 +1,8 @@
-"""How one source's records are read: which field is where, who the caller is, what counts as denied."""
+"""The mapping of a source: where its records have each field, who the caller is, what counts as denied."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping as Dict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,7 +14,7 @@ FieldPath = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class TimeField:
-    """When the request happened. Absent from a mapping: the record's own Kafka time."""
+    """Time of the request. A mapping without one uses the record's Kafka timestamp."""
 
     path: FieldPath
     unit: TimeUnit
@@ -29,7 +29,7 @@ class TextField:
 
 @dataclass(frozen=True, slots=True)
 class AddressField:
-    """An IP address, written in one way; IPv6 cut to its first `prefix6` bits."""
+    """An IP address in its canonical spelling; IPv6 cut to its first `prefix6` bits."""
 
     path: FieldPath
     prefix6: int = 128
@@ -37,7 +37,7 @@ class AddressField:
 
 @dataclass(frozen=True, slots=True)
 class ResourceField:
-    """What was asked for, as one of `routes`, never the raw path; `other` when none fits."""
+    """A path, counted as the route pattern that it matches; as `other` when it matches none."""
 
     path: FieldPath
     routes: tuple[str, ...] = ()
@@ -49,7 +49,8 @@ class NumberField:
     """A number that meters add up, as a whole number of its smallest unit.
 
     `whole`: digits only. `decimal`: micro-units, scaled exactly from the digits. `duration`: given
-    in `unit`, kept in microseconds. More than six places are cut. Missing: `default`, or rejected.
+    in `unit`, kept in microseconds. More than six decimal places are cut. Missing: `default`; rejected
+    where that is None.
     """
 
     path: FieldPath
@@ -58,20 +59,20 @@ class NumberField:
     default: int | None = 0
 
 
-CALLER_FIELDS = ("api_key", "user", "address")  # asked in this order unless a source says otherwise
+CALLER_FIELDS = ("api_key", "user", "address")  # tried in this order unless a source says otherwise
 
 Field = TextField | AddressField | ResourceField | NumberField
 Condition = tuple[str, tuple[str, ...]]  # (field, wanted values); "500-599" is a range of numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
-    """One source's format and fields. Frozen: a counter compiles it once."""
+class SourceMapping:
+    """Format and fields of one source. Frozen: a counter compiles it once."""
 
-    format: Literal["json", "combined"] = "json"
+    format: str = "json"  # a name in `formats.FORMATS`
     time: TimeField | None = None
-    caller: tuple[str, ...] = CALLER_FIELDS  # names in `fields`; the first that is there
-    fields: Dict[str, Field] = field(default_factory=dict)
+    caller: tuple[str, ...] = CALLER_FIELDS  # names in `fields`; the first one present is the caller
+    fields: Mapping[str, Field] = field(default_factory=dict)
     deny_if: tuple[Condition, ...] = ()  # all must hold
     value_bytes_max: int = 1 << 20
     name_bytes_max: int = 256
@@ -80,4 +81,4 @@ class Mapping:
     past_ms_max: int = 35 * 86_400_000
     sample_bytes: int = 2048
     rejected_in_row_max: int = 1_000
-    callers_max: int = 100_000  # that are counted by name, in each way, partition and hour
+    callers_max: int = 100_000  # counted by name, per rule of `NamedHow`, partition and hour

@@ -1,9 +1,10 @@
-"""Bytes become requests once, here, or reasons why not.
+"""Record values become requests here, once; or a reason why they are rejected.
 
-Records are judged a column at a time: all callers, then all times, and so on. A column of a thousand values
-costs a few calls where the same values one by one cost thousands; that, and `frames.py`, is what makes the
-counter fast. The order of the questions is part of the contract: tombstone, size, UTF-8, document, caller,
-time, numbers, fields, future, past.
+Records are read a column at a time: all callers, then all times, and so on. A column of a thousand values
+costs a few calls where the same values one by one cost thousands; that, and the record decoder, is what makes
+the counter fast. The order of the questions is part of the contract (docs/counter.md): tombstone, size,
+UTF-8, document, caller, time, numbers, fields, future, past. The first one without an answer is the reason of
+the rejection.
 """
 
 from __future__ import annotations
@@ -18,38 +19,41 @@ from analyzer.core.records.columns import (
     CallerColumn,
     ColumnIndex,
     ConditionColumn,
+    Dimension,
     NumberColumn,
     TextColumn,
     TimeColumn,
 )
-from analyzer.core.records.combined_format import CombinedFormat, with_usual_fields
-from analyzer.core.records.formats import Format
-from analyzer.core.records.json_format import JsonFormat
-from analyzer.core.records.mapping import Condition, Mapping
+from analyzer.core.records.formats import FORMATS, with_default_fields
+from analyzer.core.records.mapping import Condition, SourceMapping
 
-# What a calendar can show, with room for the end of the longest window.
+# The range of times that calendars can show, with room for the end of the longest window.
 FIRST_MS, END_MS = 0, 253_339_228_800_000  # 1970 up to 9998
-EMPTY = b"{}"  # stands for a value that is not looked at
+EMPTY_DOCUMENT = b"{}"  # read in place of a value that must not be read
+
+CALLER = Dimension("caller")
 
 
 class Projection(NamedTuple):
-    """What the plan wants to know of each request, beside when it was."""
+    """The fields that a plan needs of each request, besides its time."""
 
-    dimensions: tuple[str, ...]  # "caller", or names of text fields
+    dimensions: tuple[Dimension, ...]
     numbers: tuple[str, ...]
     conditions: tuple[tuple[Condition, ...], ...]
 
 
 class RequestColumns(NamedTuple):
-    """What requests say: one list for each question, one answer for each request."""
+    """Requests, column by column: one list per question, one answer per request."""
 
     times_ms: list[int]
-    denied: list[bool]  # empty when nobody can be
+    denied: list[bool]  # empty when the source has no `deny_if`
     dimensions: list[list[str]]
     numbers: list[list[int]]  # empty for a number that this source does not have
     conditions: list[list[bool]]
 
     def only(self, wanted: Sequence[bool]) -> RequestColumns:
+        """The requests for which `wanted` is true."""
+
         def kept(column: list[Any]) -> list[Any]:
             return list(compress(column, wanted))
 
@@ -63,96 +67,99 @@ class RequestColumns(NamedTuple):
 
 
 class RecordReader:
-    """Reads the records of one source as its mapping says, and answers what was asked."""
+    """Reads the records of one source as its mapping says."""
 
-    def __init__(self, mapping: Mapping, asked: Projection) -> None:
-        """Raises ValueError for a mapping by which nobody can be read."""
-        if mapping.format == "combined":
-            mapping = with_usual_fields(mapping)
-        slots = ColumnIndex()
+    def __init__(self, mapping: SourceMapping, projection: Projection) -> None:
+        """Raises ValueError for a mapping without any caller field, KeyError for an unknown format."""
+        mapping = with_default_fields(mapping)
+        index = ColumnIndex()
         self._mapping = mapping
-        self._dimensions = asked.dimensions
-        self._who = CallerColumn(mapping, slots)
-        self._when = TimeColumn(mapping.time, slots)
-        self._numbers = [NumberColumn(mapping, name, slots) for name in asked.numbers]
-        self._denied = ConditionColumn(mapping, mapping.deny_if, slots)
-        self._conditions = [ConditionColumn(mapping, conditions, slots) for conditions in asked.conditions]
+        self._dimensions = projection.dimensions
+        self._caller = CallerColumn(mapping, index)
+        self._time = TimeColumn(mapping.time, index)
+        self._numbers = [NumberColumn(mapping, name, index) for name in projection.numbers]
+        self._denied = ConditionColumn(mapping, mapping.deny_if, index)
+        self._conditions = [ConditionColumn(mapping, all_of, index) for all_of in projection.conditions]
         self._texts = {
-            name: TextColumn(mapping, name, slots) for name in asked.dimensions if name != "caller"
+            dimension: TextColumn(mapping, dimension, index)
+            for dimension in projection.dimensions
+            if dimension != CALLER
         }
-        self._format: Format = (
-            JsonFormat(slots.paths) if mapping.format == "json" else CombinedFormat(slots.paths)
-        )
+        self._format = FORMATS[mapping.format].decoder(index.paths)
 
-    def read(self, frames: RecordColumns) -> tuple[RequestColumns, dict[int, RejectReason]]:
-        """The requests among `frames`, which are not none, and the reasons of the others by place."""
-        values, unread = self._sized(frames)
-        columns, refused = self._format.read(values)
-        refused |= unread
-        callers = self._who.answers(columns)
-        times_ms = self._when.answers(columns, frames.kafka_ms)
-        numbers = [number.answers(columns) for number in self._numbers]
-        denied = self._denied.answers(columns)
-        conditions = [condition.answers(columns) for condition in self._conditions]
-        texts = {name: text.answers(columns) for name, text in self._texts.items()}
-        note(refused, "bad-caller", [callers])
-        note(refused, "bad-time", [times_ms])
-        note(refused, "bad-number", numbers)
-        note(refused, "bad-field", [denied, *conditions, *texts.values()])
-        note_untimely(refused, self._mapping, times_ms, frames.kafka_ms)
-        texts["caller"] = callers
-        sheet = RequestColumns(
-            times_ms, denied, [texts[name] for name in self._dimensions], numbers, conditions
-        )
-        return sheet.only([at not in refused for at in range(len(values))]) if refused else sheet, refused
+    def read(self, records: RecordColumns) -> tuple[RequestColumns, dict[int, RejectReason]]:
+        """Returns the requests among `records` (at least one), and the reasons of the others by index."""
+        values, unread = self._readable(records)
+        columns, reasons = self._format.read(values)
+        reasons |= unread
+        callers = self._caller.read(columns)
+        times_ms = self._time.read(columns, records.kafka_ms)
+        numbers = [number.read(columns) for number in self._numbers]
+        denied = self._denied.read(columns)
+        conditions = [condition.read(columns) for condition in self._conditions]
+        texts = {dimension: text.read(columns) for dimension, text in self._texts.items()}
+        reject_missing(reasons, "bad-caller", [callers])
+        reject_missing(reasons, "bad-time", [times_ms])
+        reject_missing(reasons, "bad-number", numbers)
+        reject_missing(reasons, "bad-field", [denied, *conditions, *texts.values()])
+        reject_untimely(reasons, self._mapping, times_ms, records.kafka_ms)
+        texts[CALLER] = callers
+        dimensions = [texts[dimension] for dimension in self._dimensions]
+        requests = RequestColumns(times_ms, denied, dimensions, numbers, conditions)
+        if not reasons:
+            return requests, reasons
+        return requests.only([index not in reasons for index in range(len(values))]), reasons
 
-    def _sized(self, frames: RecordColumns) -> tuple[Sequence[bytes], dict[int, RejectReason]]:
-        """The values with those replaced that must not be read, and why those must not."""
-        values, bytes_max = frames.values, self._mapping.value_bytes_max
-        refused: dict[int, RejectReason] = {}
-        if None in values or frames.size_bytes > bytes_max:
-            for at, value in enumerate(values):
+    def _readable(self, records: RecordColumns) -> tuple[Sequence[bytes], dict[int, RejectReason]]:
+        """Returns the values with a stand-in for those that must not be read, and the reasons of these."""
+        values, bytes_max = records.values, self._mapping.value_bytes_max
+        reasons: dict[int, RejectReason] = {}
+        if None in values or records.size_bytes > bytes_max:
+            for index, value in enumerate(values):
                 if value is None:
-                    refused[at] = "tombstone"
+                    reasons[index] = "tombstone"
                 elif len(value) > bytes_max:
-                    refused[at] = "too-large"
-        if not refused:
-            return values, refused  # type: ignore[return-value]  # none is None
-        return [EMPTY if at in refused else value for at, value in enumerate(values)], refused  # type: ignore[misc]  # none is None
+                    reasons[index] = "too-large"
+        if not reasons:
+            return values, reasons  # type: ignore[return-value]  # none of them is None
+        readable = [EMPTY_DOCUMENT if index in reasons else value for index, value in enumerate(values)]
+        return readable, reasons  # type: ignore[return-value]  # none of them is None
 
 
-def note(refused: dict[int, RejectReason], reason: RejectReason, columns: Iterable[Sequence[Any]]) -> None:
-    """Say of each record that has no answer in `columns` that it is refused, unless it is already."""
+def reject_missing(
+    reasons: dict[int, RejectReason], reason: RejectReason, columns: Iterable[Sequence[Any]]
+) -> None:
+    """Adds `reason` for each record without an answer in one of `columns`, unless it has a reason already."""
     for column in columns:
         if None in column:
-            for at, answer in enumerate(column):
+            for index, answer in enumerate(column):
                 if answer is None:
-                    refused.setdefault(at, reason)
+                    reasons.setdefault(index, reason)
 
 
-def note_untimely(
-    refused: dict[int, RejectReason],
-    mapping: Mapping,
+def reject_untimely(
+    reasons: dict[int, RejectReason],
+    mapping: SourceMapping,
     times_ms: Sequence[int | None],
     kafka_ms: Sequence[int | None],
 ) -> None:
-    """The same of requests that are too far from their record's own Kafka time, or from any calendar."""
+    """Adds a reason for each request too far from its record's Kafka time, or outside of all calendars."""
     if all_timely(mapping, times_ms, kafka_ms):
         return
-    for at, (ms, reference_ms) in enumerate(zip(times_ms, kafka_ms, strict=True)):
-        if ms is None or at in refused:
+    for index, (ms, reference_ms) in enumerate(zip(times_ms, kafka_ms, strict=True)):
+        if ms is None or index in reasons:
             continue
-        judged = reference_ms is not None and reference_ms >= 0  # Kafka itself writes -1 for no time
-        if judged and ms > (reference_ms or 0) + mapping.future_ms_max:
-            refused[at] = "future"
-        elif judged and ms < (reference_ms or 0) - mapping.past_ms_max:
-            refused[at] = "past"
+        has_reference = reference_ms is not None and reference_ms >= 0  # Kafka itself writes -1 for no time
+        if has_reference and ms > (reference_ms or 0) + mapping.future_ms_max:
+            reasons[index] = "future"
+        elif has_reference and ms < (reference_ms or 0) - mapping.past_ms_max:
+            reasons[index] = "past"
         elif not FIRST_MS <= ms < END_MS:
-            refused[at] = "bad-time"
+            reasons[index] = "bad-time"
 
 
-def all_timely(mapping: Mapping, times_ms: Sequence[Any], kafka_ms: Sequence[Any]) -> bool:
-    """Whether a glance at the extremes is enough: no record can be untimely."""
+def all_timely(mapping: SourceMapping, times_ms: Sequence[Any], kafka_ms: Sequence[Any]) -> bool:
+    """Whether the extremes alone show that no record is untimely."""
     try:
         first, last, earliest, latest = min(times_ms), max(times_ms), min(kafka_ms), max(kafka_ms)
         return bool(
@@ -162,5 +169,5 @@ def all_timely(mapping: Mapping, times_ms: Sequence[Any], kafka_ms: Sequence[Any
             and last <= earliest + mapping.future_ms_max
             and first >= latest - mapping.past_ms_max
         )
-    except TypeError:  # somebody has no time
+    except TypeError:  # one of them has no time
         return False

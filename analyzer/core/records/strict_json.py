@@ -1,9 +1,9 @@
-"""Strict RFC 8259: who is asked whenever the fast decoder refuses a document.
+"""Strict RFC 8259, for the documents that the fast decoder refuses.
 
-The fast one refuses more than the standard does (halves of surrogate pairs, deep nesting, a value of another
-type than expected), which must not decide whether a request is counted. Numbers keep their digits; the last
-of equal keys wins; nesting is as deep as the text is long: where the standard library's reader, which calls
-itself for each level, gives up, one without recursion goes on.
+The fast decoder refuses more than the standard does (halves of surrogate pairs, deep nesting, a value of
+another type than expected), which must not decide whether a request is counted. Here numbers keep their
+digits, the last of equal keys wins, and nesting is as deep as the text is long: where the standard library's
+recursive reader gives up, one without recursion takes over.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from analyzer.core.records.decimals import DIGITS_MAX
 SPACE = re.compile(r"[ \t\n\r]*+")
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 LITERALS: tuple[tuple[str, bool | None], ...] = (("true", True), ("false", False), ("null", None))
-ARRAY = object()  # what stands for an array: no field is in one
+ARRAY = object()  # stands for an array: no field is inside one
 
 # str, bool, None, dict, a list or ARRAY; int, or bytes for a number that is not whole, or too long for use
 JsonValue = object
 
 
 class NotJsonError(ValueError):
-    """It is no JSON object."""
+    """The text is not a JSON object."""
 
 
 def read(text: str) -> dict[str, JsonValue]:
-    """The object that `text` is. Raises NotJsonError."""
+    """Returns the object that `text` is. Raises NotJsonError."""
     try:
         try:
             document = DECODER.decode(text)
         except RecursionError:
-            document = deep_read(text)
+            document = read_without_recursion(text)
     except ValueError as error:
         raise NotJsonError(str(error)) from None
     if not isinstance(document, dict):
@@ -41,26 +41,26 @@ def read(text: str) -> dict[str, JsonValue]:
     return document
 
 
-def _number(written: str) -> JsonValue:
-    """A whole number, if it is of use; of others the digits."""
-    whole = len(written) <= DIGITS_MAX and written.lstrip("-").isdecimal()
-    return int(written) if whole else written.encode()
+def _number(digits: str) -> JsonValue:
+    """Returns a whole number of usable length; of others the digits."""
+    is_whole = len(digits) <= DIGITS_MAX and digits.lstrip("-").isdecimal()
+    return int(digits) if is_whole else digits.encode()
 
 
-def _no_constant(name: str) -> JsonValue:
-    raise NotJsonError(f"{name} is no number")
+def _refuse_constant(name: str) -> JsonValue:
+    raise NotJsonError(f"{name} is not JSON")
 
 
-DECODER = json.JSONDecoder(parse_int=_number, parse_float=_number, parse_constant=_no_constant)
+DECODER = json.JSONDecoder(parse_int=_number, parse_float=_number, parse_constant=_refuse_constant)
 
 
-def deep_read(text: str) -> dict[str, JsonValue]:
-    """The same without recursion, four times as slow. Raises ValueError."""
-    return _DeepReader(text).document()
+def read_without_recursion(text: str) -> dict[str, JsonValue]:
+    """Returns the object that `text` is; four times slower than the recursive reader. Raises ValueError."""
+    return _IterativeReader(text).document()
 
 
-class _DeepReader:
-    """One pass over a text, without recursion."""
+class _IterativeReader:
+    """One pass over a text with an explicit stack."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -69,12 +69,12 @@ class _DeepReader:
     def document(self) -> dict[str, JsonValue]:
         top: dict[str, JsonValue] = {}
         self._expect("{")
-        inside: list[dict[str, JsonValue] | None] = [top]  # what is not closed yet; None for an array
+        stack: list[dict[str, JsonValue] | None] = [top]  # the open objects; None for an array
         first = True
-        while inside:
-            parent = inside[-1]
+        while stack:
+            parent = stack[-1]
             if self._takes("]" if parent is None else "}"):
-                inside.pop()
+                stack.pop()
                 first = False
                 continue
             if not first:
@@ -85,14 +85,14 @@ class _DeepReader:
                 parent[key] = value
             first = value is ARRAY or isinstance(value, dict)
             if first:
-                inside.append(value if isinstance(value, dict) else None)
+                stack.append(value if isinstance(value, dict) else None)
         self._skip_space()
         if self._at != len(self._text):
             raise NotJsonError("expected the end")
         return top
 
     def _value(self) -> JsonValue:
-        """A scalar whole, or an object or array of which only the bracket is read."""
+        """Reads a scalar, or the opening bracket of an object or array."""
         if self._takes('"'):
             return self._string()
         if self._takes("{"):
@@ -130,4 +130,4 @@ class _DeepReader:
             raise NotJsonError(f"expected {token}")
 
     def _skip_space(self) -> None:
-        self._at = SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]  # matches nothing as well
+        self._at = SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]  # also matches nothing

@@ -1,4 +1,4 @@
-"""When a request happened, as whole milliseconds since 1970 UTC, from each way of writing it."""
+"""Timestamps in text (RFC 3339, common log format) to whole milliseconds since 1970 UTC."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import lru_cache
 EPOCH_DAY = date(1970, 1, 1).toordinal()
 MINUTE_MS = 60_000
 
-# One pinned grammar of RFC 3339: T, t or a blank after the date, any number of places, Z, z or an offset.
-SECOND_CHARS = 19  # up to the point
+# One pinned grammar of RFC 3339: T, t or a blank after the date, any number of decimals, Z, z or an offset.
+SECOND_CHARS = 19  # up to the decimal point
 SECOND = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}):([0-9]{2})(?:[Zz]|([+-][0-9]{2}:[0-9]{2}))"
 )
@@ -29,7 +29,7 @@ MONTHS = {
 
 
 def rfc3339_ms(text: str) -> int | None:
-    """Milliseconds, rounded down; None when it is no such time.
+    """Returns the milliseconds of an RFC 3339 time, rounded down; None for any other text.
 
     A leap second counts as the last millisecond of its minute.
 
@@ -49,7 +49,7 @@ def rfc3339_ms(text: str) -> int | None:
     return second_ms + ms
 
 
-@lru_cache(maxsize=4096)  # requests that follow each other share their second
+@lru_cache(maxsize=4096)  # consecutive requests share their second
 def _second_ms(text: str) -> int | None:
     match = SECOND.fullmatch(text)
     if match is None:
@@ -59,7 +59,7 @@ def _second_ms(text: str) -> int | None:
 
 
 def clf_ms(text: str) -> int | None:
-    """Milliseconds of a whole second; None when it is no such time.
+    """Returns the milliseconds of a time in the common log format; None for any other text.
 
     >>> clf_ms("01/Jan/1970:01:00:01 +0100"), clf_ms("[32/Jan/1970:01:00:01 +0100]")
     (1000, None)
@@ -85,7 +85,7 @@ def _within(begin_ms: int | None, second: int) -> int | None:
 
 @lru_cache(maxsize=4096)
 def _minute_ms(day: str, clock: str, zone: str) -> int | None:
-    """When the minute begins that is shown where clocks are `zone` east of UTC; None when there is none."""
+    """Returns the start of the minute that clocks `zone` east of UTC show; None when there is none."""
     try:
         days = date.fromisoformat(day).toordinal() - EPOCH_DAY
     except ValueError:

@@ -1,52 +1,53 @@
-"""What a single value must be: a name, a text, a condition. An answer of None: it cannot be read."""
+"""Rules for single values: caller names, texts, networks, conditions, times. None: the value is unusable."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from ipaddress import ip_address, ip_network
 from typing import Any
 
-from analyzer.core.records.formats import RawValue
+from analyzer.core.records.format_decoder import RawValue
 from analyzer.core.records.mapping import AddressField, Field, NumberField, ResourceField
 from analyzer.core.records.route_matcher import RouteMatcher
 from gatekeeper.identity import address_of, is_name, typed
 
 ValueRule = Callable[[Any], Any]
 
-REMEMBERED_MAX = 50_000  # values per rule; then it begins anew
-REMEMBERED_BYTES_MAX = 400  # what is larger is judged each time: a log may be full of it
+MEMO_VALUES_MAX = 50_000  # per rule; then its memo is emptied
+MEMO_VALUE_BYTES_MAX = 400  # a log may be full of larger values that never repeat
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 RANGE_DIGITS_MAX = 19
 
-# Kinds of values of which none of one kind is equal to any of another; True, as a key, would be 1.
-PLAIN: frozenset[type] = frozenset({str, int, type(None)})
+# Types whose values are equal only to values of that type; as a dict key, True would equal 1.
+MEMO_TYPES: frozenset[type] = frozenset({str, int, type(None)})
 
 
 class MemoizedRule(dict[Any, Any]):
-    """A rule that is asked once for each value."""
+    """A rule with a bounded memo of its answers."""
 
-    def __init__(self, rule: ValueRule, kinds: frozenset[type] = PLAIN) -> None:
-        """Only values of `kinds` are remembered."""
+    def __init__(self, rule: ValueRule, types: frozenset[type] = MEMO_TYPES) -> None:
+        """Only values of `types` are memoized."""
         super().__init__()
         self.rule = rule
-        self._kinds = kinds
+        self._types = types
 
     def __missing__(self, raw: RawValue) -> Any:
-        found = self.rule(raw)
-        if sys.getsizeof(raw) <= REMEMBERED_BYTES_MAX:
-            if len(self) >= REMEMBERED_MAX:
+        answer = self.rule(raw)
+        if sys.getsizeof(raw) <= MEMO_VALUE_BYTES_MAX:
+            if len(self) >= MEMO_VALUES_MAX:
                 self.clear()
-            self[raw] = found
-        return found
+            self[raw] = answer
+        return answer
 
-    def answers(self, column: Sequence[RawValue]) -> list[Any]:
-        if self._kinds.issuperset(map(type, column)):
+    def read(self, column: Sequence[RawValue]) -> list[Any]:
+        if self._types.issuperset(map(type, column)):
             return list(map(self.__getitem__, column))
         return [self.rule(raw) for raw in column]
 
 
 class RouteRule:
-    """The rule of a resource. Nothing is remembered: most paths are never seen again."""
+    """The rule of a resource. Without a memo: most paths never repeat."""
 
     def __init__(self, field: ResourceField) -> None:
         self._routes = RouteMatcher(field.routes, field.other)
@@ -54,19 +55,22 @@ class RouteRule:
     def rule(self, raw: RawValue) -> str | None:
         if raw is None:
             return ""
-        return self.answers([raw])[0] if type(raw) is str else None
+        return self.read([raw])[0] if type(raw) is str else None
 
-    def answers(self, column: Sequence[RawValue]) -> list[Any]:
+    def read(self, column: Sequence[RawValue]) -> list[Any]:
         if {str}.issuperset(map(type, column)):
-            return self._routes.of_each(column)  # type: ignore[arg-type]  # all are text
+            return self._routes.match_all(column)  # type: ignore[arg-type]  # all of them are text
         return [self.rule(raw) for raw in column]
 
 
 def caller_rule(kind: str, field: Field, bytes_max: int) -> MemoizedRule:
-    """A caller's typed name; "" when this field is missing. A number is no name, so that 1 and "1" never
-    meet. Raises ValueError for a field that cannot hold a name."""
+    """Returns the rule of a caller's typed name; "" where the field is missing.
+
+    A number is not a name, so that 1 and "1" never collide. Raises ValueError for a field that cannot hold a
+    name.
+    """
     if isinstance(field, ResourceField | NumberField):
-        raise ValueError(f"{kind} is a {type(field).__name__}: it cannot say who called")  # noqa: TRY004 - a wrong mapping
+        raise ValueError(f"{kind}: a {type(field).__name__} cannot name a caller")  # noqa: TRY004 - a wrong mapping
     prefix6 = field.prefix6 if isinstance(field, AddressField) else None
 
     def name(raw: RawValue) -> str | None:
@@ -74,14 +78,14 @@ def caller_rule(kind: str, field: Field, bytes_max: int) -> MemoizedRule:
             return ""
         if type(raw) is not str:
             return None
-        known = raw if prefix6 is None else address_of(raw, prefix6)
-        return typed(kind, known) if known is not None and is_name(known, bytes_max) else None
+        text = raw if prefix6 is None else address_of(raw, prefix6)
+        return typed(kind, text) if text is not None and is_name(text, bytes_max) else None
 
     return MemoizedRule(name)
 
 
 def text_rule(field: Field, bytes_max: int) -> MemoizedRule | RouteRule:
-    """The text of a field that is counted by; missing is ""."""
+    """Returns the rule of a text that requests are counted by; "" where the field is missing."""
     if isinstance(field, ResourceField):
         return RouteRule(field)
     prefix6 = field.prefix6 if isinstance(field, AddressField) else None
@@ -97,20 +101,50 @@ def text_rule(field: Field, bytes_max: int) -> MemoizedRule | RouteRule:
     return MemoizedRule(text)
 
 
+def network_rule(field: Field, version: int, prefix: int) -> MemoizedRule:
+    """Returns the rule of the network that an address belongs to, written 203.0.113.0/24.
+
+    "" where the address is missing, or of the other family. An IPv6 address that the field has cut to fewer
+    than `prefix` bits stays as it was cut. Raises ValueError for a field that holds no addresses.
+
+    >>> rule = network_rule(AddressField(("ip",)), 4, 24).rule
+    >>> rule("203.0.113.7"), rule("2001:db8::1"), rule(None), rule("nonsense")
+    ('203.0.113.0/24', '', '', None)
+    """
+    if not isinstance(field, AddressField):
+        raise ValueError(f"a {type(field).__name__} has no network")  # noqa: TRY004 - a wrong mapping
+    address = text_rule(field, 0).rule
+
+    def network(raw: RawValue) -> str | None:
+        text = address(raw)
+        if not text:
+            return text
+        host, _, cut_to = text.partition("/")
+        parsed = ip_address(host)
+        if parsed.version != version:
+            return ""
+        return str(ip_network((parsed, min(prefix, int(cut_to or prefix))), strict=False))
+
+    return MemoizedRule(network)
+
+
 def condition_rule(field: Field, wanted: Sequence[str]) -> MemoizedRule:
-    """Whether a field's text is one of `wanted`, or goes on with its parameters (RFC 9651, as the header of a
-    refusal: denied;policy="daily"), or is a whole number in one of its ranges ("500-599")."""
+    """Returns the rule of a condition: whether the field's text is one of `wanted`.
+
+    It also holds for a text that continues with parameters (RFC 9651, as in the header of a refusal:
+    denied;policy="daily"), and for a whole number in one of the wanted ranges ("500-599").
+    """
     texts = frozenset(wanted)
-    parted = (each.partition("-") for each in wanted)
+    parted = (text.partition("-") for text in wanted)
     ranges = [
         range(int(low), int(high) + 1) for low, _, high in parted if _is_digits(low) and _is_digits(high)
     ]
     # Addresses and resources are compared as they are counted by; any other text as it is, however long.
     as_counted = isinstance(field, AddressField | ResourceField)
-    counted_by = text_rule(field, 0).rule if as_counted else text_of
+    text = text_rule(field, 0).rule if as_counted else text_of
 
     def holds(raw: RawValue) -> bool | None:
-        plain = counted_by(raw)
+        plain = text(raw)
         if plain is None:
             return None
         if plain in texts or (not as_counted and plain.partition(";")[0] in texts):
@@ -120,13 +154,13 @@ def condition_rule(field: Field, wanted: Sequence[str]) -> MemoizedRule:
     return MemoizedRule(holds)
 
 
-def time_rule(ms_of: Callable[[str], int | None]) -> ValueRule:
-    """The milliseconds of a time that is written as text."""
-    return lambda raw: ms_of(raw) if type(raw) is str else None
+def time_rule(parse: Callable[[str], int | None]) -> ValueRule:
+    """Returns the rule of a time written as text, in milliseconds."""
+    return lambda raw: parse(raw) if type(raw) is str else None
 
 
 def text_of(raw: RawValue) -> str | None:
-    """Strings, whole numbers of 64 bits, and booleans as text; missing is "". None for anything else."""
+    """Returns strings, 64-bit whole numbers and booleans as text, "" for a missing value, else None."""
     if raw is None:
         return ""
     if type(raw) is str:

@@ -1,4 +1,4 @@
-"""An account of what people did by hand: who, what, to what, when, and why."""
+"""The audit log of manual acts: who, what, to what, when, and why."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.store.database.clock import instant
-from analyzer.store.database.engine import NowMs
+from analyzer.store.database.engine import ROWS_AT_ONCE, NowMs, slow_reading
 from analyzer.store.database.schema import events
-from analyzer.store.reports.status import ROWS_AT_ONCE, unhurried
 
 
 class AuditEntry(NamedTuple):
@@ -26,7 +25,7 @@ class AuditEntry(NamedTuple):
 
 
 def record(db: sa.Connection, who: str, act: str, about: str, why: str) -> None:
-    """Write down one act, in the transaction that does it: neither happens without the other."""
+    """Writes an entry in the transaction of the act itself, so that both commit or neither."""
     db.execute(
         sa.insert(events).values(
             id=secrets.token_hex(8), at_ms=NowMs(), who=who, act=act, about=about, why=why
@@ -34,15 +33,13 @@ def record(db: sa.Connection, who: str, act: str, about: str, why: str) -> None:
     )
 
 
-def recorded(engine: sa.Engine, since_ms: int = 0) -> Iterator[AuditEntry]:
-    """Every act from `since_ms` on, the latest first, in constant memory. Raises StoreAway."""
-    statement = (
-        sa.select(events.c.at_ms, events.c.who, events.c.act, events.c.about, events.c.why)
-        .where(events.c.at_ms >= since_ms)
-        .order_by(events.c.at_ms.desc(), events.c.id)
-    )
+def entries(engine: sa.Engine, since_ms: int = 0) -> Iterator[AuditEntry]:
+    """Yields the entries since then, the newest first, in constant memory. Raises StoreAway."""
+    columns = (events.c.at_ms, events.c.who, events.c.act, events.c.about, events.c.why)
+    statement = sa.select(*columns).where(events.c.at_ms >= since_ms)
+    statement = statement.order_by(events.c.at_ms.desc(), events.c.id)
     with (
-        unhurried(engine) as db,
+        slow_reading(engine) as db,
         db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
     ):
         for at_ms, *rest in rows:

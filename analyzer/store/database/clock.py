@@ -1,4 +1,4 @@
-"""Moments as the tables keep them: whole milliseconds since 1970 UTC."""
+"""The database's clock, and times as the tables keep them: whole milliseconds since 1970 UTC."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 def clock_ms(db: sa.Connection) -> int:
-    """What time it is, by the database's clock."""
+    """Returns the time by the database's clock."""
     return int(db.execute(sa.select(NowMs())).scalar_one())
 
 
 def instant(time_ms: int) -> datetime:
-    """The moment, exact."""
+    """Returns the exact time."""
     return EPOCH + time_ms * MILLISECOND
 
 
 def millis(time: datetime) -> int:
-    """Whole milliseconds, rounded down."""
+    """Returns whole milliseconds, rounded down."""
     return (time - EPOCH) // MILLISECOND

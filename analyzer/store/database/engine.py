@@ -1,4 +1,4 @@
-"""Opens the database, and knows what differs between SQLite and PostgreSQL."""
+"""Opens the database; the differences between SQLite and PostgreSQL are here."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from sqlalchemy.sql.expression import ColumnElement
 
 from analyzer.errors import NotInstalled, StoreAway
 
-Engine = sa.Engine  # for rooms that know no SQL and only hand it on
+Engine = sa.Engine  # for packages that only pass it on and must not import SQLAlchemy
 
-# An analyzer that was stopped in mid-flush must not hold the others up for longer than this.
+# An analyzer that was stopped in mid-flush must not block the others for longer than this.
 IDLE_IN_TRANSACTION_MS = 5_000
 STATEMENT_MS = 2_000
 CONNECT_S = 5
-REFUSED = {"25006", "42501"}  # the server behind our address is a standby now; a right is missing
-DAMAGED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}  # the driver has no class for these
+REFUSED = {"25006", "42501"}  # read-only (the server has become a standby); insufficient privilege
+DAMAGED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}  # the driver raises no class of its kind
+ROWS_AT_ONCE = 1_000  # fetched at a time, so that a long list needs constant memory
 
-READ_ONLY = {"gatelock_reads": True}  # an execution option: this transaction is one snapshot, writes nothing
+READ_ONLY = {"gatelock_reads": True}  # execution option: this transaction is one snapshot without writes
 
 
 def open_engine(url: str | sa.URL, *, statement_ms: int = STATEMENT_MS) -> sa.Engine:
-    """An engine for the analyzer's writers: READ COMMITTED and full durability on PostgreSQL whatever the
-    server's defaults are, WAL with FULL and BEGIN IMMEDIATE on SQLite. `statement_ms` 0 means no limit,
-    for commands that read much. Raises NotInstalled."""
+    """Returns an engine for writers: READ COMMITTED on PostgreSQL, BEGIN IMMEDIATE on SQLite, fully durable.
+
+    The server's defaults are overridden. `statement_ms` is the statement time-out; 0 is without limit, for
+    commands that read much. Raises NotInstalled.
+    """
     url = sa.make_url(url)
     if url.get_backend_name() == "sqlite":
         return _open_sqlite(url)
@@ -54,8 +57,9 @@ def _open_postgresql(url: sa.URL, statement_ms: int) -> sa.Engine:
         connect_args={
             "connect_timeout": CONNECT_S,
             "tcp_user_timeout": IDLE_IN_TRANSACTION_MS,
-            # That one is for what was sent and not acknowledged. Who only waits for an answer has sent
-            # nothing, and by default the kernel asks after two hours whether the machine is still there.
+            # tcp_user_timeout covers data that is not acknowledged. A client that only waits for an answer
+            # has sent none, and by default the kernel checks after two hours whether the server is still
+            # there.
             "keepalives_idle": 2,
             "keepalives_interval": 1,
             "keepalives_count": 3,
@@ -69,23 +73,26 @@ def _open_sqlite(url: sa.URL) -> sa.Engine:
 
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: object) -> None:
-        connection.isolation_level = None  # the driver begins nothing by itself; see `begin`
-        _turn_to_wal(connection)
+        connection.isolation_level = None  # the driver begins no transaction; see `begin`
+        _switch_to_wal(connection)
         connection.execute("pragma synchronous = full")
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        # A deferred transaction that reads first and then writes fails at once when somebody else wrote in
-        # between, whatever the time-out: writers take the file's lock at the beginning.
+        # A deferred transaction that reads first and then writes fails at once when another one wrote in
+        # between, regardless of the time-out: writers take the file's lock at the beginning.
         reads = connection.get_execution_options().get("gatelock_reads")
         connection.exec_driver_sql("begin" if reads else "begin immediate")
 
     return engine
 
 
-def _turn_to_wal(connection: sqlite3.Connection) -> None:
-    """Where several open a new file at once, one turns it; the others are told at once that it is locked,
-    whatever the time-out. For a transaction SQLite does wait."""
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Switches a file to WAL once.
+
+    When several processes open a new file together, one of them switches it and the others fail at once,
+    regardless of the time-out. For a transaction SQLite does wait.
+    """
     while True:
         try:
             connection.execute("pragma journal_mode = wal")
@@ -99,30 +106,42 @@ def _turn_to_wal(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """One snapshot for all statements inside. Raises StoreAway."""
+    """Opens a read-only transaction: one snapshot for all statements inside. Raises StoreAway."""
     options: dict[str, Any] = dict(READ_ONLY)
     if engine.dialect.name == "postgresql":
         options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-    with reaching(), engine.connect().execution_options(**options) as connection, connection.begin():
+    with database_errors(), engine.connect().execution_options(**options) as connection, connection.begin():
         yield connection
 
 
 @contextmanager
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """One transaction, committed at the end. Raises StoreAway; whether it was committed is then not known."""
-    with reaching(), engine.begin() as connection:
+    """Opens a transaction that commits at the end. Raises StoreAway; the outcome is then unknown."""
+    with database_errors(), engine.begin() as connection:
         yield connection
 
 
 @contextmanager
-def reaching() -> Iterator[None]:
-    """Turn what a driver raises when the database is away, busy, full, damaged or closed to us into
-    StoreAway; a mistake of ours in a statement stays what it is."""
+def slow_reading(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Opens a snapshot without time-outs, for a reader that pages through it. It blocks no flush."""
+    with reading(engine) as db:
+        if db.dialect.name == "postgresql":
+            for timeout in ("statement_timeout", "idle_in_transaction_session_timeout"):
+                db.exec_driver_sql(f"set local {timeout} = 0")
+        yield db
+
+
+@contextmanager
+def database_errors() -> Iterator[None]:
+    """Raises StoreAway for driver errors of a database that is away, busy, full, damaged or read-only.
+
+    An error in a statement is a bug and passes unchanged.
+    """
     try:
         yield
     except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
         if _is_away(error):
-            raise StoreAway(sentence(error)) from error
+            raise StoreAway(message_of(error)) from error
         raise
 
 
@@ -134,19 +153,19 @@ def _is_away(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
     if getattr(error.orig, "sqlite_errorcode", None) in DAMAGED:
         return True
     if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
-        return False  # no such table: SQLite's driver has one class for this and for a full disk
+        return False  # such as a missing table: SQLite's driver has one class for this and for a full disk
     return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
 
 
-def sentence(error: BaseException) -> str:
-    """The driver's words without SQLAlchemy's additions, on one line."""
+def message_of(error: BaseException) -> str:
+    """Returns the driver's message on one line, without SQLAlchemy's additions."""
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
     lines = filter(None, (" ".join(line.split()) for line in str(cause).splitlines()))
     return " ".join(line if line[-1] in ".,:;!?" else f"{line};" for line in lines).removesuffix(";")
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
-    """An insert that can say ON CONFLICT, in this database's dialect."""
+    """Returns an INSERT with ON CONFLICT in the dialect of this connection."""
     return insert_into(connection.dialect.name, table)
 
 
@@ -155,7 +174,7 @@ def insert_into(dialect: str, table: sa.Table) -> postgresql.Insert | sqlite.Ins
 
 
 class NowMs(ColumnElement[int]):
-    """The database's clock, whole milliseconds since 1970 UTC; goes on within a transaction."""
+    """The database's clock in milliseconds since 1970 UTC; it advances within a transaction."""
 
     inherit_cache = True
     _traverse_internals: list[Any] = []  # noqa: RUF012 - without it each statement is compiled each time

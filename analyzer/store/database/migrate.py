@@ -1,4 +1,4 @@
-"""Brings a database's tables to this program's version, and holds them against schema.py."""
+"""Migrates the tables to the version of this program, and compares them with schema.py."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 
-from analyzer.store.database.engine import open_engine, reaching, reading
+from analyzer.store.database.engine import database_errors, open_engine, reading
 from analyzer.store.database.revisions import folder
 from analyzer.store.database.schema import metadata
 
-LOCK = 7_165_310  # an advisory lock on PostgreSQL: of analyzers that start together one migrates
+LOCK = 7_165_310  # PostgreSQL advisory lock: of analyzers that start together, one migrates
 
 
 def upgrade(url: str | sa.URL, to: str = "head") -> None:
-    """Bring the tables to `to`. Safe to call from many processes at once; again changes nothing.
-    Raises StoreAway."""
+    """Migrates the tables to `to`. Idempotent, and safe to call from several processes. Raises StoreAway."""
     with _migrating(url) as config:
         command.upgrade(config, to)
 
 
 def downgrade(url: str | sa.URL, to: str) -> None:
-    """Take the tables back to `to`. Raises RuntimeError rather than drop a table that holds something."""
+    """Migrates the tables back to `to`. Raises RuntimeError rather than drop a table that has rows."""
     with _migrating(url) as config:
         command.downgrade(config, to)
 
 
 def keep_rows_of(*tables: str) -> None:
-    """Called by a migration that would drop these: raises RuntimeError where one holds something, unless
-    told otherwise: `-x drop-counts=yes`."""
+    """Guards a migration that drops these tables: raises RuntimeError when one has rows.
+
+    `-x drop-counts=yes` overrides it.
+    """
     if context.get_x_argument(as_dictionary=True).get("drop-counts") == "yes" or context.is_offline_mode():
         return
     for table in tables:
@@ -46,8 +47,7 @@ def keep_rows_of(*tables: str) -> None:
 
 
 def check(url: str | sa.URL) -> list[str]:
-    """What differs between the database's tables and schema.py, in words; nothing when they agree.
-    Raises StoreAway."""
+    """Returns the differences between the database's tables and schema.py as text. Raises StoreAway."""
     engine = open_engine(url)
     try:
         with reading(engine) as connection:
@@ -61,7 +61,7 @@ def check(url: str | sa.URL) -> list[str]:
 def _migrating(url: str | sa.URL) -> Iterator[Config]:
     engine = open_engine(url, statement_ms=0)
     try:
-        with reaching(), engine.begin() as connection:
+        with database_errors(), engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.exec_driver_sql("set local lock_timeout = 0")
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))

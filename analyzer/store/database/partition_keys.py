@@ -1,4 +1,4 @@
-"""How a partition stands in the tables that have rows of it."""
+"""Partitions as keys of the tables that have rows about them."""
 
 from __future__ import annotations
 
@@ -9,55 +9,59 @@ import sqlalchemy as sa
 from analyzer.core.model import Partition
 from analyzer.store.database.schema import offsets
 
-PartitionKey = tuple[str, str, int]  # cluster, topic id and number
-PLACE = ("cluster", "topic_id", "partition")  # the columns that hold it
+PartitionKey = tuple[str, str, int]  # cluster, topic id, number
+KEY_COLUMNS = ("cluster", "topic_id", "partition")
 
-# What `offsets` says of a partition that nobody follows any more.
+# Columns of `offsets` for a partition that no analyzer follows any more.
 UNFOLLOWED = {"beat_ms": None, "behind_ms": 0, "behind_records": 0}
 
 
-def place_of(part: Partition) -> PartitionKey:
-    """Which partition it is, whatever it is called."""
+def key_of(part: Partition) -> PartitionKey:
+    """Returns the identity of a partition, without its names."""
     return part.cluster, part.topic_id, part.number
 
 
-def key_of(part: Partition) -> dict[str, Any]:
-    """The same by column."""
-    return dict(zip(PLACE, place_of(part), strict=True))
+def key_row_of(part: Partition) -> dict[str, Any]:
+    """Returns the key by column."""
+    return dict(zip(KEY_COLUMNS, key_of(part), strict=True))
 
 
 def row_of(part: Partition) -> dict[str, Any]:
-    """All that is known of it by column, for tables that are also shown to people."""
-    return key_of(part) | {"source": part.source, "topic": part.topic}
+    """Returns key and names by column, for tables that are also displayed."""
+    return key_row_of(part) | {"source": part.source, "topic": part.topic}
 
 
-def place_in(table: sa.Table) -> list[sa.Column[Any]]:
-    """The columns that say of which partition a row of `table` is."""
-    return [table.c[name] for name in PLACE]
+def key_columns(table: sa.Table) -> list[sa.Column[Any]]:
+    """Returns the columns of `table` that identify a partition."""
+    return [table.c[name] for name in KEY_COLUMNS]
 
 
-def partition_in(table: sa.Table) -> list[sa.Column[Any]]:
-    """The columns that make a `Partition`, in its order."""
-    return [*place_in(table), table.c.source, table.c.topic]
+def partition_columns(table: sa.Table) -> list[sa.Column[Any]]:
+    """Returns the columns that make a `Partition`, in its order."""
+    return [*key_columns(table), table.c.source, table.c.topic]
 
 
 def is_of(table: sa.Table, part: Partition) -> sa.ColumnElement[bool]:
-    """Which rows of `table` are of this partition."""
-    return sa.and_(*(column == value for column, value in zip(place_in(table), place_of(part), strict=True)))
+    """Returns the condition for rows about this partition."""
+    columns = zip(key_columns(table), key_of(part), strict=True)
+    return sa.and_(*(column == value for column, value in columns))
 
 
-def unfollow(db: sa.Connection, which: sa.ColumnElement[bool]) -> int:
-    """Say of these partitions, as far as somebody follows them, that nobody does; how many those were."""
-    # One by one, in the order in which a flush takes them: nobody waits for anybody in a circle.
-    place = place_in(offsets)
-    wanted = sa.select(*place).where(which, offsets.c.beat_ms.is_not(None))
-    found = db.execute(wanted.order_by(*place).with_for_update()).all()
+def same_partition(one: sa.Table, other: sa.Table) -> sa.ColumnElement[bool]:
+    """Returns the join condition for rows of two tables about one partition."""
+    return sa.and_(*(a == b for a, b in zip(key_columns(one), key_columns(other), strict=True)))
+
+
+def unfollow(db: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
+    """Marks the followed partitions that meet `condition` as followed by no analyzer;
+
+    returns their number.
+    """
+    # One statement each, in the order in which a flush locks the rows: no deadlock.
+    key = key_columns(offsets)
+    wanted = sa.select(*key).where(condition, offsets.c.beat_ms.is_not(None))
+    found = db.execute(wanted.order_by(*key).with_for_update()).all()
     for row in found:
-        here = sa.and_(*(column == value for column, value in zip(place, row, strict=True)))
+        here = sa.and_(*(column == value for column, value in zip(key, row, strict=True)))
         db.execute(sa.update(offsets).where(here).values(UNFOLLOWED))
     return len(found)
-
-
-def same_place(one: sa.Table, other: sa.Table) -> sa.ColumnElement[bool]:
-    """Which rows of two tables are of one partition."""
-    return sa.and_(*(a == b for a, b in zip(place_in(one), place_in(other), strict=True)))

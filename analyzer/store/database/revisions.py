@@ -1,6 +1,6 @@
-"""Which version a database's tables are of, and which one this program needs.
+"""The version of a database's tables, and the version that this program needs.
 
-Without Alembic: importing it takes a second, and an analyzer that was killed is to be back within three.
+Read without Alembic: importing it takes a second, and an analyzer that was killed must be back within three.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import sqlalchemy as sa
 from analyzer.errors import SchemaBehind
 from analyzer.store.database.engine import open_engine, reading
 
-FILE = re.compile(r"(?P<revision>\d{4})_\w+\.py")  # in the order of their numbers, each after the one before
+FILE = re.compile(r"(?P<revision>\d{4})_\w+\.py")  # applied in the order of the numbers
 
 alembic_version = sa.table("alembic_version", sa.column("version_num", sa.Text))
 
 
 def folder() -> Path:
-    """Where the migrations are: beside this package in a source tree, inside it in a wheel."""
+    """Returns the folder of the migrations: next to the package in a source tree, inside it in a wheel."""
     shipped = Path(str(resources.files("analyzer"))) / "_migrations"
     return shipped if shipped.is_dir() else Path(str(resources.files("analyzer"))).parent / "migrations"
 
 
 def revisions() -> list[str]:
-    """Every version that this program knows, in order."""
+    """Returns every version that this program knows, in order."""
     names = (FILE.fullmatch(path.name) for path in (folder() / "versions").iterdir())
     return sorted(name["revision"] for name in names if name is not None)
 
 
 def head() -> str:
-    """The version that this program needs."""
+    """Returns the version that this program needs."""
     known = revisions()
     if not known:
         raise RuntimeError("this installation has no migrations")
@@ -40,7 +40,7 @@ def head() -> str:
 
 
 def revision_of(db: sa.Connection) -> str | None:
-    """The version of the tables; None for a database without any."""
+    """Returns the version of the tables; None for a database without tables."""
     if not sa.inspect(db).has_table(alembic_version.name):
         return None
     found: str | None = db.execute(sa.select(alembic_version.c.version_num)).scalar_one_or_none()
@@ -48,7 +48,7 @@ def revision_of(db: sa.Connection) -> str | None:
 
 
 def current(url: str | sa.URL) -> str | None:
-    """The version of the tables; None for a database without any. Raises StoreAway."""
+    """Returns the version of the tables; None for a database without tables. Raises StoreAway."""
     engine = open_engine(url)
     try:
         with reading(engine) as db:
@@ -58,15 +58,15 @@ def current(url: str | sa.URL) -> str | None:
 
 
 def require_head(url: str | sa.URL) -> None:
-    """Make sure that the tables are this program's: a database without any gets them, one of another
-    version is left alone. Raises SchemaBehind, StoreAway."""
+    """Creates the tables where there are none, and checks that existing ones have the right version.
+
+    Raises SchemaBehind, StoreAway.
+    """
     have = current(url)
     if have is None:
         from analyzer.store.database.migrate import upgrade
 
         upgrade(url)
     elif have != head():
-        cure = (
-            "run `gatelock db upgrade`" if have in revisions() else "it was upgraded by a newer one, run that"
-        )
+        cure = "run `gatelock db upgrade`" if have in revisions() else "it belongs to a newer one: run that"
         raise SchemaBehind(f"the database is at version {have}, this program needs {head()}: {cure}")

@@ -1,7 +1,7 @@
 """The tables, defined once; the migrations are compared against them.
 
-Times are whole milliseconds since 1970 UTC by the database's clock, buckets and windows whole
-seconds by the records' own. Text keys are primary keys: a flush writes them without asking for ids.
+Times are whole milliseconds since 1970 UTC by the database's clock; buckets and windows are whole seconds by
+the records' own time. Primary keys are text: a flush writes them without looking up ids.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Index, LargeBinary, MetaData, Table, Text
 
-TOTAL_MAX = 2**63 - 1  # what a 64-bit column holds; a sum stops there rather than fail for ever or wrap
+TOTAL_MAX = 2**63 - 1  # the largest number of a column; a sum stops there rather than overflow
 
 metadata = MetaData(
     naming_convention={
@@ -20,7 +20,7 @@ metadata = MetaData(
 )
 
 
-# Compared byte by byte, as Python does, whatever the language of the database: one order everywhere.
+# Compared byte by byte, as Python does, in any locale of the database: one order everywhere.
 NAME = Text().with_variant(Text(collation="C"), "postgresql")
 
 
@@ -33,7 +33,7 @@ def number(name: str) -> Column[int]:
 
 
 def added(name: str) -> Column[int]:
-    """A number that an analyzer of the last version, still running beside this one, does not write."""
+    """Returns a number with a server default, for analyzers of an earlier version that do not write it."""
     return Column(name, BigInteger, nullable=False, default=0, server_default="0")
 
 
@@ -41,7 +41,7 @@ def text(name: str) -> Column[str]:
     return Column(name, Text, nullable=False, default="")
 
 
-# One row per partition: how far it is counted, its ledger, and how far behind it was when last heard of.
+# One row per partition: how far it is counted, its ledger, and how far behind it was at its last heartbeat.
 # seen = counted + duplicate + dead + late
 offsets = Table(
     "offsets",
@@ -59,10 +59,10 @@ offsets = Table(
     number("dead"),
     number("late"),
     text("owner"),
-    Column("beat_ms", BigInteger),  # null: nobody follows it (a file that was imported whole)
+    Column("beat_ms", BigInteger),  # last heartbeat; null: no analyzer follows it (an imported file)
     number("behind_ms"),
     number("behind_records"),
-    # What counting the next record depends on: see `Carried` in core/model.py, and `named` below.
+    # State of the counter: see `CounterState` in core/model.py, and `named_callers` below.
     added("reject_run"),
     added("rejects_accepted_to"),
     added("behind_run"),
@@ -70,8 +70,8 @@ offsets = Table(
     Column("hour_before", BigInteger),
 )
 
-# The callers that a partition counts by name, in the hour that it has come to and the one before; a row for
-# each flush in which some were new.
+# The callers that a partition counts by name in the hour that it has reached and the one before: a row per
+# flush in which some were new.
 named_callers = Table(
     "named_callers",
     metadata,
@@ -81,14 +81,15 @@ named_callers = Table(
     key("hour", BigInteger),
     key("how"),  # "old", "new" or "drawn"
     key("next", BigInteger),  # the partition's offset after that flush
-    text("callers"),  # a line each
+    text("callers"),  # one per line
 )
 
-# Pages of `buckets` and `totals` keep room: an update that finds some on its page touches no index, and takes
-# a third of the time. A bucket is updated for as long as its minute lasts; a total for all its window.
+# Pages of `buckets` and `totals` keep free space: an update that finds some on its page touches no index
+# (HOT), and takes a third of the time. A bucket is updated while its minute lasts, a total during its whole
+# window.
 
 # Each count is in exactly one row: rolling minutes up into quarters moves it. The key begins with the time,
-# so that flushes write side by side and a report reads a stretch.
+# so that flushes write adjacent rows and a report reads one stretch.
 buckets = Table(
     "buckets",
     metadata,
@@ -103,16 +104,22 @@ buckets = Table(
     postgresql_with={"fillfactor": 70},
 )
 
-# One running total per judged series and window. Its row serialises the flushes of that series.
+# One running total per sum (grouping, meter, period), series and window, shared by the policies that sum the
+# same. Its row serialises the flushes of that series. No index contains `used` or `next`: an update must stay
+# a HOT one.
 totals = Table(
     "totals",
     metadata,
-    key("policy"),
+    key("grouping"),
+    key("meter"),
+    key("period"),  # "day Europe/Berlin"
     key("key"),
     key("resource"),
     key("window_s", BigInteger),
     Column("until_s", BigInteger, nullable=False),
     Column("used", BigInteger, nullable=False),
+    Column("next", BigInteger, nullable=False),  # the least value at which something must be judged
+    Column("plan", BigInteger, nullable=False),  # version of the plan by which `next` was computed
     Index(None, "until_s"),
     postgresql_with={"fillfactor": 50},
 )
@@ -134,13 +141,13 @@ rejects = Table(
     Index(None, "at_ms"),
 )
 
-# What every flush must agree with. The row with `active` = 1 is the one in force.
+# The plans that every flush must agree with. The row with `active` = 1 is in force.
 plans = Table(
     "plans",
     metadata,
     key("version", BigInteger),
     text("digest"),
-    text("body"),  # JSON: groupings, meters, policies
+    text("body"),  # JSON: see core/judging/plan.py
     number("active"),
     Column("at_ms", BigInteger, nullable=False),
 )
@@ -165,8 +172,8 @@ locks = Table(
     Index(None, "until_ms"),
 )
 
-# One row. Touched last in a transaction and only when a lock changed, then held until commit:
-# versions become visible in the order of their numbers.
+# One row. Written last in a transaction, only when a lock changed, and locked until commit: versions become
+# visible in the order of their numbers.
 feed = Table(
     "feed",
     metadata,
@@ -207,7 +214,7 @@ lock_changes = Table(
     added("slow_ms"),
 )
 
-# Who may do the work that only one does at a time.
+# Leases of the work that one analyzer does at a time.
 leases = Table(
     "leases",
     metadata,
@@ -216,7 +223,7 @@ leases = Table(
     Column("until_ms", BigInteger, nullable=False),
 )
 
-# Who did what by hand, when and why. Written in the transaction of the act itself; nothing deletes from it.
+# The audit log of manual acts. Written in the transaction of the act itself; never deleted.
 events = Table(
     "events",
     metadata,
@@ -224,13 +231,14 @@ events = Table(
     Column("at_ms", BigInteger, nullable=False),
     text("who"),
     text("act"),  # "gap accepted", "token created", ...
-    text("about"),  # what it was done to, as the commands name it
+    text("about"),  # the object, as the commands name it
     text("why"),
     Index(None, "at_ms"),
 )
 
-# What stopped a partition, or once did, and who let it go on where. Nothing deletes from it: what was passed
-# over is part of the account. A gap is open while nobody accepted it and the partition stands at `position`.
+# Gaps that stopped a partition, and the decisions on them. Decided gaps are never deleted: the offsets that
+# were skipped are part of the ledger. A gap is open while it is not accepted and the partition is at
+# `position`.
 gaps = Table(
     "gaps",
     metadata,
@@ -242,8 +250,8 @@ gaps = Table(
     text("topic"),
     text("kind"),
     number("start"),
-    Column("end", BigInteger),  # null: not known
-    Column("position", BigInteger),  # the stored offset meanwhile; null: none, it never began
+    Column("end", BigInteger),  # null: unknown
+    Column("position", BigInteger),  # the stored offset while it is open; null: none yet
     text("why"),
     number("found_ms"),
     text("found_by"),
@@ -262,24 +270,24 @@ Index(
     sqlite_where=gaps.c.accepted_ms.is_(None),
 )
 
-# Who may ask over HTTP. Of a token only its digest is here: whoever reads this table can use none of them.
+# Bearer tokens for HTTP. Only digests are stored: reading this table gives access to nothing.
 tokens = Table(
     "tokens",
     metadata,
     key("name"),
     text("digest"),
-    text("scope"),  # "read", "operate" or "admin": each may do what those before it may
+    text("scope"),  # "read", "operate" or "admin": each includes those before it
     Column("made_ms", BigInteger, nullable=False),
-    Column("until_ms", BigInteger),  # null: until it is revoked
+    Column("until_ms", BigInteger),  # expiry; null: until it is revoked
 )
 
-# What gates last told of themselves. No verdict depends on it.
+# The last status that each gate reported. No judgement depends on it.
 gates = Table(
     "gates",
     metadata,
     key("instance"),
-    number("number"),  # how often it had told: what comes late does not replace what is newer
-    Column("at_ms", BigInteger, nullable=False),  # when it was heard of last
+    number("number"),  # of the report: one that arrives late does not replace a newer one
+    Column("at_ms", BigInteger, nullable=False),  # of the last report
     Column("first_ms", BigInteger, nullable=False),
     text("told"),  # JSON: see gatekeeper/telemetry/status_json.py
     Index(None, "at_ms"),

@@ -1,4 +1,4 @@
-"""Which partitions are followed, by whom, and since when nobody has been heard of."""
+"""Which partitions are followed, by which analyzer, and how old their last heartbeat is."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from analyzer.store.database.audit_log import record
 from analyzer.store.database.engine import NowMs, reading, writing
 from analyzer.store.database.partition_keys import unfollow
 from analyzer.store.database.schema import offsets
-from analyzer.store.transaction.gaps import forget, waiting
+from analyzer.store.transaction.gaps import forget, sources_with_gaps
 
-SILENT_MS = 15_000  # an analyzer that lives is heard of each second
+SILENT_MS = 15_000  # without a heartbeat; a living analyzer sends one each second
 
 
 class FollowedPartition(NamedTuple):
-    """One partition: how far it is counted, and how far behind its analyzer was when it last said so."""
+    """One partition: how far it is counted, and how far behind it was at its last heartbeat."""
 
     source: str
     topic: str
@@ -26,18 +26,18 @@ class FollowedPartition(NamedTuple):
     next: int
     behind_records: int
     behind_s: float
-    heard_s: float | None  # seconds ago; None: nobody follows it any more
+    heard_s: float | None  # age of the last heartbeat in seconds; None: no analyzer follows it any more
     owner: str
 
 
 def followed(engine: sa.Engine) -> list[FollowedPartition]:
-    """Every partition that was ever counted, those of one source together. Raises StoreAway."""
+    """Returns every partition that was ever counted, by source. Raises StoreAway."""
     of = offsets.c
-    place = (of.source, of.topic, of.partition, of.topic_id)
+    order = (of.source, of.topic, of.partition, of.topic_id)
     heard_ms = (NowMs() - of.beat_ms).label("heard_ms")
-    statement = sa.select(*place, of.next, of.behind_records, of.behind_ms, heard_ms, of.owner)
+    statement = sa.select(*order, of.next, of.behind_records, of.behind_ms, heard_ms, of.owner)
     with reading(engine) as db:
-        return [_followed(row) for row in db.execute(statement.order_by(*place))]
+        return [_followed(row) for row in db.execute(statement.order_by(*order))]
 
 
 def _followed(row: Sequence[Any]) -> FollowedPartition:
@@ -48,26 +48,30 @@ def _followed(row: Sequence[Any]) -> FollowedPartition:
     )
 
 
-def leave_off(engine: sa.Engine, name: str, sources: Collection[str]) -> int:
-    """Stop waiting for what the analyzer `name` followed last and follows no more, because `sources` are all
-    that it has now; how many partitions that were. Who follows one all the same says so within a second.
-    Raises StoreAway."""
+def release_removed(engine: sa.Engine, name: str, sources: Collection[str]) -> int:
+    """Marks partitions that the analyzer `name` followed last as not followed, unless of `sources`.
+
+    `sources` are all that it has now. Returns the number of partitions. An analyzer that follows one of them
+    again sends a heartbeat within a second. Raises StoreAway.
+    """
     ours = offsets.c.owner.startswith(f"{name}:", autoescape=True)
     with writing(engine) as db:
-        ended = unfollow(db, sa.and_(ours, offsets.c.source.not_in(sources)))
-        for source in waiting(db) - {*sources}:
+        released = unfollow(db, sa.and_(ours, offsets.c.source.not_in(sources)))
+        for source in sources_with_gaps(db) - {*sources}:
             forget(db, source)
-        return ended
+        return released
 
 
 def retire(engine: sa.Engine, source: str, who: str, why: str) -> int:
-    """Stop waiting for the partitions of `source` of which nobody has been heard for a while; how many these
-    were. Their counts stay, and who follows them later goes on there; what waited for a person waits no
-    more. Raises StoreAway."""
-    silent = offsets.c.beat_ms < NowMs() - SILENT_MS
+    """Marks partitions of `source` without a recent heartbeat as not followed; returns their number.
+
+    Their counts stay, an analyzer that follows them later continues there, and their open gaps are deleted.
+    Raises StoreAway.
+    """
+    is_silent = offsets.c.beat_ms < NowMs() - SILENT_MS
     with writing(engine) as db:
-        ended = unfollow(db, sa.and_(offsets.c.source == source, silent))
-        if ended:
+        retired = unfollow(db, sa.and_(offsets.c.source == source, is_silent))
+        if retired:
             forget(db, source)
             record(db, who, "source retired", source, why)
-        return ended
+        return retired

@@ -1,4 +1,4 @@
-"""The off switch of a fleet: until its end every gate lets everybody pass. It travels with the feed."""
+"""Suspension of all locks: until its end every gate admits all requests. It travels with the feed."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from analyzer.store.transaction import lock_feed
 from gatekeeper.feed.feed_json import time_text
 from gatekeeper.model import SUSPENSION, Clear, Lock, Set
 
-ON, OFF = "gates suspended", "gates resumed"  # as the account of manual acts calls them
+SUSPENDED, RESUMED = "gates suspended", "gates resumed"  # acts in the audit log
 
 
 def suspend(
     engine: sa.Engine, length_ms: int, who: str, why: str, random_mark: Callable[[], str]
 ) -> datetime:
-    """Open every gate for so long from now, by the database's clock; the end. One that was open for longer
-    or shorter is so no more. Raises StoreAway."""
+    """Suspends all locks for `length_ms` from now, by the database's clock; returns the end.
+
+    Replaces a suspension that is in force. Raises StoreAway.
+    """
     with writing(engine) as db:
         now_ms = clock_ms(db)
         until = instant(now_ms + length_ms)
-        lock_feed.held(db, [SUSPENSION])  # its row before the feed's, as every writer does
+        lock_feed.locked(db, [SUSPENSION])  # its row before the feed's, like every writer
         lock = Lock(
             **SUSPENSION._asdict(), began=instant(now_ms), until=until, kind="suspension", action="suspend",
             status=200, reason="suspended", detail=f"every gate is open, by {who}: {why}",
         )  # fmt: skip
-        record(db, who, ON, f"until {time_text(until)}", why)
+        record(db, who, SUSPENDED, f"until {time_text(until)}", why)
         lock_feed.publish(db, [Set(lock)], random_mark())
         return until
 
 
 def resume(engine: sa.Engine, who: str, why: str, random_mark: Callable[[], str]) -> bool:
-    """Whether the gates were open by `suspend`; they follow their locks again. Raises StoreAway."""
+    """Ends a suspension; returns whether there was one. Raises StoreAway."""
     with writing(engine) as db:
-        if not lock_feed.held(db, [SUSPENSION]):
+        if not lock_feed.locked(db, [SUSPENSION]):
             return False
-        record(db, who, OFF, "", why)
+        record(db, who, RESUMED, "", why)
         lock_feed.publish(db, [Clear(SUSPENSION)], random_mark())
         return True

@@ -1,4 +1,4 @@
-"""Bearer tokens: who may ask over HTTP, and for what. Only digests are stored."""
+"""Bearer tokens for the HTTP interface, and their scopes. Only digests are stored."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from analyzer.store.database.engine import NowMs, insert, reading, writing
 from analyzer.store.database.schema import tokens
 
 TokenScope = Literal["read", "operate", "admin"]
-SCOPES: tuple[TokenScope, ...] = get_args(TokenScope)  # each may do what those before it may
+SCOPES: tuple[TokenScope, ...] = get_args(TokenScope)  # each includes those before it
 
-PREFIX = "gatelock_"  # so that whoever scans files for secrets knows one when it sees it
+PREFIX = "gatelock_"  # lets secret scanners recognise a token
 SECRET_BYTES = 32
-TOKENS_MAX = 1_000  # each question is compared with all of them
+TOKENS_MAX = 1_000  # each request is compared with all of them
 
 
 class TokenNameTaken(AnalyzerError):
-    """There is a token of this name."""
+    """A token of this name exists."""
 
 
 class TooManyTokens(AnalyzerError):
-    """There are as many tokens as there may be."""
+    """The maximum number of tokens exists."""
 
 
 class Token(NamedTuple):
-    """What is known of a token: not the token itself."""
+    """A stored token: everything but the token itself."""
 
     name: str
     digest: str
@@ -45,36 +45,40 @@ class Token(NamedTuple):
 
 
 class TokenList(NamedTuple):
-    """Every token that was made, and what time it was in the database when they were read."""
+    """All tokens, and the database's time when they were read."""
 
     tokens: tuple[Token, ...]
     now_ms: int
 
     def bearer(self, given: str) -> Token | None:
-        """The token that `given` is; None for a stranger, and for one whose time is over."""
+        """Returns the token that `given` is; None for an unknown or expired one."""
         digest = digest_of(given)
-        # All of them, whatever is found: how long it takes tells nothing of which was nearly right.
+        # Compares all of them, so that the duration reveals nothing about a near match.
         found = [token for token in self.tokens if hmac.compare_digest(token.digest, digest)]
-        return next(filter(self.is_good, found), None)
+        return next(filter(self.is_valid, found), None)
 
-    def is_good(self, token: Token) -> bool:
+    def is_valid(self, token: Token) -> bool:
         return token.until_ms is None or self.now_ms < token.until_ms
 
 
 def digest_of(token: str) -> str:
-    # Without salt or stretching: nobody guesses 256 random bits, however fast the guesses come.
+    # Without salt or stretching: 256 random bits cannot be guessed at any speed.
     return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
 def create(
     engine: sa.Engine, name: str, scope: TokenScope, expires_ms: int | None, who: str, why: str
 ) -> str:
-    """A new token, which is told here and nowhere else, good for `expires_ms` from now or until it is
-    revoked. Raises NameTaken, TooManyTokens, StoreAway."""
+    """Creates a token and returns it, this once; valid for `expires_ms`, or until it is revoked.
+
+    Raises TokenNameTaken, TooManyTokens, StoreAway.
+    """
     token = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
     with writing(engine) as db:
         if db.execute(sa.select(sa.func.count()).select_from(tokens)).scalar_one() >= TOKENS_MAX:
-            raise TooManyTokens(f"there are {TOKENS_MAX} tokens: revoke some that nobody uses")
+            raise TooManyTokens(
+                f"there are {TOKENS_MAX} tokens, the maximum: revoke some that are not in use"
+            )
         row = {
             "name": name,
             "digest": digest_of(token),
@@ -90,7 +94,7 @@ def create(
 
 
 def revoke(engine: sa.Engine, name: str, who: str, why: str) -> bool:
-    """Whether there was a token of this name; it is refused from now on. Raises StoreAway."""
+    """Revokes the token of this name at once; returns whether there was one. Raises StoreAway."""
     with writing(engine) as db:
         if not db.execute(sa.delete(tokens).where(tokens.c.name == name)).rowcount:
             return False
@@ -98,9 +102,8 @@ def revoke(engine: sa.Engine, name: str, who: str, why: str) -> bool:
         return True
 
 
-def known(engine: sa.Engine) -> TokenList:
-    """Every token, by name. Raises StoreAway."""
+def stored_tokens(engine: sa.Engine) -> TokenList:
+    """Returns every token, by name. Raises StoreAway."""
     with reading(engine) as db:
         rows = db.execute(sa.select(tokens).order_by(tokens.c.name))
-        held = tuple(Token(**row._mapping) for row in rows)
-        return TokenList(held, clock_ms(db))
+        return TokenList(tuple(Token(**row._mapping) for row in rows), clock_ms(db))

@@ -1,4 +1,4 @@
-"""Whether the numbers agree: each partition's ledger with itself, and all buckets with all ledgers."""
+"""The audit: each partition's ledger against itself, and all buckets against all ledgers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.core.counting.meters import REQUESTS
+from analyzer.store.database.engine import slow_reading
 from analyzer.store.database.schema import buckets, offsets
-from analyzer.store.reports.status import unhurried
-from analyzer.store.transaction.gaps import RecordedGap, passed_over, skipped_of
+from analyzer.store.transaction.gaps import RecordedGap, skipped_gaps, skipped_offsets
 
 
 class PartitionLedger(NamedTuple):
-    """What became of the records of one partition."""
+    """Outcome of all records of one partition: seen = counted + duplicate + dead + late."""
 
     cluster: str
     topic_id: str
@@ -28,7 +28,7 @@ class PartitionLedger(NamedTuple):
     duplicate: int
     dead: int
     late: int
-    skipped: int = 0  # offsets that were passed over: somebody accepted a gap
+    skipped: int = 0  # offsets that an operator let the partition skip
 
     @property
     def equal(self) -> bool:
@@ -36,10 +36,12 @@ class PartitionLedger(NamedTuple):
 
 
 class Audit(NamedTuple):
+    """Ledgers of all partitions, and the sum of the buckets that must equal them."""
+
     partitions: list[PartitionLedger]
-    buckets: int  # requests let through and denied, over all callers and all time
-    overflow: int = 0  # ... of these, callers that were not counted by name
-    skipped: Sequence[RecordedGap] = ()  # the gaps that the ledgers' skipped offsets lie in
+    buckets: int  # requests admitted and denied, over all callers and all time
+    overflow: int = 0  # of these: counted in the overflow series
+    skipped: Sequence[RecordedGap] = ()  # the gaps that contain the skipped offsets
 
     @property
     def counted(self) -> int:
@@ -51,16 +53,19 @@ class Audit(NamedTuple):
 
 
 def audit(engine: sa.Engine) -> Audit:
-    """The ledgers and the sum of the buckets, from one snapshot: flushes that go on meanwhile are in both
-    or in neither. Raises StoreAway."""
+    """Returns ledgers and buckets from one snapshot: a concurrent flush is in both or in neither.
+
+    Raises StoreAway.
+    """
     total = sa.func.coalesce(sa.func.sum(buckets.c.value + buckets.c.denied), 0)
-    of_everyone = sa.select(total).where(buckets.c.grouping == "caller", buckets.c.meter == REQUESTS.name)
-    of_nobody = of_everyone.where(buckets.c.key == OVERFLOW)
-    places = (offsets.c.topic, offsets.c.partition, offsets.c.cluster, offsets.c.topic_id)
-    with unhurried(engine) as db:
+    all_callers = sa.select(total).where(buckets.c.grouping == "caller", buckets.c.meter == REQUESTS.name)
+    overflow = all_callers.where(buckets.c.key == OVERFLOW)
+    order = (offsets.c.topic, offsets.c.partition, offsets.c.cluster, offsets.c.topic_id)
+    with slow_reading(engine) as db:
         columns = [
-            skipped_of(offsets) if name == "skipped" else offsets.c[name] for name in PartitionLedger._fields
+            skipped_offsets(offsets) if name == "skipped" else offsets.c[name]
+            for name in PartitionLedger._fields
         ]
-        ledgers = db.execute(sa.select(*columns).order_by(*places))
-        sums = [int(db.execute(each).scalar_one()) for each in (of_everyone, of_nobody)]
-        return Audit([PartitionLedger(*row) for row in ledgers], sums[0], sums[1], passed_over(db))
+        ledgers = db.execute(sa.select(*columns).order_by(*order))
+        sums = [int(db.execute(statement).scalar_one()) for statement in (all_callers, overflow)]
+        return Audit([PartitionLedger(*row) for row in ledgers], sums[0], sums[1], skipped_gaps(db))

@@ -1,4 +1,7 @@
-"""What gates told of themselves, as it was heard last. No count and no verdict depends on it."""
+"""The status that each gate reported last, and which callers the log knows.
+
+No count and no lock depends on it.
+"""
 
 from __future__ import annotations
 
@@ -9,39 +12,39 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.fleet.gate_health import GateHealth
+from analyzer.core.judging.totals import Sum, order_of
 from analyzer.errors import SchemaBehind
 from analyzer.store.database.audit_log import record
-from analyzer.store.database.engine import NowMs, insert, reading, writing
+from analyzer.store.database.engine import NowMs, insert, reading, slow_reading, writing
 from analyzer.store.database.schema import feed, feed_versions, gates, named_callers, totals
-from analyzer.store.reports.status import unhurried
 from analyzer.store.transaction import plans
 from gatekeeper.identity import NAME_BYTES_MAX, is_name
 from gatekeeper.model import Cursor, GateStatus, SourceError
 from gatekeeper.telemetry import status_json
 
-GATES_KEPT_MS = 86_400_000  # since one was heard of; a gate that goes on tells every few seconds
-GATES_KEPT = 10_000  # the newest: who can tell may tell under any number of names
+GATES_KEPT_MS = 86_400_000  # since the last report; a living gate reports every few seconds
+GATES_KEPT = 10_000  # the newest: a client may report under any number of names
 GATES_LISTED_MAX = 2_000
 CALLER_BYTES_MAX = 2 * NAME_BYTES_MAX  # with the kind of name in front
 AT_ONCE = 500  # rows in one statement
-ROWS_AT_ONCE = 4  # of `named`, each up to some megabytes of names
+NAMES_AT_ONCE = 4  # rows of `named_callers`, each up to some megabytes
 
 
-def keep(engine: sa.Engine, told: Iterable[GateStatus]) -> None:
-    """Keep of each gate what it told last; what is older than what is there changes nothing.
-    Raises StoreAway."""
-    # In one order, whoever writes: of two servers that heard the same gates none waits in a circle.
+def store_statuses(engine: sa.Engine, statuses: Iterable[GateStatus]) -> None:
+    """Stores the newest status of each gate; an older one changes nothing. Raises StoreAway."""
+    # Sorted: two servers that report the same gates cannot wait for each other in a circle.
     rows = [
         {
             "instance": each.instance, "number": each.number, "at_ms": NowMs(), "first_ms": NowMs(),
             "told": status_json.dump(each),
         }
-        for each in sorted(told, key=lambda each: each.instance)
+        for each in sorted(statuses, key=lambda each: each.instance)
     ]  # fmt: skip
     with writing(engine) as db:
         if db.dialect.name == "postgresql":
-            db.exec_driver_sql("set local synchronous_commit = off")  # it is told again in some seconds
+            db.exec_driver_sql("set local synchronous_commit = off")  # the next report comes in some seconds
         for begin in range(0, len(rows), AT_ONCE):
             added = insert(db, gates).values(rows[begin : begin + AT_ONCE])
             newer = {name: added.excluded[name] for name in ("number", "at_ms", "told")}
@@ -49,56 +52,58 @@ def keep(engine: sa.Engine, told: Iterable[GateStatus]) -> None:
             db.execute(added.on_conflict_do_update(index_elements=["instance"], set_=newer, where=older))
 
 
-def heard(engine: sa.Engine) -> list[GateHealth]:
-    """The gates that told of themselves within a day, those heard last first. Raises StoreAway."""
+def reporting_gates(engine: sa.Engine) -> list[GateHealth]:
+    """Returns the gates that reported within a day, the latest report first. Raises StoreAway."""
     of = gates.c
     ago = [(NowMs() - column).label(column.name) for column in (of.at_ms, of.first_ms)]
     with reading(engine) as db:
-        history = _history(db)
+        versions = _feed_versions(db)
         rows = db.execute(
             sa.select(of.told, of.at_ms.label("then_ms"), *ago)
             .where(of.at_ms > NowMs() - GATES_KEPT_MS)
             .order_by(of.at_ms.desc(), of.instance)
             .limit(GATES_LISTED_MAX)
         ).all()
-    return [gate for row in rows if (gate := _gate(row, history)) is not None]
+    return [gate for row in rows if (gate := _gate(row, versions)) is not None]
 
 
-class History(NamedTuple):
-    """The versions that the feed had, as far as it still knows."""
+class FeedVersions(NamedTuple):
+    """The versions of the feed that are still stored."""
 
     at: Cursor  # the latest
     marks: dict[int, str]
-    published: list[tuple[int, int]]  # each version, and when that was
+    published: list[tuple[int, int]]  # version and time, ascending
 
-    def missed_ms(self, held: Cursor, then_ms: int) -> int | None:
-        """How long, at a time, the version after `held` had been there; 0 when it was not. None when `held`
-        was never of this feed."""
-        mark = self.marks.get(held.version, held.mark)  # of a version that was forgotten, what the gate says
-        if held.version > self.at.version or mark != held.mark:
+    def missed_ms(self, cursor: Cursor, then_ms: int) -> int | None:
+        """Returns how long a gate had been missing the version after `cursor` at a given time.
+
+        0 when it missed none; None when `cursor` is not of this feed.
+        """
+        mark = self.marks.get(cursor.version, cursor.mark)  # of a pruned version, the gate's own
+        if cursor.version > self.at.version or mark != cursor.mark:
             return None
-        later = bisect_right(self.published, held.version, key=itemgetter(0))
+        later = bisect_right(self.published, cursor.version, key=itemgetter(0))
         return max(0, then_ms - self.published[later][1]) if later < len(self.published) else 0
 
 
-def _history(db: sa.Connection) -> History:
+def _feed_versions(db: sa.Connection) -> FeedVersions:
     of = feed_versions.c
     rows = db.execute(sa.select(of.version, of.mark, of.at_ms).order_by(of.version)).all()
     row = db.execute(sa.select(feed.c.version, feed.c.mark)).first()
     at = Cursor(0, "") if row is None else Cursor(row.version, row.mark)
     marks = {version: mark for version, mark, _ in rows} | {at.version: at.mark}
-    return History(at, marks, [(version, at_ms) for version, _, at_ms in rows])
+    return FeedVersions(at, marks, [(version, at_ms) for version, _, at_ms in rows])
 
 
-def _gate(row: sa.Row[Any], history: History) -> GateHealth | None:
+def _gate(row: sa.Row[Any], versions: FeedVersions) -> GateHealth | None:
     text, then_ms, at_ms, first_ms = tuple(row)
     try:
-        told = status_json.load(text)
-    except SourceError:  # written by something else than a gate
+        status = status_json.load(text)
+    except SourceError:  # not written by a gate
         return None
-    missed_ms = 0 if told.at is None else history.missed_ms(told.at, then_ms)
+    missed_ms = 0 if status.at is None else versions.missed_ms(status.at, then_ms)
     return GateHealth(
-        told,
+        status,
         heard_s=max(0, at_ms) / 1000,
         first_s=max(0, first_ms) / 1000,
         missed_s=(missed_ms or 0) / 1000,
@@ -106,63 +111,68 @@ def _gate(row: sa.Row[Any], history: History) -> GateHealth | None:
     )
 
 
-def gone(now_ms: int) -> sa.ColumnElement[bool]:
-    """Which rows nobody will ask for: not heard of for a day, or too many were heard of since."""
+def expired(now_ms: int) -> sa.ColumnElement[bool]:
+    """Returns the condition for gates without a report for a day, and for those beyond GATES_KEPT."""
     newest = sa.select(gates.c.at_ms).order_by(gates.c.at_ms.desc()).offset(GATES_KEPT).limit(1)
     return sa.or_(gates.c.at_ms < now_ms - GATES_KEPT_MS, gates.c.at_ms <= newest.scalar_subquery())
 
 
-def forget(engine: sa.Engine, name: str, who: str, why: str) -> int:
-    """Forget the gates of the application `name`, or the one instance of this name; how many there were.
-    Those that go on are there again within a minute. Raises StoreAway."""
-    which = [name, *(gate.told.instance for gate in heard(engine) if gate.told.application == name)]
+def forget_gates(engine: sa.Engine, name: str, who: str, why: str) -> int:
+    """Deletes the gates of the application `name`, or the instance of this name; returns their number.
+
+    Living ones return within a minute. Raises StoreAway.
+    """
+    gates_of = [gate.told.instance for gate in reporting_gates(engine) if gate.told.application == name]
     with writing(engine) as db:
-        rows = db.execute(sa.delete(gates).where(gates.c.instance.in_(which)).returning(gates.c.instance))
-        number = len(rows.all())
+        statement = sa.delete(gates).where(gates.c.instance.in_([name, *gates_of]))
+        number = len(db.execute(statement.returning(gates.c.instance)).all())
         if number:
             record(db, who, "gates forgotten", name, why)
         return number
 
 
-class Logged(NamedTuple):
-    """What the log knows of some callers."""
+class KnownCallers(NamedTuple):
+    """The known ones of some callers."""
 
     known: frozenset[str]
-    overflow: bool  # it had too many callers in the last hours to count each by name
+    overflow: bool  # a partition had too many callers in the last hours to count each by name
 
 
-def logged(engine: sa.Engine, callers: Collection[str]) -> Logged:
-    """Which of `callers` the log knows: who was counted in the hour that a partition has come to, or in the
-    one before, and whom a policy has counted in a window that is not long over. Raises StoreAway."""
-    # Anything may be asked for; what can be no name is in no log, and no database looks for all of it.
+def known_among(engine: sa.Engine, callers: Collection[str]) -> KnownCallers:
+    """Returns those of `callers` that are in the log. Raises StoreAway.
+
+    A caller is known when it was counted in a partition's present or previous hour, or has a total of a
+    recent window.
+    """
+    # A gate may be asked for anything; a text that cannot be a name is in no log.
     wanted = {caller for caller in callers if is_name(caller, CALLER_BYTES_MAX)}
     found, overflow = set[str](), False
-    with unhurried(engine) as db:
+    with slow_reading(engine) as db:
         rows = db.execute(
             sa.select(named_callers.c.how, named_callers.c.callers),
-            execution_options={"yield_per": ROWS_AT_ONCE},
+            execution_options={"yield_per": NAMES_AT_ONCE},
         )
         for row in rows:
             found |= wanted.intersection(row.callers.split("\n"))
-            overflow = overflow or row.how == "drawn"  # there was no room left when somebody was drawn
-        for policy in _policies_by_caller(db):
-            found |= _judged(db, policy, sorted(wanted - found))
-    return Logged(frozenset(found), overflow)
+            overflow = overflow or row.how == "drawn"  # callers are drawn only beyond the limit
+        for sum_ in _sums_of_callers(db):
+            found |= _with_totals(db, sum_, sorted(wanted - found))
+    return KnownCallers(frozenset(found), overflow)
 
 
-def _policies_by_caller(db: sa.Connection) -> list[str]:
+def _sums_of_callers(db: sa.Connection) -> list[Sum]:
     try:
         _, plan = plans.active(db)
-    except (LookupError, SchemaBehind):  # nothing was counted yet; or by a later version
+    except (LookupError, SchemaBehind):  # nothing was counted yet, or by a later version
         return []
-    return [policy.name for policy in plan.policies if policy.per.startswith("caller")]
+    return [sum_ for sum_ in plan.policies_of if grouping_of(sum_.grouping).is_of_callers]
 
 
-def _judged(db: sa.Connection, policy: str, callers: list[str]) -> set[str]:
+def _with_totals(db: sa.Connection, sum_: Sum, callers: list[str]) -> set[str]:
     of, found = totals.c, set[str]()
+    grouping, meter, period = order_of(sum_)
+    of_sum = sa.and_(of.grouping == grouping, of.meter == meter, of.period == period)
     for begin in range(0, len(callers), AT_ONCE):
-        some = callers[begin : begin + AT_ONCE]
-        found.update(
-            db.execute(sa.select(of.key).where(of.policy == policy, of.key.in_(some)).distinct()).scalars()
-        )
+        chunk = callers[begin : begin + AT_ONCE]
+        found.update(db.scalars(sa.select(of.key).where(of_sum, of.key.in_(chunk)).distinct()))
     return found

@@ -1,7 +1,7 @@
-"""What stopped a partition: written down by the analyzer that met it, decided on by a person.
+"""Gaps: stored by the analyzer that is blocked by them, decided on by an operator.
 
-A gap is open while nobody accepted it and the partition still stands where it stood then. The decision
-moves the stored offset in the same transaction, so that whoever reads the partition goes on from there.
+A gap is open while it is not accepted and the partition is still at the gap's position. The decision moves
+the stored offset in the same transaction, so that the next reader of the partition continues from there.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from analyzer.store.database.engine import NowMs, insert, reading, writing
 from analyzer.store.database.partition_keys import (
     PartitionKey,
     is_of,
-    partition_in,
-    place_in,
-    place_of,
+    key_columns,
+    key_of,
+    partition_columns,
     row_of,
-    same_place,
+    same_partition,
     unfollow,
 )
 from analyzer.store.database.schema import gaps, offsets
 
-GAP = [gaps.c[name] for name in Gap._fields]
-AT = same_place(offsets, gaps)
+GAP_COLUMNS = [gaps.c[name] for name in Gap._fields]
+SAME_PARTITION = same_partition(offsets, gaps)
 UNDECIDED = gaps.c.accepted_ms.is_(None)
-# A partition that stands elsewhere by now was moved on by somebody who saw no gap there.
+# A partition at another position was moved on by an analyzer that met no gap there.
 OPEN = sa.and_(UNDECIDED, offsets.c.next.is_not_distinct_from(gaps.c.position))
-# Rejected records are read once more instead.
-PASSED_OVER = sa.and_(gaps.c.accepted_to > gaps.c.start, gaps.c.kind != "too-many-rejected")
+# Accepted runs of rejected records are read once more instead of being skipped.
+SKIPPED = sa.and_(gaps.c.accepted_to > gaps.c.start, gaps.c.kind != "too-many-rejected")
 
 
 class NoSuchGap(AnalyzerError):
-    """Nothing is there to decide on, or not in this way."""
+    """The gap does not exist, or was decided already."""
 
 
 class RecordedGap(NamedTuple):
@@ -51,143 +51,151 @@ class RecordedGap(NamedTuple):
     found: datetime
     found_by: str
     accepted_to: int | None
-    accepted: datetime | None  # None: nobody decided yet
+    accepted: datetime | None  # None: not decided yet
     accepted_by: str
     reason: str
 
     @property
     def skipped(self) -> int:
-        """How many offsets were passed over uncounted; an offset may have had no record."""
+        """Number of offsets that were skipped uncounted; some of them may have had no record."""
         if self.accepted_to is None or self.gap.kind == "too-many-rejected":
             return 0
         return max(0, self.accepted_to - self.gap.start)
 
 
 class SqlGaps:
-    """The analyzer's side. Everything raises StoreAway."""
+    """The gaps as the analyzer's loop uses them. Every method raises StoreAway."""
 
     def __init__(self, engine: sa.Engine, owner: str) -> None:
         self._engine = engine
         self._owner = owner
-        self._noted: set[tuple[PartitionKey, int]] = set()  # by where they begin
+        self._stored: set[tuple[PartitionKey, int]] = set()  # partition and start of the gaps stored by us
 
     def settle(self, stopped: Mapping[Partition, Gap]) -> set[Partition]:
-        """Write down what stands in the way of `stopped`, and return those that may go on: somebody decided,
-        or another analyzer went on with them."""
-        with writing(self._engine) as db:
-            known = _undecided(db, stopped)
-            stand = _stand(db, stopped)
-            free = set()
-            for part, gap in sorted(stopped.items()):
-                place = place_of(part)
-                moved_on = stand.get(place) != gap.position
-                decided = place not in known and (place, gap.start) in self._noted
-                if moved_on or decided:
-                    free.add(part)
-                elif known.get(place) != (gap.position, *gap):
-                    self._note(db, part, gap)
-        self._noted -= {(place_of(part), stopped[part].start) for part in free}
-        self._noted |= {(place_of(part), gap.start) for part, gap in stopped.items() if part not in free}
-        return free
+        """Stores the gaps of the stopped partitions, and returns the partitions that may continue.
 
-    def _note(self, db: sa.Connection, part: Partition, gap: Gap) -> None:
-        told = row_of(part) | gap._asdict() | {"position": gap.position}
-        row = insert(db, gaps).values(
-            id=secrets.token_hex(8), found_ms=NowMs(), found_by=self._owner, accepted_by="", reason="", **told
+        A partition may continue when an operator decided, or another analyzer moved it on.
+        """
+        with writing(self._engine) as db:
+            undecided = _undecided(db, stopped)
+            positions = _positions(db, stopped)
+            released = set()
+            for part, gap in sorted(stopped.items()):
+                key = key_of(part)
+                moved_on = positions.get(key) != gap.position
+                decided = key not in undecided and (key, gap.start) in self._stored
+                if moved_on or decided:
+                    released.add(part)
+                elif undecided.get(key) != (gap.position, *gap):
+                    self._store(db, part, gap)
+        self._stored -= {(key_of(part), stopped[part].start) for part in released}
+        self._stored |= {(key_of(part), gap.start) for part, gap in stopped.items() if part not in released}
+        return released
+
+    def _store(self, db: sa.Connection, part: Partition, gap: Gap) -> None:
+        row = row_of(part) | gap._asdict() | {"position": gap.position}
+        new = insert(db, gaps).values(
+            id=secrets.token_hex(8), found_ms=NowMs(), found_by=self._owner, accepted_by="", reason="", **row
         )
         if gap.kind == "recreated":
-            _forget_older(db, part)
-        # An open one of the same partition is this one, told better now, or over.
-        again: dict[str, sa.ColumnElement[object]] = {
-            name: row.excluded[name] for name in (*Gap._fields, "position")
+            _delete_older(db, part)
+        # An undecided one of the same partition is this gap, described better now, or is over.
+        updated: dict[str, sa.ColumnElement[object]] = {
+            name: new.excluded[name] for name in (*Gap._fields, "position")
         }
-        moved = gaps.c.position.is_distinct_from(row.excluded.position)
+        moved = gaps.c.position.is_distinct_from(new.excluded.position)
         for name in ("found_ms", "found_by"):
-            again[name] = sa.case((moved, row.excluded[name]), else_=gaps.c[name])
+            updated[name] = sa.case((moved, new.excluded[name]), else_=gaps.c[name])
         db.execute(
-            row.on_conflict_do_update(index_elements=place_in(gaps), index_where=UNDECIDED, set_=again)
+            new.on_conflict_do_update(index_elements=key_columns(gaps), index_where=UNDECIDED, set_=updated)
         )
 
 
 def open_gaps(db: sa.Connection, parts: Collection[Partition]) -> dict[PartitionKey, Gap]:
-    """What stands in the way of these, by cluster, topic id and number."""
-    wanted = {place_of(part) for part in parts}
-    found = sa.select(*place_in(gaps), *GAP).select_from(gaps.outerjoin(offsets, AT))
-    # Whether records can be read is found out by reading: the mapping may have been mended meanwhile.
-    found = found.where(OPEN, gaps.c.kind != "too-many-rejected")
-    found = found.where(gaps.c.topic_id.in_({part.topic_id for part in parts}))
-    named = (((row[0], row[1], row[2]), Gap(*row[3:])) for row in db.execute(found))
-    return {place: gap for place, gap in named if place in wanted}
+    """Returns the gaps that block these partitions."""
+    wanted = {key_of(part) for part in parts}
+    statement = sa.select(*key_columns(gaps), *GAP_COLUMNS).select_from(
+        gaps.outerjoin(offsets, SAME_PARTITION)
+    )
+    # Whether records can be read is found out by reading: the mapping may have been corrected since.
+    statement = statement.where(OPEN, gaps.c.kind != "too-many-rejected")
+    statement = statement.where(gaps.c.topic_id.in_({part.topic_id for part in parts}))
+    found = (((row[0], row[1], row[2]), Gap(*row[3:])) for row in db.execute(statement))
+    return {key: gap for key, gap in found if key in wanted}
 
 
-def known(engine: sa.Engine, *, decided: bool = False) -> Iterator[RecordedGap]:
-    """Every open gap, or with `decided` the others as well, those of one topic together.
-    Raises StoreAway."""
+def recorded_gaps(engine: sa.Engine, *, decided: bool = False) -> Iterator[RecordedGap]:
+    """Yields every open gap, and with `decided` the decided ones too, by topic. Raises StoreAway."""
     with reading(engine) as db:
-        yield from _known(db, sa.or_(OPEN, gaps.c.accepted_ms.is_not(None)) if decided else OPEN)
+        yield from _recorded(db, sa.or_(OPEN, gaps.c.accepted_ms.is_not(None)) if decided else OPEN)
 
 
-def passed_over(db: sa.Connection) -> list[RecordedGap]:
-    """Every gap that left offsets uncounted, by somebody's word."""
-    return list(_known(db, PASSED_OVER))
+def skipped_gaps(db: sa.Connection) -> list[RecordedGap]:
+    """Returns every gap that left offsets uncounted by an operator's decision."""
+    return list(_recorded(db, SKIPPED))
 
 
-def _known(db: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[RecordedGap]:
-    columns = partition_in(gaps)
-    rest = ("found_ms", "found_by", "accepted_to", "accepted_ms", "accepted_by", "reason")
-    wanted = sa.select(*columns, *GAP, *(gaps.c[name] for name in rest))
-    wanted = wanted.select_from(gaps.outerjoin(offsets, AT)).where(which)
-    for row in db.execute(wanted.order_by(gaps.c.topic, gaps.c.partition, gaps.c.found_ms, gaps.c.id)):
-        at, found = row[: len(columns)], row[len(columns) :]
-        gap, (found_ms, found_by, to, accepted_ms, by, reason) = found[: len(GAP)], found[len(GAP) :]
-        decision = None if accepted_ms is None else instant(accepted_ms)
-        yield RecordedGap(Partition(*at), Gap(*gap), instant(found_ms), found_by, to, decision, by, reason)
+def _recorded(db: sa.Connection, condition: sa.ColumnElement[bool]) -> Iterator[RecordedGap]:
+    columns = partition_columns(gaps)
+    decision = ("found_ms", "found_by", "accepted_to", "accepted_ms", "accepted_by", "reason")
+    statement = sa.select(*columns, *GAP_COLUMNS, *(gaps.c[name] for name in decision))
+    statement = statement.select_from(gaps.outerjoin(offsets, SAME_PARTITION)).where(condition)
+    for row in db.execute(statement.order_by(gaps.c.topic, gaps.c.partition, gaps.c.found_ms, gaps.c.id)):
+        part, rest = row[: len(columns)], row[len(columns) :]
+        gap, (found_ms, found_by, to, accepted_ms, by, reason) = (
+            rest[: len(Gap._fields)],
+            rest[len(Gap._fields) :],
+        )
+        accepted = None if accepted_ms is None else instant(accepted_ms)
+        yield RecordedGap(Partition(*part), Gap(*gap), instant(found_ms), found_by, to, accepted, by, reason)
 
 
-def skipped_of(offsets: sa.Table) -> sa.ScalarSelect[int]:
-    """How many offsets of a partition were passed over, in a statement about `offsets`."""
-    passed = sa.func.coalesce(sa.func.sum(gaps.c.accepted_to - gaps.c.start), 0)
-    each = sa.select(sa.cast(passed, sa.BigInteger)).where(same_place(offsets, gaps), PASSED_OVER)
-    return each.correlate(offsets).scalar_subquery()
+def skipped_offsets(offsets: sa.Table) -> sa.ScalarSelect[int]:
+    """Returns the number of skipped offsets of a partition, as a subquery of a statement on `offsets`."""
+    skipped = sa.func.coalesce(sa.func.sum(gaps.c.accepted_to - gaps.c.start), 0)
+    statement = sa.select(sa.cast(skipped, sa.BigInteger)).where(same_partition(offsets, gaps), SKIPPED)
+    return statement.correlate(offsets).scalar_subquery()
 
 
-def waiting(db: sa.Connection) -> set[str]:
-    """The sources of which a partition waits, or once did and is over."""
+def sources_with_gaps(db: sa.Connection) -> set[str]:
+    """Returns the sources with an undecided gap, open or over."""
     return set(db.execute(sa.select(gaps.c.source).where(UNDECIDED).distinct()).scalars())
 
 
 def forget(db: sa.Connection, source: str) -> None:
-    """What stands in the way of partitions of `source` that nobody follows. Who follows them later meets it
-    again."""
-    at = sa.and_(AT, offsets.c.beat_ms.is_not(None))
-    followed = sa.select(offsets.c.next).where(at).correlate(gaps).exists()
-    # Of a log that was made anew nothing is stored yet: it goes with the last of the old one.
-    others = (
-        sa.select(offsets.c.next).where(offsets.c.source == source, offsets.c.beat_ms.is_not(None)).exists()
-    )
+    """Deletes the undecided gaps of partitions that no analyzer follows.
+
+    One that follows them meets them again.
+    """
+    here = sa.and_(SAME_PARTITION, offsets.c.beat_ms.is_not(None))
+    followed = sa.select(offsets.c.next).where(here).correlate(gaps).exists()
+    # A recreated log has no stored offset yet: its gap goes with the last partition of the old log.
+    followed_by_any = sa.and_(offsets.c.source == source, offsets.c.beat_ms.is_not(None))
+    others = sa.select(offsets.c.next).where(followed_by_any).exists()
     over = sa.case((gaps.c.position.is_(None), ~others), else_=~followed)
     db.execute(sa.delete(gaps).where(gaps.c.source == source, UNDECIDED, over))
 
 
-def accept(engine: sa.Engine, at: RecordedGap, to: int, who: str, reason: str) -> None:
-    """Let the partition go on at `to`: its stored offset is moved from where it stands, or it begins there.
+def accept(engine: sa.Engine, recorded: RecordedGap, to: int, who: str, reason: str) -> None:
+    """Lets the partition continue at `to`: moves its stored offset, or begins it there.
 
-    Raises NoSuchGap when it stands elsewhere by now, or somebody else has decided; StoreAway.
+    Raises NoSuchGap when the partition has moved or the gap was decided since; StoreAway.
     """
-    part, gap = at.part, at.gap
+    part, gap = recorded.part, recorded.gap
     with writing(engine) as db:
-        # Offsets first, like every writer. An analyzer that still counts from the old place fails at its own
+        # Offsets first, like every writer. An analyzer that still counts from the old position fails at its
         # compare-and-set from here on.
         moved = _begin(db, part, to) if gap.position is None else _move(db, part, gap, to)
         decided = sa.update(gaps).where(is_of(gaps, part), UNDECIDED, gaps.c.start == gap.start)
         decision = {"accepted_to": to, "accepted_ms": NowMs(), "accepted_by": who, "reason": reason}
         if not moved or db.execute(decided.values(**decision)).rowcount != 1:
-            raise NoSuchGap(f"{part}: somebody else has decided meanwhile: see `gatelock gaps list --all`")
+            raise NoSuchGap(f"{part}: the gap was decided or is over: see `gatelock gaps list --all`")
         record(db, who, "gap accepted", f"{part}: {gap.kind} {range_of(gap)}, on at {to}", reason)
 
 
 def range_of(gap: Gap) -> str:
-    """
+    """Returns the gap's offsets for display.
+
     >>> range_of(Gap("corrupt", 10, 20, "")), range_of(Gap("corrupt", 10, None, ""))
     ('[10, 20)', '[10, ?)')
     """
@@ -195,39 +203,42 @@ def range_of(gap: Gap) -> str:
 
 
 def _move(db: sa.Connection, part: Partition, gap: Gap, to: int) -> bool:
-    moved = sa.update(offsets).where(is_of(offsets, part), offsets.c.next == gap.position)
-    values: dict[str, int | str] = {"next": to, "resume_token": ""}  # the old one told of the place before
-    if gap.kind == "too-many-rejected":  # they are read again, and set aside one by one
+    at_gap = sa.update(offsets).where(is_of(offsets, part), offsets.c.next == gap.position)
+    values: dict[str, int | str] = {
+        "next": to,
+        "resume_token": "",
+    }  # the stored token describes the old position
+    if gap.kind == "too-many-rejected":  # they are read again, and rejected one by one
         values = {"rejects_accepted_to": to}
-    return db.execute(moved.values(values)).rowcount == 1
+    return db.execute(at_gap.values(values)).rowcount == 1
 
 
 def _begin(db: sa.Connection, part: Partition, to: int) -> bool:
-    """Of a log that was made again. Nobody follows the old one any more, in none of its partitions."""
-    named_so = sa.and_(offsets.c.source == part.source, offsets.c.topic == part.topic)
-    unfollow(db, sa.and_(named_so, offsets.c.topic_id != part.topic_id))
+    """Begins a recreated log. No analyzer follows the old one any more, in any partition."""
+    same_name = sa.and_(offsets.c.source == part.source, offsets.c.topic == part.topic)
+    unfollow(db, sa.and_(same_name, offsets.c.topic_id != part.topic_id))
     row = row_of(part) | {"next": to, "resume_token": ""}
     begun = insert(db, offsets).values(row)
     return db.execute(begun.on_conflict_do_nothing().returning(offsets.c.next)).first() is not None
 
 
-def _forget_older(db: sa.Connection, part: Partition) -> None:
-    """What stood in the way of logs that are gone. Nobody will read them again."""
+def _delete_older(db: sa.Connection, part: Partition) -> None:
+    """Deletes the undecided gaps of earlier logs under this name: they will never be read again."""
     same = sa.and_(gaps.c.source == part.source, gaps.c.topic == part.topic, gaps.c.partition == part.number)
     db.execute(sa.delete(gaps).where(same, UNDECIDED, gaps.c.topic_id != part.topic_id))
 
 
 def _undecided(db: sa.Connection, parts: Collection[Partition]) -> dict[PartitionKey, tuple[object, ...]]:
-    """The rows of gaps that nobody decided on, whether or not they are over."""
-    wanted = sa.select(*place_in(gaps), gaps.c.position, *GAP)
-    wanted = wanted.where(UNDECIDED, gaps.c.topic_id.in_({part.topic_id for part in parts}))
-    return {(row[0], row[1], row[2]): tuple(row[3:]) for row in db.execute(wanted)}
+    """Returns the columns of the undecided gaps of these partitions, open or over."""
+    statement = sa.select(*key_columns(gaps), gaps.c.position, *GAP_COLUMNS)
+    statement = statement.where(UNDECIDED, gaps.c.topic_id.in_({part.topic_id for part in parts}))
+    return {(row[0], row[1], row[2]): tuple(row[3:]) for row in db.execute(statement)}
 
 
-def _stand(db: sa.Connection, parts: Collection[Partition]) -> dict[PartitionKey, int]:
-    """Where partitions stand, their rows locked until commit: a decision waits, and then finds the gap."""
-    place = place_in(offsets)
-    wanted = sa.select(*place, offsets.c.next)
-    wanted = wanted.where(sa.or_(*(is_of(offsets, part) for part in parts)))
-    wanted = wanted.order_by(*place).with_for_update()
-    return {(row[0], row[1], row[2]): row[3] for row in db.execute(wanted)}
+def _positions(db: sa.Connection, parts: Collection[Partition]) -> dict[PartitionKey, int]:
+    """Returns the stored offsets, their rows locked until commit, so that a decision waits for the gap."""
+    key = key_columns(offsets)
+    statement = sa.select(*key, offsets.c.next)
+    statement = statement.where(sa.or_(*(is_of(offsets, part) for part in parts)))
+    statement = statement.order_by(*key).with_for_update()
+    return {(row[0], row[1], row[2]): row[3] for row in db.execute(statement)}

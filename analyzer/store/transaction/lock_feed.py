@@ -1,4 +1,7 @@
-"""Locks and the feed that tells of them: versioned changes, each version with a random mark."""
+"""The locks and their feed: versioned changes, each version with a random mark.
+
+`publish` is the only writer of both.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,18 @@ from analyzer.store.database.schema import feed, feed_versions, lock_changes, lo
 from analyzer.store.transaction import notify
 from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
 
-ENDED_MAX = 10_000  # locks ended in one transaction
+LAPSED_MAX = 10_000  # locks that end in one transaction
 
 KEY = (locks.c.scope, locks.c.key, locks.c.resource, locks.c.policy)
 
 
 def new_mark() -> str:
-    """A mark for a version to come."""
+    """Returns a random mark for the next version."""
     return secrets.token_hex(4)
 
 
-def held(db: sa.Connection, keys: Collection[LockKey]) -> dict[LockKey, Lock]:
-    """The locks at `keys`, their rows locked until the transaction ends."""
+def locked(db: sa.Connection, keys: Collection[LockKey]) -> dict[LockKey, Lock]:
+    """Returns the locks at `keys`, their rows locked until the transaction ends."""
     if not keys:
         return {}
     wanted = rows_given(db.dialect.name, KEY)
@@ -36,29 +39,31 @@ def held(db: sa.Connection, keys: Collection[LockKey]) -> dict[LockKey, Lock]:
 
 
 def of_policies(db: sa.Connection, policies: Collection[str]) -> dict[LockKey, Lock]:
-    """Every lock of these policies, their rows locked until the transaction ends."""
+    """Returns every lock of these policies, their rows locked until the transaction ends."""
     statement = sa.select(locks).where(locks.c.policy.in_(policies)).order_by(*KEY).with_for_update()
     return _by_key(db.execute(statement))
 
 
 def due(db: sa.Connection, now_ms: int) -> list[Lock]:
-    """Locks whose time is over, the oldest first, up to a bound, their rows locked. Those that a flush is
-    judging just now are left for the next second."""
-    # A clock inside the statement would be asked for every row, and no index could be used.
+    """Returns the locks whose time is over, the oldest first, up to a bound, their rows locked.
+
+    Rows that a flush holds at the moment are left for the next call.
+    """
+    # A clock function inside the statement would be evaluated per row, and no index could be used.
     statement = sa.select(locks).where(locks.c.until_ms <= now_ms)
-    statement = statement.order_by(locks.c.until_ms, *KEY).limit(ENDED_MAX)
+    statement = statement.order_by(locks.c.until_ms, *KEY).limit(LAPSED_MAX)
     return list(_by_key(db.execute(statement.with_for_update(skip_locked=True))).values())
 
 
 def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
-    """The new version of the feed, with `changes` (at least one) in it and in the locks' table.
+    """Applies `changes` (at least one) to the locks, and returns the feed's new version, which has them.
 
-    Must be the last thing in its transaction.
+    Must be the last statement of its transaction.
     """
     _apply(db, changes)
-    # The row stays locked until commit, so versions become visible in the order of their numbers. Out of a
-    # sequence, 8 could be committed before 7: a gate that has seen 8 asks for `version > 8`, and would
-    # never learn of 7. Last, because others wait for it.
+    # The row stays locked until commit, so versions become visible in the order of their numbers. From a
+    # sequence, 8 could commit before 7: a gate that has seen 8 asks for `version > 8` and would never see 7.
+    # Last, because other writers wait for it.
     version = db.execute(
         sa.update(feed).values(version=feed.c.version + 1, mark=mark).returning(feed.c.version)
     ).scalar_one()
@@ -67,36 +72,39 @@ def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
         sa.insert(lock_changes),
         [{"version": version, "number": number} | _columns(change) for number, change in enumerate(changes)],
     )
-    notify.tell(db)
+    notify.feed_changed(db)
     return int(version)
 
 
 def _apply(db: sa.Connection, changes: Sequence[Change]) -> None:
-    closed = [_lock_columns(change.lock) for change in changes if isinstance(change, Set)]
-    opened = [change.at for change in changes if isinstance(change, Clear)]
-    if closed:
+    set_ = [_lock_columns(change.lock) for change in changes if isinstance(change, Set)]
+    cleared = [change.at for change in changes if isinstance(change, Clear)]
+    if set_:
         added = insert(db, locks)
         rest = {c.name: added.excluded[c.name] for c in locks.c if not c.primary_key}
-        db.execute(added.on_conflict_do_update(index_elements=list(KEY), set_=rest), closed)
-    if opened:
-        gone = rows_given(db.dialect.name, KEY)
-        # Not `exists`: SQLite then reads the whole table, and `gone` for each of its rows.
-        statement = sa.delete(locks).where(sa.tuple_(*KEY).in_(sa.select(*gone.c)))
-        db.execute(statement, as_parameters(db.dialect.name, KEY, sorted(opened)))
+        db.execute(added.on_conflict_do_update(index_elements=list(KEY), set_=rest), set_)
+    if cleared:
+        keys = rows_given(db.dialect.name, KEY)
+        # Not `exists`: SQLite would read the whole table, and `keys` for each of its rows.
+        statement = sa.delete(locks).where(sa.tuple_(*KEY).in_(sa.select(*keys.c)))
+        db.execute(statement, as_parameters(db.dialect.name, KEY, sorted(cleared)))
 
 
 def prune(db: sa.Connection, before_ms: int, most: int) -> int:
-    """Forget what was told before `before_ms`, version by version until `most` changes are gone; how many
-    went. Who still asks for them gets a snapshot. The version that the feed is at stays, because gates
-    hold its mark."""
+    """Deletes changes from before `before_ms`, whole versions up to about `most` changes; returns their
+    number.
+
+    A gate that still asks for them gets a snapshot. The feed's present version stays, because gates hold its
+    mark.
+    """
     old = sa.select(sa.func.max(feed_versions.c.version)).where(
         feed_versions.c.at_ms < before_ms,
         feed_versions.c.version < sa.select(feed.c.version).scalar_subquery(),
     )
-    enough = sa.select(lock_changes.c.version).order_by(*lock_changes.primary_key).offset(most - 1).limit(1)
+    bound = sa.select(lock_changes.c.version).order_by(*lock_changes.primary_key).offset(most - 1).limit(1)
     if (oldest := db.execute(old).scalar()) is None:
         return 0
-    pruned_to = min(oldest, db.execute(enough).scalar() or oldest)
+    pruned_to = min(oldest, db.execute(bound).scalar() or oldest)
     db.execute(sa.update(feed).values(pruned_to=pruned_to))
     db.execute(sa.delete(feed_versions).where(feed_versions.c.version <= pruned_to))
     return db.execute(sa.delete(lock_changes).where(lock_changes.c.version <= pruned_to)).rowcount
@@ -130,6 +138,7 @@ def _lock_columns(lock: Lock) -> dict[str, str | int]:
 
 
 def lock_of(row: sa.Row[tuple[object, ...]]) -> Lock:
+    """Returns the lock in a row of `locks`."""
     columns = dict(row._mapping)
     limit, period_ms = columns.pop("slow_limit"), columns.pop("slow_ms")
     return Lock(

@@ -1,4 +1,4 @@
-"""News of the feed, told by PostgreSQL to whoever listens: sooner than by looking, and at no cost."""
+"""PostgreSQL's LISTEN and NOTIFY for the feed: servers learn of a new version without polling for it."""
 
 from __future__ import annotations
 
@@ -11,64 +11,64 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.errors import StoreAway
-from analyzer.store.database.engine import reaching, sentence
+from analyzer.store.database.engine import database_errors, message_of
 
 log = logging.getLogger(__name__)
 
 CHANNEL = "gatelock_feed"
-WAKE_S = 0.25  # how soon it notices that it is to end
-AGAIN_S = 2.0  # between two attempts; meanwhile gates that wait are told by looking
+STOP_CHECK_S = 0.25  # how often the listener checks whether to stop
+RETRY_S = 2.0  # between two attempts; until then the feed is polled
 
 
-def tell(db: sa.Connection) -> None:
-    """Tell those who listen that this transaction changes the feed, when it is committed. Nobody listens
-    to SQLite."""
+def feed_changed(db: sa.Connection) -> None:
+    """Notifies the listeners when this transaction commits. SQLite has no listeners."""
     if db.dialect.name == "postgresql":
         db.execute(sa.select(sa.func.pg_notify(CHANNEL, "")))
 
 
 @contextmanager
-def listening(engine: sa.Engine, on_news: Callable[[], None]) -> Iterator[None]:
-    """Call `on_news` inside, in a thread of its own, whenever the feed may have changed.
+def listening(engine: sa.Engine, on_change: Callable[[], None]) -> Iterator[None]:
+    """Calls `on_change` from a background thread whenever the feed may have changed.
 
-    It may be called for nothing, and where a pooler stands between never: whoever listens looks now and
-    then all the same.
+    Spurious calls are possible, and behind a connection pooler there may be none: poll in addition.
     """
     if engine.dialect.name != "postgresql":
         yield
         return
     stopped = threading.Event()
-    thread = threading.Thread(target=_listen, args=(engine, on_news, stopped), daemon=True, name="news")
+    thread = threading.Thread(
+        target=_listen, args=(engine, on_change, stopped), daemon=True, name="feed-listener"
+    )
     thread.start()
     try:
         yield
     finally:
         stopped.set()
-        thread.join(4 * WAKE_S)  # at most: connecting to a server that hangs takes longer
+        thread.join(4 * STOP_CHECK_S)  # bounded: connecting to a server that hangs takes longer
 
 
-def _listen(engine: sa.Engine, on_news: Callable[[], None], stopped: threading.Event) -> None:
-    told = False
+def _listen(engine: sa.Engine, on_change: Callable[[], None], stopped: threading.Event) -> None:
+    logged = False
     while not stopped.is_set():
         try:
-            with reaching():
-                _hear(engine, on_news, stopped)
+            with database_errors():
+                _receive(engine, on_change, stopped)
         except StoreAway as away:
-            if not told:  # once: health says whether the database is there
-                log.info("the database tells no news for now, it is looked at: %s", away)
-            told = True
-            stopped.wait(AGAIN_S)
+            if not logged:  # once: health shows whether the database is away
+                log.info("the database cannot send notifications, polling the feed instead: %s", away)
+            logged = True
+            stopped.wait(RETRY_S)
 
 
-def _hear(engine: sa.Engine, on_news: Callable[[], None], stopped: threading.Event) -> None:
+def _receive(engine: sa.Engine, on_change: Callable[[], None], stopped: threading.Event) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
         driver: Any = db.connection.driver_connection
-        db.detach()  # it goes on listening, so nobody must get it from the pool afterwards
+        db.detach()  # it keeps listening and must not return to the pool
         db.exec_driver_sql(f"listen {CHANNEL}")
-        on_news()  # of what was told before
+        on_change()  # for changes before the LISTEN
         try:
             while not stopped.is_set():
-                for _ in driver.notifies(timeout=WAKE_S, stop_after=1):
-                    on_news()
+                for _ in driver.notifies(timeout=STOP_CHECK_S, stop_after=1):
+                    on_change()
         except engine.dialect.loaded_dbapi.Error as error:
-            raise StoreAway(sentence(error)) from error
+            raise StoreAway(message_of(error)) from error

@@ -1,71 +1,72 @@
-"""The plan in force: which one it is, and what changes when another one takes its place."""
+"""The plan in force, and what changes in totals and locks when another one takes its place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
 
-import msgspec
 import sqlalchemy as sa
 
-from analyzer.core.counting.caller_budget import OVERFLOW, of_callers
-from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S
-from analyzer.core.judging.judge import JudgedSeries, Standing, decide, lock_key, outlived
-from analyzer.core.judging.plan import Plan, plan_from
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Window, window_at
+from analyzer.core.judging.judge import judge_policies
+from analyzer.core.judging.kinds import kind_of
+from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
 from analyzer.errors import SchemaBehind
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs
-from analyzer.store.database.schema import TOTAL_MAX, buckets, plans, totals
-from analyzer.store.transaction import lock_feed
-from gatekeeper.model import Change, Clear
+from analyzer.store.database.schema import plans
+from analyzer.store.transaction import lock_feed, totals
+from gatekeeper.model import Change
 
-ACTIVATION_MS = 60_000  # one statement of it: a new policy by the month sums up a month of minutes
-HALF = 2**32
+ACTIVATION_MS = (
+    60_000  # time-out of its statements: the totals of a new monthly policy sum up a month of minutes
+)
 
 
-def agreed(db: sa.Connection) -> tuple[int | None, int]:
-    """The version in force, which stays so until the transaction ends, and the database's time in ms."""
+def lock_active(db: sa.Connection) -> tuple[int | None, int]:
+    """Returns the version in force, which no activation can replace until commit, and the database's time."""
     statement = sa.select(plans.c.version, NowMs()).where(plans.c.active == 1)
     row = db.execute(statement.with_for_update(read=True)).first()
-    # Nothing: somebody replaced it while we waited for the row. The new one cannot be seen by this statement.
+    # No row: another plan was activated while this statement waited for the row, and it cannot see the new
+    # one.
     return (row[0], row[1]) if row else (None, 0)
 
 
 def active(db: sa.Connection) -> tuple[int, Plan]:
-    """The version in force and its plan. Raises LookupError when there never was one."""
+    """Returns the version in force and its plan. Raises LookupError when there is none; SchemaBehind."""
     row = db.execute(sa.select(plans.c.version, plans.c.body).where(plans.c.active == 1)).first()
     if row is None:
         raise LookupError("no plan is in force yet")
-    return row.version, _known(row.body)
+    return row.version, _decoded(row.body)
 
 
 def activate(db: sa.Connection, plan: Plan, random_mark: Callable[[], str]) -> int:
-    """Put `plan` in force and make totals and locks agree with it; its version. The same plan again changes
-    nothing."""
-    _let_nobody_flush(db)
+    """Puts `plan` in force and makes totals and locks agree with it; returns its version.
+
+    The plan that is in force already changes nothing. Raises SchemaBehind.
+    """
+    _block_flushes(db)
     old = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
-    if old is not None and old.digest == plan.digest:
+    before = None if old is None else _decoded(old.body)
+    if old is not None and before == plan:
+        if old.digest != plan.digest:  # written by an earlier version of the format
+            stored = {"digest": plan.digest, "body": plan.to_json()}
+            db.execute(sa.update(plans).where(plans.c.version == old.version).values(stored))
         return int(old.version)
-    before = Plan() if old is None else _known(old.body)
     version, now = _put_in_force(db, plan, 1 if old is None else old.version + 1)
-    judged_anew = [policy for policy in plan.policies if policy != before.policy(policy.name)]
-    gone = [policy.name for policy in before.policies if plan.policy(policy.name) is None]
-    changes = [change for policy in judged_anew for change in _judge(db, plan, policy, now)]
-    changes += outlived(lock_feed.of_policies(db, gone).values(), plan)
-    db.execute(sa.delete(totals).where(totals.c.policy.in_(gone)))
+    changes = _adapt(db, before or Plan(), plan, version, now)
     if changes:
         lock_feed.publish(db, changes, random_mark())
     return version
 
 
-def _let_nobody_flush(db: sa.Connection) -> None:
-    """From here on no flush gets past its own look at the plan until we commit, and all those that did are
-    committed: what the buckets say now is complete. SQLite has one writer anyway."""
+def _block_flushes(db: sa.Connection) -> None:
+    """Waits for the flushes that have checked the plan to commit, and blocks all others until commit.
+
+    From here on the buckets are complete. SQLite has one writer anyway.
+    """
     if db.dialect.name == "postgresql":
-        # The table and not the row: for a row, flushes that come later overtake a writer that waits, and of
-        # busy analyzers there is always one that holds it; for a table they queue behind.
+        # The table and not the row: flushes overtake a writer that waits for a row, and among busy analyzers
+        # one always holds it. For a table they queue behind the writer.
         db.exec_driver_sql("lock table plans in exclusive mode")
         db.exec_driver_sql(f"set local statement_timeout = {ACTIVATION_MS}")
 
@@ -76,76 +77,27 @@ def _put_in_force(db: sa.Connection, plan: Plan, version: int) -> tuple[int, dat
     return version, instant(db.execute(sa.insert(plans).values(row).returning(plans.c.at_ms)).scalar_one())
 
 
-def _judge(db: sa.Connection, plan: Plan, policy: Quota, now: datetime) -> list[Change]:
-    """What must change for a policy that is new or says something else than before."""
-    db.execute(sa.delete(totals).where(totals.c.policy == policy.name))
-    current = window_at(policy.window, int(now.timestamp()))
-    counted = _counted(plan, policy)
-    for window in (current, *_windows_ahead(db, policy, counted, current.until_s)):
-        _fill(db, policy, counted, window)
-    crossed = sa.select(totals).where(
-        totals.c.policy == policy.name, totals.c.window_s == current.start_s, totals.c.used >= policy.limit
-    )
-    standings = [
-        Standing(JudgedSeries(policy.name, row.key, row.resource, current), row.used)
-        for row in db.execute(crossed)
-    ]
-    before = lock_feed.of_policies(db, [policy.name])
-    closed = [change for s in standings if (change := decide(policy, s, None, now)) is not None]
-    keep = {lock_key(standing.series) for standing in standings}
-    cleared: list[Change] = [Clear(at) for at in before if at not in keep]
-    return cleared + closed
+def _adapt(db: sa.Connection, before: Plan, plan: Plan, version: int, now: datetime) -> list[Change]:
+    """Fills the totals of new sums, and judges the policies that are new, changed or gone.
+
+    Other totals stay as they are: their rows have another plan's version, and are judged when a flush adds to
+    them.
+    """
+    now_s = int(now.timestamp())
+    for sum_ in plan.policies_of.keys() - before.policies_of.keys():
+        totals.fill(db, plan, version, sum_, now_s)
+    changed = [policy for policy in plan.policies if policy != before.policy(policy.name)]
+    gone = [policy.name for policy in before.policies if plan.policy(policy.name) is None]
+    names = {*gone, *(policy.name for policy in changed)}
+    sums = {kind_of(policy).sum_of(policy) for policy in changed}
+    standings = [standing for sum_ in sums for standing in totals.reached(db, plan, sum_, now_s)]
+    return judge_policies(plan, names, standings, lock_feed.of_policies(db, names), now)
 
 
-def _windows_ahead(
-    db: sa.Connection, policy: Quota, counted: sa.ColumnElement[bool], from_s: int
-) -> list[Window]:
-    """The windows that clocks which run ahead have written to; of minutes there may be several."""
-    ahead = sa.select(buckets.c.bucket_s).distinct().where(counted, buckets.c.bucket_s >= from_s)
-    return sorted({window_at(policy.window, bucket_s) for bucket_s in db.scalars(ahead)})
-
-
-def _fill(db: sa.Connection, policy: Quota, counted: sa.ColumnElement[bool], window: Window) -> None:
-    grown = (
-        sa.select(
-            sa.literal(policy.name),
-            buckets.c.key,
-            buckets.c.resource,
-            sa.literal(window.start_s, sa.BigInteger),
-            sa.literal(window.until_s, sa.BigInteger),
-            _sum(buckets.c.value),
-        )
-        .where(counted, buckets.c.bucket_s >= window.start_s, buckets.c.bucket_s < window.until_s)
-        .group_by(buckets.c.key, buckets.c.resource)
-    )
-    db.execute(sa.insert(totals).from_select([c.name for c in totals.c], grown))
-
-
-def _counted(plan: Plan, policy: Quota) -> sa.ColumnElement[bool]:
-    """Which buckets the policy looks at."""
-    widths_s = {MINUTE_S, QUARTER_S, DAY_S} | {meter.width_s for meter in plan.meters}
-    return sa.and_(
-        buckets.c.grouping == policy.per,
-        buckets.c.meter == policy.meter,
-        buckets.c.width_s.in_(sorted(widths_s)),  # all there are: named, the index finds a stretch of time
-        buckets.c.value > 0,
-        *([buckets.c.key != OVERFLOW] if of_callers(policy.per) else []),
-    )
-
-
-def _sum(column: sa.Column[int]) -> sa.ColumnElement[int]:
-    """The sum, held at the largest number a column takes. By halves: SQLite gives up on a sum beyond it."""
-    high, low = sa.func.sum(column // HALF), sa.func.sum(column % HALF)
-    return sa.case(
-        (high + low // HALF >= HALF // 2, sa.literal(TOTAL_MAX, sa.BigInteger)),
-        else_=sa.cast(high * HALF + low, sa.BigInteger),
-    )
-
-
-def _known(body: str) -> Plan:
+def _decoded(body: str) -> Plan:
     try:
         return plan_from(body)
-    except msgspec.ValidationError as error:
+    except UnknownPlan as error:
         raise SchemaBehind(
-            f"the plan in force was written by another version of Gatelock ({error}); upgrade this one"
+            f"the plan in force was written by another version of Gatelock: {error}; upgrade this one"
         ) from error

@@ -14,9 +14,9 @@ from analyzer.core.records.mapping import (
     AddressField,
     Condition,
     Field,
-    Mapping,
     NumberField,
     ResourceField,
+    SourceMapping,
     TextField,
     TimeField,
 )
@@ -211,7 +211,7 @@ CONDITIONS: list[tuple[Condition, ...]] = [
 
 
 @st.composite
-def json_mappings(draw: st.DrawFn) -> Mapping:
+def json_mappings(draw: st.DrawFn) -> SourceMapping:
     unit = draw(st.sampled_from(["s", "ms", "us", "ns", "rfc3339", "clf"]))
     fields = dict(FIELDS)
     fields["address"] = AddressField(("ip",), draw(st.sampled_from([128, 64])))
@@ -229,7 +229,7 @@ def json_mappings(draw: st.DrawFn) -> Mapping:
         ("deep", "address"),
         ("account", "user"),
     ]
-    return Mapping(
+    return SourceMapping(
         time=draw(st.one_of(st.just(TimeField(("ts",), unit)), st.just(TimeField(("ts",), "ms")), st.none())),
         caller=draw(st.sampled_from(callers)),
         fields=fields,
@@ -241,9 +241,9 @@ def json_mappings(draw: st.DrawFn) -> Mapping:
 
 
 @st.composite
-def combined_mappings(draw: st.DrawFn) -> Mapping:
+def combined_mappings(draw: st.DrawFn) -> SourceMapping:
     if draw(st.booleans()):
-        return Mapping(format="combined")
+        return SourceMapping(format="combined")
     fields: dict[str, Field] = {
         "address": AddressField(("address",), 64),
         "user": TextField(("user",)),
@@ -253,7 +253,7 @@ def combined_mappings(draw: st.DrawFn) -> Mapping:
         "n": NumberField(("bytes",)),
         "cost": NumberField(("bytes",), "decimal"),
     }
-    return Mapping(
+    return SourceMapping(
         format="combined",
         time=draw(st.sampled_from([TimeField(("time",), "clf"), TimeField(("time",), "rfc3339"), None])),
         caller=draw(st.sampled_from([("address",), ("user", "address")])),
@@ -268,13 +268,14 @@ GROUPINGS = st.sampled_from(
         ("caller", "caller+resource"),
         ("caller", "caller+resource", "resource"),
         ("resource",),
-        ("caller", "tenant", "address", "everyone", "caller+tenant"),
+        ("caller", "tenant", "address", "everyone", "tenant+resource"),
+        ("caller+resource", "address/24", "address6/56", "address", "address/1+resource"),
     ]
 )
 METERS = [
     Meter("requests"), Meter("volume", "n"), Meter("largest", "n", "max"), Meter("busy", "took"),
     Meter("spent", "cost", where=(("status", ("200-399",)),)),
-    Meter("errors", where=(("status", ("500-599",)),)), Meter("fine", "deep_n", width_s=1),
+    Meter("errors", where=(("status", ("500-599",)),)), Meter("deep", "deep_n"),
     Meter("strange", "nowhere"), Meter("stranger", where=(("nothing", ("1",)),)),
 ]  # fmt: skip
 PLANS = st.lists(st.sampled_from(METERS), unique=True, max_size=6)

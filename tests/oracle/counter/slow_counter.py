@@ -32,7 +32,7 @@ HOUR_MS = 3_600_000
 WAYS = ("old", "new", "drawn")
 
 
-def with_usual_fields(mapping: mappings.Mapping) -> mappings.Mapping:
+def with_usual_fields(mapping: mappings.SourceMapping) -> mappings.SourceMapping:
     """Whoever maps nothing of a combined line gets its parts under their own names."""
     if mapping.format != "combined" or mapping.fields:
         return mapping
@@ -101,13 +101,13 @@ class SlowCounter:
     """The `Counter` protocol. Keeps every request and thinks of rows when it is drained."""
 
     def __init__(
-        self, mapped: Mapping[str, mappings.Mapping], groupings: Sequence[str], meters: Sequence[Meter]
+        self, mapped: Mapping[str, mappings.SourceMapping], groupings: Sequence[str], meters: Sequence[Meter]
     ) -> None:
         self.mapped = {source: with_usual_fields(mapping) for source, mapping in mapped.items()}
         self.groupings = groupings
         self.meters = {meter.name: meter for meter in (Meter("requests"), *meters)}
         parts = {part for grouping in groupings for part in grouping.split("+")}
-        self.dimensions = sorted(parts - {"everyone"})
+        self.dimensions = sorted(parts - {"everyone"})  # as they are written: "address/24"
         self.parts: dict[Partition, Part] = {}
 
     def feed(self, taken: RecordSet | Records) -> FeedResult:
@@ -230,7 +230,7 @@ class SlowCounter:
         ]
         kept = None if not names.begun else tuple(hour for hour in hours if hour not in names.begun)
         return CounterState(
-            run=run, hour=names.hour, before=names.before, behind=names.behind,
+            reject_run=run, hour=names.hour, hour_before=names.before, behind_run=names.behind,
             named=[each for each in added if each.callers], kept=kept,
         )  # fmt: skip
 
@@ -243,8 +243,8 @@ class SlowCounter:
                 for meter in self.meters.values():
                     if not request.held[meter.name] or (meter.field and meter.field not in request.numbers):
                         continue
-                    bucket_s = request.ms // (1000 * meter.width_s) * meter.width_s
-                    series = (grouping, key, resource, meter.name, meter.width_s, bucket_s)
+                    bucket_s = request.ms // 60_000 * 60
+                    series = (grouping, key, resource, meter.name, 60, bucket_s)
                     amount = 1 if meter.field is None else request.numbers[meter.field]
                     found.setdefault(series, {False: [], True: []})[request.denied].append(amount)
         rows = []

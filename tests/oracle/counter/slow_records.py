@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any, NamedTuple
 
 from analyzer.core.counting.meters import Meter
@@ -37,7 +38,7 @@ class Request(NamedTuple):
     held: Mapping[str, bool]  # by meter: whether its conditions do
 
 
-def all_hold(conditions: Sequence[mappings.Condition], look: Look, mapping: mappings.Mapping) -> bool:
+def all_hold(conditions: Sequence[mappings.Condition], look: Look, mapping: mappings.SourceMapping) -> bool:
     """Whether all do; one on a field that this source does not have never does."""
     if not all(name in mapping.fields for name, _ in conditions):
         return False
@@ -60,7 +61,7 @@ def in_range(text: str, wanted: str) -> bool:
     return all(is_digits(n) and len(n) < 20 for n in numbers) and int(low) <= int(text) <= int(high)
 
 
-def number_of(name: str, look: Look, mapping: mappings.Mapping) -> int | None:
+def number_of(name: str, look: Look, mapping: mappings.SourceMapping) -> int | None:
     field = mapping.fields.get(name)
     if not isinstance(field, mappings.NumberField):
         return None
@@ -79,7 +80,7 @@ def number_of(name: str, look: Look, mapping: mappings.Mapping) -> int | None:
     return number
 
 
-def caller_of(look: Look, mapping: mappings.Mapping) -> str:
+def caller_of(look: Look, mapping: mappings.SourceMapping) -> str:
     for name in mapping.caller:
         field = mapping.fields.get(name)
         value = MISSING if field is None else look(field.path)
@@ -94,7 +95,7 @@ def caller_of(look: Look, mapping: mappings.Mapping) -> str:
     raise Refused("bad-caller")
 
 
-def document_of(value: bytes | None, mapping: mappings.Mapping) -> dict[str, Any]:
+def document_of(value: bytes | None, mapping: mappings.SourceMapping) -> dict[str, Any]:
     if value is None:
         raise Refused("tombstone")
     if len(value) > mapping.value_bytes_max:
@@ -106,18 +107,31 @@ def document_of(value: bytes | None, mapping: mappings.Mapping) -> dict[str, Any
     return parse_json(text) if mapping.format == "json" else parse_combined(text)
 
 
-def texts_of(dimensions: Sequence[str], look: Look, mapping: mappings.Mapping) -> dict[str, str]:
+def texts_of(dimensions: Sequence[str], look: Look, mapping: mappings.SourceMapping) -> dict[str, str]:
     texts = {}
-    for name in dimensions:
-        field = mapping.fields.get(name)
+    for dimension in dimensions:
+        name, _, prefix = dimension.partition("/")
+        field = mapping.fields.get("address" if prefix else name)
         found = "" if field is None else counted_text(look(field.path), field, mapping.name_bytes_max)
         if found is None:
             raise Refused("bad-field")
-        texts[name] = found
+        texts[dimension] = network_of(found, 6 if name == "address6" else 4, int(prefix)) if prefix else found
     return texts
 
 
-def check_time(ms: int, kafka_ms: int | None, mapping: mappings.Mapping) -> None:
+def network_of(address: str, version: int, prefix: int) -> str:
+    """The network of an address that is perhaps cut already; "" for the other family."""
+    if not address or (":" in address) != (version == 6):
+        return ""
+    cut_to = int(address.partition("/")[2] or 999)
+    packed = IPv6Address if version == 6 else IPv4Address
+    bits = 8 * len(packed(0).packed)
+    prefix = min(prefix, cut_to)
+    number = int(packed(address.partition("/")[0])) >> (bits - prefix) << (bits - prefix)
+    return f"{packed(number)}/{prefix}"
+
+
+def check_time(ms: int, kafka_ms: int | None, mapping: mappings.SourceMapping) -> None:
     if kafka_ms is not None and ms > kafka_ms + mapping.future_ms_max:
         raise Refused("future")
     if kafka_ms is not None and ms < kafka_ms - mapping.past_ms_max:
@@ -129,7 +143,7 @@ def check_time(ms: int, kafka_ms: int | None, mapping: mappings.Mapping) -> None
 def judge(
     value: bytes | None,
     kafka_ms: int | None,
-    mapping: mappings.Mapping,
+    mapping: mappings.SourceMapping,
     dimensions: Sequence[str],
     meters: Sequence[Meter],
 ) -> Request:

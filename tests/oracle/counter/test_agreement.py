@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.counting.meters import Meter
 from analyzer.core.model import Records, RecordSet
-from analyzer.core.records.mapping import Mapping
+from analyzer.core.records.mapping import SourceMapping
 from tests.oracle.counter import hostile
 from tests.oracle.counter.slow_counter import SlowCounter
 
 
 def assert_both_agree(
-    mapping: Mapping, groupings: Sequence[str], meters: Sequence[Meter], taken: RecordSet | Records
+    mapping: SourceMapping, groupings: Sequence[str], meters: Sequence[Meter], taken: RecordSet | Records
 ) -> None:
     fast = PythonCounter({"log": mapping}, groupings, meters)
     slow = SlowCounter({"log": mapping}, groupings, meters)
@@ -31,7 +31,7 @@ def assert_both_agree(
 @settings(max_examples=400)
 @given(hostile.json_mappings(), hostile.GROUPINGS, hostile.PLANS, hostile.sets(hostile.VALUES))
 def test_json_documents_are_counted_as_the_contract_says(
-    mapping: Mapping, groupings: Sequence[str], meters: list[Meter], taken: RecordSet | Records
+    mapping: SourceMapping, groupings: Sequence[str], meters: list[Meter], taken: RecordSet | Records
 ) -> None:
     assert_both_agree(mapping, groupings, meters, taken)
 
@@ -42,6 +42,6 @@ LINES = st.one_of(hostile.lines(), hostile.lines(), hostile.lines(), st.none(), 
 @settings(max_examples=300)
 @given(hostile.combined_mappings(), hostile.GROUPINGS, hostile.PLANS, hostile.plain_records(LINES))
 def test_combined_lines_are_counted_as_the_contract_says(
-    mapping: Mapping, groupings: Sequence[str], meters: list[Meter], taken: Records
+    mapping: SourceMapping, groupings: Sequence[str], meters: list[Meter], taken: Records
 ) -> None:
     assert_both_agree(mapping, groupings, meters, taken)

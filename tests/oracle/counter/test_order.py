@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.counting.meters import Meter
 from analyzer.core.model import CounterState, DrainedCounts, Record, Records, RecordSet, Rejected
-from analyzer.core.records.mapping import Mapping
+from analyzer.core.records.mapping import SourceMapping
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counting import PART, mapping_of
 from tests.support.recordsets import NOW_MS, Entry, batch
@@ -90,19 +90,19 @@ def summed(
 
 
 def of_two_hours(carried: CounterState) -> tuple[object, ...]:
-    names = [names_of(carried.named, hour) for hour in (carried.hour, carried.before)]
-    return (carried.run, carried.hour, carried.before, carried.behind, *names)
+    names = [names_of(carried.named, hour) for hour in (carried.hour, carried.hour_before)]
+    return (carried.reject_run, carried.hour, carried.hour_before, carried.behind_run, *names)
 
 
 @settings(max_examples=300, deadline=None)
 @given(MAPPINGS, STEPS, st.sampled_from([("caller",), ("caller", "everyone"), ("everyone",)]))
 def test_neither_flushes_nor_deaths_show_in_what_is_counted(
-    mapping: Mapping, steps: list[Step], groupings: Sequence[str]
+    mapping: SourceMapping, steps: list[Step], groupings: Sequence[str]
 ) -> None:
     def new() -> PythonCounter:
-        return PythonCounter({"log": mapping}, groupings, [Meter("fine", width_s=1)])
+        return PythonCounter({"log": mapping}, groupings, [Meter("fine")])
 
-    fast, slow = new(), SlowCounter({"log": mapping}, groupings, [Meter("fine", width_s=1)])
+    fast, slow = new(), SlowCounter({"log": mapping}, groupings, [Meter("fine")])
     shelf, theirs = Shelf(), Shelf()
     ours: list[DrainedCounts] = []
     know: list[DrainedCounts] = []
@@ -128,7 +128,7 @@ def test_neither_flushes_nor_deaths_show_in_what_is_counted(
 
 @settings(max_examples=200, deadline=None)
 @given(MAPPINGS, STEPS)
-def test_in_one_piece_or_in_many_the_same_is_counted(mapping: Mapping, steps: list[Step]) -> None:
+def test_in_one_piece_or_in_many_the_same_is_counted(mapping: SourceMapping, steps: list[Step]) -> None:
     """But for a run of rejected records: its part before a flush is stored, whatever comes after."""
     mapping = replace(mapping, rejected_in_row_max=1000)
     at_once, parted = (PythonCounter({"log": mapping}, ["caller", "everyone"]) for _ in range(2))

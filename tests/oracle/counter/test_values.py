@@ -95,7 +95,7 @@ PATHS = st.tuples(
 @given(st.lists(PATTERNS, max_size=8, unique=True), st.lists(PATHS, min_size=1, max_size=6))
 def test_a_path_has_the_route_that_fits_best(patterns: list[str], paths: list[str]) -> None:
     field = mappings.ResourceField(("path",), tuple(patterns), "other")
-    assert RouteMatcher(patterns, "other").of_each(paths) == [
+    assert RouteMatcher(patterns, "other").match_all(paths) == [
         slow_values.route_of(path, field) for path in paths
     ]
 

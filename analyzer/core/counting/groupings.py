@@ -1,0 +1,84 @@
+"""Groupings: by what a meter is counted, and which locks follow from a sum over it.
+
+Configuration, counting, judging, usage and documentation read the list in this module. A grouping is written
+`caller`, `tenant`, `resource`, `address`, `address/24`, `address6/56` or `everyone`; each of them but the
+last two of one resource (`resource` and `everyone`) can be split by resource: `caller+resource`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from analyzer.core.records.columns import Dimension, Network
+from analyzer.core.records.reader import CALLER
+
+BY_RESOURCE = "+resource"
+RESOURCE = Dimension("resource")
+NETWORK = re.compile(r"address(6?)/([0-9]{1,3})")
+PREFIX_MAX = {4: 32, 6: 128}
+SHOWN = ("caller", "tenant", "resource", "address", "address/24", "address6/56", "everyone")
+
+
+class Grouping(NamedTuple):
+    """One grouping. A record without a field of its key counts under the empty key."""
+
+    name: str
+    key: Dimension | None  # None: the key is always ""
+    resource: Dimension | None  # of the key's second part; None: always ""
+    scope: str  # of the locks on its series
+    phrase: str  # for display: at most 5 requests for "each caller"
+
+    @property
+    def is_of_callers(self) -> bool:
+        """Whether the key is a caller, and so may be the overflow."""
+        return self.key == CALLER
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        return tuple(part for part in (self.key, self.resource) if part is not None)
+
+
+BASES: Mapping[str, Grouping] = {
+    base.name: base
+    for base in (
+        Grouping("caller", CALLER, None, "caller", "each caller"),
+        Grouping("tenant", Dimension("tenant"), None, "tenant", "each tenant"),
+        Grouping("resource", RESOURCE, None, "resource", "each resource"),
+        Grouping("address", Dimension("address"), None, "address", "each address"),
+        Grouping("everyone", None, None, "everyone", "all callers together"),
+    )
+}
+NOT_BY_RESOURCE = ("resource", "everyone")  # `resource` says the same
+
+
+@lru_cache(maxsize=256)
+def grouping_of(name: str) -> Grouping:
+    """Returns the grouping called `name`.
+
+    >>> grouping_of("address/24+resource").key
+    Dimension(field='address', network=Network(version=4, prefix=24))
+
+    Raises ValueError for any other name, with the names there are.
+    """
+    base = _base_of(name.removesuffix(BY_RESOURCE))
+    if base is None or (name.endswith(BY_RESOURCE) and base.name in NOT_BY_RESOURCE):
+        raise ValueError(f"{name!r} is not a grouping: use {', '.join(SHOWN)}, or {SHOWN[0]}{BY_RESOURCE}")
+    if not name.endswith(BY_RESOURCE):
+        return base
+    return base._replace(name=name, resource=RESOURCE, phrase=f"{base.phrase} and resource")
+
+
+def _base_of(name: str) -> Grouping | None:
+    network = NETWORK.fullmatch(name)
+    if network is None:
+        return BASES.get(name)
+    of = Network(6 if network[1] else 4, int(network[2]))
+    # Leading zeros would give one grouping two names.
+    if not 1 <= of.prefix <= PREFIX_MAX[of.version] or str(of.prefix) != network[2]:
+        return None
+    return Grouping(
+        name, Dimension("address", of), None, "range", f"each IPv{of.version} /{of.prefix} network"
+    )

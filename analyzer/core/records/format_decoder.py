@@ -1,0 +1,45 @@
+"""The protocol of a log format: many records to columns of raw values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from analyzer.core.model import RejectReason
+
+# A value as a record has it: str, int, bool, None, or something that no field accepts. bytes are the digits
+# of a number that is not whole, or too long to be of use.
+RawValue = object
+Columns = list[list[Any]]  # one per path, with a `RawValue` per record
+
+
+class FormatDecoder(Protocol):
+    """Reads the values at the paths that it was made for."""
+
+    def read(self, values: Sequence[bytes]) -> tuple[Columns, dict[int, RejectReason]]:
+        """Returns a column per path, and the reasons of the records that cannot be read, by index.
+
+        Values that a record does not have are None, and so are all values of an unreadable record. `values`
+        is not empty.
+        """
+
+
+def invalid_utf8(values: Sequence[bytes]) -> list[int]:
+    """Returns the indexes of the `values` that are not UTF-8."""
+    # Joined by a byte that is part of no other character: two bad halves must not make a good whole.
+    text = b"\n".join(values)
+    if text.isascii():
+        return []
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return [index for index, value in enumerate(values) if not _is_utf8(value)]
+    return []
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

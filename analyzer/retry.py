@@ -1,0 +1,106 @@
+"""Reads rejected records again, by today's mapping, and counts those that can be read by now.
+
+Each is counted as if it had been readable at once: in the buckets, the totals, the judgement and the ledger,
+in the transaction that takes it from the table of rejected records. So it is counted once, however often a
+retry runs and however many run together. Only the limit on callers by name does not apply: the order of
+records is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from analyzer.core.judging.plan import Plan
+from analyzer.core.model import Counter, DrainedCounts, Partition, Record, Records
+from analyzer.core.records.mapping import SourceMapping
+from analyzer.store.operations.rejects import RejectedRecord, RejectFilter, SqlRejects
+
+AT_ONCE = 500  # records in one transaction, counted in some hundredths of a second
+UNLIMITED = 1 << 62
+
+
+class RetryOutcome(NamedTuple):
+    """Outcome of a retry for one record."""
+
+    record: RejectedRecord
+    why: str  # why it cannot be counted; "": it is counted now
+
+
+def without_limits(mappings: Mapping[str, SourceMapping]) -> dict[str, SourceMapping]:
+    """Returns the mappings for a retry: no run of rejected records stops it, no caller is in the overflow."""
+    return {
+        source: replace(mapping, rejected_in_row_max=UNLIMITED, callers_max=UNLIMITED)
+        for source, mapping in mappings.items()
+    }
+
+
+class RejectRetry:
+    """Retries the rejected records of a database.
+
+    Args:
+        rejects: The rejected records.
+        plan: The plan of the configuration; it must be the one in force.
+        sources: Names of the sources that the configuration has.
+        new_counter: Returns an empty counter for `plan`, with mappings `without_limits`.
+    """
+
+    def __init__(
+        self,
+        rejects: SqlRejects,
+        plan: Plan,
+        sources: Collection[str],
+        new_counter: Callable[[], Counter],
+    ) -> None:
+        self._rejects = rejects
+        self._plan = plan
+        self._sources = sources
+        self._new_counter = new_counter
+
+    def run(self, wanted: RejectFilter, who: str, why: str) -> Iterator[RetryOutcome]:
+        """Yields the outcome of each wanted record, by partition and offset, as transactions commit.
+
+        Raises PlanMismatch, StoreAway; what was yielded before that is stored.
+        """
+        for part in self._rejects.partitions(wanted):
+            after = -1
+            while outcomes := self._retry(part, wanted, after, who, why):
+                yield from outcomes
+                after = outcomes[-1].record.offset
+
+    def why_rejected(self, record: RejectedRecord) -> str:
+        """Returns why this record cannot be counted today; "" when it can."""
+        return self._count([record])[1][0].why
+
+    def _retry(
+        self, part: Partition, wanted: RejectFilter, after: int, who: str, why: str
+    ) -> list[RetryOutcome]:
+        with self._rejects.retrying(part, self._plan) as transaction:
+            counted, outcomes = self._count(transaction.rejected(wanted, after, AT_ONCE))
+            readable = [outcome.record for outcome in outcomes if not outcome.why]
+            if readable:
+                transaction.count(readable, counted, who, why)
+            return outcomes
+
+    def _count(self, records: Sequence[RejectedRecord]) -> tuple[DrainedCounts, list[RetryOutcome]]:
+        """Counts the records of one partition; returns the counts, and the outcome of each record."""
+        reasons = {record.offset: self._why_unusable(record) for record in records}
+        usable = [record for record in records if not reasons[record.offset]]
+        counter = self._new_counter()
+        if usable:
+            items = [Record(record.offset, record.kafka_ms, record.sample) for record in usable]
+            counter.feed(Records(usable[0].part, usable[0].offset, usable[-1].offset + 1, items))
+        counted = counter.drain()
+        reasons |= {rejected.offset: rejected.reason for rejected in counted.rejected}
+        outcomes = [RetryOutcome(record, reasons[record.offset]) for record in records]
+        return counted._replace(rejected=[]), outcomes
+
+    def _why_unusable(self, record: RejectedRecord) -> str:
+        if record.reason == "tombstone":
+            return "it has no value"
+        if not record.whole:
+            return "only its beginning was kept"
+        if record.part.source not in self._sources:
+            return f"the configuration has no source {record.part.source}"
+        return ""

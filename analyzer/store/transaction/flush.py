@@ -1,0 +1,146 @@
+"""One flush as one transaction: the only code that stores counts, judges them and publishes locks.
+
+The order of the statements is fixed, and rows are sorted within each statement, so that no two writers wait
+for each other in a circle: offsets, plan, totals, buckets, rejected records, locks, the feed's version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from analyzer.core.counting.meters import joins_of
+from analyzer.core.judging.judge import judge, lock_keys
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.totals import growth_of
+from analyzer.core.model import DrainedCounts, Lag, Partition, PartitionProgress, Rejected
+from analyzer.errors import PartitionLost, PlanChanged
+from analyzer.store.database.clock import instant
+from analyzer.store.database.engine import NowMs, insert
+from analyzer.store.database.partition_keys import row_of
+from analyzer.store.database.schema import TOTAL_MAX, offsets, rejects
+from analyzer.store.transaction import counter_state, lock_feed, plans, totals
+from analyzer.store.transaction.buckets import add_rows
+from gatekeeper.model import Change
+
+
+class SqlFlush:
+    """An open transaction. Its methods are called in the order in which they are defined."""
+
+    def __init__(self, connection: sa.Connection, owner: str, random_mark: Callable[[], str]) -> None:
+        self._db = connection
+        self._owner = owner
+        self._random_mark = random_mark
+
+    def move_offsets(self, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None:
+        """Moves each stored offset from `start` to `next`, if it still is at `start`.
+
+        A part whose start equals its next is a heartbeat. Raises PartitionLost.
+        """
+        for progress in sorted(parts):
+            lag = lags.get(progress.part, Lag(0, 0.0))
+            moved = self._db.execute(MOVE_OFFSET, {
+                "at_cluster": progress.part.cluster,
+                "at_topic_id": progress.part.topic_id,
+                "at_partition": progress.part.number,
+                "from": progress.start,
+                "to": progress.next,
+                "by_seen": progress.seen,
+                "by_counted": progress.counted,
+                "by_duplicate": progress.duplicate,
+                "by_dead": progress.dead,
+                "by_late": progress.late,
+                "resume_token": progress.resume_token,
+                **counter_state.parameters_of(progress),
+                "owner": self._owner,
+                "behind_ms": round(lag.seconds * 1000),
+                "behind_records": lag.records,
+            })  # fmt: skip
+            if moved.rowcount != 1:
+                # Another analyzer owns the partition now. Our counts must commit with our offset, or the same
+                # records are counted twice.
+                raise PartitionLost(progress.part, progress.start)
+            counter_state.add_names(self._db, progress)
+
+    def check_plan(self, version: int) -> datetime:
+        """Returns the database's time if plan `version` is in force, which it then stays until commit.
+
+        Raises PlanChanged.
+        """
+        active, time_ms = plans.lock_active(self._db)
+        if active != version:
+            raise PlanChanged(version, active)
+        return instant(time_ms)
+
+    def apply(
+        self,
+        plan: Plan,
+        version: int,
+        counted: DrainedCounts,
+        now: datetime,
+        *,
+        remove_rejected: Callable[[], None] = lambda: None,
+    ) -> list[Change]:
+        """Stores what was counted, judges it and publishes the locks that change; returns these changes.
+
+        `plan` is the one that `check_plan` found in force, `version` its version. `remove_rejected` is called
+        where rejected records are written, for a retry that takes some away.
+        """
+        growth = growth_of(plan.policies_of, counted.rows)
+        due = totals.add_totals(self._db, plan, version, growth)
+        add_rows(self._db, counted.rows, joins_of(plan.meters))
+        self._add_rejected(counted.rejected, now)
+        remove_rejected()
+        standings = [stored.standing for stored in due]
+        locks = lock_feed.locked(self._db, lock_keys(plan, standings))
+        changes = judge(plan, standings, locks, now)
+        totals.set_next(self._db, plan, version, due, now.timestamp())
+        if changes:
+            lock_feed.publish(self._db, changes, self._random_mark())
+        return changes
+
+    def _add_rejected(self, rejected: Collection[Rejected], now: datetime) -> None:
+        if rejected:
+            rows = [
+                row_of(r.part)
+                | {"offset": r.offset, "reason": r.reason, "sample": r.sample, "value_bytes": r.value_bytes,
+                   "kafka_ms": _clamped(r.kafka_ms), "at_ms": round(now.timestamp() * 1000)}
+                for r in rejected
+            ]  # fmt: skip
+            self._db.execute(insert(self._db, rejects).on_conflict_do_nothing(), rows)
+
+
+def _clamped(number: int | None) -> int | None:
+    """Returns a record's own number within the range of a column."""
+    return None if number is None else max(-TOTAL_MAX, min(number, TOTAL_MAX))
+
+
+# One statement per partition, in order: a join over many rows would lock them in any order.
+MOVE_OFFSET = (
+    sa.update(offsets)
+    .where(
+        offsets.c.cluster == sa.bindparam("at_cluster"),
+        offsets.c.topic_id == sa.bindparam("at_topic_id"),
+        offsets.c.partition == sa.bindparam("at_partition"),
+        offsets.c.next == sa.bindparam("from"),
+    )
+    .values(
+        next=sa.bindparam("to"),
+        seen=offsets.c.seen + sa.bindparam("by_seen"),
+        counted=offsets.c.counted + sa.bindparam("by_counted"),
+        duplicate=offsets.c.duplicate + sa.bindparam("by_duplicate"),
+        dead=offsets.c.dead + sa.bindparam("by_dead"),
+        late=offsets.c.late + sa.bindparam("by_late"),
+        # A heartbeat brings no token: the stored one still describes the same offset.
+        resume_token=sa.case(
+            (offsets.c.next == sa.bindparam("to"), offsets.c.resume_token), else_=sa.bindparam("resume_token")
+        ),
+        **counter_state.ASSIGNMENTS,
+        owner=sa.bindparam("owner"),
+        beat_ms=NowMs(),
+        behind_ms=sa.bindparam("behind_ms"),
+        behind_records=sa.bindparam("behind_records"),
+    )
+)

@@ -1,0 +1,56 @@
+"""Groupings: the list of names, what each is keyed by, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from analyzer.core.counting.groupings import SHOWN, grouping_of
+from analyzer.core.records.columns import Dimension, Network
+from gatekeeper.model import LockKey
+
+CALLER, RESOURCE = Dimension("caller"), Dimension("resource")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "resource", "scope", "phrase"),
+    [
+        ("caller", CALLER, None, "caller", "each caller"),
+        ("caller+resource", CALLER, RESOURCE, "caller", "each caller and resource"),
+        ("tenant", Dimension("tenant"), None, "tenant", "each tenant"),
+        ("tenant+resource", Dimension("tenant"), RESOURCE, "tenant", "each tenant and resource"),
+        ("resource", RESOURCE, None, "resource", "each resource"),
+        ("address", Dimension("address"), None, "address", "each address"),
+        ("address/24", Dimension("address", Network(4, 24)), None, "range", "each IPv4 /24 network"),
+        (
+            "address6/56+resource",
+            Dimension("address", Network(6, 56)),
+            RESOURCE,
+            "range",
+            "each IPv6 /56 network and resource",
+        ),
+        ("everyone", None, None, "everyone", "all callers together"),
+    ],
+)
+def test_a_grouping_is_found_by_its_name(
+    name: str, key: Dimension | None, resource: Dimension | None, scope: str, phrase: str
+) -> None:
+    assert grouping_of(name) == (name, key, resource, scope, phrase)
+    assert grouping_of(name).is_of_callers == name.startswith("caller")
+    assert LockKey(grouping_of(name).scope, "", "", "").scope == scope
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "user", "caller+", "+resource", "caller+tenant", "resource+resource", "everyone+resource"),
+        *("address/", "address/0", "address/33", "address/024", "address6/129", "address4/24", "address/-1"),
+        *("caller/24", "address/24+caller", "Caller", "address/24 "),
+    ],
+)
+def test_any_other_name_is_refused_with_those_there_are(name: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a grouping: use caller, tenant, .*, or caller\+resource"):
+        grouping_of(name)
+
+
+def test_those_that_are_shown_exist() -> None:
+    assert [grouping_of(name).name for name in SHOWN] == list(SHOWN)
