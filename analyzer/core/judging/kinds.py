@@ -1,6 +1,7 @@
-"""The kinds of policy. A new kind is a class in `policies`, a module with its functions, an entry here, a
-table of the configuration, documentation and tests; whatever judges, stores or explains policies reads this
-table.
+"""The kinds of policy.
+
+A new kind is a class in `policies`, a module with its functions, an entry here, a table of the configuration,
+documentation and tests. All code that judges, stores or explains policies reads this table.
 """
 
 from __future__ import annotations
