@@ -24,7 +24,7 @@ from analyzer.store.database.migrate import upgrade
 from analyzer.store.database.row_parameters import as_parameters, rows_given
 from analyzer.store.database.schema import buckets, metadata, totals
 from analyzer.store.transaction.sql_store import SqlStore
-from analyzer.store.transaction.upserts import ROW_COLUMNS
+from analyzer.store.transaction.buckets import ROW_COLUMNS
 from tests.benchmarks.servers import Servers
 
 TOUCHED = 10_000
@@ -133,7 +133,8 @@ def _upsert(engine: sa.Engine, rows: Sequence[CountRow], *, totals_too: bool) ->
     with writing(engine) as db:
         _add(db, BUCKETS, ("value", "denied"), ROW_COLUMNS, rows)
         if totals_too:
-            some = [("daily", row.key, "", DAY_START_S, DAY_START_S + DAY_S, row.value) for row in rows]
+            sum_, window = ("caller", "requests", "day UTC"), (DAY_START_S, DAY_START_S + DAY_S)
+            some = [(*sum_, row.key, "", *window, row.value, 10**12, 1) for row in rows]
             _add(db, TOTALS, ("used",), list(totals.c), some)
 
 
