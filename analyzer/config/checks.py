@@ -8,9 +8,12 @@ from typing import NamedTuple
 
 from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
+from analyzer.config.tables.analyzer import AnalyzerTable
 from analyzer.config.tables.fields import FieldsTable, PlainEntry
-from analyzer.config.tables.sections import AnalyzerTable, KafkaTable
-from analyzer.config.tables.sources import MeterTable, PolicyTable, SourceTable
+from analyzer.config.tables.kafka import KafkaTable
+from analyzer.config.tables.meters import MeterTable
+from analyzer.config.tables.policies import PolicyTable
+from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import NAME, either, meant, quoted
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, REQUESTS
 from analyzer.core.judging.delay_bound import DELAY_SHARE_MAX, own_delay

@@ -19,8 +19,12 @@ from analyzer.config.diagnostics.partial_tables import salvage
 from analyzer.config.diagnostics.pydantic_errors import TranslatedErrors, heard, unknown
 from analyzer.config.diagnostics.toml_positions import lines_of
 from analyzer.config.kafka_options.translation import respelt
-from analyzer.config.tables.sections import AnalyzerTable, DatabaseTable, KafkaTable
-from analyzer.config.tables.sources import MeterTable, PolicyTable, SourceTable
+from analyzer.config.tables.analyzer import AnalyzerTable
+from analyzer.config.tables.database import DatabaseTable
+from analyzer.config.tables.kafka import KafkaTable
+from analyzer.config.tables.meters import MeterTable
+from analyzer.config.tables.policies import PolicyTable
+from analyzer.config.tables.sources import SourceTable
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.errors import AnalyzerError

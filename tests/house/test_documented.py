@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from analyzer.cli import app
 from analyzer.config import settings
-from analyzer.config.tables import sections, sources
+from analyzer.config.tables import analyzer, database, fields, kafka, meters, policies, sources
 from tests.house.reading import ROOT, modules, within
 
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -65,7 +65,11 @@ def test_no_option_is_shown_that_a_command_has_not() -> None:
 
 def test_every_setting_is_on_its_page() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
-    read = [each for module in (sections, sources, settings) for each in vars(module).values()]
+    read = [
+        each
+        for module in (analyzer, database, fields, kafka, meters, policies, sources, settings)
+        for each in vars(module).values()
+    ]
     known = {
         field.alias or name
         for each in read

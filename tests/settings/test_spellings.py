@@ -10,10 +10,10 @@ import pytest
 from kafka import KafkaConsumer
 
 from analyzer.config.diagnostics.faults import ConfigInvalid
+from analyzer.config.kafka_options.jaas import login
 from analyzer.config.kafka_options.names import ALSO, KEYS, KNOWN, OPTIONS, REFUSED, WRITTEN, plainly
-from analyzer.config.kafka_options.translation import login
 from analyzer.config.settings import Settings
-from analyzer.config.tables.sections import KafkaTable
+from analyzer.config.tables.kafka import KafkaTable
 
 Read = Callable[[str], Settings]
 

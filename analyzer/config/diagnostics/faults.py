@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pydantic_core import ErrorDetails
-
 from analyzer.config.diagnostics.toml_positions import KeyPath
 from analyzer.config.kafka_options.names import ours
 from analyzer.config.values import quoted
@@ -20,6 +18,10 @@ class KeyFault(NamedTuple):
     at: KeyPath
     what: str
     cure: str
+
+
+class OptionFault(Exception):
+    """Of one value: what is wrong, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,38 +109,3 @@ def _dotted(at: Iterable[str | int]) -> str:
 
 def _key(name: str) -> str:
     return name if name.replace("-", "_").isidentifier() else quoted(name)
-
-
-WORDS = {  # pydantic's kinds of error, in ours; never with the value, which may be a secret
-    "string_type": ("is no text", "write it between quotation marks"),
-    "bool_type": ("is neither true nor false", "write true or false"),
-    "bool_parsing": ("is neither true nor false", "write true or false"),
-    "tuple_type": (
-        "is no list of tables",
-        "begin each of them with its name in double brackets; in the environment, write JSON",
-    ),
-    "dict_type": ("is no table", "write { key = value }"),
-    "model_type": ("is no table", "write { key = value }"),
-    "model_attributes_type": ("is no table", "write { key = value }"),
-}
-
-
-NEEDED = {  # what to write where something is missing
-    "limit": "write limit = 100_000",
-    "name": 'write name = "..."',
-    "path": 'say where records have it: { path = "a.b" }',
-    "per": 'write per = "minute", "hour", "day", "week" or "month"',
-    "unit": 'say what it is written in: "s", "ms", "us", "ns", "rfc3339" or "clf"',
-    "window": 'write window = { per = "day", zone = "UTC" }',
-}
-
-
-def said(error: ErrorDetails) -> KeyFault:
-    """One of pydantic's errors as a complaint. Unknown keys are not for here: see reading.unknown."""
-    at, context = error["loc"], error.get("ctx", {})
-    if error["type"] == "refused":
-        return KeyFault(at, context["what"], context["cure"])
-    if error["type"] == "missing":
-        return KeyFault(at, "is missing", NEEDED.get(str(at[-1]), "add it"))
-    what, cure = WORDS.get(error["type"], ("cannot be read", error["msg"]))
-    return KeyFault(at, what, cure)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from analyzer.config.diagnostics.faults import KeyFault, said
+from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
 from analyzer.config.diagnostics.unavailable_keys import UNAVAILABLE
 from analyzer.config.kafka_options.names import WRITTEN
+from analyzer.config.tables.analyzer import AnalyzerTable
+from analyzer.config.tables.database import DatabaseTable
 from analyzer.config.tables.fields import AddressEntry, PlainEntry, ResourceEntry, TimeEntry
-from analyzer.config.tables.sections import AnalyzerTable, DatabaseTable, KafkaTable
-from analyzer.config.tables.sources import MeterTable, PolicyTable, SourceTable, WindowTable
+from analyzer.config.tables.kafka import KafkaTable
+from analyzer.config.tables.meters import MeterTable
+from analyzer.config.tables.policies import PolicyTable, WindowTable
+from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import either, meant, quoted
 
 SECTIONS = ("analyzer", "database", "kafka", "meters", "policies", "sources")
@@ -27,6 +32,29 @@ TABLES: dict[tuple[str, ...], type[BaseModel]] = {
     ("sources", "fields", "address"): AddressEntry,
     ("sources", "fields", "resource"): ResourceEntry,
     ("sources", "fields", "time"): TimeEntry,
+}
+
+WORDS = {  # pydantic's kinds of error, in ours; never with the value, which may be a secret
+    "string_type": ("is no text", "write it between quotation marks"),
+    "bool_type": ("is neither true nor false", "write true or false"),
+    "bool_parsing": ("is neither true nor false", "write true or false"),
+    "tuple_type": (
+        "is no list of tables",
+        "begin each of them with its name in double brackets; in the environment, write JSON",
+    ),
+    "dict_type": ("is no table", "write { key = value }"),
+    "model_type": ("is no table", "write { key = value }"),
+    "model_attributes_type": ("is no table", "write { key = value }"),
+}
+
+
+NEEDED = {  # what to write where something is missing
+    "limit": "write limit = 100_000",
+    "name": 'write name = "..."',
+    "path": 'say where records have it: { path = "a.b" }',
+    "per": 'write per = "minute", "hour", "day", "week" or "month"',
+    "unit": 'say what it is written in: "s", "ms", "us", "ns", "rfc3339" or "clf"',
+    "window": 'write window = { per = "day", zone = "UTC" }',
 }
 
 
@@ -54,6 +82,17 @@ def heard(error: ValidationError) -> TranslatedErrors:
     later = {each.at[:2] for each in found if each.at[0] == "policies" and each.at[2:] == ("kind",)}
     found = [each for each in found if each.at[:2] not in later or each.at[2:] == ("kind",)]
     return TranslatedErrors(found, frozenset(instead | later | {each.at[:4] for each in found}))
+
+
+def said(error: ErrorDetails) -> KeyFault:
+    """One of pydantic's errors as a complaint. Unknown keys are not for here: see reading.unknown."""
+    at, context = error["loc"], error.get("ctx", {})
+    if error["type"] == "refused":
+        return KeyFault(at, context["what"], context["cure"])
+    if error["type"] == "missing":
+        return KeyFault(at, "is missing", NEEDED.get(str(at[-1]), "add it"))
+    what, cure = WORDS.get(error["type"], ("cannot be read", error["msg"]))
+    return KeyFault(at, what, cure)
 
 
 def unknown(at: KeyPath) -> KeyFault:

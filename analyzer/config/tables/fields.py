@@ -5,8 +5,9 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
+from analyzer.config.tables import ConfigTable
 from analyzer.config.values import Amount, FieldPathText, RouteList, Text, one_of, quoted, refuse, whole
 from analyzer.core.records.mapping import (
     AddressField,
@@ -20,12 +21,6 @@ from analyzer.core.records.mapping import (
 DurationUnit = Literal["s", "ms", "us", "ns"]
 FieldKind = Literal["text", "whole", "decimal", "duration"]
 TO_MICROSECONDS = {"s": Decimal(10**6), "ms": Decimal(10**3), "us": Decimal(1), "ns": Decimal("0.001")}
-
-
-class ConfigTable(BaseModel):
-    """One table of the file: no key is ignored, nothing changes after it was read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class FieldEntry(ConfigTable):

@@ -1,4 +1,4 @@
-"""`[[sources]]`, `[[meters]]`, `[[policies]]`: what is read, what is counted, what is judged."""
+"""`[[sources]]`: the topics and files that are read, and how."""
 
 from __future__ import annotations
 
@@ -7,22 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from analyzer.config.tables.actions import Action, LockAction
-from analyzer.config.tables.fields import ConfigTable, FieldsTable
-from analyzer.config.values import ConditionValues, Name, Names, Text, Zone, one_of, whole
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar, CalendarPeriod
+from analyzer.config.tables import ConfigTable
+from analyzer.config.tables.fields import FieldsTable
+from analyzer.config.tables.meters import GroupingName
+from analyzer.config.values import ConditionValues, Names, Text, one_of, whole
 from analyzer.core.records.combined_format import PARTS
 from analyzer.core.records.mapping import CALLER_FIELDS, SourceMapping
 from analyzer.core.records.mapping import Field as AnyField
-
-LIMIT_MAX = 1 << 62  # totals are 64 bits wide, and a flush adds to them before it looks
-
-GroupingName = Annotated[
-    Literal["caller", "caller+resource"],
-    one_of("caller", "caller+resource", later=("tenant", "resource", "address", "address/24", "everyone")),
-]
 
 # The parts of a combined line, but for the path, are fields of the same name without being mapped.
 COMBINED: dict[str, Any] = {part: part for part in PARTS if part != "path"} | {
@@ -81,54 +72,4 @@ class SourceTable(ConfigTable):
             deny_if=tuple(self.deny_if.items()),
             rejected_in_row_max=self.stop_after_rejected,
             callers_max=self.callers_per_hour,
-        )
-
-
-class MeterTable(ConfigTable):
-    """A number that is kept beside `requests`, which is built in."""
-
-    name: Name
-    count: bool = False
-    sum_of: Text | None = Field(None, alias="sum")
-    max_of: Text | None = Field(None, alias="max")
-    where: dict[str, ConditionValues] = Field(default_factory=dict)
-
-    @property
-    def field(self) -> str | None:
-        return self.sum_of or self.max_of
-
-    def meter(self) -> Meter:
-        join: Literal["sum", "max"] = "sum" if self.max_of is None else "max"
-        return Meter(self.name, self.field, join, tuple(self.where.items()))
-
-
-class WindowTable(ConfigTable):
-    per: Annotated[CalendarPeriod, one_of("minute", "hour", "day", "week", "month")]
-    zone: Zone = "UTC"
-
-
-class PolicyTable(ConfigTable):
-    """At most `limit` of a meter for each caller in each window."""
-
-    name: Name
-    kind: Annotated[Literal["quota"], one_of("quota", later=("share", "surge"))] = "quota"
-    meter: Name = "requests"
-    per: GroupingName = "caller"
-    limit: Annotated[int, whole(1, LIMIT_MAX)]
-    window: WindowTable
-    action: Action = LockAction()
-    status: Annotated[int, whole(400, 599)] = 429
-    on_stale: Annotated[Literal["keep", "allow"], one_of("keep", "allow")] = "keep"
-
-    def quota(self) -> Quota:
-        return Quota(
-            name=self.name,
-            limit=self.limit,
-            window=Calendar(self.window.per, self.window.zone),
-            meter=self.meter,
-            per=self.per,
-            action=self.action.does,
-            status=self.action.status or self.status,
-            on_stale=self.on_stale,
-            slow=self.action.slow,
         )

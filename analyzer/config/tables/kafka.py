@@ -1,43 +1,19 @@
-"""`[database]`, `[kafka]`, `[analyzer]`: where things are, and how the process behaves."""
+"""`[kafka]`: the brokers, how to log in to them, and the consumer's options."""
 
 from __future__ import annotations
 
-import re
-import socket
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 
 from analyzer.config.kafka_options.names import MECHANISMS, OPTIONS, PROTOCOLS, WRITTEN
-from analyzer.config.secrets import SecretFile, from_file, masked
-from analyzer.config.tables.fields import ConfigTable
-from analyzer.config.values import DAY_S, Listen, Name, Text, meant, one_of, quoted, refuse, seconds
+from analyzer.config.secrets import SecretFile
+from analyzer.config.tables import ConfigTable
+from analyzer.config.values import Text, meant, one_of, quoted, refuse, seconds
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 ELSEWHERE = {"session_timeout_ms": "session_timeout"}
-
-
-def _database_url(value: object) -> object:
-    if isinstance(value, SecretStr):
-        value = value.get_secret_value()
-    cure = 'write "sqlite:///gatelock.db" or "postgresql+psycopg://USER:PASSWORD@HOST/NAME"'
-    if not isinstance(value, str) or "://" not in value:
-        refuse("is no database URL", cure)
-    scheme, _, rest = value.partition("://")
-    if scheme in ("postgres", "postgresql"):
-        refuse(f"{scheme}:// does not say by which driver", "write postgresql+psycopg://")
-    if scheme not in ("sqlite", "postgresql+psycopg"):
-        refuse(f"{quoted(scheme)} is no database that this version can use", cure)
-    if scheme == "sqlite" and (not rest.strip("/") or ":memory:" in rest):
-        refuse("a database in memory keeps nothing", 'write "sqlite:///gatelock.db"')
-    host = rest.rpartition("@")[2].partition("/")[0]
-    if re.search(r":(?!\d*$)[^:\]]*$", host):
-        refuse(
-            "the port of this URL is no number",
-            "characters like / and @ in a password are written %2F and %40",
-        )
-    return SecretStr(value)
 
 
 def _servers(value: object) -> object:
@@ -66,20 +42,6 @@ def _options(value: object) -> object:
         if not isinstance(held, (bool, int, float, str)):
             refuse(f"{quoted(name)} holds no plain value", "write text, a number, true or false")
     return value
-
-
-class DatabaseTable(ConfigTable):
-    url: Annotated[SecretStr, BeforeValidator(_database_url)] = SecretStr("sqlite:///gatelock.db")
-    url_file: Annotated[SecretStr, BeforeValidator(_database_url), BeforeValidator(from_file)] | None = None
-
-    @property
-    def address(self) -> str:
-        """The URL with its password: for the engine, never for a message."""
-        return (self.url_file or self.url).get_secret_value()
-
-    @property
-    def shown(self) -> str:
-        return masked(self.address)
 
 
 class KafkaTable(ConfigTable):
@@ -126,26 +88,3 @@ class KafkaTable(ConfigTable):
     def stays_here(self) -> bool:
         """Whether every broker is on this machine."""
         return all(server.rpartition(":")[0].strip("[]") in LOOPBACK for server in self.bootstrap_servers)
-
-
-class AnalyzerTable(ConfigTable):
-    name: Name = Field(default_factory=socket.gethostname)  # who owns a partition, for people
-    flush_every: Annotated[float, seconds(0.01, 60)] = 0.1
-    http: Listen = "127.0.0.1:8321"
-    http_cert: Text | None = None  # PEM files: with them the web application speaks TLS
-    http_key: Text | None = None
-    log: Annotated[Literal["json", "console"], one_of("json", "console")] | None = (
-        None  # None: as the terminal is
-    )
-    # Finer buckets become coarser ones after this long; each count stays in exactly one of them.
-    # Longer than the oldest record that is still counted, and than the longest window, a month.
-    keep_minutes: Annotated[float, seconds(36 * DAY_S, 3660 * DAY_S)] = 40.0 * DAY_S
-    keep_quarters: Annotated[float, seconds(36 * DAY_S, 36600 * DAY_S)] = 400.0 * DAY_S
-
-    @property
-    def listen(self) -> tuple[str, int] | None:
-        """Host and port of the web application; None when it is off."""
-        if self.http == "off":
-            return None
-        host, _, port = self.http.rpartition(":")
-        return host.strip("[]"), int(port)
