@@ -95,14 +95,12 @@ def import_(
 
 
 def _known(settings: Settings, source: str, file: Path | None) -> None:
-    from analyzer.config.values import meant, quoted
+    from analyzer.config.values import quote, suggestion
 
     names = [each.name for each in settings.sources]
     if source not in names:
-        slip = meant(source, names)
         known = f"known are: {', '.join(names)}" if names else a_source_to_add(file)
-        cure = f"did you mean {quoted(slip)}?" if slip else known
-        raise usage_error(f"no source is called {quoted(source)}; {cure}")
+        raise usage_error(f"no source is called {quote(source)}; {suggestion(source, names, known)}")
 
 
 def _work(daemon: Daemon, once: ImportedFiles, heard: ImportProgress) -> dict[str, str]:

@@ -7,36 +7,39 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, SecretStr
 
-from analyzer.config.secrets import from_file, masked
+from analyzer.config.secrets import masked, read_secret_file
 from analyzer.config.tables import ConfigTable
-from analyzer.config.values import quoted, refuse
+from analyzer.config.values import quote, raise_fault
+
+URL_EXAMPLES = 'write "sqlite:///gatelock.db" or "postgresql+psycopg://USER:PASSWORD@HOST/NAME"'
 
 
 def _database_url(value: object) -> object:
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
-    cure = 'write "sqlite:///gatelock.db" or "postgresql+psycopg://USER:PASSWORD@HOST/NAME"'
     if not isinstance(value, str) or "://" not in value:
-        refuse("is no database URL", cure)
+        raise_fault("must be a database URL", URL_EXAMPLES)
     scheme, _, rest = value.partition("://")
     if scheme in ("postgres", "postgresql"):
-        refuse(f"{scheme}:// does not say by which driver", "write postgresql+psycopg://")
+        raise_fault(f"{scheme}:// does not name the driver", "write postgresql+psycopg://")
     if scheme not in ("sqlite", "postgresql+psycopg"):
-        refuse(f"{quoted(scheme)} is no database that this version can use", cure)
+        raise_fault(f"{quote(scheme)} is not a database that this version supports", URL_EXAMPLES)
     if scheme == "sqlite" and (not rest.strip("/") or ":memory:" in rest):
-        refuse("a database in memory keeps nothing", 'write "sqlite:///gatelock.db"')
+        raise_fault("a database in memory keeps nothing", 'name a file: "sqlite:///gatelock.db"')
     host = rest.rpartition("@")[2].partition("/")[0]
     if re.search(r":(?!\d*$)[^:\]]*$", host):
-        refuse(
-            "the port of this URL is no number",
-            "characters like / and @ in a password are written %2F and %40",
+        raise_fault(
+            "the port in this URL is not a number",
+            "write it in digits; in a password write %2F for / and %40 for @",
         )
     return SecretStr(value)
 
 
 class DatabaseTable(ConfigTable):
     url: Annotated[SecretStr, BeforeValidator(_database_url)] = SecretStr("sqlite:///gatelock.db")
-    url_file: Annotated[SecretStr, BeforeValidator(_database_url), BeforeValidator(from_file)] | None = None
+    url_file: (
+        Annotated[SecretStr, BeforeValidator(_database_url), BeforeValidator(read_secret_file)] | None
+    ) = None
 
     @property
     def address(self) -> str:
@@ -45,4 +48,5 @@ class DatabaseTable(ConfigTable):
 
     @property
     def shown(self) -> str:
+        """The URL as messages show it, without its password."""
         return masked(self.address)

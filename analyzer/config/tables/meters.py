@@ -10,14 +10,13 @@ from analyzer.config.tables import ConfigTable
 from analyzer.config.values import ConditionValues, Name, Text, one_of
 from analyzer.core.counting.meters import Meter
 
-GroupingName = Annotated[
-    Literal["caller", "caller+resource"],
-    one_of("caller", "caller+resource", later=("tenant", "resource", "address", "address/24", "everyone")),
-]
+Grouping = Literal["caller", "caller+resource"]
+PLANNED_GROUPINGS = ("tenant", "resource", "address", "address/24", "everyone")
+GroupingName = Annotated[Grouping, one_of(Grouping, planned=PLANNED_GROUPINGS)]
 
 
 class MeterTable(ConfigTable):
-    """A number that is kept beside `requests`, which is built in."""
+    """A meter that the operator adds to `requests`, which is built in."""
 
     name: Name
     count: bool = False
@@ -27,6 +26,7 @@ class MeterTable(ConfigTable):
 
     @property
     def field(self) -> str | None:
+        """The field whose value it takes; None when it counts requests."""
         return self.sum_of or self.max_of
 
     def meter(self) -> Meter:
