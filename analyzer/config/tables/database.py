@@ -11,6 +11,7 @@ from analyzer.config.secrets import masked, read_secret_file
 from analyzer.config.tables import ConfigTable
 from analyzer.config.values import quote, raise_fault
 
+CHECK_URL = "check [database] url, or name another configuration with --config"  # if it cannot be reached
 URL_EXAMPLES = 'write "sqlite:///gatelock.db" or "postgresql+psycopg://USER:PASSWORD@HOST/NAME"'
 
 
