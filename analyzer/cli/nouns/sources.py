@@ -59,7 +59,7 @@ def retire(
     Its partitions then no longer count as lag. What was counted is kept; an analyzer that reads the source
     again continues at the stored offset. Exit code 1 if no partition of it is without an analyzer.
 
-    Example: gatelock sources retire billing-log --reason "replaced by billing-v2"
+    Example: gatelock sources retire billing-log --reason "now billing-v2"
     """
     why = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
