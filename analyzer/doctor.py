@@ -48,7 +48,7 @@ GATE_CURES = {
     "stale": "see the application's log, logger `gatekeeper`",
     "strange": "compare its URL with [database] url here",
     "behind": "let it read the primary",
-    "clock": "synchronize the clock of its machine (NTP)",
+    "clock": "synchronise the clock of its machine (NTP)",
     "old": "upgrade gatelock there",
 }
 
@@ -156,7 +156,7 @@ def _clock(installation: Installation) -> Iterator[Observation]:
         yield Observation(
             "wrong",
             f"the database's is {abs(ahead_s):.1f} s {side} this machine's",
-            "synchronize both (NTP): locks are judged by the database's clock",
+            "synchronise both (NTP): locks are judged by the database's clock",
         )
 
 

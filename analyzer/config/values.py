@@ -47,7 +47,7 @@ def alternatives(names: Iterable[str]) -> str:
 
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` is probably a misspelling of."""
-    by_lower = {each.lower(): each for each in known}
+    by_lower = {word.lower(): word for word in known}
     close = difflib.get_close_matches(name.lower().replace("-", "_"), by_lower, n=1, cutoff=0.7)
     return by_lower[close[0]] if close else None
 
@@ -59,7 +59,7 @@ def suggestion(name: object, known: Iterable[str], otherwise: str) -> str:
 
 
 def one_of(words: object, *, planned: tuple[str, ...] = ()) -> BeforeValidator:
-    """Accepts the words of a Literal type; says of `planned` ones that this version does not have them."""
+    """Accepts the words of a Literal type. One in `planned` is reported as not available yet."""
     known: tuple[str, ...] = get_args(words)
 
     def validate(value: object) -> object:

@@ -121,10 +121,10 @@ def test_the_latest_end_applies_and_each_action_is_logged(gatelock: Gatelock, en
     until = suspended_until(engine)
     assert until is not None
     assert timedelta(minutes=4) < until - datetime.now(UTC) <= timedelta(minutes=5)
-    gatelock("locks", "resume", "--reason", "mended")
+    gatelock("locks", "resume", "--reason", "resolved")
     events = [json.loads(line) for line in gatelock("events", "list", "--json").output.splitlines()]
     assert [(event["act"], event["why"]) for event in events] == [
-        ("gates resumed", "mended"),
+        ("gates resumed", "resolved"),
         ("gates suspended", "that was too long"),
         ("gates suspended", WHY[1]),
     ]
@@ -185,11 +185,11 @@ def test_the_list_shows_the_action_of_each_lock(gatelock: Gatelock, engine: sa.E
     began = datetime.now(UTC)
     with writing(engine) as db:
         kinds = [{"action": "slow", "slow": Rate(1_000, 60.0)}, {"action": "tag"}, {"status": 503}]
-        made = [
+        added = [
             Lock("range", f"10.{n}.0.0/16", "p", began, began + timedelta(days=1), **kind)
             for n, kind in enumerate(kinds)
         ]
-        lock_feed.publish(db, [Set(lock) for lock in made], "m2")
+        lock_feed.publish(db, [Set(lock) for lock in added], "m2")
     listed = gatelock("locks", "list").output
     for does in ("slow 1,000/60s", " tag ", "deny 503", "deny 429"):
         assert does in listed

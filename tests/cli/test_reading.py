@@ -198,6 +198,15 @@ def test_an_audit_that_agrees_is_0(gatelock: Gatelock, engine: sa.Engine) -> Non
     assert "6 counted, 6 in buckets: equal" in gatelock("audit").output
 
 
+@pytest.mark.parametrize(("duplicates", "is_shown"), [(0, False), (2, True)])
+def test_the_audit_shows_duplicates_only_if_there_are_any(
+    gatelock: Gatelock, engine: sa.Engine, duplicates: int, is_shown: bool
+) -> None:
+    add_ledger(engine, seen=duplicates, duplicate=duplicates)
+    assert ("duplicate" in gatelock("audit").output) == is_shown
+    assert json.loads(gatelock("audit", "--json").output)["partitions"][0]["duplicate"] == duplicates
+
+
 @pytest.mark.parametrize(("seen", "in_buckets"), [(9, 5), (9, 7), (8, 6)])
 def test_an_audit_that_differs_is_1(
     gatelock: Gatelock, engine: sa.Engine, seen: int, in_buckets: int

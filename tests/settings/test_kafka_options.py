@@ -210,7 +210,8 @@ def test_a_secret_file_may_hold_a_login_line_of_java(
     ],
 )  # fmt: skip
 def test_a_fault_names_the_option_as_written_and_not_its_value(read: Read, text: str, message: str) -> None:
-    assert any(message in each for each in faults(read, text)), faults(read, text)
+    found = faults(read, text)
+    assert any(message in shown for shown in found), found
 
 
 def test_a_fault_of_a_variable_names_it(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:

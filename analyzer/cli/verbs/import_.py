@@ -100,10 +100,10 @@ def import_(
 def _require_source(settings: Settings, source: str, file: Path | None) -> None:
     from analyzer.config.values import quote, suggestion
 
-    names = [each.name for each in settings.sources]
+    names = [known.name for known in settings.sources]
     if source not in names:
-        known = f"use one of: {', '.join(names)}" if names else add_a_source(file)
-        raise usage_error(f"no source is named {quote(source)}; {suggestion(source, names, known)}")
+        otherwise = f"use one of: {', '.join(names)}" if names else add_a_source(file)
+        raise usage_error(f"no source is named {quote(source)}; {suggestion(source, names, otherwise)}")
 
 
 def _import(daemon: Daemon, imported: ImportedFiles, progress: ImportProgress) -> dict[str, str]:

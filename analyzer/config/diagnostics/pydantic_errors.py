@@ -72,15 +72,15 @@ class TranslatedErrors(NamedTuple):
         return not self.covered.isdisjoint((at[:2], at[:3], at[:4]))
 
 
-def translate_errors(error: ValidationError) -> TranslatedErrors:
+def translate_errors(invalid: ValidationError) -> TranslatedErrors:
     """Everything that pydantic found, in its order. Values are not repeated: they may be secrets."""
-    errors = error.errors(include_url=False, include_input=False)
-    unknown = [each["loc"] for each in errors if each["type"] == "extra_forbidden"]
+    errors = invalid.errors(include_url=False, include_input=False)
+    unknown = [error["loc"] for error in errors if error["type"] == "extra_forbidden"]
     replaced = {at for at in map(_intended_key, unknown) if at is not None}
     faults = [
-        unknown_key(each["loc"]) if each["loc"] in unknown else _known_key(each)
-        for each in errors
-        if each["type"] != "missing" or each["loc"] not in replaced
+        unknown_key(error["loc"]) if error["loc"] in unknown else _known_key(error)
+        for error in errors
+        if error["type"] != "missing" or error["loc"] not in replaced
     ]
     # A policy of a planned kind has one fault, not one for each of its keys.
     planned = {fault.at[:2] for fault in faults if fault.at[0] == "policies" and fault.at[2:] == ("kind",)}
