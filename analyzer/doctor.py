@@ -1,55 +1,60 @@
-"""Goes through an installation, part by part: what is as it should be, what is not, and what to do."""
+"""Examines a running installation: CHECKS is the table of what `gatelock doctor` looks at.
+
+Each check yields observations: one sentence about one part, and what to do if it is wrong. Checks only read.
+docs/doctor.md has a row for each name in the table.
+"""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.cli.exit_codes import LOOK
-from analyzer.cli.options import must_exist
 from analyzer.config.secrets import masked
 from analyzer.config.settings import Settings
+from analyzer.config.tables.database import CHECK_URL
 from analyzer.core.fleet.gate_health import KNOWN_MIN, SKEW_S, GateHealth, living, troubles
 from analyzer.core.fleet.unknown_callers import LogKnowledge, cause, spellings
 from analyzer.core.records.mapping import CALLER_FIELDS
 from analyzer.errors import StoreAway
 from analyzer.store.database.clock import instant
-from analyzer.store.database.engine import open_engine
+from analyzer.store.database.engine import open_engine, require_file
 from analyzer.store.database.revisions import head
 from analyzer.store.operations.followed_partitions import SILENT_MS, FollowedPartition, followed
-from analyzer.store.operations.tokens import stored_tokens as known_tokens
+from analyzer.store.operations.tokens import stored_tokens
 from analyzer.store.reports.gate_reports import known_among, reporting_gates
 from analyzer.store.reports.status import DatabaseStatus, database_status, installation_status
-from analyzer.store.transaction.gaps import recorded_gaps as known_gaps
+from analyzer.store.transaction.gaps import recorded_gaps
 from gatekeeper.feed.feed_json import time_text
 
 State = Literal["fine", "wrong", "away"]
 
-BEHIND_S = 30.0
+LAG_S = 30.0
 REJECTED_WITHIN_MS = 3_600_000
 EXPIRES_SOON_MS = 7 * 86_400_000
 FREE_BYTES_MIN = 1 << 30
-SHOWN_MAX = 3
+LISTED_MAX = 3
 
-GATES = {  # what to do about what is wrong with a gate
-    "silent": "look whether the application runs; `gatelock gates forget` when it is gone for good",
+# The cure for each problem of a gate.
+GATE_CURES = {
+    "silent": "check that the application runs; run `gatelock gates forget` if it is gone for good",
     "off": "unset GATEKEEPER when it is no longer needed",
-    "stale": "look at the application's log for what the logger `gatekeeper` says",
+    "stale": "see the application's log, logger `gatekeeper`",
     "strange": "compare its URL with [database] url here",
-    "behind": "have it read the primary",
+    "behind": "let it read the primary",
     "clock": "synchronise the clock of its machine (NTP)",
     "old": "upgrade gatelock there",
 }
 
 
 class Finding(NamedTuple):
-    """One sentence about one part; `cure` says what to do when it is not as it should be."""
+    """An observation with the name of its check, as `gatelock doctor` prints it."""
 
     check: str
     state: State
@@ -57,193 +62,256 @@ class Finding(NamedTuple):
     cure: str = ""
 
 
+class Observation(NamedTuple):
+    """The state of one part in one sentence, and the cure if it is not fine."""
+
+    state: State
+    what: str
+    cure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Everything that several checks look at, read once."""
+
+    settings: Settings
+    engine: sa.Engine
+    database: DatabaseStatus
+    clock_ahead_s: float  # of the database's clock, against this machine's
+    suspended_until: datetime | None
+    partitions: Sequence[FollowedPartition]
+    gates: Sequence[GateHealth]
+
+    def applications(self) -> dict[str, list[GateHealth]]:
+        """The gates by the name of their application, both in alphabetical order."""
+        found: dict[str, list[GateHealth]] = {}
+        for gate in sorted(self.gates, key=lambda gate: (gate.told.application, gate.told.instance)):
+            found.setdefault(gate.told.application or "(no name)", []).append(gate)
+        return found
+
+
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Every finding, as it comes. Nothing is raised for what is away."""
-    for each in _examine(settings):
-        yield each._replace(what=masked(each.what))
+    """Every finding, as soon as it is made. An unreachable database or Kafka is a finding, too."""
+    for finding in _examine(settings):
+        yield finding._replace(what=masked(finding.what))
 
 
 def _examine(settings: Settings) -> Iterator[Finding]:
     engine = None
     try:
-        must_exist(settings)
+        require_file(settings.database.address)
         engine = open_engine(settings.database.address)
-        yield from _with_database(settings, engine)
+        yield from _examine_database(settings, engine)
     except StoreAway as away:
-        yield Finding("database", "away", f"{settings.database.shown} cannot be reached: {away}", LOOK)
+        what = f"{settings.database.shown} cannot be reached: {away}"
+        yield Finding("database", "away", what, CHECK_URL)
     finally:
         if engine is not None:
             engine.dispose()
-    yield from _kafka(settings)
+    for observation in _kafka(settings):
+        yield Finding("kafka", *observation)
 
 
-def _with_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding]:
-    standing = installation_status(engine, head())
-    if standing.revision != head():
-        have = standing.revision or "none"
-        what = f"{settings.database.shown}: tables are at version {have}, this program needs {head()}"
+def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding]:
+    """Every check of CHECKS, unless the tables have another version. Raises StoreAway."""
+    status = installation_status(engine, head())
+    if status.revision != head():
+        revision = status.revision or "none"
+        what = f"{settings.database.shown}: tables are at version {revision}, this program needs {head()}"
         yield Finding("database", "wrong", what, "run `gatelock db upgrade`")
         return
     yield Finding("database", "fine", f"{settings.database.shown}: reached, tables at version {head()}")
-    yield from _room(settings)
-    begun_ms = time.time() * 1000
-    now = database_status(engine, REJECTED_WITHIN_MS)
-    yield _clock(now, begun_ms, time.time() * 1000)
-    parts = followed(engine)
-    yield from _plan(settings, now)
-    yield from _sources(settings, parts)
-    yield from _waiting(engine, now)
-    yield from _tokens(engine)
-    yield from _suspended(standing.suspended_until)
-    yield from _gates(settings, engine, max((part.behind_s for part in parts), default=0.0))
+    before_ms = time.time() * 1000
+    database = database_status(engine, REJECTED_WITHIN_MS)
+    after_ms = time.time() * 1000
+    installation = Installation(
+        settings=settings,
+        engine=engine,
+        database=database,
+        # The query read the database's clock at some moment between the two readings of ours.
+        clock_ahead_s=max(database.now_ms - after_ms, min(0.0, database.now_ms - before_ms)) / 1000,
+        suspended_until=status.suspended_until,
+        partitions=followed(engine),
+        gates=living(reporting_gates(engine)),
+    )
+    for name, check in CHECKS:
+        for observation in check(installation):
+            yield Finding(name, *observation)
 
 
-def _room(settings: Settings) -> Iterator[Finding]:
-    url = sa.make_url(settings.database.address)
+def _free_space(installation: Installation) -> Iterator[Observation]:
+    url = sa.make_url(installation.settings.database.address)
     if url.get_backend_name() == "sqlite":
         free = shutil.disk_usage(Path(url.database or "").absolute().parent).free
         if free < FREE_BYTES_MIN:
-            yield Finding(
-                "database", "wrong", f"{free >> 20} MiB are free where its file is", "make room there"
-            )
+            yield Observation("wrong", f"{free >> 20} MiB are free where its file is", "free space there")
 
 
-def _clock(now: DatabaseStatus, begun_ms: float, ended_ms: float) -> Finding:
-    """The database's clock against this machine's, which asked for it between two moments."""
-    ahead_s = max(now.now_ms - ended_ms, min(0.0, now.now_ms - begun_ms)) / 1000
+def _clock(installation: Installation) -> Iterator[Observation]:
+    ahead_s = installation.clock_ahead_s
     if abs(ahead_s) <= SKEW_S:
-        return Finding("clock", "fine", "the database's agrees with this machine's")
-    side = "ahead of" if ahead_s > 0 else "behind"
-    what = f"the database's is {abs(ahead_s):.1f} s {side} this machine's"
-    return Finding("clock", "wrong", what, "synchronise both (NTP): judgements go by the database's")
-
-
-def _plan(settings: Settings, now: DatabaseStatus) -> Iterator[Finding]:
-    if now.plan is None:
-        yield Finding("plan", "wrong", "no analyzer ever worked here", "start `gatelock run`")
-    elif settings.sources and now.plan != settings.plan().digest:
-        what = "what the analyzers count and judge is not what this configuration says"
-        yield Finding("plan", "wrong", what, "restart them with it, or name theirs with --config")
+        yield Observation("fine", "the database's agrees with this machine's")
     else:
-        yield Finding("plan", "fine", "the analyzers work by this configuration")
-
-
-def _sources(settings: Settings, parts: Sequence[FollowedPartition]) -> Iterator[Finding]:
-    ours = [source.name for source in settings.sources]
-    theirs = sorted({part.source for part in parts if part.heard_s is not None} - set(ours))
-    for name in [*ours, *theirs]:
-        each = [part for part in parts if part.source == name]
-        live = [part for part in each if part.heard_s is not None]
-        silent = [part for part in live if (part.heard_s or 0.0) * 1000 > SILENT_MS]
-        behind_s = max((part.behind_s for part in live), default=0.0)
-        if not each:
-            cure = "start `gatelock run`, and look at the name of its topic or file"
-            yield Finding("sources", "wrong", f"{name}: nothing of it was ever read", cure)
-        elif silent:
-            longest_s = max(part.heard_s or 0.0 for part in silent)
-            what = f"{name}: nobody was heard of for {longest_s:.0f} s who follows {_some(silent)}"
-            cure = f"start `gatelock run`, or `gatelock sources retire {name}` when it is over"
-            yield Finding("sources", "wrong", what, cure)
-        elif behind_s > BEHIND_S:
-            what = f"{name}: {behind_s:.0f} s behind; gates hear of locks by as much later"
-            yield Finding("sources", "wrong", what, "add analyzers, up to one for each partition")
-        else:
-            what = f"{name}: {len(live)} of {len(each)} partitions followed, {behind_s:.1f} s behind"
-            yield Finding("sources", "fine", what)
-    if not ours and not theirs:
-        yield Finding("sources", "fine", "none is configured here, and none is followed")
-
-
-def _some(parts: Sequence[FollowedPartition]) -> str:
-    named = ", ".join(f"{part.topic}[{part.partition}]" for part in parts[:SHOWN_MAX])
-    return named + (f" and {len(parts) - SHOWN_MAX} more" if len(parts) > SHOWN_MAX else "")
-
-
-def _waiting(engine: sa.Engine, now: DatabaseStatus) -> Iterator[Finding]:
-    gaps = [each for each in known_gaps(engine) if each.accepted is None]
-    for each in gaps[:SHOWN_MAX]:
-        cure = "see `gatelock gaps list`, then decide by `gatelock gaps accept`"
-        yield Finding("gaps", "wrong", f"{each.part} waits for a person: {each.gap.why}", cure)
-    if len(gaps) > SHOWN_MAX:
-        yield Finding("gaps", "wrong", f"{len(gaps) - SHOWN_MAX} more wait", "see `gatelock gaps list`")
-    if not gaps:
-        yield Finding("gaps", "fine", "no partition waits for a person")
-    if now.rejected:
-        most = max(now.rejected, key=lambda reason: now.rejected[reason])
-        what = f"{sum(now.rejected.values()):,} records could not be read in the last hour, most for: {most}"
-        yield Finding("rejects", "wrong", what, "see `gatelock rejects list`")
-    else:
-        yield Finding("rejects", "fine", "every record of the last hour could be read")
-
-
-def _tokens(engine: sa.Engine) -> Iterator[Finding]:
-    known = known_tokens(engine)
-    for token in known.tokens:
-        if token.until_ms is not None and token.until_ms < known.now_ms + EXPIRES_SOON_MS:
-            over = "is over" if token.until_ms <= known.now_ms else "ends"
-            what = f"the time of {token.name} {over}: {time_text(instant(token.until_ms))}"
-            cure = "make another one (`gatelock tokens create`), and revoke this one"
-            yield Finding("tokens", "wrong", what, cure)
-
-
-def _suspended(until: datetime | None) -> Iterator[Finding]:
-    if until is not None:
-        what = f"all of them let everybody pass until {time_text(until)}: somebody suspended the locks"
-        cure = "`gatelock locks resume` ends that; `gatelock events list` says who it was, and why"
-        yield Finding("gates", "wrong", what, cure)
-
-
-def _gates(settings: Settings, engine: sa.Engine, behind_s: float) -> Iterator[Finding]:
-    gates = sorted(
-        living(reporting_gates(engine)), key=lambda gate: gate.told.instance
-    )  # the same ones each time
-    if not gates:
-        yield Finding("gates", "fine", "none tells of itself (over SQL they do so only when asked to)")
-    applications: dict[str, list[GateHealth]] = {}
-    for gate in gates:
-        applications.setdefault(gate.told.application, []).append(gate)
-    for name, each in sorted(applications.items()):
-        yield from _application(name or "(no name)", each)
-        yield from _strangers(settings, engine, name or "(no name)", each, behind_s)
-
-
-def _application(name: str, gates: Sequence[GateHealth]) -> Iterator[Finding]:
-    found: dict[str, list[tuple[GateHealth, str]]] = {}
-    for gate in gates:
-        for word, sentence in troubles(gate, set(gate.told.callers)).items():
-            found.setdefault(word, []).append((gate, sentence))
-    for word, each in found.items():
-        gate, sentence = each[0]
-        more = f"; so do {len(each) - 1} more" if len(each) > 1 else ""
-        yield Finding("gates", "wrong", f"{name} {gate.told.instance} {sentence}{more}", GATES[word])
-    if not found:
-        oldest_s = max(gate.told.age or 0.0 for gate in gates)
-        yield Finding(
-            "gates", "fine", f"{name}: {len(gates)} heard of, their views {oldest_s:.1f} s old at most"
+        side = "ahead of" if ahead_s > 0 else "behind"
+        yield Observation(
+            "wrong",
+            f"the database's is {abs(ahead_s):.1f} s {side} this machine's",
+            "synchronise both (NTP): locks are judged by the database's clock",
         )
 
 
-def _strangers(
-    settings: Settings, engine: sa.Engine, name: str, gates: Sequence[GateHealth], behind_s: float
-) -> Iterator[Finding]:
-    callers = {caller for gate in gates for caller in gate.told.callers}
-    found = known_among(engine, callers)
-    unknown = sorted(callers - found.known)
-    if not callers:
-        yield Finding("callers", "fine", f"{name}: was asked for nobody yet")
-    elif (part := 1 - len(unknown) / len(callers)) >= KNOWN_MIN:
-        yield Finding("callers", "fine", f"{name}: the log knows {part:.0%} of {len(callers)} asked for")
+def _plan(installation: Installation) -> Iterator[Observation]:
+    settings, active = installation.settings, installation.database.plan
+    if active is None:
+        yield Observation("wrong", "no analyzer has run on this database", "start `gatelock run`")
+    elif settings.sources and active != settings.plan().digest:
+        yield Observation(
+            "wrong",
+            "the analyzers count and judge by another configuration",
+            "restart them with this one, or name theirs with --config",
+        )
     else:
-        kinds = tuple(dict.fromkeys(kind for source in settings.sources for kind in source.callers))
-        others = {other.name for caller in unknown for other in spellings(caller, kinds or CALLER_FIELDS)}
-        seen = LogKnowledge(known_among(engine, others).known, kinds, behind_s, found.overflow)
-        why, cure = cause(unknown, seen)
-        shown = ", ".join(unknown[:SHOWN_MAX])
-        what = f"{name}: the log knows {part:.0%} of {len(callers)} asked for, but not {shown}: {why}"
-        yield Finding("callers", "wrong", what, cure)
+        yield Observation("fine", "the analyzers use this configuration")
 
 
-def _kafka(settings: Settings) -> Iterator[Finding]:
+def _sources(installation: Installation) -> Iterator[Observation]:
+    configured = [source.name for source in installation.settings.sources]
+    followed_now = {part.source for part in installation.partitions if part.heard_s is not None}
+    names = [*configured, *sorted(followed_now - set(configured))]
+    for name in names:
+        yield _source(name, [part for part in installation.partitions if part.source == name])
+    if not names:
+        yield Observation("fine", "none is configured here, and none is read")
+
+
+def _source(name: str, partitions: Sequence[FollowedPartition]) -> Observation:
+    ages_s = {part: part.heard_s for part in partitions if part.heard_s is not None}  # of heartbeats
+    silent = [part for part, age_s in ages_s.items() if age_s * 1000 > SILENT_MS]
+    lag_s = max((part.behind_s for part in ages_s), default=0.0)
+    if not partitions:
+        return Observation(
+            "wrong",
+            f"{name}: nothing of it was ever read",
+            "start `gatelock run`, and check the name of its topic or file",
+        )
+    if silent:
+        return Observation(
+            "wrong",
+            f"{name}: no heartbeat for {max(ages_s[part] for part in silent):.0f} s from an analyzer of "
+            f"{_listed(silent)}",
+            f"start `gatelock run`, or run `gatelock sources retire {name}` if it ended",
+        )
+    if lag_s > LAG_S:
+        return Observation(
+            "wrong",
+            f"{name}: {lag_s:.0f} s behind; locks are late by as much",
+            "add analyzers, up to one for each partition",
+        )
+    return Observation(
+        "fine", f"{name}: {len(ages_s)} of {len(partitions)} partitions followed, {lag_s:.1f} s behind"
+    )
+
+
+def _listed(partitions: Sequence[FollowedPartition]) -> str:
+    names = ", ".join(f"{part.topic}[{part.partition}]" for part in partitions[:LISTED_MAX])
+    return names + (f" and {len(partitions) - LISTED_MAX} more" if len(partitions) > LISTED_MAX else "")
+
+
+def _gaps(installation: Installation) -> Iterator[Observation]:
+    gaps = [gap for gap in recorded_gaps(installation.engine) if gap.accepted is None]
+    for gap in gaps[:LISTED_MAX]:
+        yield Observation(
+            "wrong",
+            f"{gap.part} is stopped: {gap.gap.why}",
+            "see `gatelock gaps list`, then decide with `gatelock gaps accept`",
+        )
+    if len(gaps) > LISTED_MAX:
+        yield Observation("wrong", f"{len(gaps) - LISTED_MAX} more are stopped", "see `gatelock gaps list`")
+    if not gaps:
+        yield Observation("fine", "no partition is stopped")
+
+
+def _rejects(installation: Installation) -> Iterator[Observation]:
+    rejected = installation.database.rejected
+    if rejected:
+        most = max(rejected, key=lambda reason: rejected[reason])
+        yield Observation(
+            "wrong",
+            f"{sum(rejected.values()):,} records could not be read in the last hour, most for: {most}",
+            "see `gatelock rejects list`",
+        )
+    else:
+        yield Observation("fine", "every record of the last hour could be read")
+
+
+def _tokens(installation: Installation) -> Iterator[Observation]:
+    known = stored_tokens(installation.engine)
+    for token in known.tokens:
+        if token.until_ms is not None and token.until_ms < known.now_ms + EXPIRES_SOON_MS:
+            verb = "expired" if token.until_ms <= known.now_ms else "expires"
+            yield Observation(
+                "wrong",
+                f"{token.name} {verb} at {time_text(instant(token.until_ms))}",
+                "create another one (`gatelock tokens create`), then revoke this one",
+            )
+
+
+def _suspension(installation: Installation) -> Iterator[Observation]:
+    until = installation.suspended_until
+    if until is not None:
+        yield Observation(
+            "wrong",
+            f"all locks are suspended until {time_text(until)}: every gate is open",
+            "run `gatelock locks resume` to end that; `gatelock events list` shows by whom and why",
+        )
+
+
+def _gates(installation: Installation) -> Iterator[Observation]:
+    if not installation.gates:
+        yield Observation("fine", "no gate reports (over SQL, gates do so only with feedback=True)")
+    for name, gates in installation.applications().items():
+        problems: dict[str, list[tuple[GateHealth, str]]] = {}
+        for gate in gates:
+            for problem, sentence in troubles(gate, set(gate.told.callers)).items():
+                problems.setdefault(problem, []).append((gate, sentence))
+        for problem, found in problems.items():
+            gate, sentence = found[0]
+            more = f"; so do {len(found) - 1} more" if len(found) > 1 else ""
+            yield Observation("wrong", f"{name} {gate.told.instance} {sentence}{more}", GATE_CURES[problem])
+        if not problems:
+            oldest_s = max(gate.told.age or 0.0 for gate in gates)
+            yield Observation(
+                "fine", f"{name}: {len(gates)} report, their views at most {oldest_s:.1f} s old"
+            )
+
+
+def _callers(installation: Installation) -> Iterator[Observation]:
+    for name, gates in installation.applications().items():
+        callers = {caller for gate in gates for caller in gate.told.callers}
+        found = known_among(installation.engine, callers)
+        unknown = sorted(callers - found.known)
+        if not callers:
+            yield Observation("fine", f"{name}: no caller was checked yet")
+        elif (part := 1 - len(unknown) / len(callers)) >= KNOWN_MIN:
+            yield Observation("fine", f"{name}: the log knows {part:.0%} of {len(callers)} callers checked")
+        else:
+            reason, cure = _explain_unknown(installation, unknown, found.overflow)
+            shown = ", ".join(unknown[:LISTED_MAX])
+            what = f"{name}: the log knows {part:.0%} of {len(callers)} callers checked, but not {shown}"
+            yield Observation("wrong", f"{what}: {reason}", cure)
+
+
+def _explain_unknown(installation: Installation, unknown: Sequence[str], overflow: bool) -> tuple[str, str]:
+    """The likeliest reason why the log does not know these callers, and the cure."""
+    kinds = tuple(dict.fromkeys(kind for source in installation.settings.sources for kind in source.callers))
+    others = {other.name for caller in unknown for other in spellings(caller, kinds or CALLER_FIELDS)}
+    lag_s = max((part.behind_s for part in installation.partitions), default=0.0)
+    return cause(
+        unknown, LogKnowledge(known_among(installation.engine, others).known, kinds, lag_s, overflow)
+    )
+
+
+def _kafka(settings: Settings) -> Iterator[Observation]:
     topics = [source.topic for source in settings.sources if source.topic is not None]
     if not topics:
         return
@@ -253,11 +321,28 @@ def _kafka(settings: Settings) -> Iterator[Finding]:
     try:
         found = partitions_of(topics, settings.kafka.client())
     except KafkaAway as away:
-        yield Finding("kafka", "away", f"{servers}: {away}", "look at [kafka] (docs/kafka.md)")
+        yield Observation("away", f"{servers}: {away}", "check [kafka]; docs/kafka.md describes it")
         return
     for partitions in found.values():
         if isinstance(partitions, str):
-            yield Finding("kafka", "wrong", f"{servers}: {partitions}", "look at the source's topic")
+            yield Observation("wrong", f"{servers}: {partitions}", "check the topic of the source")
     if all(isinstance(partitions, int) for partitions in found.values()):
-        each = ", ".join(f"{topic} with {number} partitions" for topic, number in found.items())
-        yield Finding("kafka", "fine", f"{servers}: reached; {each}")
+        counts = ", ".join(f"{topic} with {number} partitions" for topic, number in found.items())
+        yield Observation("fine", f"{servers}: reached; {counts}")
+
+
+Check = Callable[[Installation], Iterator[Observation]]
+
+# Names of findings and their checks, in the order of the output. Two checks may share a name.
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("database", _free_space),
+    ("clock", _clock),
+    ("plan", _plan),
+    ("sources", _sources),
+    ("gaps", _gaps),
+    ("rejects", _rejects),
+    ("tokens", _tokens),
+    ("gates", _suspension),
+    ("gates", _gates),
+    ("callers", _callers),
+)

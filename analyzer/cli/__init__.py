@@ -1,6 +1,6 @@
-"""`gatelock`: verbs act on the installation, nouns manage things.
+"""The command line `gatelock`: verbs act on the installation, nouns manage one kind of thing.
 
-Each command imports what it needs when it is called, so that help and completion come at once.
+Each command imports what it needs when it is called, so that help and completion are fast.
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ from typing import Annotated
 try:
     import typer
 except ImportError as missing:
-    sys.exit(f"gatelock needs its analyzer's parts ({missing.name} is missing): install gatelock[analyzer]")
+    sys.exit(f"gatelock: {missing.name} is not installed; install gatelock[analyzer]")
 
 from analyzer.cli.nouns import db, events, gaps, gates, locks, rejects, sources, tokens
+from analyzer.cli.options import CONFIG_HELP
 from analyzer.cli.verbs import audit, check, demo, doctor, import_, run, serve, usage
 
 app = typer.Typer(
     name="gatelock",
-    help="Counts every caller in your request log exactly, and closes the gate on who passes the limit.",
+    help="Counts the requests of every caller exactly, and locks callers that exceed their limit.",
     epilog="Exit codes: 0 fine, 1 found something, 2 wrong usage, 3 cannot reach.",
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain help is there in a third of the time
-    pretty_exceptions_enable=False,  # they print local variables, secrets among them
+    rich_markup_mode=None,  # plain help takes a third of the time
+    pretty_exceptions_enable=False,  # they print local variables, which may be secrets
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"gatelock {version('gatelock')}")
@@ -37,14 +38,12 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def everywhere(
+def gatelock(
     context: typer.Context,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="Else $GATELOCK_CONFIG, ./gatelock.toml, /etc/gatelock/gatelock.toml."),
-    ] = None,
+    config: Annotated[Path | None, typer.Option(help=CONFIG_HELP)] = None,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     context.obj = config

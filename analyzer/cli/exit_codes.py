@@ -1,4 +1,4 @@
-"""How a command ends: one clear sentence and an exit code, never a traceback for what a person can mend."""
+"""Exit codes, and errors as one sentence on stderr instead of a traceback."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from contextlib import contextmanager
 
 import typer
 
-FINE, FOUND, USAGE, AWAY = 0, 1, 2, 3
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-LOOK = "look at [database] url, or name another configuration with --config"
+FINE, FOUND, USAGE, UNREACHABLE = 0, 1, 2, 3
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 @contextmanager
 def reporting_errors() -> Iterator[None]:
-    """Turn our own errors into their sentence on stderr: 3 when something cannot be reached, else 2."""
-    from analyzer.config.secrets import masked
+    """Prints errors that an operator can act on, and exits: 3 if something cannot be reached, else 2."""
     from analyzer.errors import AnalyzerError, StoreAway
 
     try:
         yield
     except AnalyzerError as error:
-        away = isinstance(error, StoreAway)
-        typer.echo(masked(f"cannot reach the database: {error}; {LOOK}" if away else str(error)), err=True)
-        raise typer.Exit(AWAY if away else USAGE) from error
+        from analyzer.config.secrets import masked
+        from analyzer.config.tables.database import CHECK_URL
+
+        is_away = isinstance(error, StoreAway)
+        sentence = f"cannot reach the database: {error}; {CHECK_URL}" if is_away else str(error)
+        typer.echo(masked(sentence), err=True)
+        raise typer.Exit(UNREACHABLE if is_away else USAGE) from error
     except BrokenPipeError:
-        _write_no_more()  # whoever read us (`| head`) has seen enough
+        _discard_output()  # the reader, such as `| head`, has closed the pipe
         raise typer.Exit(FINE) from None
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in UNWRITABLE:
             raise
-        _write_no_more()
+        _discard_output()
         typer.echo(f"the output cannot be written: {error.strerror}", err=True)
-        raise typer.Exit(AWAY) from error
+        raise typer.Exit(UNREACHABLE) from error
 
 
-def _write_no_more() -> None:
-    """What Python flushes at exit goes nowhere."""
+def _discard_output() -> None:
+    """Lets the flush of stdout at exit succeed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def usage_error(sentence: str) -> typer.Exit:
-    """The end of a command that was asked for what cannot be: raise it."""
+    """Prints the sentence, and returns the exit of a command with impossible arguments, to be raised."""
     typer.echo(sentence, err=True)
     return typer.Exit(USAGE)

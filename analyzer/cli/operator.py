@@ -1,4 +1,4 @@
-"""Who is at the keyboard, for the account of manual acts."""
+"""The operator's name, for the audit log."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import socket
 
 
 def operator_name() -> str:
-    """The user who gave the command, and on which machine: who called `sudo` rather than root.
+    """The user and the machine: `ann@ops1`. Under `sudo`, the user that called it.
 
-    Not proof of anything: whoever may write to the database may write any name.
+    Not authenticated: a process that can write to the database can write any name.
     """
     try:
         user = os.environ.get("SUDO_USER") or getpass.getuser()

@@ -1,4 +1,4 @@
-"""What commands are given: the configuration, a database to read, moments, reasons."""
+"""Options that commands share, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -17,45 +17,58 @@ if TYPE_CHECKING:
 
     from analyzer.config.settings import Settings
 
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="The configuration.", show_default=False)]
-JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON, an object per line.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is kept with your name.")]
+CONFIG_HELP = "TOML file; default: $GATELOCK_CONFIG, ./gatelock.toml, /etc/gatelock/gatelock.toml."
+TIME_FORMS = "2026-11-20 (UTC), 2026-11-20T14:00:00Z, today, yesterday, or an age: 30m, 2h, 7d"
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", help=CONFIG_HELP, show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+ReasonOption = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Kept with your name; see `gatelock events list`.")
+]
 SinceOption = Annotated[
     str | None,
-    typer.Option("--from", "--since", help="First moment: a date, a time with its zone, today, 2h (ago)."),
+    typer.Option(
+        "--from", "--since", metavar="TIME", help=f"Begin, inclusive: {TIME_FORMS}. Default: no limit."
+    ),
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--to", metavar="TIME", help="End, exclusive; as --from. Default: no limit.")
 ]
 
 
 def config_file(context: typer.Context, config: Path | None) -> Path | None:
-    """The file that holds the configuration, named behind the command or before it. Raises ConfigMissing."""
+    """The configuration file, from --config before or after the command. Raises ConfigMissing."""
     from analyzer.config.settings import find
 
     return find(config or context.obj)
 
 
-def a_source_to_add(file: Path | None) -> str:
-    """What to do about a configuration, perhaps none, in which nothing is read."""
+def add_a_source(file: Path | None) -> str:
+    """The cure for a configuration without sources."""
     place = "./gatelock.toml, or to one that --config names" if file is None else str(file)
     return f'add [[sources]] with topic = "..." or file = "..." to {place}'
 
 
-def settings_of(context: typer.Context, config: Path | None) -> Settings:
-    """The configuration. Raises ConfigMissing, Faulty."""
+def load_settings(context: typer.Context, config: Path | None) -> Settings:
+    """The settings of the configuration file. Raises ConfigMissing, ConfigInvalid."""
     from analyzer.config.settings import load
 
     return load(config_file(context, config))
 
 
 @contextmanager
-def database_of(context: typer.Context, config: Path | None) -> Iterator[sa.Engine]:
-    """The configured database, to read from. Nothing is created. Raises StoreAway, SchemaBehind, Faulty."""
+def open_database(context: typer.Context, config: Path | None) -> Iterator[sa.Engine]:
+    """The configured database with tables of this version. Does not create anything.
+
+    Raises ConfigMissing, ConfigInvalid, StoreAway, SchemaBehind.
+    """
     from analyzer.errors import SchemaBehind
-    from analyzer.store.database.engine import open_engine
+    from analyzer.store.database.engine import open_engine, require_file
     from analyzer.store.database.revisions import head
     from analyzer.store.reports.status import installation_status
 
-    settings = settings_of(context, config)
-    must_exist(settings)
+    settings = load_settings(context, config)
+    require_file(settings.database.address)
     engine = open_engine(settings.database.address)
     try:
         revision = installation_status(engine, head()).revision
@@ -69,22 +82,8 @@ def database_of(context: typer.Context, config: Path | None) -> Iterator[sa.Engi
         engine.dispose()
 
 
-def must_exist(settings: Settings) -> None:
-    """SQLite would make an empty file wherever a command is run by mistake. Raises StoreAway."""
-    import sqlalchemy as sa
-
-    from analyzer.errors import StoreAway
-
-    url = sa.make_url(settings.database.address)
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
-        raise StoreAway(
-            f"there is no file {Path(url.database or '').absolute()} "
-            "(`gatelock run` and `gatelock db upgrade` make it)"
-        )
-
-
-def second_given(text: str | None) -> int | None:
-    """The moment in whole seconds since 1970. Ends the command when it is none."""
+def parse_time(text: str | None) -> int | None:
+    """The time in whole seconds since 1970; None for None. Exits with 2 if the text is not a time."""
     from analyzer.cli.time_expressions import second_of
 
     try:
@@ -93,26 +92,26 @@ def second_given(text: str | None) -> int | None:
         raise usage_error(str(error)) from error
 
 
-def length_given_ms(option: str, text: str, days_max: int) -> int:
-    """How long "90d", "12h", "30m", "45s" are. Ends the command when it is no such length."""
+def parse_length_ms(option: str, text: str, days_max: int) -> int:
+    """Milliseconds in a length such as "90d", "12h", "30m" or "45s". Exits with 2 if the text is not one."""
     from analyzer.config.values import DAY_S, DURATION, UNITS_S
 
     parts = DURATION.fullmatch(text.strip())
     length_ms = 0 if parts is None else round(float(parts[1]) * UNITS_S[parts[2]] * 1000)
     if not 0 < length_ms <= days_max * DAY_S * 1000:
-        raise usage_error(f"{option} {text}: write how long, as in 30m, 12h, 7d; at most {days_max:,}d")
+        raise usage_error(f"{option} {text}: write a length such as 30m, 12h or 7d; at most {days_max:,}d")
     return length_ms
 
 
-def reason_given(text: str, option: str = "--reason", what: str = "why") -> str:
-    """The reason without blanks around it. Ends the command when nothing is left."""
+def require_reason(text: str, option: str = "--reason") -> str:
+    """The reason without surrounding blanks. Exits with 2 if nothing is left."""
     if not text.strip():
-        raise usage_error(f"{option}: say {what}; it is kept with your name")
+        raise usage_error(f"{option}: write a reason; it is kept with your name")
     return text.strip()
 
 
-def caller_given(name: str | None) -> str | None:
-    """A caller's whole name. Ends the command when it has no kind in front: nobody is called so."""
-    if name is not None and ":" not in name:
-        raise usage_error(f"--caller {name}: write the kind of name in front, as in api_key:{name}")
-    return name
+def require_kind(caller: str | None) -> str | None:
+    """The caller's name. Exits with 2 if it lacks the kind of name in front, which every caller has."""
+    if caller is not None and ":" not in caller:
+        raise usage_error(f"--caller {caller}: write the kind of name in front, as in api_key:{caller}")
+    return caller

@@ -1,4 +1,4 @@
-"""Rows for people or for programs."""
+"""Rows as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Column
 
-TABLE_ROWS_MAX = 1_000  # a table is laid out in memory; JSON has no end
+TABLE_ROWS_MAX = 1_000  # a table is laid out in memory; JSON is streamed
 
 
 def json_lines(rows: Iterable[object]) -> None:
-    """One JSON object per line, each written as it comes."""
+    """Prints each row as a JSON object on one line, as soon as it is there."""
     write = sys.stdout.write
     for row in rows:
         write(json.dumps(row) + "\n")
     sys.stdout.flush()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], nothing: str) -> None:
-    """A table; `nothing` is said when there is no row. Columns of numbers stand to the right."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
+    """Prints a table with numbers aligned to the right; without rows, the sentence `empty`."""
     rows = iter(rows)
     shown = [[_cell(value) for value in row] for row in itertools.islice(rows, TABLE_ROWS_MAX)]
     if not shown:
-        typer.echo(nothing)
+        typer.echo(empty)
         return
     _print(columns, shown)
     if next(rows, None) is not None:
-        typer.echo(f"... and more: the first {TABLE_ROWS_MAX:,} are shown, --json gives all", err=True)
+        typer.echo(f"... and more: these are the first {TABLE_ROWS_MAX:,}; --json prints all", err=True)
 
 
 def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -43,20 +43,20 @@ def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    # Without a terminal nothing is cut: somebody searches in it.
+    # Without a terminal nothing is wrapped: the output may be searched line by line.
     console = Console(width=None if sys.stdout.isatty() else 10_000)
-    laid_out = Table(*_headed(columns, rows), box=box.SIMPLE_HEAD, pad_edge=False)
+    layout = Table(*_headed(columns, rows), box=box.SIMPLE_HEAD, pad_edge=False)
     for row in rows:
-        laid_out.add_row(*map(Text, row))  # as text: a caller's name is no markup
-    console.print(laid_out)
+        layout.add_row(*map(Text, row))  # as text: a caller's name must not be taken for markup
+    console.print(layout)
 
 
 def _headed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Column]:
     from rich.table import Column
 
-    for at, name in enumerate(columns):
-        number = all(row[at].replace(",", "").lstrip("-").isdecimal() for row in rows)
-        yield Column(name, justify="right" if number else "left", overflow="fold")
+    for index, name in enumerate(columns):
+        is_number = all(row[index].replace(",", "").lstrip("-").isdecimal() for row in rows)
+        yield Column(name, justify="right" if is_number else "left", overflow="fold")
 
 
 def _cell(value: object) -> str:
@@ -67,10 +67,19 @@ def _cell(value: object) -> str:
     return printable(str(value))
 
 
-def time_of(second: int) -> str:
+def format_second(second: int) -> str:
     """RFC 3339, UTC.
 
-    >>> time_of(1763596800)
+    >>> format_second(1763596800)
     '2025-11-20T00:00:00Z'
     """
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def plural(count: int, noun: str) -> str:
+    """The count with its noun.
+
+    >>> plural(1, "gate"), plural(2, "gate"), plural(1_200, "fault")
+    ('1 gate', '2 gates', '1,200 faults')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -1,4 +1,4 @@
-"""Moments as people write them."""
+"""Times on the command line: dates, moments with a zone, `today`, ages such as `2h`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from datetime import UTC, date, datetime, timedelta
 
 EPOCH, SECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(seconds=1)
-WRITTEN = 'write 2026-11-20, 2026-11-20T14:00:00Z, "today", "yesterday", or how long ago: 30m, 2h, 7d'
-AGO = re.compile(r"(\d+) *([smhd])")
+CURE = 'write 2026-11-20, 2026-11-20T14:00:00Z, "today", "yesterday", or an age: 30m, 2h, 7d'
+AGE = re.compile(r"(\d+) *([smhd])")
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def second_of(text: str, now: datetime) -> int:
-    """The moment in whole seconds since 1970: of buckets that begin at or after it, the first begins here.
+    """The first whole second since 1970 at or after the time: the first bucket from there begins in it.
 
-    Days begin at midnight UTC, as the buckets do. Raises ValueError with what to write instead.
+    Days begin at midnight UTC, as the buckets do. Raises ValueError with the forms that are accepted.
 
     >>> now = datetime(1970, 1, 3, tzinfo=UTC)
     >>> [second_of(text, now) for text in ("yesterday", "1970-01-02", "1970-01-01T01:00:00.5+01:00", "12h")]
@@ -23,21 +23,21 @@ def second_of(text: str, now: datetime) -> int:
     if text in ("today", "yesterday"):
         day = now.astimezone(UTC).date() - timedelta(days=text == "yesterday")
         return _midnight_s(day)
-    if ago := AGO.fullmatch(text):
-        return max(0, _seconds(now) - int(ago[1]) * UNITS_S[ago[2]])
+    if age := AGE.fullmatch(text):
+        return max(0, _seconds(now) - int(age[1]) * UNITS_S[age[2]])
     try:
         if len(text) == len("2026-11-20"):
             return _midnight_s(date.fromisoformat(text))
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ValueError(f"{text!r} is no time: {WRITTEN}") from error
+        raise ValueError(f"{text!r} is not a time: {CURE}") from error
     if moment.tzinfo is None:
-        raise ValueError(f"{text!r} does not say its zone: {WRITTEN}")
+        raise ValueError(f"{text!r} lacks its time zone: {CURE}")
     return _seconds(moment)
 
 
 def _seconds(moment: datetime) -> int:
-    return -((EPOCH - moment) // SECOND)  # rounded up; exact, where a float of seconds is not
+    return -((EPOCH - moment) // SECOND)  # rounded up, and exact: a float would lose microseconds
 
 
 def _midnight_s(day: date) -> int:

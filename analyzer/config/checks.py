@@ -1,28 +1,30 @@
-"""What tables must agree on with each other: every policy counts something, every name leads somewhere."""
+"""Checks between tables: names refer to something, values fit together, policies can be judged in time."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
+from analyzer.config.tables.analyzer import AnalyzerTable
 from analyzer.config.tables.fields import FieldsTable, PlainEntry
-from analyzer.config.tables.sections import AnalyzerTable, KafkaTable
-from analyzer.config.tables.sources import MeterTable, PolicyTable, SourceTable
-from analyzer.config.values import NAME, either, meant, quoted
+from analyzer.config.tables.kafka import KafkaTable
+from analyzer.config.tables.meters import MeterTable
+from analyzer.config.tables.policies import PolicyTable
+from analyzer.config.tables.sources import SourceTable
+from analyzer.config.values import NAME, alternatives, closest, quote, suggestion
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, REQUESTS
 from analyzer.core.judging.delay_bound import DELAY_SHARE_MAX, own_delay
 from analyzer.core.judging.windows import HOUR_S
 from analyzer.core.records.combined_format import PARTS
 
-# The shortest that a window may be: an hour that a change of clocks cuts is one all the same.
+# The shortest length of each window; an hour that a change of clocks shortens counts as a whole one.
 WINDOWS_S = {"minute": MINUTE_S, "hour": HOUR_S, "day": DAY_S, "week": 7 * DAY_S, "month": 28 * DAY_S}
 
 
 class ParsedTables(NamedTuple):
-    """What could be read of a configuration, under the indexes that its tables have in the file."""
+    """The valid tables of a configuration; lists keep the indexes that their tables have in the file."""
 
     kafka: KafkaTable
     analyzer: AnalyzerTable
@@ -31,106 +33,107 @@ class ParsedTables(NamedTuple):
     policies: Mapping[int, PolicyTable]
 
     @property
-    def added_up(self) -> frozenset[str]:
-        """Fields that some meter takes the value of: numbers, whatever else is said of them."""
+    def metered(self) -> frozenset[str]:
+        """Fields whose value some meter takes; they are numbers, even where they are not declared so."""
         return frozenset(meter.field for meter in self.meters.values() if meter.field is not None)
 
 
-def complaints(parts: ParsedTables) -> Iterator[KeyFault]:
-    """Everything that no single table can know to be wrong."""
-    yield from _kafka(parts.kafka)
-    yield from _analyzer(parts.analyzer)
-    for at, source in parts.sources.items():
-        yield from _source(("sources", at), source, parts.added_up)
-    for at, meter in parts.meters.items():
-        yield from _meter(("meters", at), meter, parts.sources)
-    for at, policy in parts.policies.items():
-        yield from _policy(("policies", at), policy, parts)
-    yield from _twice("sources", "name", {at: each.name for at, each in parts.sources.items()})
-    yield from _twice("sources", "topic", {at: each.topic for at, each in parts.sources.items()})
-    yield from _twice("sources", "file", {at: each.file for at, each in parts.sources.items()})
-    yield from _twice("meters", "name", {at: each.name for at, each in parts.meters.items()})
-    yield from _twice("policies", "name", {at: each.name for at, each in parts.policies.items()})
+def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
+    """Faults that a single table cannot see."""
+    yield from _kafka(tables.kafka)
+    yield from _analyzer(tables.analyzer)
+    for index, source in tables.sources.items():
+        yield from _source(("sources", index), source, tables.metered)
+    for index, meter in tables.meters.items():
+        yield from _meter(("meters", index), meter, tables.sources)
+    for index, policy in tables.policies.items():
+        yield from _policy(("policies", index), policy, tables)
+    for key in ("name", "topic", "file"):
+        yield from _duplicates(
+            "sources", key, {index: getattr(source, key) for index, source in tables.sources.items()}
+        )
+    yield from _duplicates("meters", "name", {index: meter.name for index, meter in tables.meters.items()})
+    yield from _duplicates(
+        "policies", "name", {index: policy.name for index, policy in tables.policies.items()}
+    )
 
 
-def _twice(table: str, key: str, values: Mapping[int, str | None]) -> Iterator[KeyFault]:
-    often = Counter(value for value in values.values() if value)
-    for at, value in values.items():
-        if value and often[value] > 1:
-            often[value] = -1  # the first keeps it
-        elif value and often[value] < 0:
-            yield KeyFault(
-                (table, at, key), f"{quoted(value)} is taken", f"give each of [[{table}]] a {key} of its own"
-            )
+def _duplicates(section: str, key: str, values: Mapping[int, str | None]) -> Iterator[KeyFault]:
+    """A fault for each repeated value but its first."""
+    seen: set[str] = set()
+    for index, value in values.items():
+        if value in seen:
+            what = f"{quote(value)} is used by another of [[{section}]]"
+            yield KeyFault((section, index, key), what, f"write a different {key}")
+        elif value:
+            seen.add(value)
 
 
 def _kafka(kafka: KafkaTable) -> Iterator[KeyFault]:
-    known = kafka.sasl_plain_username, kafka.sasl_plain_password_file or kafka.sasl_plain_password
+    login = kafka.sasl_plain_username, kafka.sasl_plain_password_file or kafka.sasl_plain_password
     if not kafka.security_protocol.startswith("SASL"):
-        if any(known):
+        if any(login):
             yield KeyFault(
                 ("kafka", "security_protocol"),
-                f"{quoted(kafka.security_protocol)} sends no user and no password",
-                'write security_protocol = "SASL_SSL"',
+                f"{quote(kafka.security_protocol)} does not log in, but a user or password is set",
+                'write security_protocol = "SASL_SSL", or remove the user and password',
             )
         return
     if kafka.sasl_mechanism is None:
         yield KeyFault(
             ("kafka", "sasl_mechanism"), "is missing", 'write sasl_mechanism = "SCRAM-SHA-512", or "PLAIN"'
         )
-    elif kafka.sasl_mechanism != "GSSAPI" and not all(known):
+    elif kafka.sasl_mechanism != "GSSAPI" and not all(login):
         yield KeyFault(
             ("kafka",),
-            "a user or password is missing",
+            "the user or the password is missing",
             "add sasl_plain_username and sasl_plain_password_file",
         )
-    if kafka.security_protocol == "SASL_PLAINTEXT" and not (kafka.stays_here or kafka.sasl_plain_in_clear):
+    if kafka.security_protocol == "SASL_PLAINTEXT" and not (kafka.is_local or kafka.sasl_plain_in_clear):
         yield KeyFault(
             ("kafka", "security_protocol"),
-            "anybody on the way could read the password",
-            'write "SASL_SSL"; or, when the way is safe by other means, sasl_plain_in_clear = true',
+            "the password would cross the network unencrypted",
+            'write "SASL_SSL"; or, if the network is protected otherwise, sasl_plain_in_clear = true',
         )
 
 
 def _analyzer(analyzer: AnalyzerTable) -> Iterator[KeyFault]:
-    for one, other in (("http_cert", "http_key"), ("http_key", "http_cert")):
-        if getattr(analyzer, one) and not getattr(analyzer, other):
-            yield KeyFault(
-                ("analyzer", one), f"is of no use without {other}", f"name both PEM files: add {other}"
-            )
+    for key, other in (("http_cert", "http_key"), ("http_key", "http_cert")):
+        if getattr(analyzer, key) and not getattr(analyzer, other):
+            yield KeyFault(("analyzer", key), f"has no effect without {other}", f"add {other}, a PEM file")
     if analyzer.keep_quarters < analyzer.keep_minutes:
         yield KeyFault(
             ("analyzer", "keep_quarters"),
             "is shorter than keep_minutes",
-            "quarters are made of minutes: keep them longer",
+            "make it at least as long: quarters of an hour are made of minutes",
         )
 
 
-def _source(at: KeyPath, source: SourceTable, added_up: frozenset[str]) -> Iterator[KeyFault]:
+def _source(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
     match source.topic, source.file:
         case None, None:
             yield KeyFault(
-                (*at, "topic"), "neither a topic nor a file is given", 'write topic = "..." or file = "..."'
+                (*at, "topic"), "a topic or a file is missing", 'write topic = "..." or file = "..."'
             )
         case str(), str():
             yield KeyFault(
-                (*at, "file"), "a source reads a topic or a file, not both", "make it two [[sources]]"
+                (*at, "file"), "a source reads a topic or a file, not both", "split it into two [[sources]]"
             )
         case None, str() if source.format == "json" and source.fields.time is None:
             yield KeyFault(
                 (*at, "fields"),
-                "lines of a file have no time but their own",
-                'map it: time = { path = "ts", unit = "s" }',
+                "the time is not mapped: a line of a file has no other time",
+                'add time = { path = "ts", unit = "s" } to it',
             )
     if source.format == "combined":
         yield from _combined(at, source)
-    yield from _callers(at, source, added_up)
+    yield from _callers(at, source, metered)
     yield from _conditions((*at, "deny_if"), source.deny_if, {0: source})
     if "caller+resource" in source.groupings and source.fields.resource is None:
         yield KeyFault((*at, "groupings"), '"caller+resource" needs the field resource', _map_it("resource"))
-    for name, entry in source.fields.others.items():
-        yield from _field((*at, "fields", name), name, entry, added_up)
-    yield from _shared((*at, "fields"), source.fields)
+    for name, entry in source.fields.plain.items():
+        yield from _field((*at, "fields", name), name, entry, metered)
+    yield from _shared_paths((*at, "fields"), source.fields)
 
 
 def _combined(at: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
@@ -138,78 +141,80 @@ def _combined(at: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
         if ".".join(entry.path) not in PARTS:
             yield KeyFault(
                 (*at, "fields", name),
-                f"a combined line has no part {quoted('.'.join(entry.path))}",
-                f"it has {either(PARTS)}",
+                f"a combined line has no part {quote('.'.join(entry.path))}",
+                f"use {alternatives(PARTS)}",
             )
 
 
-def _callers(at: KeyPath, source: SourceTable, added_up: frozenset[str]) -> Iterator[KeyFault]:
+def _callers(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
     if not source.callers:
         yield KeyFault(
-            (*at, "caller"), "nothing says who called", 'map one of them: api_key = "http.api_key"'
+            (*at, "caller"), "no field identifies the caller", 'map at least one: api_key = "http.api_key"'
         )
     for name in source.callers:
-        entry = source.fields.others.get(name)
-        number = entry is not None and (entry.says_number or name in added_up)
-        if name == "resource" or number:
+        entry = source.fields.plain.get(name)
+        is_number = entry is not None and (entry.is_declared_number or name in metered)
+        if name == "resource" or is_number:
             yield KeyFault(
-                (*at, "caller"), f"{quoted(name)} does not say who called", "name text fields, or address"
+                (*at, "caller"), f"{quote(name)} cannot identify a caller", "name text fields, or address"
             )
         elif name not in source.fields.names:
             yield KeyFault(
-                (*at, "caller"), f"no field is called {quoted(name)}", _map_it(name, source.fields.names)
+                (*at, "caller"), f"no field is named {quote(name)}", _map_it(name, source.fields.names)
             )
 
 
-def _field(at: KeyPath, name: str, entry: PlainEntry, added_up: frozenset[str]) -> Iterator[KeyFault]:
+def _field(at: KeyPath, name: str, entry: PlainEntry, metered: frozenset[str]) -> Iterator[KeyFault]:
     if not NAME.fullmatch(name):
         yield KeyFault(
-            at, f"{quoted(name)} is no name for a field", "use letters, digits, points, hyphens, underscores"
+            at,
+            f"{quote(name)} is not a valid name for a field",
+            "use letters, digits, points, hyphens, underscores",
         )
     if entry.unit is not None and entry.kind not in (None, "duration"):
         yield KeyFault(
-            (*at, "unit"), f"{quoted(entry.kind)} has no unit", 'leave it out, or write kind = "duration"'
+            (*at, "unit"),
+            f"{quote(entry.kind)} does not take a unit",
+            'remove it, or write kind = "duration"',
         )
-    if entry.kind == "text" and name in added_up:
+    if entry.kind == "text" and name in metered:
         yield KeyFault(
             (*at, "kind"),
-            "a meter takes its value, so it is no text",
+            'must not be "text": a meter takes the value as a number',
             'write "whole", "decimal" or "duration"',
         )
-    if not entry.says_number and name not in added_up:
+    if not entry.is_declared_number and name not in metered:
         for key in ("default", "required"):
             if key in entry.model_fields_set:
-                yield KeyFault((*at, key), "is for numbers only", 'leave it out, or add kind = "whole"')
+                yield KeyFault((*at, key), "applies to numbers only", 'remove it, or add kind = "whole"')
     if entry.required and entry.default is not None:
-        yield KeyFault(
-            (*at, "default"), "a number that is required has no default", "leave one of the two out"
-        )
+        yield KeyFault((*at, "default"), "a required number has no default", "remove default or required")
 
 
-def _shared(at: KeyPath, fields: FieldsTable) -> Iterator[KeyFault]:
-    """A value is read either exactly, as digits, or as what it is in the record: not both."""
-    exact = {entry.path: name for name, entry in fields.others.items() if entry.is_exact}
+def _shared_paths(at: KeyPath, fields: FieldsTable) -> Iterator[KeyFault]:
+    """Faults of values that two fields share: the counter reads a value either as exact digits or not."""
+    exact = {entry.path: name for name, entry in fields.plain.items() if entry.is_exact}
     for name, entry in fields.entries.items():
         other = exact.get(entry.path, name)
         if other != name and not (isinstance(entry, PlainEntry) and entry.is_exact):
             yield KeyFault(
                 (*at, name),
-                f"{quoted('.'.join(entry.path))} is read as an exact number by {quoted(other)}",
-                "log it under two keys, or make both numbers",
+                f"{quote('.'.join(entry.path))} is read as an exact number by {quote(other)}",
+                "log it under two keys, or declare both fields as numbers",
             )
 
 
 def _meter(at: KeyPath, meter: MeterTable, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
     if meter.name == REQUESTS.name:
-        yield KeyFault((*at, "name"), f"{quoted(meter.name)} is built in", "give this meter another name")
-    said = [
+        yield KeyFault((*at, "name"), f"{quote(meter.name)} is built in", "write another name")
+    joins = [
         key for key, value in (("count", meter.count), ("sum", meter.sum_of), ("max", meter.max_of)) if value
     ]
-    if len(said) != 1:
+    if len(joins) != 1:
         yield KeyFault(
-            (*at, said[1] if said else "count"),
-            "a meter counts, sums or takes the largest",
-            "write one of: count = true, sum = FIELD, max = FIELD",
+            (*at, joins[1] if joins else "count"),
+            "a meter takes exactly one of count, sum and max",
+            "write count = true, sum = FIELD or max = FIELD",
         )
     yield from _conditions((*at, "where"), meter.where, sources)
     if meter.field is not None:
@@ -218,87 +223,86 @@ def _meter(at: KeyPath, meter: MeterTable, sources: Mapping[int, SourceTable]) -
 
 def _number(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
     if name in ("time", "address", "resource"):
-        yield KeyFault(at, f"{quoted(name)} is no number", "name a field that holds one")
+        yield KeyFault(at, f"{quote(name)} is not a number", "name a field that holds one")
         return
     yield from _mapped(at, name, sources)
     kinds = {
-        source.fields.others[name].number_kind for source in sources.values() if name in source.fields.others
+        source.fields.plain[name].number_kind for source in sources.values() if name in source.fields.plain
     }
     if len(kinds) > 1:
         yield KeyFault(
             at,
-            f"{quoted(name)} is {either(sorted(kinds))}, by source: these cannot be added up",
-            "write the same kind everywhere",
+            f"{quote(name)} is of different kinds in different sources: {', '.join(sorted(kinds))}",
+            "write the same kind in every source",
         )
 
 
-def _conditions(at: KeyPath, wanted: Iterable[str], sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
-    for name in wanted:
+def _conditions(at: KeyPath, names: Iterable[str], sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
+    for name in names:
         yield from _mapped((*at, name), name, sources)
-        entries = [source.fields.others.get(name) for source in sources.values()]
+        entries = [source.fields.plain.get(name) for source in sources.values()]
         if any(entry is not None and entry.is_exact for entry in entries):
-            what = f"{quoted(name)} is a decimal or a duration: conditions compare text and whole numbers"
+            what = f"{quote(name)} is a decimal or a duration; conditions compare text and whole numbers"
             yield KeyFault((*at, name), what, "name another field")
 
 
 def _mapped(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
-    without = [source for source in sources.values() if name not in source.fields.names]
-    if len(without) < len(sources):  # a combined line has what it has: what it lacks, others may have
-        without = [source for source in without if source.format != "combined"]
-    if without:
-        known = {name for source in sources.values() for name in source.fields.names}
-        what = f"no field is called {quoted(name)} in {_listed(without)}"
+    """A fault unless every source has the field. A combined line may lack it if another source has it."""
+    lacking = [source for source in sources.values() if name not in source.fields.names]
+    if len(lacking) < len(sources):
+        lacking = [source for source in lacking if source.format != "combined"]
+    if lacking:
+        known = {field for source in sources.values() for field in source.fields.names}
+        what = f"no field is named {quote(name)} in {_listed(lacking)}"
         yield KeyFault(at, what, _map_it(name, known))
 
 
-def _policy(at: KeyPath, policy: PolicyTable, parts: ParsedTables) -> Iterator[KeyFault]:
-    meters = {meter.name: meter for meter in parts.meters.values()}
+def _policy(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[KeyFault]:
+    meters = {meter.name: meter for meter in tables.meters.values()}
     if policy.meter in meters and meters[policy.meter].max_of is not None:
         yield KeyFault(
             (*at, "meter"),
-            f"{quoted(policy.meter)} is a largest value, which no quota adds up",
-            "name a count or a sum",
+            f"{quote(policy.meter)} keeps a maximum, which a quota cannot add up",
+            "name a meter that counts or sums",
         )
     elif policy.meter != REQUESTS.name and policy.meter not in meters:
-        slip = meant(policy.meter, [REQUESTS.name, *meters])
-        cure = (
-            f"did you mean {quoted(slip)}?" if slip else f"add [[meters]] with name = {quoted(policy.meter)}"
+        cure = suggestion(
+            policy.meter, [REQUESTS.name, *meters], f"add [[meters]] with name = {quote(policy.meter)}"
         )
-        yield KeyFault((*at, "meter"), f"no meter is called {quoted(policy.meter)}", cure)
+        yield KeyFault((*at, "meter"), f"no meter is named {quote(policy.meter)}", cure)
     if "status" in policy.model_fields_set and (policy.action.status or policy.action.does == "tag"):
-        refuses = policy.action.does != "tag"
-        what = "is said twice, here and in the action" if refuses else '"tag" refuses nobody'
-        yield KeyFault((*at, "status"), what, "leave it out")
-    without = [source for source in parts.sources.values() if source.fields.resource is None]
-    if policy.per == "caller+resource" and without:
+        denies = policy.action.does != "tag"
+        what = "is set here and in the action" if denies else 'has no effect: "tag" does not deny requests'
+        yield KeyFault((*at, "status"), what, "remove it")
+    lacking = [source for source in tables.sources.values() if source.fields.resource is None]
+    if policy.per == "caller+resource" and lacking:
         yield KeyFault(
             (*at, "per"),
-            f'"caller+resource" needs the field resource in {_listed(without)}',
+            f'"caller+resource" needs the field resource in {_listed(lacking)}',
             _map_it("resource"),
         )
-
-    yield from _delay(at, policy, parts.analyzer)
+    yield from _delay(at, policy, tables.analyzer)
 
 
 def _delay(at: KeyPath, policy: PolicyTable, analyzer: AnalyzerTable) -> Iterator[KeyFault]:
-    """A gate that closes when much of the window is over is no limit."""
+    """A fault if gates close too late in the window to limit anything."""
     bound_s = WINDOWS_S[policy.window.per] * DELAY_SHARE_MAX
     delay_s = own_delay(analyzer.flush_every).total_s
     if delay_s > bound_s:
         flush_s = bound_s - own_delay(0.0).total_s
         yield KeyFault(
             (*at, "window"),
-            f"a {policy.window.per} is too short for gates that close {delay_s:.1f} s after the request",
-            f'write flush_every = "{int(flush_s)}s" or less in [analyzer], or take a longer window',
+            f"a {policy.window.per} is too short: gates close {delay_s:.1f} s after the request",
+            f'write flush_every = "{int(flush_s)}s" or less in [analyzer], or choose a longer window',
         )
 
 
 def _listed(sources: Iterable[SourceTable]) -> str:
-    return "[[sources]] " + ", ".join(quoted(source.name) for source in sources)
+    return "[[sources]] " + ", ".join(quote(source.name) for source in sources)
 
 
 def _map_it(name: str, known: Iterable[str] = ()) -> str:
-    slip = meant(name, known)
-    if slip is not None and slip != name:
-        return f"did you mean {quoted(slip)}?"
-    return f'add it to [sources.fields]: {name} = "..." (where records have it; absent ones are empty or 0)'
+    match = closest(name, known)
+    if match is not None and match != name:
+        return f"did you mean {quote(match)}?"
+    return f'add it to [sources.fields]: {name} = "PATH"; records without it count as empty or 0'

@@ -1,4 +1,4 @@
-"""What the environment and secret files say: `GATELOCK_KAFKA__GROUP_ID`, or a file of that name."""
+"""Values from environment variables and secret files: `GATELOCK_KAFKA__GROUP_ID`, or a file of that name."""
 
 from __future__ import annotations
 
@@ -11,68 +11,66 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from analyzer.config.diagnostics.faults import KeyFault
-from analyzer.config.diagnostics.pydantic_errors import SECTIONS, unknown
+from analyzer.config.diagnostics.pydantic_errors import SECTIONS, unknown_key
 from analyzer.config.diagnostics.toml_positions import KeyPath
-from analyzer.config.kafka_options.translation import respelt
+from analyzer.config.kafka_options.translation import translate
 from analyzer.config.secrets import SECRET_BYTES_MAX
 
 PREFIX = "GATELOCK_"
 NESTED = "__"
-USUAL_DIRS = ("/run/secrets",)  # where Docker and Kubernetes put them
+SECRETS_DIRS = ("/run/secrets",)  # of Docker and Kubernetes
 
 
 class EnvironmentValues(EnvSettingsSource):
-    """Values under names like environment variables have, whoever keeps them."""
+    """A settings source that reads `values` instead of the process's environment."""
 
     def __init__(self, settings_cls: type[BaseSettings], values: Mapping[str, str]) -> None:
         super().__init__(settings_cls)
         self.env_vars = {name.lower(): value for name, value in values.items()}
 
     def __call__(self) -> dict[str, Any]:
-        read = self.as_written()
-        return (
-            {**read, "kafka": respelt(read["kafka"]).table} if isinstance(read.get("kafka"), dict) else read
-        )
+        values = self.untranslated()
+        if isinstance(values.get("kafka"), dict):
+            values["kafka"] = translate(values["kafka"]).table
+        return values
 
-    def as_written(self) -> dict[str, Any]:
-        """The same, `[kafka]` in whatever client's words it is."""
-        return super().__call__()
+    def untranslated(self) -> dict[str, Any]:
+        """The values by table, with Kafka's options under the names of any client."""
+        return dict(super().__call__())
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        """The JSON in `value`, or what is no JSON as it is: it becomes a fault like any other."""
+        """The JSON in `value`; other text as it is, so that it becomes a fault like any other."""
         try:
             return super().decode_complex_value(field_name, field, value)
         except ValueError:
             return value
 
 
-def misspelt(settings_cls: type[BaseSettings]) -> Iterator[KeyFault]:
-    """What is wrong with the words in which the environment and secret files speak of Kafka.
-
-    Raises OSError and UnicodeDecodeError.
-    """
-    for values in (environment(), secrets()):
-        table = EnvironmentValues(settings_cls, values).as_written().get("kafka")
+def kafka_option_faults(settings_cls: type[BaseSettings]) -> Iterator[KeyFault]:
+    """Faults of Kafka's options in variables and secret files. Raises OSError and UnicodeDecodeError."""
+    for values in (variables(), secrets()):
+        table = EnvironmentValues(settings_cls, values).untranslated().get("kafka")
         if isinstance(table, dict):
-            yield from respelt(table).complaints
+            yield from translate(table).faults
 
 
-def environment() -> dict[str, str]:
+def variables() -> dict[str, str]:
+    """The environment variables with our prefix."""
     return {name: value for name, value in os.environ.items() if name.upper().startswith(PREFIX)}
 
 
 def secrets_dir() -> Path | None:
-    """Where secret files are looked for: what the environment names, what systemd passes, the usual place."""
-    named = os.environ.get("GATELOCK_SECRETS_DIR") or os.environ.get("CREDENTIALS_DIRECTORY")
-    if named:
-        return Path(named)
-    return next((path for path in map(Path, USUAL_DIRS) if path.is_dir()), None)
+    """The folder of secret files: the configured one, systemd's, or the usual one; None without any."""
+    configured = os.environ.get("GATELOCK_SECRETS_DIR") or os.environ.get("CREDENTIALS_DIRECTORY")
+    if configured:
+        return Path(configured)
+    return next((path for path in map(Path, SECRETS_DIRS) if path.is_dir()), None)
 
 
 def secret_files() -> dict[str, Path]:
-    """Files that are named like our variables. Others in the folder are not ours to open.
+    """The files with our prefix, by name. Other files in the folder are not opened.
 
-    Raises OSError when the folder that was named cannot be read.
+    Raises OSError when a configured folder cannot be read.
     """
     folder = secrets_dir()
     if folder is None:
@@ -81,7 +79,7 @@ def secret_files() -> dict[str, Path]:
 
 
 def secrets() -> dict[str, str]:
-    """The files' contents. Raises OSError and UnicodeDecodeError."""
+    """The contents of the secret files, by name. Raises OSError and UnicodeDecodeError."""
     found = {}
     for name, path in secret_files().items():
         with path.open("rb") as file:
@@ -89,22 +87,22 @@ def secrets() -> dict[str, str]:
     return found
 
 
-def set_elsewhere() -> dict[KeyPath, str]:
-    """Which keys are not the file's, and who sets them; the environment before secret files."""
+def overrides() -> dict[KeyPath, str]:
+    """Keys that a variable or secret file sets, with its name; a variable precedes a secret file."""
     files = {_key(name): f"secret file {path}" for name, path in secret_files().items()}
-    return files | {_key(name): f"environment {name}" for name in environment()}
+    return files | {_key(name): f"environment {name}" for name in variables()}
 
 
-def strangers() -> Iterator[KeyFault]:
-    """Variables that are meant for us and lead nowhere: with two underscores, under no table of ours.
+def unknown_variables() -> Iterator[KeyFault]:
+    """Faults of variables and secret files that contain `__` and name no table.
 
-    Others with our prefix may be another program's, or name the file itself.
+    Without `__`, a variable with our prefix may belong to another program, or name the file itself.
     """
-    for name in (*environment(), *secret_files()):
+    for name in (*variables(), *secret_files()):
         at = _key(name)
         if len(at) > 1 and at[0] not in SECTIONS:
-            slip = unknown(at[:1])
-            yield KeyFault(at, slip.what, slip.cure)
+            fault = unknown_key(at[:1])
+            yield KeyFault(at, fault.what, fault.cure)
 
 
 def _key(name: str) -> KeyPath:

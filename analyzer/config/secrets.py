@@ -1,4 +1,4 @@
-"""Secrets: read from files, and masked wherever a person or a log could see them."""
+"""Secrets: read from files, and masked in every text that an operator or a log could see."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, SecretStr
 
-from analyzer.config.values import quoted, refuse
+from analyzer.config.values import quote, raise_fault
 
 SECRET_BYTES_MAX = 64 * 1024
-PASSWORD = re.compile(r"(://[^\s/@:]*:)[^\s@]+@")  # as SQLAlchemy reads it: up to the @, slashes included
+PASSWORD = re.compile(r"(://[^\s/@:]*:)[^\s@]+@")  # up to the @, slashes included, as SQLAlchemy parses it
 PARAMETER = re.compile(
     r"""(?i)\b((?:ssl|sasl_plain_)?(?:password|passphrase|token|secret)\s*=\s*)('[^']*'|"[^"]*"|[^&\s;,'")]+)"""
 )
@@ -26,20 +26,24 @@ def masked(text: str) -> str:
     return PARAMETER.sub(r"\1***", PASSWORD.sub(r"\1***@", text))
 
 
-def from_file(value: object) -> object:
-    """What stands in the file, without the line's end that editors and `echo` leave."""
+def read_secret_file(value: object) -> object:
+    """The content of the file at this path, without the line end that editors and `echo` append."""
     if not isinstance(value, (str, Path)):
-        refuse(f"{quoted(value)} is no path", 'write the path of a file: "/run/secrets/gatelock"')
+        raise_fault(
+            f"must be the path of a file, not {quote(value)}", 'write it as text: "/run/secrets/gatelock"'
+        )
     try:
         with Path(value).open("rb") as file:
             secret = file.read(SECRET_BYTES_MAX).decode().rstrip("\r\n")
     except OSError as error:
-        refuse(f"{quoted(str(value))} cannot be read: {error.strerror}", "check the path and who may read it")
+        raise_fault(
+            f"{quote(str(value))} cannot be read: {error.strerror}", "check the path and its permissions"
+        )
     except UnicodeDecodeError:
-        refuse(f"{quoted(str(value))} is not UTF-8", "write the secret as text")
+        raise_fault(f"{quote(str(value))} is not UTF-8", "save the secret as text in UTF-8")
     if not secret:
-        refuse(f"{quoted(str(value))} is empty", "write the secret into it")
+        raise_fault(f"{quote(str(value))} is empty", "write the secret into it")
     return SecretStr(secret)
 
 
-SecretFile = Annotated[SecretStr, BeforeValidator(from_file)]
+SecretFile = Annotated[SecretStr, BeforeValidator(read_secret_file)]

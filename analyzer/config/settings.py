@@ -1,4 +1,8 @@
-"""The configuration: one TOML file, overridden by the environment and by secret files."""
+"""The configuration: one TOML file, overridden by secret files and environment variables.
+
+All faults are reported at once. Pydantic validates each table; checks between tables run on the valid part of
+what it read, so that one fault does not hide another.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,19 @@ from typing import Any, Self
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from analyzer.config import environment as named
-from analyzer.config.checks import ParsedTables, complaints
-from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid, KeyFault, ValueOrigins, placed
-from analyzer.config.diagnostics.partial_tables import salvage
-from analyzer.config.diagnostics.pydantic_errors import TranslatedErrors, heard, unknown
+from analyzer.config import environment
+from analyzer.config.checks import ParsedTables, cross_table_faults
+from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid, KeyFault, ValueOrigins, locate
+from analyzer.config.diagnostics.partial_tables import valid_part
+from analyzer.config.diagnostics.pydantic_errors import TranslatedErrors, translate_errors, unknown_key
 from analyzer.config.diagnostics.toml_positions import lines_of
-from analyzer.config.kafka_options.translation import respelt
-from analyzer.config.tables.sections import AnalyzerTable, DatabaseTable, KafkaTable
-from analyzer.config.tables.sources import MeterTable, PolicyTable, SourceTable
+from analyzer.config.kafka_options.translation import translate
+from analyzer.config.tables.analyzer import AnalyzerTable
+from analyzer.config.tables.database import DatabaseTable
+from analyzer.config.tables.kafka import KafkaTable
+from analyzer.config.tables.meters import MeterTable
+from analyzer.config.tables.policies import PolicyTable
+from analyzer.config.tables.sources import SourceTable
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.errors import AnalyzerError
@@ -31,28 +39,28 @@ AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
 class ConfigMissing(AnalyzerError):
-    """The file that was asked for is not there."""
+    """The configured file does not exist."""
 
 
-class Complained(Exception):
-    """Inside pydantic: neither of its own errors nor a ValueError, so that it passes through whole."""
+class FaultsFound(Exception):
+    """Carries all faults out of pydantic, which would wrap its own errors and ValueErrors."""
 
-    def __init__(self, complaints: list[KeyFault], document: Mapping[str, object]) -> None:
-        super().__init__(len(complaints))
-        self.complaints = complaints
+    def __init__(self, faults: list[KeyFault], document: Mapping[str, object]) -> None:
+        super().__init__(len(faults))
+        self.faults = faults
         self.document = document
 
 
 class Settings(BaseSettings):
-    """Everything that is configured, checked as a whole; nothing changes after it was read.
+    """The whole configuration, checked and immutable.
 
-    Keyword arguments are what a file says, of Kafka in our own words: the environment and secret files go
-    before them.
+    Keyword arguments are the tables of a file, with Kafka's options under our names. Environment variables
+    and secret files override them.
     """
 
     model_config = SettingsConfigDict(
-        env_prefix=named.PREFIX,
-        env_nested_delimiter=named.NESTED,
+        env_prefix=environment.PREFIX,
+        env_nested_delimiter=environment.NESTED,
         extra="forbid",
         frozen=True,
         hide_input_in_errors=True,
@@ -74,129 +82,131 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment first, then secret files, then what was handed in: the file."""
+        """Precedence: environment variables, secret files, the file."""
         return (
-            named.EnvironmentValues(settings_cls, named.environment()),
-            named.EnvironmentValues(settings_cls, named.secrets()),
+            environment.EnvironmentValues(settings_cls, environment.variables()),
+            environment.EnvironmentValues(settings_cls, environment.secrets()),
             init_settings,
         )
 
     @model_validator(mode="wrap")
     @classmethod
-    def _with_every_fault_at_once(cls, raw: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _validate(cls, raw: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Validates the tables, then their agreement. Raises FaultsFound with the faults of both."""
         settings, found = None, TranslatedErrors([], frozenset())
         try:
             settings = handler(raw)
         except ValidationError as error:
-            found = heard(error)
-        # What is wrong with a key need not be said again by what depends on it.
-        more = [each for each in complaints(_parts(raw)) if not found.covers(each.at)]
+            found = translate_errors(error)
+        # A key that is invalid by itself gets no second fault from a check that depends on it.
+        more = [fault for fault in cross_table_faults(_valid_tables(raw)) if not found.covers(fault.at)]
         if settings is None or more:
-            raise Complained([*found.complaints, *more], raw)
+            raise FaultsFound([*found.faults, *more], raw)
         return settings
 
     def mappings(self) -> dict[str, SourceMapping]:
-        """How the records of each source are read, by the source's name."""
-        added_up = frozenset(meter.field for meter in self.meters if meter.field is not None)
-        return {source.name: source.mapping(added_up) for source in self.sources}
+        """The mapping of each source's records, by the source's name."""
+        metered = frozenset(meter.field for meter in self.meters if meter.field is not None)
+        return {source.name: source.mapping(metered) for source in self.sources}
 
     def plan(self) -> Plan:
-        """What is counted and what is judged."""
-        asked = [grouping for source in self.sources for grouping in source.groupings]
+        """The plan: groupings and meters that are counted, policies that are judged."""
+        groupings = [grouping for source in self.sources for grouping in source.groupings]
         return plan_of(
-            asked, [meter.meter() for meter in self.meters], [each.quota() for each in self.policies]
+            groupings, [meter.meter() for meter in self.meters], [policy.quota() for policy in self.policies]
         )
 
 
 def find(given: Path | None) -> Path | None:
-    """The file to read: the one given, `$GATELOCK_CONFIG`, here, or the system's; None without any.
+    """The file to read: `given`, $GATELOCK_CONFIG, ./gatelock.toml, or the system's; None without any.
 
-    Raises ConfigMissing when a file that was asked for is not there.
+    Raises ConfigMissing when a file that was named does not exist.
     """
-    asked = given or (Path(os.environ["GATELOCK_CONFIG"]) if os.environ.get("GATELOCK_CONFIG") else None)
-    if asked is None:
+    named = given or (Path(os.environ["GATELOCK_CONFIG"]) if os.environ.get("GATELOCK_CONFIG") else None)
+    if named is None:
         return next((path for path in FILES if path.is_file()), None)
-    if not asked.is_file():
-        what = "is no file" if asked.exists() else "there is no such file"
-        raise ConfigMissing(f"{asked}: {what}; name one with --config or $GATELOCK_CONFIG")
-    return asked
+    if not named.is_file():
+        what = "is not a file" if named.exists() else "does not exist"
+        raise ConfigMissing(f"{named}: {what}; name one with --config or $GATELOCK_CONFIG")
+    return named
 
 
 def load(file: Path | None) -> Settings:
-    """The settings of `file`, the environment and secret files. Raises Faulty with all that is wrong."""
+    """The settings of `file`, secret files and the environment. Raises ConfigInvalid with all faults."""
     shown = "no file" if file is None else str(file)
-    text = "" if file is None else _text_of(file)
-    document = _document(text, shown)
+    text = "" if file is None else _read_text(file)
+    document = _parse(text, shown)
     try:
-        origins = ValueOrigins(shown, lines_of(text), named.set_elsewhere())
-        # Names with an underscore in front would be taken as arguments of pydantic-settings.
-        theirs = {key: value for key, value in document.items() if not key.startswith("_")}
-        found = [*named.strangers(), *(unknown((key,)) for key in document.keys() - theirs.keys())]
-        if isinstance(theirs.get("kafka"), dict):
-            theirs["kafka"], wrong = respelt(theirs["kafka"])
-            found += wrong
-        found += named.misspelt(Settings)
-        settings = Settings(**theirs)
-    except Complained as complained:
-        found += complained.complaints
-        document = dict(complained.document)
+        origins = ValueOrigins(shown, lines_of(text), environment.overrides())
+        # pydantic-settings takes names with a leading underscore as its own arguments.
+        tables = {key: value for key, value in document.items() if not key.startswith("_")}
+        found = [
+            *environment.unknown_variables(),
+            *(unknown_key((key,)) for key in document.keys() - tables.keys()),
+        ]
+        if isinstance(tables.get("kafka"), dict):
+            tables["kafka"], faults = translate(tables["kafka"])
+            found += faults
+        found += environment.kafka_option_faults(Settings)
+        settings = Settings(**tables)
+    except FaultsFound as raised:
+        found += raised.faults
+        document = dict(raised.document)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigInvalid(
-            [ConfigFault("secret files", None, "the folder", str(error), "check who may read it")]
+            [ConfigFault("secret files", None, "the folder", str(error), "check its path and permissions")]
         ) from error
     else:
         if not found:
             return settings
-    faults = {placed(each, origins, document): None for each in found}
-    raise ConfigInvalid(sorted(faults, key=lambda fault: (fault.line is None, fault.line or 0)))
+    located = {locate(fault, origins, document): None for fault in found}  # without duplicates, in order
+    raise ConfigInvalid(sorted(located, key=lambda fault: (fault.line is None, fault.line or 0)))
 
 
-def _text_of(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         with file.open("rb") as opened:
             raw = opened.read(FILE_BYTES_MAX + 1)
         if len(raw) > FILE_BYTES_MAX:
-            raise ConfigInvalid(
-                [ConfigFault(str(file), None, "the file", "is larger than 1 MB", "name a configuration")]
-            )
+            raise _invalid_file(file, None, "is larger than 1 MB", "name a configuration with --config")
         return raw.decode()
     except OSError as error:
-        cure = "check the path and who may read it"
-        raise ConfigInvalid(
-            [ConfigFault(str(file), None, "the file", f"cannot be read: {error.strerror}", cure)]
-        ) from error
+        cure = "check its path and permissions"
+        raise _invalid_file(file, None, f"cannot be read: {error.strerror}", cure) from error
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigInvalid(
-            [ConfigFault(str(file), line, "the file", "is not UTF-8", "save it as UTF-8")]
-        ) from error
+        raise _invalid_file(file, line, "is not UTF-8", "save it as UTF-8") from error
 
 
-def _document(text: str, shown: str) -> dict[str, Any]:
+def _parse(text: str, shown: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        said = str(error)
-        at = AT_LINE.search(said)
+        message = str(error)
+        at = AT_LINE.search(message)
         line = int(at[1]) if at else text.count("\n") + 1
-        what = f"is no TOML: {AT_LINE.sub('', said)}"
-        cure = (
-            "text stands between quotation marks, a table's name in brackets, each pair on a line of its own"
-        )
-        raise ConfigInvalid([ConfigFault(shown, line, "the file", what, cure)]) from error
+        what = f"is not valid TOML: {AT_LINE.sub('', message)}"
+        cure = "put text in quotation marks, a table's name in brackets, and each key on a separate line"
+        raise _invalid_file(shown, line, what, cure) from error
 
 
-def _parts(raw: Mapping[str, Any]) -> ParsedTables:
-    def each(table: str, model: type[Any]) -> dict[int, Any]:
-        items = raw.get(table, ())
-        listed = items if isinstance(items, (list, tuple)) else ()
-        salvaged = {at: salvage(model, item) for at, item in enumerate(listed)}
-        return {at: found for at, found in salvaged.items() if found is not None}
+def _invalid_file(file: Path | str, line: int | None, what: str, cure: str) -> ConfigInvalid:
+    return ConfigInvalid([ConfigFault(str(file), line, "the file", what, cure)])
+
+
+def _valid_tables(raw: Mapping[str, Any]) -> ParsedTables:
+    def tables(section: str, model: type[Any]) -> dict[int, Any]:
+        items = raw.get(section, ())
+        parts = {
+            index: valid_part(model, item)
+            for index, item in enumerate(items if isinstance(items, (list, tuple)) else ())
+        }
+        return {index: part for index, part in parts.items() if part is not None}
 
     return ParsedTables(
-        kafka=salvage(KafkaTable, raw.get("kafka")) or KafkaTable(),
-        analyzer=salvage(AnalyzerTable, raw.get("analyzer")) or AnalyzerTable(),
-        sources=each("sources", SourceTable),
-        meters=each("meters", MeterTable),
-        policies=each("policies", PolicyTable),
+        kafka=valid_part(KafkaTable, raw.get("kafka")) or KafkaTable(),
+        analyzer=valid_part(AnalyzerTable, raw.get("analyzer")) or AnalyzerTable(),
+        sources=tables("sources", SourceTable),
+        meters=tables("meters", MeterTable),
+        policies=tables("policies", PolicyTable),
     )

@@ -1,4 +1,4 @@
-"""The kinds of value that a configuration holds, each read in one place, each fault with its cure."""
+"""Types of the values in a configuration: each validates one kind and raises its fault with the cure."""
 
 from __future__ import annotations
 
@@ -9,66 +9,74 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
-SHOWN_MAX = 60  # characters of a faulty value that a message repeats
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # goes into a header and a file name as it is
+QUOTED_MAX = 60  # characters of a faulty value that a message repeats
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # safe in an HTTP header and as a file name
 DURATION = re.compile(r"(\d+(?:\.\d+)?) *(ms|s|m|h|d)")
 HOUR_S, DAY_S = 3600, 86_400
 UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": HOUR_S, "d": DAY_S}
 RANGE = re.compile(r"(\d+)-(\d+)")
 
 
-def refuse(what: str, cure: str) -> NoReturn:
-    """Say of the value that is being read what is wrong with it, and what to do."""
-    # As context, not as template: the words may hold braces.
+def raise_fault(what: str, cure: str) -> NoReturn:
+    """Reports a fault of the value under validation: what is wrong, and what to write instead."""
+    # As context, not as template: both texts may hold braces.
     raise PydanticCustomError("refused", "{what}", {"what": what, "cure": cure})
 
 
-def quoted(value: object) -> str:
-    """`value` as a message may repeat it: one line, bounded, nothing that moves a terminal's cursor."""
+def quote(value: object) -> str:
+    """`value` as a message may repeat it: JSON on one line, bounded, without control characters."""
     text = json.dumps(value, default=str)
-    return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."
+    return text if len(text) <= QUOTED_MAX else text[: QUOTED_MAX - 3] + "..."
 
 
-def either(names: Iterable[str]) -> str:
-    """The names as a person would list them: "a", "b" or "c"."""
-    *most, last = [quoted(name) for name in names]
+def alternatives(names: Iterable[str]) -> str:
+    """The names in quotation marks as a list in a sentence.
+
+    >>> alternatives(["a", "b", "c"])
+    '"a", "b" or "c"'
+    """
+    *most, last = [quote(name) for name in names]
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def meant(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` is probably a slip of."""
-    by_lower = {each.lower(): each for each in known}
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` is probably a misspelling of."""
+    by_lower = {word.lower(): word for word in known}
     close = difflib.get_close_matches(name.lower().replace("-", "_"), by_lower, n=1, cutoff=0.7)
     return by_lower[close[0]] if close else None
 
 
-def one_of(*known: str, later: tuple[str, ...] = ()) -> BeforeValidator:
-    """One of a few words; those of `later` are words of this project that this version cannot do yet."""
+def suggestion(name: object, known: Iterable[str], otherwise: str) -> str:
+    """The cure for an unknown name: the closest known one as a question, or `otherwise`."""
+    match = closest(name, known) if isinstance(name, str) else None
+    return otherwise if match is None else f"did you mean {quote(match)}?"
 
-    def read(value: object) -> object:
+
+def one_of(words: object, *, planned: tuple[str, ...] = ()) -> BeforeValidator:
+    """Accepts the words of a Literal type. One in `planned` is reported as not available yet."""
+    known: tuple[str, ...] = get_args(words)
+
+    def validate(value: object) -> object:
         if value in known:
             return value
-        if isinstance(value, dict) or value in later:
-            refuse(f"{quoted(value)} is not available in this version", f"use {either(known)}")
-        slip = meant(value, known) if isinstance(value, str) else None
-        refuse(
-            f"{quoted(value)} is not {either(known)}",
-            f"did you mean {quoted(slip)}?" if slip else f"use {either(known)}",
-        )
+        if isinstance(value, dict) or value in planned:
+            raise_fault(f"{quote(value)} is not available in this version", f"use {alternatives(known)}")
+        cure = suggestion(value, known, f"use {alternatives(known)}")
+        raise_fault(f"must be {alternatives(known)}, not {quote(value)}", cure)
 
-    return BeforeValidator(read)
+    return BeforeValidator(validate)
 
 
-def seconds(at_least: float, at_most: float) -> BeforeValidator:
-    """A stretch of time in seconds: 0.1, "0.1s", "250ms", "10m", "2h", "7d"."""
+def duration_between(least_s: float, most_s: float) -> BeforeValidator:
+    """Accepts a duration, and gives it in seconds: 0.1, "0.1s", "250ms", "10m", "2h", "7d"."""
 
-    def read(value: object) -> float:
+    def validate(value: object) -> float:
         match value:
             case bool():
                 found = None
@@ -81,106 +89,121 @@ def seconds(at_least: float, at_most: float) -> BeforeValidator:
             case _:
                 found = None
         if found is None or not math.isfinite(found):
-            refuse(
-                f"{quoted(value)} is no duration",
-                'write a number of seconds, or "250ms", "10s", "5m", "2h", "7d"',
+            raise_fault(
+                f"must be a duration, not {quote(value)}",
+                'write a number of seconds, or a number with its unit: "250ms", "10s", "5m", "2h", "7d"',
             )
-        if not at_least <= found <= at_most:
-            refuse(
-                f"{quoted(value)} is out of bounds",
-                f"choose between {in_words(at_least)} and {in_words(at_most)}",
+        if not least_s <= found <= most_s:
+            raise_fault(
+                f"{quote(value)} is out of range",
+                f"choose between {format_duration(least_s)} and {format_duration(most_s)}",
             )
         return found
 
-    return BeforeValidator(read)
+    return BeforeValidator(validate)
 
 
-def in_words(stretch_s: float) -> str:
-    """A duration in the largest unit that keeps it a short number.
+def format_duration(length_s: float) -> str:
+    """A duration in the largest unit that divides it.
 
-    >>> in_words(0.1), in_words(900), in_words(172800)
+    >>> format_duration(0.1), format_duration(900), format_duration(172800)
     ('100ms', '15m', '2d')
     """
     for unit in ("d", "h", "m", "s"):
-        if stretch_s >= UNITS_S[unit] and stretch_s % UNITS_S[unit] == 0:
-            return f"{stretch_s / UNITS_S[unit]:g}{unit}"
-    return f"{stretch_s * 1000:g}ms"
+        if length_s >= UNITS_S[unit] and length_s % UNITS_S[unit] == 0:
+            return f"{length_s / UNITS_S[unit]:g}{unit}"
+    return f"{length_s * 1000:g}ms"
 
 
-def _whole(value: object) -> int:
+def _integer(value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"-?\d(_?\d)*", value.strip()):  # from the environment
         value = int(value)
     if isinstance(value, dict):
-        refuse("limits by plan are not available in this version", "give one whole number: limit = 100_000")
+        raise_fault(
+            "limits by plan are not available in this version", "write one whole number: limit = 100_000"
+        )
     if isinstance(value, bool) or not isinstance(value, int):
-        refuse(
-            f"{quoted(value)} is no whole number", "write digits, with _ between them if you like: 100_000"
+        raise_fault(
+            f"must be a whole number, not {quote(value)}", "write digits; _ may separate them: 100_000"
         )
     return value
 
 
-def whole(at_least: int, at_most: int) -> BeforeValidator:
-    def read(value: object) -> int:
-        found = _whole(value)
-        if not at_least <= found <= at_most:
-            refuse(f"{quoted(value)} is out of bounds", f"choose between {at_least} and {at_most}")
+def integer_between(least: int, most: int) -> BeforeValidator:
+    """Accepts a whole number within these bounds; from the environment also as text."""
+
+    def validate(value: object) -> int:
+        found = _integer(value)
+        if not least <= found <= most:
+            raise_fault(f"{quote(value)} is out of range", f"choose between {least} and {most}")
         return found
 
-    return BeforeValidator(read)
+    return BeforeValidator(validate)
 
 
 def _amount(value: object) -> Decimal:
-    """A number that is not negative, exact as it was written."""
+    """A number that is not negative, exactly as it was written."""
     try:
         found = Decimal(str(value))
     except InvalidOperation:
         found = Decimal("NaN")
     if isinstance(value, bool) or not found.is_finite() or found < 0:
-        refuse(f"{quoted(value)} is no amount", "write a number from 0 up")
+        raise_fault(
+            f"must be a number, 0 or greater, not {quote(value)}", "write a number such as 0, 3 or 1.5"
+        )
     return found
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        refuse(f"{quoted(value)} is no text", 'write printable text between quotation marks, not ""')
+        raise_fault(
+            f"must be printable text, not {quote(value)}", "write at least one character in quotation marks"
+        )
     return value
 
 
 def _name(value: object) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value):
-        refuse(f"{quoted(value)} is no name", "use up to 64 letters, digits, points, hyphens and underscores")
+        raise_fault(
+            f"{quote(value)} is not a valid name",
+            "use up to 64 letters, digits, points, hyphens and underscores",
+        )
     return value
 
 
 def _names(value: object) -> tuple[str, ...]:
-    each = [value] if isinstance(value, str) else value
-    if not isinstance(each, (list, tuple)) or not each:
-        refuse(f"{quoted(value)} is no list of names", 'write ["one", "two"]')
-    return tuple(dict.fromkeys(_text(name) for name in each))
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not names:
+        raise_fault(f"must be a list of names, not {quote(value)}", 'write ["one", "two"]')
+    return tuple(dict.fromkeys(_text(name) for name in names))
 
 
 def _routes(value: object) -> tuple[str, ...]:
     found = _names(value)
     for route in found:
         if not route.startswith("/") or "?" in route or "#" in route:
-            refuse(f"{quoted(route)} is the route of no path", 'write "/v1/items/{id}", without a query')
+            raise_fault(
+                f"{quote(route)} is not the route of a path",
+                'begin it with / and leave the query out: "/v1/items/{id}"',
+            )
     return found
 
 
 def _path(value: object) -> tuple[str, ...]:
     parts = value.split(".") if isinstance(value, str) else value
     if not isinstance(parts, (list, tuple)) or not parts or not all(isinstance(p, str) and p for p in parts):
-        refuse(
-            f"{quoted(value)} is no path",
-            'dots part its keys: "http.api_key"; a key that has a dot goes in a list: ["http", "api.key"]',
+        raise_fault(
+            f"{quote(value)} is not a path of keys",
+            'separate keys by points: "http.api_key"; put a key that contains a point into a list: '
+            '["http", "api.key"]',
         )
     return tuple(parts)
 
 
-def _wanted(value: object) -> tuple[str, ...]:
+def _condition(value: object) -> tuple[str, ...]:
     """The values that a condition accepts, as text; several in a list, "500-599" for a range."""
     if isinstance(value, (list, tuple)) and value:
-        return tuple(dict.fromkeys(text for each in value for text in _wanted(each)))
+        return tuple(dict.fromkeys(text for item in value for text in _condition(item)))
     match value:
         case bool():
             return ("true" if value else "false",)
@@ -189,26 +212,26 @@ def _wanted(value: object) -> tuple[str, ...]:
         case str() if value:
             span = RANGE.fullmatch(value)
             if span is not None and int(span[1]) > int(span[2]):
-                refuse(f"{quoted(value)} is an empty range", "write the smaller number first")
+                raise_fault(f"{quote(value)} is an empty range", "write the smaller number first")
             return (value,)
-    refuse(
-        f"{quoted(value)} cannot be compared with", 'write "text", 429, true, "500-599", or a list of these'
+    raise_fault(
+        f"{quote(value)} cannot be compared with a field",
+        'write "text", 429, true, "500-599", or a list of these',
     )
 
 
 def _zone(value: object) -> str:
-    # No such zone; a name that leaves the zones' own folder; a folder in there.
+    # Besides unknown zones: a name that leads out of the zones' folder, and a folder inside it.
     with suppress(KeyError, ValueError, OSError):
         if isinstance(value, str):
             return ZoneInfo(value).key
     if value == "caller":
-        refuse(
-            "each caller's own zone is not available in this version",
+        raise_fault(
+            "a time zone for each caller is not available in this version",
             'name one zone, or leave it out for "UTC"',
         )
-    slip = meant(value, available_timezones()) if isinstance(value, str) else None
-    cure = f"did you mean {quoted(slip)}?" if slip else 'write it as in "Europe/Berlin" or "UTC"'
-    refuse(f"{quoted(value)} is no time zone", cure)
+    cure = suggestion(value, available_timezones(), 'write a name such as "Europe/Berlin" or "UTC"')
+    raise_fault(f"{quote(value)} is not a time zone", cure)
 
 
 def _listen(value: object) -> str:
@@ -217,8 +240,8 @@ def _listen(value: object) -> str:
         return value
     host, _, port = str(value).rpartition(":")
     if not isinstance(value, str) or not host or not port.isdecimal() or int(port) > 65_535:
-        refuse(
-            f"{quoted(value)} is no address to listen on", 'write "127.0.0.1:8321", "[::1]:8321", or "off"'
+        raise_fault(
+            f"must be host and port, not {quote(value)}", 'write "127.0.0.1:8321", "[::1]:8321" or "off"'
         )
     return value
 
@@ -228,7 +251,7 @@ Name = Annotated[str, BeforeValidator(_name)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 RouteList = Annotated[tuple[str, ...], BeforeValidator(_routes)]
 FieldPathText = Annotated[tuple[str, ...], BeforeValidator(_path)]
-ConditionValues = Annotated[tuple[str, ...], BeforeValidator(_wanted)]
+ConditionValues = Annotated[tuple[str, ...], BeforeValidator(_condition)]
 Zone = Annotated[str, BeforeValidator(_zone)]
 Amount = Annotated[Decimal, BeforeValidator(_amount)]
 Listen = Annotated[str, BeforeValidator(_listen)]

@@ -19,8 +19,8 @@ Gatelock = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An empty folder to be in, and an environment that says nothing of ours."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty working directory, without GATELOCK_ variables and the machine's secret files."""
     for name in os.environ:
         if name.upper().startswith("GATELOCK_"):
             monkeypatch.delenv(name)
@@ -30,7 +30,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def gatelock() -> Gatelock:
-    """Runs a command inside this process."""
+    """Runs a command in this process and returns its result."""
     runner = CliRunner()
 
     def gatelock(*arguments: str) -> Any:
@@ -44,7 +44,7 @@ def gatelock() -> Gatelock:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Gatelock:
-    """Runs a command as people do, to its end."""
+    """Runs a command in a process and waits for its end."""
 
     def process(*arguments: str, **popen: Any) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "analyzer.cli", *arguments]
@@ -67,7 +67,7 @@ def configure(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def configuration() -> str:
-    """What ./gatelock.toml says beside its database."""
+    """The text of ./gatelock.toml besides [database]."""
     return ""
 
 

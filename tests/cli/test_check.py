@@ -8,7 +8,7 @@ from typing import Any
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
 
-FINE = """
+VALID = """
     [database]
     url = "postgresql+psycopg://ada:s3cret@db/gatelock"
     [[sources]]
@@ -43,66 +43,68 @@ FINE = """
 """
 
 
-def test_a_fine_configuration_is_said_in_words(gatelock: Gatelock, configure: Configure) -> None:
-    configure(FINE)
-    told = gatelock("check")
-    assert told.exit_code == 0
-    assert told.output.splitlines() == [
+def test_a_valid_configuration_is_summarized(gatelock: Gatelock, configure: Configure) -> None:
+    configure(VALID)
+    result = gatelock("check")
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
         "gatelock.toml: nothing is wrong",
         "",
         "database    postgresql+psycopg://ada:***@db/gatelock",
         "source      access-log: topic access-log, json; the caller is user",
         "source      access.log: file /var/log/nginx/access.log, combined; the caller is address",
         "counted by  caller, caller+resource",
-        "meter       busy: sum of took in microseconds; kept in stretches of 60 s",
-        "meter       errors: one for each request where status is 429 or 5-9; kept in stretches of 60 s",
-        "meter       requests: one for each request; kept in stretches of 60 s",
+        "meter       busy: sum of took in microseconds; kept in buckets of 60 s",
+        "meter       errors: one for each request where status is 429 or 5-9; kept in buckets of 60 s",
+        "meter       requests: one for each request; kept in buckets of 60 s",
         "policy      daily: at most 100,000 requests for each caller per day (Europe/Berlin), then 429"
         " until it ends",
         "policy      hourly: at most 60,000,000 busy for each caller and resource per hour (UTC),"
         " then 503 until it ends",
-        "delay       gates close within about 0.9 s of the record's being in the log:"
+        "delay       gates close within about 0.9 s after the record is in the log:"
         " fetch 0.1, flush 0.1, commit 0.25, poll 0.44",
     ]
 
 
-def test_json_says_the_same_to_programs(gatelock: Gatelock, configure: Configure) -> None:
-    configure(FINE)
-    told = json.loads(gatelock("check", "--json").output)
-    assert told["faults"] == []
-    assert told["database"] == "postgresql+psycopg://ada:***@db/gatelock"
-    assert told["groupings"] == ["caller", "caller+resource"]
-    assert {"name": "busy", "width_s": 60} in told["meters"]
-    assert len(told["sources"]) == len(told["policies"]) == 2
-    assert told["delay_s"] == 0.89
+def test_json_has_the_summary(gatelock: Gatelock, configure: Configure) -> None:
+    configure(VALID)
+    summary = json.loads(gatelock("check", "--json").output)
+    assert summary["faults"] == []
+    assert summary["database"] == "postgresql+psycopg://ada:***@db/gatelock"
+    assert summary["groupings"] == ["caller", "caller+resource"]
+    assert {"name": "busy", "width_s": 60} in summary["meters"]
+    assert len(summary["sources"]) == len(summary["policies"]) == 2
+    assert summary["delay_s"] == 0.89
 
 
-def test_faults_are_all_told_and_end_with_1(gatelock: Gatelock, configure: Configure) -> None:
-    configure(FINE.replace('sum  = "took"', 'sum  = "tok"').replace("Berlin", "Berln"))
-    told = gatelock("check")
-    assert told.exit_code == 1
-    assert told.output.count("did you mean") == 2
-    assert "gatelock.toml: 2 faults" in told.stderr
-    told = gatelock("check", "--json")
-    assert told.exit_code == 1
-    assert [(fault["file"], fault["line"], fault["cure"]) for fault in json.loads(told.output)["faults"]] == [
+def test_all_faults_are_printed_and_the_exit_code_is_1(gatelock: Gatelock, configure: Configure) -> None:
+    configure(VALID.replace('sum  = "took"', 'sum  = "tok"').replace("Berlin", "Berln"))
+    result = gatelock("check")
+    assert result.exit_code == 1
+    assert result.output.count("did you mean") == 2
+    assert "gatelock.toml: 2 faults" in result.stderr
+    result = gatelock("check", "--json")
+    assert result.exit_code == 1
+    assert [
+        (fault["file"], fault["line"], fault["cure"]) for fault in json.loads(result.output)["faults"]
+    ] == [
         ("gatelock.toml", 17, 'did you mean "took"?'),
         ("gatelock.toml", 25, 'did you mean "Europe/Berlin"?'),
     ]
 
 
-def test_nothing_to_read_is_a_fault(gatelock: Gatelock) -> None:
-    told = gatelock("check")
-    assert told.exit_code == 1
-    assert "no file: sources: nothing is read" in told.output
-    assert "to ./gatelock.toml, or to one that --config names" in told.output
+def test_a_configuration_without_sources_is_a_fault(gatelock: Gatelock) -> None:
+    result = gatelock("check")
+    assert result.exit_code == 1
+    assert "no file: sources: nothing is read" in result.output
+    assert "to ./gatelock.toml, or to one that --config names" in result.output
 
 
-def test_a_window_that_is_over_before_its_gates_close_is_a_fault(
+def test_a_window_that_ends_before_its_gates_close_is_a_fault(
     gatelock: Gatelock, configure: Configure
 ) -> None:
-    rare = (
-        FINE
+    text = (
+        VALID
         + """
     [[policies]]
     name   = "brief"
@@ -111,10 +113,10 @@ def test_a_window_that_is_over_before_its_gates_close_is_a_fault(
     [analyzer]
     flush_every = """
     )
-    configure(rare + '"20s"')
-    told = gatelock("check")
-    assert told.exit_code == 1
-    assert "a minute is too short for gates that close 20.8 s after the request" in told.output
-    assert 'write flush_every = "4s" or less' in told.output
-    configure(rare + '"4s"')
+    configure(text + '"20s"')
+    result = gatelock("check")
+    assert result.exit_code == 1
+    assert "a minute is too short: gates close 20.8 s after the request" in result.output
+    assert 'write flush_every = "4s" or less' in result.output
+    configure(text + '"4s"')
     assert gatelock("check").exit_code == 0

@@ -1,4 +1,4 @@
-"""`gatelock gaps` as people use it: SQLite and PostgreSQL alike. tests/kafka has the faults themselves."""
+"""`gatelock gaps` on SQLite and PostgreSQL. tests/kafka has the faults that cause gaps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.servers.child import free_port
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
 
-SOURCE = '[[sources]]\nfile = "access.log"\nformat = "combined"\n'  # so that no Kafka is asked
+SOURCE = '[[sources]]\nfile = "access.log"\nformat = "combined"\n'  # a file, so that Kafka is not needed
 CORRUPT = Gap("corrupt", 70, 80, "a batch is damaged: offset 70; it can be read on at 80")
 STOPPED = {
     0: Gap("recreated", 0, None, "topic access-log was deleted and created again"),
@@ -58,29 +58,29 @@ def listed(gatelock: Gatelock, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in gatelock("gaps", "list", "--json", *arguments).stdout.splitlines()]
 
 
-def accept(gatelock: Gatelock, number: int | str, to: str, *more: str, reason: str = "told so") -> Any:
+def accept(gatelock: Gatelock, number: int | str, to: str, *more: str, reason: str = "a reason") -> Any:
     return gatelock("gaps", "accept", f"access-log[{number}]", "--to", to, "--reason", reason, *more)
 
 
-def stand(engine: sa.Engine) -> dict[int, int]:
+def next_offsets(engine: sa.Engine) -> dict[int, int]:
     with engine.connect() as db:
         return dict(tuple(row) for row in db.execute(sa.select(offsets.c.partition, offsets.c.next)))
 
 
-def test_list_says_what_where_why_and_what_to_type(gatelock: Gatelock, engine: sa.Engine) -> None:
-    told = gatelock("gaps", "list")
-    assert told.exit_code == 1
-    assert re.search(r"access-log\[3\] +corrupt +70 +80 ", told.output)
-    commands = [line for line in told.output.splitlines() if line.startswith("gatelock gaps accept")]
+def test_list_shows_each_gap_and_the_commands_that_accept_it(gatelock: Gatelock, engine: sa.Engine) -> None:
+    result = gatelock("gaps", "list")
+    assert result.exit_code == 1
+    assert re.search(r"access-log\[3\] +corrupt +70 +80 ", result.output)
+    commands = [line for line in result.output.splitlines() if line.startswith("gatelock gaps accept")]
     shown = [command.partition(" --reason TEXT")[0].split(" --to ") for command in commands]
     assert shown == [
         [f"gatelock gaps accept 'access-log[{number}]'", to]
-        for number, ways in enumerate(
+        for number, values in enumerate(
             (["next"], ["next"], ["next"], ["next", "again"], ["OFFSET", "again"], ["again", "next"])
         )
-        for to in ways
+        for to in values
     ]
-    assert "on at 80: [70, 80) is not counted" in told.output
+    assert "continue at 80: [70, 80) is not counted" in result.output
 
 
 def test_json_has_every_field(gatelock: Gatelock, engine: sa.Engine) -> None:
@@ -94,21 +94,21 @@ def test_json_has_every_field(gatelock: Gatelock, engine: sa.Engine) -> None:
     }  # fmt: skip
 
 
-def test_nothing_that_waits_is_fine(gatelock: Gatelock, migrated_url: str, configure: Configure) -> None:
+def test_without_gaps_the_exit_code_is_0(gatelock: Gatelock, migrated_url: str, configure: Configure) -> None:
     configure(f'[database]\nurl = "{migrated_url}"\n{SOURCE}')
-    told = gatelock("gaps", "list")
-    assert (told.exit_code, told.output) == (0, "no partition waits\n")
+    result = gatelock("gaps", "list")
+    assert (result.exit_code, result.output) == (0, "no partition is stopped\n")
     assert listed(gatelock) == []
-    told = accept(gatelock, 3, "next")
-    assert (told.exit_code, told.stderr) == (2, "access-log[3] does not wait; no partition does\n")
+    result = accept(gatelock, 3, "next")
+    assert (result.exit_code, result.stderr) == (2, "access-log[3] is not stopped; no partition is\n")
 
 
-def test_what_was_accepted_is_told_with_who_when_and_why(gatelock: Gatelock, engine: sa.Engine) -> None:
-    told = accept(gatelock, 3, "next", reason="  the disk of broker 2  ")
-    assert (told.exit_code, told.output) == (
-        0, "access-log[3]: corrupt [70, 80): going on at 80, 10 offsets are skipped\n",
+def test_an_accepted_gap_has_operator_time_and_reason(gatelock: Gatelock, engine: sa.Engine) -> None:
+    result = accept(gatelock, 3, "next", reason="  the disk of broker 2  ")
+    assert (result.exit_code, result.output) == (
+        0, "access-log[3]: corrupt [70, 80): continuing at 80, 10 offsets are skipped\n",
     )  # fmt: skip
-    assert stand(engine)[3] == 80
+    assert next_offsets(engine)[3] == 80
     assert "access-log[3]" not in gatelock("gaps", "list").output
     [row] = [row for row in listed(gatelock, "--all") if row["accepted"]]
     assert (row["accepted_to"], row["reason"], row["skipped"]) == (80, "the disk of broker 2", 10)
@@ -125,109 +125,107 @@ def test_what_was_accepted_is_told_with_who_when_and_why(gatelock: Gatelock, eng
 
 
 @pytest.mark.parametrize(
-    ("number", "to", "why"),
+    ("number", "to", "message"),
     [
-        (0, "again", "access-log[0]: to try again would change nothing: "),
-        (1, "39", "access-log[1]: 39 is before 40: what lies there was counted"),
-        (1, "55", "access-log[1]: 55 cannot be read either: `next` goes on at 70"),
-        (1, "again", "access-log[1]: to try again would change nothing: "),
-        (2, "29", "access-log[2]: 29 is before 30: what lies there was counted"),
-        (2, "again", "access-log[2]: to try again would change nothing: "),
-        (3, "79", "access-log[3]: 79 cannot be read either: `next` goes on at 80"),
-        (3, "-1", "--to -1: an offset, `next` or `again`"),
-        (3, "soon", "--to soon: an offset, `next` or `again`"),
-        (4, "next", "access-log[4]: where it can be read again is not known (yet): give an offset"),
-        (9, "next", "access-log[9] does not wait; these do: access-log[0], "),
-        ("x", "next", "'access-log[x]' names no partition; `gatelock gaps list` does: "),
-        ("*", "80", "--to 80: an offset is of one partition; of several, `next` or `again`"),
-        ("*", "next", "access-log[4]: where it can be read again is not known (yet): give an offset"),
+        (0, "again", "access-log[0]: reading again would not help: "),
+        (1, "39", "access-log[1]: 39 is before 40: those offsets were counted"),
+        (1, "55", "access-log[1]: 55 cannot be read either: `next` continues at 70"),
+        (1, "again", "access-log[1]: reading again would not help: "),
+        (2, "29", "access-log[2]: 29 is before 30: those offsets were counted"),
+        (2, "again", "access-log[2]: reading again would not help: "),
+        (3, "79", "access-log[3]: 79 cannot be read either: `next` continues at 80"),
+        (3, "-1", "--to -1: write an offset, `next` or `again`"),
+        (3, "soon", "--to soon: write an offset, `next` or `again`"),
+        (4, "next", "access-log[4]: the next readable offset is not known (yet): write an offset"),
+        (9, "next", "access-log[9] is not stopped; these are: access-log[0], "),
+        ("x", "next", "'access-log[x]' does not name a partition; `gatelock gaps list` shows the names: "),
+        ("*", "80", "--to 80: write `next` or `again`; an offset applies to a single partition"),
+        ("*", "next", "access-log[4]: the next readable offset is not known (yet): write an offset"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(
-    gatelock: Gatelock, engine: sa.Engine, number: int | str, to: str, why: str
+def test_an_impossible_offset_is_2_and_changes_nothing(
+    gatelock: Gatelock, engine: sa.Engine, number: int | str, to: str, message: str
 ) -> None:
-    before = stand(engine)
-    told = accept(gatelock, number, to)
-    assert told.exit_code == 2
-    assert told.stderr.startswith(why)
-    assert stand(engine) == before
+    before = next_offsets(engine)
+    result = accept(gatelock, number, to)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(message)
+    assert next_offsets(engine) == before
     assert len(listed(gatelock)) == len(STOPPED)
 
 
-def test_nobody_decides_without_a_reason(gatelock: Gatelock, engine: sa.Engine) -> None:
-    told = gatelock("gaps", "accept", "access-log[3]", "--to", "80")
-    assert told.exit_code == 2
-    assert "--reason" in told.stderr
-    assert accept(gatelock, 3, "next", reason=" ").stderr.startswith("--reason: say why")
+def test_accepting_a_gap_needs_a_reason(gatelock: Gatelock, engine: sa.Engine) -> None:
+    result = gatelock("gaps", "accept", "access-log[3]", "--to", "80")
+    assert result.exit_code == 2
+    assert "--reason" in result.stderr
+    assert accept(gatelock, 3, "next", reason=" ").stderr.startswith("--reason: write a reason")
     assert len(listed(gatelock)) == len(STOPPED)
 
 
 @pytest.mark.parametrize(
-    ("number", "to", "comes", "at"),
+    ("number", "to", "message", "offset"),
     [
-        (0, "next", "recreated [0, ?): going on at 0", 0),
-        (0, "7", "recreated [0, ?): going on at 7, 7 offsets are skipped", 7),
-        (1, "next", "retention [40, 70): going on at 70, 30 offsets are skipped", 70),
-        (2, "next", "past-end [30, 90): going on at 30", 30),
-        (2, "50", "past-end [30, 90): going on at 50, 20 offsets are skipped", 50),
-        (3, "again", "corrupt [70, 80): read once more from 70", 70),
-        (4, "90", "corrupt [70, ?): going on at 90, 20 offsets are skipped", 90),
-        (5, "next", "too-many-rejected [10, 500): read once more; up to 500 each record that cannot", 10),
+        (0, "next", "recreated [0, ?): continuing at 0", 0),
+        (0, "7", "recreated [0, ?): continuing at 7, 7 offsets are skipped", 7),
+        (1, "next", "retention [40, 70): continuing at 70, 30 offsets are skipped", 70),
+        (2, "next", "past-end [30, 90): continuing at 30", 30),
+        (2, "50", "past-end [30, 90): continuing at 50, 20 offsets are skipped", 50),
+        (3, "again", "corrupt [70, 80): reading again from 70", 70),
+        (4, "90", "corrupt [70, ?): continuing at 90, 20 offsets are skipped", 90),
+        (5, "next", "too-many-rejected [10, 500): reading again; unreadable records up to 500", 10),
     ],
 )
-def test_each_kind_has_a_way_on(
-    gatelock: Gatelock, engine: sa.Engine, number: int, to: str, comes: str, at: int
+def test_each_kind_of_gap_can_be_accepted(
+    gatelock: Gatelock, engine: sa.Engine, number: int, to: str, message: str, offset: int
 ) -> None:
-    told = accept(gatelock, number, to)
-    assert told.exit_code == 0
-    assert told.output.startswith(f"access-log[{number}]: {comes}")
-    assert stand(engine)[number] == at
+    result = accept(gatelock, number, to)
+    assert result.exit_code == 0
+    assert result.output.startswith(f"access-log[{number}]: {message}")
+    assert next_offsets(engine)[number] == offset
     assert len(listed(gatelock)) == len(STOPPED) - 1
 
 
-def test_all_of_a_topic_are_accepted_together(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_all_gaps_of_a_topic_can_be_accepted_together(gatelock: Gatelock, engine: sa.Engine) -> None:
     accept(gatelock, 4, "90")
-    told = accept(gatelock, "*", "next")
-    assert told.exit_code == 0
-    assert len(told.output.splitlines()) == 5
+    result = accept(gatelock, "*", "next")
+    assert result.exit_code == 0
+    assert len(result.output.splitlines()) == 5
     assert gatelock("gaps", "list").exit_code == 0
 
 
-def test_of_two_logs_with_one_name_it_must_be_said_which(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_of_two_logs_with_one_name_one_must_be_chosen(gatelock: Gatelock, engine: sa.Engine) -> None:
     other = part(3, "id-2", "another")
     SqlStore(engine, "one:7").begin(other, 5)
     SqlGaps(engine, "one:7").settle({other: Gap("corrupt", 5, 6, "damaged")})
-    told = accept(gatelock, 3, "next")
-    assert (told.exit_code, told.stderr) == (
-        2, "access-log[3]: several logs of this name wait; say which with --log: id-1, id-2\n",
+    result = accept(gatelock, 3, "next")
+    assert (result.exit_code, result.stderr) == (
+        2, "access-log[3]: several logs of this name are stopped; choose one with --log: id-1, id-2\n",
     )  # fmt: skip
-    assert "going on at 6" in accept(gatelock, 3, "next", "--log", "id-2").output
-    assert "going on at 80" in accept(gatelock, 3, "next").output
+    assert "continuing at 6" in accept(gatelock, 3, "next", "--log", "id-2").output
+    assert "continuing at 80" in accept(gatelock, 3, "next").output
 
 
-def test_without_kafka_nobody_goes_on_further_than_is_known(
+def test_without_kafka_an_offset_beyond_the_known_ones_is_3(
     gatelock: Gatelock, engine: sa.Engine, migrated_url: str, configure: Configure
 ) -> None:
     kafka = f'[kafka]\nbootstrap_servers = "127.0.0.1:{free_port()}"\n'
     configure(f'[database]\nurl = "{migrated_url}"\n{kafka}{source("access-log")}')
-    told = accept(gatelock, 3, "5000")
-    assert told.exit_code == 3
-    assert told.stderr.startswith("access-log[3]: whether the log has 5000 is not known: ")
-    assert told.stderr.endswith("; say it again when Kafka answers\n")
-    assert stand(engine)[3] == 70
+    result = accept(gatelock, 3, "5000")
+    assert result.exit_code == 3
+    assert result.stderr.startswith("access-log[3]: cannot find out whether the log has offset 5000: ")
+    assert result.stderr.endswith("; run this again when Kafka answers\n")
+    assert next_offsets(engine)[3] == 70
     assert accept(gatelock, 3, "80").exit_code == 0
 
 
-def test_what_stood_in_the_way_of_a_source_that_is_gone_waits_no_more(
-    gatelock: Gatelock, engine: sa.Engine
-) -> None:
-    heard_ms = sa.case((offsets.c.partition == 3, offsets.c.beat_ms), else_=1_000)
+def test_gaps_of_a_retired_source_are_not_listed(gatelock: Gatelock, engine: sa.Engine) -> None:
+    beat_ms = sa.case((offsets.c.partition == 3, offsets.c.beat_ms), else_=1_000)
     with engine.begin() as db:
         db.execute(sa.update(offsets).values(beat_ms=1_000))
-        db.execute(sa.update(offsets).values(beat_ms=heard_ms, owner="one:7"))
+        db.execute(sa.update(offsets).values(beat_ms=beat_ms, owner="one:7"))
         db.execute(sa.update(offsets).where(offsets.c.partition == 3).values(beat_ms=2**52, owner="two:8"))
-    assert retire(engine, "access-log", "ann@desk", "not ours any more") == 4
-    waiting = [row["partition"] for row in listed(gatelock)]
-    assert waiting == ["access-log[0]", "access-log[3]"], "somebody follows the source still"
+    assert retire(engine, "access-log", "ann@desk", "no longer read") == 4
+    stopped = [row["partition"] for row in listed(gatelock)]
+    assert stopped == ["access-log[0]", "access-log[3]"], "an analyzer still reads the source"
     assert release_removed(engine, "two", {"access.log"}) == 1
     assert listed(gatelock) == []

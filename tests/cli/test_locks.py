@@ -1,4 +1,4 @@
-"""locks: the switch that opens every gate, thrown from the command line, seen by the gates."""
+"""`gatelock locks`: the switch that opens every gate, from the command line to the gates."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def engine(engine: sa.Engine) -> sa.Engine:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """As late as it is in the database, whose clock is not ours to move."""
+    """A clock that begins at the time of the database, which tests cannot move."""
     return ManualClock(datetime.now(UTC))
 
 
@@ -53,13 +53,13 @@ def gates(url: str, clock: ManualClock) -> list[Gate]:
     return found
 
 
-def test_every_gate_opens_within_one_poll_and_follows_its_locks_again_within_one(
+def test_every_gate_opens_within_one_poll_and_enforces_its_locks_again_within_one(
     gatelock: Gatelock, engine: sa.Engine, migrated_url: str, clock: ManualClock
 ) -> None:
     fleet = gates(migrated_url, clock)
     assert [gate.allow(ACME) for gate in fleet] == [False] * 3
-    told = gatelock("locks", "suspend", "--for", "1h", *WHY)
-    assert (told.exit_code, told.output[:25]) == (0, "every gate is open until ")
+    result = gatelock("locks", "suspend", "--for", "1h", *WHY)
+    assert (result.exit_code, result.output[:25]) == (0, "every gate is open until ")
     clock.advance(A_POLL_S)
     assert [(gate.allow(ACME), gate.off) for gate in fleet] == [(True, "fleet")] * 3
     assert [bool(gate.check(ACME)) for gate in fleet] == [True] * 3
@@ -70,7 +70,7 @@ def test_every_gate_opens_within_one_poll_and_follows_its_locks_again_within_one
         gate.close()
 
 
-def test_over_http_too(gatelock: Gatelock, engine: sa.Engine, migrated_url: str) -> None:
+def test_a_gate_over_http_opens_too(gatelock: Gatelock, engine: sa.Engine, migrated_url: str) -> None:
     """On the real clock, by a long poll."""
     from gatekeeper.sources import open_source
 
@@ -88,7 +88,7 @@ def test_over_http_too(gatelock: Gatelock, engine: sa.Engine, migrated_url: str)
         assert gate.off == "fleet"
 
 
-def test_it_ends_by_itself_in_gates_that_can_ask_nobody(
+def test_the_suspension_ends_in_gates_that_cannot_poll(
     gatelock: Gatelock, engine: sa.Engine, migrated_url: str, clock: ManualClock
 ) -> None:
     gatelock("locks", "suspend", "--for", "1h", *WHY)
@@ -101,11 +101,11 @@ def test_it_ends_by_itself_in_gates_that_can_ask_nobody(
     assert (gate.allow(ACME), gate.off) == (False, "")
     with engine.begin() as db:
         db.exec_driver_sql("alter table gone rename to feed")
-    for each in (gate, *others):
-        each.close()
+    for opened in (gate, *others):
+        opened.close()
 
 
-def test_the_warden_takes_it_away_when_its_time_is_over(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_the_warden_removes_the_suspension_at_its_end(gatelock: Gatelock, engine: sa.Engine) -> None:
     gatelock("locks", "suspend", "--for", "1h", *WHY)
     with engine.begin() as db:
         db.execute(sa.update(locks).where(locks.c.policy == SUSPENSION.policy).values(until_ms=1))
@@ -115,16 +115,16 @@ def test_the_warden_takes_it_away_when_its_time_is_over(gatelock: Gatelock, engi
         assert [row.policy for row in db.execute(sa.select(locks))] == ["daily"]
 
 
-def test_the_new_end_counts_and_each_act_is_written_down(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_the_latest_end_applies_and_each_action_is_logged(gatelock: Gatelock, engine: sa.Engine) -> None:
     gatelock("locks", "suspend", "--for", "2h", *WHY)
     gatelock("locks", "suspend", "--for", "5m", "--reason", "that was too long")
     until = suspended_until(engine)
     assert until is not None
     assert timedelta(minutes=4) < until - datetime.now(UTC) <= timedelta(minutes=5)
-    gatelock("locks", "resume", "--reason", "mended")
+    gatelock("locks", "resume", "--reason", "resolved")
     events = [json.loads(line) for line in gatelock("events", "list", "--json").output.splitlines()]
     assert [(event["act"], event["why"]) for event in events] == [
-        ("gates resumed", "mended"),
+        ("gates resumed", "resolved"),
         ("gates suspended", "that was too long"),
         ("gates suspended", WHY[1]),
     ]
@@ -132,64 +132,64 @@ def test_the_new_end_counts_and_each_act_is_written_down(gatelock: Gatelock, eng
     assert re.fullmatch(r"until 20\d\d-.*Z", events[1]["about"])
 
 
-def test_who_looks_at_the_locks_is_told(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_the_list_of_locks_says_that_they_are_suspended(gatelock: Gatelock, engine: sa.Engine) -> None:
     assert gatelock("locks", "list").stderr == ""
     gatelock("locks", "suspend", "--for", "1h", *WHY)
-    told = gatelock("locks", "list")
-    assert told.stderr.startswith("no lock is enforced until 20")
-    assert WHY[1] in told.stdout
+    result = gatelock("locks", "list")
+    assert result.stderr.startswith("no lock is enforced until 20")
+    assert WHY[1] in result.stdout
     by_policy = {
         row["policy"]: row for row in map(json.loads, gatelock("locks", "list", "--json").stdout.splitlines())
     }
     assert (by_policy[":suspended"]["action"], by_policy["daily"]["action"]) == ("suspend", "deny")
 
 
-def test_a_glance_tells_it_apart_from_the_locks(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_the_status_does_not_count_the_suspension_as_a_lock(gatelock: Gatelock, engine: sa.Engine) -> None:
     assert installation_status(engine, head())[1:] == ({"daily": 1}, 1, None)
     gatelock("locks", "suspend", "--for", "1h", *WHY)
     assert installation_status(engine, head())[1:] == ({"daily": 1}, 2, suspended_until(engine))
 
 
-def test_the_help_names_both_in_a_line(gatelock: Gatelock) -> None:
+def test_the_help_shows_suspend_and_resume_in_one_line_each(gatelock: Gatelock) -> None:
     listed = gatelock("locks", "--help").output
     for line in ("suspend  Open every gate for a time: the off switch.", "resume   End `suspend`:"):
         assert line in listed
 
 
-def test_to_resume_what_is_not_suspended_is_1(gatelock: Gatelock, engine: sa.Engine) -> None:
-    told = gatelock("locks", "resume", *WHY)
-    assert (told.exit_code, told.stderr) == (1, "the gates follow their locks: nothing is suspended\n")
-    assert gatelock("events", "list").output == "nothing was done by hand\n"
+def test_resuming_without_a_suspension_is_1(gatelock: Gatelock, engine: sa.Engine) -> None:
+    result = gatelock("locks", "resume", *WHY)
+    assert (result.exit_code, result.stderr) == (1, "the locks are not suspended: the gates enforce them\n")
+    assert gatelock("events", "list").output == "no action was recorded\n"
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--for", "soon", *WHY], "--for soon: write how long"),
-        (["--for", "0s", *WHY], "--for 0s: write how long"),
-        (["--for", "31d", *WHY], "--for 31d: write how long, as in 30m, 12h, 7d; at most 30d"),
-        (["--for", "1h", "--reason", " "], "--reason: say why"),
+        (["--for", "soon", *WHY], "--for soon: write a length"),
+        (["--for", "0s", *WHY], "--for 0s: write a length"),
+        (["--for", "31d", *WHY], "--for 31d: write a length such as 30m, 12h or 7d; at most 30d"),
+        (["--for", "1h", "--reason", " "], "--reason: write a reason"),
     ],
 )
-def test_what_cannot_be_is_2(
+def test_impossible_arguments_are_2(
     gatelock: Gatelock, engine: sa.Engine, arguments: list[str], sentence: str
 ) -> None:
-    told = gatelock("locks", "suspend", *arguments)
-    assert (told.exit_code, told.stderr.startswith(sentence)) == (2, True)
+    result = gatelock("locks", "suspend", *arguments)
+    assert (result.exit_code, result.stderr.startswith(sentence)) == (2, True)
     assert suspended_until(engine) is None
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_the_list_says_what_each_lock_does(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_the_list_shows_the_action_of_each_lock(gatelock: Gatelock, engine: sa.Engine) -> None:
     began = datetime.now(UTC)
     with writing(engine) as db:
         kinds = [{"action": "slow", "slow": Rate(1_000, 60.0)}, {"action": "tag"}, {"status": 503}]
-        made = [
+        added = [
             Lock("range", f"10.{n}.0.0/16", "p", began, began + timedelta(days=1), **kind)
             for n, kind in enumerate(kinds)
         ]
-        lock_feed.publish(db, [Set(lock) for lock in made], "m2")
+        lock_feed.publish(db, [Set(lock) for lock in added], "m2")
     listed = gatelock("locks", "list").output
     for does in ("slow 1,000/60s", " tag ", "deny 503", "deny 429"):
         assert does in listed

@@ -1,4 +1,4 @@
-"""usage, audit, locks and db on a database with something in it, SQLite and PostgreSQL alike."""
+"""Commands that read a database with contents, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ DAY_S = 86_400
 HOSTILE = "user:[red]\x1b[2J\u202e"
 
 
-def count(engine: sa.Engine, key: str, bucket_s: int, value: int, **more: Any) -> None:
+def add_bucket(engine: sa.Engine, key: str, bucket_s: int, value: int, **columns: Any) -> None:
     row = {"grouping": "caller", "key": key, "resource": "", "meter": "requests", "width_s": 60, "denied": 0}
     with engine.begin() as db:
-        db.execute(sa.insert(buckets).values(row | {"bucket_s": bucket_s, "value": value} | more))
+        db.execute(sa.insert(buckets).values(row | {"bucket_s": bucket_s, "value": value} | columns))
 
 
-def ledger(engine: sa.Engine, **counts: int) -> None:
-    place = {"cluster": "c", "topic_id": "t", "partition": 0, "source": "s", "topic": "access-log", "next": 9}
+def add_ledger(engine: sa.Engine, **counts: int) -> None:
+    row = {"cluster": "c", "topic_id": "t", "partition": 0, "source": "s", "topic": "access-log", "next": 9}
     with engine.begin() as db:
-        db.execute(sa.insert(offsets).values(**place, **counts))
+        db.execute(sa.insert(offsets).values(**row, **counts))
 
 
 # usage
 
 
-def test_usage_gives_one_object_per_row(gatelock: Gatelock, engine: sa.Engine) -> None:
-    count(engine, "api_key:acme", 0, 3, denied=1)
-    count(engine, "api_key:acme", 3600, 4)
-    count(engine, "api_key:acme", DAY_S, 5)
-    told = gatelock("usage", "--json")
-    assert told.exit_code == 0
-    first, second = [json.loads(line) for line in told.output.splitlines()]
+def test_usage_prints_one_object_per_row(gatelock: Gatelock, engine: sa.Engine) -> None:
+    add_bucket(engine, "api_key:acme", 0, 3, denied=1)
+    add_bucket(engine, "api_key:acme", 3600, 4)
+    add_bucket(engine, "api_key:acme", DAY_S, 5)
+    result = gatelock("usage", "--json")
+    assert result.exit_code == 0
+    first, second = [json.loads(line) for line in result.output.splitlines()]
     assert first == {
         "caller": "api_key:acme",
         "resource": "",
@@ -61,53 +61,53 @@ def test_usage_gives_one_object_per_row(gatelock: Gatelock, engine: sa.Engine) -
     assert (second["bucket"], second["value"]) == ("1970-01-02T00:00:00Z", 5)
 
 
-def test_usage_is_asked_for_by_width_time_caller_and_meter(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_usage_is_selected_by_width_time_caller_and_meter(gatelock: Gatelock, engine: sa.Engine) -> None:
     for key in ("user:ann", "user:bob"):
         for bucket_s in (0, 60, 3600, DAY_S):
-            count(engine, key, bucket_s, 1)
-            count(engine, key, bucket_s, 1, meter="bytes")
+            add_bucket(engine, key, bucket_s, 1)
+            add_bucket(engine, key, bucket_s, 1, meter="bytes")
 
-    def seen(*arguments: str) -> list[tuple[str, int]]:
+    def rows_of(*arguments: str) -> list[tuple[str, int]]:
         lines = gatelock("usage", "--json", "--caller", "user:ann", "--meter", "bytes", *arguments).output
         rows = [json.loads(line) for line in lines.splitlines()]
         assert {(row["caller"], row["meter"]) for row in rows} <= {("user:ann", "bytes")}
         return [(row["bucket"][5:16], row["value"]) for row in rows]
 
-    assert seen("--width", "hour") == [("01-01T00:00", 2), ("01-01T01:00", 1), ("01-02T00:00", 1)]
-    assert seen("--width", "minute", "--to", "1970-01-01T01:00:00Z") == [
+    assert rows_of("--width", "hour") == [("01-01T00:00", 2), ("01-01T01:00", 1), ("01-02T00:00", 1)]
+    assert rows_of("--width", "minute", "--to", "1970-01-01T01:00:00Z") == [
         ("01-01T00:00", 1),
         ("01-01T00:01", 1),
     ]
-    assert seen("--from", "1970-01-02", "--to", "1970-01-03") == [("01-02T00:00", 1)]
-    assert seen("--from", "today") == []
+    assert rows_of("--from", "1970-01-02", "--to", "1970-01-03") == [("01-02T00:00", 1)]
+    assert rows_of("--from", "today") == []
 
 
-def test_a_wider_row_of_long_ago_says_how_wide_it_is(gatelock: Gatelock, engine: sa.Engine) -> None:
-    count(engine, "user:ann", 0, 9, width_s=DAY_S)
+def test_an_old_bucket_that_is_wider_shows_its_width(gatelock: Gatelock, engine: sa.Engine) -> None:
+    add_bucket(engine, "user:ann", 0, 9, width_s=DAY_S)
     assert json.loads(gatelock("usage", "--json", "--width", "hour").output)["width_s"] == DAY_S
     assert "width_s" not in json.loads(gatelock("usage", "--json").output)
     assert "1970-01-01T00:00:00Z (86400 s)" in gatelock("usage", "--width", "hour").output
 
 
-def test_usage_by_resource_says_which_setting_counts_it(gatelock: Gatelock, engine: sa.Engine) -> None:
-    told = gatelock("usage", "--by", "caller+resource")
-    assert told.exit_code == 2
-    assert 'groupings = ["caller+resource"]' in told.stderr
-    count(engine, "user:ann", 0, 3, grouping="caller+resource", resource="/v1/search")
-    told = gatelock("usage", "--by", "caller+resource", "--json")
-    assert json.loads(told.output)["resource"] == "/v1/search"
+def test_usage_by_resource_names_the_setting_that_counts_it(gatelock: Gatelock, engine: sa.Engine) -> None:
+    result = gatelock("usage", "--by", "caller+resource")
+    assert result.exit_code == 2
+    assert 'groupings = ["caller+resource"]' in result.stderr
+    add_bucket(engine, "user:ann", 0, 3, grouping="caller+resource", resource="/v1/search")
+    result = gatelock("usage", "--by", "caller+resource", "--json")
+    assert json.loads(result.output)["resource"] == "/v1/search"
     assert "/v1/search" in gatelock("usage", "--by", "caller+resource").output
 
 
-def test_a_table_is_for_eyes_and_obeys_no_name(gatelock: Gatelock, engine: sa.Engine) -> None:
-    count(engine, HOSTILE, 0, 1_234_567)
-    told = gatelock("usage")
-    assert "user:[red]\\x1b[2J\\u202e" in told.output
-    assert "1,234,567" in told.output
+def test_a_table_escapes_names_and_json_does_not(gatelock: Gatelock, engine: sa.Engine) -> None:
+    add_bucket(engine, HOSTILE, 0, 1_234_567)
+    result = gatelock("usage")
+    assert "user:[red]\\x1b[2J\\u202e" in result.output
+    assert "1,234,567" in result.output
     assert json.loads(gatelock("usage", "--json").output)["caller"] == HOSTILE
 
 
-def test_a_table_has_an_end_and_json_has_none(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_a_table_is_bounded_and_json_is_not(gatelock: Gatelock, engine: sa.Engine) -> None:
     rows = [
         {"grouping": "caller", "key": f"user:{n:05}", "resource": "", "meter": "requests", "width_s": 60,
          "bucket_s": 0, "value": 1, "denied": 0}
@@ -115,16 +115,14 @@ def test_a_table_has_an_end_and_json_has_none(gatelock: Gatelock, engine: sa.Eng
     ]  # fmt: skip
     with engine.begin() as db:
         db.execute(sa.insert(buckets), rows)
-    told = gatelock("usage")
-    assert f"user:{TABLE_ROWS_MAX - 1:05}" in told.stdout
-    assert f"user:{TABLE_ROWS_MAX:05}" not in told.stdout
-    assert "--json gives all" in told.stderr
+    result = gatelock("usage")
+    assert f"user:{TABLE_ROWS_MAX - 1:05}" in result.stdout
+    assert f"user:{TABLE_ROWS_MAX:05}" not in result.stdout
+    assert "--json prints all" in result.stderr
     assert len(gatelock("usage", "--json").stdout.splitlines()) == TABLE_ROWS_MAX + 1
 
 
-def test_nothing_counted_is_said_to_eyes_and_is_nothing_to_programs(
-    gatelock: Gatelock, engine: sa.Engine
-) -> None:
+def test_without_counts_the_table_says_so_and_json_is_empty(gatelock: Gatelock, engine: sa.Engine) -> None:
     assert gatelock("usage").output == "nothing was counted\n"
     assert gatelock("usage", "--json").output == ""
 
@@ -132,18 +130,18 @@ def test_nothing_counted_is_said_to_eyes_and_is_nothing_to_programs(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--from", "tomorrow"], "'tomorrow' is no time: write 2026-11-20, 2026-11-20T14:00:00Z"),
-        (["--to", "2026-11-20T14:00:00"], "'2026-11-20T14:00:00' does not say its zone"),
+        (["--from", "tomorrow"], "'tomorrow' is not a time: write 2026-11-20, 2026-11-20T14:00:00Z"),
+        (["--to", "2026-11-20T14:00:00"], "'2026-11-20T14:00:00' lacks its time zone"),
         (["--from", "2026-11-20", "--to", "2026-11-20"], "--from 2026-11-20 is not before --to 2026-11-20"),
     ],
 )
-def test_a_time_that_is_none_is_2(gatelock: Gatelock, arguments: list[str], sentence: str) -> None:
-    told = gatelock("usage", *arguments)
-    assert told.exit_code == 2
-    assert told.stderr.startswith(sentence)
+def test_an_invalid_time_is_2(gatelock: Gatelock, arguments: list[str], sentence: str) -> None:
+    result = gatelock("usage", *arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(sentence)
 
 
-def test_whoever_has_seen_enough_may_leave(engine: sa.Engine, configure: Configure) -> None:
+def test_a_reader_may_close_the_pipe_early(engine: sa.Engine, configure: Configure) -> None:
     """`gatelock usage --json | head -1`: no traceback, no error."""
     with engine.begin() as db:
         db.execute(
@@ -166,7 +164,7 @@ def test_whoever_has_seen_enough_may_leave(engine: sa.Engine, configure: Configu
 
 @given(st.datetimes(timezones=st.timezones()).filter(lambda moment: 1 < moment.year < 9999))
 @example(datetime(2515, 1, 1, 0, 0, 0, 1, tzinfo=UTC))  # a float of seconds lost the microsecond
-def test_a_moment_is_the_first_second_that_begins_at_or_after_it(moment: datetime) -> None:
+def test_a_time_is_rounded_up_to_a_whole_second(moment: datetime) -> None:
     second = second_of(moment.isoformat(), datetime.now(UTC))
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     assert epoch + timedelta(seconds=second) >= moment.astimezone(UTC) > epoch + timedelta(seconds=second - 1)
@@ -181,12 +179,12 @@ def test_days_begin_at_midnight_utc() -> None:
 # audit
 
 
-def test_the_audit_of_what_agrees_is_0(gatelock: Gatelock, engine: sa.Engine) -> None:
-    count(engine, "user:ann", 0, 5, denied=1)
-    ledger(engine, seen=9, counted=6, duplicate=1, dead=1, late=1)
-    told = gatelock("audit", "--json")
-    assert told.exit_code == 0
-    assert json.loads(told.output) == {
+def test_an_audit_that_agrees_is_0(gatelock: Gatelock, engine: sa.Engine) -> None:
+    add_bucket(engine, "user:ann", 0, 5, denied=1)
+    add_ledger(engine, seen=9, counted=6, duplicate=1, dead=1, late=1)
+    result = gatelock("audit", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.output) == {
         "partitions": [
             {"cluster": "c", "topic_id": "t", "partition": 0, "source": "s", "topic": "access-log", "next": 9,
              "seen": 9, "counted": 6, "duplicate": 1, "dead": 1, "late": 1, "skipped": 0, "equal": True}
@@ -200,25 +198,34 @@ def test_the_audit_of_what_agrees_is_0(gatelock: Gatelock, engine: sa.Engine) ->
     assert "6 counted, 6 in buckets: equal" in gatelock("audit").output
 
 
+@pytest.mark.parametrize(("duplicates", "is_shown"), [(0, False), (2, True)])
+def test_the_audit_shows_duplicates_only_if_there_are_any(
+    gatelock: Gatelock, engine: sa.Engine, duplicates: int, is_shown: bool
+) -> None:
+    add_ledger(engine, seen=duplicates, duplicate=duplicates)
+    assert ("duplicate" in gatelock("audit").output) == is_shown
+    assert json.loads(gatelock("audit", "--json").output)["partitions"][0]["duplicate"] == duplicates
+
+
 @pytest.mark.parametrize(("seen", "in_buckets"), [(9, 5), (9, 7), (8, 6)])
-def test_the_audit_of_what_differs_is_1(
+def test_an_audit_that_differs_is_1(
     gatelock: Gatelock, engine: sa.Engine, seen: int, in_buckets: int
 ) -> None:
-    count(engine, "user:ann", 0, in_buckets)
-    ledger(engine, seen=seen, counted=6, dead=3)
-    told = gatelock("audit", "--json")
-    assert told.exit_code == 1
-    assert json.loads(told.output)["equal"] is False
-    told = gatelock("audit")
-    assert told.exit_code == 1
-    assert "NOT EQUAL" in told.output
+    add_bucket(engine, "user:ann", 0, in_buckets)
+    add_ledger(engine, seen=seen, counted=6, dead=3)
+    result = gatelock("audit", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.output)["equal"] is False
+    result = gatelock("audit")
+    assert result.exit_code == 1
+    assert "NOT EQUAL" in result.output
 
 
 # locks
 
 
-def test_locks_are_listed_as_the_feed_tells_them(gatelock: Gatelock, engine: sa.Engine) -> None:
-    assert gatelock("locks", "list").output == "no gate is closed\n"
+def test_locks_are_listed_with_the_fields_of_the_feed(gatelock: Gatelock, engine: sa.Engine) -> None:
+    assert gatelock("locks", "list").output == "no lock is in force\n"
     lock = {
         "scope": "caller", "resource": "", "kind": "quota", "action": "deny", "status": 429,
         "reason": "quota-exceeded", "detail": "100,000 requests per day", "began_ms": 1_000,
@@ -231,8 +238,8 @@ def test_locks_are_listed_as_the_feed_tells_them(gatelock: Gatelock, engine: sa.
             ("user:over", "hourly", 2_000),
         ]:
             db.execute(sa.insert(locks).values(lock | {"key": key, "policy": policy, "until_ms": until_ms}))
-    told = gatelock("locks", "list", "--json", "--caller", "api_key:acme")
-    assert json.loads(told.output) == {
+    result = gatelock("locks", "list", "--json", "--caller", "api_key:acme")
+    assert json.loads(result.output) == {
         "scope": "caller",
         "key": "api_key:acme",
         "resource": None,
@@ -255,26 +262,28 @@ def test_locks_are_listed_as_the_feed_tells_them(gatelock: Gatelock, engine: sa.
 # db
 
 
-def test_tables_are_made_once_and_checked(
+def test_tables_are_created_once_and_checked(
     gatelock: Gatelock, configure: Configure, database_url: str
 ) -> None:
     configure(f'[database]\nurl = "{database_url}"\n')
-    told = gatelock("db", "upgrade")
-    assert (told.exit_code, f"are at version {head()} (from none)" in told.output) == (0, True), told.output
+    result = gatelock("db", "upgrade")
+    assert (result.exit_code, f"are at version {head()} (from none)" in result.output) == (0, True), (
+        result.output
+    )
     assert f"were already at version {head()}" in gatelock("db", "upgrade").output
     assert gatelock("db", "current").output == f"{head()}\n"
     assert json.loads(gatelock("db", "current", "--json").output) == {"current": head(), "head": head()}
-    told = gatelock("db", "check")
-    assert told.exit_code == 0
-    assert told.output.endswith("nothing differs\n")
+    result = gatelock("db", "check")
+    assert result.exit_code == 0
+    assert result.output.endswith("nothing differs\n")
 
 
-def test_tables_that_differ_are_1(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_tables_with_differences_are_1(gatelock: Gatelock, engine: sa.Engine) -> None:
     with engine.begin() as db:
         db.exec_driver_sql("alter table rejects add column extra text")
-    told = gatelock("db", "check", "--json")
-    assert told.exit_code == 1
-    assert "extra" in json.loads(told.output)["differences"][0]
+    result = gatelock("db", "check", "--json")
+    assert result.exit_code == 1
+    assert "extra" in json.loads(result.output)["differences"][0]
 
 
 @pytest.mark.parametrize("command", [["usage"], ["audit"], ["locks", "list"]])
@@ -283,15 +292,15 @@ def test_tables_of_another_version_are_2_with_the_cure(
 ) -> None:
     with engine.begin() as db:
         db.exec_driver_sql("update alembic_version set version_num = 'x'")
-    told = gatelock(*command)
-    assert told.exit_code == 2
-    assert "run `gatelock db upgrade`" in told.stderr
+    result = gatelock(*command)
+    assert result.exit_code == 2
+    assert "run `gatelock db upgrade`" in result.stderr
 
 
 # events
 
 
-def test_events_tells_what_people_did(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_events_lists_the_actions_of_operators(gatelock: Gatelock, engine: sa.Engine) -> None:
     with engine.begin() as db:
         record(db, "ann@desk", "token created", "shop", "new gate")
     [event] = [json.loads(line) for line in gatelock("events", "list", "--json").output.splitlines()]
@@ -301,14 +310,14 @@ def test_events_tells_what_people_did(gatelock: Gatelock, engine: sa.Engine) -> 
         "shop",
         "new gate",
     ]
-    assert gatelock("events", "list", "--from", "2999-01-01").output == "nothing was done by hand\n"
+    assert gatelock("events", "list", "--from", "2999-01-01").output == "no action was recorded\n"
     assert gatelock("events", "list", "--from", "soon").exit_code == 2
 
 
 # sources
 
 
-def test_sources_tells_who_is_not_heard_of_and_retires_it(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_a_source_without_an_analyzer_is_listed_and_retired(gatelock: Gatelock, engine: sa.Engine) -> None:
     place = {
         "cluster": "c",
         "topic_id": "t",
@@ -319,11 +328,11 @@ def test_sources_tells_who_is_not_heard_of_and_retires_it(gatelock: Gatelock, en
     }
     with engine.begin() as db:
         db.execute(sa.insert(offsets).values(**place, beat_ms=0, owner="one:7"))
-    told = gatelock("sources", "list")
-    assert told.exit_code == 1
-    assert "access-log[3]" in told.output
-    [object_] = [json.loads(line) for line in gatelock("sources", "list", "--json").output.splitlines()]
-    assert (object_["source"], object_["next"]) == ("shop", 9)
+    result = gatelock("sources", "list")
+    assert result.exit_code == 1
+    assert "access-log[3]" in result.output
+    [fields] = [json.loads(line) for line in gatelock("sources", "list", "--json").output.splitlines()]
+    assert (fields["source"], fields["next"]) == ("shop", 9)
     assert gatelock("sources", "retire", "shop", "--reason", "moved").output == "shop: 1 partition retired\n"
     assert gatelock("sources", "list").exit_code == 0
     assert gatelock("sources", "retire", "shop", "--reason", "moved").exit_code == 1

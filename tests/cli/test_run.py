@@ -1,4 +1,4 @@
-"""`run` and `import` as real processes: files in, counts in a database, and a good end."""
+"""`run` and `import` as processes: they count files into a database and stop cleanly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.servers.postgres import NativePostgres
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
 
-PATIENCE_S = 30.0
+DEADLINE_S = 30.0
 CONFIGURATION = """
     [database]
     url = "{database}"
@@ -54,25 +54,25 @@ def configured(configure: Configure, database_url: str) -> Path:
 
 
 class Analyzer:
-    """A `gatelock run` and what it says."""
+    """A process of `gatelock run`, and its log."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
         with log.open("wb") as stream:
             self.child = subprocess.Popen([sys.executable, "-m", "analyzer.cli", "run"], stderr=stream)
 
-    def said(self) -> list[dict[str, Any]]:
-        whole = [text for text in self.log.read_text().splitlines(keepends=True) if text.endswith("\n")]
-        return [json.loads(text) for text in whole]
+    def logged(self) -> list[dict[str, Any]]:
+        complete = [text for text in self.log.read_text().splitlines(keepends=True) if text.endswith("\n")]
+        return [json.loads(text) for text in complete]
 
     def url(self) -> str:
-        return until(
-            lambda: next(s["message"].split()[-1] for s in self.said() if "listening" in s["message"])
+        return wait_for(
+            lambda: next(e["message"].split()[-1] for e in self.logged() if "listening" in e["message"])
         )
 
     def ready(self) -> dict[str, Any]:
         url = f"{self.url()}/readyz"
-        return until(lambda: plain_http.get(url).raise_for_status().json())
+        return wait_for(lambda: plain_http.get(url).raise_for_status().json())
 
     def metric(self, name: str) -> float:
         text = plain_http.get(f"{self.url()}/metrics").text
@@ -83,14 +83,14 @@ class Analyzer:
         return self.child.wait(10)
 
 
-def until(ask: Callable[[], Any]) -> Any:
-    """What `ask` gives, as soon as that is something."""
-    deadline_s = time.monotonic() + PATIENCE_S
+def wait_for(get: Callable[[], Any]) -> Any:
+    """The first true value that `get` returns within the deadline."""
+    deadline_s = time.monotonic() + DEADLINE_S
     while True:
         with contextlib.suppress(StopIteration, httpx2.HTTPError):
-            if found := ask():
+            if found := get():
                 return found
-        assert time.monotonic() < deadline_s, "it does not come"
+        assert time.monotonic() < deadline_s, "the condition did not become true"
         time.sleep(0.05)
 
 
@@ -102,44 +102,44 @@ def analyzer(configured: Path, tmp_path: Path) -> Iterator[Analyzer]:
     analyzer.child.wait()
 
 
-def used(gatelock: Gatelock) -> dict[str, tuple[int, int]]:
+def usage_by_day(gatelock: Gatelock) -> dict[str, tuple[int, int]]:
     rows = map(
         json.loads, gatelock("usage", "--json", "--width", "day", "--meter", "requests").output.splitlines()
     )
     return {f"{row['caller']} {row['bucket'][:10]}": (row["value"], row["denied"]) for row in rows}
 
 
-def test_a_file_that_grows_is_counted_and_whoever_passes_the_limit_is_locked(
+def test_a_growing_file_is_counted_until_the_analyzer_stops(
     tmp_path: Path, analyzer: Analyzer, gatelock: Gatelock
 ) -> None:
     access = tmp_path / "access.log"
     access.write_text(line("192.0.2.1", 20) + line("192.0.2.2", 21))
     analyzer.ready()
-    until(lambda: analyzer.metric("gatelock_records_total") == 2)
+    wait_for(lambda: analyzer.metric("gatelock_records_total") == 2)
     with access.open("a") as file:
         file.writelines([line("192.0.2.1", 21)] * 2 + [line("192.0.2.1", 21, status=429), "no line\n"])
-    until(lambda: analyzer.metric("gatelock_records_total") == 6)
+    wait_for(lambda: analyzer.metric("gatelock_records_total") == 6)
     assert analyzer.metric('gatelock_rejected_records_total{reason="bad-line"') == 1
     assert analyzer.stop() == 0
-    assert used(gatelock) == {
+    assert usage_by_day(gatelock) == {
         "address:192.0.2.1 2026-11-20": (1, 0),
         "address:192.0.2.1 2026-11-21": (2, 1),
         "address:192.0.2.2 2026-11-21": (1, 0),
     }
     assert gatelock("audit").exit_code == 0
-    messages = [said["message"] for said in analyzer.said()]
+    messages = [event["message"] for event in analyzer.logged()]
     assert "configured by gatelock.toml" in messages
     assert messages[-1] == "stopped"
-    assert not [said for said in analyzer.said() if said["level"] in ("error", "critical")]
+    assert not [event for event in analyzer.logged() if event["level"] in ("error", "critical")]
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_it_stops_in_good_order_when_told(analyzer: Analyzer, tmp_path: Path, by: int) -> None:
+def test_a_signal_stops_it_cleanly(analyzer: Analyzer, tmp_path: Path, by: int) -> None:
     (tmp_path / "access.log").write_text(line("192.0.2.1", 20))
     analyzer.ready()
     assert analyzer.stop(by) == 0
-    assert analyzer.said()[-1]["message"] == "stopped"
+    assert analyzer.logged()[-1]["message"] == "stopped"
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
@@ -148,23 +148,25 @@ def test_two_cannot_listen_on_one_address(
 ) -> None:
     (tmp_path / "access.log").touch()
     address = analyzer.url().removeprefix("http://")
-    told = process("run", env={**os.environ, "GATELOCK_ANALYZER__HTTP": address})
-    assert told.returncode == 2
-    assert told.stderr.splitlines()[-1].startswith(f"cannot listen on {address}: Address already in use; set")
+    result = process("run", env={**os.environ, "GATELOCK_ANALYZER__HTTP": address})
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith(
+        f"cannot listen on {address}: Address already in use; set"
+    )
 
 
-def test_nothing_to_read_is_2(process: Gatelock, configure: Configure) -> None:
+def test_a_configuration_without_sources_is_2(process: Gatelock, configure: Configure) -> None:
     configure("[kafka]\n")
-    told = process("run")
-    assert told.returncode == 2
-    assert told.stderr == (
-        'gatelock.toml: there is nothing to read: add [[sources]] with topic = "..." or file = "..." '
+    result = process("run")
+    assert result.returncode == 2
+    assert result.stderr == (
+        'gatelock.toml: nothing is read: add [[sources]] with topic = "..." or file = "..." '
         "to gatelock.toml\n"
     )
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_tables_of_another_version_are_left_alone(
+def test_tables_of_another_version_are_not_changed(
     configured: Path, process: Gatelock, database_url: str
 ) -> None:
     import sqlalchemy as sa
@@ -174,14 +176,14 @@ def test_tables_of_another_version_are_left_alone(
     with engine.begin() as db:
         db.exec_driver_sql("update alembic_version set version_num = 'x'")
     engine.dispose()
-    told = process("run")
-    assert told.returncode == 2
-    assert "the database is at version x, this program needs" in told.stderr.splitlines()[-1]
+    result = process("run")
+    assert result.returncode == 2
+    assert "the database is at version x, this program needs" in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_a_broker_that_is_away_is_named_and_does_not_end_it(
+def test_an_unreachable_broker_is_named_and_does_not_stop_it(
     configure: Configure, database_url: str, tmp_path: Path
 ) -> None:
     configure(f"""
@@ -198,7 +200,9 @@ def test_a_broker_that_is_away_is_named_and_does_not_end_it(
         """)
     analyzer = Analyzer(tmp_path / "analyzer.log")
     try:
-        problems = until(lambda: plain_http.get(f"{analyzer.url()}/readyz").json()["problems"].get("kafka"))
+        problems = wait_for(
+            lambda: plain_http.get(f"{analyzer.url()}/readyz").json()["problems"].get("kafka")
+        )
         assert "127.0.0.1:1" in problems
         assert plain_http.get(f"{analyzer.url()}/livez").status_code == 200
         assert analyzer.stop() == 0
@@ -210,112 +214,113 @@ def test_a_broker_that_is_away_is_named_and_does_not_end_it(
 # import
 
 
-def test_files_are_counted_once_however_often_they_are_imported(
+def test_files_that_are_imported_again_are_counted_once(
     configured: Path, gatelock: Gatelock, process: Gatelock, tmp_path: Path
 ) -> None:
     (tmp_path / "old.log").write_text(line("192.0.2.1", 20) * 3 + "no line\n")
     (tmp_path / "new.log").write_text(line("192.0.2.2", 21))
-    told = process("import", "old.log", "new.log", "--source", "web", "--json")
-    assert told.returncode == 0, told.stderr
-    assert json.loads(told.stdout) == {"seen": 5, "counted": 4, "dead": 1, "late": 0, "problems": {}}
-    told = process("import", "new.log", "old.log", "--source", "web")
-    assert (told.returncode, told.stdout) == (0, "nothing that was not counted before\n")
-    assert used(gatelock) == {"address:192.0.2.1 2026-11-20": (3, 0), "address:192.0.2.2 2026-11-21": (1, 0)}
+    result = process("import", "old.log", "new.log", "--source", "web", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == {"seen": 5, "counted": 4, "dead": 1, "late": 0, "problems": {}}
+    result = process("import", "new.log", "old.log", "--source", "web")
+    assert (result.returncode, result.stdout) == (0, "nothing new: every record was counted before\n")
+    assert usage_by_day(gatelock) == {
+        "address:192.0.2.1 2026-11-20": (3, 0),
+        "address:192.0.2.2 2026-11-21": (1, 0),
+    }
     assert gatelock("audit").exit_code == 0
     assert json.loads(gatelock("locks", "list", "--json").output)["key"] == "address:192.0.2.1"
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_standard_input_is_a_file_too(configured: Path, process: Gatelock, gatelock: Gatelock) -> None:
-    told = process("import", "-", "--source", "web", input=line("192.0.2.1", 20) * 2)
-    assert (told.returncode, told.stdout) == (0, "2 seen, 2 counted, 0 dead, 0 late\n")
-    assert used(gatelock) == {"address:192.0.2.1 2026-11-20": (2, 0)}
+def test_standard_input_can_be_imported(configured: Path, process: Gatelock, gatelock: Gatelock) -> None:
+    result = process("import", "-", "--source", "web", input=line("192.0.2.1", 20) * 2)
+    assert (result.returncode, result.stdout) == (0, "2 seen, 2 counted, 0 dead, 0 late\n")
+    assert usage_by_day(gatelock) == {"address:192.0.2.1 2026-11-20": (2, 0)}
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["access.log", "--source", "webb"], 'no source is called "webb"; did you mean "web"?'),
-        (["access.log", "--source", "x"], 'no source is called "x"; known are: web'),
+        (["access.log", "--source", "webb"], 'no source is named "webb"; did you mean "web"?'),
+        (["access.log", "--source", "x"], 'no source is named "x"; use one of: web'),
         (["nowhere.log", "--source", "web"], "nowhere.log: No such file or directory"),
         ([".", "--source", "web"], ".: Is a directory"),
     ],
 )
-def test_what_cannot_be_imported_is_2(
+def test_an_invalid_file_or_source_is_2(
     configured: Path, tmp_path: Path, process: Gatelock, arguments: list[str], sentence: str
 ) -> None:
     (tmp_path / "access.log").touch()
-    told = process("import", *arguments)
-    assert told.returncode == 2
-    assert told.stderr.splitlines()[-1] == sentence
+    result = process("import", *arguments)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1] == sentence
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_a_file_that_cannot_be_read_to_its_end_is_1_and_the_others_are_counted(
+def test_a_truncated_file_is_1_and_the_others_are_counted(
     configured: Path, tmp_path: Path, process: Gatelock, gatelock: Gatelock
 ) -> None:
     whole = gzip.compress(line("192.0.2.1", 20).encode() * 3)
     (tmp_path / "cut.log.gz").write_bytes(whole[:-9])
     (tmp_path / "access.log").write_text(line("192.0.2.2", 20))
-    told = process("import", "cut.log.gz", "access.log", "--source", "web")
-    assert told.returncode == 1
-    assert told.stderr.splitlines()[-1].startswith("cut.log.gz: cannot be read on: EOFError")
-    assert used(gatelock)["address:192.0.2.2 2026-11-20"] == (1, 0)
-    told = process("import", "cut.log.gz", "--source", "web", "--json")
-    assert (told.returncode, list(json.loads(told.stdout)["problems"])) == (1, ["cut.log.gz"])
+    result = process("import", "cut.log.gz", "access.log", "--source", "web")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith("cut.log.gz: cannot be read on: EOFError")
+    assert usage_by_day(gatelock)["address:192.0.2.2 2026-11-20"] == (1, 0)
+    result = process("import", "cut.log.gz", "--source", "web", "--json")
+    assert (result.returncode, list(json.loads(result.stdout)["problems"])) == (1, ["cut.log.gz"])
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_a_file_in_which_nothing_can_be_read_is_1(
-    configured: Path, tmp_path: Path, process: Gatelock
-) -> None:
+def test_a_file_without_readable_records_is_1(configured: Path, tmp_path: Path, process: Gatelock) -> None:
     (tmp_path / "other.log").write_text("not in the combined format\n" * 3)
-    told = process("import", "other.log", "--source", "web")
-    assert (told.returncode, told.stdout) == (1, "3 seen, 0 counted, 3 dead, 0 late\n")
-    assert told.stderr.splitlines()[-1].endswith("gatelock rejects list")
+    result = process("import", "other.log", "--source", "web")
+    assert (result.returncode, result.stdout) == (1, "3 seen, 0 counted, 3 dead, 0 late\n")
+    assert result.stderr.splitlines()[-1].endswith("gatelock rejects list")
 
 
 @pytest.mark.parametrize("database", ["postgresql"])
-def test_a_right_that_is_taken_away_is_said_and_nothing_is_lost_until_it_is_back(
+def test_a_revoked_privilege_is_reported_and_nothing_is_lost(
     configure: Configure, migrated_url: str, tmp_path: Path, gatelock: Gatelock
 ) -> None:
     owner, role = open_engine(migrated_url), f"analyzer_{os.urandom(4).hex()}"
 
-    def order(text: str) -> None:
+    def execute(text: str) -> None:
         with owner.begin() as db:
             db.exec_driver_sql(text)
 
-    order(f"create role {role} login password 'pw'")
-    order(f"grant all on all tables in schema public to {role}")
+    execute(f"create role {role} login password 'pw'")
+    execute(f"grant all on all tables in schema public to {role}")
     url = owner.url.set(username=role, password="pw").render_as_string(hide_password=False)
     configure(CONFIGURATION.format(database=url))
     (tmp_path / "access.log").write_text(line("192.0.2.1", 20))
     analyzer = Analyzer(tmp_path / "analyzer.log")
     try:
-        until(lambda: analyzer.metric("gatelock_records_total") == 1)
-        order(f"revoke insert on buckets from {role}")
+        wait_for(lambda: analyzer.metric("gatelock_records_total") == 1)
+        execute(f"revoke insert on buckets from {role}")
         with (tmp_path / "access.log").open("a") as access:
             access.write(line("192.0.2.1", 20))
         problems = f"{analyzer.url()}/readyz"
-        until(lambda: "permission denied for table buckets" in plain_http.get(problems).text)
-        order(f"grant insert on buckets to {role}")
-        until(lambda: analyzer.metric("gatelock_records_total") == 2)
+        wait_for(lambda: "permission denied for table buckets" in plain_http.get(problems).text)
+        execute(f"grant insert on buckets to {role}")
+        wait_for(lambda: analyzer.metric("gatelock_records_total") == 2)
         assert analyzer.stop() == 0
-        assert used(gatelock) == {"address:192.0.2.1 2026-11-20": (2, 0)}
+        assert usage_by_day(gatelock) == {"address:192.0.2.1 2026-11-20": (2, 0)}
     finally:
         analyzer.child.kill()
         analyzer.child.wait()
-        order(f"drop owned by {role}")
-        order(f"drop role {role}")
+        execute(f"drop owned by {role}")
+        execute(f"drop role {role}")
         owner.dispose()
 
 
-# A database that neither answers nor goes away
+# A database that hangs
 
 
 @pytest.mark.slow
-def test_a_database_that_hangs_is_said_and_does_not_keep_it_from_stopping(
+def test_a_database_that_hangs_is_reported_and_does_not_keep_it_from_stopping(
     configure: Configure, own_postgres: NativePostgres, tmp_path: Path
 ) -> None:
     configure(CONFIGURATION.format(database=own_postgres.new_database()))
@@ -327,11 +332,11 @@ def test_a_database_that_hangs_is_said_and_does_not_keep_it_from_stopping(
         own_postgres.pause()
         with access.open("a") as file:
             file.write(line("192.0.2.1", 20))
-        problems = until(lambda: plain_http.get(f"{analyzer.url()}/readyz").json()["problems"])
+        problems = wait_for(lambda: plain_http.get(f"{analyzer.url()}/readyz").json()["problems"])
         assert "database" in problems
         assert plain_http.get(f"{analyzer.url()}/livez").status_code == 200
         assert analyzer.stop() == 3
-        assert "read again" in analyzer.said()[-1]["message"]
+        assert "reads again" in analyzer.logged()[-1]["message"]
     finally:
         analyzer.child.kill()
         analyzer.child.wait()

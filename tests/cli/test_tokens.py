@@ -1,4 +1,4 @@
-"""tokens: made, listed and revoked from the command line."""
+"""`gatelock tokens`: created, listed and revoked on the command line."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def listed(gatelock: Gatelock) -> list[dict[str, Any]]:
 
 
 def test_a_token_is_printed_once_and_listed_without_it(gatelock: Gatelock) -> None:
-    told = gatelock("tokens", "create", "shop", "--scope", "read", "--reason", "the web shop")
-    token = told.output.strip()
-    assert (told.exit_code, token[:9]) == (0, "gatelock_")
+    result = gatelock("tokens", "create", "shop", "--scope", "read", "--reason", "the web shop")
+    token = result.output.strip()
+    assert (result.exit_code, token[:9]) == (0, "gatelock_")
     [row] = listed(gatelock)
     assert (row["name"], row["scope"], row["until"], row["state"]) == ("shop", "read", None, "good")
     assert token not in gatelock("tokens", "list").output
@@ -34,7 +34,7 @@ def test_a_token_is_printed_once_and_listed_without_it(gatelock: Gatelock) -> No
     assert "@" in event["who"]
 
 
-def test_a_token_may_have_an_end(gatelock: Gatelock) -> None:
+def test_a_token_may_expire(gatelock: Gatelock) -> None:
     gatelock("tokens", "create", "shop", "--scope", "operate", "--expires", "1ms")
     gatelock("tokens", "create", "till", "--scope", "read", "--expires", "90d")
     assert [(row["name"], row["state"]) for row in listed(gatelock)] == [
@@ -47,34 +47,34 @@ def test_a_token_is_revoked(gatelock: Gatelock) -> None:
     gatelock("tokens", "create", "shop", "--scope", "read")
     assert gatelock("tokens", "revoke", "shop", "--reason", "it leaked").exit_code == 0
     again = gatelock("tokens", "revoke", "shop")
-    assert (again.exit_code, again.stderr[:28]) == (1, "there is no token named shop")
-    assert gatelock("tokens", "list").output == "there are no tokens\n"
+    assert (again.exit_code, again.stderr[:24]) == (1, "no token is named shop: ")
+    assert gatelock("tokens", "list").output == "no token exists\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["a shop", "--scope", "read"], "'a shop' is no name"),
-        (["shop", "--scope", "write"], "'write' is no scope: use read, operate, admin"),
-        (["shop", "--scope", "read", "--expires", "soon"], "--expires soon: write how long, as in 30m"),
-        (["shop", "--scope", "read", "--expires", "0s"], "--expires 0s: write how long"),
+        (["a shop", "--scope", "read"], "'a shop' is not a valid name"),
+        (["shop", "--scope", "write"], "'write' is not a scope: use read, operate, admin"),
+        (["shop", "--scope", "read", "--expires", "soon"], "--expires soon: write a length such as 30m"),
+        (["shop", "--scope", "read", "--expires", "0s"], "--expires 0s: write a length"),
         (
             ["shop", "--scope", "read", "--expires", "99999999d"],
-            "--expires 99999999d: write how long, as in 30m, 12h, 7d; at most 36,600d",
+            "--expires 99999999d: write a length such as 30m, 12h or 7d; at most 36,600d",
         ),
     ],
 )
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_what_cannot_be_is_2(gatelock: Gatelock, arguments: list[str], sentence: str) -> None:
-    told = gatelock("tokens", "create", *arguments)
-    assert told.exit_code == 2
-    assert told.stderr.startswith(sentence)
+def test_impossible_arguments_are_2(gatelock: Gatelock, arguments: list[str], sentence: str) -> None:
+    result = gatelock("tokens", "create", *arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(sentence)
     assert listed(gatelock) == []
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_a_name_that_is_taken_is_2(gatelock: Gatelock) -> None:
+def test_a_name_that_exists_is_2(gatelock: Gatelock) -> None:
     gatelock("tokens", "create", "shop", "--scope", "read")
-    told = gatelock("tokens", "create", "shop", "--scope", "read")
-    assert told.exit_code == 2
-    assert told.stderr.startswith("there is a token named shop")
+    result = gatelock("tokens", "create", "shop", "--scope", "read")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("there is a token named shop")

@@ -14,7 +14,7 @@ from random import Random
 
 import sqlalchemy as sa
 
-from analyzer.cli.exit_codes import AWAY
+from analyzer.cli.exit_codes import UNREACHABLE
 from analyzer.core.judging.plan import Plan
 from analyzer.errors import StoreAway
 from analyzer.store.database.engine import open_engine
@@ -137,7 +137,7 @@ class Fleet:
         may have ended for another reason."""
         ended = [each for each in self.members if each not in without and each.poll() is not None]
         for member in ended:
-            assert member.returncode == AWAY, f"ended with {member.returncode}\n{self.log()}"
+            assert member.returncode == UNREACHABLE, f"ended with {member.returncode}\n{self.log()}"
             self.members[self.members.index(member)] = self._start(member.args)
         return len(ended)
 
@@ -154,7 +154,9 @@ class Fleet:
     def left(self, member: Member) -> None:
         # One that is still being loaded has nothing to put in order yet; one whose database does not answer
         # leaves it to the next.
-        assert (code := member.wait(10)) in (0, -signal.SIGTERM, AWAY), f"ended with {code}\n{self.log()}"
+        assert (code := member.wait(10)) in (0, -signal.SIGTERM, UNREACHABLE), (
+            f"ended with {code}\n{self.log()}"
+        )
         self.members.remove(member)
 
     def pause(self, member: Member) -> None:

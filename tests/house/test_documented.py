@@ -1,21 +1,15 @@
-"""Every command and setting is written down, what is shown exists, and examples give what they show."""
+"""Every command is documented, documented commands exist, and examples give what they show."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
-import inspect
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from pydantic import BaseModel
-from typer.main import get_command
 
-from analyzer.cli import app
-from analyzer.config import settings
-from analyzer.config.tables import sections, sources
+from tests.house.commands import COMMANDS
 from tests.house.reading import ROOT, modules, within
 
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,17 +19,6 @@ EXAMPLES = [  # tests/core has those of the core
     for name, module in modules().items()
     if ">>> " in module.path.read_text() and not within(name, "analyzer.core")
 ]
-
-
-def commands_of(group: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands_of(command, *words, name)
-        else:
-            yield (*words, name), command
-
-
-COMMANDS = dict(commands_of(get_command(app)))
 
 
 def shown() -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
@@ -61,19 +44,6 @@ def test_no_option_is_shown_that_a_command_has_not() -> None:
         if not any(option in param.opts for param in COMMANDS[command].params)
     ]
     assert wrong == []
-
-
-def test_every_setting_is_on_its_page() -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text()
-    read = [each for module in (sections, sources, settings) for each in vars(module).values()]
-    known = {
-        field.alias or name
-        for each in read
-        if inspect.isclass(each) and issubclass(each, BaseModel)
-        for name, field in each.model_fields.items()
-    }
-    assert len(known) > 50
-    assert {name for name in known if not re.search(rf"[`(\[{{ ]{re.escape(name)}\b", page)} == set()
 
 
 def test_the_map_of_a_large_room_names_every_file() -> None:

@@ -129,7 +129,10 @@ def test_what_is_damaged_is_named_exactly_and_gone_on_behind(
 
     assert here.accept(0, "9").exit_code == 2
     beyond = here.accept(0, "999")
-    assert (beyond.exit_code, beyond.stderr) == (2, f"{topic}[0]: the log has [0, 40) now, and not 999\n")
+    assert (beyond.exit_code, beyond.stderr) == (
+        2,
+        f"{topic}[0]: 999 is outside the log, which has [0, 40) now\n",
+    )
     assert here.accept(max(keys), "next").exit_code == 2
     for p in harms:
         told = here.accept(p, "next")
@@ -156,7 +159,7 @@ def test_a_mended_log_is_read_once_more_and_nothing_is_skipped(
     topic, keys = harmed["mended"]
     here = new(topic)
     here.run(lambda: here.open() == {f"{topic}[0]": ("corrupt", 10, 20)})
-    assert "read once more from 10" in here.accept(0, "again", "a replica had it").output
+    assert "reading again from 10" in here.accept(0, "again", "a replica had it").output
     here.run(lambda: here.open() == {f"{topic}[0]": ("corrupt", 10, 20)})  # it was not mended, of course
     here.stop()
     broker.stop()
@@ -180,7 +183,7 @@ def test_what_was_damaged_on_its_way_is_got_over_by_reading_once_more(
     here.run(lambda: here.counted() == truth)
     assert spoilt.is_set()
     assert read_again(caplog) == {f"{topic}[1]": 1}
-    assert here.gatelock("gaps", "list", "--all").output == "no partition waits\n"
+    assert here.gatelock("gaps", "list", "--all").output == "no partition is stopped\n"
     here.run(lambda: not here.health.gaps)
 
 

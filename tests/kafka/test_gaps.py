@@ -105,7 +105,7 @@ def test_what_retention_took_and_what_was_cut_off_wait_for_a_person(
     admin.delete_records({TopicPartition(topic, 0): 75})
     assert here.accept(0, "74").exit_code == 2, "that is gone by now, too"
     assert here.accept(0, "again").exit_code == 2
-    assert "going on at 75, 35 offsets are skipped" in here.accept(0, "next", "we were down").output
+    assert "continuing at 75, 35 offsets are skipped" in here.accept(0, "next", "we were down").output
     assert here.accept(1, "again").exit_code == 2
     assert here.accept(1, "next").exit_code == 0
     late = write(real_kafka, topic, 1, 80)

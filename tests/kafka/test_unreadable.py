@@ -196,7 +196,7 @@ def test_what_nobody_can_read_is_set_aside_by_a_decision(world: New) -> None:
     here.waits(start=0)
     code, told = here.typed(*accept, "--to", "next")
     assert code == 0
-    assert "read once more; up to 20 each record that cannot be read is set aside" in told
+    assert "reading again; unreadable records up to 20 are rejected one by one" in told
     here.waits(start=20)
     assert "up to offset 40; the first, at offset 20" in analyzer.problems()[f"{here.topic}[1]"]
     here.wait(counted=10, set_aside=20)

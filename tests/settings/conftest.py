@@ -11,8 +11,8 @@ from analyzer.config.settings import Settings, load
 
 
 @pytest.fixture(autouse=True)
-def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An environment that says nothing of ours, and no secret files but the test's own."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Removes GATELOCK_ variables and the machine's secret files from the environment."""
     for name in os.environ:
         if name.upper().startswith("GATELOCK_"):
             monkeypatch.delenv(name)
@@ -22,7 +22,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def read(tmp_path: Path) -> Callable[[str], Settings]:
-    """The settings of a file with this text."""
+    """Loads the settings of a file with this text."""
 
     def read(text: str) -> Settings:
         file = tmp_path / "gatelock.toml"

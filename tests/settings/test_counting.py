@@ -1,4 +1,4 @@
-"""What is configured is what is counted: settings handed to the real counter."""
+"""Settings passed to the real counter: it counts what is configured."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def counted(settings: Settings, source: str, *values: bytes) -> list[CountRow]:
     part = Partition("c", "t", 0, source, source)
     records = [Record(offset, 1_000_000, value) for offset, value in enumerate(values)]
     counter.feed(Records(part, 0, len(records), records))
-    found = counter.drain()
-    assert not found.rejected, found.rejected
-    return list(found.rows)
+    counts = counter.drain()
+    assert not counts.rejected, counts.rejected
+    return list(counts.rows)
 
 
-def test_a_meter_that_asks_for_what_a_source_lacks_counts_none_of_its_requests(read: Read) -> None:
+def test_a_meter_on_a_field_that_a_source_lacks_counts_none_of_its_requests(read: Read) -> None:
     settings = read("""
         [[sources]]
         topic  = "calls"
@@ -55,7 +55,7 @@ def test_a_meter_that_asks_for_what_a_source_lacks_counts_none_of_its_requests(r
     ]
 
 
-def test_durations_and_decimals_are_counted_exactly_in_their_smallest_units(read: Read) -> None:
+def test_durations_and_decimals_are_counted_exactly_in_their_smallest_unit(read: Read) -> None:
     settings = read("""
         [[sources]]
         topic = "calls"
@@ -84,7 +84,7 @@ def test_durations_and_decimals_are_counted_exactly_in_their_smallest_units(read
     }
 
 
-def test_what_was_refused_is_counted_apart(read: Read) -> None:
+def test_denied_requests_are_counted_separately(read: Read) -> None:
     settings = read("""
         [[sources]]
         topic   = "calls"

@@ -9,40 +9,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.config.diagnostics.faults import ConfigInvalid, KeyFault
-from analyzer.config.settings import Complained, Settings, load
+from analyzer.config.settings import FaultsFound, Settings, load
 
 FILES = Path(__file__).parent / "files"
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FILES.glob("*.toml")))
-def test_every_fault_is_told_at_once_with_its_line_and_cure(
+def test_all_faults_are_reported_at_once_with_line_and_cure(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file beside it says what; a new pair of files is a new test."""
+    """Each .toml file has its expected messages in a .txt file; a new pair of files is a new test."""
     monkeypatch.chdir(FILES)
-    with pytest.raises(ConfigInvalid) as faulty:
+    with pytest.raises(ConfigInvalid) as raised:
         load(Path(f"{name}.toml"))
-    assert str(faulty.value) + "\n" == (FILES / f"{name}.txt").read_text()
+    assert str(raised.value) + "\n" == (FILES / f"{name}.txt").read_text()
 
 
 def test_no_fault_repeats_a_secret() -> None:
-    for told in FILES.glob("*.txt"):
-        assert "s3cret" not in told.read_text()
+    for messages in FILES.glob("*.txt"):
+        assert "s3cret" not in messages.read_text()
 
 
-def test_a_file_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_is_a_fault_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "gatelock.toml"
     file.write_bytes(b"[kafka]\ngroup_id = '\xff'\n")
     with pytest.raises(ConfigInvalid, match=r"gatelock\.toml:2: the file: is not UTF-8"):
         load(file)
 
 
-def test_a_file_that_cannot_be_read_is_a_fault_of_its_own(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="cannot be read: Is a directory"):
         load(tmp_path)
 
 
-def test_a_huge_file_is_not_read_whole(tmp_path: Path) -> None:
+def test_a_huge_file_is_not_read_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "gatelock.toml"
     file.write_bytes(b"#" * (1 << 20) + b"#")
     with pytest.raises(ConfigInvalid, match="larger than 1 MB"):
@@ -52,9 +52,9 @@ def test_a_huge_file_is_not_read_whole(tmp_path: Path) -> None:
 def test_control_characters_in_a_name_do_not_reach_the_terminal(tmp_path: Path) -> None:
     file = tmp_path / "gatelock.toml"
     file.write_text('[[policies]]\nname = "\\u001b[2J\\u202e"\nlimit = 1\nwindow = { per = "day" }\n')
-    with pytest.raises(ConfigInvalid) as faulty:
+    with pytest.raises(ConfigInvalid) as raised:
         load(file)
-    assert str(faulty.value).replace("\n", "").isprintable()
+    assert str(raised.value).replace("\n", "").isprintable()
 
 
 LEAVES = st.one_of(
@@ -70,7 +70,7 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
     max_leaves=4,
 )
-GOOD = tomllib.loads("""
+VALID = tomllib.loads("""
 [database]
 url = "sqlite:///gatelock.db"
 [kafka]
@@ -101,12 +101,13 @@ window = { per = "day", zone = "Europe/Berlin" }
 
 
 def places(found: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """The path of every table, list and value in `found`."""
     items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
     return [at, *(place for key, item in items for place in places(item, (*at, key)))]
 
 
 def put(found: Any, at: tuple[str | int, ...], value: Any) -> Any:
-    """A copy of `found` with `value` at one place of it."""
+    """A copy of `found` with `value` at this path."""
     if not at:
         return value
     copy: Any = dict(found) if isinstance(found, dict) else list(found)
@@ -114,22 +115,22 @@ def put(found: Any, at: tuple[str | int, ...], value: Any) -> Any:
     return copy
 
 
-@given(st.lists(st.tuples(st.sampled_from(places(GOOD)[1:]), ANYTHING), min_size=1, max_size=3))
-def test_whatever_stands_where_it_does_not_belong_is_a_fault_and_never_a_crash(
-    slips: list[tuple[tuple[str | int, ...], Any]],
+@given(st.lists(st.tuples(st.sampled_from(places(VALID)[1:]), ANYTHING), min_size=1, max_size=3))
+def test_a_wrong_value_anywhere_is_a_fault_and_never_a_crash(
+    errors: list[tuple[tuple[str | int, ...], Any]],
 ) -> None:
-    document = GOOD
-    for at, value in slips:
+    document = VALID
+    for at, value in errors:
         try:
             document = put(document, at, value)
-        except (TypeError, KeyError, IndexError):  # an earlier slip took this place away
+        except (TypeError, KeyError, IndexError):  # an earlier error removed this path
             continue
-    settings, told = None, list[KeyFault]()
+    settings, faults = None, list[KeyFault]()
     try:
         settings = Settings(**document)
-    except Complained as complained:
-        told = complained.complaints
-    assert (settings is None) == bool(told)
+    except FaultsFound as raised:
+        faults = raised.faults
+    assert (settings is None) == bool(faults)
     if settings is not None:
         assert settings.plan().meters
         assert settings.mappings().keys() == {source.name for source in settings.sources}

@@ -25,10 +25,10 @@ SOURCE = """
 """
 
 
-# What a file says
+# Contents of a file
 
 
-def test_fields_become_what_the_counter_reads(read: Read) -> None:
+def test_fields_become_the_mapping_of_the_counter(read: Read) -> None:
     settings = read("""
         [[sources]]
         topic   = "access-log"
@@ -66,7 +66,7 @@ def test_fields_become_what_the_counter_reads(read: Read) -> None:
     }
 
 
-def test_a_combined_line_brings_its_own_fields(read: Read) -> None:
+def test_the_parts_of_a_combined_line_are_fields_by_default(read: Read) -> None:
     settings = read("""
         [[sources]]
         file   = "/var/log/nginx/access.log"
@@ -87,7 +87,7 @@ def test_a_combined_line_brings_its_own_fields(read: Read) -> None:
     assert mapping.fields["status"] == TextField(("status",))
 
 
-def test_what_a_combined_line_lacks_may_be_added_up_in_other_sources(read: Read) -> None:
+def test_a_meter_may_add_up_a_field_that_a_combined_line_lacks(read: Read) -> None:
     settings = read("""
         [[sources]]
         topic = "calls"
@@ -153,15 +153,15 @@ def test_without_a_file_everything_has_a_default() -> None:
     assert settings.plan().groupings == ("caller",)
 
 
-# Who goes before whom
+# Precedence
 
 
-def test_the_environment_goes_before_secret_files_and_these_before_the_file(
+def test_variables_override_secret_files_which_override_the_file(
     read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gatelock_kafka__group_id").write_text("from a secret file\n")
     (tmp_path / "GATELOCK_KAFKA__ASSIGN").write_text("all")
-    (tmp_path / "other").write_bytes(b"\xff: not ours, not opened as text")
+    (tmp_path / "other").write_bytes(b"\xff: without the prefix, so it is not opened")
     monkeypatch.setenv("GATELOCK_KAFKA__ASSIGN", "group")
     settings = read("""
         [kafka]
@@ -174,7 +174,7 @@ def test_the_environment_goes_before_secret_files_and_these_before_the_file(
     assert settings.kafka.session_timeout == 30
 
 
-def test_text_in_the_environment_becomes_what_the_key_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_in_the_environment_is_converted_to_the_type_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATELOCK_ANALYZER__FLUSH_EVERY", "0.5")
     monkeypatch.setenv("GATELOCK_KAFKA__BOOTSTRAP_SERVERS", "a:9092,b:9092")
     monkeypatch.setenv("GATELOCK_KAFKA__OPTIONS", '{"fetch_max_wait_ms": 100}')
@@ -198,34 +198,34 @@ def test_a_password_of_digits_stays_text(monkeypatch: pytest.MonkeyPatch) -> Non
     assert load(None).kafka.client()["sasl_plain_password"] == "1e5"
 
 
-def test_a_fault_says_which_variable_or_secret_file_it_came_from(
+def test_a_fault_names_the_variable_or_secret_file_that_caused_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GATELOCK_KAFKA__GROUPID", "x")
     monkeypatch.setenv("GATELOCK_KAFAK__GROUP_ID", "x")
     monkeypatch.setenv("GATELOCK_SOURCES", "access-log")
-    monkeypatch.setenv("GATELOCK_TEST", "not ours: another program's")
+    monkeypatch.setenv("GATELOCK_TEST", "a variable of another program")
     (tmp_path / "gatelock_database__url").write_text("mysql://ada:s3cret@db/x")
-    with pytest.raises(ConfigInvalid) as faulty:
+    with pytest.raises(ConfigInvalid) as raised:
         load(None)
-    assert str(faulty.value).splitlines()[::2] == [
-        "environment GATELOCK_KAFAK__GROUP_ID: [kafak] group_id: is not a key that is known here",
-        f'secret file {tmp_path}/gatelock_database__url: [database] url: "mysql" is no database that this'
-        " version can use",
-        "environment GATELOCK_KAFKA__GROUPID: [kafka] groupid: is not a key that is known here",
-        "environment GATELOCK_SOURCES: sources: is no list of tables",
+    assert str(raised.value).splitlines()[::2] == [
+        "environment GATELOCK_KAFAK__GROUP_ID: [kafak] group_id: is not a known key",
+        f'secret file {tmp_path}/gatelock_database__url: [database] url: "mysql" is not a database'
+        " that this version supports",
+        "environment GATELOCK_KAFKA__GROUPID: [kafka] groupid: is not a known key",
+        "environment GATELOCK_SOURCES: sources: must be a list of tables",
     ]
 
 
-def test_a_key_that_pydantic_would_take_for_an_argument_is_unknown(read: Read) -> None:
-    with pytest.raises(ConfigInvalid, match="_env_file: is not a key that is known here"):
+def test_a_key_that_is_an_argument_of_pydantic_is_unknown(read: Read) -> None:
+    with pytest.raises(ConfigInvalid, match="_env_file: is not a known key"):
         read('_env_file = "/etc/passwd"')
 
 
 # Secrets
 
 
-def test_secrets_are_read_from_files_and_shown_nowhere(
+def test_secrets_are_read_from_files_and_never_shown(
     read: Read, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "url").write_text("postgresql+psycopg://ada:s3cret/@db/gatelock\n")
@@ -252,7 +252,7 @@ def test_secrets_are_read_from_files_and_shown_nowhere(
 @pytest.mark.parametrize(
     ("content", "what"), [(None, "No such file"), (b"", "is empty"), (b"\xff", "is not UTF-8")]
 )
-def test_a_secret_file_that_holds_none_is_a_fault(
+def test_a_secret_file_without_a_secret_is_a_fault(
     read: Read, tmp_path: Path, content: bytes | None, what: str
 ) -> None:
     if content is not None:
@@ -261,7 +261,7 @@ def test_a_secret_file_that_holds_none_is_a_fault(
         read(f'[kafka]\nssl_password_file = "{tmp_path}/secret"')
 
 
-def test_a_folder_of_secrets_that_is_not_there_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_folder_of_secrets_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATELOCK_SECRETS_DIR", "/nowhere")
     with pytest.raises(ConfigInvalid, match="/nowhere"):
         load(None)
@@ -271,26 +271,24 @@ def test_a_folder_of_secrets_that_is_not_there_is_a_fault(monkeypatch: pytest.Mo
     ("url", "what"),
     [
         ("mysql://ada:s3cret@db/x", "mysql"),
-        ("postgresql://ada:s3cret@db/x", "does not say by which driver"),
+        ("postgresql://ada:s3cret@db/x", "does not name the driver"),
         ("sqlite://", "keeps nothing"),
         ("sqlite:///:memory:", "keeps nothing"),
         ("postgresql+psycopg://ada:s3cret@db:port/x", "the port"),
-        ("gatelock.db", "is no database URL"),
+        ("gatelock.db", "must be a database URL"),
     ],
 )
-def test_a_database_url_that_cannot_work_is_refused_without_repeating_it(
-    read: Read, url: str, what: str
-) -> None:
-    with pytest.raises(ConfigInvalid, match=what) as faulty:
+def test_an_invalid_database_url_is_a_fault_that_does_not_repeat_it(read: Read, url: str, what: str) -> None:
+    with pytest.raises(ConfigInvalid, match=what) as raised:
         read(f'[database]\nurl = "{url}"')
-    assert "s3cret" not in str(faulty.value)
-    assert "s3cret" not in repr(faulty.value)
+    assert "s3cret" not in str(raised.value)
+    assert "s3cret" not in repr(raised.value)
 
 
-# Which file
+# Choice of the file
 
 
-def test_the_file_that_is_asked_for_goes_before_the_ones_that_are_found(
+def test_a_named_file_precedes_those_in_the_usual_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert find(None) is None
@@ -305,9 +303,7 @@ def test_the_file_that_is_asked_for_goes_before_the_ones_that_are_found(
     assert find(given) == given
 
 
-def test_a_file_that_was_asked_for_and_is_not_there_is_not_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_file_that_is_missing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("gatelock.toml").touch()
     with pytest.raises(ConfigMissing, match=r"given\.toml"):
         find(tmp_path / "given.toml")

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from analyzer.config.secrets import masked
-from analyzer.config.values import UNITS_S, ConditionValues, in_words, seconds
+from analyzer.config.values import UNITS_S, ConditionValues, duration_between, format_duration
 
-STRETCH = TypeAdapter(Annotated[float, seconds(0.01, 10 * 86_400)])
+DURATION = TypeAdapter(Annotated[float, duration_between(0.01, 10 * 86_400)])
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "duration_s"),
     [
         ("10m", 600),
         ("0.1s", 0.1),
@@ -27,26 +27,28 @@ STRETCH = TypeAdapter(Annotated[float, seconds(0.01, 10 * 86_400)])
         ("10.5", 10.5),
     ],
 )
-def test_a_duration_is_read_in_its_unit(text: object, wanted: float) -> None:
-    assert STRETCH.validate_python(text) == wanted
+def test_a_duration_is_converted_from_its_unit(text: object, duration_s: float) -> None:
+    assert DURATION.validate_python(text) == duration_s
 
 
 @pytest.mark.parametrize(
     "text", ["", "ten", "10 m s", "-1s", "1e3s", "11d", "1ms", True, None, [1], 0, "nan"]
 )
-def test_what_is_no_duration_within_bounds_is_refused(text: object) -> None:
+def test_other_text_and_durations_out_of_range_are_faults(text: object) -> None:
     with pytest.raises(ValidationError):
-        STRETCH.validate_python(text)
+        DURATION.validate_python(text)
 
 
 @given(st.integers(1, 999), st.sampled_from(sorted(UNITS_S)))
-def test_a_stretch_in_words_reads_as_the_same_stretch(count: int, unit: str) -> None:
-    wide = TypeAdapter(Annotated[float, seconds(0, 1e9)])
-    assert wide.validate_python(in_words(count * UNITS_S[unit])) == pytest.approx(count * UNITS_S[unit])
+def test_a_formatted_duration_is_read_back_unchanged(count: int, unit: str) -> None:
+    wide = TypeAdapter(Annotated[float, duration_between(0, 1e9)])
+    assert wide.validate_python(format_duration(count * UNITS_S[unit])) == pytest.approx(
+        count * UNITS_S[unit]
+    )
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted"),
+    ("value", "texts"),
     [
         ("denied", ("denied",)),
         (429, ("429",)),
@@ -54,12 +56,12 @@ def test_a_stretch_in_words_reads_as_the_same_stretch(count: int, unit: str) -> 
         ([429, "500-599", 429], ("429", "500-599")),
     ],
 )
-def test_what_a_condition_wants_is_kept_as_text(value: object, wanted: tuple[str, ...]) -> None:
-    assert TypeAdapter(ConditionValues).validate_python(value) == wanted
+def test_the_values_of_a_condition_are_kept_as_text(value: object, texts: tuple[str, ...]) -> None:
+    assert TypeAdapter(ConditionValues).validate_python(value) == texts
 
 
 @pytest.mark.parametrize("value", ["", [], None, 1.5, {"a": 1}, "599-500", [["x"], {}]])
-def test_what_no_field_could_equal_is_refused(value: object) -> None:
+def test_a_value_that_no_field_can_equal_is_a_fault(value: object) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(ConditionValues).validate_python(value)
 
@@ -70,14 +72,14 @@ PASSWORDS = st.text(
 
 
 @given(PASSWORDS.filter(lambda password: password not in "postgresql+psycopg://ada:***@db/gatelock"))
-def test_a_password_is_masked_wherever_its_url_stands(password: str) -> None:
+def test_the_password_of_a_url_is_masked_anywhere_in_a_text(password: str) -> None:
     url = f"postgresql+psycopg://ada:{password}@db/gatelock"
     assert masked(f'cannot reach "{url}" (again)') == (
         'cannot reach "postgresql+psycopg://ada:***@db/gatelock" (again)'
     )
 
 
-def test_parameters_that_hold_secrets_are_masked_too() -> None:
+def test_secret_parameters_are_masked() -> None:
     assert masked("host=db password=s3cret sslpassword='x' user=ada") == (
         "host=db password=*** sslpassword=*** user=ada"
     )

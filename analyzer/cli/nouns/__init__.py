@@ -1,4 +1,4 @@
 """Commands that manage one kind of thing: `gatelock locks list`, `gatelock tokens create`, ...
 
-Each module is one noun with its subcommands; what they do is elsewhere.
+One module for each noun, with its subcommands. The work is done by the modules that they import.
 """

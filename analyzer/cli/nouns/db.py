@@ -1,20 +1,25 @@
-"""`gatelock db`: the database's tables."""
+"""`gatelock db`: the version of the database's tables."""
 
 from __future__ import annotations
 
 import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors
-from analyzer.cli.options import ConfigOption, JsonOption, must_exist, settings_of
+from analyzer.cli.options import ConfigOption, JsonOption, load_settings
 
-app = typer.Typer(help="The database's tables.", no_args_is_help=True)
+app = typer.Typer(help="The version of the database's tables.", no_args_is_help=True)
 
 
 @app.command()
 def upgrade(context: typer.Context, config: ConfigOption = None) -> None:
-    """Bring the tables to this program's version. Again changes nothing."""
+    """Upgrade the tables to this program's version.
+
+    Creates them in an empty database. Changes nothing if they have this version.
+
+    Example: gatelock db upgrade
+    """
     with reporting_errors():
-        settings = settings_of(context, config)
+        settings = load_settings(context, config)
         from analyzer.store.database import migrate, revisions
 
         before = revisions.current(settings.database.address)
@@ -30,38 +35,43 @@ def upgrade(context: typer.Context, config: ConfigOption = None) -> None:
 
 @app.command()
 def check(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Find what differs from the tables that this program needs.
+    """Compare the tables with those that this program needs.
 
-    Exit code 1 when something does.
+    Finds missing and changed columns, too. Exit code 1 if anything differs.
+
+    Example: gatelock db check
     """
     with reporting_errors():
-        settings = settings_of(context, config)
-        must_exist(settings)
+        settings = load_settings(context, config)
         from analyzer.cli.output import json_lines
-        from analyzer.store.database import migrate, revisions
+        from analyzer.store.database import engine, migrate, revisions
 
-        have, need = revisions.current(settings.database.address), revisions.head()
+        engine.require_file(settings.database.address)
+        revision, head = revisions.current(settings.database.address), revisions.head()
         differences = migrate.check(settings.database.address)
         if json:
-            json_lines([{"current": have, "head": need, "differences": differences}])
+            json_lines([{"current": revision, "head": head, "differences": differences}])
         else:
-            typer.echo(f"{settings.database.shown}: the tables are at version {have or 'none'} of {need}")
+            typer.echo(f"{settings.database.shown}: the tables are at version {revision or 'none'} of {head}")
             typer.echo("\n".join(differences) if differences else "nothing differs")
-        if have != need or differences:
+        if revision != head or differences:
             raise typer.Exit(FOUND)
 
 
 @app.command()
 def current(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Say of which version the tables are."""
-    with reporting_errors():
-        settings = settings_of(context, config)
-        must_exist(settings)
-        from analyzer.cli.output import json_lines
-        from analyzer.store.database import revisions
+    """Print the version of the tables.
 
-        have = revisions.current(settings.database.address)
+    Example: gatelock db current
+    """
+    with reporting_errors():
+        settings = load_settings(context, config)
+        from analyzer.cli.output import json_lines
+        from analyzer.store.database import engine, revisions
+
+        engine.require_file(settings.database.address)
+        found = revisions.current(settings.database.address)
         if json:
-            json_lines([{"current": have, "head": revisions.head()}])
+            json_lines([{"current": found, "head": revisions.head()}])
         else:
-            typer.echo(have or "none")
+            typer.echo(found or "none")

@@ -1,18 +1,18 @@
-"""`gatelock events`: what people did by hand."""
+"""`gatelock events`: the audit log of operators' actions."""
 
 from __future__ import annotations
 
 import typer
 
 from analyzer.cli.exit_codes import reporting_errors
-from analyzer.cli.options import ConfigOption, JsonOption, SinceOption, database_of, second_given
+from analyzer.cli.options import ConfigOption, JsonOption, SinceOption, open_database, parse_time
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
-def events() -> None:  # without it the one command would stand for the group
-    """What people did by hand, when and why."""
+def events() -> None:  # with a callback, typer does not take the one command for the group
+    """The audit log of operators' actions."""
 
 
 @app.command("list")
@@ -22,9 +22,14 @@ def list_(
     json: JsonOption = False,
     since: SinceOption = None,
 ) -> None:
-    """Show every manual act, the latest first."""
-    since_s = second_given(since) or 0
-    with reporting_errors(), database_of(context, config) as engine:
+    """Show operators' actions, the latest first.
+
+    Each with its time, the operator, the object and the reason.
+
+    Example: gatelock events list --since 7d
+    """
+    since_s = parse_time(since) or 0
+    with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.database.audit_log import entries
         from gatekeeper.feed.feed_json import time_text
@@ -34,4 +39,4 @@ def list_(
         if json:
             json_lines(dict(zip(names, row, strict=True)) for row in found)
         else:
-            table(names, found, "nothing was done by hand")
+            table(names, found, "no action was recorded")

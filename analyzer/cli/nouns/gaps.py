@@ -1,4 +1,4 @@
-"""`gatelock gaps`: what stopped a partition, and the decision to go on."""
+"""`gatelock gaps`: partitions that stopped at a gap, and the decision where they continue."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import AWAY, FOUND, reporting_errors, usage_error
+from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.cli.options import (
     ConfigOption,
     JsonOption,
     ReasonOption,
-    database_of,
-    reason_given,
-    settings_of,
+    load_settings,
+    open_database,
+    require_reason,
 )
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from analyzer.kafka.probes.log_bounds import LogBounds
     from analyzer.store.transaction.gaps import RecordedGap
 
-app = typer.Typer(help="Partitions that wait for a person, and the decision to go on.", no_args_is_help=True)
-NAMED = re.compile(r"(?P<topic>.+)\[(?P<number>\d+|\*)\]")
-ADVISED_MAX = 10  # commands shown below a table
+app = typer.Typer(help="Stopped partitions, and the decision where they continue.", no_args_is_help=True)
+PARTITION = re.compile(r"(?P<topic>.+)\[(?P<number>\d+|\*)\]")
+COMMANDS_MAX = 10  # gaps for which commands are shown below the table
 UNREADABLE = ("corrupt", "too-large", "unsupported")
-AGAIN = (*UNREADABLE, "too-many-rejected")  # what may be otherwise by now
+RETRYABLE = (*UNREADABLE, "too-many-rejected")  # another attempt may succeed
 
 
 @app.command("list")
@@ -37,27 +37,30 @@ def list_(
     context: typer.Context,
     config: ConfigOption = None,
     json: JsonOption = False,
-    every: Annotated[bool, typer.Option("--all", help="Those that somebody decided on, too.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Also gaps that were accepted.")] = False,
 ) -> None:
-    """Show what stopped which partition, and the command to go on.
+    """Show why partitions stopped, and how to continue.
 
-    With the offsets that nobody can count. Exit code 1 when a partition waits.
+    Each with the offsets that cannot be counted, and the commands that accept them. Exit code 1 if a
+    partition is stopped.
+
+    Example: gatelock gaps list --all
     """
-    with reporting_errors(), database_of(context, config) as engine:
+    with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.transaction.gaps import recorded_gaps
 
         found = list(recorded_gaps(engine, decided=every))
-        rows = [fields_of(each) for each in found]
+        rows = [fields_of(gap) for gap in found]
         if json:
             json_lines(rows)
         else:
-            decided = ["accepted_to", "accepted_by", "reason"] if every else []
-            shown = ["partition", "kind", "start", "end", "found", *decided, "why"]
-            cells = [["?" if row[name] is None else row[name] for name in shown] for row in rows]
-            table([name.replace("_", " ") for name in shown], cells, "no partition waits")
+            decision = ["accepted_to", "accepted_by", "reason"] if every else []
+            columns = ["partition", "kind", "start", "end", "found", *decision, "why"]
+            cells = [["?" if row[name] is None else row[name] for name in columns] for row in rows]
+            table([name.replace("_", " ") for name in columns], cells, "no partition is stopped")
             typer.echo("".join(f"{line}\n" for line in commands(found)), nl=False)
-        if any(each.accepted is None for each in found):
+        if any(gap.accepted is None for gap in found):
             raise typer.Exit(FOUND)
 
 
@@ -67,112 +70,122 @@ def accept(
     partition: Annotated[
         str,
         typer.Argument(
-            help="As `gaps list` names it: 'access-log[3]'; or 'access-log[*]': all of them that wait."
+            metavar="PARTITION",
+            help="As `gaps list` shows it: 'access-log[3]'; 'access-log[*]' for all that are stopped.",
         ),
     ],
     to: Annotated[
         str,
         typer.Option(
-            help="The offset to go on at; or `next`: lose as little as possible; or `again`: try once more."
+            metavar="OFFSET|next|again",
+            help="Where to continue: an offset; `next`, to skip as little as possible; or `again`, to read "
+            "the same offsets once more.",
         ),
     ],
     reason: ReasonOption,
     log: Annotated[
-        str, typer.Option(help="Which log, where several have one name: its topic_id in `gaps list --json`.")
+        str,
+        typer.Option(metavar="TOPIC_ID", help="The log, if several have this name; see `gaps list --json`."),
     ] = "",
     config: ConfigOption = None,
 ) -> None:
-    """Let a stopped partition go on.
+    """Continue a stopped partition.
 
-    What lies between is not counted, and said to be skipped by `gatelock audit`; too many rejected records
-    are read once more instead, and set aside one by one up to the offset. The analyzer goes on within a
-    second, without a restart.
+    Offsets in between are not counted, and `gatelock audit` reports them as skipped. After too many rejected
+    records, these are read again and stored one by one. The analyzer continues within a second, without a
+    restart.
+
+    Example: gatelock gaps accept 'access-log[3]' --to next --reason INC-311
     """
-    why = reason_given(reason)
-    with reporting_errors(), database_of(context, config) as engine:
+    why = require_reason(reason)
+    with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.operator import operator_name
-        from analyzer.store.transaction.gaps import accept as accepted
+        from analyzer.store.transaction.gaps import accept as accept_gap
         from analyzer.store.transaction.gaps import range_of, recorded_gaps
 
-        found = meant(partition, to, log, list(recorded_gaps(engine)))
-        logs = bounds([each.part for each in found], settings_of(context, config))
-        offsets = [chosen(each, to, logs) for each in found]  # all of them, before the first is accepted
-        for each, offset in zip(found, offsets, strict=True):
-            accepted(engine, each, offset, operator_name(), why)
-            typer.echo(f"{each.part}: {each.gap.kind} {range_of(each.gap)}: {what_comes(each, offset)}")
+        found = select_gaps(partition, to, log, list(recorded_gaps(engine)))
+        logs = log_bounds([gap.part for gap in found], load_settings(context, config))
+        # All offsets are checked before the first gap is accepted.
+        offsets = [checked_offset(gap, to, logs) for gap in found]
+        for gap, offset in zip(found, offsets, strict=True):
+            accept_gap(engine, gap, offset, operator_name(), why)
+            typer.echo(f"{gap.part}: {gap.gap.kind} {range_of(gap.gap)}: {consequence(gap, offset)}")
 
 
-def fields_of(known: RecordedGap) -> dict[str, object]:
+def fields_of(recorded: RecordedGap) -> dict[str, object]:
+    """The JSON object of a gap."""
     from gatekeeper.feed.feed_json import time_text
 
-    part, gap = known.part, known.gap
+    part, gap = recorded.part, recorded.gap
     return {
         "partition": str(part), "source": part.source, "cluster": part.cluster, "topic_id": part.topic_id,
         "kind": gap.kind, "start": gap.start, "end": gap.end, "next": gap.behind, "why": gap.why,
-        "found": time_text(known.found), "found_by": known.found_by, "accepted_to": known.accepted_to,
-        "accepted": None if known.accepted is None else time_text(known.accepted),
-        "accepted_by": known.accepted_by, "reason": known.reason, "skipped": known.skipped,
+        "found": time_text(recorded.found), "found_by": recorded.found_by,
+        "accepted_to": recorded.accepted_to,
+        "accepted": None if recorded.accepted is None else time_text(recorded.accepted),
+        "accepted_by": recorded.accepted_by, "reason": recorded.reason, "skipped": recorded.skipped,
     }  # fmt: skip
 
 
 def commands(found: Sequence[RecordedGap]) -> Iterator[str]:
-    """What to type, for each gap that waits."""
-    waiting = [each for each in found if each.accepted is None]
+    """The commands that accept each open gap, with their consequence as a comment."""
+    open_ = [gap for gap in found if gap.accepted is None]
     lines = [
-        (f"gatelock gaps accept {quote(str(each.part))} --to {to} --reason TEXT", comes)
-        for each in waiting[:ADVISED_MAX]
-        for to, comes in ways(each)
+        (f"gatelock gaps accept {quote(str(gap.part))} --to {to} --reason TEXT", comment)
+        for gap in open_[:COMMANDS_MAX]
+        for to, comment in choices(gap)
     ]
-    wide = max((len(command) for command, _ in lines), default=0)
-    yield from (f"{command:{wide}}  # {comes}" for command, comes in lines)
-    if len(waiting) > ADVISED_MAX:
-        yield f"... and {len(waiting) - ADVISED_MAX} more; 'TOPIC[*]' stands for all of one topic"
+    width = max((len(command) for command, _ in lines), default=0)
+    yield from (f"{command:{width}}  # {comment}" for command, comment in lines)
+    if len(open_) > COMMANDS_MAX:
+        yield f"... and {len(open_) - COMMANDS_MAX} more; 'TOPIC[*]' stands for all of one topic"
 
 
-def ways(known: RecordedGap) -> Iterator[tuple[str, str]]:
-    """The ways on: what `--to` is to be, and what comes of it."""
+def choices(recorded: RecordedGap) -> Iterator[tuple[str, str]]:
+    """The values of `--to` that suit the gap, each with its consequence."""
     from analyzer.store.transaction.gaps import range_of
 
-    gap, lost = known.gap, f"{range_of(known.gap)} is not counted"
+    gap, lost = recorded.gap, f"{range_of(recorded.gap)} is not counted"
     if gap.kind == "recreated":
-        yield "next", "the new log is counted from its beginning"
+        yield "next", "count the new log from its beginning"
     elif gap.kind == "past-end":
-        yield "next", f"on at {gap.behind}, where the log was cut off"
+        yield "next", f"continue at {gap.behind}, where the log was truncated"
     elif gap.kind == "too-many-rejected":
-        yield "again", "once the source's mapping is mended"
-        yield "next", f"up to {gap.behind} what cannot be read is set aside"
+        yield "again", "after the source's mapping is corrected"
+        yield "next", f"reject unreadable records up to {gap.behind}"
     elif gap.behind is None:
-        yield "OFFSET", "where it can be read again is not known (yet)"
+        yield "OFFSET", "the next readable offset is not known (yet)"
     else:
-        yield "next", f"on at {gap.behind}: {lost}"
+        yield "next", f"continue at {gap.behind}: {lost}"
     if gap.kind in UNREADABLE:
-        yield "again", "once the broker's log is mended"
+        yield "again", "after the broker's log is repaired"
 
 
-def meant(partition: str, to: str, log: str, open_: Sequence[RecordedGap]) -> list[RecordedGap]:
-    """The open gaps that are meant by `partition`. Ends the command when there is none, or none can be told
-    from another."""
-    named = NAMED.fullmatch(partition)
+def select_gaps(partition: str, to: str, log: str, open_: Sequence[RecordedGap]) -> list[RecordedGap]:
+    """The open gaps that `partition` names. Exits with 2 if there are none, or several for one name."""
+    named = PARTITION.fullmatch(partition)
     if named is None:
-        raise usage_error(f"{partition!r} names no partition; `gatelock gaps list` does: 'access-log[3]'")
-    every = named["number"] == "*"
-    found = [each for each in open_ if partition == (f"{each.part.topic}[*]" if every else str(each.part))]
-    found = [each for each in found if log in ("", each.part.topic_id)]
-    if not found:
-        others = ", ".join(str(each.part) for each in open_[:5])
         raise usage_error(
-            f"{partition} does not wait; {f'these do: {others}' if others else 'no partition does'}"
+            f"{partition!r} does not name a partition; `gatelock gaps list` shows the names: 'access-log[3]'"
+        )
+    every = named["number"] == "*"
+    found = [gap for gap in open_ if partition == (f"{gap.part.topic}[*]" if every else str(gap.part))]
+    found = [gap for gap in found if log in ("", gap.part.topic_id)]
+    if not found:
+        others = ", ".join(str(gap.part) for gap in open_[:5])
+        raise usage_error(
+            f"{partition} is not stopped; {f'these are: {others}' if others else 'no partition is'}"
         )
     if every and to.isdecimal():
-        raise usage_error(f"--to {to}: an offset is of one partition; of several, `next` or `again`")
-    if len(found) > len({str(each.part) for each in found}):
-        ids = ", ".join(sorted({each.part.topic_id for each in found}))
-        raise usage_error(f"{partition}: several logs of this name wait; say which with --log: {ids}")
+        raise usage_error(f"--to {to}: write `next` or `again`; an offset applies to a single partition")
+    if len(found) > len({str(gap.part) for gap in found}):
+        ids = ", ".join(sorted({gap.part.topic_id for gap in found}))
+        raise usage_error(f"{partition}: several logs of this name are stopped; choose one with --log: {ids}")
     return found
 
 
-def bounds(parts: Sequence[Partition], settings: Settings) -> Mapping[Partition, LogBounds] | str | None:
-    """Where the logs of these begin and end, or why Kafka does not tell; None when it need not be asked."""
+def log_bounds(parts: Sequence[Partition], settings: Settings) -> Mapping[Partition, LogBounds] | str | None:
+    """The first and last offsets of these logs, or why Kafka does not give them; None for files."""
     if any(source.topic == part.topic for source in settings.sources for part in parts):
         from analyzer.kafka.probes.log_bounds import bounds_of
 
@@ -180,44 +193,49 @@ def bounds(parts: Sequence[Partition], settings: Settings) -> Mapping[Partition,
     return None
 
 
-def chosen(known: RecordedGap, to: str, logs: Mapping[Partition, LogBounds] | str | None) -> int:
-    """The offset that `to` stands for. Ends the command when the partition cannot go on there."""
-    gap, part = known.gap, known.part
+def checked_offset(recorded: RecordedGap, to: str, logs: Mapping[Partition, LogBounds] | str | None) -> int:
+    """The offset that `to` stands for. Exits with 2 if the partition cannot continue there, with 3 if that
+    is not known because Kafka does not answer."""
+    gap, part = recorded.gap, recorded.part
     if to == "again":
-        if gap.kind not in AGAIN or gap.position is None:
-            raise usage_error(f"{part}: to try again would change nothing: {gap.why}")
+        if gap.kind not in RETRYABLE or gap.position is None:
+            raise usage_error(f"{part}: reading again would not help: {gap.why}")
         return gap.position
     first, end = logs.get(part, (None, None)) if isinstance(logs, Mapping) else (None, None)
-    offset = wanted(known, to, first)
+    offset = requested_offset(recorded, to, first)
     if offset < gap.start:
-        raise usage_error(f"{part}: {offset} is before {gap.start}: what lies there was counted")
+        raise usage_error(f"{part}: {offset} is before {gap.start}: those offsets were counted")
     if first is not None and end is not None and not first <= offset <= end:
-        raise usage_error(f"{part}: the log has [{first}, {end}) now, and not {offset}")
+        raise usage_error(f"{part}: {offset} is outside the log, which has [{first}, {end}) now")
     if gap.kind in (*UNREADABLE, "retention") and gap.end is not None and gap.start < offset < gap.end:
-        raise usage_error(f"{part}: {offset} cannot be read either: `next` goes on at {gap.end}")
+        raise usage_error(f"{part}: {offset} cannot be read either: `next` continues at {gap.end}")
     if isinstance(logs, str) and offset > (gap.behind or gap.start):
-        unknown = f"{part}: whether the log has {offset} is not known: {logs}"
-        typer.echo(f"{unknown}; say it again when Kafka answers", err=True)
-        raise typer.Exit(AWAY)
+        typer.echo(
+            f"{part}: cannot find out whether the log has offset {offset}: {logs}; "
+            "run this again when Kafka answers",
+            err=True,
+        )
+        raise typer.Exit(UNREACHABLE)
     return offset
 
 
-def wanted(known: RecordedGap, to: str, first: int | None) -> int:
-    """The same as far as the gap itself says it."""
-    gap, part = known.gap, known.part
+def requested_offset(recorded: RecordedGap, to: str, first: int | None) -> int:
+    """The offset that `to` stands for, by the gap alone; `first` is the log's first offset, if known."""
+    gap, part = recorded.gap, recorded.part
     if to.isdecimal():
         return int(to)
     if to != "next":
-        raise usage_error(f"--to {to}: an offset, `next` or `again`")
+        raise usage_error(f"--to {to}: write an offset, `next` or `again`")
     if gap.behind is None:
-        raise usage_error(f"{part}: where it can be read again is not known (yet): give an offset")
+        raise usage_error(f"{part}: the next readable offset is not known (yet): write an offset")
     return gap.behind if gap.kind == "too-many-rejected" else max(gap.behind, first or 0)
 
 
-def what_comes(known: RecordedGap, offset: int) -> str:
-    if known.gap.kind == "too-many-rejected":
-        return f"read once more; up to {offset} each record that cannot be read is set aside"
-    if offset == known.gap.position and known.gap.kind in UNREADABLE:
-        return f"read once more from {offset}"
-    skipped = offset - known.gap.start
-    return f"going on at {offset}" + (f", {skipped:,} offsets are skipped" if skipped > 0 else "")
+def consequence(recorded: RecordedGap, offset: int) -> str:
+    """The analyzer's next step after the gap is accepted with this offset."""
+    if recorded.gap.kind == "too-many-rejected":
+        return f"reading again; unreadable records up to {offset} are rejected one by one"
+    if offset == recorded.gap.position and recorded.gap.kind in UNREADABLE:
+        return f"reading again from {offset}"
+    skipped = offset - recorded.gap.start
+    return f"continuing at {offset}" + (f", {skipped:,} offsets are skipped" if skipped > 0 else "")

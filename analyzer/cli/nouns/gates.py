@@ -1,4 +1,4 @@
-"""`gatelock gates`: who asks for locks, how old its view is, and what came of it."""
+"""`gatelock gates`: the gates that report their status, and the locks that they met."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors
-from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, database_of
+from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database
 
 if TYPE_CHECKING:
     from collections.abc import Set
 
     from analyzer.core.fleet.gate_health import GateHealth
 
-app = typer.Typer(help="Who asks for locks, and what came of it.", no_args_is_help=True)
+app = typer.Typer(help="Gates that report their status, and the locks that they met.", no_args_is_help=True)
 
-NOBODY = "no gate has told of itself; over SQL they do so only when asked to: Gate(..., feedback=True)"
+NO_GATES = "no gate has reported; over SQL a gate does so only if it is set up to: Gate(..., feedback=True)"
 
 
 @app.command("list")
@@ -25,33 +25,36 @@ def list_(
     context: typer.Context,
     config: ConfigOption = None,
     json: JsonOption = False,
-    every: Annotated[bool, typer.Option("--all", help="Those that were replaced, too, for a day.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also gates of replaced processes, for up to a day.")
+    ] = False,
 ) -> None:
-    """Show the gates that tell of themselves.
+    """Show the gates that report their status.
 
-    Each with the version of its library and of its view, how old that is, how often its locks were met and
-    refused, and how many of the callers that it was asked for the log knows. Exit code 1 when something is
-    wrong with one of them.
+    Each with the version of its library and of its view, the age of the view, requests that met a lock, how
+    many of them it denied, and which part of its callers the log knows. Exit code 1 if a gate has a problem.
+
+    Example: gatelock gates list --all
     """
-    with reporting_errors(), database_of(context, config) as engine:
+    with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.core.fleet.gate_health import living, troubles
         from analyzer.store.reports.gate_reports import known_among, reporting_gates
 
         found = reporting_gates(engine)
-        shown = found if every else living(found)
-        known = known_among(engine, {caller for gate in shown for caller in gate.told.callers}).known
-        wrong = [troubles(gate, known) for gate in shown]
+        gates = found if every else living(found)
+        known = known_among(engine, {caller for gate in gates for caller in gate.told.callers}).known
+        problems = [troubles(gate, known) for gate in gates]
         if json:
-            json_lines(fields_of(*each, known) for each in zip(shown, wrong, strict=True))
+            json_lines(fields_of(*row, known) for row in zip(gates, problems, strict=True))
         else:
             columns = ["application", "instance", "library", "version", "age", "heard", "checks", "denials",
                        "known", "state"]  # fmt: skip
-            table(columns, [cells_of(*each, known) for each in zip(shown, wrong, strict=True)], NOBODY)
-            for gate, found_wrong in zip(shown, wrong, strict=True):
-                for sentence in found_wrong.values():
+            table(columns, [cells_of(*row, known) for row in zip(gates, problems, strict=True)], NO_GATES)
+            for gate, sentences in zip(gates, problems, strict=True):
+                for sentence in sentences.values():
                     typer.echo(f"{name_of(gate)} {sentence}")
-        if any(wrong):
+        if any(problems):
             raise typer.Exit(FOUND)
 
 
@@ -59,10 +62,12 @@ def list_(
 def locks(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show how often each lock was met.
 
-    Those that were met most often first, since the gates that are heard of began: who goes on calling
-    although he is refused, and which locks meet nobody.
+    Sums of the gates that report, since each of them started; the lock that was met most often comes first. A
+    lock in force that is missing here met no request.
+
+    Example: gatelock gates locks
     """
-    with reporting_errors(), database_of(context, config) as engine:
+    with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.core.fleet.gate_health import living, met
         from analyzer.store.reports.gate_reports import reporting_gates
@@ -70,42 +75,51 @@ def locks(context: typer.Context, config: ConfigOption = None, json: JsonOption 
         found = met(living(reporting_gates(engine)))
         if json:
             json_lines(
-                {**each.at._asdict(), "checks": each.checks, "denials": each.denials, "gates": number}
-                for each, number in found
+                {**hits.at._asdict(), "checks": hits.checks, "denials": hits.denials, "gates": number}
+                for hits, number in found
             )
             return
-        rows = [(*each.at, each.checks, each.denials, number) for each, number in found]
+        rows = [(*hits.at, hits.checks, hits.denials, number) for hits, number in found]
         table(["scope", "key", "resource", "policy", "checks", "denials", "gates"], rows, "no lock was met")
 
 
 @app.command("forget")
 def forget(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="An application, or one instance, as `gates list` names it.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="An application, or one instance of it, as `gates list` shows it."
+        ),
+    ],
     reason: ReasonOption = "",
     config: ConfigOption = None,
 ) -> None:
-    """Wait no longer for gates that are gone for good.
+    """Remove gates that will not report again.
 
-    Without this they are forgotten after a day. One that goes on is there again within a minute. Exit code
-    1 when there was none.
+    Otherwise they are removed after a day. A gate that still runs is listed again within a minute. Exit code
+    1 if no gate has this name.
+
+    Example: gatelock gates forget shop --reason "moved to another cluster"
     """
-    with reporting_errors(), database_of(context, config) as engine:
+    with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.operator import operator_name
-        from analyzer.store.reports.gate_reports import forget_gates as forgotten
+        from analyzer.cli.output import plural
+        from analyzer.store.reports.gate_reports import forget_gates
 
-        number = forgotten(engine, name, operator_name(), reason)
+        number = forget_gates(engine, name, operator_name(), reason)
         if not number:
-            typer.echo(f"no gate is called {name}: `gatelock gates list --all` names them", err=True)
+            typer.echo(f"no gate is named {name}: `gatelock gates list --all` shows the names", err=True)
             raise typer.Exit(FOUND)
-        typer.echo(f"{name}: {number} gate{'s' * (number != 1)} forgotten")
+        typer.echo(f"{name}: {plural(number, 'gate')} forgotten")
 
 
 def name_of(gate: GateHealth) -> str:
     return f"{gate.told.application} {gate.told.instance}".strip()
 
 
-def fields_of(gate: GateHealth, wrong: dict[str, str], known: Set[str]) -> dict[str, object]:
+def fields_of(gate: GateHealth, problems: dict[str, str], known: Set[str]) -> dict[str, object]:
+    """The JSON object of a gate; `known` are the callers that the log has."""
     from analyzer.core.fleet.gate_health import share
 
     status = gate.told
@@ -118,12 +132,15 @@ def fields_of(gate: GateHealth, wrong: dict[str, str], known: Set[str]) -> dict[
         "checks": gate.checks, "denials": gate.denials, "callers": len(status.callers),
         "known": None if part is None else round(part, 3),
         "unknown": [caller for caller in status.callers if caller not in known],
-        "locks": [{**met.at._asdict(), "checks": met.checks, "denials": met.denials} for met in status.locks],
-        "wrong": wrong,
+        "locks": [
+            {**hits.at._asdict(), "checks": hits.checks, "denials": hits.denials} for hits in status.locks
+        ],
+        "wrong": problems,
     }  # fmt: skip
 
 
-def cells_of(gate: GateHealth, wrong: dict[str, str], known: Set[str]) -> Sequence[object]:
+def cells_of(gate: GateHealth, problems: dict[str, str], known: Set[str]) -> Sequence[object]:
+    """The row of a gate in the table."""
     from analyzer.core.fleet.gate_health import share
 
     status = gate.told
@@ -132,5 +149,5 @@ def cells_of(gate: GateHealth, wrong: dict[str, str], known: Set[str]) -> Sequen
         status.application, status.instance, status.library, "" if status.at is None else status.at.version,
         "" if status.age is None else f"{status.age:.1f} s", f"{gate.heard_s:.0f} s ago",
         gate.checks, gate.denials, "" if part is None else f"{part:.0%} of {len(status.callers)}",
-        ", ".join(wrong) or status.mode or "fine",
+        ", ".join(problems) or status.mode or "fine",
     ]  # fmt: skip

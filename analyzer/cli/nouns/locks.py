@@ -1,4 +1,4 @@
-"""`gatelock locks`: the gates that are closed, and the switch that opens them all."""
+"""`gatelock locks`: the locks in force, and the off switch of the fleet."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from analyzer.cli.options import (
     ConfigOption,
     JsonOption,
     ReasonOption,
-    caller_given,
-    database_of,
-    length_given_ms,
-    reason_given,
+    open_database,
+    parse_length_ms,
+    require_kind,
+    require_reason,
 )
 
 if TYPE_CHECKING:
     from gatekeeper.model import Lock
 
-OPEN_MAX_DAYS = 30  # who wants longer takes the gates out of the application
+SUSPENDED_MAX_DAYS = 30  # for longer, remove the gates from the applications
 
-app = typer.Typer(help="The gates that are closed, and the switch that opens them all.", no_args_is_help=True)
+app = typer.Typer(help="Locks in force, and the switch that opens every gate.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -30,16 +30,21 @@ def list_(
     context: typer.Context,
     config: ConfigOption = None,
     json: JsonOption = False,
-    caller: Annotated[str | None, typer.Option(help="Only those of this one, as in api_key:acme.")] = None,
-    policy: Annotated[str | None, typer.Option(help="Only those of this one.")] = None,
+    caller: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only this caller, with its kind in front: api_key:acme."),
+    ] = None,
+    policy: Annotated[str | None, typer.Option(metavar="NAME", help="Only this policy.")] = None,
 ) -> None:
     """Show the locks in force.
 
-    Each with its policy, its reason and its end; those that end last come first. What every gate's being
-    open means for them is said beside the list.
+    Each with its policy, reason and end; the one that ends last comes first. While the locks are suspended, a
+    line on stderr says so.
+
+    Example: gatelock locks list --caller api_key:acme
     """
-    name = caller_given(caller)
-    with reporting_errors(), database_of(context, config) as engine:
+    key = require_kind(caller)
+    with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.reports.status import locks_in_force, suspended_until
         from gatekeeper.feed.feed_json import change_fields, time_text
@@ -47,10 +52,10 @@ def list_(
 
         if (until := suspended_until(engine)) is not None:
             typer.echo(f"no lock is enforced until {time_text(until)}: `gatelock locks resume`", err=True)
-        found = locks_in_force(engine, name, policy)
+        found = locks_in_force(engine, key, policy)
         if json:
-            each = (change_fields(Set(lock)) for lock in found)
-            json_lines({name: value for name, value in lock.items() if name != "op"} for lock in each)
+            objects = (change_fields(Set(lock)) for lock in found)
+            json_lines({name: value for name, value in fields.items() if name != "op"} for fields in objects)
             return
         rows = (
             (
@@ -59,64 +64,76 @@ def list_(
                 lock.key,
                 lock.resource,
                 lock.policy,
-                does(lock),
+                describe_action(lock),
                 lock.detail,
             )
             for lock in found
         )
-        table(["until", "scope", "key", "resource", "policy", "does", "detail"], rows, "no gate is closed")
+        table(["until", "scope", "key", "resource", "policy", "does", "detail"], rows, "no lock is in force")
 
 
 @app.command()
 def suspend(
     context: typer.Context,
-    for_: Annotated[str, typer.Option("--for", help="How long, as in 30m, 2h; it ends by itself.")],
+    for_: Annotated[
+        str,
+        typer.Option(
+            "--for",
+            metavar="LENGTH",
+            help=f"Time until the locks are enforced again: 30m, 2h, 1d; at most {SUSPENDED_MAX_DAYS}d.",
+        ),
+    ],
     reason: ReasonOption,
     config: ConfigOption = None,
 ) -> None:
     """Open every gate for a time: the off switch.
 
-    Each gate follows within one poll. Locks are counted and set as before, and none of them is enforced;
-    limiters in the applications go on. Given again, the new end is the one that counts.
+    Gates follow within one poll. Requests are counted and locks are set as before, but no lock is enforced;
+    limiters in the applications are not affected. Running it again replaces the end.
+
+    Example: gatelock locks suspend --for 30m --reason INC-311
     """
-    length_ms, why = length_given_ms("--for", for_, OPEN_MAX_DAYS), reason_given(reason)
-    with reporting_errors(), database_of(context, config) as engine:
+    length_ms, why = parse_length_ms("--for", for_, SUSPENDED_MAX_DAYS), require_reason(reason)
+    with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.operator import operator_name
-        from analyzer.store.operations.suspension import suspend as open_all
+        from analyzer.store.operations.suspension import suspend as suspend_locks
         from analyzer.store.transaction.lock_feed import new_mark
         from gatekeeper.feed.feed_json import time_text
 
-        until = open_all(engine, length_ms, operator_name(), why, new_mark)
+        until = suspend_locks(engine, length_ms, operator_name(), why, new_mark)
         typer.echo(f"every gate is open until {time_text(until)}")
 
 
 @app.command()
 def resume(context: typer.Context, reason: ReasonOption, config: ConfigOption = None) -> None:
-    """End `suspend`: the gates follow their locks again.
+    """End `suspend`: the gates enforce their locks again.
 
-    Exit code 1 when they did so already.
+    Gates follow within one poll. Exit code 1 if the locks are not suspended.
+
+    Example: gatelock locks resume --reason "INC-311 is resolved"
     """
-    why = reason_given(reason)
-    with reporting_errors(), database_of(context, config) as engine:
+    why = require_reason(reason)
+    with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.operator import operator_name
-        from analyzer.store.operations.suspension import resume as close_again
+        from analyzer.store.operations.suspension import resume as resume_locks
         from analyzer.store.transaction.lock_feed import new_mark
 
-        if not close_again(engine, operator_name(), why, new_mark):
-            typer.echo("the gates follow their locks: nothing is suspended", err=True)
+        if not resume_locks(engine, operator_name(), why, new_mark):
+            typer.echo("the locks are not suspended: the gates enforce them", err=True)
             raise typer.Exit(FOUND)
-        typer.echo("the gates follow their locks again")
+        typer.echo("the gates enforce their locks again")
 
 
-def does(lock: Lock) -> str:
-    """What the lock does, in a word or two.
+def describe_action(lock: Lock) -> str:
+    """The lock's action with its status or rate.
 
     >>> from datetime import UTC, datetime
     >>> from gatekeeper.model import Lock, Rate
     >>> now = datetime.now(UTC)
-    >>> does(Lock("caller", "user:ann", "p", now, now)), does(Lock(
-    ...     "caller", "user:ann", "p", now, now, action="slow", slow=Rate(10, 60.0)))
-    ('deny 429', 'slow 10/60s')
+    >>> describe_action(Lock("caller", "user:ann", "p", now, now))
+    'deny 429'
+    >>> describe_action(Lock("caller", "user:ann", "p", now, now, action="slow", slow=Rate(10, 60.0)))
+    'slow 10/60s'
     """
     if lock.action == "deny":
         return f"deny {lock.status}"

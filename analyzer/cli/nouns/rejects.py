@@ -1,4 +1,4 @@
-"""`gatelock rejects`: records that could not be read."""
+"""`gatelock rejects`: records that could not be read: list, export, and count them after a repair."""
 
 from __future__ import annotations
 
@@ -18,29 +18,36 @@ from analyzer.cli.options import (
     ConfigOption,
     JsonOption,
     SinceOption,
-    database_of,
-    reason_given,
-    second_given,
-    settings_of,
+    load_settings,
+    open_database,
+    parse_time,
+    require_reason,
 )
 
 if TYPE_CHECKING:
     from analyzer.core.records.mapping import SourceMapping
     from analyzer.store.operations.rejects import RejectedRecord, RejectFilter
 
-app = typer.Typer(help="Records that could not be read, and counting them after all.", no_args_is_help=True)
-NAMED = re.compile(r"(?P<topic>.+)\[(?P<number>\d{1,18})\]")
-WHERE = re.compile(NAMED.pattern + r"@(?P<offset>\d{1,18})")
+app = typer.Typer(
+    help="Records that could not be read, and counting them after a repair.", no_args_is_help=True
+)
+PARTITION = re.compile(r"(?P<topic>.+)\[(?P<number>\d{1,18})\]")
+RECORD = re.compile(PARTITION.pattern + r"@(?P<offset>\d{1,18})")
 SHOWN_BYTES = 60
-DIGITS_MAX = 18  # of a number that a column takes
+DIGITS_MAX = 18  # of a number that fits a column of 64 bits
 
-SourceOption = Annotated[str | None, typer.Option(help="Only those of this one.")]
-TopicOption = Annotated[str | None, typer.Option(help="Only those of this one.")]
+SourceOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this source.")]
+TopicOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this topic or file.")]
 PartitionOption = Annotated[
-    str | None, typer.Option("--partition", help="Only those of this one: 3, or access-log[3].")
+    str | None,
+    typer.Option("--partition", metavar="PARTITION", help="Only this partition: 3, or 'access-log[3]'."),
 ]
-RejectReasonOption = Annotated[str | None, typer.Option(help="Only those with this one, as in bad-caller.")]
+RejectReasonOption = Annotated[
+    str | None,
+    typer.Option(metavar="REASON", help="Only this reason, such as bad-caller."),
+]
 
+# What the mapping expects where a record was rejected for this reason.
 EXPECTED = {
     "tombstone": "a value; this record has none",
     "too-large": "a value of at most {value_bytes_max:,} bytes",
@@ -54,6 +61,7 @@ EXPECTED = {
     "future": "a time at most {future_ms_max:,} ms ahead of the record's Kafka time, in {time}",
     "past": "a time at most {past_ms_max:,} ms behind the record's Kafka time, in {time}",
 }
+LIMITS = ("value_bytes_max", "name_bytes_max", "future_ms_max", "past_ms_max")  # of a mapping
 
 
 class ExportFormat(StrEnum):
@@ -72,30 +80,32 @@ def list_(
     reason: RejectReasonOption = None,
     since: SinceOption = None,
 ) -> None:
-    """Show the records that could not be read, the last found first.
+    """Show rejected records, the latest first.
 
-    The newest 100,000 are kept; `gatelock audit` counts all that there ever were.
+    The newest 100,000 are kept; `gatelock audit` counts all of them. Several options must all apply.
+
+    Example: gatelock rejects list --reason bad-caller --since 2h
     """
-    wanted = _wanted(source, topic, partition, reason, since)
-    with reporting_errors(), database_of(context, config) as engine:
+    selection = _selection(source, topic, partition, reason, since)
+    with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.operations.rejects import rejected
         from gatekeeper.feed.feed_json import time_text
 
-        found = rejected(engine, wanted)
+        found = rejected(engine, selection)
         if json:
             json_lines(map(fields_of, found))
             return
         cells = (
             (
-                time_text(each.found),
-                each.where,
-                each.part.source,
-                each.reason,
-                "?" if each.value_bytes is None else each.value_bytes,
-                _text(each.sample[:SHOWN_BYTES]) + ("..." if len(each.sample) > SHOWN_BYTES else ""),
+                time_text(reject.found),
+                reject.where,
+                reject.part.source,
+                reject.reason,
+                "?" if reject.value_bytes is None else reject.value_bytes,
+                _text(reject.sample[:SHOWN_BYTES]) + ("..." if len(reject.sample) > SHOWN_BYTES else ""),
             )
-            for each in found
+            for reject in found
         )
         table(["found", "record", "source", "reason", "bytes", "begins"], cells, "every record could be read")
 
@@ -103,36 +113,40 @@ def list_(
 @app.command()
 def show(
     context: typer.Context,
-    record: Annotated[str, typer.Argument(help="As `rejects list` names it: 'access-log[3]@1234'.")],
+    record: Annotated[
+        str, typer.Argument(metavar="RECORD", help="As `rejects list` shows it: 'access-log[3]@1234'.")
+    ],
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show one record: why it could not be read.
+    """Show a rejected record, and why it was rejected.
 
-    All of it that was kept, what was expected in its place, and whether it could be read today.
+    All that was kept of it, what the mapping expects, and whether the record can be read today.
+
+    Example: gatelock rejects show 'access-log[3]@1234'
     """
-    wanted = _place(record)
+    selection = _record(record)
     with reporting_errors():
-        settings = settings_of(context, config)
-        with database_of(context, config) as engine:
+        settings = load_settings(context, config)
+        with open_database(context, config) as engine:
             from analyzer.build import build_retry
             from analyzer.cli.output import json_lines
             from analyzer.store.operations.rejects import rejected
 
-            found = list(rejected(engine, wanted))
+            found = list(rejected(engine, selection))
             if not found:
                 raise usage_error(
-                    f"{record} is not there: it was read, or counted since, or is older than the rest; "
-                    "`gatelock rejects list` names those that are"
+                    f"{record} is not in the list: it was not rejected, was counted since, or is too old to "
+                    "be kept; run `gatelock rejects list`"
                 )
             mappings = settings.mappings()
             retry = build_retry(settings, engine)
-            for each in found:
-                mapping, today = mappings.get(each.part.source), retry.why_rejected(each)
+            for reject in found:
+                mapping, today = mappings.get(reject.part.source), retry.why_rejected(reject)
                 if json:
-                    json_lines([{**fields_of(each), "expected": expected(each, mapping), "today": today}])
+                    json_lines([{**fields_of(reject), "expected": expected(reject, mapping), "today": today}])
                 else:
-                    typer.echo("\n".join(_in_words(each, mapping, today)))
+                    typer.echo("\n".join(_lines(reject, mapping, today)))
 
 
 @app.command()
@@ -141,42 +155,52 @@ def export(
     config: ConfigOption = None,
     form: Annotated[
         ExportFormat,
-        typer.Option("--format", help="json: an object per line; raw: the records, a line each."),
+        typer.Option("--format", help="json: one object per line; raw: the records, one per line."),
     ] = ExportFormat.JSON,
-    output: Annotated[Path | None, typer.Option(help="A file to write instead of stdout.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A new file to write to. Default: standard output.")
+    ] = None,
     source: SourceOption = None,
     topic: TopicOption = None,
     partition: PartitionOption = None,
     reason: RejectReasonOption = None,
     since: SinceOption = None,
 ) -> None:
-    """Write out the records that could not be read, for repair.
+    """Write rejected records to a file, for repair.
 
-    In the order of their log. `raw` leaves out those of which only the beginning was kept, and says how many.
+    In the order of their log. With --format raw, records of which only the beginning was kept are left out;
+    their number is printed, and the exit code is 1.
+
+    Example: gatelock rejects export --format raw --output bad.log
     """
-    wanted = _wanted(source, topic, partition, reason, since)
-    with reporting_errors(), database_of(context, config) as engine, _opened(output) as file:
+    selection = _selection(source, topic, partition, reason, since)
+    with reporting_errors(), open_database(context, config) as engine, _opened(output) as file:
         import json
 
         from analyzer.store.operations.rejects import rejected
 
-        cut = 0
-        for each in rejected(engine, wanted, by_offset=True):
+        left_out = 0
+        for reject in rejected(engine, selection, by_offset=True):
             if form is ExportFormat.JSON:
-                file.write(json.dumps(fields_of(each)).encode() + b"\n")
-            elif each.whole:
-                file.write(each.sample + b"\n")
+                file.write(json.dumps(fields_of(reject)).encode() + b"\n")
+            elif reject.whole:
+                file.write(reject.sample + b"\n")
             else:
-                cut += 1
-        if cut:
-            typer.echo(f"{cut:,} left out: only their beginning was kept, or nothing", err=True)
+                left_out += 1
+        if left_out:
+            typer.echo(f"{left_out:,} left out: only their beginning was kept, or nothing", err=True)
             raise typer.Exit(FOUND)
 
 
 @app.command()
 def retry(
     context: typer.Context,
-    why: Annotated[str, typer.Option(help="What was mended; it is kept with your name.")],
+    why: Annotated[
+        str,
+        typer.Option(
+            metavar="TEXT", help="What was corrected; kept with your name, see `gatelock events list`."
+        ),
+    ],
     config: ConfigOption = None,
     json: JsonOption = False,
     source: SourceOption = None,
@@ -185,39 +209,42 @@ def retry(
     reason: RejectReasonOption = None,
     since: SinceOption = None,
 ) -> None:
-    """Count the records that can be read by now.
+    """Count rejected records that can be read now.
 
-    Under today's configuration. Each is counted once, however often this is called, and leaves the list.
-    Exit code 1 when some cannot be read still, or were not kept whole.
+    Uses the mapping of today's configuration. Each record is counted once, and removed from the list. Exit
+    code 1 if some still cannot be read, or were not kept whole.
+
+    Example: gatelock rejects retry --why "api_key was renamed" --since 2h
     """
-    mended = reason_given(why, "--why", "what was mended")
-    wanted = _wanted(source, topic, partition, reason, since)
+    correction = require_reason(why, "--why")
+    selection = _selection(source, topic, partition, reason, since)
     with reporting_errors():
-        settings = settings_of(context, config)
-        with database_of(context, config) as engine:
+        settings = load_settings(context, config)
+        with open_database(context, config) as engine:
             from analyzer.build import build_retry
             from analyzer.cli.operator import operator_name
             from analyzer.cli.output import json_lines
 
-            outcomes = build_retry(settings, engine).run(wanted, operator_name(), mended)
-            left = Tally(why for _, why in outcomes)
+            outcomes = build_retry(settings, engine).run(selection, operator_name(), correction)
+            left = Tally(why_left for _, why_left in outcomes)
             counted = left.pop("", 0)
         if json:
             json_lines([{"counted": counted, "left": left}])
         else:
             typer.echo(f"{counted:,} counted, {left.total():,} left")
-            for trouble, number in sorted(left.items()):
-                typer.echo(f"  {number:,}: {trouble}")
+            for why_left, number in sorted(left.items()):
+                typer.echo(f"  {number:,}: {why_left}")
         if left:
             raise typer.Exit(FOUND)
 
 
 def fields_of(reject: RejectedRecord) -> dict[str, Any]:
+    """The JSON object of a rejected record."""
     from base64 import b64encode
 
     from gatekeeper.feed.feed_json import time_text
 
-    # Both are always there, one of them null: what reads many such lines wants one shape.
+    # Both keys are always present, one of them null, so that all lines have one shape.
     sample: dict[str, str | None] = {"sample": None, "sample_base64": None}
     try:
         sample["sample"] = reject.sample.decode()
@@ -232,28 +259,27 @@ def fields_of(reject: RejectedRecord) -> dict[str, Any]:
 
 
 def expected(reject: RejectedRecord, mapping: SourceMapping | None) -> str:
-    """What the mapping of today wants in the place of what was found."""
+    """The value that today's mapping expects where the record was rejected."""
     if mapping is None:
-        return f"no source is called {reject.part.source} any more"
+        return f"a source named {reject.part.source}; the configuration has none"
     paths = {name: ".".join(field.path) for name, field in mapping.fields.items()}
-    said = {name: getattr(mapping, name) for name in ("value_bytes_max", "name_bytes_max")}
-    said |= {name: getattr(mapping, name) for name in ("future_ms_max", "past_ms_max")}
+    limits = {name: getattr(mapping, name) for name in LIMITS}
     time = (
         "its Kafka time" if mapping.time is None else f"{'.'.join(mapping.time.path)} ({mapping.time.unit})"
     )
     callers = " or ".join(f"{paths.get(name, name)} ({name})" for name in mapping.caller)
-    others = ", ".join(f"{path} ({name})" for name, path in paths.items())
-    return EXPECTED[reject.reason].format(**said, time=time, caller=callers, fields=others or "no field")
+    fields = ", ".join(f"{path} ({name})" for name, path in paths.items())
+    return EXPECTED[reject.reason].format(**limits, time=time, caller=callers, fields=fields or "no field")
 
 
-def _in_words(reject: RejectedRecord, mapping: SourceMapping | None, today: str) -> Iterator[str]:
+def _lines(reject: RejectedRecord, mapping: SourceMapping | None, today: str) -> Iterator[str]:
     from gatekeeper.feed.feed_json import time_text
 
     yield f"record    {reject.where} of {reject.part.source}"
     yield f"found     {time_text(reject.found)}"
     yield f"reason    {reject.reason}"
     yield f"expected  {expected(reject, mapping)}"
-    yield f"today     {today or 'it can be read: `gatelock rejects retry` counts it'}"
+    yield f"today     {today or 'can be read: `gatelock rejects retry` counts it'}"
     if reject.value_bytes is not None:
         kept = "all" if reject.whole else f"the first {len(reject.sample):,}"
         yield f"value     {reject.value_bytes:,} bytes, {kept} of them kept"
@@ -261,48 +287,53 @@ def _in_words(reject: RejectedRecord, mapping: SourceMapping | None, today: str)
 
 
 def _text(raw: bytes) -> str:
-    """Bytes as a terminal may show them."""
+    """Bytes as text that is safe to show in a terminal."""
     from analyzer.logs import printable
 
     return printable(raw.decode(errors="backslashreplace"))
 
 
-def _wanted(
+def _selection(
     source: str | None, topic: str | None, partition: str | None, reason: str | None, since: str | None
 ) -> RejectFilter:
+    """The filter that the options describe. Exits with 2 if one of them is invalid."""
     from analyzer.store.operations.rejects import RejectFilter
 
     if reason is not None and reason not in EXPECTED:
-        raise usage_error(f"{reason!r} is no reason; known are: {', '.join(EXPECTED)}")
+        raise usage_error(f"--reason {reason}: use one of {', '.join(EXPECTED)}")
     number = None
     if partition is not None:
         topic, number = _partition(partition, topic)
-    return RejectFilter(source, topic, number, reason, (second_given(since) or 0) * 1000)
+    return RejectFilter(source, topic, number, reason, (parse_time(since) or 0) * 1000)
 
 
 def _partition(given: str, topic: str | None) -> tuple[str | None, int]:
-    """A partition by its number, or as it is called everywhere: 'access-log[3]'."""
+    """Topic and number of a partition, from its number or its whole name."""
     if given.isdecimal() and len(given) <= DIGITS_MAX:
         return topic, int(given)
-    parts = NAMED.fullmatch(given)
+    parts = PARTITION.fullmatch(given)
     if parts is None:
-        raise usage_error(f"{given!r} names no partition; write 3, or 'access-log[3]'")
+        raise usage_error(f"--partition {given}: write its number, or its name: 3, 'access-log[3]'")
     if topic not in (None, parts["topic"]):
-        raise usage_error(f"--topic {topic}: {given} is of another one")
+        raise usage_error(f"--topic {topic}: {given} belongs to another topic")
     return parts["topic"], int(parts["number"])
 
 
-def _place(record: str) -> RejectFilter:
+def _record(given: str) -> RejectFilter:
+    """The filter for one record. Exits with 2 if `given` does not name a record."""
     from analyzer.store.operations.rejects import RejectFilter
 
-    parts = WHERE.fullmatch(record)
+    parts = RECORD.fullmatch(given)
     if parts is None:
-        raise usage_error(f"{record!r} names no record; `gatelock rejects list` does: 'access-log[3]@1234'")
+        raise usage_error(
+            f"{given!r} does not name a record; `gatelock rejects list` shows the names: 'access-log[3]@1234'"
+        )
     return RejectFilter(topic=parts["topic"], number=int(parts["number"]), offset=int(parts["offset"]))
 
 
 @contextmanager
 def _opened(output: Path | None) -> Iterator[IO[bytes]]:
+    """The new file, or stdout. Exits with 2 if the file exists or cannot be created."""
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -310,9 +341,7 @@ def _opened(output: Path | None) -> Iterator[IO[bytes]]:
     try:
         file = output.open("xb")
     except FileExistsError as error:
-        raise usage_error(
-            f"{output}: there is such a file, and it is not overwritten: name another one"
-        ) from error
+        raise usage_error(f"{output}: exists, and is not overwritten; name a new file") from error
     except OSError as error:
         raise usage_error(f"{output}: {error.strerror}") from error
     with file:

@@ -1,4 +1,4 @@
-"""`gatelock sources`: what is followed, by whom, and how far behind."""
+"""`gatelock sources`: the partitions that are read, by which analyzer, and how far behind."""
 
 from __future__ import annotations
 
@@ -7,65 +7,68 @@ from typing import Annotated
 import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors
-from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, database_of, reason_given
+from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database, require_reason
 
-app = typer.Typer(help="What is followed, by whom, how far behind.", no_args_is_help=True)
+app = typer.Typer(help="Partitions that are read, by which analyzer, how far behind.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Show every partition that was ever counted.
+    """Show every partition that was ever read.
 
-    How far it is counted, how far behind its analyzer was when it last spoke, and when that was. Exit
-    code 1 when one of them is followed by nobody who is heard.
+    Each with the next offset, how far behind its analyzer was at its last heartbeat, and the age of that.
+    Exit code 1 if a partition has no analyzer.
+
+    Example: gatelock sources list
     """
-    with reporting_errors(), database_of(context, config) as engine:
+    with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.operations.followed_partitions import SILENT_MS, followed
 
         found = followed(engine)
         if json:
-            json_lines(each._asdict() for each in found)
+            json_lines(part._asdict() for part in found)
         else:
             rows = [
                 [
-                    each.source,
-                    f"{each.topic}[{each.partition}]",
-                    each.next,
-                    each.behind_records,
-                    f"{each.behind_s:.1f}",
-                    "retired" if each.heard_s is None else f"{each.heard_s:.0f} s ago",
-                    each.owner,
+                    part.source,
+                    f"{part.topic}[{part.partition}]",
+                    part.next,
+                    part.behind_records,
+                    f"{part.behind_s:.1f}",
+                    "retired" if part.heard_s is None else f"{part.heard_s:.0f} s ago",
+                    part.owner,
                 ]
-                for each in found
+                for part in found
             ]
             columns = ["source", "partition", "next", "records behind", "seconds behind", "heard", "analyzer"]
             table(columns, rows, "nothing was read yet")
-        if any(each.heard_s is not None and each.heard_s * 1000 > SILENT_MS for each in found):
+        if any(part.heard_s is not None and part.heard_s * 1000 > SILENT_MS for part in found):
             raise typer.Exit(FOUND)
 
 
 @app.command("retire")
 def retire(
     context: typer.Context,
-    source: Annotated[str, typer.Argument(help="The source's name.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="As `sources list` shows it.")],
     reason: ReasonOption,
     config: ConfigOption = None,
 ) -> None:
-    """Wait no longer for a source that nobody follows.
+    """Retire a source that no analyzer reads any more.
 
-    Gates stop calling the analyzers behind because of it. What was counted stays; an analyzer that is given
-    the source again goes on where it was. Exit code 1 when there was nothing to retire.
+    Its partitions then no longer count as lag. What was counted is kept; an analyzer that reads the source
+    again continues at the stored offset. Exit code 1 if no partition of it is without an analyzer.
+
+    Example: gatelock sources retire billing-log --reason "now billing-v2"
     """
-    why = reason_given(reason)
-    with reporting_errors(), database_of(context, config) as engine:
+    why = require_reason(reason)
+    with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.operator import operator_name
-        from analyzer.store.operations.followed_partitions import retire as retired
+        from analyzer.cli.output import plural
+        from analyzer.store.operations.followed_partitions import retire as retire_source
 
-        ended = retired(engine, source, operator_name(), why)
-        if not ended:
-            typer.echo(
-                f"{source}: no partition of it is waited for in vain (`gatelock sources list`)", err=True
-            )
+        number = retire_source(engine, source, operator_name(), why)
+        if not number:
+            typer.echo(f"{source}: no partition of it lacks an analyzer (`gatelock sources list`)", err=True)
             raise typer.Exit(FOUND)
-        typer.echo(f"{source}: {ended} partition{'s' * (ended > 1)} retired")
+        typer.echo(f"{source}: {plural(number, 'partition')} retired")

@@ -1,4 +1,4 @@
-"""`gatelock tokens`: who may ask over HTTP."""
+"""`gatelock tokens`: tokens for access over HTTP."""
 
 from __future__ import annotations
 
@@ -8,56 +8,73 @@ import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.cli.operator import operator_name
-from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, database_of, length_given_ms
+from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database, parse_length_ms
 
-app = typer.Typer(help="Who may ask over HTTP.", no_args_is_help=True)
+app = typer.Typer(help="Tokens for access over HTTP.", no_args_is_help=True)
 
-EXPIRES_MAX_DAYS = 100 * 366  # more is a slip of the hand
+EXPIRES_MAX_DAYS = 100 * 366  # more is probably a typing error
 
-TokenName = Annotated[str, typer.Argument(help="Who will show it: one token for each application.")]
+TokenName = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The token's name: one for each application, such as shop."),
+]
 
 
 @app.command("create")
 def create(
     context: typer.Context,
     name: TokenName,
-    scope: Annotated[str, typer.Option(help="read: gates and monitors; operate; admin.")],
+    scope: Annotated[
+        str,
+        typer.Option(
+            metavar="SCOPE",
+            help="read (gates and monitors), operate or admin; each includes those before it.",
+        ),
+    ],
     expires: Annotated[
-        str | None, typer.Option(help="How long it is good for, as in 90d; else until it is revoked.")
+        str | None,
+        typer.Option(metavar="LENGTH", help="Time until it expires: 12h, 90d. Default: until it is revoked."),
     ] = None,
     reason: ReasonOption = "",
     config: ConfigOption = None,
 ) -> None:
-    """Make a token and print it, this once.
+    """Create a token; it is shown only once.
 
-    Only a digest of it is stored.
+    Only a digest of it is stored. As soon as one exists, every request for locks needs one.
+
+    Example: gatelock tokens create shop --scope read --expires 90d
     """
     from analyzer.config.values import NAME
     from analyzer.store.operations.tokens import SCOPES
-    from analyzer.store.operations.tokens import create as make
+    from analyzer.store.operations.tokens import create as create_token
 
     if not NAME.fullmatch(name):
         raise usage_error(
-            f"{name!r} is no name: use up to 64 letters, digits, points, hyphens and underscores"
+            f"{name!r} is not a valid name: use up to 64 letters, digits, points, hyphens and underscores"
         )
-    found = next((each for each in SCOPES if each == scope), None)
+    found = next((known for known in SCOPES if known == scope), None)
     if found is None:
-        raise usage_error(f"{scope!r} is no scope: use {', '.join(SCOPES)}")
-    expires_ms = None if expires is None else length_given_ms("--expires", expires, EXPIRES_MAX_DAYS)
-    with reporting_errors(), database_of(context, config) as engine:
-        typer.echo(make(engine, name, found, expires_ms, operator_name(), reason))
+        raise usage_error(f"{scope!r} is not a scope: use {', '.join(SCOPES)}")
+    expires_ms = None if expires is None else parse_length_ms("--expires", expires, EXPIRES_MAX_DAYS)
+    with reporting_errors(), open_database(context, config) as engine:
+        typer.echo(create_token(engine, name, found, expires_ms, operator_name(), reason))
 
 
 @app.command("list")
 def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Show who holds a token: what it allows, since when, until when."""
-    with reporting_errors(), database_of(context, config) as engine:
+    """Show the tokens, without their values.
+
+    Each with its scope, when it was created, and when it expires.
+
+    Example: gatelock tokens list
+    """
+    with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.database.clock import instant
         from analyzer.store.operations.tokens import stored_tokens
         from gatekeeper.feed.feed_json import time_text
 
-        held = stored_tokens(engine)
+        found = stored_tokens(engine)
         names = ["name", "scope", "made", "until", "state"]
         rows = [
             (
@@ -65,25 +82,30 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
                 token.scope,
                 time_text(instant(token.made_ms)),
                 None if token.until_ms is None else time_text(instant(token.until_ms)),
-                "good" if held.is_valid(token) else "expired",
+                "good" if found.is_valid(token) else "expired",
             )
-            for token in held.tokens
+            for token in found.tokens
         ]
         if json:
             json_lines(dict(zip(names, row, strict=True)) for row in rows)
         else:
-            table(names, [[cell or "" for cell in row] for row in rows], "there are no tokens")
+            table(names, [[cell or "" for cell in row] for row in rows], "no token exists")
 
 
 @app.command("revoke")
 def revoke(
     context: typer.Context, name: TokenName, reason: ReasonOption = "", config: ConfigOption = None
 ) -> None:
-    """Refuse a token from now on; servers notice within two seconds."""
-    from analyzer.store.operations.tokens import revoke as end
+    """Revoke a token; servers reject it within two seconds.
 
-    with reporting_errors(), database_of(context, config) as engine:
-        if not end(engine, name, operator_name(), reason):
-            typer.echo(f"there is no token named {name}: `gatelock tokens list` names them", err=True)
+    Exit code 1 if no token has this name.
+
+    Example: gatelock tokens revoke shop --reason "it leaked"
+    """
+    from analyzer.store.operations.tokens import revoke as revoke_token
+
+    with reporting_errors(), open_database(context, config) as engine:
+        if not revoke_token(engine, name, operator_name(), reason):
+            typer.echo(f"no token is named {name}: `gatelock tokens list` shows the names", err=True)
             raise typer.Exit(FOUND)
         typer.echo(f"{name} is revoked")

@@ -1,4 +1,4 @@
 """Commands that act on the whole installation: `gatelock run`, `check`, `usage`, ...
 
-Each module is one command; what it does is elsewhere.
+One module for each command. They parse options and print; the work is done by the modules that they import.
 """

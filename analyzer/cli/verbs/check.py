@@ -1,4 +1,4 @@
-"""`gatelock check`: whether a configuration can be used, offline."""
+"""`gatelock check`: validates a configuration, offline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors
-from analyzer.cli.options import ConfigOption, JsonOption, a_source_to_add, config_file
+from analyzer.cli.options import ConfigOption, JsonOption, add_a_source, config_file
 
 if TYPE_CHECKING:
     from analyzer.config.diagnostics.faults import ConfigFault
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 def check(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Find every fault of the configuration.
 
-    Each is told with its line and its cure; without any, what the configuration does. Offline. Exit code 1
-    when there is a fault.
+    Prints each fault with its line and what to write instead; without faults, a summary of what is read,
+    counted and limited. Needs neither database nor Kafka. Exit code 1 if there is a fault.
+
+    Example: gatelock check --config deploy/gatelock.toml
     """
     from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid
     from analyzer.config.settings import load
@@ -33,34 +35,34 @@ def check(context: typer.Context, config: ConfigOption = None, json: JsonOption 
         settings = None
         try:
             settings = load(file)
-        except ConfigInvalid as faulty:
-            faults = faulty.faults
+        except ConfigInvalid as invalid:
+            faults = invalid.faults
         else:
             if not settings.sources:
-                faults = (ConfigFault(shown, None, "sources", "nothing is read", a_source_to_add(file)),)
-        _say(shown, faults, settings, as_json=json)
+                faults = (ConfigFault(shown, None, "sources", "nothing is read", add_a_source(file)),)
+        _print(shown, faults, settings, as_json=json)
         if faults:
             raise typer.Exit(FOUND)
 
 
-def _say(shown: str, faults: tuple[ConfigFault, ...], settings: Settings | None, *, as_json: bool) -> None:
+def _print(shown: str, faults: tuple[ConfigFault, ...], settings: Settings | None, *, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from analyzer.cli.output import json_lines
+    from analyzer.cli.output import json_lines, plural
 
     if as_json:
-        about = {} if faults or settings is None else _about(settings)
-        json_lines([{"file": shown, "faults": [asdict(fault) for fault in faults], **about}])
+        summary = {} if faults or settings is None else _summary_fields(settings)
+        json_lines([{"file": shown, "faults": [asdict(fault) for fault in faults], **summary}])
         return
     for fault in faults:
         typer.echo(str(fault))
     if faults:
-        typer.echo(f"\n{shown}: {len(faults)} fault{'s' * (len(faults) > 1)}", err=True)
+        typer.echo(f"\n{shown}: {plural(len(faults), 'fault')}", err=True)
     elif settings is not None:
-        typer.echo("\n".join([f"{shown}: nothing is wrong", "", *_in_words(settings)]))
+        typer.echo("\n".join([f"{shown}: nothing is wrong", "", *_summary_lines(settings)]))
 
 
-def _about(settings: Settings) -> dict[str, object]:
+def _summary_fields(settings: Settings) -> dict[str, object]:
     from analyzer.core.counting.meters import BUCKET_S
     from analyzer.core.judging.delay_bound import own_delay
     from analyzer.core.judging.kinds import kind_of
@@ -68,36 +70,38 @@ def _about(settings: Settings) -> dict[str, object]:
     plan = settings.plan()
     return {
         "database": settings.database.shown,
-        "sources": [{"name": each.name, "topic": each.topic, "file": each.file} for each in settings.sources],
+        "sources": [
+            {"name": source.name, "topic": source.topic, "file": source.file} for source in settings.sources
+        ],
         "groupings": list(plan.groupings),
-        "meters": [{"name": each.name, "width_s": BUCKET_S} for each in plan.meters],
-        "policies": [kind_of(each).describe(each) for each in plan.policies],
+        "meters": [{"name": meter.name, "width_s": BUCKET_S} for meter in plan.meters],
+        "policies": [kind_of(policy).describe(policy) for policy in plan.policies],
         "delay_s": round(own_delay(settings.analyzer.flush_every).total_s, 3),
     }
 
 
-def _in_words(settings: Settings) -> Iterator[str]:
+def _summary_lines(settings: Settings) -> Iterator[str]:
     from analyzer.core.judging.kinds import kind_of
 
     plan = settings.plan()
     yield f"database    {settings.database.shown}"
     for source in settings.sources:
-        where = f"topic {source.topic}" if source.topic else f"file {source.file}"
+        place = f"topic {source.topic}" if source.topic else f"file {source.file}"
         callers = " or ".join(source.callers)
-        yield f"source      {source.name}: {where}, {source.format}; the caller is {callers}"
+        yield f"source      {source.name}: {place}, {source.format}; the caller is {callers}"
     yield f"counted by  {', '.join(plan.groupings)}"
     for meter in plan.meters:
-        yield f"meter       {meter_in_words(meter, _unit(settings, meter))}"
+        yield f"meter       {describe_meter(meter, _unit(settings, meter))}"
     for policy in plan.policies:
         yield f"policy      {kind_of(policy).describe(policy)}"
     if plan.policies:
-        yield f"delay       {delay_in_words(settings.analyzer.flush_every)}"
+        yield f"delay       {describe_delay(settings.analyzer.flush_every)}"
     if not plan.policies:
-        yield "policy      none: everything is counted, nobody is refused"
+        yield "policy      none: requests are counted, no caller is locked"
 
 
 def _unit(settings: Settings, meter: Meter) -> str:
-    """In what a meter's value, and so its limits, are given."""
+    """The unit of a meter's values and limits; "" for whole numbers."""
     from analyzer.core.records.mapping import NumberField
 
     fields = [mapping.fields.get(meter.field or "") for mapping in settings.mappings().values()]
@@ -105,26 +109,26 @@ def _unit(settings: Settings, meter: Meter) -> str:
     return {"duration": "microseconds", "decimal": "millionths"}.get(next(iter(kinds), ""), "")
 
 
-def meter_in_words(meter: Meter, unit: str) -> str:
-    """One meter: what it counts, under which conditions, how finely."""
+def describe_meter(meter: Meter, unit: str) -> str:
+    """Describes a meter in one line: its value, its conditions, the width of its buckets."""
     from analyzer.core.counting.meters import BUCKET_S, JOINS
 
-    what = f"{JOINS[meter.join].phrase} {meter.field}" if meter.field else "one for each request"
+    value = f"{JOINS[meter.join].phrase} {meter.field}" if meter.field else "one for each request"
     unit = f" in {unit}" if unit else ""
-    return f"{meter.name}: {what}{unit}{_conditions(meter.where)}; kept in stretches of {BUCKET_S} s"
+    return f"{meter.name}: {value}{unit}{_conditions(meter.where)}; kept in buckets of {BUCKET_S} s"
 
 
 def _conditions(where: tuple[Condition, ...]) -> str:
-    each = [f"{name} is {' or '.join(wanted)}" for name, wanted in where]
-    return f" where {' and '.join(each)}" if each else ""
+    conditions = [f"{name} is {' or '.join(values)}" for name, values in where]
+    return f" where {' and '.join(conditions)}" if conditions else ""
 
 
-def delay_in_words(flush_s: float) -> str:
-    """How late a lock comes, and of what that is made."""
+def describe_delay(flush_s: float) -> str:
+    """Describes in one line the delay of locks and its parts."""
     from analyzer.core.judging.delay_bound import own_delay
 
     delay = own_delay(flush_s)
     return (
-        f"gates close within about {delay.total_s:.1f} s of the record's being in the log: "
+        f"gates close within about {delay.total_s:.1f} s after the record is in the log: "
         f"fetch {delay.fetch_s:g}, flush {delay.flush_s:g}, commit {delay.commit_s:g}, poll {delay.poll_s:g}"
     )

@@ -1,4 +1,4 @@
-"""`gatelock demo`: the main job within a minute."""
+"""`gatelock demo`: the main use within a minute."""
 
 from __future__ import annotations
 
@@ -16,16 +16,24 @@ DATABASES = ("sqlite:///", "postgresql+psycopg://")
 
 def demo(
     kafka: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="A Kafka to use instead of the one it brings.")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Use this Kafka broker. Default: a built-in mock broker."),
     ] = None,
     database: Annotated[
-        str | None, typer.Option(metavar="URL", help="A database to use instead of a SQLite file.")
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Use this database: sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/NAME. "
+            "Default: a temporary SQLite file.",
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
     """Show a gate close, within a minute.
 
-    A crowd, a noisy caller, and an analyzer that is killed and comes back.
+    Starts many callers and a noisy one, counts their requests, and kills and restarts the analyzer meanwhile.
+
+    Example: gatelock demo --kafka localhost:9092
     """
     if kafka is not None and not BROKER.fullmatch(kafka):
         raise usage_error(f"--kafka {kafka}: write host and port, as in localhost:9092")

@@ -1,4 +1,4 @@
-"""`gatelock doctor`: what is wrong with a living installation, and what to do."""
+"""`gatelock doctor`: examines a running installation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from analyzer.cli.exit_codes import AWAY, FOUND, reporting_errors
-from analyzer.cli.options import ConfigOption, JsonOption, settings_of
+from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors
+from analyzer.cli.options import ConfigOption, JsonOption, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,33 +16,36 @@ if TYPE_CHECKING:
 
 
 def doctor(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Go through what commonly goes wrong.
+    """Check a running installation for common problems.
 
-    The database, clocks, what is followed and how far behind, what waits for a person, Kafka, the gates, and
-    whether they and the log call callers by the same names. Each finding on one line, with what to do. Exit
-    code 1 when something is wrong, 3 when the database or Kafka cannot be reached.
+    The database, clocks, the plan, sources and their lag, stopped partitions, rejected records, tokens,
+    gates, names of callers, Kafka. Prints one line for each finding, with what to do. Changes nothing. Exit
+    code 1 if something is wrong, 3 if the database or Kafka cannot be reached.
+
+    Example: gatelock doctor --json
     """
     with reporting_errors():
         from analyzer.cli.output import json_lines
         from analyzer.doctor import examine
 
-        found = list(examine(settings_of(context, config)))
+        findings = list(examine(load_settings(context, config)))
         if json:
-            json_lines(each._asdict() for each in found)
+            json_lines(finding._asdict() for finding in findings)
         else:
-            _say(found)
-        if any(each.state == "away" for each in found):
-            raise typer.Exit(AWAY)
-        if any(each.state == "wrong" for each in found):
+            _print(findings)
+        states = {finding.state for finding in findings}
+        if "away" in states:
+            raise typer.Exit(UNREACHABLE)
+        if "wrong" in states:
             raise typer.Exit(FOUND)
 
 
-def _say(found: Sequence[Finding]) -> None:
+def _print(findings: Sequence[Finding]) -> None:
     from analyzer.logs import printable
 
-    width = max(len(each.check) for each in found)
-    for each in found:
-        cure = f"; {each.cure}" if each.cure else ""
-        typer.echo(printable(f"{each.state:5}  {each.check:{width}}  {each.what}{cure}"))
-    wrong = sum(each.state in ("wrong", "away") for each in found)
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        cure = f"; {finding.cure}" if finding.cure else ""
+        typer.echo(printable(f"{finding.state:5}  {finding.check:{width}}  {finding.what}{cure}"))
+    wrong = sum(finding.state in ("wrong", "away") for finding in findings)
     typer.echo(f"\n{wrong} thing{'s are' if wrong != 1 else ' is'} wrong" if wrong else "\nnothing is wrong")

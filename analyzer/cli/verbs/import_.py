@@ -1,4 +1,4 @@
-"""`gatelock import`: files, read once."""
+"""`gatelock import`: counts complete files, once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import AWAY, FOUND, reporting_errors, usage_error
-from analyzer.cli.options import ConfigOption, JsonOption, a_source_to_add, config_file
+from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
+from analyzer.cli.options import ConfigOption, JsonOption, add_a_source, config_file
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from analyzer.pipeline import FlushResult
     from gatekeeper.model import Change
 
-PATIENCE = 10  # attempts in a row at a database that is away; some fifteen seconds
+ATTEMPTS_MAX = 10  # in a row at a database that is away; about fifteen seconds
 
 
 @dataclass(slots=True)
 class ImportProgress:
-    """What an import's loop tells: how much was stored, and how often in a row the database was away."""
+    """Observes the loop of an import: records stored, and failed attempts in a row at the database."""
 
     stored: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("seen", "counted", "dead", "late"), 0)
     )
-    away: int = 0
-    sentence: str = ""
+    failures: int = 0
+    sentence: str = ""  # of the last failure
 
     def turned(self, _holding: int) -> None:
-        """Nobody asks whether we live: somebody is watching."""
+        """Ignored: an import has no liveness probe."""
 
     def lost(self) -> None:
-        """Another one imports the same file: what both have counted is stored once."""
+        """Ignored: another process imports the same file, and each record is stored once."""
 
     def flushed(self, flushed: FlushResult) -> None:
         for progress in flushed.counted.parts:
@@ -46,93 +46,95 @@ class ImportProgress:
                 self.stored[name] += getattr(progress, name)
 
     def ended(self, _changes: Sequence[Change]) -> None:
-        """Locks end all the time; that is not what this command was asked for."""
+        """Ignored: locks that end are not a result of the import."""
 
     def failed(self, _what: str, sentence: str) -> None:
-        self.away += 1
+        self.failures += 1
         self.sentence = sentence
 
     def recovered(self, _what: str) -> None:
-        self.away = 0
+        self.failures = 0
 
     def stopped(self, _gaps: Mapping[Partition, Gap]) -> None:
-        """What stops a file is said at the end."""
+        """Ignored: the end of the import reports what stopped a file."""
 
 
 def import_(
     context: typer.Context,
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Files; .gz is unpacked, - is stdin.")
+        list[Path], typer.Argument(metavar="FILE...", help="Files; .gz is unpacked, - is standard input.")
     ],
-    source: Annotated[str, typer.Option(help="The name of the source that says how their records are read.")],
+    source: Annotated[
+        str, typer.Option(metavar="NAME", help="The one of [[sources]] whose format and fields apply.")
+    ],
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Count the records of files, once.
+    """Count the records of complete files, once.
 
-    The files are complete; those that grow are sources of `gatelock run`. The same file again counts
-    nothing twice. Exit code 1 when one of them cannot be read to its end, or none of the records that are
-    new could be counted.
+    Files that still grow belong in [[sources]] of `gatelock run`. Importing a file again counts only what is
+    new in it. Exit code 1 if a file cannot be read to its end, or if no new record could be counted.
+
+    Example: gatelock import access.log.1 access.log.2.gz --source web
     """
     from analyzer.config.settings import load
 
     with reporting_errors():
         file = config_file(context, config)
         settings = load(file)
-        _known(settings, source, file)
+        _require_source(settings, source, file)
         from analyzer.build import build_import, opened
         from analyzer.logs import set_up
 
         set_up(settings.analyzer.log)
         with opened(settings) as engine:
-            heard = ImportProgress()
+            progress = ImportProgress()
             try:
-                daemon, once = build_import(settings, engine, heard, source, files)
+                daemon, imported = build_import(settings, engine, progress, source, files)
             except OSError as error:
                 raise usage_error(f"{error.filename}: {error.strerror}") from error
-            problems = _work(daemon, once, heard)
-        _say(heard, problems, as_json=json)
+            problems = _import(daemon, imported, progress)
+        _print(progress, problems, as_json=json)
 
 
-def _known(settings: Settings, source: str, file: Path | None) -> None:
-    from analyzer.config.values import meant, quoted
+def _require_source(settings: Settings, source: str, file: Path | None) -> None:
+    from analyzer.config.values import quote, suggestion
 
-    names = [each.name for each in settings.sources]
+    names = [known.name for known in settings.sources]
     if source not in names:
-        slip = meant(source, names)
-        known = f"known are: {', '.join(names)}" if names else a_source_to_add(file)
-        cure = f"did you mean {quoted(slip)}?" if slip else known
-        raise usage_error(f"no source is called {quoted(source)}; {cure}")
+        otherwise = f"use one of: {', '.join(names)}" if names else add_a_source(file)
+        raise usage_error(f"no source is named {quote(source)}; {suggestion(source, names, otherwise)}")
 
 
-def _work(daemon: Daemon, once: ImportedFiles, heard: ImportProgress) -> dict[str, str]:
-    """What keeps which file from being read to its end, when everything else is counted and stored."""
+def _import(daemon: Daemon, imported: ImportedFiles, progress: ImportProgress) -> dict[str, str]:
+    """Reads and stores everything; returns why files could not be read to their end, by name."""
     pause = threading.Event()
     try:
-        while not once.done:
+        while not imported.done:
             pause.wait(daemon.turn())
-            if heard.away >= PATIENCE:
+            if progress.failures >= ATTEMPTS_MAX:
                 typer.echo(
-                    f"cannot reach the database: {heard.sentence}; import again to go on where it ended",
+                    f"cannot reach the database: {progress.sentence}; import again to continue from there",
                     err=True,
                 )
-                raise typer.Exit(AWAY)
-        return dict(once.problems())  # a source that is closed has none
+                raise typer.Exit(UNREACHABLE)
+        return dict(imported.problems())  # before the source is closed, which clears them
     finally:
         daemon.close()
 
 
-def _say(heard: ImportProgress, problems: dict[str, str], *, as_json: bool) -> None:
+def _print(progress: ImportProgress, problems: dict[str, str], *, as_json: bool) -> None:
     from analyzer.cli.output import json_lines
 
+    stored = progress.stored
     if as_json:
-        json_lines([{**heard.stored, "problems": problems}])
+        json_lines([{**stored, "problems": problems}])
     else:
-        counts = ", ".join(f"{count:,} {name}" for name, count in heard.stored.items())
-        typer.echo(counts if heard.stored["seen"] or problems else "nothing that was not counted before")
-        if heard.stored["dead"]:
-            typer.echo("those that cannot be read are kept, each with why: gatelock rejects list", err=True)
-        for name, why in problems.items():
-            typer.echo(f"{name}: {why}", err=True)
-    if problems or (heard.stored["seen"] and not heard.stored["counted"]):
+        counts = ", ".join(f"{count:,} {name}" for name, count in stored.items())
+        typer.echo(counts if stored["seen"] or problems else "nothing new: every record was counted before")
+        if stored["dead"]:
+            typer.echo("see unreadable records, each with its reason: gatelock rejects list", err=True)
+        for name, reason in problems.items():
+            typer.echo(f"{name}: {reason}", err=True)
+    if problems or (stored["seen"] and not stored["counted"]):
         raise typer.Exit(FOUND)

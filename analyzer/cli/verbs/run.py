@@ -1,4 +1,4 @@
-"""`gatelock run`: the analyzer, until it is told to stop."""
+"""`gatelock run`: the analyzer, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from analyzer.cli.exit_codes import AWAY, FOUND, reporting_errors, usage_error
-from analyzer.cli.options import ConfigOption, a_source_to_add, config_file
+from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
+from analyzer.cli.options import ConfigOption, add_a_source, config_file
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
 
 log = logging.getLogger(__name__)
 
-STOP_S = 8.0  # a database that hangs must not make whoever told us to stop resort to SIGKILL
+STOP_S = 8.0  # shorter than the usual 10 s until SIGKILL, also if the database hangs
 
 
 def run(context: typer.Context, config: ConfigOption = None) -> None:
-    """Count, judge and lock, until SIGTERM."""
+    """Count, judge and lock, until SIGTERM.
+
+    Reads every source of the configuration, and serves the locks over HTTP. Stores what it has counted before
+    it stops; a second SIGTERM stops it at once.
+
+    Example: gatelock run --config /etc/gatelock/gatelock.toml
+    """
     from analyzer.config.settings import load
     from analyzer.errors import AnalyzerError
     from analyzer.logs import set_up
@@ -32,25 +38,27 @@ def run(context: typer.Context, config: ConfigOption = None) -> None:
         file = config_file(context, config)
         settings = load(file)
         if not settings.sources:
-            raise usage_error(f"{file or 'no file'}: there is nothing to read: {a_source_to_add(file)}")
+            raise usage_error(f"{file or 'no file'}: nothing is read: {add_a_source(file)}")
         set_up(settings.analyzer.log)
         log.info("configured by %s", file or "the environment", extra={"database": settings.database.shown})
         try:
-            stored = _run(settings)
+            is_stored = _run(settings)
         except AnalyzerError:
             raise
         except Exception as bug:
-            # Loudly, but through the log: a bare traceback may show what a log never does.
-            log.critical("ended by a mistake of ours", exc_info=bug)
+            # Through the log, which masks secrets; a bare traceback would show them.
+            log.critical("stopped by an internal error", exc_info=bug)
             raise typer.Exit(FOUND) from bug
-        if not stored:
-            raise typer.Exit(AWAY)
+        if not is_stored:
+            raise typer.Exit(UNREACHABLE)
         log.info("stopped")
 
 
 def _run(settings: Settings) -> bool:
-    """Put everything together and work; whether all that was counted is stored. Raises what `told` turns into
-    a sentence."""
+    """Builds the analyzer and runs it; returns whether everything that it counted is stored.
+
+    Raises AnalyzerError.
+    """
     from importlib.metadata import version
 
     from analyzer.build import build, opened
@@ -59,7 +67,7 @@ def _run(settings: Settings) -> bool:
     from analyzer.watchdog import Watchdog
     from analyzer.web.wiring import listening
 
-    told_to_stop = stopping()
+    stop = stop_event()
     with opened(settings) as engine:
         health = Health(Metrics(version("gatelock")), time.monotonic)
         if not any(source.topic for source in settings.sources):
@@ -67,34 +75,34 @@ def _run(settings: Settings) -> bool:
         daemon = build(settings, engine, health)
         problems = daemon.pipeline.source.problems
         with listening(settings, engine, health, problems):
-            Watchdog(lambda: health.turned_s, told_to_stop.wait, _end, problems).start()
-            return daemon.run(told_to_stop)
+            Watchdog(lambda: health.turned_s, stop.wait, _end_process, problems).start()
+            return daemon.run(stop)
 
 
-def _leave(told_to_stop: threading.Event) -> None:
-    """Have the loop end; end the process when it does not. Offsets and counts are stored together, so
-    that costs nothing but reading again."""
-    told_to_stop.set()
-    time.sleep(STOP_S)
-    log.warning("the database does not answer: what was not stored is read again by the next analyzer")
-    _end()
+def stop_event() -> threading.Event:
+    """An event that SIGTERM or SIGINT sets; the same signal once more ends the process at once."""
+    event = threading.Event()
 
-
-def _end() -> None:
-    logging.shutdown()
-    os._exit(AWAY)
-
-
-def stopping() -> threading.Event:
-    """Set by SIGTERM or SIGINT; the same signal once more ends the process at once."""
-    told_to_stop = threading.Event()
-
-    def stop(number: int, _frame: object) -> None:
+    def handle(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
-        log.info("stopping: what is counted is stored first", extra={"signal": signal.Signals(number).name})
-        # In a thread: a handler interrupts the very one that may just hold the mutex of this event.
-        threading.Thread(target=_leave, args=(told_to_stop,), daemon=True).start()
+        log.info("stopping: storing what is counted", extra={"signal": signal.Signals(number).name})
+        # In a thread: the handler may interrupt the thread that holds this event's mutex.
+        threading.Thread(target=_stop, args=(event,), daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    return told_to_stop
+        signal.signal(number, handle)
+    return event
+
+
+def _stop(event: threading.Event) -> None:
+    """Stops the loop, and ends the process if it does not stop. Offsets and counts are stored together, so
+    the next analyzer only has to read some records again."""
+    event.set()
+    time.sleep(STOP_S)
+    log.warning("the database does not answer: the next analyzer reads again what was not stored")
+    _end_process()
+
+
+def _end_process() -> None:
+    logging.shutdown()
+    os._exit(UNREACHABLE)

@@ -1,4 +1,4 @@
-"""`gatelock serve`: the lock feed over HTTP, without counting anything."""
+"""`gatelock serve`: serves the lock feed over HTTP, without counting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from analyzer.cli.exit_codes import reporting_errors, usage_error
 from analyzer.cli.options import ConfigOption, config_file
-from analyzer.cli.verbs.run import stopping
+from analyzer.cli.verbs.run import stop_event
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,12 @@ TURN_EVERY_S = 1.0
 
 
 def serve(context: typer.Context, config: ConfigOption = None) -> None:
-    """Tell gates of locks over HTTP, until SIGTERM. Needs the database alone, no Kafka."""
+    """Serve the locks over HTTP, until SIGTERM.
+
+    For gates that are far from the analyzers, or to share the load. Needs the database, but not Kafka.
+
+    Example: gatelock serve --config /etc/gatelock/gatelock.toml
+    """
     from importlib.metadata import version
 
     from analyzer.build import opened
@@ -32,15 +37,16 @@ def serve(context: typer.Context, config: ConfigOption = None) -> None:
         settings = load(file)
         if settings.analyzer.listen is None:
             raise usage_error(
-                f'{file or "the environment"}: [analyzer] http is "off": there is nothing to serve'
+                f'{file or "the environment"}: [analyzer] http is "off": write the address to serve at, '
+                'such as http = "127.0.0.1:8321"'
             )
         set_up(settings.analyzer.log)
         log.info("configured by %s", file or "the environment", extra={"database": settings.database.shown})
-        told_to_stop = stopping()
-        # Nothing is assigned to a server: it is ready as soon as the database is.
+        stop = stop_event()
+        # A server is assigned no partitions: it is ready as soon as the database is.
         health = Health(Metrics(version("gatelock")), time.monotonic, settle_s=0.0)
         with opened(settings) as engine, listening(settings, engine, health, dict):
             health.turned()
-            while not told_to_stop.wait(TURN_EVERY_S):
+            while not stop.wait(TURN_EVERY_S):
                 health.turned()
     log.info("stopped")

@@ -1,4 +1,4 @@
-"""`gatelock usage`: what was counted, per caller and stretch of time."""
+"""`gatelock usage`: counts by caller and time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from analyzer.cli.options import (
     ConfigOption,
     JsonOption,
     SinceOption,
-    caller_given,
-    database_of,
-    second_given,
+    UntilOption,
+    open_database,
+    parse_time,
+    require_kind,
 )
 
 if TYPE_CHECKING:
@@ -40,45 +41,50 @@ def usage(
     context: typer.Context,
     config: ConfigOption = None,
     json: JsonOption = False,
-    width: Annotated[Width, typer.Option(help="How long each stretch is, from midnight UTC.")] = Width.DAY,
-    by: Annotated[By, typer.Option(help="For whom it was counted.")] = By.CALLER,
+    width: Annotated[Width, typer.Option(help="Length of a bucket, from midnight UTC.")] = Width.DAY,
+    by: Annotated[By, typer.Option(help="Grouping of the counts.")] = By.CALLER,
     since: SinceOption = None,
-    until: Annotated[
-        str | None, typer.Option("--to", help="First moment that is not wanted any more.")
+    until: UntilOption = None,
+    caller: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only this caller, with its kind in front: api_key:acme."),
     ] = None,
-    caller: Annotated[str | None, typer.Option(help="Only this one, as in api_key:acme.")] = None,
-    meter: Annotated[str | None, typer.Option(help="Only this one, as in requests.")] = None,
+    meter: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this meter, such as requests.")
+    ] = None,
 ) -> None:
-    """Show what was counted. What was refused is counted apart, as denied.
+    """Show what was counted.
 
-    Minutes of long ago are kept as quarters of an hour, and later as days: they are shown as wide as
-    they are, with their width_s in JSON.
+    Requests that a gate denied are in the column denied, not in value. Old minutes are kept as quarters of an
+    hour and later as days; these are shown with their width, in JSON as width_s.
+
+    Example: gatelock usage --by caller --width hour --from today
     """
     with reporting_errors():
-        from_s, until_s, name = second_given(since), second_given(until), caller_given(caller)
+        from_s, until_s, name = parse_time(since), parse_time(until), require_kind(caller)
         if from_s is not None and until_s is not None and from_s >= until_s:
             raise usage_error(f"--from {since} is not before --to {until}")
-        with database_of(context, config) as engine:
+        with open_database(context, config) as engine:
             from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
 
             if by is not By.CALLER and not is_counted(engine, by.value):
-                setting = f'groupings = ["{by.value}"]'
                 raise usage_error(
-                    f"nothing was counted by {by.value}: write {setting} in [[sources]], and it will be"
+                    f"nothing was counted by {by.value}: "
+                    f'write groupings = ["{by.value}"] in [[sources]] to count by it'
                 )
-            asked = UsageQuery(by.value, WIDTHS_S[width], from_s, until_s, name, meter)
-            _show(usage_rows(engine, asked), asked.width_s, by=by, as_json=json)
+            query = UsageQuery(by.value, WIDTHS_S[width], from_s, until_s, name, meter)
+            _print(usage_rows(engine, query), query.width_s, by=by, as_json=json)
 
 
-def _show(rows: Iterable[UsageRow], width_s: int, *, by: By, as_json: bool) -> None:
-    from analyzer.cli.output import json_lines, table, time_of
+def _print(rows: Iterable[UsageRow], width_s: int, *, by: By, as_json: bool) -> None:
+    from analyzer.cli.output import format_second, json_lines, table
 
     if as_json:
         json_lines(_objects(rows, width_s))
         return
     cells = (
         (
-            time_of(row.bucket_s) + (f" ({row.width_s} s)" if row.width_s != width_s else ""),
+            format_second(row.bucket_s) + (f" ({row.width_s} s)" if row.width_s != width_s else ""),
             row.key,
             *([row.resource] if by is By.CALLER_RESOURCE else []),
             row.meter,
@@ -92,14 +98,14 @@ def _show(rows: Iterable[UsageRow], width_s: int, *, by: By, as_json: bool) -> N
 
 
 def _objects(rows: Iterable[UsageRow], width_s: int) -> Iterator[dict[str, object]]:
-    from analyzer.cli.output import time_of
+    from analyzer.cli.output import format_second
 
     for row in rows:
         yield {
             "caller": row.key,
             "resource": row.resource,
             "meter": row.meter,
-            "bucket": time_of(row.bucket_s),
+            "bucket": format_second(row.bucket_s),
             "value": row.value,
             "denied": row.denied,
             **({"width_s": row.width_s} if row.width_s != width_s else {}),

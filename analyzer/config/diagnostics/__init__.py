@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: faults with their file, line and cure.
+"""Faults of a configuration, with file, line and cure.
 
-From pydantic's errors, unknown keys and TOML text to the messages of `gatelock check`.
+Translates pydantic's errors, unknown keys and positions in the TOML text to the messages of `gatelock check`.
 """

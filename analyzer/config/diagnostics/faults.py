@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: faults are values, each with its place and its cure."""
+"""Faults of a configuration as values: the place, what is wrong, and the cure."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pydantic_core import ErrorDetails
-
 from analyzer.config.diagnostics.toml_positions import KeyPath
-from analyzer.config.kafka_options.names import ours
-from analyzer.config.values import quoted
+from analyzer.config.kafka_options.names import our_name
+from analyzer.config.values import quote
 from analyzer.errors import AnalyzerError
 
 
 class KeyFault(NamedTuple):
-    """What is wrong at one key, before it is known where that key was written."""
+    """A fault at one key, before the file and line of that key are looked up."""
 
     at: KeyPath
     what: str
     cure: str
 
 
+class OptionFault(Exception):
+    """A fault of one option's value; its arguments are what is wrong, and the cure."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigFault:
-    """One thing that is wrong, where, and what to do about it. Never holds a secret's value."""
+    """A fault with its place in the words of the file. Never holds a secret's value."""
 
-    file: str  # a path, or "environment" with the variable's name
+    file: str  # a path, "environment" or "secret file" with the name, or "no file"
     line: int | None
-    where: str  # the key, in the file's own words: [[policies]] "daily", window.zone
+    where: str  # the key: [[policies]] "daily", window.zone
     what: str
     cure: str
 
@@ -38,7 +40,7 @@ class ConfigFault:
 
 
 class ConfigInvalid(AnalyzerError):
-    """The configuration cannot be used; `faults` says everything that is wrong with it."""
+    """The configuration cannot be used; `faults` are all that it has."""
 
     def __init__(self, faults: Iterable[ConfigFault]) -> None:
         self.faults = tuple(faults)
@@ -46,47 +48,48 @@ class ConfigInvalid(AnalyzerError):
 
 
 class ValueOrigins(NamedTuple):
-    """Where values came from: what the environment and secret files set, and the file's lines."""
+    """Origins of the values: lines of the file, and the variables and secret files that override them."""
 
     file: str
     lines: Mapping[KeyPath, int]
-    elsewhere: Mapping[KeyPath, str]  # ("kafka", "group_id"): "environment GATELOCK_KAFKA__GROUP_ID"
+    overrides: Mapping[KeyPath, str]  # ("kafka", "group_id"): "environment GATELOCK_KAFKA__GROUP_ID"
 
-    def written(self, at: KeyPath) -> KeyPath:
-        """Where the key stands that we call so: of Kafka's, others have other names."""
-        if at[:1] != ("kafka",) or at in self.elsewhere or at in self.lines:
+    def spelled(self, at: KeyPath) -> KeyPath:
+        """The path that the file or a variable uses for our key: other Kafka clients have other names."""
+        if at[:1] != ("kafka",) or at in self.overrides or at in self.lines:
             return at
-        name = ours(map(str, at[1:]))
-        for paths in (self.elsewhere, self.lines):
-            theirs = [path for path in paths if path[:1] == at[:1] and ours(map(str, path[1:])) == name]
-            if theirs:
-                return max(theirs, key=len)  # not the tables that a name with dots goes through
+        name = our_name(map(str, at[1:]))
+        for paths in (self.overrides, self.lines):
+            aliases = [path for path in paths if path[:1] == at[:1] and our_name(map(str, path[1:])) == name]
+            if aliases:
+                return max(aliases, key=len)  # not the tables that a dotted name opens
         return at
 
     def place(self, at: KeyPath) -> tuple[str, int | None]:
         """The file and line of the key, or of the nearest table around it."""
         for length in range(len(at), 0, -1):
-            if at[:length] in self.elsewhere:
-                return self.elsewhere[at[:length]], None
+            if at[:length] in self.overrides:
+                return self.overrides[at[:length]], None
             if at[:length] in self.lines:
                 return self.file, self.lines[at[:length]]
         return self.file, None
 
 
-def placed(complaint: KeyFault, origins: ValueOrigins, document: Mapping[str, object]) -> ConfigFault:
-    at = origins.written(complaint.at)
+def locate(fault: KeyFault, origins: ValueOrigins, document: Mapping[str, object]) -> ConfigFault:
+    """The fault with its file and line."""
+    at = origins.spelled(fault.at)
     file, line = origins.place(at)
-    return ConfigFault(file, line, where(at, document), complaint.what, complaint.cure)
+    return ConfigFault(file, line, display_path(at, document), fault.what, fault.cure)
 
 
-def where(at: KeyPath, document: Mapping[str, object]) -> str:
-    """The key in the words of a TOML file: `[kafka] group_id`, `[[policies]] "daily", window.zone`."""
+def display_path(at: KeyPath, document: Mapping[str, object]) -> str:
+    """The key as a TOML file writes it: `[kafka] group_id`, `[[policies]] "daily", window.zone`."""
     match at:
         case (str(table), int(index), *rest):
             item = _item(document.get(table), index)
             names = [item[key] for key in ("name", "topic", "file") if isinstance(item.get(key), str)]
-            called = quoted(names[0]) if names else f"no. {index + 1}"
-            return ", ".join(filter(None, (f"[[{table}]] {called}", _dotted(rest))))
+            title = quote(names[0]) if names else f"no. {index + 1}"
+            return ", ".join(filter(None, (f"[[{table}]] {title}", _dotted(rest))))
         case (str(table), _, *_):
             return f"[{table}] {_dotted(at[1:])}"
         case _:
@@ -106,39 +109,4 @@ def _dotted(at: Iterable[str | int]) -> str:
 
 
 def _key(name: str) -> str:
-    return name if name.replace("-", "_").isidentifier() else quoted(name)
-
-
-WORDS = {  # pydantic's kinds of error, in ours; never with the value, which may be a secret
-    "string_type": ("is no text", "write it between quotation marks"),
-    "bool_type": ("is neither true nor false", "write true or false"),
-    "bool_parsing": ("is neither true nor false", "write true or false"),
-    "tuple_type": (
-        "is no list of tables",
-        "begin each of them with its name in double brackets; in the environment, write JSON",
-    ),
-    "dict_type": ("is no table", "write { key = value }"),
-    "model_type": ("is no table", "write { key = value }"),
-    "model_attributes_type": ("is no table", "write { key = value }"),
-}
-
-
-NEEDED = {  # what to write where something is missing
-    "limit": "write limit = 100_000",
-    "name": 'write name = "..."',
-    "path": 'say where records have it: { path = "a.b" }',
-    "per": 'write per = "minute", "hour", "day", "week" or "month"',
-    "unit": 'say what it is written in: "s", "ms", "us", "ns", "rfc3339" or "clf"',
-    "window": 'write window = { per = "day", zone = "UTC" }',
-}
-
-
-def said(error: ErrorDetails) -> KeyFault:
-    """One of pydantic's errors as a complaint. Unknown keys are not for here: see reading.unknown."""
-    at, context = error["loc"], error.get("ctx", {})
-    if error["type"] == "refused":
-        return KeyFault(at, context["what"], context["cure"])
-    if error["type"] == "missing":
-        return KeyFault(at, "is missing", NEEDED.get(str(at[-1]), "add it"))
-    what, cure = WORDS.get(error["type"], ("cannot be read", error["msg"]))
-    return KeyFault(at, what, cure)
+    return name if name.replace("-", "_").isidentifier() else quote(name)

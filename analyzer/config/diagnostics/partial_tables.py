@@ -1,4 +1,8 @@
-"""What is still readable of a faulty table, so that its other faults are found in the same go."""
+"""The valid part of a faulty table.
+
+Checks between tables run on it, so that `gatelock check` reports their faults together with those of single
+keys. Nothing is counted or judged by such a table: a configuration with any fault is refused.
+"""
 
 from __future__ import annotations
 
@@ -9,44 +13,44 @@ from pydantic import BaseModel, ValidationError
 
 Model = TypeVar("Model", bound=BaseModel)
 
-# In place of what cannot be left out. Nothing is ever counted or judged by these: a faulty
-# configuration is refused whole, after the rest of it was looked at.
-STAND_IN: dict[tuple[str, ...], object] = {
-    ("name",): "-",
+# Placeholders for required values that are missing or invalid.
+PLACEHOLDERS: dict[tuple[str, ...], object] = {
+    ("name",): "placeholder",
     ("limit",): 1,
     ("window",): {"per": "day"},
     ("window", "per"): "day",
 }
 
 
-def salvage(model: type[Model], raw: object) -> Model | None:
-    """`raw` as a table, without what is wrong in it; None when nothing can be made of it."""
+def valid_part(model: type[Model], raw: object) -> Model | None:
+    """`raw` as a table without its invalid values; None when that is not a table either."""
     if not isinstance(raw, dict):
         return None
-    mended = copy.deepcopy(raw)
+    repaired = copy.deepcopy(raw)
     try:
-        return model.model_validate(mended)
-    except ValidationError as faulty:
-        for error in faulty.errors(include_url=False, include_input=False):
-            _mend(mended, error["loc"])
+        return model.model_validate(repaired)
+    except ValidationError as invalid:
+        for error in invalid.errors(include_url=False, include_input=False):
+            _repair(repaired, error["loc"])
     try:
-        return model.model_validate(mended)
+        return model.model_validate(repaired)
     except ValidationError:
         return None
 
 
-def _mend(table: dict[str, Any], at: tuple[str | int, ...]) -> None:
+def _repair(table: dict[str, Any], at: tuple[str | int, ...]) -> None:
+    """Removes the invalid value at this path, or puts a placeholder there."""
     path = tuple(str(part) for part in at)
     if path[:1] == ("fields",) and len(path) > 1:
-        path, stand_in = path[:2], {"path": "-", "unit": "s"} if path[1] == "time" else "-"
-        table["fields"] = table["fields"] | {path[1]: stand_in}
+        path, placeholder = path[:2], {"path": "-", "unit": "s"} if path[1] == "time" else "-"
+        table["fields"] = table["fields"] | {path[1]: placeholder}
         return
     for name in path[:-1]:
-        if not isinstance(table.get(name), dict):  # an element of a list: the list goes
+        if not isinstance(table.get(name), dict):  # an element of a list: remove the whole list
             path = path[: path.index(name) + 1]
             break
         table = table[name]
-    if path in STAND_IN:
-        table[path[-1]] = STAND_IN[path]
+    if path in PLACEHOLDERS:
+        table[path[-1]] = PLACEHOLDERS[path]
     else:
         table.pop(path[-1], None)

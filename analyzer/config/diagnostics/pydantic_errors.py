@@ -1,19 +1,24 @@
-"""From pydantic's errors to complaints: unknown keys with what was probably meant, unbuilt ones said so."""
+"""Pydantic's errors as faults: a suggestion for unknown keys, an example for wrong types and missing keys."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from analyzer.config.diagnostics.faults import KeyFault, said
+from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
-from analyzer.config.diagnostics.unavailable_keys import UNAVAILABLE
-from analyzer.config.kafka_options.names import WRITTEN
+from analyzer.config.diagnostics.unavailable_keys import UNAVAILABLE, UnavailableKey
+from analyzer.config.kafka_options.names import SPELLINGS
+from analyzer.config.tables.analyzer import AnalyzerTable
+from analyzer.config.tables.database import DatabaseTable
 from analyzer.config.tables.fields import AddressEntry, PlainEntry, ResourceEntry, TimeEntry
-from analyzer.config.tables.sections import AnalyzerTable, DatabaseTable, KafkaTable
-from analyzer.config.tables.sources import MeterTable, PolicyTable, SourceTable, WindowTable
-from analyzer.config.values import either, meant, quoted
+from analyzer.config.tables.kafka import KafkaTable
+from analyzer.config.tables.meters import MeterTable
+from analyzer.config.tables.policies import PolicyTable, WindowTable
+from analyzer.config.tables.sources import SourceTable
+from analyzer.config.values import closest, suggestion
 
 SECTIONS = ("analyzer", "database", "kafka", "meters", "policies", "sources")
 TABLES: dict[tuple[str, ...], type[BaseModel]] = {
@@ -29,49 +34,113 @@ TABLES: dict[tuple[str, ...], type[BaseModel]] = {
     ("sources", "fields", "time"): TimeEntry,
 }
 
+# What to write where a key is missing or has a value of another type.
+EXAMPLES = {
+    "count": "count = true",
+    "deny_if": 'deny_if = { gate = "denied" }',
+    "fields": 'api_key = "http.api_key" and other fields below [sources.fields]',
+    "groupings": 'groupings = ["caller+resource"]',
+    "limit": "limit = 100_000",
+    "name": 'name = "..."',
+    "path": 'the keys that lead to it: { path = "a.b" }',
+    "per": 'per = "minute", "hour", "day", "week" or "month"',
+    "required": "required = true",
+    "sasl_plain_in_clear": "sasl_plain_in_clear = true",
+    "unit": 'the unit of the time: "s", "ms", "us", "ns", "rfc3339" or "clf"',
+    "where": 'where = { status = "500-599" }',
+    "window": 'window = { per = "day", zone = "UTC" }',
+}
+TABLE, LIST = "must be a table", "must be a list"
+WRONG_TYPE = {  # by pydantic's error; without the value, which may be a secret
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "dict_type": TABLE,
+    "model_attributes_type": TABLE,
+    "model_type": TABLE,
+    "string_type": "must be text",
+    "tuple_type": LIST,
+}
+
 
 class TranslatedErrors(NamedTuple):
-    """What pydantic found, and the places about which nothing more need be said."""
+    """Faults that pydantic found, and the keys about which no further fault is to be reported."""
 
-    complaints: list[KeyFault]
+    faults: list[KeyFault]
     covered: frozenset[KeyPath]
 
     def covers(self, at: KeyPath) -> bool:
         return not self.covered.isdisjoint((at[:2], at[:3], at[:4]))
 
 
-def heard(error: ValidationError) -> TranslatedErrors:
+def translate_errors(invalid: ValidationError) -> TranslatedErrors:
     """Everything that pydantic found, in its order. Values are not repeated: they may be secrets."""
-    errors = error.errors(include_url=False, include_input=False)
-    strange = [each["loc"] for each in errors if each["type"] == "extra_forbidden"]
-    instead = {at for at in map(_instead, strange) if at is not None}
-    found = [
-        unknown(each["loc"]) if each["loc"] in strange else said(each)
-        for each in errors
-        if each["type"] != "missing" or each["loc"] not in instead
+    errors = invalid.errors(include_url=False, include_input=False)
+    unknown = [error["loc"] for error in errors if error["type"] == "extra_forbidden"]
+    replaced = {at for at in map(_intended_key, unknown) if at is not None}
+    faults = [
+        unknown_key(error["loc"]) if error["loc"] in unknown else _known_key(error)
+        for error in errors
+        if error["type"] != "missing" or error["loc"] not in replaced
     ]
-    # A policy of a kind that cannot be judged yet has one fault, not one for each of its keys.
-    later = {each.at[:2] for each in found if each.at[0] == "policies" and each.at[2:] == ("kind",)}
-    found = [each for each in found if each.at[:2] not in later or each.at[2:] == ("kind",)]
-    return TranslatedErrors(found, frozenset(instead | later | {each.at[:4] for each in found}))
+    # A policy of a planned kind has one fault, not one for each of its keys.
+    planned = {fault.at[:2] for fault in faults if fault.at[0] == "policies" and fault.at[2:] == ("kind",)}
+    faults = [fault for fault in faults if fault.at[:2] not in planned or fault.at[2:] == ("kind",)]
+    return TranslatedErrors(faults, frozenset(replaced | planned | {fault.at[:4] for fault in faults}))
 
 
-def unknown(at: KeyPath) -> KeyFault:
-    """The complaint about a key that is not one of ours, or not yet."""
-    meanwhile = UNAVAILABLE.get(_table(at), {}).get(str(at[-1]))
-    if meanwhile is not None:
-        return KeyFault(at, "is not available in this version", meanwhile.cure)
-    known = sorted(WRITTEN) if _table(at) == ("kafka",) else _keys(_table(at))
-    slip = meant(str(at[-1]), known)
-    cure = f"did you mean {quoted(slip)}?" if slip else f"known are {either(_keys(_table(at)))}"
-    return KeyFault(at, "is not a key that is known here", cure)
+def _known_key(error: ErrorDetails) -> KeyFault:
+    at, context = error["loc"], error.get("ctx", {})
+    if error["type"] == "refused":
+        return KeyFault(at, context["what"], context["cure"])
+    if error["type"] == "missing":
+        example = EXAMPLES.get(str(at[-1]))
+        return KeyFault(at, "is missing", "add it" if example is None else f"write {example}")
+    what = WRONG_TYPE.get(error["type"])
+    if what is None:
+        return KeyFault(at, "cannot be read", error["msg"])
+    is_section = len(at) == 1 or (len(at) == 2 and isinstance(at[1], int))
+    return _wrong_section(at, what) if is_section else _wrong_type(at, what)
 
 
-def _instead(at: KeyPath) -> KeyPath | None:
-    """The key that an unknown one probably stands for, and which is therefore not missing."""
-    meanwhile = UNAVAILABLE.get(_table(at), {}).get(str(at[-1]))
-    key = meant(str(at[-1]), _keys(_table(at))) if meanwhile is None else meanwhile.instead_of
+def _wrong_section(at: KeyPath, what: str) -> KeyFault:
+    """A whole section, or one of its tables, that is written as something else."""
+    section = at[0]
+    if len(at) == 1 and what == LIST:
+        return KeyFault(
+            at,
+            "must be a list of tables",
+            f"begin each table with a line [[{section}]]; in the environment write a JSON list",
+        )
+    heading = f"[{section}]" if len(at) == 1 else f"[[{section}]]"
+    return KeyFault(at, what, f"begin it with a line {heading}, and write key = value below")
+
+
+def _wrong_type(at: KeyPath, what: str) -> KeyFault:
+    otherwise = {TABLE: "{ key = value }", "must be text": "it in quotation marks"}.get(what, "true or false")
+    return KeyFault(at, what, f"write {EXAMPLES.get(str(at[-1]), otherwise)}")
+
+
+def unknown_key(at: KeyPath) -> KeyFault:
+    """The fault of a key that this version does not have."""
+    table = _table(at)
+    planned = _planned(at)
+    if planned is not None:
+        return KeyFault(at, "is not available in this version", planned.cure)
+    known = sorted(SPELLINGS) if table == ("kafka",) else _keys(table)
+    return KeyFault(
+        at, "is not a known key", suggestion(str(at[-1]), known, f"use one of {', '.join(_keys(table))}")
+    )
+
+
+def _intended_key(at: KeyPath) -> KeyPath | None:
+    """The key that an unknown one probably stands for, which is then not reported as missing."""
+    planned = _planned(at)
+    key = closest(str(at[-1]), _keys(_table(at))) if planned is None else planned.instead_of
     return None if key is None else (*at[:-1], key)
+
+
+def _planned(at: KeyPath) -> UnavailableKey | None:
+    return UNAVAILABLE.get(_table(at), {}).get(str(at[-1]))
 
 
 def _table(at: KeyPath) -> tuple[str, ...]:

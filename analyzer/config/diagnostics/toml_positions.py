@@ -1,4 +1,8 @@
-"""On which line of a TOML text each key stands: `tomllib` tells values, not places."""
+"""Line numbers of the keys in a TOML text, which `tomllib` does not keep.
+
+`tomllib` has accepted the text before it comes here, so the scanner only has to find where keys, tables and
+array elements begin and where values end; it need not check anything.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,20 @@ import tomllib
 
 KeyPath = tuple[str | int, ...]  # ("policies", 0, "window", "zone")
 
-# Longest first. A multi-line string may end in up to two quotation marks of its own.
+# Longest first. The content of a multi-line string may end in one or two quotation marks.
 STRING = re.compile(
     r'"""(?:\\.|[^\\])*?"""(?:"{0,2})' r"|'''.*?'''(?:'{0,2})" r'|"(?:\\.|[^"\\])*"' r"|'[^']*'", re.DOTALL
 )
 BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
-SCALAR = re.compile(r"[^,\]}\n#]*")  # dates and numbers; strings are looked for first
+SCALAR = re.compile(r"[^,\]}\n#]*")  # dates, numbers and booleans; STRING is tried first
 BARE = re.compile(r"[^\"'=\]]+")
 
 
 def lines_of(text: str) -> dict[KeyPath, int]:
     r"""The line, counted from 1, of every key, table and array element in `text`.
 
-    `text` must be what tomllib accepts. A table that is opened several times has the line of the
-    first; array elements have their index as the last part of the path.
+    `text` must be valid TOML. A table that is opened several times has the line of its first opening;
+    array elements have their index as the last part of the path.
 
     >>> lines_of("[kafka]\ngroup_id = 'x'")[("kafka", "group_id")]
     2
@@ -31,12 +35,14 @@ def lines_of(text: str) -> dict[KeyPath, int]:
 
 
 class _Scanner:
+    """Passes over the text once and notes the line of each path."""
+
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
         self.lines: dict[KeyPath, int] = {}
         self.line = 1
-        self.counted_to = 0  # `line` is the line of this place
+        self.counted_to = 0  # the position that `line` belongs to
         self.last: dict[KeyPath, int] = {}  # of each [[array of tables]], the index of its last element
 
     def document(self) -> None:
@@ -67,7 +73,7 @@ class _Scanner:
         return path
 
     def inside(self, path: KeyPath) -> KeyPath:
-        """Where a header that names `path` leads: into the last element when that is an array."""
+        """The table that a header with `path` opens: in an array of tables, its last element."""
         self.note(path)
         return (*path, self.last[path]) if path in self.last else path
 
@@ -108,7 +114,7 @@ class _Scanner:
         self.at += 1
 
     def key(self) -> list[str]:
-        """The names of a dotted key, up to its equals sign or bracket."""
+        """Reads a dotted key up to its equals sign or bracket, and returns its names."""
         start = self.at
         while self.text[self.at] not in "=]":
             self.skip(STRING) or self.skip(BARE)
@@ -125,7 +131,7 @@ class _Scanner:
         self.lines.setdefault(path, self.line)
 
     def skip(self, pattern: re.Pattern[str]) -> bool:
-        """Step over `pattern` if it stands here; whether it did."""
+        """Moves past `pattern` if it matches here; returns whether it did."""
         found = pattern.match(self.text, self.at)
         if found is None:
             return False

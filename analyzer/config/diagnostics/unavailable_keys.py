@@ -1,4 +1,4 @@
-"""Keys that the design names and this version cannot do yet: said so, never silently ignored."""
+"""Keys that are planned and not available in this version; each is reported with a cure, never ignored."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ from typing import NamedTuple
 
 
 class UnavailableKey(NamedTuple):
-    """What to do as long as a key cannot be done, and the key that it stands for, if any."""
+    """The cure for a planned key, and the required key that it would replace, if any."""
 
     cure: str
     instead_of: str | None = None
 
 
 CALENDAR_ONLY = 'use a calendar window: window = { per = "hour" }'
-LIMIT_ONLY = "give one limit for everybody and leave this out"
-ENFORCE_ONLY = "leave it out: every policy is enforced from the day it is written"
+ONE_LIMIT = "remove it; a policy has one limit for all callers"
+ALWAYS_ENFORCED = "remove it; every policy is enforced as soon as it is loaded"
+WITH_ITS_WINDOW = "remove it; a lock ends with its window"
+NO_SHARES = "remove it; shares of a load are not judged yet"
 
-# Where -> key -> what to do meanwhile. A place is a path without its indexes.
+# By table, then key. A table's path leaves out the indexes of lists.
 UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
     (): {
-        "exempt": UnavailableKey(
-            "leave it out; who must never be locked needs a log without their requests, for now"
-        ),
-        "overrides": UnavailableKey(LIMIT_ONLY),
-        "tokens": UnavailableKey("leave it out; the web application listens on loopback, for now"),
-        "webhooks": UnavailableKey("leave it out; ask `gatelock locks list --json` instead"),
+        "exempt": UnavailableKey("remove it; do not log requests that must never be locked"),
+        "overrides": UnavailableKey(ONE_LIMIT),
+        "tokens": UnavailableKey("remove it; run `gatelock tokens create` instead"),
+        "webhooks": UnavailableKey("remove it; poll `gatelock locks list --json` instead"),
     },
     ("sources",): {
-        "count_if": UnavailableKey("leave it out; log only authenticated callers under their key"),
-        "id": UnavailableKey("leave it out; each record is counted once by its offset"),
+        "count_if": UnavailableKey("remove it; log only authenticated callers under their key"),
+        "id": UnavailableKey("remove it; each record is counted once by its offset"),
     },
     ("meters",): {"distinct": UnavailableKey("use count, sum or max", "count")},
     ("policies",): {
-        "of": UnavailableKey("leave it out; shares of a load are not judged yet"),
-        "floor": UnavailableKey("leave it out; shares of a load are not judged yet"),
-        "hold": UnavailableKey("leave it out; a lock ends with its window"),
-        "release": UnavailableKey("leave it out; a lock ends with its window"),
-        "notify": UnavailableKey("leave it out; ask `gatelock usage --json` instead"),
-        "lock_for": UnavailableKey("leave it out; a lock ends with its window"),
-        "forget_after": UnavailableKey("leave it out; a lock ends with its window"),
-        "mode": UnavailableKey(ENFORCE_ONLY),
-        "candidate": UnavailableKey(ENFORCE_ONLY),
-        "brake": UnavailableKey(ENFORCE_ONLY),
+        "of": UnavailableKey(NO_SHARES),
+        "floor": UnavailableKey(NO_SHARES),
+        "hold": UnavailableKey(WITH_ITS_WINDOW),
+        "release": UnavailableKey(WITH_ITS_WINDOW),
+        "notify": UnavailableKey("remove it; poll `gatelock usage --json` instead"),
+        "lock_for": UnavailableKey(WITH_ITS_WINDOW),
+        "forget_after": UnavailableKey(WITH_ITS_WINDOW),
+        "mode": UnavailableKey(ALWAYS_ENFORCED),
+        "candidate": UnavailableKey(ALWAYS_ENFORCED),
+        "brake": UnavailableKey(ALWAYS_ENFORCED),
     },
     ("policies", "window"): {
         "rolling": UnavailableKey(CALENDAR_ONLY, "per"),
-        "anchor": UnavailableKey("leave it out; months begin on the 1st"),
+        "anchor": UnavailableKey("remove it; months begin on the 1st"),
     },
 }

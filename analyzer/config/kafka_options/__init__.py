@@ -1,4 +1,4 @@
 """Option names of Kafka clients, translated to the keys of `[kafka]`.
 
-Accepts kafka-python's, librdkafka's and Java's spellings, JAAS lines included.
+Accepts the names of kafka-python, librdkafka and Java's clients, and JAAS login lines.
 """

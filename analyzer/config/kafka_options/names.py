@@ -1,16 +1,19 @@
-"""What Kafka's clients call their options: one name of ours for each, whoever's words it comes in.
+"""Names of options in Kafka's clients, each with the one name that this configuration uses for it.
 
 Java and librdkafka write `security.protocol` where kafka-python writes `security_protocol`; a name that only
-differs so needs no line here. The first column is ours: a key of `[kafka]`, or of its `options`, which has
-kafka-python's names.
+differs in this way needs no entry here. "Our" names are the keys of `[kafka]`, and in its `options` those of
+kafka-python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, get_args
 
 OptionKind = Literal["whole", "yes-no", "text"]
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"]
+UPPER_CASE_WORDS = (*get_args(SecurityProtocol), *get_args(SaslMechanism))
 
 KEYS = frozenset({
     "assign", "bootstrap_servers", "group_id", "options", "proxy_url", "proxy_url_file", "sasl_mechanism",
@@ -19,8 +22,8 @@ KEYS = frozenset({
     "ssl_password_file",
 })  # fmt: skip
 
-# What may stand in `options`: the rest is ours to set: which records are read, from where, by whom, and that
-# their checksums are looked at.
+# What `options` accepts. Gatelock sets the other options of the consumer itself: which records are read, from
+# which offset, by which group, and that their checksums are verified.
 OPTIONS: dict[str, OptionKind] = {
     "api_version": "text",
     "bootstrap_timeout_ms": "whole",
@@ -54,13 +57,10 @@ OPTIONS: dict[str, OptionKind] = {
     "ssl_crlfile": "text",
 }
 
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")
-
-# Ours: what else it is called, by Java's clients (J) and librdkafka's (L).
-ALSO: dict[str, tuple[str, ...]] = {
+# Our name: its names in Java's clients (J) and librdkafka (L).
+ALIASES: dict[str, tuple[str, ...]] = {
     "bootstrap_servers": ("metadata.broker.list",),  # L
-    "session_timeout": ("session.timeout.ms",),  # J L; kafka-python's session_timeout_ms, too
+    "session_timeout": ("session.timeout.ms",),  # J L, and as session_timeout_ms kafka-python
     "sasl_mechanism": ("sasl.mechanisms",),  # L
     "sasl_plain_username": ("sasl.username",),  # L
     "sasl_plain_password": ("sasl.password",),  # L
@@ -81,58 +81,71 @@ ALSO: dict[str, tuple[str, ...]] = {
 }
 
 JAAS = "sasl.jaas.config"  # J: user and password in one
-STORES = ("ssl.truststore.type", "ssl.keystore.type")  # J: PEM, and nothing else
+STORE_TYPES = ("ssl.truststore.type", "ssl.keystore.type")  # J: only PEM is accepted
 
-NO_CHOICE = "is not a matter of choice: positions and checks are Gatelock's own"
-OWN = (
+FIXED = "cannot be changed: Gatelock manages positions and checks itself"
+FIXED_OPTIONS = (
     "auto.commit.interval.ms", "auto.offset.reset", "check.crcs", "enable.auto.commit", "isolation.level",
     "key.deserializer", "value.deserializer", "consumer.timeout.ms", "exclude.internal.topics",
     "allow.auto.create.topics", "partition.assignment.strategy", "enable.auto.offset.store",
 )  # fmt: skip
-# Options that other clients have and this one has not: what is wrong, and what to do.
-REFUSED: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(OWN, (NO_CHOICE, "leave it out")),
+# Options of other clients that have no counterpart here: what is wrong, and the cure.
+UNSUPPORTED: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(FIXED_OPTIONS, (FIXED, "remove it")),
     "enable.ssl.certificate.verification": (
-        "is not available: a broker's certificate is always looked at",
+        "is not available: the broker's certificate is always verified",
         "name the PEM file of its authority in ssl_cafile",
     ),
-    "group.protocol": ("is not available: kafka-python joins groups in the classic way", "leave it out"),
-    "sasl.login.callback.handler.class": ("is Java's own", "leave it out"),
-    "sasl.oauthbearer.config": ("is not available: there is no OAUTHBEARER here", "use SCRAM-SHA-512"),
-    "sasl.kerberos.keytab": ("is not available", "run kinit, and renew the ticket from outside"),
-    "sasl.kerberos.principal": ("is not available", "run kinit, and renew the ticket from outside"),
+    "group.protocol": ("is not available: kafka-python only has the classic group protocol", "remove it"),
+    "sasl.login.callback.handler.class": ("is only for Java's clients", "remove it"),
+    "sasl.oauthbearer.config": ("is not available: OAUTHBEARER is not supported", "use SCRAM-SHA-512"),
+    "sasl.kerberos.keytab": ("is not available", "run kinit, and renew the ticket by a timer"),
+    "sasl.kerberos.principal": ("is not available", "run kinit, and renew the ticket by a timer"),
     "ssl.ca.pem": ("is not available", "write the certificates to a file, and name it in ssl_cafile"),
     "ssl.certificate.pem": ("is not available", "write it to a file, and name it in ssl_certfile"),
     "ssl.key.pem": ("is not available", "write the key to a file, and name it in ssl_keyfile"),
     "ssl.keystore.certificate.chain": ("is not available", "write it to a file, and name it in ssl_certfile"),
     "ssl.keystore.key": ("is not available", "write the key to a file, and name it in ssl_keyfile"),
-    "ssl.keystore.password": ("PEM files have none", "the password of the key itself is ssl_password"),
+    "ssl.keystore.password": (
+        "is not available: a PEM file has no password",
+        "remove it; write the key's password as ssl_password",
+    ),
     "ssl.truststore.certificates": ("is not available", "write them to a file, and name it in ssl_cafile"),
-    "ssl.truststore.password": ("PEM files of certificates have none", "leave it out"),
-    "ssl.enabled.protocols": ("is not available: both sides take the newest that they know", "leave it out"),
-    "ssl.protocol": ("is not available: both sides take the newest that they know", "leave it out"),
+    "ssl.truststore.password": ("is not available: a PEM file of certificates has no password", "remove it"),
+    "ssl.enabled.protocols": ("is not available: client and broker agree on the newest version", "remove it"),
+    "ssl.protocol": ("is not available: client and broker agree on the newest version", "remove it"),
 }  # fmt: skip
 
 
-def plainly(path: Iterable[str]) -> str:
-    """A name in one spelling: `sasl.mechanism`, `[kafka.sasl] mechanism` and `SASL_MECHANISM` are one."""
+def normalized(path: Iterable[str]) -> str:
+    """The name in one spelling: `sasl.mechanism`, `SASL_MECHANISM` and ("sasl", "mechanism") become one.
+
+    >>> normalized(["sasl", "Mechanism"]), normalized(["sasl.mechanism"])
+    ('sasl_mechanism', 'sasl_mechanism')
+    """
     return "_".join(path).replace(".", "_").replace("-", "_").lower()
 
 
-KNOWN = {plainly([name]): name for name in (*KEYS, *OPTIONS)} | {
-    plainly([also]): name for name, others in ALSO.items() for also in others
+# By normalized name: our name, and the option of another client that is handled separately.
+OUR_NAMES = {normalized([name]): name for name in (*KEYS, *OPTIONS)} | {
+    normalized([alias]): name for name, aliases in ALIASES.items() for alias in aliases
 }
-BY_PLAIN_NAME = {plainly([name]): name for name in (*REFUSED, JAAS, *STORES)}
-# All that may be written, in every spelling: for whoever made a slip.
-WRITTEN = frozenset({
-    *KEYS, *OPTIONS, *(also for others in ALSO.values() for also in others), JAAS,
+SPECIAL = {normalized([name]): name for name in (*UNSUPPORTED, JAAS, *STORE_TYPES)}
+# Every name that may be written, in every spelling: suggestions for misspelt ones come from here.
+SPELLINGS = frozenset({
+    *KEYS, *OPTIONS, *(alias for aliases in ALIASES.values() for alias in aliases), JAAS,
     *(name.replace("_", ".") for name in (*OPTIONS, "bootstrap_servers", "group_id", "security_protocol")),
     "sasl.mechanism",
 })  # fmt: skip
 
 
-def ours(path: Iterable[str]) -> str:
-    """Our name for what is written at `path` below `[kafka]`; itself, plainly, when there is none."""
+def without_options(path: Iterable[str]) -> list[str]:
+    """The path of an option without the table `options` that it may be in."""
     parts = [*path]
-    name = plainly(parts[1:] if len(parts) > 1 and parts[0] == "options" else parts)
-    return KNOWN.get(name) or name
+    return parts[1:] if len(parts) > 1 and parts[0] == "options" else parts
+
+
+def our_name(path: Iterable[str]) -> str:
+    """Our name for what is written at `path` below `[kafka]`; the normalized path if it is unknown."""
+    name = normalized(without_options(path))
+    return OUR_NAMES.get(name) or name

@@ -1,4 +1,7 @@
-"""`[kafka]` in any client's words, turned into ours. No value is ever repeated: some are secrets."""
+"""`[kafka]` in the option names of any client, translated to its keys.
+
+Faults never repeat a value that may be secret.
+"""
 
 from __future__ import annotations
 
@@ -6,174 +9,144 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from analyzer.config.diagnostics.faults import KeyFault
+from analyzer.config.diagnostics.faults import KeyFault, OptionFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
+from analyzer.config.kafka_options.jaas import LOGIN_MODULE, parse_login
 from analyzer.config.kafka_options.names import (
-    BY_PLAIN_NAME,
     JAAS,
     KEYS,
-    KNOWN,
-    MECHANISMS,
     OPTIONS,
-    PROTOCOLS,
-    REFUSED,
-    STORES,
-    ours,
-    plainly,
+    OUR_NAMES,
+    SPECIAL,
+    STORE_TYPES,
+    UNSUPPORTED,
+    UPPER_CASE_WORDS,
+    normalized,
+    without_options,
 )
-from analyzer.config.values import quoted
+from analyzer.config.values import quote
 
-LINE = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*);\s*", re.DOTALL)
-ENTRY = re.compile(r"""\s+([\w.-]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"'=]+)""", re.DOTALL)
-ESCAPED = re.compile(r"\\(?:([0-7]{1,3})|(.))", re.DOTALL)
-ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-MODULE = "Java's module"  # not an option: by which way of logging in a line of JAAS goes
 JAVA_STORES = (".jks", ".p12", ".pfx", ".keystore", ".truststore")
-LOGIN = (
-    'write ... ScramLoginModule required username="USER" password="PASSWORD"; or leave it out and give '
-    + ("sasl_plain_username and sasl_plain_password")
-)
-
-
-class TranslatedOptions(NamedTuple):
-    """A table in our words, and what is wrong with the one that was given."""
-
-    table: dict[str, Any]
-    complaints: list[KeyFault]
-
-
-class OptionFault(Exception):
-    """Of one value: what is wrong, and what to do."""
-
-
-def respelt(given: Mapping[str, Any]) -> TranslatedOptions:
-    """`[kafka]` in our words. What has no name that is known stays as it is."""
-    table: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-    complaints: list[KeyFault] = []
-    said: dict[str, tuple[KeyPath, Any]] = {}  # by whom, and what
-
-    def put(path: KeyPath, name: str, value: Any) -> None:
-        first, other = said.setdefault(name, (path, value))
-        if other != value:
-            what = f"says something else than {dotted(first)}, which is the same option"
-            complaints.append(KeyFault(("kafka", *path), what, "keep one of the two"))
-        elif name in OPTIONS:
-            options[name] = value
-        elif name != MODULE:
-            table[name] = value
-
-    for path, value in leaves(given):
-        try:
-            for name, meant in pairs(path, value):
-                if name in KEYS or name in OPTIONS or name == MODULE:
-                    put(path, name, meant)
-                else:
-                    (options if path[0] == "options" else table)[name] = meant
-        except OptionFault as wrong:
-            complaints.append(KeyFault(("kafka", *path), *wrong.args))
-    complaints += _two_logins(said)
-    if options or "options" in given:
-        table["options"] = options if isinstance(given.get("options", {}), dict) else given["options"]
-    return TranslatedOptions(table, complaints)
-
-
-def _two_logins(said: Mapping[str, tuple[KeyPath, Any]]) -> Iterator[KeyFault]:
-    """Java names the way of logging in twice, too."""
-    if MODULE in said and "sasl_mechanism" in said:
-        (path, module), (other, mechanism) = said[MODULE], said["sasl_mechanism"]
-        if str(mechanism).startswith("SCRAM") != (module == "ScramLoginModule"):
-            what = f"{module} is not for the mechanism in {dotted(other)}"
-            yield KeyFault(
-                ("kafka", *path), what, "ScramLoginModule is for SCRAM, PlainLoginModule for PLAIN"
-            )
-
-
-def leaves(given: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every value with its path: a dotted key without quotation marks is a table to TOML."""
-    for key, value in given.items():
-        if isinstance(value, dict) and value:
-            yield from leaves(value, (*at, key))
-        elif (*at, key) != ("options",):
-            yield (*at, key), value
-
-
-def pairs(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
-    """Our names and values for what is written at `path`. Raises Wrong."""
-    plain = plainly(path[1:] if path[0] == "options" and len(path) > 1 else path)
-    known = BY_PLAIN_NAME.get(plain)
-    if known == JAAS:
-        yield from login(value)
-    elif known in STORES:
-        if str(value).upper() != "PEM":
-            raise OptionFault("is not PEM, which is all that is read here", TO_PEM)
-    elif known is not None:
-        raise OptionFault(*REFUSED[known])
-    elif plain in KNOWN:
-        yield ours(path), converted(KNOWN[plain], plain, value)
-    else:
-        yield dotted(path[1:] if path[0] == "options" and len(path) > 1 else path), value
-
-
 TO_PEM = (
-    "turn it into PEM: keytool -importkeystore -srckeystore STORE -destkeystore s.p12 -deststoretype pkcs12; "
+    "convert it: keytool -importkeystore -srckeystore STORE -destkeystore s.p12 -deststoretype pkcs12; "
     "openssl pkcs12 -in s.p12 -out s.pem"
 )
 
 
-def converted(name: str, plain: str, value: Any) -> Any:
-    """A value as we write it. What makes no sense stays as it is: the key says so. Raises Wrong."""
+class TranslatedOptions(NamedTuple):
+    """`[kafka]` with our names, and the faults of the table that was given."""
+
+    table: dict[str, Any]
+    faults: list[KeyFault]
+
+
+class GivenOption(NamedTuple):
+    """An option that the table sets: its path there, and its value."""
+
+    path: KeyPath
+    value: Any
+
+
+def translate(given: Mapping[str, Any]) -> TranslatedOptions:
+    """`[kafka]` with our names. Options with unknown names are left as they are."""
+    table: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    faults: list[KeyFault] = []
+    first: dict[str, GivenOption] = {}  # by our name
+
+    def put(path: KeyPath, name: str, value: Any) -> None:
+        earlier = first.setdefault(name, GivenOption(path, value))
+        if earlier.value != value:
+            what = f"differs from {dotted(earlier.path)}, which is the same option"
+            faults.append(KeyFault(("kafka", *path), what, "remove one of the two"))
+        elif name in OPTIONS:
+            options[name] = value
+        elif name != LOGIN_MODULE:
+            table[name] = value
+
+    for path, value in flattened(given):
+        try:
+            for name, translated in settings_of(path, value):
+                if name in KEYS or name in OPTIONS or name == LOGIN_MODULE:
+                    put(path, name, translated)
+                else:
+                    (options if path[0] == "options" else table)[name] = translated
+        except OptionFault as fault:
+            faults.append(KeyFault(("kafka", *path), *fault.args))
+    faults += _contradicting_logins(first)
+    if options or "options" in given:
+        table["options"] = options if isinstance(given.get("options", {}), dict) else given["options"]
+    return TranslatedOptions(table, faults)
+
+
+def _contradicting_logins(first: Mapping[str, GivenOption]) -> Iterator[KeyFault]:
+    """Java names the mechanism twice: as an option, and by the class in the login line."""
+    if LOGIN_MODULE in first and "sasl_mechanism" in first:
+        login, mechanism = first[LOGIN_MODULE], first["sasl_mechanism"]
+        if str(mechanism.value).startswith("SCRAM") != (login.value == "ScramLoginModule"):
+            what = f"{login.value} does not fit the mechanism in {dotted(mechanism.path)}"
+            cure = "use ScramLoginModule for SCRAM, PlainLoginModule for PLAIN"
+            yield KeyFault(("kafka", *login.path), what, cure)
+
+
+def flattened(given: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value with its path. TOML makes tables of a dotted key that is not in quotation marks."""
+    for key, value in given.items():
+        if isinstance(value, dict) and value:
+            yield from flattened(value, (*at, key))
+        elif (*at, key) != ("options",):
+            yield (*at, key), value
+
+
+def settings_of(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
+    """Our names and values for the option at `path`. Raises OptionFault."""
+    parts = without_options(path)
+    name = normalized(parts)
+    special = SPECIAL.get(name)
+    if special == JAAS:
+        yield from parse_login(value)
+    elif special in STORE_TYPES:
+        if str(value).upper() != "PEM":
+            raise OptionFault("must be PEM, the only format that is supported", TO_PEM)
+    elif special is not None:
+        raise OptionFault(*UNSUPPORTED[special])
+    elif name in OUR_NAMES:
+        yield OUR_NAMES[name], converted(OUR_NAMES[name], name, value)
+    else:
+        yield dotted(tuple(parts)), value
+
+
+def converted(our_name: str, name: str, value: Any) -> Any:
+    """The value as our key takes it. Values that cannot be converted are left to the check of the key.
+
+    `name` is the normalized name in the file. Raises OptionFault.
+    """
     if not isinstance(value, str):
-        return f"{value}ms" if plain == "session_timeout_ms" else value
+        return f"{value}ms" if name == "session_timeout_ms" else value
     text = value.strip()
-    if plain == "session_timeout_ms":
+    if name == "session_timeout_ms":
         return f"{text}ms" if text.isdecimal() else value
-    if name in ("security_protocol", "sasl_mechanism"):
-        return text.upper() if text.upper() in (*PROTOCOLS, *MECHANISMS) else value
-    if plain == "ssl_endpoint_identification_algorithm":
+    if our_name in ("security_protocol", "sasl_mechanism"):
+        return text.upper() if text.upper() in UPPER_CASE_WORDS else value
+    if name == "ssl_endpoint_identification_algorithm":
         return text.lower() == "https"
-    if name in ("ssl_cafile", "ssl_certfile") and text.lower().endswith(JAVA_STORES):
-        raise OptionFault("is a store of Java's, and PEM is all that is read here", TO_PEM)
-    return option(name, text) if name in OPTIONS else value
+    if our_name in ("ssl_cafile", "ssl_certfile") and text.lower().endswith(JAVA_STORES):
+        raise OptionFault("is a Java key store; only PEM files are supported", TO_PEM)
+    return parse_option(our_name, text) if our_name in OPTIONS else value
 
 
-def option(name: str, text: str) -> Any:
-    """What a properties file or the environment can only give as text. Raises Wrong."""
+def parse_option(name: str, text: str) -> Any:
+    """The value of an option that a properties file or the environment gives as text. Raises OptionFault."""
     match OPTIONS[name]:
         case "whole":
             if not re.fullmatch(r"-?\d+", text):
-                raise OptionFault(f"{quoted(text)} is no whole number", "write digits")
+                raise OptionFault(f"must be a whole number, not {quote(text)}", "write digits")
             return int(text)
         case "yes-no":
             if text.lower() not in ("true", "false"):
-                raise OptionFault(f"{quoted(text)} is neither true nor false", "write true or false")
+                raise OptionFault(f"must be true or false, not {quote(text)}", "write true or false")
             return text.lower() == "true"
     return text
-
-
-def login(value: Any) -> Iterator[tuple[str, Any]]:
-    """User and password out of a line of JAAS. Raises Wrong."""
-    found = LINE.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        raise OptionFault("is no login that can be read", LOGIN)
-    module, rest = found[1].rpartition(".")[2], found[2]
-    if module not in ("ScramLoginModule", "PlainLoginModule"):
-        raise OptionFault(f"{module} is not available", "use SCRAM-SHA-512, PLAIN over TLS, or a certificate")
-    if ENTRY.sub("", rest).strip():
-        raise OptionFault("is no login that can be read", LOGIN)
-    entries = {name: unquoted(text) for name, text in ENTRY.findall(rest)}
-    if not entries.get("username") or not entries.get("password"):
-        raise OptionFault("names no user, or no password", LOGIN)
-    yield MODULE, module
-    yield "sasl_plain_username", entries["username"]
-    yield "sasl_plain_password", entries["password"]
-
-
-def unquoted(text: str) -> str:
-    """As Java reads it: backslashes escape between quotation marks."""
-    if text[0] not in "\"'":
-        return text
-    return ESCAPED.sub(lambda hit: chr(int(hit[1], 8)) if hit[1] else ESCAPES.get(hit[2], hit[2]), text[1:-1])
 
 
 def dotted(path: KeyPath) -> str:

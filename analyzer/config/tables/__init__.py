@@ -1,4 +1,14 @@
-"""The tables of the TOML file as pydantic models, one module per table.
+"""The tables of the TOML file as pydantic models, one module for each.
 
-What a table must agree on with the others is in `analyzer.config.checks`.
+Each model checks its own keys. Agreement between tables is checked in `analyzer.config.checks`.
 """
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class ConfigTable(BaseModel):
+    """Base of all tables: unknown keys are faults, and values do not change after they were read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)

@@ -1,13 +1,23 @@
-"""`[sources.fields]`: where each field of a record is found, and of what kind it is."""
+"""`[sources.fields]`: where each field of a record is, and of what kind it is."""
 
 from __future__ import annotations
 
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from analyzer.config.values import Amount, FieldPathText, RouteList, Text, one_of, quoted, refuse, whole
+from analyzer.config.tables import ConfigTable
+from analyzer.config.values import (
+    Amount,
+    FieldPathText,
+    RouteList,
+    Text,
+    integer_between,
+    one_of,
+    quote,
+    raise_fault,
+)
 from analyzer.core.records.mapping import (
     AddressField,
     NumberField,
@@ -19,42 +29,36 @@ from analyzer.core.records.mapping import (
 
 DurationUnit = Literal["s", "ms", "us", "ns"]
 FieldKind = Literal["text", "whole", "decimal", "duration"]
-TO_MICROSECONDS = {"s": Decimal(10**6), "ms": Decimal(10**3), "us": Decimal(1), "ns": Decimal("0.001")}
-
-
-class ConfigTable(BaseModel):
-    """One table of the file: no key is ignored, nothing changes after it was read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+MICROSECONDS = {"s": Decimal(10**6), "ms": Decimal(10**3), "us": Decimal(1), "ns": Decimal("0.001")}
 
 
 class FieldEntry(ConfigTable):
-    """`name = "a.b"` and `name = ["a", "b.c"]` are short for `name = { path = ... }`."""
+    """A mapped field. `name = "a.b"` and `name = ["a", "b.c"]` are short for `name = { path = ... }`."""
 
     path: FieldPathText
 
     @model_validator(mode="before")
     @classmethod
-    def _spelled_out(cls, value: Any) -> Any:
+    def _expand_short_form(cls, value: Any) -> Any:
         if isinstance(value, (str, list, tuple)):
             return {"path": value}
         if not isinstance(value, (dict, FieldEntry)):
-            refuse(
-                f"{quoted(value)} is no field",
-                'write where records have it: "http.api_key", or { path = "ts" }',
+            raise_fault(
+                f"must be a path or a table, not {quote(value)}",
+                'write where records have it: "http.api_key", or { path = "http.api_key" }',
             )
         return value
 
 
 class TimeEntry(FieldEntry):
-    unit: Annotated[TimeUnit, one_of("s", "ms", "us", "ns", "rfc3339", "clf")]
+    unit: Annotated[TimeUnit, one_of(TimeUnit)]
 
     def field(self) -> TimeField:
         return TimeField(self.path, self.unit)
 
 
 class AddressEntry(FieldEntry):
-    prefix6: Annotated[int, whole(1, 128)] = 128
+    prefix6: Annotated[int, integer_between(1, 128)] = 128
 
     def field(self) -> AddressField:
         return AddressField(self.path, self.prefix6)
@@ -69,29 +73,30 @@ class ResourceEntry(FieldEntry):
 
 
 class PlainEntry(FieldEntry):
-    """Any other field: text, unless a meter adds it up or `kind` or `unit` says that it is a number."""
+    """A field under a name of the operator's choice: text, or a number by `kind`, `unit` or a meter."""
 
-    kind: Annotated[FieldKind, one_of("text", "whole", "decimal", "duration")] | None = None
-    unit: Annotated[DurationUnit, one_of("s", "ms", "us", "ns")] | None = None
+    kind: Annotated[FieldKind, one_of(FieldKind)] | None = None
+    unit: Annotated[DurationUnit, one_of(DurationUnit)] | None = None
     default: Amount | None = None
     required: bool = False
 
     @property
-    def says_number(self) -> bool:
+    def is_declared_number(self) -> bool:
+        """Whether `kind` or `unit` make it a number."""
         return self.unit is not None or self.kind in ("whole", "decimal", "duration")
 
-    def field(self, *, added_up: bool) -> TextField | NumberField:
-        """The field; a number when it says so, or when a meter adds it up."""
-        if not (added_up or self.says_number):
+    def field(self, *, is_metered: bool) -> TextField | NumberField:
+        """The field; a number if it is declared as one or if a meter takes its value."""
+        if not (is_metered or self.is_declared_number):
             return TextField(self.path)
         kind = self.number_kind
-        default = None if self.required else self.smallest(self.default or Decimal(0))
+        default = None if self.required else self.scaled(self.default or Decimal(0))
         return NumberField(self.path, kind, self.unit or "s", default)
 
     @property
     def is_exact(self) -> bool:
-        """Whether its digits are read, through no float; only who says so is."""
-        return self.says_number and self.number_kind != "whole"
+        """Whether the counter reads its digits instead of a float: only declared decimals and durations."""
+        return self.is_declared_number and self.number_kind != "whole"
 
     @property
     def number_kind(self) -> Literal["whole", "decimal", "duration"]:
@@ -99,19 +104,19 @@ class PlainEntry(FieldEntry):
             return "whole" if self.unit is None else "duration"
         return self.kind
 
-    def smallest(self, value: Decimal) -> int:
-        """`value` in the whole units that meters add up; what is smaller still is cut."""
+    def scaled(self, value: Decimal) -> int:
+        """`value` in the unit that meters add up: ones, millionths or microseconds. The rest is cut off."""
         match self.number_kind:
             case "whole":
                 return int(value)
             case "decimal":
                 return int(value * 10**6)
             case "duration":
-                return int(value * TO_MICROSECONDS[self.unit or "s"])
+                return int(value * MICROSECONDS[self.unit or "s"])
 
 
 class FieldsTable(ConfigTable):
-    """Three names have a kind of their own; all others are one's own to choose."""
+    """The mapped fields of a source. `time`, `address` and `resource` have a special meaning."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, PlainEntry] = Field(init=False)
@@ -121,20 +126,21 @@ class FieldsTable(ConfigTable):
     resource: ResourceEntry | None = None
 
     @property
-    def others(self) -> dict[str, PlainEntry]:
+    def plain(self) -> dict[str, PlainEntry]:
+        """The fields without a special meaning, by name."""
         return self.__pydantic_extra__
 
     @property
     def entries(self) -> dict[str, FieldEntry]:
-        """Every field that there is, by name."""
+        """All mapped fields by name."""
         found: dict[str, FieldEntry | None] = {
             "time": self.time,
             "address": self.address,
             "resource": self.resource,
         }
-        return {name: entry for name, entry in (found | dict(self.others)).items() if entry is not None}
+        return {name: entry for name, entry in (found | dict(self.plain)).items() if entry is not None}
 
     @property
     def names(self) -> frozenset[str]:
-        """The fields that a caller, condition or meter may name: all but the time."""
+        """Fields that a caller, condition or meter may name: all but the time."""
         return frozenset(self.entries) - {"time"}

@@ -1,4 +1,4 @@
-"""`[[sources]]`, `[[meters]]`, `[[policies]]`: what is read, what is counted, what is judged."""
+"""`[[sources]]`: the topics and files that are read, and the mapping of their records."""
 
 from __future__ import annotations
 
@@ -7,24 +7,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from analyzer.config.tables.actions import Action, LockAction
-from analyzer.config.tables.fields import ConfigTable, FieldsTable
-from analyzer.config.values import ConditionValues, Name, Names, Text, Zone, one_of, whole
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar, CalendarPeriod
+from analyzer.config.tables import ConfigTable
+from analyzer.config.tables.fields import FieldsTable
+from analyzer.config.tables.meters import GroupingName
+from analyzer.config.values import ConditionValues, Names, Text, integer_between, one_of
 from analyzer.core.records.combined_format import PARTS
 from analyzer.core.records.mapping import CALLER_FIELDS, SourceMapping
-from analyzer.core.records.mapping import Field as AnyField
+from analyzer.core.records.mapping import Field as MappedField
 
-LIMIT_MAX = 1 << 62  # totals are 64 bits wide, and a flush adds to them before it looks
+RecordFormat = Literal["json", "combined"]
+StartPosition = Literal["earliest", "latest"]
 
-GroupingName = Annotated[
-    Literal["caller", "caller+resource"],
-    one_of("caller", "caller+resource", later=("tenant", "resource", "address", "address/24", "everyone")),
-]
-
-# The parts of a combined line, but for the path, are fields of the same name without being mapped.
+# Each part of a combined line but the path is mapped to a field of the same name by default.
 COMBINED: dict[str, Any] = {part: part for part in PARTS if part != "path"} | {
     "resource": "path",
     "time": {"path": "time", "unit": "clf"},
@@ -32,41 +26,42 @@ COMBINED: dict[str, Any] = {part: part for part in PARTS if part != "path"} | {
 
 
 class SourceTable(ConfigTable):
-    """One stream of request records: a topic, or a file that is followed."""
+    """A stream of request records: a topic, or a file that is followed."""
 
     name: Text = ""
     topic: Text | None = None
     file: Text | None = None
-    format: Annotated[Literal["json", "combined"], one_of("json", "combined")] = "json"
+    format: Annotated[RecordFormat, one_of(RecordFormat)] = "json"
     caller: Names | None = None
     deny_if: dict[str, ConditionValues] = Field(default_factory=dict)
-    start: Annotated[Literal["earliest", "latest"], one_of("earliest", "latest")] = "earliest"
+    start: Annotated[StartPosition, one_of(StartPosition)] = "earliest"
     groupings: tuple[GroupingName, ...] = ()
-    # Each in a partition: records in a row that cannot be read, and callers that are counted by name.
-    stop_after_rejected: Annotated[int, whole(1, 1 << 31)] = 1_000
-    callers_per_hour: Annotated[int, whole(1, 10_000_000)] = 100_000
+    # Both are for each partition: rejected records in a row, and callers that are counted by name.
+    stop_after_rejected: Annotated[int, integer_between(1, 1 << 31)] = 1_000
+    callers_per_hour: Annotated[int, integer_between(1, 10_000_000)] = 100_000
     fields: FieldsTable = Field(default_factory=FieldsTable)
 
     @model_validator(mode="before")
     @classmethod
-    def _with_what_goes_without_saying(cls, value: Any) -> Any:
+    def _fill_in_defaults(cls, value: Any) -> Any:
+        """Defaults that depend on other keys: the name, and the fields of a combined line."""
         if not isinstance(value, dict):
             return value
-        named = value.get("topic") or PurePath(str(value.get("file", ""))).name
-        said: dict[str, Any] = ({"name": named} if named else {}) | value
-        if said.get("format") == "combined" and isinstance(said.get("fields", {}), dict):
-            said["fields"] = COMBINED | said.get("fields", {})
-        return said
+        name = value.get("topic") or PurePath(str(value.get("file", ""))).name
+        filled: dict[str, Any] = ({"name": name} if name else {}) | value
+        if filled.get("format") == "combined" and isinstance(filled.get("fields", {}), dict):
+            filled["fields"] = COMBINED | filled.get("fields", {})
+        return filled
 
     @property
     def callers(self) -> tuple[str, ...]:
-        """Names of the fields that say who called: the usual ones that there are, when none are given."""
+        """Fields that identify the caller; by default the mapped ones of api_key, user and address."""
         return self.caller or tuple(name for name in CALLER_FIELDS if name in self.fields.names)
 
-    def mapping(self, added_up: frozenset[str]) -> SourceMapping:
-        """How the counter reads this source; the fields in `added_up` are numbers."""
-        fields: dict[str, AnyField] = {
-            name: entry.field(added_up=name in added_up) for name, entry in self.fields.others.items()
+    def mapping(self, metered: frozenset[str]) -> SourceMapping:
+        """The mapping that the counter reads this source by; the fields in `metered` are numbers."""
+        fields: dict[str, MappedField] = {
+            name: entry.field(is_metered=name in metered) for name, entry in self.fields.plain.items()
         }
         if self.fields.address is not None:
             fields["address"] = self.fields.address.field()
@@ -81,54 +76,4 @@ class SourceTable(ConfigTable):
             deny_if=tuple(self.deny_if.items()),
             rejected_in_row_max=self.stop_after_rejected,
             callers_max=self.callers_per_hour,
-        )
-
-
-class MeterTable(ConfigTable):
-    """A number that is kept beside `requests`, which is built in."""
-
-    name: Name
-    count: bool = False
-    sum_of: Text | None = Field(None, alias="sum")
-    max_of: Text | None = Field(None, alias="max")
-    where: dict[str, ConditionValues] = Field(default_factory=dict)
-
-    @property
-    def field(self) -> str | None:
-        return self.sum_of or self.max_of
-
-    def meter(self) -> Meter:
-        join: Literal["sum", "max"] = "sum" if self.max_of is None else "max"
-        return Meter(self.name, self.field, join, tuple(self.where.items()))
-
-
-class WindowTable(ConfigTable):
-    per: Annotated[CalendarPeriod, one_of("minute", "hour", "day", "week", "month")]
-    zone: Zone = "UTC"
-
-
-class PolicyTable(ConfigTable):
-    """At most `limit` of a meter for each caller in each window."""
-
-    name: Name
-    kind: Annotated[Literal["quota"], one_of("quota", later=("share", "surge"))] = "quota"
-    meter: Name = "requests"
-    per: GroupingName = "caller"
-    limit: Annotated[int, whole(1, LIMIT_MAX)]
-    window: WindowTable
-    action: Action = LockAction()
-    status: Annotated[int, whole(400, 599)] = 429
-    on_stale: Annotated[Literal["keep", "allow"], one_of("keep", "allow")] = "keep"
-
-    def quota(self) -> Quota:
-        return Quota(
-            name=self.name,
-            limit=self.limit,
-            window=Calendar(self.window.per, self.window.zone),
-            meter=self.meter,
-            per=self.per,
-            action=self.action.does,
-            status=self.action.status or self.status,
-            on_stale=self.on_stale,
-            slow=self.action.slow,
         )

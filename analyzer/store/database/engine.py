@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -189,3 +190,13 @@ def _now_postgresql(_element: NowMs, _compiler: Any, **_kw: Any) -> str:
 @compiles(NowMs, "sqlite")
 def _now_sqlite(_element: NowMs, _compiler: Any, **_kw: Any) -> str:
     return "cast(round((julianday('now') - 2440587.5) * 86400000) as integer)"
+
+
+def require_file(url: str) -> None:
+    """Raises StoreAway if `url` is a SQLite file that does not exist: opening it would create one."""
+    parsed = sa.make_url(url)
+    path = Path(parsed.database or "")
+    if parsed.get_backend_name() == "sqlite" and not path.exists():
+        raise StoreAway(
+            f"the file {path.absolute()} does not exist (`gatelock run` and `gatelock db upgrade` create it)"
+        )

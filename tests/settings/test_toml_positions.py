@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from analyzer.config.diagnostics.toml_positions import KeyPath, lines_of
 
 
-def test_every_kind_of_key_has_its_line() -> None:
+def test_every_kind_of_key_has_a_line() -> None:
     text = dedent("""\
         # before
         top.dotted = 1
@@ -107,27 +107,27 @@ def documents(draw: st.DrawFn) -> str:
 
 
 def paths(found: Any, at: KeyPath = ()) -> set[KeyPath]:
-    """Every key and element of what tomllib read: the obvious answer, without the lines."""
+    """The path of every key and element that tomllib read."""
     items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
     return {at}.union(*(paths(item, (*at, key)) for key, item in items))
 
 
 @given(documents())
 @example('a = """""a"""""\nb = 1\n')
-def test_it_finds_exactly_the_keys_that_tomllib_reads(text: str) -> None:
+def test_the_scanner_finds_exactly_the_keys_that_tomllib_reads(text: str) -> None:
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:  # the same table twice, and the like
+    except tomllib.TOMLDecodeError:  # for example a table that is defined twice
         return
     assert set(lines_of(text)) == paths(document) - {()}
 
 
 @given(documents(), st.sampled_from(["", "\n", "\n\n# gap\n", "\r\n"]), documents())
-def test_a_key_is_on_the_line_where_it_was_written(before: str, gap: str, after: str) -> None:
+def test_a_key_has_the_line_on_which_it_is_written(before: str, gap: str, after: str) -> None:
     text = f"{before}\n{gap}[here-it-is]\nneedle = 1\n{after}"
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return
-    wanted = text[: text.index("needle")].count("\n") + 1
-    assert lines_of(text)["here-it-is", "needle"] == wanted
+    line = text[: text.index("needle")].count("\n") + 1
+    assert lines_of(text)["here-it-is", "needle"] == line

@@ -1,4 +1,4 @@
-"""Kafka's options in Java's words, librdkafka's and kafka-python's: each means the same here."""
+"""Options under the names of Java's clients, librdkafka and kafka-python give one configuration."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer
 
-from analyzer.config.diagnostics.faults import ConfigInvalid
-from analyzer.config.kafka_options.names import ALSO, KEYS, KNOWN, OPTIONS, REFUSED, WRITTEN, plainly
-from analyzer.config.kafka_options.translation import login
+from analyzer.config.diagnostics.faults import ConfigInvalid, OptionFault
+from analyzer.config.kafka_options.jaas import parse_login
+from analyzer.config.kafka_options.names import (
+    ALIASES,
+    KEYS,
+    OPTIONS,
+    OUR_NAMES,
+    SPELLINGS,
+    UNSUPPORTED,
+    normalized,
+)
 from analyzer.config.settings import Settings
-from analyzer.config.tables.sections import KafkaTable
+from analyzer.config.tables.kafka import KafkaTable
 
 Read = Callable[[str], Settings]
 
@@ -22,7 +30,7 @@ JAAS = r"""org.apache.kafka.common.security.scram.ScramLoginModule required
     username="ada"
     password="pa55; wörd \"'\\" ;"""
 
-IN_JAVAS_WORDS = f"""
+JAVA = f"""
     [kafka]
     bootstrap.servers = "a:9093,b:9093"
     security.protocol = "SASL_SSL"
@@ -39,7 +47,7 @@ IN_JAVAS_WORDS = f"""
     fetch.max.wait.ms = "250"
     max.partition.fetch.bytes = "2000000"
 """
-IN_LIBRDKAFKAS = f"""
+LIBRDKAFKA = f"""
     [kafka]
     "metadata.broker.list" = "a:9093,b:9093"
     "security.protocol" = "sasl_ssl"
@@ -55,7 +63,7 @@ IN_LIBRDKAFKAS = f"""
     "fetch.wait.max.ms" = 250
     "fetch.message.max.bytes" = 2000000
 """
-IN_KAFKA_PYTHONS = f"""
+KAFKA_PYTHON = f"""
     [kafka.options]
     bootstrap_servers = ["a:9093", "b:9093"]
     security_protocol = "SASL_SSL"
@@ -71,7 +79,7 @@ IN_KAFKA_PYTHONS = f"""
     fetch_max_wait_ms = 250
     max_partition_fetch_bytes = 2000000
 """
-MEANT = {
+EXPECTED = {
     "bootstrap_servers": ["a:9093", "b:9093"],
     "security_protocol": "SASL_SSL",
     "sasl_mechanism": "SCRAM-SHA-512",
@@ -87,22 +95,23 @@ MEANT = {
 
 
 def faults(read: Read, text: str) -> list[str]:
-    with pytest.raises(ConfigInvalid) as faulty:
+    """The messages of a configuration with this text; F stands for the file."""
+    with pytest.raises(ConfigInvalid) as raised:
         read(text)
-    told = [str(fault).replace(fault.file, "F") for fault in faulty.value.faults]
-    assert not any("pa55" in each or "s3cret" in each for each in told), told
-    return told
+    messages = [str(fault).replace(fault.file, "F") for fault in raised.value.faults]
+    assert not any("pa55" in message or "s3cret" in message for message in messages), messages
+    return messages
 
 
-@pytest.mark.parametrize("text", [IN_JAVAS_WORDS, IN_LIBRDKAFKAS, IN_KAFKA_PYTHONS], ids=["J", "L", "P"])
-def test_whoever_says_it_means_the_same(read: Read, text: str) -> None:
+@pytest.mark.parametrize("text", [JAVA, LIBRDKAFKA, KAFKA_PYTHON], ids=["Java", "librdkafka", "kafka-python"])
+def test_the_names_of_each_client_give_one_configuration(read: Read, text: str) -> None:
     kafka = read(text).kafka
-    assert kafka.client() == MEANT
+    assert kafka.client() == EXPECTED
     assert (kafka.group_id, kafka.session_timeout) == ("g", 10.0)
     assert "pa55" not in repr(kafka)
 
 
-def test_the_environment_speaks_them_too_and_goes_before_the_file(
+def test_variables_may_have_these_names_and_override_the_file(
     read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GATELOCK_KAFKA__SASL__JAAS__CONFIG", JAAS)
@@ -112,8 +121,8 @@ def test_the_environment_speaks_them_too_and_goes_before_the_file(
         [kafka]
         security_protocol = "SASL_SSL"
         sasl.mechanism = "SCRAM-SHA-256"
-        sasl.username = "somebody"
-        sasl_plain_password = "else"
+        sasl.username = "bob"
+        sasl_plain_password = "another"
         ssl_cafile = "/etc/another.pem"
     """).kafka.client()
     assert client["sasl_plain_username"] == "ada"
@@ -122,7 +131,7 @@ def test_the_environment_speaks_them_too_and_goes_before_the_file(
     assert client["fetch_min_bytes"] == 7
 
 
-def test_a_secret_file_may_hold_a_login_in_javas_words(
+def test_a_secret_file_may_hold_a_login_line_of_java(
     read: Read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "gatelock_kafka__sasl_jaas_config").write_text(JAAS + "\n")
@@ -132,28 +141,28 @@ def test_a_secret_file_may_hold_a_login_in_javas_words(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             '[kafka]\nssl_cafile = "/a.pem"\nssl.ca.location = "/b.pem"',
-            "F:3: [kafka] ssl.ca.location: says something else than ssl_cafile, which is the same option",
+            "F:3: [kafka] ssl.ca.location: differs from ssl_cafile, which is the same option",
         ),
         (
             '[kafka]\nsasl.password = "s3cret"\n[kafka.options]\nsasl_plain_password = "s3cret 2"',
-            "F:4: [kafka] options.sasl_plain_password: says something else than sasl.password",
+            "F:4: [kafka] options.sasl_plain_password: differs from sasl.password",
         ),
         (
             '[kafka]\nsasl.mechanism = "SCRAM-SHA-256"\nsasl.jaas.config = \'a.b.PlainLoginModule required '
             'username="ada" password="s3cret";\'',
-            "F:3: [kafka] sasl.jaas.config: PlainLoginModule is not for the mechanism in sasl.mechanism",
+            "F:3: [kafka] sasl.jaas.config: PlainLoginModule does not fit the mechanism in sasl.mechanism",
         ),
         (
             "[kafka]\nsasl.jaas.config = 'a.b.ScramLoginModule required username=ada password=\"s3cret;'",
-            "F:2: [kafka] sasl.jaas.config: is no login that can be read",
+            "F:2: [kafka] sasl.jaas.config: is not a login line that can be parsed",
         ),
         (
             "[kafka]\nsasl.jaas.config = 'ScramLoginModule required password=\"s3cret\";'",
-            "F:2: [kafka] sasl.jaas.config: names no user, or no password",
+            "F:2: [kafka] sasl.jaas.config: lacks the user or the password",
         ),
         (
             "[kafka]\nsasl.jaas.config = 'a.Krb5LoginModule required useKeyTab=true;'",
@@ -161,15 +170,15 @@ def test_a_secret_file_may_hold_a_login_in_javas_words(
         ),
         (
             '[kafka]\n"ssl.truststore.type" = "JKS"',
-            "F:2: [kafka] \"ssl.truststore.type\": is not PEM, which is all that is read here",
+            "F:2: [kafka] \"ssl.truststore.type\": must be PEM, the only format that is supported",
         ),
         (
             '[kafka]\nssl.truststore.location = "/etc/ca.jks"',
-            "F:2: [kafka] ssl.truststore.location: is a store of Java's, and PEM is all that is read here",
+            "F:2: [kafka] ssl.truststore.location: is a Java key store; only PEM files are supported",
         ),
         (
             "[kafka]\nenable.auto.commit = true",
-            "F:2: [kafka] enable.auto.commit: is not a matter of choice",
+            "F:2: [kafka] enable.auto.commit: cannot be changed",
         ),
         (
             "[kafka]\nenable.ssl.certificate.verification = false",
@@ -177,42 +186,41 @@ def test_a_secret_file_may_hold_a_login_in_javas_words(
         ),
         (
             '[kafka]\nssl.ca.loction = "/a.pem"',
-            "F:2: [kafka] ssl.ca.loction: is not a key that is known here\n"
+            "F:2: [kafka] ssl.ca.loction: is not a known key\n"
             '    did you mean "ssl.ca.location"?',
         ),
         (
             '[kafka.options]\nfetch_max_wait = 7',
-            '"fetch_max_wait" is no option of the Kafka client that may be set here\n'
+            '"fetch_max_wait" is not an option of the Kafka client that can be set here\n'
             '    did you mean "fetch_max_wait_ms"',
         ),
         (
             '[kafka]\nfetch.min.bytes = "many"',
-            'F:2: [kafka] fetch.min.bytes: "many" is no whole number',
+            'F:2: [kafka] fetch.min.bytes: must be a whole number, not "many"',
         ),
         (
             '[kafka]\nsession.timeout.ms = 100',
-            'F:2: [kafka] session.timeout.ms: "100ms" is out of bounds',
+            'F:2: [kafka] session.timeout.ms: "100ms" is out of range',
         ),
         (
             '[kafka]\nsecurity.protocol = "SASL_SLL"',
-            'F:2: [kafka] security.protocol: "SASL_SLL" is not',
+            'F:2: [kafka] security.protocol: must be "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL", not',
         ),
         ('[kafka]\nbootstrap.servers = "SASL_SSL://a:9093"', "F:2: [kafka] bootstrap.servers: "),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_told_where_it_stands_without_its_value(read: Read, text: str, told: str) -> None:
-    assert any(told in each for each in faults(read, text)), faults(read, text)
+def test_a_fault_names_the_option_as_written_and_not_its_value(read: Read, text: str, message: str) -> None:
+    found = faults(read, text)
+    assert any(message in shown for shown in found), found
 
 
-def test_what_the_environment_says_wrongly_is_told_with_its_name(
-    read: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_of_a_variable_names_it(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATELOCK_KAFKA__SASL__PASSWORD", "s3cret")
     monkeypatch.setenv("GATELOCK_KAFKA__SASL_PLAIN_PASSWORD", "s3cret 2")
     monkeypatch.setenv("GATELOCK_KAFKA__SSL__TRUSTSTORE__TYPE", "JKS")
-    told = "\n".join(faults(read, ""))
-    assert "which is the same option" in told
-    assert "is not PEM" in told
+    messages = "\n".join(faults(read, ""))
+    assert "which is the same option" in messages
+    assert "must be PEM" in messages
     with pytest.raises(ConfigInvalid, match="environment GATELOCK_KAFKA__SSL__TRUSTSTORE__TYPE"):
         read("")
 
@@ -229,30 +237,30 @@ def test_what_the_environment_says_wrongly_is_told_with_its_name(
         ("", None),
     ],
 )
-def test_a_login_is_read_as_java_reads_it(line: str, password: str | None) -> None:
+def test_a_login_line_is_parsed_as_java_does(line: str, password: str | None) -> None:
     if password is None:
-        with pytest.raises(Exception, match=r"is no login|names no"):
-            dict(login(line))
+        with pytest.raises(OptionFault, match=r"is not a login line|lacks the user"):
+            dict(parse_login(line))
     else:
-        assert dict(login(line))["sasl_plain_password"] == password
+        assert dict(parse_login(line))["sasl_plain_password"] == password
 
 
-def test_the_table_agrees_with_the_keys_and_with_kafka_python() -> None:
+def test_the_tables_of_names_agree_with_the_keys_and_with_kafka_python() -> None:
     assert KafkaTable.model_fields.keys() == KEYS
     assert OPTIONS.keys() <= KafkaConsumer.DEFAULT_CONFIG.keys() | {"ssl_ciphers"}
-    assert ALSO.keys() <= KEYS | OPTIONS.keys()
-    every = [plainly([also]) for others in ALSO.values() for also in others]
-    assert len(every) == len(set(every)), "no name means two things"
-    assert not KNOWN.keys() & {plainly([name]) for name in REFUSED}
-    assert {plainly([name]) for name in WRITTEN} >= KNOWN.keys()
+    assert ALIASES.keys() <= KEYS | OPTIONS.keys()
+    every = [normalized([alias]) for aliases in ALIASES.values() for alias in aliases]
+    assert len(every) == len(set(every)), "no name stands for two options"
+    assert not OUR_NAMES.keys() & {normalized([name]) for name in UNSUPPORTED}
+    assert {normalized([name]) for name in SPELLINGS} >= OUR_NAMES.keys()
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kafka.md").read_text()
 
 
-def test_the_page_has_every_name_and_its_examples_are_one_configuration(read: Read) -> None:
-    assert [name for names in ALSO.values() for name in names if f"`{name}`" not in PAGE] == []
-    assert [name for name in ALSO if f"`{name}`" not in PAGE] == []
+def test_the_page_lists_every_name_and_its_examples_give_one_configuration(read: Read) -> None:
+    assert [name for names in ALIASES.values() for name in names if f"`{name}`" not in PAGE] == []
+    assert [name for name in ALIASES if f"`{name}`" not in PAGE] == []
     examples = [read(text).kafka.client() for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
     assert len(examples) == 3
     assert examples[0] == examples[1] == examples[2]

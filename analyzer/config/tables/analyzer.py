@@ -1,0 +1,34 @@
+"""`[analyzer]`: the process: its name, the time between flushes, its HTTP server, retention."""
+
+from __future__ import annotations
+
+import socket
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from analyzer.config.tables import ConfigTable
+from analyzer.config.values import DAY_S, Listen, Name, Text, duration_between, one_of
+
+LogLines = Literal["json", "console"]
+
+
+class AnalyzerTable(ConfigTable):
+    name: Name = Field(default_factory=socket.gethostname)  # shown to operators as a partition's owner
+    flush_every: Annotated[float, duration_between(0.01, 60)] = 0.1
+    http: Listen = "127.0.0.1:8321"
+    http_cert: Text | None = None  # PEM files; with both, the web application uses TLS
+    http_key: Text | None = None
+    log: Annotated[LogLines, one_of(LogLines)] | None = None  # None: console on a terminal, else JSON
+    # Buckets are rolled up after this long; each count is in exactly one bucket. Both are longer than the
+    # oldest record that is still counted and than the longest window, a month.
+    keep_minutes: Annotated[float, duration_between(36 * DAY_S, 3660 * DAY_S)] = 40.0 * DAY_S
+    keep_quarters: Annotated[float, duration_between(36 * DAY_S, 36600 * DAY_S)] = 400.0 * DAY_S
+
+    @property
+    def listen(self) -> tuple[str, int] | None:
+        """Host and port of the web application; None when it is off."""
+        if self.http == "off":
+            return None
+        host, _, port = self.http.rpartition(":")
+        return host.strip("[]"), int(port)

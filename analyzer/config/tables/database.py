@@ -1,0 +1,53 @@
+"""`[database]`: where counts, offsets and locks are stored."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, SecretStr
+
+from analyzer.config.secrets import masked, read_secret_file
+from analyzer.config.tables import ConfigTable
+from analyzer.config.values import quote, raise_fault
+
+CHECK_URL = "check [database] url, or name another configuration with --config"  # if it cannot be reached
+URL_EXAMPLES = 'write "sqlite:///gatelock.db" or "postgresql+psycopg://USER:PASSWORD@HOST/NAME"'
+
+
+def _database_url(value: object) -> object:
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if not isinstance(value, str) or "://" not in value:
+        raise_fault("must be a database URL", URL_EXAMPLES)
+    scheme, _, rest = value.partition("://")
+    if scheme in ("postgres", "postgresql"):
+        raise_fault(f"{scheme}:// does not name the driver", "write postgresql+psycopg://")
+    if scheme not in ("sqlite", "postgresql+psycopg"):
+        raise_fault(f"{quote(scheme)} is not a database that this version supports", URL_EXAMPLES)
+    if scheme == "sqlite" and (not rest.strip("/") or ":memory:" in rest):
+        raise_fault("a database in memory keeps nothing", 'name a file: "sqlite:///gatelock.db"')
+    host = rest.rpartition("@")[2].partition("/")[0]
+    if re.search(r":(?!\d*$)[^:\]]*$", host):
+        raise_fault(
+            "the port in this URL is not a number",
+            "write it in digits; in a password write %2F for / and %40 for @",
+        )
+    return SecretStr(value)
+
+
+class DatabaseTable(ConfigTable):
+    url: Annotated[SecretStr, BeforeValidator(_database_url)] = SecretStr("sqlite:///gatelock.db")
+    url_file: (
+        Annotated[SecretStr, BeforeValidator(_database_url), BeforeValidator(read_secret_file)] | None
+    ) = None
+
+    @property
+    def address(self) -> str:
+        """The URL with its password: for the engine, never for a message."""
+        return (self.url_file or self.url).get_secret_value()
+
+    @property
+    def shown(self) -> str:
+        """The URL as messages show it, without its password."""
+        return masked(self.address)

@@ -1,0 +1,324 @@
+"""`gatelock doctor`: its findings on prepared databases, and on an installation of real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.judging.plan import Plan
+from analyzer.core.model import Gap, Partition
+from analyzer.doctor import CHECKS
+from analyzer.store.database.engine import NowMs
+from analyzer.store.database.schema import offsets, rejects
+from analyzer.store.operations.tokens import create
+from analyzer.store.transaction import lock_feed
+from analyzer.store.transaction.gaps import SqlGaps
+from analyzer.store.transaction.sql_store import SqlStore
+from gatekeeper.model import SUSPENSION, Cursor, Lock, Set
+from tests.support.gate_reports import ANN, BOB, SOURCE, gate_status, log_callers, report
+
+Gatelock = Callable[..., Any]
+Configure = Callable[[str], Path]
+
+DEADLINE_S = 30.0
+PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
+
+
+@pytest.fixture
+def configuration() -> str:
+    return SOURCE
+
+
+def follow_partition(engine: sa.Engine, *, heartbeat_age_ms: int = 0, behind_ms: int = 0) -> None:
+    row = {
+        "cluster": "c",
+        "topic_id": "t",
+        "partition": 0,
+        "source": "web",
+        "topic": "access.jsonl",
+        "next": 9,
+    }
+    with engine.begin() as db:
+        beat_ms = NowMs() - heartbeat_age_ms
+        db.execute(sa.insert(offsets).values(**row, beat_ms=beat_ms, behind_ms=behind_ms))
+
+
+def activate_plan(engine: sa.Engine) -> None:
+    SqlStore(engine, "here").activate(Plan())
+
+
+def make_healthy(engine: sa.Engine) -> None:
+    activate_plan(engine)
+    follow_partition(engine)
+
+
+def findings(gatelock: Gatelock, *, exit_code: int) -> dict[str, list[dict[str, str]]]:
+    """The findings of a run that ends with this exit code, by check."""
+    result = gatelock("doctor", "--json")
+    assert result.exit_code == exit_code, result.output
+    found: dict[str, list[dict[str, str]]] = {}
+    for line in result.output.splitlines():
+        finding = json.loads(line)
+        found.setdefault(finding["check"], []).append(finding)
+    return found
+
+
+def first_wrong(gatelock: Gatelock) -> dict[str, dict[str, str]]:
+    """The first finding of each check, where that is wrong."""
+    found = findings(gatelock, exit_code=1)
+    return {check: first for check, (first, *_) in found.items() if first["state"] == "wrong"}
+
+
+def test_the_page_describes_each_check() -> None:
+    described = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
+    assert described == [*dict(CHECKS), "kafka"]
+
+
+def test_a_healthy_installation_has_only_fine_findings(gatelock: Gatelock, engine: sa.Engine) -> None:
+    make_healthy(engine)
+    log_callers(engine, ANN)
+    report(engine, gate_status(callers=(ANN,)))
+    found = findings(gatelock, exit_code=0)
+    assert found.keys() == {"database", "clock", "plan", "sources", "gaps", "rejects", "gates", "callers"}
+    assert "nothing is wrong" in gatelock("doctor").output
+
+
+def test_callers_under_another_kind_of_name_are_found_with_the_cause(
+    gatelock: Gatelock, engine: sa.Engine
+) -> None:
+    make_healthy(engine)
+    log_callers(engine, ANN, BOB)
+    report(engine, gate_status(callers=("api_key:ann", "api_key:bob")))
+    callers = first_wrong(gatelock)["callers"]
+    assert "the log knows 0% of 2 callers checked, but not api_key:ann, api_key:bob" in callers["what"]
+    assert "user:ann" in callers["what"]
+    assert "caller_of" in callers["cure"]
+
+
+def test_problems_of_gates_are_found_each_with_a_cure(gatelock: Gatelock, engine: sa.Engine) -> None:
+    make_healthy(engine)
+    report(
+        engine,
+        gate_status("a:1:a", mode="process", clock_skew=9.0),
+        gate_status("b:1:b", mode="process"),
+        gate_status("c:1:c", application="till", at=Cursor(99, "m")),
+    )
+    found = findings(gatelock, exit_code=1)["gates"]
+    assert [finding["state"] for finding in found] == ["wrong"] * 3
+    off, clock, strange = (finding["what"] for finding in found)
+    assert re.match(r"shop a:1:a .*GATEKEEPER=off.*; so do 1 more$", off)
+    assert "9.0 s" in clock
+    assert strange.startswith("till c:1:c ")
+    assert all(finding["cure"] for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("heartbeat", "message"),
+    [
+        ({}, "web: nothing of it was ever read"),
+        ({"heartbeat_age_ms": 60_000}, r"no heartbeat for [67]\d s from an analyzer of access\.jsonl\[0\]"),
+        ({"behind_ms": 90_000}, "web: 90 s behind"),
+    ],
+    ids=["never read", "no analyzer", "behind"],
+)
+def test_sources_without_an_analyzer_or_behind_are_found(
+    gatelock: Gatelock, engine: sa.Engine, heartbeat: dict[str, int], message: str
+) -> None:
+    activate_plan(engine)
+    if heartbeat:
+        follow_partition(engine, **heartbeat)
+    assert re.search(message, first_wrong(gatelock)["sources"]["what"])
+
+
+def test_stopped_partitions_and_rejected_records_are_found(gatelock: Gatelock, engine: sa.Engine) -> None:
+    make_healthy(engine)
+    part = Partition("c", "t", 0, "web", "access.jsonl")
+    SqlGaps(engine, "here").settle({part: Gap("corrupt", 9, None, "a batch is damaged")})
+    row = {"cluster": "c", "topic_id": "t", "partition": 0, "source": "web", "topic": "x", "sample": b"{"}
+    with engine.begin() as db:
+        for number, reason in enumerate(("bad-json", "bad-json", "no-caller")):
+            db.execute(sa.insert(rejects).values(**row, offset=number, reason=reason, at_ms=NowMs()))
+    found = first_wrong(gatelock)
+    assert "access.jsonl[0] is stopped: a batch is damaged" in found["gaps"]["what"]
+    assert "3 records could not be read in the last hour, most for: bad-json" in found["rejects"]["what"]
+
+
+def test_a_configuration_other_than_the_analyzers_is_found(gatelock: Gatelock, engine: sa.Engine) -> None:
+    follow_partition(engine)
+    assert "no analyzer has run on this database" in first_wrong(gatelock)["plan"]["what"]
+    SqlStore(engine, "here").activate(Plan(groupings=("caller", "caller+resource")))
+    assert "by another configuration" in first_wrong(gatelock)["plan"]["what"]
+
+
+def test_suspended_locks_and_expiring_tokens_are_found(gatelock: Gatelock, engine: sa.Engine) -> None:
+    make_healthy(engine)
+    now = datetime.now(UTC)
+    lock = Lock(**SUSPENSION._asdict(), began=now, until=now + timedelta(hours=1), action="suspend")
+    with engine.begin() as db:
+        lock_feed.publish(db, [Set(lock)], "m")
+    create(engine, "shop", "read", 3_600_000, "ann", "")
+    create(engine, "till", "read", None, "ann", "")
+    found = first_wrong(gatelock)
+    assert "all locks are suspended until" in found["gates"]["what"]
+    assert "shop expires at" in found["tokens"]["what"]
+
+
+def test_a_clock_that_differs_is_found(
+    gatelock: Gatelock, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_healthy(engine)
+    real_time = time.time
+    monkeypatch.setattr("time.time", lambda: real_time() - 10)
+    assert "s ahead of this machine's" in first_wrong(gatelock)["clock"]["what"]
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_tables_of_an_older_version_are_found(gatelock: Gatelock, engine: sa.Engine) -> None:
+    with engine.begin() as db:
+        db.execute(sa.text("update alembic_version set version_num = '0001'"))
+    assert first_wrong(gatelock)["database"]["cure"] == "run `gatelock db upgrade`"
+
+
+def test_an_unreachable_database_is_3(gatelock: Gatelock, configure: Configure) -> None:
+    configure('[database]\nurl = "postgresql+psycopg://gate:s3cret@127.0.0.1:9/x"\n')
+    result = gatelock("doctor")
+    assert result.exit_code == 3
+    assert result.output.startswith("away")
+    assert "s3cret" not in result.output
+
+
+def configure_topic(configure: Configure, engine: sa.Engine, bootstrap: str, topic: str) -> None:
+    source = SOURCE.replace('file   = "access.jsonl"', f'topic = "{topic}"')
+    configure(f'[database]\nurl = "{engine.url}"\n[kafka]\nbootstrap_servers = "{bootstrap}"\n{source}')
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_an_unreachable_kafka_is_3(gatelock: Gatelock, engine: sa.Engine, configure: Configure) -> None:
+    make_healthy(engine)
+    configure_topic(configure, engine, "127.0.0.1:9", "access-log")
+    (kafka,) = findings(gatelock, exit_code=3)["kafka"]
+    assert kafka["state"] == "away"
+    assert "127.0.0.1:9" in kafka["what"]
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_a_missing_topic_is_found(
+    gatelock: Gatelock, engine: sa.Engine, configure: Configure, kafka: Any
+) -> None:
+    make_healthy(engine)
+    existing = kafka.create_topic()
+    for name, state, message in (
+        (existing, "fine", f"{existing} with 4 partitions"),
+        ("missing", "wrong", "missing"),
+    ):
+        configure_topic(configure, engine, kafka.bootstrap, name)
+        found = [json.loads(line) for line in gatelock("doctor", "--json").output.splitlines()]
+        (finding,) = [finding for finding in found if finding["check"] == "kafka"]
+        assert finding["state"] == state
+        assert message in finding["what"]
+
+
+# Real processes
+
+GATES = """
+import os, sys, time
+from gatekeeper import Gate
+from gatekeeper.telemetry import gate_status
+from gatekeeper.sources.http import HttpSource
+from gatekeeper.sources.sql import SqlSource
+
+gate_status.TELL_EVERY_S = 0.2
+url, name, kind = sys.argv[1:]
+source = HttpSource(url, wait=0.1) if url.startswith("http:") else SqlSource(url, feedback=True)
+gate = Gate(source, name=name)  # before the fork: each process has its own
+os.fork()
+while True:
+    for number in range(20):
+        gate.allow(f"{kind}:{number}")
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def children() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for child in started:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def test_gates_in_processes_report_and_a_wrong_kind_of_name_is_found(
+    migrated_url: str,
+    configure: Configure,
+    tmp_path: Path,
+    gatelock: Gatelock,
+    children: list[subprocess.Popen[bytes]],
+) -> None:
+    policy = '[[policies]]\nname = "ever"\nlimit = 3\nwindow = { per = "month" }\n'
+    configure(f'[database]\nurl = "{migrated_url}"\n[analyzer]\nhttp = "127.0.0.1:0"\n{SOURCE}{policy}')
+    now_ms = int(time.time() * 1000)
+    users = [str(number) for number in range(20)] + ["0"] * 3
+    lines = [json.dumps({"ts": now_ms, "user": user}) + "\n" for user in users]
+    (tmp_path / "access.jsonl").write_text("".join(lines))
+    log = tmp_path / "run.log"
+    with log.open("wb") as stream:
+        command = [sys.executable, "-m", "analyzer.cli", "run"]
+        children.append(subprocess.Popen(command, stderr=stream, start_new_session=True))
+    url = wait_for(lambda: served_url(log))
+    for source, name, kind in (
+        (url, "shop", "user"),
+        (migrated_url, "desk", "user"),
+        (url, "till", "api_key"),
+    ):
+        command = [sys.executable, "-c", GATES, source, name, kind]
+        children.append(subprocess.Popen(command, start_new_session=True))
+    rows = wait_for(lambda: complete_reports(gatelock))
+    assert len({row["instance"] for row in rows}) == 6, "one in each process"
+    for row in rows:
+        if row["application"] == "till":
+            assert (row["known"], row["checks"], len(row["wrong"])) == (0.0, 0, 1)
+            continue
+        assert (row["known"], row["unknown"], row["wrong"]) == (1.0, [], {})
+        assert row["locks"][0]["key"] == "user:0"
+        assert row["checks"] == row["denials"] > 0
+    result = gatelock("doctor")
+    assert result.exit_code == 1
+    assert "1 thing is wrong" in result.output
+    assert "they differ in the kind of name: the log has user: in front" in result.output
+
+
+def complete_reports(gatelock: Gatelock) -> list[dict[str, Any]] | None:
+    """The rows of all six gates, as soon as each has checked its callers and four of them met a lock."""
+    rows = [json.loads(line) for line in gatelock("gates", "list", "--json").output.splitlines()]
+    checked = [row for row in rows if row["callers"] == 20]
+    met = [row for row in checked if row["checks"]]
+    return rows if len(checked) == 6 and len(met) == 4 else None
+
+
+def served_url(log: Path) -> str | None:
+    for line in log.read_text().splitlines(keepends=True):
+        if line.endswith("\n") and "listening" in json.loads(line)["message"]:
+            return str(json.loads(line)["message"].split()[-1])
+    return None
+
+
+def wait_for(get: Callable[[], Any]) -> Any:
+    """The first true value that `get` returns within the deadline."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not (found := get()):
+        assert time.monotonic() < deadline_s, "the condition did not become true"
+        time.sleep(0.1)
+    return found
