@@ -14,10 +14,12 @@ from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import PolicyTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import NAME, alternatives, closest, quote, suggestion
+from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, REQUESTS
 from analyzer.core.judging.delay_bound import DELAY_SHARE_MAX, own_delay
 from analyzer.core.judging.windows import HOUR_S
-from analyzer.core.records.combined_format import PARTS
+from analyzer.core.records.formats import FORMATS
+from analyzer.core.records.reader import CALLER
 
 # The shortest length of each window; an hour that a change of clocks shortens counts as a whole one.
 WINDOWS_S = {"minute": MINUTE_S, "hour": HOUR_S, "day": DAY_S, "week": 7 * DAY_S, "month": 28 * DAY_S}
@@ -125,25 +127,37 @@ def _source(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterat
                 "the time is not mapped: a line of a file has no other time",
                 'add time = { path = "ts", unit = "s" } to it',
             )
-    if source.format == "combined":
-        yield from _combined(at, source)
+    yield from _parts_of_format(at, source)
     yield from _callers(at, source, metered)
     yield from _conditions((*at, "deny_if"), source.deny_if, {0: source})
-    if "caller+resource" in source.groupings and source.fields.resource is None:
-        yield KeyFault((*at, "groupings"), '"caller+resource" needs the field resource', _map_it("resource"))
+    yield from _groupings(at, source)
     for name, entry in source.fields.plain.items():
         yield from _field((*at, "fields", name), name, entry, metered)
     yield from _shared_paths((*at, "fields"), source.fields)
 
 
-def _combined(at: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
+def _parts_of_format(at: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
+    """Faults of fields at paths that the format does not have."""
+    parts = FORMATS[source.format].parts
     for name, entry in source.fields.entries.items():
-        if ".".join(entry.path) not in PARTS:
+        if parts and ".".join(entry.path) not in parts:
             yield KeyFault(
                 (*at, "fields", name),
-                f"a combined line has no part {quote('.'.join(entry.path))}",
-                f"use {alternatives(PARTS)}",
+                f"a {source.format} line has no part {quote('.'.join(entry.path))}",
+                f"use {alternatives(parts)}",
             )
+
+
+def _groupings(at: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
+    """Faults of groupings by fields that the source does not map."""
+    for name in source.groupings:
+        for dimension in grouping_of(name).dimensions:
+            if dimension != CALLER and dimension.field not in source.fields.names:
+                yield KeyFault(
+                    (*at, "groupings"),
+                    f"{quote(name)} needs the field {dimension.field}",
+                    _map_it(dimension.field),
+                )
 
 
 def _callers(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:

@@ -77,6 +77,21 @@ def test_json_has_the_summary(gatelock: Gatelock, configure: Configure) -> None:
     assert summary["delay_s"] == 0.89
 
 
+def test_the_overshoot_behind_a_limiter_is_shown(gatelock: Gatelock, configure: Configure) -> None:
+    configure(VALID)
+    options = ["--limiter", "20/s", "--processes", "8", "--shipping", "0.31"]  # 1.2 s with our own delay
+    assert gatelock("check", *options).output.splitlines()[-1] == (
+        "overshoot   behind a limiter of 20 in 1 s in each of 8 processes, a caller is admitted at most 320"
+        " requests beyond its limit, plus those in flight, if its records are in the log 0.31 s after the"
+        " request began"
+    )
+    assert json.loads(gatelock("check", "--json", *options).output)["overshoot_max"] == 320
+    assert "overshoot" not in gatelock("check").output
+    refused = gatelock("check", "--limiter", "fast")
+    assert refused.exit_code == 2
+    assert '--limiter fast is not a rate: write "20/s"' in refused.stderr
+
+
 def test_all_faults_are_printed_and_the_exit_code_is_1(gatelock: Gatelock, configure: Configure) -> None:
     configure(VALID.replace('sum  = "took"', 'sum  = "tok"').replace("Berlin", "Berln"))
     result = gatelock("check")

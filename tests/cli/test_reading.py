@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -97,6 +98,73 @@ def test_usage_by_resource_names_the_setting_that_counts_it(gatelock: Gatelock, 
     result = gatelock("usage", "--by", "caller+resource", "--json")
     assert json.loads(result.output)["resource"] == "/v1/search"
     assert "/v1/search" in gatelock("usage", "--by", "caller+resource").output
+
+
+GROUPED = """
+[[sources]]
+name = "log"
+file = "requests.jsonl"
+groupings = ["tenant", "tenant+resource", "resource", "address", "address/24", "address6/56", "everyone"]
+[sources.fields]
+time = { path = "ts", unit = "s" }
+api_key = "key"
+tenant = "org"
+address = "ip"
+resource = { path = "path", routes = ["/v1/{kind}"] }
+"""
+REQUESTS = [
+    {"key": "a", "org": "o1", "ip": "203.0.113.7", "path": "/v1/x"},
+    {"key": "b", "org": "o1", "ip": "203.0.113.9", "path": "/v1/y"},
+    {"key": "c", "ip": "2001:db8:1:2::3", "path": "/about"},
+    {"key": "c", "org": "o2"},
+]
+
+
+@pytest.mark.parametrize(
+    ("by", "shown"),
+    [
+        ("caller", {"api_key:a": 1, "api_key:b": 1, "api_key:c": 2}),
+        ("tenant", {"o1": 2, "o2": 1, "(none)": 1}),
+        ("resource", {"/v1/{kind}": 2, "other": 1, "(none)": 1}),
+        ("address", {"203.0.113.7": 1, "203.0.113.9": 1, "2001:db8:1:2::3": 1, "(none)": 1}),
+        ("address/24", {"203.0.113.0/24": 2, "(none)": 2}),
+        ("address6/56", {"2001:db8:1::/56": 1, "(none)": 3}),
+        ("everyone", {"(none)": 4}),
+        (
+            "tenant+resource",
+            {"o1 /v1/{kind}": 2, "o2 (none)": 1, "(none) other": 1},
+        ),
+    ],
+)
+def test_a_log_is_counted_by_each_grouping(
+    gatelock: Gatelock, configure: Configure, by: str, shown: dict[str, int]
+) -> None:
+    now = int(time.time())
+    lines = [json.dumps(request | {"ts": now}) for request in REQUESTS]
+    Path("requests.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    configure(GROUPED)
+    assert gatelock("import", "requests.jsonl", "--source", "log").exit_code == 0
+    rows = [json.loads(line) for line in gatelock("usage", "--by", by, "--json").output.splitlines()]
+    key = {"everyone": "everyone"}.get(by, by.partition("+")[0].partition("/")[0].replace("6", ""))
+    found: dict[str, int] = {}
+    for row in rows:
+        parts = [row[key], *([row["resource"]] if by.endswith("+resource") else [])]
+        found[" ".join(part or "(none)" for part in parts)] = row["value"]
+    assert found == shown
+    table = gatelock("usage", "--by", by).output
+    assert all(part in table for name in shown for part in name.split())
+
+
+def test_usage_by_an_unknown_grouping_names_the_known_ones(gatelock: Gatelock, engine: sa.Engine) -> None:
+    result = gatelock("usage", "--by", "team")
+    assert result.exit_code == 2
+    assert "'team' is not a grouping: use caller, tenant, resource" in result.stderr
+
+
+def test_usage_by_tenant_has_no_caller_to_select(gatelock: Gatelock, engine: sa.Engine) -> None:
+    result = gatelock("usage", "--by", "tenant", "--caller", "user:ann")
+    assert result.exit_code == 2
+    assert "counts by tenant have no caller" in result.stderr
 
 
 def test_a_table_escapes_names_and_json_does_not(gatelock: Gatelock, engine: sa.Engine) -> None:

@@ -39,7 +39,7 @@ BANNED = {
     r"strangers?": "unknown caller, unknown gate",
     r"lets? (?:everybody|everyone|all) (?:pass|through)": "admit all requests",
     r"stands? still": "stalls, does not move",
-    r"(?<!there )(?:is|are|was|were) no (?!longer\b|more than\b|later than\b)[a-z]+": 'is not a ..., must be a ...',
+    r"(?<!there )(?:is|are|was|were) no (?!longer\b|more than\b|later than\b)[a-z]+": "is not a ...",
     r"without another thought": "drop it",
     r"by (?:its|their|his) word": "name the command or the field",
     r"in the way of": "blocks",
@@ -56,7 +56,8 @@ PATTERN = re.compile(rf"\b(?:{'|'.join(f'(?:{each})' for each in BANNED)})\b", r
 
 # A docstring's first line names the thing or what it returns; these openings make it a riddle.
 OPENINGS = re.compile(
-    r"(?:The same|Who|Whom|Whose|What|Where|Why|How|When|As|Those|That|It|Its|They|One (?:that|who|which|of))\b(?!-)"
+    r"(?:The same|Who|Whom|Whose|What|Where|Why|How|When|As|Those|That|It|Its|They"
+    r"|One (?:that|who|which|of))\b(?!-)"
 )
 MODULE_OPENINGS = re.compile(OPENINGS.pattern + r"|Whether\b")
 

@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, reporting_errors
+from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.cli.options import ConfigOption, JsonOption, add_a_source, config_file
 
 if TYPE_CHECKING:
     from analyzer.config.diagnostics.faults import ConfigFault
     from analyzer.config.settings import Settings
     from analyzer.core.counting.meters import Meter
+    from analyzer.core.judging.delay_bound import FrontLimiter
     from analyzer.core.records.mapping import Condition
 
 
-def check(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
+def check(
+    context: typer.Context,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    limiter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            help="Limiter in front of each gate, such as 20/s: shows what it admits beyond a limit.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Processes of the application, each with a gate and this limiter.")
+    ] = 1,
+    shipping: Annotated[
+        float, typer.Option(min=0, help="Seconds from a request's start until its record is in the log.")
+    ] = 0.0,
+) -> None:
     """Find every fault of the configuration.
 
     Prints each fault with its line and what to write instead; without faults, a summary of what is read,
     counted and limited. Needs neither database nor Kafka. Exit code 1 if there is a fault.
 
-    Example: gatelock check --config deploy/gatelock.toml
+    Example: gatelock check --limiter 20/s --processes 8 --shipping 0.5
     """
     from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid
     from analyzer.config.settings import load
 
+    front = None if limiter is None else _parse_limiter(limiter, processes)
     with reporting_errors():
         file = config_file(context, config)
         shown = str(file) if file is not None else "no file"
@@ -40,18 +59,65 @@ def check(context: typer.Context, config: ConfigOption = None, json: JsonOption 
         else:
             if not settings.sources:
                 faults = (ConfigFault(shown, None, "sources", "nothing is read", add_a_source(file)),)
-        _print(shown, faults, settings, as_json=json)
+        overshoot = None
+        if front is not None and settings is not None:
+            overshoot = Overshoot(front, settings.analyzer.flush_every, shipping)
+        _print(shown, faults, settings, overshoot, as_json=json)
         if faults:
             raise typer.Exit(FOUND)
 
 
-def _print(shown: str, faults: tuple[ConfigFault, ...], settings: Settings | None, *, as_json: bool) -> None:
+def _parse_limiter(text: str, processes: int) -> FrontLimiter:
+    """The limiter in `text`, in each of `processes`. Ends the command when `text` is not a rate."""
+    from analyzer.config.tables.actions import parse_rate
+    from analyzer.core.judging.delay_bound import FrontLimiter
+
+    try:
+        rate = parse_rate(text)
+    except ValueError as error:
+        raise usage_error(f'--limiter {text} is not a rate: write "20/s" or "100/m"') from error
+    return FrontLimiter(rate.limit, rate.period, processes)
+
+
+class Overshoot(NamedTuple):
+    """The bound on requests that one caller is admitted beyond a limit, behind a limiter."""
+
+    front: FrontLimiter
+    flush_s: float
+    shipping_s: float
+
+    @property
+    def requests(self) -> int:
+        from analyzer.core.judging.delay_bound import overshoot_max, own_delay
+
+        delay_s = own_delay(self.flush_s).total_s + self.shipping_s
+        return overshoot_max(self.front, delay_s, in_flight=0)
+
+    def __str__(self) -> str:
+        limit, period_s, processes = self.front
+        return (
+            f"behind a limiter of {limit:,} in {period_s:g} s in each of {processes:,} processes, a caller "
+            f"is admitted at most {self.requests:,} requests beyond its limit, plus those in flight, if its "
+            f"records are in the log {self.shipping_s:g} s after the request began"
+        )
+
+
+def _print(
+    shown: str,
+    faults: tuple[ConfigFault, ...],
+    settings: Settings | None,
+    overshoot: Overshoot | None,
+    *,
+    as_json: bool,
+) -> None:
     from dataclasses import asdict
 
     from analyzer.cli.output import json_lines, plural
 
     if as_json:
         summary = {} if faults or settings is None else _summary_fields(settings)
+        if summary and overshoot is not None:
+            summary["overshoot_max"] = overshoot.requests
         json_lines([{"file": shown, "faults": [asdict(fault) for fault in faults], **summary}])
         return
     for fault in faults:
@@ -60,6 +126,8 @@ def _print(shown: str, faults: tuple[ConfigFault, ...], settings: Settings | Non
         typer.echo(f"\n{shown}: {plural(len(faults), 'fault')}", err=True)
     elif settings is not None:
         typer.echo("\n".join([f"{shown}: nothing is wrong", "", *_summary_lines(settings)]))
+        if overshoot is not None:
+            typer.echo(f"overshoot   {overshoot}")
 
 
 def _summary_fields(settings: Settings) -> dict[str, object]:

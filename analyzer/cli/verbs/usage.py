@@ -20,6 +20,7 @@ from analyzer.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from analyzer.core.counting.groupings import Grouping
     from analyzer.store.reports.usage import UsageRow
 
 
@@ -29,11 +30,7 @@ class Width(StrEnum):
     DAY = "day"
 
 
-class By(StrEnum):
-    CALLER = "caller"
-    CALLER_RESOURCE = "caller+resource"
-
-
+NO_KEY = "(none)"  # of records without the field that they are counted by
 WIDTHS_S = {Width.MINUTE: 60, Width.HOUR: 3600, Width.DAY: 86_400}
 
 
@@ -42,7 +39,14 @@ def usage(
     config: ConfigOption = None,
     json: JsonOption = False,
     width: Annotated[Width, typer.Option(help="Length of a bucket, from midnight UTC.")] = Width.DAY,
-    by: Annotated[By, typer.Option(help="Grouping of the counts.")] = By.CALLER,
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="GROUPING",
+            help="What to count by: caller, tenant, resource, address, address/24, address6/56 or everyone; "
+            "caller+resource splits by resource.",
+        ),
+    ] = "caller",
     since: SinceOption = None,
     until: UntilOption = None,
     caller: Annotated[
@@ -58,55 +62,74 @@ def usage(
     Requests that a gate denied are in the column denied, not in value. Old minutes are kept as quarters of an
     hour and later as days; these are shown with their width, in JSON as width_s.
 
-    Example: gatelock usage --by caller --width hour --from today
+    Example: gatelock usage --by caller+resource --width hour --from today
     """
     with reporting_errors():
         from_s, until_s, name = parse_time(since), parse_time(until), require_kind(caller)
         if from_s is not None and until_s is not None and from_s >= until_s:
             raise usage_error(f"--from {since} is not before --to {until}")
+        grouping = _parse_grouping(by)
+        if name is not None and not grouping.is_of_callers:
+            raise usage_error(f"--caller {caller}: counts by {grouping.name} have no caller; remove --caller")
         with open_database(context, config) as engine:
             from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
 
-            if by is not By.CALLER and not is_counted(engine, by.value):
+            if grouping.name != "caller" and not is_counted(engine, grouping.name):
                 raise usage_error(
-                    f"nothing was counted by {by.value}: "
-                    f'write groupings = ["{by.value}"] in [[sources]] to count by it'
+                    f"nothing was counted by {grouping.name}: "
+                    f'write groupings = ["{grouping.name}"] in [[sources]] to count by it'
                 )
-            query = UsageQuery(by.value, WIDTHS_S[width], from_s, until_s, name, meter)
-            _print(usage_rows(engine, query), query.width_s, by=by, as_json=json)
+            query = UsageQuery(grouping.name, WIDTHS_S[width], from_s, until_s, name, meter)
+            _print(usage_rows(engine, query), query.width_s, grouping, as_json=json)
 
 
-def _print(rows: Iterable[UsageRow], width_s: int, *, by: By, as_json: bool) -> None:
+def _parse_grouping(name: str) -> Grouping:
+    from analyzer.core.counting.groupings import grouping_of
+
+    try:
+        return grouping_of(name)
+    except ValueError as error:
+        raise usage_error(f"--by: {error}") from error
+
+
+def _print(rows: Iterable[UsageRow], width_s: int, grouping: Grouping, *, as_json: bool) -> None:
     from analyzer.cli.output import format_second, json_lines, table
 
     if as_json:
-        json_lines(_objects(rows, width_s))
+        json_lines(_objects(rows, width_s, grouping))
         return
+    by_resource = grouping.resource is not None
     cells = (
         (
             format_second(row.bucket_s) + (f" ({row.width_s} s)" if row.width_s != width_s else ""),
-            row.key,
-            *([row.resource] if by is By.CALLER_RESOURCE else []),
+            row.key or NO_KEY,
+            *([row.resource or NO_KEY] if by_resource else []),
             row.meter,
             row.value,
             row.denied,
         )
         for row in rows
     )
-    resource = ["resource"] if by is By.CALLER_RESOURCE else []
-    table(["bucket", "caller", *resource, "meter", "value", "denied"], cells, "nothing was counted")
+    columns = ["bucket", _key_name(grouping), *(["resource"] if by_resource else []), "meter"]
+    table([*columns, "value", "denied"], cells, "nothing was counted")
 
 
-def _objects(rows: Iterable[UsageRow], width_s: int) -> Iterator[dict[str, object]]:
+def _objects(rows: Iterable[UsageRow], width_s: int, grouping: Grouping) -> Iterator[dict[str, object]]:
     from analyzer.cli.output import format_second
 
+    key = _key_name(grouping)
     for row in rows:
         yield {
-            "caller": row.key,
-            "resource": row.resource,
+            key: row.key,
+            **({} if key == "resource" else {"resource": row.resource}),
             "meter": row.meter,
             "bucket": format_second(row.bucket_s),
             "value": row.value,
             "denied": row.denied,
             **({"width_s": row.width_s} if row.width_s != width_s else {}),
         }
+
+
+def _key_name(grouping: Grouping) -> str:
+    """The name of the key's column: the field that it is made of, or "everyone"."""
+    return grouping.name if grouping.key is None else grouping.key.field

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from analyzer.config.tables import ConfigTable
-from analyzer.config.values import ConditionValues, Name, Text, one_of
+from analyzer.config.values import (
+    ConditionValues,
+    Name,
+    Text,
+    alternatives,
+    quote,
+    raise_fault,
+    suggestion,
+)
+from analyzer.core.counting.groupings import BY_RESOURCE, SHOWN, grouping_of
 from analyzer.core.counting.meters import Meter
 
-Grouping = Literal["caller", "caller+resource"]
-PLANNED_GROUPINGS = ("tenant", "resource", "address", "address/24", "everyone")
-GroupingName = Annotated[Grouping, one_of(Grouping, planned=PLANNED_GROUPINGS)]
+
+def _grouping(value: object) -> str:
+    try:
+        return grouping_of(str(value)).name
+    except ValueError:
+        otherwise = f'use {alternatives(SHOWN)}, perhaps followed by "{BY_RESOURCE}"'
+        known = [name for name in SHOWN if "/" not in name]
+        is_network = "/" in str(value)  # its prefix is wrong, not its name
+        cure = otherwise if is_network else suggestion(value, known, otherwise)
+        raise_fault(f"{quote(value)} is not a grouping", cure)
+
+
+GroupingName = Annotated[str, BeforeValidator(_grouping)]
 
 
 class MeterTable(ConfigTable):
@@ -30,5 +49,5 @@ class MeterTable(ConfigTable):
         return self.sum_of or self.max_of
 
     def meter(self) -> Meter:
-        join: Literal["sum", "max"] = "sum" if self.max_of is None else "max"
+        join = "sum" if self.max_of is None else "max"
         return Meter(self.name, self.field, join, tuple(self.where.items()))

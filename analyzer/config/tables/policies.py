@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.actions import Action, LockAction
-from analyzer.config.tables.meters import GroupingName
 from analyzer.config.values import Name, Zone, integer_between, one_of
+from analyzer.core.counting.groupings import SHOWN
+from analyzer.core.judging.kinds import KINDS
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar, CalendarPeriod
 
 LIMIT_MAX = 1 << 62  # totals are 64-bit integers, and a flush adds to them before it compares
-PolicyKind = Literal["quota"]
+# Groupings whose sums are judged; the others are only counted yet.
+JudgedGrouping = Literal["caller", "caller+resource"]
+if TYPE_CHECKING:
+    PolicyKind = str
+else:
+    PolicyKind = Literal[tuple(KINDS)]
 OnStale = Literal["keep", "allow"]
 
 
@@ -27,7 +33,7 @@ class PolicyTable(ConfigTable):
     name: Name
     kind: Annotated[PolicyKind, one_of(PolicyKind, planned=("share", "surge"))] = "quota"
     meter: Name = "requests"
-    per: GroupingName = "caller"
+    per: Annotated[JudgedGrouping, one_of(JudgedGrouping, planned=SHOWN)] = "caller"
     limit: Annotated[int, integer_between(1, LIMIT_MAX)]
     window: WindowTable
     action: Action = LockAction()

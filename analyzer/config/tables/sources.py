@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -11,18 +11,15 @@ from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.fields import FieldsTable
 from analyzer.config.tables.meters import GroupingName
 from analyzer.config.values import ConditionValues, Names, Text, integer_between, one_of
-from analyzer.core.records.combined_format import PARTS
+from analyzer.core.records.formats import FORMATS
 from analyzer.core.records.mapping import CALLER_FIELDS, SourceMapping
 from analyzer.core.records.mapping import Field as MappedField
 
-RecordFormat = Literal["json", "combined"]
+if TYPE_CHECKING:
+    FormatName = str
+else:
+    FormatName = Literal[tuple(FORMATS)]
 StartPosition = Literal["earliest", "latest"]
-
-# Each part of a combined line but the path is mapped to a field of the same name by default.
-COMBINED: dict[str, Any] = {part: part for part in PARTS if part != "path"} | {
-    "resource": "path",
-    "time": {"path": "time", "unit": "clf"},
-}
 
 
 class SourceTable(ConfigTable):
@@ -31,7 +28,7 @@ class SourceTable(ConfigTable):
     name: Text = ""
     topic: Text | None = None
     file: Text | None = None
-    format: Annotated[RecordFormat, one_of(RecordFormat)] = "json"
+    format: Annotated[FormatName, one_of(FormatName)] = "json"
     caller: Names | None = None
     deny_if: dict[str, ConditionValues] = Field(default_factory=dict)
     start: Annotated[StartPosition, one_of(StartPosition)] = "earliest"
@@ -44,13 +41,14 @@ class SourceTable(ConfigTable):
     @model_validator(mode="before")
     @classmethod
     def _fill_in_defaults(cls, value: Any) -> Any:
-        """Defaults that depend on other keys: the name, and the fields of a combined line."""
+        """Defaults that depend on other keys: the name, and the fields of the format."""
         if not isinstance(value, dict):
             return value
         name = value.get("topic") or PurePath(str(value.get("file", ""))).name
         filled: dict[str, Any] = ({"name": name} if name else {}) | value
-        if filled.get("format") == "combined" and isinstance(filled.get("fields", {}), dict):
-            filled["fields"] = COMBINED | filled.get("fields", {})
+        known = FORMATS.get(str(filled.get("format")))
+        if known is not None and known.table and isinstance(filled.get("fields", {}), dict):
+            filled["fields"] = dict(known.table) | filled.get("fields", {})
         return filled
 
     @property
