@@ -16,22 +16,22 @@ from gatekeeper.gate_options import (
     STALE,
     CheckingLimiter,
     check_stale,
-    hearing,
-    is_off,
-    opened,
-    shelf,
-    slows,
-    together,
+    is_switched_off,
+    make_slow_locks,
+    open_lock_source,
+    open_view_file,
+    share_poller,
+    status_sink,
 )
-from gatekeeper.lifecycle import outlive
+from gatekeeper.lifecycle import register
 from gatekeeper.model import ALLOWED, Decision, LockSource, Refused, StatusSink
-from gatekeeper.view.cooperative import in_pieces
-from gatekeeper.view.fast_path import DIVERTED, OPEN, fast_path_of
+from gatekeeper.view.cooperative import with_pauses
+from gatekeeper.view.fast_path import ALLOW_ALL, TO_SLOW_PATH, fast_path_of
 from gatekeeper.view.lock_tuples import ACTION, END, ON_STALE, LockTuple
-from gatekeeper.view.lock_view import NOBODY, RequestScopes, asked_of
-from gatekeeper.view.lookup_keys import nameless
-from gatekeeper.view.precedence import judged
-from gatekeeper.view.sharded_table import LockTable, let_go
+from gatekeeper.view.lock_view import NO_SCOPES, RequestScopes, request_scopes
+from gatekeeper.view.lookup_keys import normalize_route
+from gatekeeper.view.precedence import decide
+from gatekeeper.view.sharded_table import LockTable, release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,29 +85,29 @@ class Gate:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         check_stale(stale_after, on_stale)
-        source = opened(source, token, stale_after)
-        self._source = together(source, saved, stale_after, clock) if shared else source
+        source = open_lock_source(source, token, stale_after)
+        self._source = share_poller(source, saved, stale_after, clock) if shared else source
         self._clock = clock
         self._watching = ChangeCallbacks(on_change, on_health, clock)
         self._stale_after_s = stale_after
         self._on_stale = on_stale
-        self._shelf = None if saved is None else shelf(saved)
+        self._shelf = None if saved is None else open_view_file(saved)
         self._name = name
         self._shadow = shadow
-        self._hearing = hearing(source, feedback)
+        self._hearing = status_sink(source, feedback)
         self._slowing: SlowLimit | None = None  # made when the first lock that slows is there
         self._known = GateKnowledge()
         self._begun_s: float | None = None  # uptime at the first start
         self._forget_threads()
         self._closed = False
         self._complained = False
-        outlive(self, Gate._forget_threads, Gate.close)
+        register(self, Gate._forget_threads, Gate.close)
 
     def _forget_threads(self) -> None:
         """Begin without threads: at birth, and in a forked child, where the parent's are not."""
         self._divert()  # what is looked at: `_locked` by `allow`, `_look` by `check`
-        self._ready = DIVERTED  # ... once no more callers need to be noted
-        self._off = is_off()
+        self._ready = TO_SLOW_PATH  # ... once no more callers need to be noted
+        self._off = is_switched_off()
         self._telling: StatusRecorder | None = None  # of this process alone
         self._mutex = threading.Lock()  # never waited for while a request is served
         self._answered = threading.Event()
@@ -124,7 +124,7 @@ class Gate:
             # The poller swaps in a set that holds everybody when more than a look-up is called for.
             return caller not in self._locked or self.check(caller).allowed
         except Exception:  # noqa: BLE001 - a list, or whatever else can be no name
-            return self._judge(NOBODY).allowed
+            return self._judge(NO_SCOPES).allowed
 
     def check(self, caller: str = "", *, resource: str = "", address: str = "", tenant: str = "") -> Decision:
         """Whether a request of this caller, tenant and address for this resource may pass, by which
@@ -140,13 +140,13 @@ class Gate:
                 caller not in look.callers
                 and (not address or address not in look.addresses)
                 and (not address or look.ranges is None or not look.ranges.meet(address))
-                and (not resource or look.routes is None or nameless(resource) not in look.routes)
+                and (not resource or look.routes is None or normalize_route(resource) not in look.routes)
                 and (not tenant or tenant not in look.tenants)
             ):
                 return ALLOWED
         except Exception:  # noqa: BLE001, S110 - something that can be no name; the rest is asked for below
             pass
-        return self._judge(asked_of(caller, tenant, address, resource))
+        return self._judge(request_scopes(caller, tenant, address, resource))
 
     def _judge(self, asked: RequestScopes) -> Decision:
         """The same for a request that has a lock, or while more than a look-up is called for."""
@@ -179,7 +179,7 @@ class Gate:
             decision = self._without_lock(asked.caller or asked.address, now_s)
             if not locks or not decision.allowed:
                 return decision
-        return judged(locks, now_ns, self._slowing)
+        return decide(locks, now_ns, self._slowing)
 
     def enforce(
         self, caller: str = "", *, resource: str = "", address: str = "", tenant: str = ""
@@ -320,7 +320,7 @@ class Gate:
 
     def _turn(self, poller: Poller) -> float:
         try:
-            self._off = is_off()
+            self._off = is_switched_off()
             if self._hearing is not None and not poller.failures:
                 self._tell(self._hearing)
             self._beware(longest_fetch(self._source))
@@ -328,7 +328,7 @@ class Gate:
             if self._slowing is not None:
                 self._slowing.tidy()
             elif poller.known.view.slows:
-                self._slowing = slows(self._clock)
+                self._slowing = make_slow_locks(self._clock)
             old: list[LockTable] = list(self._known.view.tables.values())
             with self._mutex:
                 if poller is self._poller:
@@ -347,9 +347,9 @@ class Gate:
             self._answered.set()
         soon_stale = self._clock.uptime_s() + wait_s >= self._patient_until_s(known)
         if self._off:
-            self._ready = OPEN
+            self._ready = ALLOW_ALL
         elif self._on_stale != "allow" and soon_stale:
-            self._ready = DIVERTED
+            self._ready = TO_SLOW_PATH
         else:
             self._ready = fast_path_of(known.view)
         self._settle()
@@ -363,21 +363,21 @@ class Gate:
         """Have the clock looked at for each request if the view may become stale in so many seconds."""
         back_s = self._clock.uptime_s() + longest_s
         if self._on_stale != "allow" and back_s >= self._patient_until_s(self._known):
-            self._ready = DIVERTED
+            self._ready = TO_SLOW_PATH
             self._divert()
 
     def _divert(self) -> None:
         """Send every request to where the clock and the poller are looked at."""
-        self._look, self._locked = DIVERTED, DIVERTED.callers
+        self._look, self._locked = TO_SLOW_PATH, TO_SLOW_PATH.callers
 
     def _forget(self, old: list[LockTable]) -> None:
         """Give back what only the `old` tables held."""
-        for _ in in_pieces(let_go(old, self._known.view.tables.values())):
+        for _ in with_pauses(release(old, self._known.view.tables.values())):
             pass
 
     # -- what it tells -------------------------------------------------------------------------
 
-    def _tell(self, hearing: StatusSink) -> None:
+    def _tell(self, sink: StatusSink) -> None:
         """Tell the source of this gate, if it is time, and have callers noted anew."""
         now_s, known = self._clock.uptime_s(), self._known
         if known.view.at is None:
@@ -387,9 +387,9 @@ class Gate:
 
             self._telling = StatusRecorder(self._name, self._stale_after_s, now_s)
         if self._telling.is_due(now_s):
-            self._beware(longest_fetch(hearing))
+            self._beware(longest_fetch(sink))
             mode = self.off or ("shadow" if self._shadow else "")
-            self._telling.tell(hearing, now_s, known, mode)
+            self._telling.tell(sink, now_s, known, mode)
             self._divert()  # for so many callers as are wanted: who is not noted pays nothing for it
 
     def _enough_notes(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gatekeeper.feed.saved_view import ViewFile
     from gatekeeper.view.precedence import SlowLimit
 
-OFF = "GATEKEEPER"  # the environment variable; "off" opens the gates of this process
+SWITCH = "GATEKEEPER"  # the environment variable; "off" opens the gates of this process
 
 STALE = Decision(
     False, reason="stale", detail="The locks are not known at the moment.", retry_after=None, status=503
@@ -36,7 +36,7 @@ def check_stale(stale_after_s: float, on_stale: Literal["allow", "deny"] | Check
         raise ValueError(f"on_stale: expected 'allow', 'deny' or a limiter, got {on_stale!r}")
 
 
-def opened(source: str | LockSource, token: str | Path | None, stale_after_s: float) -> LockSource:
+def open_lock_source(source: str | LockSource, token: str | Path | None, stale_after_s: float) -> LockSource:
     """The source that was named. Raises ValueError, ImportError."""
     if isinstance(source, str):
         # A fetch that waits for news must be back long before the view is stale.
@@ -46,7 +46,7 @@ def opened(source: str | LockSource, token: str | Path | None, stale_after_s: fl
     return source
 
 
-def together(source: LockSource, saved: Path | None, stale_after_s: float, clock: Clock) -> LockSource:
+def share_poller(source: LockSource, saved: Path | None, stale_after_s: float, clock: Clock) -> LockSource:
     """`source`, asked by one process for all those that keep their view at `saved`. Raises ValueError."""
     from gatekeeper.sources.shared_poller import SharedSource
 
@@ -55,7 +55,7 @@ def together(source: LockSource, saved: Path | None, stale_after_s: float, clock
     return SharedSource(source, saved, stale_after_s / 2, clock.uptime_s)
 
 
-def shelf(path: Path) -> ViewFile:
+def open_view_file(path: Path) -> ViewFile:
     from gatekeeper.feed.saved_view import (
         ViewFile,  # what it needs for its digest is a tenth of a start without it
     )
@@ -63,13 +63,13 @@ def shelf(path: Path) -> ViewFile:
     return ViewFile(path)
 
 
-def slows(clock: Clock) -> SlowLimit:
+def make_slow_locks(clock: Clock) -> SlowLimit:
     from gatekeeper.slow_locks import SlowLocks  # what it needs is half of a start, for who has no such lock
 
     return SlowLocks(lambda: int(clock.uptime_s() * 1e9))
 
 
-def hearing(source: LockSource, wanted: bool | None) -> StatusSink | None:
+def status_sink(source: LockSource, wanted: bool | None) -> StatusSink | None:
     """The source, if it is to be told. Raises ValueError when it cannot be."""
     if isinstance(source, StatusSink):
         return source if wanted or (wanted is None and source.feedback) else None
@@ -78,5 +78,5 @@ def hearing(source: LockSource, wanted: bool | None) -> StatusSink | None:
     return None
 
 
-def is_off() -> bool:
-    return os.environ.get(OFF, "").strip().lower() == "off"
+def is_switched_off() -> bool:
+    return os.environ.get(SWITCH, "").strip().lower() == "off"

@@ -11,22 +11,22 @@ from typing import Any, TypeVar
 G = TypeVar("G")
 LifecycleHook = Callable[[Any], None]
 
-_every: weakref.WeakKeyDictionary[Any, tuple[LifecycleHook, LifecycleHook]] = weakref.WeakKeyDictionary()
+_owners: weakref.WeakKeyDictionary[Any, tuple[LifecycleHook, LifecycleHook]] = weakref.WeakKeyDictionary()
 
 
-def outlive(gate: G, begin_anew: Callable[[G], None], close: Callable[[G], None]) -> None:
+def register(gate: G, begin_anew: Callable[[G], None], close: Callable[[G], None]) -> None:
     """See to it that `gate` begins anew in a forked child, and is closed when the process ends."""
-    _every[gate] = begin_anew, close
+    _owners[gate] = begin_anew, close
 
 
 def _after_fork() -> None:
     # A child of fork has only the thread that forked, and a mutex held by another is held for ever.
-    for gate, (begin_anew, _) in list(_every.items()):
+    for gate, (begin_anew, _) in list(_owners.items()):
         begin_anew(gate)
 
 
 def _at_exit() -> None:
-    for gate, (_, close) in list(_every.items()):
+    for gate, (_, close) in list(_owners.items()):
         close(gate)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from gatekeeper.limits.algorithms.token_bucket import TokenBucket
 from gatekeeper.model import Decision
-from gatekeeper.view.lock_tuples import SLOW, LockKeyTuple, LockTuple, at_of
+from gatekeeper.view.lock_tuples import SLOW, LockKeyTuple, LockTuple, key_of
 
-SLOWED_MAX = 100_000  # keys of one rate; those beyond share one bucket
+KEYS_MAX = 100_000  # keys of one rate; those beyond share one bucket
 RATES_MAX = 1_000  # rates come from policies, of which there are a few
 
-Plain = tuple[int, float]  # a rate: requests, seconds
+RateTuple = tuple[int, float]  # a rate: requests, seconds
 
 
 class SlowLocks:
@@ -23,11 +23,11 @@ class SlowLocks:
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
-        self._buckets: dict[Plain, TokenBucket] = {}
-        self._last: dict[LockKeyTuple, Plain] = {}  # the rate by which each was asked last
+        self._buckets: dict[RateTuple, TokenBucket] = {}
+        self._last: dict[LockKeyTuple, RateTuple] = {}  # the rate by which each was asked last
 
     def check(self, held: LockTuple) -> Decision:
-        at, rate = at_of(held), held[SLOW]
+        at, rate = key_of(held), held[SLOW]
         bucket = self._bucket(rate)
         last = self._last.get(at)
         if last != rate:
@@ -37,20 +37,20 @@ class SlowLocks:
         return bucket.check(at)
 
     def refund(self, held: LockTuple) -> None:
-        self._bucket(held[SLOW]).refund(at_of(held))
+        self._bucket(held[SLOW]).refund(key_of(held))
 
     def tidy(self) -> None:
         """Hold what is remembered within its bounds."""
-        if len(self._last) > SLOWED_MAX:
+        if len(self._last) > KEYS_MAX:
             self._last = {}
         if len(self._buckets) > RATES_MAX:
             self._buckets = {}
 
-    def _bucket(self, rate: Plain) -> TokenBucket:
+    def _bucket(self, rate: RateTuple) -> TokenBucket:
         bucket = self._buckets.get(rate)
         if bucket is None:
             limit, period_s = rate
-            made = TokenBucket(limit, period_s, max_keys=SLOWED_MAX, clock=self._clock_ns)
+            made = TokenBucket(limit, period_s, max_keys=KEYS_MAX, clock=self._clock_ns)
             bucket = self._buckets.setdefault(rate, made)  # of two threads that make one, both get the same
         return bucket
 

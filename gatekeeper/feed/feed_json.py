@@ -29,39 +29,49 @@ FORMAT = 1  # a new word does not change it; a word that means something else do
 SECONDS_MAX = 1e12  # no duration is longer than the calendar
 NEXT_POLL_S = 0.4  # where an answer does not say
 
-ANSWER = {"format", "version", "mark", "since", "snapshot", "now", "waited_s", "behind_s", "next_poll_s",
-          "checksum", "changes"}  # fmt: skip
-CLEAR = {"op", "scope", "key", "resource", "policy"}
-SET = CLEAR | {"kind", "action", "slow", "status", "reason", "detail", "began", "until", "on_stale"}
+ANSWER_FIELDS = {"format", "version", "mark", "since", "snapshot", "now", "waited_s", "behind_s",
+                 "next_poll_s", "checksum", "changes"}  # fmt: skip
+CLEAR_FIELDS = {"op", "scope", "key", "resource", "policy"}
+SET_FIELDS = CLEAR_FIELDS | {
+    "kind",
+    "action",
+    "slow",
+    "status",
+    "reason",
+    "detail",
+    "began",
+    "until",
+    "on_stale",
+}
 
 # A change on each line, so that nobody must read a hundred thousand of them in one piece: that would
 # hold the interpreter, and with it every request, for half a second.
 OPENING, CLOSING = b'"changes": [\n', b"]}"
-SUM = "sha256:"  # over the lines of the changes, without their commas
+CHECKSUM_PREFIX = "sha256:"  # over the lines of the changes, without their commas
 
 
 JsonItem = tuple[bytes, object]  # a change's text, and what it says
 
 
-class ChangeBlock(NamedTuple):
+class EncodedChanges(NamedTuple):
     """Changes as they stand in an answer; written once, told to many."""
 
     text: bytes
     checksum: str
 
 
-def block(changes: Iterable[Change]) -> ChangeBlock:
+def encode_changes(changes: Iterable[Change]) -> EncodedChanges:
     """The changes on their lines. In ASCII."""
     lines = [json.dumps(change_fields(change)).encode() for change in changes]
-    return ChangeBlock(b"".join((b",\n".join(lines), b"\n")) if lines else b"", checksum_of(lines))
+    return EncodedChanges(b"".join((b",\n".join(lines), b"\n")) if lines else b"", checksum_of(lines))
 
 
 def dump(update: Update) -> str:
     """The answer as one JSON document, in ASCII."""
-    return answer(update, block(update.changes)).decode()
+    return encode_answer(update, encode_changes(update.changes)).decode()
 
 
-def answer(update: Update, changes: ChangeBlock) -> bytes:
+def encode_answer(update: Update, changes: EncodedChanges) -> bytes:
     """The same with `changes` in the place of those of `update`."""
     head = {
         "format": FORMAT,
@@ -94,21 +104,21 @@ def read(stream: BinaryIO) -> Update:
     first = stream.readline()
     if first.endswith(OPENING):
         with suppress(MalformedLine):
-            return _update(document(first + CLOSING, "answer"), _on_lines(stream))
+            return _parse_update(parse_object(first + CLOSING, "encode_answer"), _items_by_line(stream))
     stream.seek(0)
-    whole = document(stream.read(), "answer")
-    return _update(whole, _in_one_piece(whole))
+    whole = parse_object(stream.read(), "encode_answer")
+    return _parse_update(whole, _items_of_document(whole))
 
 
 class MalformedLine(Exception):  # somebody else's layout, or half a document
     """A line is not a change."""
 
 
-def _update(head: JsonFields, items: Iterable[JsonItem]) -> Update:
+def _parse_update(head: JsonFields, items: Iterable[JsonItem]) -> Update:
     if head.whole("format") != FORMAT:
         raise SourceError(f"answer: format {head.fields['format']}; this gatekeeper reads format {FORMAT}")
-    unknown = head.strangers(ANSWER)
-    changes = PackedChanges(_changes_in(items, head, unknown))
+    unknown = head.strangers(ANSWER_FIELDS)
+    changes = PackedChanges(_parse_changes(items, head, unknown))
     return Update(
         at=Cursor(head.whole("version"), head.text("mark", "")),
         since=None if head.fields.get("since") is None else head.whole("since"),
@@ -127,7 +137,7 @@ def checksum_of(lines: Iterable[bytes]) -> str:
     digest = _digest()
     for line in lines:
         digest.update(line + b"\n")
-    return SUM + digest.hexdigest()
+    return CHECKSUM_PREFIX + digest.hexdigest()
 
 
 def _digest() -> hashlib._Hash:
@@ -215,7 +225,7 @@ class JsonFields(NamedTuple):
         return SourceError(f"{self.where}: expected {name} to be {what}, got {self.fields.get(name)!r:.60}")
 
 
-def document(text: str | bytes, where: str) -> JsonFields:
+def parse_object(text: str | bytes, where: str) -> JsonFields:
     """The JSON object that `text` is. Raises SourceError."""
     try:
         value = json.loads(text)
@@ -230,15 +240,15 @@ def as_object(value: object, where: str) -> JsonFields:
     raise SourceError(f"{where}: expected an object, got {value!r:.60}")
 
 
-def change_of(fields: JsonFields, unknown: list[str]) -> Change | None:
+def parse_change(fields: JsonFields, unknown: list[str]) -> Change | None:
     """The change that the object stands for; None when its op is unknown. What is unknown is added
     to `unknown`. Raises SourceError."""
     op = fields.text("op")
     if op not in ("set", "clear"):
         unknown.append(f"op {op}")
         return None
-    unknown += fields.strangers(SET if op == "set" else CLEAR)
-    at = LockKey(fields.text("scope"), fields.text("key"), resource_of(fields), fields.text("policy"))
+    unknown += fields.strangers(SET_FIELDS if op == "set" else CLEAR_FIELDS)
+    at = LockKey(fields.text("scope"), fields.text("key"), parse_resource(fields), fields.text("policy"))
     return Set(_lock(fields, at)) if op == "set" else Clear(at)
 
 
@@ -271,11 +281,11 @@ def _rate(fields: JsonFields) -> Rate | None:
     return Rate(limit, period_s)
 
 
-def resource_of(fields: JsonFields) -> str:
+def parse_resource(fields: JsonFields) -> str:
     return "" if fields.fields.get("resource") is None else fields.text("resource")
 
 
-def _on_lines(lines: Iterable[bytes]) -> Iterator[JsonItem]:
+def _items_by_line(lines: Iterable[bytes]) -> Iterator[JsonItem]:
     ended = False
     for line in lines:
         text = line.rstrip(b",\r\n ")
@@ -291,32 +301,32 @@ def _on_lines(lines: Iterable[bytes]) -> Iterator[JsonItem]:
         raise MalformedLine
 
 
-def _in_one_piece(head: JsonFields) -> Iterator[JsonItem]:
+def _items_of_document(head: JsonFields) -> Iterator[JsonItem]:
     listed = head.fields.get("changes")
     if not isinstance(listed, list):
         raise head.expected("changes", "a list")
     return ((json.dumps(item).encode(), item) for item in listed)
 
 
-def _changes_in(items: Iterable[JsonItem], head: JsonFields, unknown: list[str]) -> Iterator[Change]:
+def _parse_changes(items: Iterable[JsonItem], head: JsonFields, unknown: list[str]) -> Iterator[Change]:
     wanted = head.text("checksum", "")
-    if wanted and not wanted.startswith(SUM):
+    if wanted and not wanted.startswith(CHECKSUM_PREFIX):
         unknown.append(f"checksum {wanted.partition(':')[0]:.20}")
     elif wanted:
-        items = _summed(items, wanted)
+        items = _verify_checksum(items, wanted)
     for number, (_, item) in enumerate(items):
-        change = change_of(as_object(item, f"answer: changes[{number}]"), unknown)
+        change = parse_change(as_object(item, f"answer: changes[{number}]"), unknown)
         if change is not None:
             yield change
 
 
-def _summed(items: Iterable[JsonItem], wanted: str) -> Iterator[JsonItem]:
+def _verify_checksum(items: Iterable[JsonItem], wanted: str) -> Iterator[JsonItem]:
     """The same; raises SourceError at their end if they are not those that were summed up."""
     digest = _digest()
     for text, item in items:
         digest.update(text + b"\n")
         yield text, item
-    if SUM + digest.hexdigest() != wanted:
+    if CHECKSUM_PREFIX + digest.hexdigest() != wanted:
         raise SourceError(
             "answer: its content does not have the checksum that it names; by hand, leave that out"
         )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Lock, Set, SourceError
-from gatekeeper.view.cooperative import in_pieces
+from gatekeeper.view.cooperative import with_pauses
 from gatekeeper.view.lock_view import LockView
 
 AGE_MAX = timedelta(days=1)  # of locks older than this too many may have been lifted by hand
@@ -74,10 +74,10 @@ class ViewFile:
 
 def write(path: Path, saved: SavedView) -> None:
     """Put `saved` in the place of what is at `path`, at once or not at all. Raises OSError."""
-    put(path, _lines(saved))
+    write_sealed(path, _lines(saved))
 
 
-def put(path: Path, lines: Iterable[bytes]) -> None:
+def write_sealed(path: Path, lines: Iterable[bytes]) -> None:
     """Put these lines, each with its end, in the place of what is at `path`, under a digest.
 
     Several processes may share one path: each writes a file of its own, and the last rename wins.
@@ -95,14 +95,14 @@ def put(path: Path, lines: Iterable[bytes]) -> None:
     beside.replace(path)
 
 
-def take(path: Path) -> Iterator[bytes]:
+def read_sealed(path: Path) -> Iterator[bytes]:
     """The lines that `put` has put at `path`. Raises SourceError for a file that is not whole, was changed
     by anybody else, or could have been; OSError when there is none."""
     with path.open("rb") as file:
-        _require_ours(os.fstat(file.fileno()), path)
+        _require_own_file(os.fstat(file.fileno()), path)
         text = file.read(SAVED_BYTES_MAX + 1)
     size = text.rfind(b"\n", 0, -1) + 1  # of what is under the seal, which the last line is
-    seal = feed_json.document(text[size:], f"{path}: last line").text("sha256")
+    seal = feed_json.parse_object(text[size:], f"{path}: last line").text("sha256")
     if hashlib.sha256(memoryview(text)[:size]).hexdigest() != seal:
         raise SourceError(f"{path}: its content is not what was written")
     return _lines_in(text, size)  # one at a time: to cut all of them apart would take many milliseconds
@@ -120,8 +120,8 @@ def read(path: Path, now: datetime) -> SavedView:
     Raises SourceError for one that is too old, comes from the future, is not whole, was changed by
     anybody else, or could have been; OSError when there is none.
     """
-    lines = take(path)
-    head = feed_json.document(next(lines, b""), f"{path}: first line")
+    lines = read_sealed(path)
+    head = feed_json.parse_object(next(lines, b""), f"{path}: first line")
     if head.whole("format") != feed_json.FORMAT:
         raise SourceError(f"{path}: written in format {head.whole('format')}")
     confirmed = head.time("confirmed")
@@ -129,7 +129,7 @@ def read(path: Path, now: datetime) -> SavedView:
         raise SourceError(
             f"{path}: confirmed at {feed_json.time_text(confirmed)}, now it is {feed_json.time_text(now)}"
         )
-    return SavedView(confirmed, tuple(in_pieces(_locks(lines, path))))
+    return SavedView(confirmed, tuple(with_pauses(_locks(lines, path))))
 
 
 def _lines(saved: SavedView) -> Iterator[bytes]:
@@ -146,12 +146,12 @@ def _line(fields: Mapping[str, object]) -> bytes:
 
 def _locks(lines: Iterable[bytes], path: Path) -> Iterator[Lock]:
     for line in lines:
-        change = feed_json.change_of(feed_json.document(line, str(path)), [])
+        change = feed_json.parse_change(feed_json.parse_object(line, str(path)), [])
         if isinstance(change, Set):
             yield change.lock
 
 
-def _require_ours(stat: os.stat_result, path: Path) -> None:
+def _require_own_file(stat: os.stat_result, path: Path) -> None:
     # The digest finds an accident; against somebody who wants callers refused, only the owner helps.
     if stat.st_uid != os.geteuid() or stat.st_mode & 0o022:
         raise SourceError(f"{path}: others may write to it; expected a file of our own, with mode 0600")

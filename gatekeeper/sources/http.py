@@ -23,19 +23,19 @@ from urllib.parse import quote, urlencode
 
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, GateStatus, SourceError, Update
-from gatekeeper.sources.timed_connection import PIECE_BYTES, DeadlineSocket, place_of
+from gatekeeper.sources.timed_connection import PIECE_BYTES, DeadlineSocket, parse_server_url
 
 log = logging.getLogger("gatekeeper")
 
 WAIT_S = 5.0  # that the server may keep us waiting for news; nothing else depends on it
 TIMEOUT_S = 5.0  # for everything else together: name, connection, question, the whole answer
 CONNECT_S = 3.0
-HEAR_S = 1.0  # for telling of ourselves: nothing depends on it, and the next question waits meanwhile
+REPORT_S = 1.0  # for telling of ourselves: nothing depends on it, and the next question waits meanwhile
 ANSWER_BYTES_MAX = 64 << 20  # some 200,000 locks, also when it came compressed
 TOKEN_BYTES_MAX = 4 << 10
 SHOWN_MAX = 200  # characters of what a server says that a message repeats
 READ_AT_ONCE_BYTES = 8 << 10  # some 25 locks, in half a millisecond; then requests may go on
-BREATH_S = 1e-6  # the shortest sleep that there is lets another thread have the interpreter
+PAUSE_S = 1e-6  # the shortest sleep that there is lets another thread have the interpreter
 
 TOKEN_NAME, TOKEN_FILE_NAME = "GATEKEEPER_TOKEN", "GATEKEEPER_TOKEN_FILE"
 AGENT = "gatekeeper"
@@ -74,18 +74,18 @@ class HttpSource:
         wait: float = WAIT_S,
         timeout: float = TIMEOUT_S,
     ) -> None:
-        self._place = place_of(url)
+        self._place = parse_server_url(url)
         if not 0 <= wait <= 60:
             raise ValueError(f"wait: expected seconds from 0 to 60, got {wait!r}")
         if not 0 < timeout <= 60:
             raise ValueError(f"timeout: expected seconds above 0, up to 60, got {timeout!r}")
-        self._token = token if token is not None else _token_around()
+        self._token = token if token is not None else _token_from_environment()
         if isinstance(self._token, str):
-            self._token = _checked(self._token, "token")
+            self._token = _checked_token(self._token, "token")
         self._wait_s = wait
         self._timeout_s = timeout
         self.longest = wait + timeout  # seconds that a fetch may take
-        self._tls = _tls(ca) if self._place.scheme == "https" else None
+        self._tls = _tls_context(ca) if self._place.scheme == "https" else None
         if self._tls is None and self._token is not None and not self._place.is_here:
             log.warning("%s: the token goes over the network in the clear; better use https", url)
         self._begin()
@@ -110,7 +110,7 @@ class HttpSource:
         body = status_json.dump(told).encode()
         with self._reaching():
             path = f"{self._place.prefix}/v1/gates/{quote(told.instance, safe=':')}"
-            answer, said = self._asked("PUT", path, min(HEAR_S, self._timeout_s), body)
+            answer, said = self._asked("PUT", path, min(REPORT_S, self._timeout_s), body)
             if answer.status not in (HTTPStatus.OK, HTTPStatus.NO_CONTENT):
                 raise _refusal(answer, said)
 
@@ -127,7 +127,7 @@ class HttpSource:
             raise
         except (OSError, http.client.HTTPException, zlib.error, EOFError) as error:
             self._hang_up()
-            raise SourceError(f"{self._place.shown}: {_sentence(error)}") from error
+            raise SourceError(f"{self._place.shown}: {_explain(error)}") from error
 
     def close(self) -> None:
         if self._pid != os.getpid():
@@ -156,7 +156,7 @@ class HttpSource:
             since = None  # no server has such a version
         wait_s = 0.0 if since is None else self._wait_s
         path = self._place.path + _query(since, wait_s)
-        return _update(*self._asked("GET", path, wait_s + self._timeout_s))
+        return _parse_answer(*self._asked("GET", path, wait_s + self._timeout_s))
 
     def _asked(
         self, method: str, path: str, longest_s: float, content: bytes | None = None
@@ -176,7 +176,7 @@ class HttpSource:
                 if attempt == 1 and kept and closings == self._closings:
                     continue
                 raise
-            body = _body(answer)
+            body = _read_body(answer)
             if answer.will_close:
                 self._hang_up()
             return answer, body
@@ -229,11 +229,11 @@ class BoundedStream(io.RawIOBase):
         if self._left < 0:
             raise SourceError(f"unpacked, the answer has more than {ANSWER_BYTES_MAX} bytes")
         buffer[: len(piece)] = piece
-        time.sleep(BREATH_S)
+        time.sleep(PAUSE_S)
         return len(piece)
 
 
-def _body(answer: http.client.HTTPResponse) -> bytes:
+def _read_body(answer: http.client.HTTPResponse) -> bytes:
     """The whole body as it came, of a refusal only its beginning. Raises SourceError for half of one."""
     most = ANSWER_BYTES_MAX if answer.status == HTTPStatus.OK else PIECE_BYTES
     pieces, size = [], 0
@@ -247,7 +247,7 @@ def _body(answer: http.client.HTTPResponse) -> bytes:
     return b"".join(pieces)
 
 
-def _update(answer: http.client.HTTPResponse, body: bytes) -> Update:
+def _parse_answer(answer: http.client.HTTPResponse, body: bytes) -> Update:
     if answer.status != HTTPStatus.OK:
         raise _refusal(answer, body)
     kind = answer.headers.get_content_type()
@@ -270,13 +270,13 @@ def _refusal(answer: http.client.HTTPResponse, body: bytes) -> SourceError:
         to = answer.getheader("location", "")[:SHOWN_MAX]
         return SourceError(f"{said}: it sends us on to {to!r}; name that address itself")
     with suppress(SourceError):
-        detail = feed_json.document(body, "answer").text("detail", "")
+        detail = feed_json.parse_object(body, "answer").text("detail", "")
         said = f"{said}: {' '.join(detail.split())[:SHOWN_MAX]}" if detail.isprintable() else said
-    later_s = _later_s(answer.getheader("retry-after", ""))
+    later_s = _retry_after_s(answer.getheader("retry-after", ""))
     return SourceError(said) if later_s is None else TryLater(said, later_s)
 
 
-def _later_s(header: str) -> float | None:
+def _retry_after_s(header: str) -> float | None:
     if re.fullmatch(r"\d{1,9}", header):
         return float(header)
     with suppress(ValueError, TypeError):
@@ -291,7 +291,7 @@ def _query(since: Cursor | None, wait_s: float) -> str:
     return f"?{urlencode(asked)}" if asked else ""
 
 
-def _tls(ca: Path | None) -> ssl.SSLContext:
+def _tls_context(ca: Path | None) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca)
     except OSError as error:
@@ -300,7 +300,7 @@ def _tls(ca: Path | None) -> ssl.SSLContext:
     return context
 
 
-def _token_around() -> str | Path | None:
+def _token_from_environment() -> str | Path | None:
     if token := os.environ.get(TOKEN_NAME):
         return token
     file = os.environ.get(TOKEN_FILE_NAME)
@@ -311,20 +311,20 @@ def _read_token(file: Path) -> str:
     try:
         with file.open("rb") as opened:
             raw = opened.read(TOKEN_BYTES_MAX)
-        return _checked(raw.decode("latin-1").strip(), str(file))
+        return _checked_token(raw.decode("latin-1").strip(), str(file))
     except OSError as error:
         raise SourceError(f"the token's file {file}: {error.strerror}") from error
     except ValueError as error:
         raise SourceError(str(error)) from error
 
 
-def _checked(token: str, where: str) -> str:
+def _checked_token(token: str, where: str) -> str:
     if not re.fullmatch(r"[!-~]+", token):
         raise ValueError(f"{where}: expected a token, one word in ASCII")  # without showing it
     return token
 
 
-def _sentence(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no whole answer in time"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -16,15 +16,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gatekeeper.feed import feed_json
-from gatekeeper.feed.saved_view import put, take
+from gatekeeper.feed.saved_view import read_sealed, write_sealed
 from gatekeeper.model import Change, Cursor, GateStatus, LockSource, Set, SourceError, Update
-from gatekeeper.view.cooperative import in_pieces
-from gatekeeper.view.lock_tuples import LockKeyTuple, LockTuple, PackedChanges, at_of, lock_of, rows_in, sets
+from gatekeeper.view.cooperative import with_pauses
+from gatekeeper.view.lock_tuples import (
+    LockKeyTuple,
+    LockTuple,
+    PackedChanges,
+    is_set,
+    key_of,
+    packed,
+    unpack_lock,
+)
 
 log = logging.getLogger("gatekeeper")
 
-FOLLOW_EVERY_S = 0.1  # a look at a small file; what another process learnt is known this much later
-NEWS_MAX = 500  # changes kept apart from the snapshot; who has missed more reads that anew
+READ_EVERY_S = 0.1  # a look at a small file; what another process learnt is known this much later
+KEPT_CHANGES_MAX = 500  # changes kept apart from the snapshot; who has missed more reads that anew
 CHANGES_MAX = 1_000_000  # in one step; no source tells as many at once
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -52,7 +60,7 @@ class SharedSource:
 
     Whoever holds a lock of the operating system on PATH.leader asks, and writes PATH.news with each
     answer and PATH.all when needed. The system frees the lock when that process ends, however it ends:
-    within FOLLOW_EVERY_S, give or take a tenth, another one holds it and asks. When the news is older
+    within READ_EVERY_S, give or take a tenth, another one holds it and asks. When the news is older
     than `overdue` seconds (the one who asks was stopped, or hangs), each asks for itself.
     """
 
@@ -65,7 +73,7 @@ class SharedSource:
         self._leader, self._all, self._news = (
             path.with_name(f"{path.name}.{name}") for name in ("leader", "all", "news")
         )
-        self._boot = _boot()
+        self._boot = _boot_id()
         self._handle: int | None = None  # ours as long as we hold the system's lock
         self._heard: FeedHistory | None = None
         self._read: tuple[tuple[int, ...], SharedFile] | None = None
@@ -105,7 +113,7 @@ class SharedSource:
 
     def _leads(self) -> bool:
         if self._handle is not None:
-            if _is_at(self._handle, self._leader):
+            if _is_same_file(self._handle, self._leader):
                 return True
             self._leave()  # somebody removed the file: the next one who looks makes another, and leads too
         try:
@@ -136,7 +144,7 @@ class SharedSource:
 
     def _write(self, heard: FeedHistory, update: Update, confirmed_s: float) -> None:
         if heard.base is None or not self._all.exists():
-            put(self._all, heard.snapshot_lines())
+            write_sealed(self._all, heard.snapshot_lines())
             heard.base = heard.at
         head = {
             "boot": self._boot,
@@ -144,7 +152,7 @@ class SharedSource:
             "base": list(heard.base),
             "answer": feed_json.dump(update._replace(changes=(), since=None, snapshot=False)),
         }
-        put(self._news, [json.dumps(head).encode() + b"\n", *(step.line for step in heard.steps)])
+        write_sealed(self._news, [json.dumps(head).encode() + b"\n", *(step.line for step in heard.steps)])
 
     def _complain(self, error: OSError) -> None:
         if not self._complained:
@@ -159,8 +167,8 @@ class SharedSource:
         stat = self._news.stat()
         stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if self._read is None or self._read[0] != stamp:
-            head, *steps = take(self._news)
-            fields = feed_json.document(head, str(self._news))
+            head, *steps = read_sealed(self._news)
+            fields = feed_json.parse_object(head, str(self._news))
             if fields.text("boot") != self._boot:
                 return None
             base = fields.some("base", 2)
@@ -168,20 +176,20 @@ class SharedSource:
                 feed_json.load(fields.text("answer")),
                 fields.seconds("confirmed_s", 0.0),
                 Cursor(int(str(base[0])), str(base[1])),
-                tuple(map(_step, steps)),
+                tuple(map(_parse_step, steps)),
             )
             self._read = stamp, news
         return self._read[1]
 
     def _followed(self, news: SharedFile, since: Cursor | None, asked_s: float) -> Update:
-        update = news.answer._replace(waited=news.confirmed_s - asked_s, next_poll=FOLLOW_EVERY_S)
+        update = news.answer._replace(waited=news.confirmed_s - asked_s, next_poll=READ_EVERY_S)
         if since == update.at:
             return update._replace(since=update.at.version)
-        changes = None if since is None else _after(news.steps, since)
+        changes = None if since is None else _changes_after(news.steps, since)
         if since is not None and changes is not None:
             return update._replace(since=since.version, changes=changes)
-        later = () if news.base == update.at else _after(news.steps, news.base)
-        held = _snapshot(take(self._all), news.base)
+        later = () if news.base == update.at else _changes_after(news.steps, news.base)
+        held = _parse_snapshot(read_sealed(self._all), news.base)
         if later is None or held is None:
             raise SourceError("the snapshot and the news are of two versions just now")
         return update._replace(since=None, snapshot=True, changes=PackedChanges(chain(held, later)))
@@ -205,7 +213,7 @@ class FeedHistory:
         if update.at == self.at:
             return
         self._apply(update.changes)
-        if len(update.changes) > NEWS_MAX:
+        if len(update.changes) > KEPT_CHANGES_MAX:
             self.at, self.base = update.at, None
             self.steps.clear()
             self._size = 0
@@ -220,26 +228,26 @@ class FeedHistory:
         self.steps.append(VersionStep(self.at, update.at, update.changes, line.encode() + b"\n"))
         self.at = update.at
         self._size += len(update.changes)
-        while self._size > NEWS_MAX:
+        while self._size > KEPT_CHANGES_MAX:
             gone = self.steps.popleft()
             self._size -= len(gone.changes)
             if gone.since == self.base:
                 self.base = None
 
     def _apply(self, changes: Iterable[Change]) -> None:
-        for row in in_pieces(rows_in(changes)):
-            if sets(row):
-                self._held[at_of(row)] = row
+        for row in with_pauses(packed(changes)):
+            if is_set(row):
+                self._held[key_of(row)] = row
             else:
                 self._held.pop(row, None)
 
     def snapshot_lines(self) -> Iterator[bytes]:
         yield json.dumps({"at": list(self.at)}).encode() + b"\n"
-        for row in in_pieces(self._held.values()):
-            yield json.dumps(feed_json.change_fields(Set(lock_of(row)))).encode() + b"\n"
+        for row in with_pauses(self._held.values()):
+            yield json.dumps(feed_json.change_fields(Set(unpack_lock(row)))).encode() + b"\n"
 
 
-def _after(steps: tuple[VersionStep, ...], since: Cursor) -> tuple[Change, ...] | None:
+def _changes_after(steps: tuple[VersionStep, ...], since: Cursor) -> tuple[Change, ...] | None:
     """What changed after `since`; None when that is not told of."""
     for number, step in enumerate(steps):
         if step.since == since:
@@ -247,35 +255,35 @@ def _after(steps: tuple[VersionStep, ...], since: Cursor) -> tuple[Change, ...] 
     return None
 
 
-def _step(line: bytes) -> VersionStep:
-    fields = feed_json.document(line, "news")
+def _parse_step(line: bytes) -> VersionStep:
+    fields = feed_json.parse_object(line, "news")
     (since, at) = (
         Cursor(int(str(version)), str(mark))
         for version, mark in (fields.some("since", 2), fields.some("at", 2))
     )
     changes = (
-        feed_json.change_of(feed_json.as_object(item, "news"), [])
+        feed_json.parse_change(feed_json.as_object(item, "news"), [])
         for item in fields.some("changes", CHANGES_MAX)
     )
     return VersionStep(since, at, tuple(change for change in changes if change is not None), line)
 
 
-def _snapshot(lines: Iterator[bytes], at: Cursor) -> Iterator[Change] | None:
+def _parse_snapshot(lines: Iterator[bytes], at: Cursor) -> Iterator[Change] | None:
     """The locks on these lines; None when they are of another version than `at`."""
-    if feed_json.document(next(lines, b""), "snapshot").some("at", 2) != list(at):
+    if feed_json.parse_object(next(lines, b""), "snapshot").some("at", 2) != list(at):
         return None
-    changes = (feed_json.change_of(feed_json.document(line, "snapshot"), []) for line in lines)
+    changes = (feed_json.parse_change(feed_json.parse_object(line, "snapshot"), []) for line in lines)
     return (change for change in changes if change is not None)
 
 
-def _is_at(handle: int, path: Path) -> bool:
+def _is_same_file(handle: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except OSError:
         return False
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     """Which start of this machine it is: uptimes before and after one are not the same time."""
     try:
         return BOOT_ID.read_text().strip()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gatekeeper.model import Change, Clear, Cursor, GateStatus, Lock, LockKey, Rate, Set, SourceError, Update
-from gatekeeper.view.cooperative import CooperativeYield, drained, parted
+from gatekeeper.view.cooperative import CooperativeYield, drain, in_batches
 from gatekeeper.view.lock_tuples import EPOCH, PackedChanges
 
 try:
@@ -29,15 +29,15 @@ CHANGES_MAX = 10_000  # in one answer; when more are waiting, all locks are the 
 CONNECT_S = 3
 STATEMENT_MS = 2_000  # kept by the server; SQLite waits as long for a file that is being written to
 FETCH_S = 6.0  # kept by us, for a server that has stopped: it keeps no time-outs
-HEAR_S = 1.0  # for telling of ourselves: nothing depends on it, and the next question waits meanwhile
+REPORT_S = 1.0  # for telling of ourselves: nothing depends on it, and the next question waits meanwhile
 IDLE_MS = 5_000  # a process that was stopped in mid-fetch must not hold back the database's vacuum
 
 MILLISECOND = timedelta(milliseconds=1)
 
 # The feed's tables as a gate sees them; a test compares them with the analyzer's schema.
 OPS = ("set", "clear")
-LOCK = ("scope", "key", "resource", "policy", "kind", "action", "status", "reason", "detail", "began_ms",
-        "until_ms", "on_stale", "slow_limit", "slow_ms")  # fmt: skip
+LOCK_COLUMNS = ("scope", "key", "resource", "policy", "kind", "action", "status", "reason", "detail",
+                "began_ms", "until_ms", "on_stale", "slow_limit", "slow_ms")  # fmt: skip
 
 
 def _table(name: str, *columns: str) -> sa.TableClause:
@@ -46,8 +46,8 @@ def _table(name: str, *columns: str) -> sa.TableClause:
 
 feed = _table("feed", "version", "mark", "pruned_to")
 feed_versions = _table("feed_versions", "version", "mark")
-lock_changes = _table("lock_changes", "version", "number", "op", *LOCK)
-locks = _table("locks", *LOCK)
+lock_changes = _table("lock_changes", "version", "number", "op", *LOCK_COLUMNS)
+locks = _table("locks", *LOCK_COLUMNS)
 offsets = _table("offsets", "beat_ms", "behind_ms")
 gates = _table("gates", "instance", "number", "at_ms", "first_ms", "told")
 TABLES = (feed, feed_versions, lock_changes, locks, offsets, gates)
@@ -61,7 +61,7 @@ NOW_MS = {
 }
 # What an older one says that comes later changes nothing. Without `excluded`: to name a column of it takes
 # the right to read that column, and so what everybody told.
-TELL = """
+UPSERT_STATUS = """
     INSERT INTO gates (instance, number, at_ms, first_ms, told)
     VALUES (:instance, :number, {now}, {now}, :told)
     ON CONFLICT (instance) DO UPDATE
@@ -94,7 +94,7 @@ class SqlSource:
     def fetch(self, since: Cursor | None) -> Update:
         with self._reaching(), self._cut_when_late(FETCH_S), self._snapshot() as db:
             read = _read(db, since)
-        return _answer(read)  # after the transaction: to take over many locks may take long
+        return _update_of(read)  # after the transaction: to take over many locks may take long
 
     def hear(self, told: GateStatus) -> None:
         """Write it into the row of this instance, where the newest stays however often one comes. Raises
@@ -105,8 +105,8 @@ class SqlSource:
             self._teller.hear(told)
             return
         row = {"instance": told.instance, "number": told.number, "told": status_json.dump(told)}
-        with self._reaching(), self._cut_when_late(HEAR_S), self._writing() as db:
-            db.execute(sa.text(TELL.format(now=NOW_MS[db.dialect.name])), row)
+        with self._reaching(), self._cut_when_late(REPORT_S), self._writing() as db:
+            db.execute(sa.text(UPSERT_STATUS.format(now=NOW_MS[db.dialect.name])), row)
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -118,7 +118,7 @@ class SqlSource:
             yield
         except (sa.exc.SQLAlchemyError, OSError) as error:
             self._let_go()  # in whatever state the connection is: the next fetch makes a new one
-            raise SourceError(f"{self._name}: {_sentence(error)}") from error
+            raise SourceError(f"{self._name}: {_explain(error)}") from error
         except SourceError as error:
             raise SourceError(f"{self._name}: {error}") from error
         finally:
@@ -216,7 +216,7 @@ def _open_sqlite(url: sa.URL, *, writes: bool = False) -> sa.Engine:
     # Read-only: a mistaken path must not become an empty database, and the last one who closes a
     # writable connection would have to bring the write-ahead log home, on the request's machine.
     address = f"{Path(url.database).absolute().as_uri()}?mode={'rw' if writes else 'ro'}"
-    timeout_s = HEAR_S if writes else STATEMENT_MS / 1000
+    timeout_s = REPORT_S if writes else STATEMENT_MS / 1000
 
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(address, uri=True, timeout=timeout_s, isolation_level=None)
@@ -278,9 +278,9 @@ class FeedRows(NamedTuple):
 
 
 def _read(db: sa.Connection, since: Cursor | None) -> FeedRows:
-    standing = _standing(db, since)
+    standing = _feed_position(db, since)
     rows: SqlRows | None = None
-    if since is not None and _knows(standing, since):
+    if since is not None and _has_changes_since(standing, since):
         # Mostly there is nothing new: then this one row is all that is asked for.
         rows = [] if since.version == standing.version else _rows_after(db, since.version)
     if since is None or rows is None:
@@ -288,7 +288,7 @@ def _read(db: sa.Connection, since: Cursor | None) -> FeedRows:
     return FeedRows(standing, since, rows)
 
 
-def _answer(read: FeedRows) -> Update:
+def _update_of(read: FeedRows) -> Update:
     standing, since, rows = read
     if len(rows) > 1:  # to close what they came by took its time, too
         CooperativeYield().take(at_once=True)
@@ -300,12 +300,12 @@ def _answer(read: FeedRows) -> Update:
         now=EPOCH + standing.now_ms * MILLISECOND,
         behind=max(0, standing.behind_ms or 0) / 1000,
         next_poll=NEXT_POLL_S,
-        changes=PackedChanges(_change(*row) for part in drained(rows) for row in part if row[0] in OPS),
+        changes=PackedChanges(_change(*row) for part in drain(rows) for row in part if row[0] in OPS),
         unknown=tuple(f"op {op}" for op in ops if op not in OPS),
     )
 
 
-def _standing(db: sa.Connection, since: Cursor | None) -> FeedPosition:
+def _feed_position(db: sa.Connection, since: Cursor | None) -> FeedPosition:
     now_ms = NOW_MS[db.dialect.name]
     held = -1 if since is None else since.version
     # The newest version's mark stands in the feed's own row; version 0 has no other.
@@ -323,7 +323,7 @@ def _standing(db: sa.Connection, since: Cursor | None) -> FeedPosition:
     return FeedPosition(*row)
 
 
-def _knows(standing: FeedPosition, since: Cursor) -> bool:
+def _has_changes_since(standing: FeedPosition, since: Cursor) -> bool:
     """Whether `since` is of this history, and everything after it is still there."""
     return since.version >= standing.pruned_to and since.mark == standing.held_mark
 
@@ -332,25 +332,25 @@ def _rows_after(db: sa.Connection, version: int) -> SqlRows | None:
     """The changes after `version`, in order; None when they are too many."""
     of = lock_changes.c
     statement = (
-        sa.select(of.op, *(of[name] for name in LOCK))
+        sa.select(of.op, *(of[name] for name in LOCK_COLUMNS))
         .where(of.version > version)
         .order_by(of.version, of.number)
         .limit(CHANGES_MAX + 1)
     )
-    rows = _all_of(db.execute(statement))
+    rows = _fetch_all(db.execute(statement))
     return rows if sum(map(len, rows)) <= CHANGES_MAX else None
 
 
 def _rows_of_locks(db: sa.Connection) -> SqlRows:
     # Those too that have ended by the clock over there, which may be wrong: nobody would tell of them again.
-    return _all_of(db.execute(sa.select(sa.literal("set"), *(locks.c[name] for name in LOCK))))
+    return _fetch_all(db.execute(sa.select(sa.literal("set"), *(locks.c[name] for name in LOCK_COLUMNS))))
 
 
-def _all_of(found: sa.CursorResult[Any]) -> SqlRows:
-    return list(parted(_patiently(found)))
+def _fetch_all(found: sa.CursorResult[Any]) -> SqlRows:
+    return list(in_batches(_with_pauses_up_to_timeout(found)))
 
 
-def _patiently(found: sa.CursorResult[Any]) -> Iterator[SqlRow]:
+def _with_pauses_up_to_timeout(found: sa.CursorResult[Any]) -> Iterator[SqlRow]:
     """The rows, with pauses, unless that takes too long: the server keeps its time-outs meanwhile."""
     breath, end_s = CooperativeYield(), time.monotonic() + STATEMENT_MS / 1000
     for some in found.partitions(ROWS_AT_ONCE):
@@ -360,7 +360,7 @@ def _patiently(found: sa.CursorResult[Any]) -> Iterator[SqlRow]:
 
 
 def _change(op: str, *columns: Any) -> Change:
-    fields = dict(zip(LOCK, columns, strict=True))
+    fields = dict(zip(LOCK_COLUMNS, columns, strict=True))
     if op == "clear":
         return Clear(LockKey(*columns[:4]))
     began = EPOCH + fields.pop("began_ms") * MILLISECOND
@@ -370,7 +370,7 @@ def _change(op: str, *columns: Any) -> Change:
     return Set(Lock(began=began, until=until, slow=slow, **fields))
 
 
-def _sentence(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     """What the driver said, on one line, without SQLAlchemy's additions and without the URL's password."""
     cause = getattr(error, "orig", None) or error
     words = " ".join(str(cause).split())

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 PIECE_BYTES = 64 << 10
 
 
-def place_of(url: str) -> ServerAddress:
+def parse_server_url(url: str) -> ServerAddress:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"expected https://host:port, got {_without_password(url)!r}")
@@ -59,7 +59,7 @@ class ServerAddress(NamedTuple):
 
     def connect(self, end_s: float, tls: ssl.SSLContext | None) -> socket.socket:
         """A connection to the first of its addresses that takes one. Raises OSError, by `end_s`."""
-        addresses = _resolved(self.host, self.port, end_s)
+        addresses = _resolve(self.host, self.port, end_s)
         for number, (family, kind, proto, _, address) in enumerate(addresses, 1):
             sock = socket.socket(family, kind, proto)
             try:
@@ -76,7 +76,7 @@ class ServerAddress(NamedTuple):
         raise OSError("its name leads nowhere")
 
 
-def _resolved(host: str, port: int, end_s: float) -> list[Any]:
+def _resolve(host: str, port: int, end_s: float) -> list[Any]:
     """The addresses of `host`, by a thread that may be left to itself: the system's resolver has no bound."""
     found: queue.SimpleQueue[Any] = queue.SimpleQueue()
 

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 from gatekeeper.model import Decision, GateStatus, LockHits, LockKey, SourceError, StatusSink
 from gatekeeper.telemetry.atomic_counts import AtomicCounts
 from gatekeeper.telemetry.status_json import CALLER_CHARACTERS_MAX, WORD_CHARACTERS_MAX, WORDS_MAX
-from gatekeeper.view.lock_tuples import ACTION, POLICY, LockKeyTuple, LockTuple, at_of
+from gatekeeper.view.lock_tuples import ACTION, POLICY, LockKeyTuple, LockTuple, key_of
 
 if TYPE_CHECKING:
     from gatekeeper.feed.poller import GateKnowledge
 
 log = logging.getLogger("gatekeeper")
 
-TELL_EVERY_S = 5.0  # at most, however often it polls
-TELL_AGAIN_S = 60.0  # to who could not hear it: nothing depends on it
+REPORT_EVERY_S = 5.0  # at most, however often it polls
+RETRY_AFTER_S = 60.0  # to who could not hear it: nothing depends on it
 
 LOCKS_COUNTED_MAX = 2_000  # apart; those beyond are counted together
-LOCKS_TOLD_MAX = 100
-CALLERS_TOLD_MAX = 64  # enough to tell 90 % known from 75 %, nineteen times in twenty
-NOTED_AT_ONCE = 32  # callers, each time that the sample is added to
-RENEW_S = 600.0  # a sample is of the last ten to twenty minutes
+LOCKS_REPORTED_MAX = 100
+CALLERS_REPORTED_MAX = 64  # enough to tell 90 % known from 75 %, nineteen times in twenty
+SAMPLED_PER_REPORT = 32  # callers, each time that the sample is added to
+SAMPLE_PERIOD_S = 600.0  # a sample is of the last ten to twenty minutes
 HOST_CHARACTERS_MAX = 60
 
 
@@ -58,9 +58,9 @@ class CallerSample:
         """The sample. Forgets the rest, and what is older than ten to twenty minutes."""
         if self._renew_s is None or now_s >= self._renew_s:
             self._young, self._old = {}, self._young
-            self._renew_s = now_s + RENEW_S
+            self._renew_s = now_s + SAMPLE_PERIOD_S
         every = {**self._old, **self._young}
-        kept = sorted(every)[:CALLERS_TOLD_MAX]
+        kept = sorted(every)[:CALLERS_REPORTED_MAX]
         # Who is noted just now may be lost by this; it is only a sample.
         self._young = {number: every[number] for number in kept if number in self._young}
         return tuple(every[number] for number in kept)
@@ -70,7 +70,7 @@ class StatusRecorder:
     """Everything that one gate in one process has to tell. Requests add to it, the poller reads."""
 
     def __init__(self, application: str, stale_after_s: float, now_s: float) -> None:
-        self._instance = instance_of(os.uname().nodename, os.getpid(), secrets.token_hex(4))
+        self._instance = instance_name(os.uname().nodename, os.getpid(), secrets.token_hex(4))
         self._application = application[:WORD_CHARACTERS_MAX]
         self._stale_after_s = stale_after_s
         self._begun_s = now_s
@@ -89,16 +89,16 @@ class StatusRecorder:
     def tell(self, hearing: StatusSink, now_s: float, known: GateKnowledge, mode: str) -> None:
         """Tell all of it, from the beginning, and note the next few callers. Never raises."""
         told = self._feedback(now_s, known, mode)
-        self._due_s = now_s + TELL_EVERY_S
+        self._due_s = now_s + REPORT_EVERY_S
         try:
             hearing.hear(told)
         except SourceError as error:
-            self._due_s = now_s + TELL_AGAIN_S
+            self._due_s = now_s + RETRY_AFTER_S
             log.info("nobody hears what this gate tells of itself: %s", error)
         except Exception:
-            self._due_s = now_s + TELL_AGAIN_S
+            self._due_s = now_s + RETRY_AFTER_S
             log.exception("the source failed to hear what this gate tells of itself")
-        self._wanted = NOTED_AT_ONCE
+        self._wanted = SAMPLED_PER_REPORT
 
     @property
     def notes(self) -> bool:
@@ -115,7 +115,7 @@ class StatusRecorder:
     def count(self, locks: Sequence[LockTuple], decision: Decision) -> None:
         """These locks were met, and this is what they amounted to."""
         for held in locks:
-            counts = self._of(at_of(held))
+            counts = self._of(key_of(held))
             counts.checks.add()
             if not decision.allowed and (held[ACTION] == "deny" or held[POLICY] == decision.policy):
                 counts.denials.add()
@@ -133,7 +133,7 @@ class StatusRecorder:
             LockHits(LockKey(*at), c.checks.read(), c.denials.read()) for at, c in list(self._counts.items())
         ]
         met.sort(key=lambda each: (-each.checks, each.at))
-        told, rest = tuple(met[:LOCKS_TOLD_MAX]), met[LOCKS_TOLD_MAX:]
+        told, rest = tuple(met[:LOCKS_REPORTED_MAX]), met[LOCKS_REPORTED_MAX:]
         more = (
             self._folded[0] + self._more.checks.read() + sum(each.checks for each in rest),
             self._folded[1] + self._more.denials.read() + sum(each.denials for each in rest),
@@ -144,7 +144,7 @@ class StatusRecorder:
             instance=self._instance,
             number=self._told,
             application=self._application,
-            library=_library(),
+            library=_library_version(),
             at=known.view.at,
             age=now_s - known.confirmed_s,
             locks=told,
@@ -168,17 +168,17 @@ class StatusRecorder:
         self._before = {each.at: each.checks for each in met}
 
 
-def instance_of(host: str, pid: int, random: str) -> str:
+def instance_name(host: str, pid: int, random: str) -> str:
     """A name for one gate in one process, by which people find that process.
 
-    >>> instance_of("shop-7.example", 812, "1f3c99d0")
+    >>> instance_name("shop-7.example", 812, "1f3c99d0")
     'shop-7.example:812:1f3c99d0'
     """
     host = re.sub(r"[^A-Za-z0-9.-]", "-", host)[:HOST_CHARACTERS_MAX]
     return f"{host}:{pid}:{random}"
 
 
-def _library() -> str:
+def _library_version() -> str:
     from importlib.metadata import PackageNotFoundError, version  # a tenth of a start, for who never tells
 
     try:

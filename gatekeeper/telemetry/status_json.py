@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 
-from gatekeeper.feed.feed_json import FORMAT, SECONDS_MAX, JsonFields, as_object, document, resource_of
+from gatekeeper.feed.feed_json import FORMAT, SECONDS_MAX, JsonFields, as_object, parse_object, parse_resource
 from gatekeeper.model import Cursor, GateStatus, LockHits, LockKey, SourceError
 
 # It is read from strangers: everything in it ends somewhere.
-TOLD_BYTES_MAX = 256 << 10  # as much as a hundred locks and as many callers with the longest names there are
+STATUS_BYTES_MAX = (
+    256 << 10
+)  # as much as a hundred locks and as many callers with the longest names there are
 LOCKS_MAX = 1_000
 CALLERS_MAX = 256
 CALLER_CHARACTERS_MAX = 257  # one more than a name can have: cut there, it is still none
@@ -47,7 +49,7 @@ def dump(told: GateStatus) -> str:
 
 def load(text: str | bytes) -> GateStatus:
     """What a gate told. Lists and words that are longer than ours ever are get cut. Raises SourceError."""
-    fields = document(text, "feedback")
+    fields = parse_object(text, "feedback")
     version, more = fields.fields.get("version"), fields.inside("more")
     if INSTANCE.fullmatch(fields.text("instance")) is None:
         raise fields.expected("instance", "letters, digits and . _ : -, a hundred at most")
@@ -58,7 +60,7 @@ def load(text: str | bytes) -> GateStatus:
         library=fields.text("library", "")[:WORD_CHARACTERS_MAX],
         at=None if version is None else Cursor(_count(fields, "version"), _word(fields, "mark")),
         age=None if fields.fields.get("age_s") is None else fields.seconds("age_s", 0.0),
-        locks=tuple(_met(as_object(item, "locks")) for item in fields.some("locks", LOCKS_MAX)),
+        locks=tuple(_lock_hits(as_object(item, "locks")) for item in fields.some("locks", LOCKS_MAX)),
         more=(_count(more, "checks"), _count(more, "denials")),
         callers=_words(fields, "callers", CALLERS_MAX, CALLER_CHARACTERS_MAX),
         uptime=fields.seconds("uptime_s", 0.0),
@@ -69,8 +71,8 @@ def load(text: str | bytes) -> GateStatus:
     )
 
 
-def _met(fields: JsonFields) -> LockHits:
-    at = LockKey(fields.text("scope"), fields.text("key"), resource_of(fields), fields.text("policy"))
+def _lock_hits(fields: JsonFields) -> LockHits:
+    at = LockKey(fields.text("scope"), fields.text("key"), parse_resource(fields), fields.text("policy"))
     return LockHits(at, _count(fields, "checks"), _count(fields, "denials"))
 
 

@@ -10,7 +10,7 @@ from math import ceil, inf
 from gatekeeper.clock import PeriodicTask
 
 SECOND_NS = 1_000_000_000
-TURNS_MAX = 1_000  # at one moment; more is a loop that would never end
+CALLS_MAX = 1_000  # at one moment; more is a loop that would never end
 
 
 class ManualClock:
@@ -65,7 +65,7 @@ class ManualClock:
         end_ns, turns = self._up_ns + ns, 0
         while not until() and (due := self._next()) and due.due_ns <= end_ns:
             turns = turns + 1 if due.due_ns <= self._up_ns else 0
-            if turns > TURNS_MAX:
+            if turns > CALLS_MAX:
                 raise RuntimeError("a turn wants its next at the same moment, again and again")
             self._move(max(due.due_ns, self._up_ns))
             due.take()

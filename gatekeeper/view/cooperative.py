@@ -15,10 +15,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PIECE_NS = 400_000  # of work, then a pause; by the thread's own time, because waiting is no work
+WORK_NS = 400_000  # of work, then a pause; by the thread's own time, because waiting is no work
 PAUSE_S = 0.0001  # sleep(0) would take the interpreter back before anybody else is awake
-PART = 250  # items that are kept together; the collector takes 0.1 ms for so many
-LOOK_EVERY = 8  # items, between two looks at the clock, which costs as much as one
+BATCH_SIZE = 250  # items that are kept together; the collector takes 0.1 ms for so many
+ITEMS_PER_CLOCK_READ = 8  # items, between two looks at the clock, which costs as much as one
 
 
 class CooperativeYield:
@@ -27,13 +27,13 @@ class CooperativeYield:
     __slots__ = ("_until_ns",)
 
     def __init__(self) -> None:
-        self._until_ns = time.thread_time_ns() + PIECE_NS
+        self._until_ns = time.thread_time_ns() + WORK_NS
 
     def take(self, *, at_once: bool = False) -> None:
         """Let others run, if it is time."""
         if at_once or time.thread_time_ns() >= self._until_ns:
             pause()
-            self._until_ns = time.thread_time_ns() + PIECE_NS
+            self._until_ns = time.thread_time_ns() + WORK_NS
 
 
 def pause() -> None:
@@ -41,29 +41,29 @@ def pause() -> None:
     time.sleep(PAUSE_S)
 
 
-def in_pieces(items: Iterable[T]) -> Iterator[T]:
+def with_pauses(items: Iterable[T]) -> Iterator[T]:
     """The items, with pauses between them while they are worked on."""
     breath = CooperativeYield()
     for number, item in enumerate(items, 1):
         yield item
-        if not number % LOOK_EVERY:
+        if not number % ITEMS_PER_CLOCK_READ:
             breath.take()
 
 
-def parted(items: Iterable[T]) -> Iterator[tuple[T, ...]]:
+def in_batches(items: Iterable[T]) -> Iterator[tuple[T, ...]]:
     """The items, so many at a time, each part looked through by the collector before the next.
 
     It runs by itself when there are 700 more objects than before. Where as many are made as are forgotten
     that is never; and then it looks through 100,000 at once, for 18 ms.
     """
     items = iter(items)
-    while part := tuple(islice(items, PART)):
+    while part := tuple(islice(items, BATCH_SIZE)):
         yield part
-        if len(part) == PART and gc.isenabled():
+        if len(part) == BATCH_SIZE and gc.isenabled():
             gc.collect(0)
 
 
-def drained(items: list[T]) -> Iterator[T]:
+def drain(items: list[T]) -> Iterator[T]:
     """The items in their order, each forgotten as it goes: to forget 100,000 at once takes 10 ms."""
     items.reverse()
     while items:

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from socket import AF_INET, inet_pton
 
 from gatekeeper.view.lock_view import EMPTY, LockView
-from gatekeeper.view.lookup_keys import BITS, RANGES
+from gatekeeper.view.lookup_keys import ADDRESS_BITS, RANGE_TABLES
 from gatekeeper.view.sharded_table import LockTable
 
 IPV4, from_bytes = int(AF_INET), int.from_bytes  # looked up once: that is a third of what a range costs
 
 
-class EveryCaller:
+class EveryName:
     """Holds every caller: sends all of them to where the clock and the poller are looked at."""
 
     def __contains__(self, caller: object) -> bool:
         return True
 
 
-EVERYBODY = EveryCaller()
+EVERY_NAME = EveryName()
 
 
 class AddressRanges:
@@ -30,7 +30,7 @@ class AddressRanges:
 
     def __init__(self, view: LockView) -> None:
         self._view = view
-        name, bits = RANGES[4], BITS[4]
+        name, bits = RANGE_TABLES[4], ADDRESS_BITS[4]
         lengths = view.lengths.get(name, ())
         self._lengths = tuple((1 << length, bits - length, view.tables[name]) for length in lengths)
 
@@ -44,10 +44,10 @@ class AddressRanges:
             number = from_bytes(inet_pton(IPV4, address))
         except (OSError, ValueError):  # no address; half a surrogate pair
             return False
-        return any_of(self._lengths, number)
+        return has_prefix(self._lengths, number)
 
 
-def any_of(lengths: tuple[tuple[int, int, LockTable], ...], number: int) -> bool:
+def has_prefix(lengths: tuple[tuple[int, int, LockTable], ...], number: int) -> bool:
     """Whether one of these tables has the beginning of `number` (see `lookup_keys`)."""
     for bit, shift, table in lengths:  # noqa: SIM110 - a generator costs as much as three look-ups
         if bit | number >> shift in table:
@@ -70,7 +70,7 @@ def fast_path_of(view: LockView) -> FastPath:
     """How to look at `view`."""
     by = view.tables
     if by["everyone"]:
-        return DIVERTED
+        return TO_SLOW_PATH
     return FastPath(
         callers=by["caller"],
         tenants=by["tenant"],
@@ -80,5 +80,5 @@ def fast_path_of(view: LockView) -> FastPath:
     )
 
 
-DIVERTED = FastPath(EVERYBODY, EVERYBODY, EVERYBODY, EVERYBODY, None)  # each request is judged
-OPEN = fast_path_of(EMPTY)  # no request is
+TO_SLOW_PATH = FastPath(EVERY_NAME, EVERY_NAME, EVERY_NAME, EVERY_NAME, None)  # each request is judged
+ALLOW_ALL = fast_path_of(EMPTY)  # no request is

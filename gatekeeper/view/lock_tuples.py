@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, overload
 
 from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
-from gatekeeper.view.cooperative import in_pieces, parted
+from gatekeeper.view.cooperative import in_batches, with_pauses
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -32,27 +32,27 @@ def end_ns(lock: Lock) -> int:
     return ((past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds) * 1_000
 
 
-def held_of(lock: Lock) -> LockTuple:
+def pack_lock(lock: Lock) -> LockTuple:
     """The lock as a plain tuple."""
     slow = None if lock.slow is None else (lock.slow.limit, lock.slow.period)
     return (lock.scope, lock.key, lock.policy, lock.began, lock.until, lock.resource, lock.kind, lock.action,
             lock.status, lock.reason, lock.detail, lock.on_stale, slow, end_ns(lock))  # fmt: skip
 
 
-def lock_of(held: LockTuple) -> Lock:
+def unpack_lock(held: LockTuple) -> Lock:
     """The lock again."""
     return Lock(*held[:SLOW], None if held[SLOW] is None else Rate(*held[SLOW]))  # type: ignore[call-arg]  # all of them
 
 
-def at_of(held: LockTuple) -> LockKeyTuple:
+def key_of(held: LockTuple) -> LockKeyTuple:
     """What the lock is found by."""
     return held[SCOPE], held[KEY], held[RESOURCE], held[POLICY]
 
 
-def row_of(change: Change) -> LockTuple | LockKeyTuple:
+def pack_change(change: Change) -> LockTuple | LockKeyTuple:
     """The change as a plain tuple: a lock, or what is cleared."""
     if isinstance(change, Set):
-        return held_of(change.lock)
+        return pack_lock(change.lock)
     scope, key, resource, policy = change.at
     return scope, key, resource, policy
 
@@ -65,7 +65,7 @@ class PackedChanges(Sequence[Change]):
     def __init__(self, changes: Iterable[Change]) -> None:
         # In tuples of tuples, which the collector forgets about; a list of 100,000 costs it 5 ms each time.
         self._parts: list[tuple[LockTuple | LockKeyTuple, ...]] = list(
-            parted(map(row_of, in_pieces(changes)))
+            in_batches(map(pack_change, with_pauses(changes)))
         )
 
     def rows(self) -> Iterator[LockTuple | LockKeyTuple]:
@@ -81,10 +81,12 @@ class PackedChanges(Sequence[Change]):
     def __getitem__(self, index: slice) -> tuple[Change, ...]: ...
     def __getitem__(self, index: int | slice) -> Change | tuple[Change, ...]:
         rows = tuple(self.rows())
-        return tuple(map(_change_of, rows[index])) if isinstance(index, slice) else _change_of(rows[index])
+        return (
+            tuple(map(unpack_change, rows[index])) if isinstance(index, slice) else unpack_change(rows[index])
+        )
 
     def __iter__(self) -> Iterator[Change]:
-        return map(_change_of, self.rows())
+        return map(unpack_change, self.rows())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, tuple | PackedChanges) and tuple(self) == tuple(other)
@@ -96,15 +98,15 @@ class PackedChanges(Sequence[Change]):
         return repr(tuple(self))
 
 
-def sets(row: LockTuple | LockKeyTuple) -> bool:
+def is_set(row: LockTuple | LockKeyTuple) -> bool:
     """Whether this sets a lock, rather than clear one."""
     return len(row) > len(LockKey._fields)
 
 
-def rows_in(changes: Iterable[Change]) -> Iterable[LockTuple | LockKeyTuple]:
+def packed(changes: Iterable[Change]) -> Iterable[LockTuple | LockKeyTuple]:
     """The changes as plain tuples, in their order."""
-    return changes.rows() if isinstance(changes, PackedChanges) else map(row_of, changes)
+    return changes.rows() if isinstance(changes, PackedChanges) else map(pack_change, changes)
 
 
-def _change_of(row: LockTuple | LockKeyTuple) -> Change:
-    return Set(lock_of(row)) if sets(row) else Clear(LockKey(*row))
+def unpack_change(row: LockTuple | LockKeyTuple) -> Change:
+    return Set(unpack_lock(row)) if is_set(row) else Clear(LockKey(*row))

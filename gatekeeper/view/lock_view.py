@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gatekeeper.model import Cursor, Lock, Set, Update
 from gatekeeper.view import sharded_table
-from gatekeeper.view.cooperative import drained, in_pieces
+from gatekeeper.view.cooperative import drain, with_pauses
 from gatekeeper.view.lock_tuples import (
     ACTION,
     END,
@@ -20,13 +20,20 @@ from gatekeeper.view.lock_tuples import (
     SLOW,
     LockKeyTuple,
     LockTuple,
-    at_of,
-    lock_of,
-    rows_in,
-    sets,
+    is_set,
+    key_of,
+    packed,
+    unpack_lock,
 )
-from gatekeeper.view.lookup_keys import BITS, RANGES, address_in, length_of, nameless, place_of
-from gatekeeper.view.sharded_table import LockTable, TableDraft
+from gatekeeper.view.lookup_keys import (
+    ADDRESS_BITS,
+    RANGE_TABLES,
+    normalize_route,
+    parse_address,
+    prefix_length,
+    table_key,
+)
+from gatekeeper.view.sharded_table import LockTable, TableBuilder
 
 # What this version enforces. Anything else is passed over and counted: that is how the feed may grow.
 SCOPES = ("caller", "tenant", "address", "range", "resource", "everyone")
@@ -37,8 +44,8 @@ IGNORED_MAX = 100  # different words counted apart; a source that makes up new o
 
 NEVER_NS = 1 << 63  # later than any lock ends
 
-TABLES = ("caller", "tenant", "address", "resource", "everyone", *RANGES.values())
-BY_LENGTH = tuple(RANGES.values())
+TABLES = ("caller", "tenant", "address", "resource", "everyone", *RANGE_TABLES.values())
+PREFIX_TABLES = tuple(RANGE_TABLES.values())
 LARGE = 10_000  # locks; of a larger view ended ones are pruned less often
 PRUNE_LARGE_NS = 10_000_000_000
 
@@ -56,10 +63,10 @@ class RequestScopes(NamedTuple):
     resource: str = ""
 
 
-NOBODY = RequestScopes()
+NO_SCOPES = RequestScopes()
 
 
-def asked_of(*parts: object) -> RequestScopes:
+def request_scopes(*parts: object) -> RequestScopes:
     """What a request says of itself, in the order of `RequestScopes`; what is no text says nothing."""
     return RequestScopes(*(part if isinstance(part, str) else "" for part in parts))
 
@@ -76,12 +83,12 @@ class LockView:
     slows: bool = False  # whether there is, or was, a lock that slows
 
     def __iter__(self) -> Iterator[Lock]:
-        return map(lock_of, self.held())
+        return map(unpack_lock, self.held())
 
     def held(self) -> Iterator[LockTuple]:
         """Every lock, with pauses between them where they are many."""
-        found = (found for table in self.tables.values() for found in sharded_table.values(table))
-        return in_pieces(held for some in found for held in some)
+        found = (found for table in self.tables.values() for found in sharded_table.locks_in(table))
+        return with_pauses(held for some in found for held in some)
 
     def __len__(self) -> int:
         """How many keys have a lock."""
@@ -96,11 +103,11 @@ class LockView:
         if asked.tenant:
             found += by["tenant"].get(asked.tenant, ())
         if asked.resource:
-            found += by["resource"].get(nameless(asked.resource), ())
+            found += by["resource"].get(normalize_route(asked.resource), ())
         if asked.address:
             found += self._around(asked.address)
-        route = nameless(asked.resource)
-        return [held for held in found if not held[RESOURCE] or nameless(held[RESOURCE]) == route]
+        route = normalize_route(asked.resource)
+        return [held for held in found if not held[RESOURCE] or normalize_route(held[RESOURCE]) == route]
 
     def suspended(self, wall_ns: int) -> bool:
         """Whether the fleet's off switch is thrown at this moment."""
@@ -117,13 +124,13 @@ class LockView:
         found: list[LockTuple] = [*self.tables["address"].get(address, ())]
         if not self.lengths and ":" not in address:
             return found
-        known = address_in(address)
+        known = parse_address(address)
         if known is None:
             return found
         if known.text != address:  # an IPv4 address that is written as IPv6
             found += self.tables["address"].get(known.text, ())
-        name = RANGES[known.version]
-        table, bits = self.tables[name], BITS[known.version]
+        name = RANGE_TABLES[known.version]
+        table, bits = self.tables[name], ADDRESS_BITS[known.version]
         for length in self.lengths.get(name, ()):  # those in use, not all that there could be
             found += table.get(1 << length | known.number >> (bits - length), ())
         return found
@@ -140,12 +147,12 @@ def apply(view: LockView, update: Update) -> LockView:
     old version, and then the whole new one.
     """
     if update.snapshot:
-        return _changed(_without_locks(view), update)
+        return _after_update(_without_locks(view), update)
     if view.at is None or update.since != view.at.version or update.at.version < update.since:
         raise ViewOutOfStep(f"the view is at {view.at}, the answer leads from {update.since} to {update.at}")
     if update.at.version == view.at.version and (update.changes or update.at != view.at):
         raise ViewOutOfStep(f"there is another version {update.at.version} than the view's")
-    return _changed(view, update) if update.changes or update.unknown or update.at != view.at else view
+    return _after_update(view, update) if update.changes or update.unknown or update.at != view.at else view
 
 
 def without_ended(view: LockView, wall_ns: int) -> LockView:
@@ -156,50 +163,50 @@ def without_ended(view: LockView, wall_ns: int) -> LockView:
     next_end_ns = NEVER_NS
     for held in view.held():
         if held[END] <= wall_ns:
-            ended.append(at_of(held))
+            ended.append(key_of(held))
         else:
             next_end_ns = min(next_end_ns, held[END])
     if len(view) > LARGE:  # to look through all of them takes time, and one that has ended refuses nobody
         next_end_ns = max(next_end_ns, wall_ns + PRUNE_LARGE_NS)
-    return replace(_edited(view, drained(ended))[0], next_end_ns=next_end_ns)
+    return replace(_with_changes(view, drain(ended))[0], next_end_ns=next_end_ns)
 
 
 def with_locks(view: LockView, locks: Iterable[Lock]) -> LockView:
     """The view with these locks set as well."""
-    return _edited(view, rows_in(map(Set, locks)))[0]
+    return _with_changes(view, packed(map(Set, locks)))[0]
 
 
 def _without_locks(view: LockView) -> LockView:
     return replace(view, tables=EMPTY.tables, lengths={}, next_end_ns=NEVER_NS, slows=False)
 
 
-def _changed(view: LockView, update: Update) -> LockView:
-    changed, strange = _edited(view, rows_in(update.changes))
+def _after_update(view: LockView, update: Update) -> LockView:
+    changed, strange = _with_changes(view, packed(update.changes))
     words = (*update.unknown, *strange)
-    ignored = _counted(view.ignored, words) if words else view.ignored
+    ignored = _add_counts(view.ignored, words) if words else view.ignored
     return replace(changed, at=update.at, ignored=ignored)
 
 
-def _edited(view: LockView, rows: Iterable[LockTuple | LockKeyTuple]) -> tuple[LockView, list[str]]:
+def _with_changes(view: LockView, rows: Iterable[LockTuple | LockKeyTuple]) -> tuple[LockView, list[str]]:
     """The view after these changes, and the words among them that this version does not know."""
-    drafts: dict[str, TableDraft] = {}
+    drafts: dict[str, TableBuilder] = {}
     lengths = {name: dict(some) for name, some in view.lengths.items()}
     strange: list[str] = []
     next_end_ns, slows = view.next_end_ns, view.slows
-    for row in in_pieces(rows):
-        place = place_of(row[SCOPE], row[KEY])
-        if sets(row) and (words := _strange_in(row, placed=place is not None)):
+    for row in with_pauses(rows):
+        place = table_key(row[SCOPE], row[KEY])
+        if is_set(row) and (words := _unknown_words(row, placed=place is not None)):
             strange += words
         if place is None:
             continue
         # Also when the new action is unknown: the old one is over, and to keep it would be to refuse on.
-        enforced = sets(row) and _enforced(row)
+        enforced = is_set(row) and _is_enforced(row)
         draft = drafts.get(place.table) or drafts.setdefault(
-            place.table, TableDraft(view.tables[place.table])
+            place.table, TableBuilder(view.tables[place.table])
         )
-        more = draft.change(place.key, row if enforced or not sets(row) else at_of(row))
-        if more and place.table in BY_LENGTH:
-            _count(lengths.setdefault(place.table, {}), length_of(place.key), more)
+        more = draft.change(place.key, row if enforced or not is_set(row) else key_of(row))
+        if more and place.table in PREFIX_TABLES:
+            _add_count(lengths.setdefault(place.table, {}), prefix_length(place.key), more)
         if enforced:
             next_end_ns = min(next_end_ns, row[END])
             slows = slows or row[ACTION] == "slow"
@@ -213,17 +220,17 @@ def _edited(view: LockView, rows: Iterable[LockTuple | LockKeyTuple]) -> tuple[L
     ), strange
 
 
-def _count(counts: dict[int, int], length: int, more: int) -> None:
+def _add_count(counts: dict[int, int], length: int, more: int) -> None:
     counts[length] = counts.get(length, 0) + more
     if not counts[length]:
         del counts[length]
 
 
-def _enforced(held: LockTuple) -> bool:
+def _is_enforced(held: LockTuple) -> bool:
     return held[ACTION] in ACTIONS and (held[ACTION] != "slow" or held[SLOW] is not None)
 
 
-def _strange_in(held: LockTuple, *, placed: bool) -> list[str]:
+def _unknown_words(held: LockTuple, *, placed: bool) -> list[str]:
     """The words of a lock that this version does not know; mostly none."""
     words = []
     if held[SCOPE] not in SCOPES:
@@ -232,14 +239,14 @@ def _strange_in(held: LockTuple, *, placed: bool) -> list[str]:
         words.append("range that is none")
     if held[ACTION] not in ACTIONS:
         words.append(f"action {held[ACTION]}")
-    elif not _enforced(held):
+    elif not _is_enforced(held):
         words.append("action slow without a rate")
     if held[ON_STALE] not in ON_STALES:
         words.append(f"on_stale {held[ON_STALE]}")
     return words
 
 
-def _counted(ignored: Mapping[str, int], words: Iterable[str]) -> Mapping[str, int]:
+def _add_counts(ignored: Mapping[str, int], words: Iterable[str]) -> Mapping[str, int]:
     counts = dict(ignored)
     for word in words:
         known = word if word in counts or len(counts) < IGNORED_MAX else "more"

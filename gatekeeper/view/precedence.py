@@ -22,40 +22,40 @@ class SlowLimit(Protocol):
         """Hold what is remembered within its bounds; called by the poller, never by a request."""
 
 
-def judged(locks: Sequence[LockTuple], now_ns: int, slowing: SlowLimit | None) -> Decision:
+def decide(locks: Sequence[LockTuple], now_ns: int, slowing: SlowLimit | None) -> Decision:
     """The answer of these locks, at least one and all in force at `now_ns`; `slowing` is there if one slows.
 
     To deny is stricter than to slow, which is stricter than to tag. Of locks that do the same, the one that
     ends last answers. Where several slow, all must let the request through.
     """
-    by_end = sorted(locks, key=_last_first)
+    by_end = sorted(locks, key=_latest_end_first)
     denying = next((held for held in by_end if held[ACTION] == "deny"), None)
     if denying is not None:
-        return _said(denying, by_end, allowed=False, retry_after=(denying[END] - now_ns) / 1e9)
+        return _decision(denying, by_end, allowed=False, retry_after=(denying[END] - now_ns) / 1e9)
     slowing_down = [held for held in by_end if held[ACTION] == "slow"]
     if slowing_down and slowing is not None:
-        return _slowed(slowing_down, by_end, slowing)
-    return _said(by_end[0], by_end, allowed=True, retry_after=0.0)
+        return _decide_slow(slowing_down, by_end, slowing)
+    return _decision(by_end[0], by_end, allowed=True, retry_after=0.0)
 
 
-def _slowed(slow: Sequence[LockTuple], by_end: Sequence[LockTuple], slowing: SlowLimit) -> Decision:
+def _decide_slow(slow: Sequence[LockTuple], by_end: Sequence[LockTuple], slowing: SlowLimit) -> Decision:
     passed: list[tuple[LockTuple, Decision]] = []
     for held in slow:
         one = slowing.check(held)
         if not one.allowed:
             for before, _ in passed:  # a request that is refused takes nothing from the others
                 slowing.refund(before)
-            said = _said(held, by_end, allowed=False, retry_after=one.retry_after)
+            said = _decision(held, by_end, allowed=False, retry_after=one.retry_after)
             limit, period_s = held[SLOW]
             detail = f"{held[DETAIL]}; slowed to {limit:,} in {period_s:g} s".removeprefix("; ")
             return said._replace(detail=detail, limit=limit, remaining=0, reset_after=one.reset_after)
         passed.append((held, one))
     held, least = min(passed, key=lambda each: each[1].remaining or 0)
-    said = _said(held, by_end, allowed=True, retry_after=0.0)
+    said = _decision(held, by_end, allowed=True, retry_after=0.0)
     return said._replace(limit=least.limit, remaining=least.remaining, reset_after=least.reset_after)
 
 
-def _said(
+def _decision(
     held: LockTuple, every: Sequence[LockTuple], *, allowed: bool, retry_after: float | None
 ) -> Decision:
     policies = dict.fromkeys(other[POLICY] for other in every)
@@ -72,5 +72,5 @@ def _said(
     )
 
 
-def _last_first(held: LockTuple) -> tuple[int, str]:
+def _latest_end_first(held: LockTuple) -> tuple[int, str]:
     return -held[END], held[POLICY]

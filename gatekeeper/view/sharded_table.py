@@ -9,14 +9,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 
-from gatekeeper.view.cooperative import in_pieces
-from gatekeeper.view.lock_tuples import LockKeyTuple, LockTuple, at_of, sets
+from gatekeeper.view.cooperative import with_pauses
+from gatekeeper.view.lock_tuples import LockKeyTuple, LockTuple, is_set, key_of
 from gatekeeper.view.lookup_keys import LookupKey
 
 FoundLocks = tuple[LockTuple, ...]  # what stands at one key; mostly one
 
-SPREAD_AT = 16_384  # entries; from here on in shards, and below a quarter of it no longer
-YOUNG_MAX = 5_000
+SHARDED_ABOVE = 16_384  # entries; from here on in shards, and below a quarter of it no longer
+UNCOLLECTED_MAX = 5_000
 SHARDS = 256  # 4,000 entries in each where there are a million
 
 
@@ -47,12 +47,12 @@ def shards_of(table: LockTable) -> tuple[dict[LookupKey, FoundLocks], ...]:
     return table.shards if isinstance(table, ShardedTable) else (table,)
 
 
-def values(table: LockTable) -> Iterator[FoundLocks]:
+def locks_in(table: LockTable) -> Iterator[FoundLocks]:
     """Everything in the table."""
     return (found for shard in shards_of(table) for found in shard.values())
 
 
-def let_go(old: Iterable[LockTable], new: Iterable[LockTable]) -> Iterator[None]:
+def release(old: Iterable[LockTable], new: Iterable[LockTable]) -> Iterator[None]:
     """Give back the memory of the `old` tables that the `new` ones do not share, a piece at each step.
 
     To forget 100,000 locks at once takes 30 ms. The old ones must not be referred to from elsewhere.
@@ -68,7 +68,7 @@ def let_go(old: Iterable[LockTable], new: Iterable[LockTable]) -> Iterator[None]
             yield
 
 
-class TableDraft:
+class TableBuilder:
     """The table that will follow one: what is touched first is copied first, so that nobody sees a change.
 
     Changes are made as they come, not gathered: a list of 100,000 that is young is work for the collector.
@@ -90,23 +90,23 @@ class TableDraft:
         before = shard.get(key, ())
         found = before
         if before:
-            at = at_of(row) if sets(row) else row
-            found = tuple(other for other in before if at_of(other) != at)
-        if sets(row):
+            at = key_of(row) if is_set(row) else row
+            found = tuple(other for other in before if key_of(other) != at)
+        if is_set(row):
             found = (*found, row)
         if found:
             shard[key] = found
         else:
             shard.pop(key, None)
-        if len(self._shards) == 1 and len(shard) > SPREAD_AT:
-            self._shards, self._ours = _spread(shard), set(range(SHARDS))
+        if len(self._shards) == 1 and len(shard) > SHARDED_ABOVE:
+            self._shards, self._ours = _into_shards(shard), set(range(SHARDS))
         return bool(found) - bool(before)
 
     def _grow_old(self, entries: int) -> None:
         """Let the collector look at what was copied before it becomes much: 100,000 entries at once would
         take it 3 ms."""
         self._young += entries
-        if self._young >= YOUNG_MAX and len(self._shards) > 1:
+        if self._young >= UNCOLLECTED_MAX and len(self._shards) > 1:
             self._young = 0
             if gc.isenabled():
                 gc.collect(1)
@@ -116,13 +116,13 @@ class TableDraft:
         if len(self._shards) == 1:
             return self._shards[0]
         spread = ShardedTable(tuple(self._shards))
-        if len(spread) > SPREAD_AT // 4:
+        if len(spread) > SHARDED_ABOVE // 4:
             return spread
         return {key: found for shard in spread.shards for key, found in shard.items()}
 
 
-def _spread(shard: dict[LookupKey, FoundLocks]) -> list[dict[LookupKey, FoundLocks]]:
+def _into_shards(shard: dict[LookupKey, FoundLocks]) -> list[dict[LookupKey, FoundLocks]]:
     shards: list[dict[LookupKey, FoundLocks]] = [{} for _ in range(SHARDS)]
-    for key, found in in_pieces(shard.items()):
+    for key, found in with_pauses(shard.items()):
         shards[hash(key) % SHARDS][key] = found
     return shards

@@ -40,11 +40,11 @@ def ended_locks_kept(patch: Patch) -> None:
     """For five seconds longer, as by somebody who waits for the source to lift them."""
 
     def longer(lock: Lock) -> LockTuple:
-        row = held_of(lock)
+        row = pack_lock(lock)
         return (*row[:-1], row[-1] + 5_000_000_000)
 
-    held_of = lock_tuples.held_of
-    patch.setattr(lock_tuples, "held_of", longer)
+    pack_lock = lock_tuples.pack_lock
+    patch.setattr(lock_tuples, "pack_lock", longer)
 
 
 def pruned_for_ever(patch: Patch) -> None:
@@ -60,7 +60,7 @@ def pruned_for_ever(patch: Patch) -> None:
 
 def half_answers_applied(patch: Patch) -> None:
     """What can be read of the changes counts, and the rest is thought not to be there."""
-    on_lines = feed_json._on_lines
+    on_lines = feed_json._items_by_line
 
     def lenient(lines: Iterable[bytes]) -> Iterator[feed_json.JsonItem]:
         try:
@@ -68,8 +68,8 @@ def half_answers_applied(patch: Patch) -> None:
         except feed_json.MalformedLine:
             return
 
-    patch.setattr(feed_json, "_on_lines", lenient)
-    patch.setattr(feed_json, "_summed", lambda items, _wanted: items)
+    patch.setattr(feed_json, "_items_by_line", lenient)
+    patch.setattr(feed_json, "_verify_checksum", lambda items, _wanted: items)
 
 
 def half_changes_applied(patch: Patch) -> None:
@@ -77,12 +77,12 @@ def half_changes_applied(patch: Patch) -> None:
 
     def lenient(changes: Any) -> Iterator[LockTuple | LockKeyTuple]:
         try:
-            yield from rows_in(changes)
+            yield from packed(changes)
         except MemoryError:
             return
 
-    rows_in = lock_view.rows_in
-    patch.setattr(lock_view, "rows_in", lenient)
+    packed = lock_view.packed
+    patch.setattr(lock_view, "packed", lenient)
 
 
 def cursor_before_applying(patch: Patch) -> None:
@@ -117,12 +117,12 @@ def locks_lost_with_the_source(patch: Patch) -> None:
 
 def lifted_locks_kept(patch: Patch) -> None:
     """A lock that was lifted by hand stays until its end."""
-    change = sharded_table.TableDraft.change
+    change = sharded_table.TableBuilder.change
 
-    def adds(self: sharded_table.TableDraft, key: Any, row: LockTuple | LockKeyTuple) -> int:
-        return change(self, key, row) if lock_tuples.sets(row) else 0
+    def adds(self: sharded_table.TableBuilder, key: Any, row: LockTuple | LockKeyTuple) -> int:
+        return change(self, key, row) if lock_tuples.is_set(row) else 0
 
-    patch.setattr(sharded_table.TableDraft, "change", adds)
+    patch.setattr(sharded_table.TableBuilder, "change", adds)
 
 
 def snapshots_added(patch: Patch) -> None:

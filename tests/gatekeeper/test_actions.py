@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatekeeper import ALLOWED, Gate
-from gatekeeper.gate_options import OFF
+from gatekeeper.gate_options import SWITCH
 from gatekeeper.model import SUSPENSION, Lock, Rate, Set
 from gatekeeper.testing import ManualClock
 from tests.support.feed import NOON, HandFeed, a_lock
@@ -132,7 +132,7 @@ def test_of_several_that_slow_all_must_let_pass_and_a_refusal_costs_none(
 def test_what_is_remembered_of_locks_that_slow_is_bounded(
     gate: Gate, feed: HandFeed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatekeeper.slow_locks.SLOWED_MAX", 5)
+    monkeypatch.setattr("gatekeeper.slow_locks.KEYS_MAX", 5)
     monkeypatch.setattr("gatekeeper.slow_locks.RATES_MAX", 3)
     for n in range(20):
         tell(feed, clock, replace(slowing(1 + n), key=f"user:{n}"))
@@ -223,7 +223,7 @@ EVERY_KIND = [
 def test_off_in_the_environment_opens_the_gates_of_one_process(
     feed: HandFeed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
-    monkeypatch.setenv(OFF, word)
+    monkeypatch.setenv(SWITCH, word)
     gate = Gate(feed, clock=clock)
     feed.set(*EVERY_KIND)
     assert gate.ready(1.0)
@@ -236,10 +236,10 @@ def test_it_is_looked_at_with_each_poll(
 ) -> None:
     tell(feed, clock, *EVERY_KIND)
     assert not gate.allow(BOB)
-    monkeypatch.setenv(OFF, "off")
+    monkeypatch.setenv(SWITCH, "off")
     clock.advance(A_POLL_S)
     assert [gate.allow(BOB), gate.allow(ACME)] == [True, True]
-    monkeypatch.setenv(OFF, "on")
+    monkeypatch.setenv(SWITCH, "on")
     clock.advance(A_POLL_S)
     assert [gate.allow(BOB), gate.allow(ACME), gate.off] == [False, False, ""]
 
@@ -252,7 +252,7 @@ def test_off_is_off_though_the_view_is_stale_and_the_application_denies_then(
     feed.away = True
     clock.advance(60.0)
     assert not gate.allow(BOB)
-    monkeypatch.setenv(OFF, "off")
+    monkeypatch.setenv(SWITCH, "off")
     clock.advance(15.0)
     assert gate.allow(BOB)
 

@@ -28,7 +28,7 @@ from gatekeeper.testing import ManualClock
 from gatekeeper.view import cooperative
 from gatekeeper.view.lock_tuples import PackedChanges, end_ns
 from gatekeeper.view.lock_view import EMPTY, LockView, RequestScopes, apply, without_ended
-from gatekeeper.view.sharded_table import SPREAD_AT, ShardedTable, let_go
+from gatekeeper.view.sharded_table import SHARDED_ABOVE, ShardedTable, release
 from tests.support.feed import NOON, HandFeed, a_lock
 
 MANY = 100_000
@@ -174,7 +174,7 @@ def test_old_tables_are_given_back_in_steps_and_nobody_sees_them_half_empty(larg
     old = list(apply(EMPTY, an_update(PackedChanges(map(Set, many_locks())), None, 1)).tables.values())
     reader = next(table for table in old if isinstance(table, ShardedTable))
     steps = 0
-    for _ in let_go(old, large.tables.values()):
+    for _ in release(old, large.tables.values()):
         steps += 1
         if steps == 500:
             assert len(reader) == MANY
@@ -183,7 +183,7 @@ def test_old_tables_are_given_back_in_steps_and_nobody_sees_them_half_empty(larg
 
 def test_what_both_views_share_is_not_given_back(large: LockView) -> None:
     after = apply(large, an_update((Set(a_lock("user:new")),), 1, 2))
-    steps = sum(1 for _ in let_go(list(large.tables.values()), after.tables.values()))
+    steps = sum(1 for _ in release(list(large.tables.values()), after.tables.values()))
     assert steps <= 2 * MANY / 256 / 100 + 1
     assert len(large) == MANY
 
@@ -192,13 +192,13 @@ CALLERS = [f"user:{number}" for number in range(40)]
 CHANGES = st.lists(st.tuples(st.sampled_from(CALLERS), st.sampled_from(["daily", "flood"]), st.booleans()))
 
 
-@given(st.lists(CHANGES, max_size=8), st.sampled_from([0, 8, 20, SPREAD_AT]))
+@given(st.lists(CHANGES, max_size=8), st.sampled_from([0, 8, 20, SHARDED_ABOVE]))
 def test_small_and_large_tables_say_the_same(
     versions: list[list[tuple[str, str, bool]]], spread_at: int
 ) -> None:
     """Against a dict of all locks, at every size at which a table is cut or joined."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gatekeeper.view.sharded_table.SPREAD_AT", spread_at)
+        patch.setattr("gatekeeper.view.sharded_table.SHARDED_ABOVE", spread_at)
         view, locks, at = apply(EMPTY, an_update((), None, 1)), dict[LockKey, Lock](), 1
         for version in versions:
             changes = [
@@ -233,7 +233,7 @@ def test_who_is_locked_before_and_after_is_never_let_through() -> None:
     assert gate.ready(1.0)
     answers = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cooperative, "PIECE_NS", 0)  # a pause at each step of the work
+        patch.setattr(cooperative, "WORK_NS", 0)  # a pause at each step of the work
         patch.setattr(
             cooperative, "pause", lambda: answers.append(gate.check("api_key:acme", tenant="acme").policy)
         )

@@ -16,21 +16,21 @@ from gatekeeper.model import Cursor, Decision, GateStatus, Lock, LockHits, LockK
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.telemetry.atomic_counts import AtomicCounts
 from gatekeeper.telemetry.gate_status import (
-    CALLERS_TOLD_MAX,
+    CALLERS_REPORTED_MAX,
     LOCKS_COUNTED_MAX,
-    LOCKS_TOLD_MAX,
-    NOTED_AT_ONCE,
-    RENEW_S,
-    TELL_AGAIN_S,
-    TELL_EVERY_S,
+    LOCKS_REPORTED_MAX,
+    REPORT_EVERY_S,
+    RETRY_AFTER_S,
+    SAMPLE_PERIOD_S,
+    SAMPLED_PER_REPORT,
     CallerSample,
     StatusRecorder,
-    instance_of,
+    instance_name,
 )
-from gatekeeper.telemetry.status_json import INSTANCE, TOLD_BYTES_MAX, dump
+from gatekeeper.telemetry.status_json import INSTANCE, STATUS_BYTES_MAX, dump
 from gatekeeper.testing import ManualClock
-from gatekeeper.view.fast_path import EVERYBODY
-from gatekeeper.view.lock_tuples import held_of
+from gatekeeper.view.fast_path import EVERY_NAME
+from gatekeeper.view.lock_tuples import pack_lock
 from gatekeeper.view.lock_view import EMPTY
 from tests.support.feed import NOON, HandFeed, a_lock
 
@@ -86,7 +86,7 @@ class TestWhatIsTold:
         clock.advance(1)
         for caller in (ACME, ACME, BOB, "user:clear"):
             gate.check(caller)
-        clock.advance(TELL_EVERY_S)
+        clock.advance(REPORT_EVERY_S)
         assert desk.heard[-1].locks == (
             LockHits(DAILY, 2, 2),
             LockHits(LockKey("caller", BOB, "", "watched"), 1, 0),
@@ -100,19 +100,19 @@ class TestWhatIsTold:
             clock.advance(1)
             assert desk.heard[-1].mode == "shadow"
             monkeypatch.setenv("GATEKEEPER", "off")
-            clock.advance(TELL_EVERY_S)
+            clock.advance(REPORT_EVERY_S)
             assert desk.heard[-1].mode == "process"
 
     def test_what_the_feed_says_and_the_gate_does_not_know_is_told_back(
         self, desk: Desk, gate: Gate, clock: ManualClock
     ) -> None:
         desk.set(a_lock(BOB, action="sing"))
-        clock.advance(TELL_EVERY_S)
+        clock.advance(REPORT_EVERY_S)
         assert desk.heard[-1].ignored == ("action sing",)
 
     def test_a_wrong_clock_is_told(self, desk: Desk, gate: Gate, clock: ManualClock) -> None:
         desk.now = NOON + timedelta(seconds=-90)
-        clock.advance(TELL_EVERY_S + 1)
+        clock.advance(REPORT_EVERY_S + 1)
         assert desk.heard[-1].clock_skew == pytest.approx(90 + clock.uptime_s(), abs=2)
 
     def test_nothing_is_told_before_the_first_answer(self, desk: Desk, clock: ManualClock) -> None:
@@ -122,8 +122,8 @@ class TestWhatIsTold:
             assert desk.heard == []
 
     def test_people_find_the_process_by_the_name_of_an_instance(self) -> None:
-        assert instance_of("shop-7", 812, "1f3c") == "shop-7:812:1f3c"
-        assert INSTANCE.fullmatch(instance_of("böse/../" + "x" * 300, 2**22, "1f3c99d0"))
+        assert instance_name("shop-7", 812, "1f3c") == "shop-7:812:1f3c"
+        assert INSTANCE.fullmatch(instance_name("böse/../" + "x" * 300, 2**22, "1f3c99d0"))
 
     def test_gates_that_share_a_poller_tell_each_for_itself(self, desk: Desk, tmp_path: Path) -> None:
         clock = ManualClock()
@@ -142,10 +142,10 @@ class TestNothingIsCountedTwice:
     ) -> None:
         gate.check(ACME)
         desk.deaf = SourceError("the answer was lost")
-        clock.advance(TELL_EVERY_S)
+        clock.advance(REPORT_EVERY_S)
         desk.deaf = None
         gate.check(ACME)
-        clock.advance(TELL_AGAIN_S)
+        clock.advance(RETRY_AFTER_S)
         assert [told.locks for told in desk.heard] == [(), (LockHits(DAILY, 1, 1),), (LockHits(DAILY, 2, 2),)]
         assert [told.number for told in desk.heard] == [1, 2, 3]
 
@@ -171,9 +171,9 @@ class TestNobodyWaits:
         self, desk: Desk, gate: Gate, clock: ManualClock
     ) -> None:
         desk.deaf = SourceError("404 Not Found")
-        clock.advance(TELL_EVERY_S)
+        clock.advance(REPORT_EVERY_S)
         polls = len(desk.asked)
-        clock.advance(TELL_AGAIN_S - TELL_EVERY_S)
+        clock.advance(RETRY_AFTER_S - REPORT_EVERY_S)
         assert len(desk.heard) == 2
         assert len(desk.asked) - polls > 100, "polling goes on"
         assert not gate.allow(ACME)
@@ -183,7 +183,7 @@ class TestNobodyWaits:
         self, desk: Desk, gate: Gate, clock: ManualClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         desk.deaf = ZeroDivisionError()
-        clock.advance(TELL_EVERY_S)
+        clock.advance(REPORT_EVERY_S)
         assert "failed to hear" in caplog.text
         assert gate.healthy
 
@@ -211,11 +211,11 @@ class TestNobodyWaits:
     def test_clear_callers_pass_by_a_look_up_once_enough_of_them_are_noted(
         self, desk: Desk, gate: Gate, clock: ManualClock
     ) -> None:
-        clock.advance(TELL_EVERY_S)
-        assert gate._look.callers is EVERYBODY
-        for number in range(NOTED_AT_ONCE):
+        clock.advance(REPORT_EVERY_S)
+        assert gate._look.callers is EVERY_NAME
+        for number in range(SAMPLED_PER_REPORT):
             assert gate.allow(f"user:{number}")
-        assert gate._look.callers is not EVERYBODY
+        assert gate._look.callers is not EVERY_NAME
 
     def test_a_view_that_may_become_stale_while_the_source_hears_is_looked_at(
         self, clock: ManualClock
@@ -227,14 +227,14 @@ class TestNobodyWaits:
 
             def hear(self, told: GateStatus) -> None:
                 super().hear(told)
-                for _ in range(2 * NOTED_AT_ONCE):
+                for _ in range(2 * SAMPLED_PER_REPORT):
                     guard.allow(BOB)
-                self.looked_at = guard._look.callers is EVERYBODY
+                self.looked_at = guard._look.callers is EVERY_NAME
 
         desk = Slow(a_lock(ACME))
         with Gate(desk, clock=clock, stale_after=2.0, on_stale="deny") as guard:
             for _ in range(3):
-                clock.advance(TELL_EVERY_S)
+                clock.advance(REPORT_EVERY_S)
                 assert desk.looked_at
 
     def test_a_source_that_takes_nothing_along_is_told_nothing(self) -> None:
@@ -251,17 +251,17 @@ class TestBounds:
     def test_a_million_callers_leave_a_small_sample(self, desk: Desk, gate: Gate, clock: ManualClock) -> None:
         each = iter(range(1_000_000))
         for _ in range(40):
-            clock.advance(TELL_EVERY_S)
-            for number in range(NOTED_AT_ONCE * 2):
+            clock.advance(REPORT_EVERY_S)
+            for number in range(SAMPLED_PER_REPORT * 2):
                 gate.allow(f"user:{next(each)}-{number}")
         for number in each:
             gate.allow(f"user:{number}")
-        clock.advance(TELL_EVERY_S)
+        clock.advance(REPORT_EVERY_S)
         told = desk.heard[-1]
-        assert len(told.callers) == len(set(told.callers)) == CALLERS_TOLD_MAX
+        assert len(told.callers) == len(set(told.callers)) == CALLERS_REPORTED_MAX
         assert gate._telling is not None
-        assert len(gate._telling._sample._young) <= CALLERS_TOLD_MAX + NOTED_AT_ONCE
-        assert len(dump(told)) < TOLD_BYTES_MAX
+        assert len(gate._telling._sample._young) <= CALLERS_REPORTED_MAX + SAMPLED_PER_REPORT
+        assert len(dump(told)) < STATUS_BYTES_MAX
 
     def test_in_a_sample_each_caller_is_as_likely_as_any_however_often_it_came(self) -> None:
         sample = CallerSample()
@@ -269,7 +269,7 @@ class TestBounds:
             for _ in range(50 if number % 2 else 1):
                 sample.note(f"user:{number}")
         often = sum(int(caller.removeprefix("user:")) % 2 for caller in sample.callers(0.0))
-        assert 8 < often < CALLERS_TOLD_MAX - 8, "half of them, give or take six standard deviations"
+        assert 8 < often < CALLERS_REPORTED_MAX - 8, "half of them, give or take six standard deviations"
 
     def test_a_sample_forgets_who_has_not_come_for_a_while(self) -> None:
         sample = CallerSample()
@@ -277,10 +277,10 @@ class TestBounds:
         sample.note("user:old")
         assert sample.callers(1.0) == ("user:old",)
         sample.note("user:new")
-        assert set(sample.callers(RENEW_S)) == {"user:old", "user:new"}
+        assert set(sample.callers(SAMPLE_PERIOD_S)) == {"user:old", "user:new"}
         sample.note("user:new")
-        assert set(sample.callers(2 * RENEW_S)) == {"user:new"}
-        assert sample.callers(3 * RENEW_S) == ()
+        assert set(sample.callers(2 * SAMPLE_PERIOD_S)) == {"user:new"}
+        assert sample.callers(3 * SAMPLE_PERIOD_S) == ()
 
     def test_a_caller_of_any_length_is_kept_in_few_characters(self) -> None:
         sample = CallerSample()
@@ -291,14 +291,14 @@ class TestBounds:
     def test_more_locks_than_are_counted_apart_are_counted_together(self) -> None:
         telling, desk = StatusRecorder("shop", 30.0, 0.0), Desk()
         refused = Decision(False, policy="daily")
-        locks = [held_of(a_lock(f"user:{number}")) for number in range(LOCKS_COUNTED_MAX + 500)]
+        locks = [pack_lock(a_lock(f"user:{number}")) for number in range(LOCKS_COUNTED_MAX + 500)]
         for lock in locks:
             telling.count([lock], refused)
         for _ in range(3):
             telling.count([locks[7]], refused)
             telling.tell(desk, 0.0, GateKnowledge(replace(EMPTY, at=Cursor(1, "m")), 0.0), "")
         for number, told in enumerate(desk.heard, 1):
-            assert len(told.locks) <= LOCKS_TOLD_MAX
+            assert len(told.locks) <= LOCKS_REPORTED_MAX
             assert told.locks[0] == LockHits(LockKey("caller", "user:7", "", "daily"), 1 + number, 1 + number)
             total = told.more[1] + sum(met.denials for met in told.locks)
             assert total == LOCKS_COUNTED_MAX + 500 + number, "none is lost, none told twice"

@@ -15,7 +15,7 @@ from gatekeeper.feed.saved_view import SavedView, write
 from gatekeeper.model import Lock
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
-from gatekeeper.view.fast_path import EVERYBODY
+from gatekeeper.view.fast_path import EVERY_NAME
 from tests.support.feed import NOON, HandFeed, a_lock
 
 ACME = "api_key:acme"
@@ -393,7 +393,7 @@ class TestLife:
         def never() -> float:
             raise AssertionError("the clock was read")
 
-        assert gate._locked is not EVERYBODY
+        assert gate._locked is not EVERY_NAME
         clock.uptime_s = clock.wall_ns = never
         assert all(gate.allow(f"user:{n}") for n in range(100))
 

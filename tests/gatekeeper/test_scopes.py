@@ -16,7 +16,7 @@ from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
 from gatekeeper.view.fast_path import fast_path_of
 from gatekeeper.view.lock_view import EMPTY, LockView, RequestScopes, apply
-from gatekeeper.view.lookup_keys import ROUTE_REMEMBERED_MAX, address_in, nameless, place_of
+from gatekeeper.view.lookup_keys import CACHED_ROUTE_CHARACTERS_MAX, normalize_route, parse_address, table_key
 from tests.gatekeeper.test_view import an_update
 from tests.support.feed import HandFeed, a_lock
 
@@ -271,7 +271,7 @@ def test_only_prefix_lengths_in_use_are_looked_up(looked: type[Counted], address
 def test_without_ranges_an_address_is_not_even_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = a_gate(a_lock(ACME), a_lock("/v1", scope="resource"))
     monkeypatch.setattr("gatekeeper.view.fast_path.AddressRanges.meet", None)
-    monkeypatch.setattr("gatekeeper.view.lookup_keys.address_in", None)
+    monkeypatch.setattr("gatekeeper.view.lookup_keys.parse_address", None)
     assert gate.check("api_key:zoe", address="203.0.113.1", resource="/", tenant="z") is ALLOWED
 
 
@@ -296,19 +296,19 @@ def test_routes_are_the_same_whatever_their_free_parts_are_called(locked: str, a
 
 
 def test_no_path_that_is_given_for_a_route_is_remembered_at_length() -> None:
-    from gatekeeper.view.lookup_keys import _nameless
+    from gatekeeper.view.lookup_keys import _normalize_route
 
-    before = _nameless.cache_info().currsize
+    before = _normalize_route.cache_info().currsize
     for n in range(100):
-        assert nameless("/{a}/" + "x" * ROUTE_REMEMBERED_MAX + str(n)).startswith("/{}/xxx")
-        assert nameless(f"/plain/{n}") == f"/plain/{n}"
-    assert _nameless.cache_info().currsize == before
+        assert normalize_route("/{a}/" + "x" * CACHED_ROUTE_CHARACTERS_MAX + str(n)).startswith("/{}/xxx")
+        assert normalize_route(f"/plain/{n}") == f"/plain/{n}"
+    assert _normalize_route.cache_info().currsize == before
 
 
 def test_a_place_is_where_the_gate_looks() -> None:
     """The two sides of the look-up, for every address and every way to write it."""
     for spelt in V4 + V6:
-        place, known = place_of("address", spelt.partition("%")[0]), address_in(spelt)
+        place, known = table_key("address", spelt.partition("%")[0]), parse_address(spelt)
         assert place is not None
         assert known is not None
         assert place.key == (known.text if known.version == 4 else 1 << 128 | known.number)

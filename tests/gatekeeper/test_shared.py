@@ -121,7 +121,7 @@ def test_who_comes_first_while_another_is_asking_asks_too(host: Host) -> None:
 def test_who_missed_more_than_is_kept_reads_the_snapshot_anew(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_poller, "NEWS_MAX", 10)
+    monkeypatch.setattr(shared_poller, "KEPT_CHANGES_MAX", 10)
     one, other, late = host.process(), host.process(), host.process()
     one.poll()
     for n in range(100):
@@ -141,7 +141,7 @@ def test_a_large_change_is_no_hindrance(host: Host) -> None:
     one, other = host.process(), host.process()
     one.poll()
     other.poll()
-    host.feed.set(*(a_lock(f"user:{n}") for n in range(2 * shared_poller.NEWS_MAX)))
+    host.feed.set(*(a_lock(f"user:{n}") for n in range(2 * shared_poller.KEPT_CHANGES_MAX)))
     one.poll()
     other.poll()
     assert set(other.view) == set(host.feed.locks.values())

@@ -68,7 +68,7 @@ def test_what_a_gate_reads_is_in_the_analyzers_schema() -> None:
     for table in TABLES:
         theirs = schema.metadata.tables[table.name].columns.keys()
         assert set(table.columns.keys()) <= set(theirs), table.name
-    assert set(sql.LOCK) == set(schema.locks.columns.keys())
+    assert set(sql.LOCK_COLUMNS) == set(schema.locks.columns.keys())
 
 
 def test_what_has_ended_by_the_databases_clock_is_for_the_gate_to_end(
@@ -163,7 +163,7 @@ def test_an_answer_is_one_snapshot_whatever_is_pruned_meanwhile(
     start = source.fetch(None).at
     publish(Set(a_lock()), mark="m2")
     publish(Set(a_lock("user:bob")), mark="m3")
-    standing = sql._standing
+    standing = sql._feed_position
 
     def then_prune(*arguments: Any) -> sql.FeedPosition:
         found = standing(*arguments)
@@ -172,7 +172,7 @@ def test_an_answer_is_one_snapshot_whatever_is_pruned_meanwhile(
             db.execute(sa.delete(schema.lock_changes))
         return found
 
-    monkeypatch.setattr(sql, "_standing", then_prune)
+    monkeypatch.setattr(sql, "_feed_position", then_prune)
     assert callers(source, start) == ["api_key:acme", "user:bob"]
 
 

@@ -68,7 +68,7 @@ def test_no_part_of_an_answer_passes_for_the_whole(update: Update, data: st.Data
 @given(st.binary() | st.text() | st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(),
     lambda inner: st.lists(inner)
-    | st.dictionaries(st.sampled_from(sorted(feed_json.ANSWER | feed_json.SET)), inner),
+    | st.dictionaries(st.sampled_from(sorted(feed_json.ANSWER_FIELDS | feed_json.SET_FIELDS)), inner),
 ).map(json.dumps))  # fmt: skip
 def test_whatever_arrives_is_an_answer_or_a_source_error(text: str | bytes) -> None:
     try:

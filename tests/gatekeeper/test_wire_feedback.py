@@ -12,7 +12,7 @@ from gatekeeper.feed.feed_json import SECONDS_MAX
 from gatekeeper.identity import NAME_BYTES_MAX
 from gatekeeper.model import Cursor, GateStatus, LockHits, LockKey, SourceError
 from gatekeeper.telemetry import status_json
-from gatekeeper.telemetry.status_json import COUNT_MAX, TOLD_BYTES_MAX
+from gatekeeper.telemetry.status_json import COUNT_MAX, STATUS_BYTES_MAX
 
 SECONDS = st.floats(0, SECONDS_MAX)
 COUNTS = st.integers(0, COUNT_MAX)
@@ -66,7 +66,7 @@ def test_the_longest_that_a_gate_of_ours_tells_is_heard() -> None:
     name = "\xe9" * (NAME_BYTES_MAX // 2)
     met = LockHits(LockKey("caller+resource", name, name, "p" * 64), COUNT_MAX, COUNT_MAX)
     told = GateStatus("i", 1, "a", "1", None, None, (met,) * 100, (0, 0), (name,) * 64)
-    assert len(status_json.dump(told)) < TOLD_BYTES_MAX
+    assert len(status_json.dump(told)) < STATUS_BYTES_MAX
 
 
 @pytest.mark.parametrize(
