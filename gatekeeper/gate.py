@@ -61,7 +61,7 @@ class Gate:
     all processes of this machine that have the same `saved` share one poller. `on_change` and
     `on_health` are called with this gate, in a thread of their own, when the view or `healthy` has
     changed. With `shadow` nobody is refused: the decision is true, and says what it would have been.
-    With `feedback` it tells the source of itself: which locks it met how often, and some of the callers
+    With `report_status` it tells the source of itself: which locks it met how often, and some of the callers
     it was asked for; left out, the source decides.
 
     Raises ValueError for a setting that cannot be, ImportError when the source needs what is not
@@ -79,7 +79,7 @@ class Gate:
         shared: bool = False,
         name: str = "",
         shadow: bool = False,
-        feedback: bool | None = None,
+        report_status: bool | None = None,
         on_change: Callable[[Gate], object] | None = None,
         on_health: Callable[[Gate], object] | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -94,7 +94,7 @@ class Gate:
         self._shelf = None if saved is None else open_view_file(saved)
         self._name = name
         self._shadow = shadow
-        self._hearing = status_sink(source, feedback)
+        self._hearing = status_sink(source, report_status)
         self._slowing: SlowLimit | None = None  # made when the first lock that slows is there
         self._known = GateKnowledge()
         self._begun_s: float | None = None  # uptime at the first start
@@ -153,7 +153,7 @@ class Gate:
         if self._running is None or not self._running.alive:
             self._revive()
         telling = self._telling
-        if telling is not None and telling.notes and telling.note(asked.caller):
+        if telling is not None and telling.is_sampling and telling.sample(asked.caller):
             self._enough_notes()
         known = self._known  # read once, as above
         now_s, now_ns = self._clock.uptime_s(), self._clock.wall_ns()
@@ -169,7 +169,7 @@ class Gate:
         ]
         decision = self._of_locks(locks, asked, now_s, now_ns)
         if telling is not None:
-            telling.count(locks, decision)
+            telling.count_hits(locks, decision)
         if self._shadow and not decision.allowed:
             return decision._replace(allowed=True, shadow=True, retry_after=0.0)
         return decision
@@ -356,7 +356,7 @@ class Gate:
 
     def _settle(self) -> None:
         """Let clear requests pass by a look-up again, unless callers are to be noted."""
-        if self._telling is None or not self._telling.notes:
+        if self._telling is None or not self._telling.is_sampling:
             self._look, self._locked = self._ready, self._ready.callers
 
     def _beware(self, longest_s: float) -> None:
@@ -389,7 +389,7 @@ class Gate:
         if self._telling.is_due(now_s):
             self._beware(longest_fetch(sink))
             mode = self.off or ("shadow" if self._shadow else "")
-            self._telling.tell(sink, now_s, known, mode)
+            self._telling.report(sink, now_s, known, mode)
             self._divert()  # for so many callers as are wanted: who is not noted pays nothing for it
 
     def _enough_notes(self) -> None:

@@ -72,9 +72,9 @@ def make_slow_locks(clock: Clock) -> SlowLimit:
 def status_sink(source: LockSource, wanted: bool | None) -> StatusSink | None:
     """The source, if it is to be told. Raises ValueError when it cannot be."""
     if isinstance(source, StatusSink):
-        return source if wanted or (wanted is None and source.feedback) else None
+        return source if wanted or (wanted is None and source.wants_status) else None
     if wanted:
-        raise ValueError("feedback: this source takes none along")
+        raise ValueError("report_status: this source takes no reports")
     return None
 
 

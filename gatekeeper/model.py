@@ -195,9 +195,9 @@ class GateStatus(NamedTuple):
 class StatusSink(Protocol):
     """A LockSource that also takes along what a gate tells. The others need not know of it."""
 
-    feedback: bool  # whether gates tell it, unless they are told otherwise
+    wants_status: bool  # whether gates tell it, unless they are told otherwise
 
-    def hear(self, told: GateStatus) -> None:
+    def report_status(self, status: GateStatus) -> None:
         """Pass `told` on, at once or with the next fetch; it is always safe to forget.
 
         Called from the thread that fetches, every few seconds. Returns or raises SourceError within

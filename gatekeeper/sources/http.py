@@ -63,7 +63,7 @@ class HttpSource:
     Raises ValueError for what cannot be.
     """
 
-    feedback = True  # what a gate tells is one more question on the same connection
+    wants_status = True  # what a gate tells is one more question on the same connection
 
     def __init__(
         self,
@@ -102,14 +102,14 @@ class HttpSource:
         with self._reaching():
             return self._fetch(since)
 
-    def hear(self, told: GateStatus) -> None:
+    def report_status(self, status: GateStatus) -> None:
         """PUT it to /v1/gates/INSTANCE, where the newest stays however often one comes. Raises SourceError,
         also for a server that does not know that address."""
         from gatekeeper.telemetry import status_json
 
-        body = status_json.dump(told).encode()
+        body = status_json.dump(status).encode()
         with self._reaching():
-            path = f"{self._place.prefix}/v1/gates/{quote(told.instance, safe=':')}"
+            path = f"{self._place.prefix}/v1/gates/{quote(status.instance, safe=':')}"
             answer, said = self._asked("PUT", path, min(REPORT_S, self._timeout_s), body)
             if answer.status not in (HTTPStatus.OK, HTTPStatus.NO_CONTENT):
                 raise _refusal(answer, said)

@@ -66,7 +66,7 @@ class SharedSource:
 
     def __init__(self, source: LockSource, path: Path, overdue: float, uptime_s: Callable[[], float]) -> None:
         self.longest = float(getattr(source, "longest", float("inf")))
-        self.feedback = bool(getattr(source, "feedback", False))
+        self.wants_status = bool(getattr(source, "wants_status", False))
         self._source = source
         self._overdue_s = overdue
         self._uptime_s = uptime_s
@@ -90,10 +90,10 @@ class SharedSource:
                 return self._followed(news, since, asked_s)
         return self._source.fetch(since)
 
-    def hear(self, told: GateStatus) -> None:
-        hear = getattr(self._source, "hear", None)
-        if hear is not None:
-            hear(told)
+    def report_status(self, status: GateStatus) -> None:
+        report = getattr(self._source, "report_status", None)
+        if report is not None:
+            report(status)
 
     @property
     def leads(self) -> bool:

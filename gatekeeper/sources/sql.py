@@ -76,14 +76,14 @@ class SqlSource:
     PostgreSQL hosts it reads the primary, unless the URL has a target_session_attrs of its own: a
     replica may lag, and nothing in its answers would say so.
 
-    Gates tell nothing of themselves, unless asked to: with `feedback` true as whoever reads, which then may
+    Gates report nothing unless asked to: with `report_status` true as the role that reads, which then may
     also INSERT and UPDATE in the table gates and SELECT its columns instance and number; or with the URL
     of somebody who may do that alone.
     """
 
-    def __init__(self, url: str, *, feedback: bool | str = False) -> None:
-        self.feedback = bool(feedback)
-        self._teller = SqlSource(feedback) if isinstance(feedback, str) else None
+    def __init__(self, url: str, *, report_status: bool | str = False) -> None:
+        self.wants_status = bool(report_status)
+        self._status_source = SqlSource(report_status) if isinstance(report_status, str) else None
         self._url = sa.make_url(url)
         self._name = self._url.render_as_string(hide_password=True)
         self._line: socket.socket | None = None  # a second handle of the connection's, to cut it by
@@ -96,15 +96,15 @@ class SqlSource:
             read = _read(db, since)
         return _update_of(read)  # after the transaction: to take over many locks may take long
 
-    def hear(self, told: GateStatus) -> None:
+    def report_status(self, status: GateStatus) -> None:
         """Write it into the row of this instance, where the newest stays however often one comes. Raises
         SourceError."""
         from gatekeeper.telemetry import status_json
 
-        if self._teller is not None:
-            self._teller.hear(told)
+        if self._status_source is not None:
+            self._status_source.report_status(status)
             return
-        row = {"instance": told.instance, "number": told.number, "told": status_json.dump(told)}
+        row = {"instance": status.instance, "number": status.number, "told": status_json.dump(status)}
         with self._reaching(), self._cut_when_late(REPORT_S), self._writing() as db:
             db.execute(sa.text(UPSERT_STATUS.format(now=NOW_MS[db.dialect.name])), row)
 
@@ -127,8 +127,8 @@ class SqlSource:
 
     def close(self) -> None:
         self._let_go()
-        if self._teller is not None:
-            self._teller.close()
+        if self._status_source is not None:
+            self._status_source.close()
 
     def _let_go(self) -> None:
         self._engine.dispose()

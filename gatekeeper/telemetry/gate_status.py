@@ -51,7 +51,7 @@ class CallerSample:
         self._old: dict[int, str] = {}
         self._renew_s: float | None = None
 
-    def note(self, caller: str) -> None:
+    def add(self, caller: str) -> None:
         self._young[hash(caller)] = caller[:CALLER_CHARACTERS_MAX]
 
     def callers(self, now_s: float) -> tuple[str, ...]:
@@ -86,12 +86,12 @@ class StatusRecorder:
     def is_due(self, now_s: float) -> bool:
         return now_s >= self._due_s
 
-    def tell(self, hearing: StatusSink, now_s: float, known: GateKnowledge, mode: str) -> None:
+    def report(self, sink: StatusSink, now_s: float, known: GateKnowledge, mode: str) -> None:
         """Tell all of it, from the beginning, and note the next few callers. Never raises."""
-        told = self._feedback(now_s, known, mode)
+        status = self._status(now_s, known, mode)
         self._due_s = now_s + REPORT_EVERY_S
         try:
-            hearing.hear(told)
+            sink.report_status(status)
         except SourceError as error:
             self._due_s = now_s + RETRY_AFTER_S
             log.info("nobody hears what this gate tells of itself: %s", error)
@@ -101,18 +101,18 @@ class StatusRecorder:
         self._wanted = SAMPLED_PER_REPORT
 
     @property
-    def notes(self) -> bool:
+    def is_sampling(self) -> bool:
         """Whether callers are being noted."""
         return self._wanted > 0
 
-    def note(self, caller: str) -> bool:
+    def sample(self, caller: str) -> bool:
         """Note this caller; whether it was the last that was wanted."""
         self._wanted -= 1  # two threads may count as one: then one more is noted
         if caller:
-            self._sample.note(caller)
+            self._sample.add(caller)
         return self._wanted <= 0
 
-    def count(self, locks: Sequence[LockTuple], decision: Decision) -> None:
+    def count_hits(self, locks: Sequence[LockTuple], decision: Decision) -> None:
         """These locks were met, and this is what they amounted to."""
         for held in locks:
             counts = self._of(key_of(held))
@@ -128,7 +128,7 @@ class StatusRecorder:
             return self._more
         return self._counts.setdefault(at, HitCounts())  # of two threads that make one, both get the same
 
-    def _feedback(self, now_s: float, known: GateKnowledge, mode: str) -> GateStatus:
+    def _status(self, now_s: float, known: GateKnowledge, mode: str) -> GateStatus:
         met = [
             LockHits(LockKey(*at), c.checks.read(), c.denials.read()) for at, c in list(self._counts.items())
         ]

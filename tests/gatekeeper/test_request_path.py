@@ -67,9 +67,9 @@ def stale_gate(**settings: Any) -> Gate:
 class Hears(HandFeed):
     """A feed that wants to know whom the gate was asked for."""
 
-    feedback = True
+    wants_status = True
 
-    def hear(self, told: GateStatus) -> None: ...
+    def report_status(self, status: GateStatus) -> None: ...
 
 
 def telling_gate() -> Gate:

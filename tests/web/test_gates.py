@@ -199,7 +199,7 @@ class TestAGate:
             source = HttpSource(f"http://127.0.0.1:{silent.getsockname()[1]}")
             begun_s = time.monotonic()
             with pytest.raises(SourceError, match="no whole answer in time"):
-                source.hear(told())
+                source.report_status(told())
             assert time.monotonic() - begun_s < REPORT_S + 0.5
             source.close()
 
@@ -211,7 +211,7 @@ class TestAGate:
         try:
             source = HttpSource(url)
             for number in (1, 2, 2, 2, 3):  # a lost answer has it come twice
-                source.hear(told(number, more=(10 * number, 5 * number)))
+                source.report_status(told(number, more=(10 * number, 5 * number)))
             source.close()
             eventually(lambda: bool(desk.kept) and desk.kept[-1][0].number == 3)
             for written in (*desk.kept, *desk.kept):

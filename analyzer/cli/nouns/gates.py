@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Gates that report their status, and the locks that they met.", no_args_is_help=True)
 
-NO_GATES = "no gate has reported; over SQL a gate does so only if it is set up to: Gate(..., feedback=True)"
+NO_GATES = "no gate has reported; over SQL a gate does so only if it is set up to: Gate(..., report_status=True)"
 
 
 @app.command("list")

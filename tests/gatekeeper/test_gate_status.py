@@ -41,15 +41,15 @@ DAILY = LockKey("caller", ACME, "", "daily")
 class Desk(HandFeed):
     """A feed that also hears."""
 
-    feedback = True
+    wants_status = True
 
     def __init__(self, *locks: Lock) -> None:
         super().__init__(*locks)
         self.heard: list[GateStatus] = []
         self.deaf: Exception | None = None
 
-    def hear(self, told: GateStatus) -> None:
-        self.heard.append(told)
+    def report_status(self, status: GateStatus) -> None:
+        self.heard.append(status)
         if self.deaf is not None:
             raise self.deaf
 
@@ -191,8 +191,8 @@ class TestNobodyWaits:
         listening, passed = threading.Event(), threading.Event()
 
         class Slow(Desk):
-            def hear(self, told: GateStatus) -> None:
-                super().hear(told)
+            def report_status(self, status: GateStatus) -> None:
+                super().report_status(status)
                 listening.set()
                 assert passed.wait(20), "who asks waits for who hears"
 
@@ -225,8 +225,8 @@ class TestNobodyWaits:
         class Slow(Desk):
             longest = 3.0
 
-            def hear(self, told: GateStatus) -> None:
-                super().hear(told)
+            def report_status(self, status: GateStatus) -> None:
+                super().report_status(status)
                 for _ in range(2 * SAMPLED_PER_REPORT):
                     guard.allow(BOB)
                 self.looked_at = guard._look.callers is EVERY_NAME
@@ -238,11 +238,11 @@ class TestNobodyWaits:
                 assert desk.looked_at
 
     def test_a_source_that_takes_nothing_along_is_told_nothing(self) -> None:
-        with pytest.raises(ValueError, match="takes none along"):
-            Gate(FixedSource(), feedback=True)
+        with pytest.raises(ValueError, match="takes no reports"):
+            Gate(FixedSource(), report_status=True)
 
     def test_the_application_may_forbid_it(self, desk: Desk, clock: ManualClock) -> None:
-        with Gate(desk, clock=clock, feedback=False):
+        with Gate(desk, clock=clock, report_status=False):
             clock.advance(100)
         assert desk.heard == []
 
@@ -267,24 +267,24 @@ class TestBounds:
         sample = CallerSample()
         for number in range(1_000):
             for _ in range(50 if number % 2 else 1):
-                sample.note(f"user:{number}")
+                sample.add(f"user:{number}")
         often = sum(int(caller.removeprefix("user:")) % 2 for caller in sample.callers(0.0))
         assert 8 < often < CALLERS_REPORTED_MAX - 8, "half of them, give or take six standard deviations"
 
     def test_a_sample_forgets_who_has_not_come_for_a_while(self) -> None:
         sample = CallerSample()
         assert sample.callers(0.0) == ()
-        sample.note("user:old")
+        sample.add("user:old")
         assert sample.callers(1.0) == ("user:old",)
-        sample.note("user:new")
+        sample.add("user:new")
         assert set(sample.callers(SAMPLE_PERIOD_S)) == {"user:old", "user:new"}
-        sample.note("user:new")
+        sample.add("user:new")
         assert set(sample.callers(2 * SAMPLE_PERIOD_S)) == {"user:new"}
         assert sample.callers(3 * SAMPLE_PERIOD_S) == ()
 
     def test_a_caller_of_any_length_is_kept_in_few_characters(self) -> None:
         sample = CallerSample()
-        sample.note("api_key:" + "x" * 10_000_000)
+        sample.add("api_key:" + "x" * 10_000_000)
         ((kept),) = sample.callers(0.0)
         assert len(kept) == 257
 
@@ -293,10 +293,10 @@ class TestBounds:
         refused = Decision(False, policy="daily")
         locks = [pack_lock(a_lock(f"user:{number}")) for number in range(LOCKS_COUNTED_MAX + 500)]
         for lock in locks:
-            telling.count([lock], refused)
+            telling.count_hits([lock], refused)
         for _ in range(3):
-            telling.count([locks[7]], refused)
-            telling.tell(desk, 0.0, GateKnowledge(replace(EMPTY, at=Cursor(1, "m")), 0.0), "")
+            telling.count_hits([locks[7]], refused)
+            telling.report(desk, 0.0, GateKnowledge(replace(EMPTY, at=Cursor(1, "m")), 0.0), "")
         for number, told in enumerate(desk.heard, 1):
             assert len(told.locks) <= LOCKS_REPORTED_MAX
             assert told.locks[0] == LockHits(LockKey("caller", "user:7", "", "daily"), 1 + number, 1 + number)

@@ -40,7 +40,7 @@ def engine(migrated_url: str) -> Iterator[sa.Engine]:
 
 @pytest.fixture
 def source(migrated_url: str) -> Iterator[SqlSource]:
-    source = SqlSource(migrated_url, feedback=True)
+    source = SqlSource(migrated_url, report_status=True)
     yield source
     source.close()
 
@@ -48,7 +48,7 @@ def source(migrated_url: str) -> Iterator[SqlSource]:
 def test_a_gate_over_sql_tells_nothing_unless_it_is_asked_to(migrated_url: str, engine: sa.Engine) -> None:
     for asked, number in ((None, 0), (False, 0), (True, 1)):
         clock = ManualClock()
-        with Gate(migrated_url, name="shop", feedback=asked, clock=clock) as gate:
+        with Gate(migrated_url, name="shop", report_status=asked, clock=clock) as gate:
             clock.advance(1)
             assert gate.version == 0
             assert gate.healthy
@@ -60,10 +60,10 @@ def test_a_gate_over_sql_tells_nothing_unless_it_is_asked_to(migrated_url: str, 
 def test_of_each_instance_the_newest_stays_however_often_it_comes(
     source: SqlSource, engine: sa.Engine
 ) -> None:
-    source.hear(told(1))
+    source.report_status(told(1))
     for number in (3, 2, 3, 1):
-        source.hear(told(number, more=(number, 0)))
-    source.hear(told(1, "other:2:cd"))
+        source.report_status(told(number, more=(number, 0)))
+    source.report_status(told(1, "other:2:cd"))
     assert {gate.told.instance: gate.checks for gate in reporting_gates(engine)} == {
         "host:1:ab": 3,
         "other:2:cd": 0,
@@ -73,14 +73,14 @@ def test_of_each_instance_the_newest_stays_however_often_it_comes(
 
 def test_after_telling_the_source_fetches_as_before(source: SqlSource, engine: sa.Engine) -> None:
     first = source.fetch(None)
-    source.hear(told())
+    source.report_status(told())
     again = source.fetch(first.at)
     assert (again.at, again.snapshot) == (first.at, False)
     with engine.connect() as db:
         db.execute(sa.text("drop table gates"))
         db.commit()
     with pytest.raises(SourceError, match="has `gatelock db upgrade` been run there"):
-        source.hear(told(2))
+        source.report_status(told(2))
     assert not source.fetch(first.at).snapshot
 
 
@@ -113,21 +113,21 @@ class TestRoles:
     def test_one_role_reads_and_another_tells(self, login: Any, engine: sa.Engine) -> None:
         reads = login("gate")
         tells = login("gate_tells")
-        source = SqlSource(reads, feedback=tells)
+        source = SqlSource(reads, report_status=tells)
         try:
             assert source.fetch(None).snapshot
-            source.hear(told(1))
-            source.hear(told(2))
+            source.report_status(told(1))
+            source.report_status(told(2))
             assert source.fetch(None).snapshot
             assert [gate.told.number for gate in reporting_gates(engine)] == [2]
         finally:
             source.close()
 
     def test_who_only_reads_cannot_tell_and_goes_on_reading(self, login: Any) -> None:
-        source = SqlSource(login("gate"), feedback=True)
+        source = SqlSource(login("gate"), report_status=True)
         try:
             with pytest.raises(SourceError, match="permission denied for table gates"):
-                source.hear(told())
+                source.report_status(told())
             assert source.fetch(None).snapshot
         finally:
             source.close()
@@ -148,15 +148,15 @@ class TestRoles:
 def test_a_row_that_somebody_holds_holds_up_the_poll_for_a_second_at_most(
     source: SqlSource, engine: sa.Engine
 ) -> None:
-    source.hear(told(1))
+    source.report_status(told(1))
     with engine.begin() as db:
         db.execute(sa.text("select * from gates for update"))
         begun_s = time.monotonic()
         with pytest.raises(SourceError):
-            source.hear(told(2))
+            source.report_status(told(2))
         assert time.monotonic() - begun_s < REPORT_S + 1
     assert source.fetch(None).snapshot
-    source.hear(told(3))
+    source.report_status(told(3))
     assert [gate.told.number for gate in reporting_gates(engine)] == [3]
 
 
@@ -171,8 +171,8 @@ def test_a_file_that_is_being_written_to_holds_up_the_poll_for_a_second_at_most(
         writer.execute("begin immediate")
         begun_s = time.monotonic()
         with pytest.raises(SourceError, match="locked"):
-            source.hear(told())
+            source.report_status(told())
         assert time.monotonic() - begun_s < REPORT_S + 1
     finally:
         writer.close()
-    source.hear(told())
+    source.report_status(told())
