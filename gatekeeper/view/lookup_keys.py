@@ -1,4 +1,8 @@
-"""Where a lock is looked up, and where a request looks: addresses as numbers, routes without their names."""
+"""Keys under which locks are stored and requests look for them.
+
+Both sides normalise in the same way: an address to a number or its canonical text, a range to the bits of its
+network, a route pattern to one without the names of its parameters.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,25 @@ from typing import NamedTuple
 
 LookupKey = str | int
 
-EXACT_TABLES = ("caller", "tenant", "address", "everyone")  # tables whose keys are the locks' own
-RANGE_TABLES = {4: "range4", 6: "range6"}  # tables, by version of IP
+EXACT_TABLES = ("caller", "tenant", "address", "everyone")  # keyed by the lock's own key
+RANGE_TABLES = {4: "range4", 6: "range6"}  # by IP version
 ADDRESS_BITS = {4: 32, 6: 128}
-IPV4_MAPPED_PREFIX = bytes(10) + b"\xff\xff"  # ::ffff:0:0/96: an IPv4 address written as IPv6
+IPV4_MAPPED_PREFIX = bytes(10) + b"\xff\xff"  # ::ffff:0:0/96
 CACHED_ROUTES_MAX = 4_096
-CACHED_ROUTE_CHARACTERS_MAX = 256  # characters; a path that is given for a route may have any number
+CACHED_ROUTE_CHARACTERS_MAX = 256  # an application may pass paths instead of patterns, of any length
 
 PATH_PARAMETER = re.compile(r"(?<=/)\{[^/]*\}(?=/|$)")
 
 
 class TableKey(NamedTuple):
-    """A table and a key in it."""
+    """A table of the view, and a key in it."""
 
     table: str
     key: LookupKey
 
 
 class NumericAddress(NamedTuple):
-    """An IP address as a number; IPv4 in IPv6 is IPv4, with the text that it has there."""
+    """An IP address as a number. An IPv4-mapped IPv6 address is IPv4, with the text of the IPv4 address."""
 
     version: int
     number: int
@@ -36,24 +40,25 @@ class NumericAddress(NamedTuple):
 
 
 def table_key(scope: str, key: str) -> TableKey | None:
-    """Where a lock of this scope and key is looked up; None where nobody looks: no such scope, no range."""
+    """The table and key for a lock; None for an unknown scope, or a range that is not a CIDR block."""
     if scope == "range":
         return range_key(key)
-    if scope == "address" and "/" in key:  # of IPv6 often the household's block is counted, not one of 2**64
+    if scope == "address" and "/" in key:  # IPv6 callers are often counted by /64
         return range_key(key)
-    if scope == "address" and (found := parse_address(key)):
-        if found.version == 6:  # of many spellings
-            return TableKey(RANGE_TABLES[6], 1 << 128 | found.number)
-        return TableKey("address", found.text)
+    if scope == "address" and (address := parse_address(key)):
+        if address.version == 6:  # has many spellings
+            return TableKey(RANGE_TABLES[6], 1 << 128 | address.number)
+        return TableKey("address", address.text)
     if scope == "resource":
         return TableKey("resource", normalize_route(key))
     return TableKey(scope, key) if scope in EXACT_TABLES else None
 
 
 def range_key(text: str) -> TableKey | None:
-    """A CIDR block as one number: its network's bits behind a 1, so that lengths cannot meet.
+    """The table and key for a CIDR block; None for other text.
 
-    Bits beyond the length are not looked at; a range of IPv4 in IPv6 is one of IPv4.
+    The key is the network's bits behind a leading 1, so that blocks of different lengths cannot collide. Host
+    bits are ignored; a range of IPv4-mapped addresses is a range of IPv4.
     """
     try:
         network = ip_network(text, strict=False)
@@ -66,13 +71,13 @@ def range_key(text: str) -> TableKey | None:
 
 
 def parse_address(text: str) -> NumericAddress | None:
-    """The IP address that `text` is, however it is spelt; None when it is none. Never raises."""
+    """The IP address in any spelling, without its zone; None for other text. Never raises."""
     try:
         if ":" not in text:
             packed = socket.inet_pton(socket.AF_INET, text)
             return NumericAddress(4, int.from_bytes(packed, "big"), text)
         packed = socket.inet_pton(socket.AF_INET6, text.partition("%")[0])
-    except (OSError, ValueError):  # a NUL, half a surrogate pair
+    except (OSError, ValueError):  # ValueError: a NUL, or half of a surrogate pair
         return None
     if packed.startswith(IPV4_MAPPED_PREFIX):
         return NumericAddress(4, int.from_bytes(packed[12:], "big"), str(ip_address(packed[12:])))
@@ -80,23 +85,22 @@ def parse_address(text: str) -> NumericAddress | None:
 
 
 def prefix_length(key: LookupKey) -> int:
-    """The prefix length of a range's key."""
+    """The prefix length of the block that a key of a range table stands for."""
     return key.bit_length() - 1 if isinstance(key, int) else 0
 
 
 def normalize_route(route: str) -> str:
-    """The route without the names of its free segments: one side says `{id}`, the other `{item_id}`.
+    """The route pattern without the names of its parameters, which the log and the application may name
+    differently.
 
     >>> normalize_route("/v1/items/{item_id}")
     '/v1/items/{}'
     """
     if "{" not in route:
         return route
-    return (
-        _normalize_route(route)
-        if len(route) <= CACHED_ROUTE_CHARACTERS_MAX
-        else PATH_PARAMETER.sub("{}", route)
-    )
+    if len(route) > CACHED_ROUTE_CHARACTERS_MAX:
+        return PATH_PARAMETER.sub("{}", route)
+    return _normalize_route(route)
 
 
 @lru_cache(CACHED_ROUTES_MAX)
