@@ -61,7 +61,7 @@ def test_a_gate_over_sql_reports_nothing_by_default(migrated_url: str, engine: s
             assert gate.healthy
         assert len(reporting_gates(engine)) == number
     (reported,) = reporting_gates(engine)
-    assert reported.told.application == "shop"
+    assert reported.status.application == "shop"
 
 
 def test_the_newest_report_of_each_instance_stays(source: SqlSource, engine: sa.Engine) -> None:
@@ -69,11 +69,11 @@ def test_the_newest_report_of_each_instance_stays(source: SqlSource, engine: sa.
     for number in (3, 2, 3, 1):
         source.report_status(a_status(number, more=(number, 0)))
     source.report_status(a_status(1, "other:2:cd"))
-    assert {gate.told.instance: gate.checks for gate in reporting_gates(engine)} == {
+    assert {gate.status.instance: gate.checks for gate in reporting_gates(engine)} == {
         "host:1:ab": 3,
         "other:2:cd": 0,
     }
-    assert reporting_gates(engine)[1].told == a_status(3, more=(3, 0))
+    assert reporting_gates(engine)[1].status == a_status(3, more=(3, 0))
 
 
 def test_reports_do_not_affect_fetches(source: SqlSource, engine: sa.Engine) -> None:
@@ -122,7 +122,7 @@ class TestRoles:
             source.report_status(a_status(1))
             source.report_status(a_status(2))
             assert source.fetch(None).snapshot
-            assert [gate.told.number for gate in reporting_gates(engine)] == [2]
+            assert [gate.status.number for gate in reporting_gates(engine)] == [2]
         finally:
             source.close()
 
@@ -163,7 +163,7 @@ def test_a_row_lock_of_another_transaction_delays_the_poll_by_a_second_at_most(
         assert time.monotonic() - begun_s < REPORT_S + 1
     assert source.fetch(None).snapshot
     source.report_status(a_status(3))
-    assert [gate.told.number for gate in reporting_gates(engine)] == [3]
+    assert [gate.status.number for gate in reporting_gates(engine)] == [3]
 
 
 @on_sqlite

@@ -198,7 +198,7 @@ class TestAGate:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             source = HttpSource(f"http://127.0.0.1:{silent.getsockname()[1]}")
             begun_s = time.monotonic()
-            with pytest.raises(SourceError, match="no whole answer in time"):
+            with pytest.raises(SourceError, match="no complete answer in time"):
                 source.report_status(told())
             assert time.monotonic() - begun_s < REPORT_S + 0.5
             source.close()
