@@ -45,7 +45,12 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's time, and one thread for each periodic task."""
+    """The machine's time, and one thread for each periodic task.
+
+    Example:
+        >>> SystemClock().wall_ns() > 1_700_000_000_000_000_000
+        True
+    """
 
     def wall_ns(self) -> int:
         return time.time_ns()

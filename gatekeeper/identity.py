@@ -21,9 +21,17 @@ CANONICAL_IPV4 = re.compile(rf"(?:{BYTE}\.){{3}}{BYTE}")
 
 
 def is_name(text: str, bytes_max: int = NAME_BYTES_MAX) -> bool:
-    """Whether `text` can be a name: not empty, at most `bytes_max` bytes of UTF-8, without hidden characters.
+    r"""Whether `text` can be a name: not empty, not too long, without hidden characters.
 
     Nothing is normalised: two spellings are two names.
+
+    Args:
+        text: The text.
+        bytes_max: How many bytes of UTF-8 it may have.
+
+    Example:
+        >>> is_name("acme"), is_name(""), is_name("a\x00b")
+        (True, False, False)
     """
     return (
         0 < len(text) <= bytes_max
@@ -35,12 +43,17 @@ def is_name(text: str, bytes_max: int = NAME_BYTES_MAX) -> bool:
 def address_of(text: str, prefix6: int = 128) -> str | None:
     """The canonical text of an IP address; None for other text.
 
-    An IPv4-mapped IPv6 address (`::ffff:192.0.2.1`) becomes the IPv4 address. With `prefix6` below 128 an
-    IPv6 address is cut to so many bits, because one household has 2**64 of them, and gets that length as its
-    suffix. Zones (`fe80::1%eth0`), ports and leading zeros are not accepted.
+    An IPv4-mapped IPv6 address (`::ffff:192.0.2.1`) becomes the IPv4 address. Zones (`fe80::1%eth0`), ports
+    and leading zeros are not accepted.
 
-    >>> address_of("2001:DB8:0:0:1::9", 64), address_of("::ffff:192.0.2.1"), address_of("1.2.3")
-    ('2001:db8::/64', '192.0.2.1', None)
+    Args:
+        text: The text.
+        prefix6: How many bits of an IPv6 address count, because one household has 2**64 addresses. Below 128
+            the others become 0, and the number of bits becomes a suffix.
+
+    Example:
+        >>> address_of("2001:DB8:0:0:1::9", 64), address_of("::ffff:192.0.2.1"), address_of("1.2.3")
+        ('2001:db8::/64', '192.0.2.1', None)
     """
     if CANONICAL_IPV4.fullmatch(text) is not None:  # the usual case, several times faster than ip_address
         return text
@@ -60,7 +73,16 @@ def address_of(text: str, prefix6: int = 128) -> str | None:
 
 
 def typed(kind: str, text: str) -> str:
-    """The name with its kind in front, so that a key can never pass for an address."""
+    """The name with its kind in front, so that a key can never pass for an address.
+
+    Args:
+        kind: The kind, such as "api_key", "user" or "address".
+        text: The name.
+
+    Example:
+        >>> typed("api_key", "acme")
+        'api_key:acme'
+    """
     return f"{kind}:{text}"
 
 
@@ -76,8 +98,11 @@ def caller_of(*, prefix6: int = 128, **names: str | None) -> str:
         ValueError: The first name that is present is not a valid one. The next one is not tried: a caller
             with a malformed key must not be counted under its proxy's address.
 
-    >>> caller_of(api_key="acme", address="192.0.2.1"), caller_of(user="", address="2001:db8::9", prefix6=64)
-    ('api_key:acme', 'address:2001:db8::/64')
+    Example:
+        >>> caller_of(api_key="acme", address="192.0.2.1")
+        'api_key:acme'
+        >>> caller_of(user="", address="2001:db8::9", prefix6=64)
+        'address:2001:db8::/64'
     """
     for kind, text in names.items():
         if text is None or text == "":

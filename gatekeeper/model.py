@@ -104,8 +104,7 @@ class Refused(Exception):
 
 
 class LockKey(NamedTuple):
-    """The key of a lock: one row in the database, one entry in a view. Clearing it leaves other locks in
-    force.
+    """The key of a lock, unique in the database and in a view.
 
     Attributes:
         scope: "caller", "tenant", "address", "range", "resource" or "everyone".
@@ -301,8 +300,7 @@ class SourceError(Exception):
 
 
 class LockSource(Protocol):
-    """The source from which a gate learns of locks: SQL, HTTP, a file, a fixed list, or one of the
-    application's.
+    """The source from which a gate learns of locks: SQL, HTTP, a file, a fixed list, or a custom one.
 
     A source may have an attribute `longest`, the seconds that a fetch may take at most, and may implement
     `StatusSink`.

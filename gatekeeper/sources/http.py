@@ -48,6 +48,10 @@ class TryLater(SourceError):
 
     Attributes:
         retry_after: Seconds until the server wants the next request.
+
+    Example:
+        >>> TryLater("503 Service Unavailable", retry_after=5.0).retry_after
+        5.0
     """
 
     def __init__(self, why: str, retry_after: float) -> None:
@@ -56,12 +60,12 @@ class TryLater(SourceError):
 
 
 class HttpSource:
-    """A LockSource that reads the lock feed from a Gatelock server. A `Gate` makes one from an http or https
-    URL.
+    """A LockSource that reads the lock feed from a Gatelock server.
 
-    A fetch is a long poll: the server answers when there is news, or after `wait` seconds. One connection is
-    kept open. Redirects are not followed and proxies from the environment are not used, so that the token
-    goes to `url` alone. Gates report their status to the server.
+    A `Gate` makes one from an http or https URL. A fetch is a long poll: the server answers when there is
+    news, or after `wait` seconds. One connection is kept open. Redirects are not followed and proxies from
+    the environment are not used, so that the token goes to `url` alone. Gates report their status to the
+    server.
 
     Args:
         url: `https://HOST:PORT`, followed by the path under which a reverse proxy serves Gatelock, if any.
