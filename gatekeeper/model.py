@@ -128,7 +128,7 @@ class Rate(NamedTuple):
 
     Attributes:
         limit: Requests, at least 1.
-        period: In so many seconds, more than 0.
+        period: The period of `limit` in seconds, more than 0.
 
     Example:
         >>> Rate(10)

@@ -244,9 +244,9 @@ class BoundedStream(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+    def seek(self, offset: int, origin: int = io.SEEK_SET, /) -> int:
         self._left = ANSWER_BYTES_MAX
-        return self._stream.seek(offset, whence)
+        return self._stream.seek(offset, origin)
 
     def tell(self) -> int:
         return self._stream.tell()

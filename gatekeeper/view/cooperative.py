@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 WORK_NS = 400_000  # between two pauses; CPU time of this thread, because waiting is not work
 PAUSE_S = 0.0001  # sleep(0) would take the GIL back before another thread is awake
-BATCH_SIZE = 250  # items in one tuple; the garbage collector needs 0.1 ms for so many
+BATCH_SIZE = 250  # items in one tuple; the garbage collector needs 0.1 ms for them
 ITEMS_PER_CLOCK_READ = 8  # reading the clock costs as much as the work on one item
 
 

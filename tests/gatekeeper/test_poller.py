@@ -31,7 +31,7 @@ class World:
         self.poller = Poller(self.feed, self.clock, GateKnowledge(), pace_max_s=pace_max, view_file=view_file)
 
     def run(self, seconds: float) -> list[float]:
-        """Runs the poller for so long; returns the moments at which it fetched."""
+        """Runs the poller for some seconds; returns the moments at which it fetched."""
         moments: list[float] = []
 
         def turn() -> float:

@@ -153,7 +153,7 @@ class TestBehind:
         beat(0, ago=None, behind=99.0)
         assert source.fetch(None).behind == 0.0
 
-    def test_it_is_never_below_zero(self, source: SqlSource, beat: Callable[..., None]) -> None:
+    def test_the_delay_is_never_below_zero(self, source: SqlSource, beat: Callable[..., None]) -> None:
         beat(0, ago=-60.0)
         assert source.fetch(None).behind == 0.0
 
