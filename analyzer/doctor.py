@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from analyzer.config.secrets import masked
 from analyzer.config.settings import Settings
 from analyzer.config.tables.database import CHECK_URL
-from analyzer.core.fleet.gate_health import KNOWN_MIN, SKEW_S, GateHealth, living, troubles
+from analyzer.core.fleet.gate_health import KNOWN_MIN, SKEW_S, GateHealth, living_gates, problems_of
 from analyzer.core.fleet.unknown_callers import LogKnowledge, cause, spellings
 from analyzer.core.records.mapping import CALLER_FIELDS
 from analyzer.errors import StoreAway
@@ -46,7 +46,7 @@ GATE_CURES = {
     "silent": "check that the application runs; run `gatelock gates forget` if it is gone for good",
     "off": "unset GATEKEEPER when it is no longer needed",
     "stale": "see the application's log, logger `gatekeeper`",
-    "strange": "compare its URL with [database] url here",
+    "foreign": "compare its URL with [database] url here",
     "behind": "let it read the primary",
     "clock": "synchronise the clock of its machine (NTP)",
     "old": "upgrade gatelock there",
@@ -85,8 +85,8 @@ class Installation:
     def applications(self) -> dict[str, list[GateHealth]]:
         """The gates by the name of their application, both in alphabetical order."""
         found: dict[str, list[GateHealth]] = {}
-        for gate in sorted(self.gates, key=lambda gate: (gate.told.application, gate.told.instance)):
-            found.setdefault(gate.told.application or "(no name)", []).append(gate)
+        for gate in sorted(self.gates, key=lambda gate: (gate.status.application, gate.status.instance)):
+            found.setdefault(gate.status.application or "(no name)", []).append(gate)
         return found
 
 
@@ -132,7 +132,7 @@ def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding
         clock_ahead_s=max(database.now_ms - after_ms, min(0.0, database.now_ms - before_ms)) / 1000,
         suspended_until=status.suspended_until,
         partitions=followed(engine),
-        gates=living(reporting_gates(engine)),
+        gates=living_gates(reporting_gates(engine)),
     )
     for name, check in CHECKS:
         for observation in check(installation):
@@ -272,14 +272,14 @@ def _gates(installation: Installation) -> Iterator[Observation]:
     for name, gates in installation.applications().items():
         problems: dict[str, list[tuple[GateHealth, str]]] = {}
         for gate in gates:
-            for problem, sentence in troubles(gate, set(gate.told.callers)).items():
+            for problem, sentence in problems_of(gate, set(gate.status.callers)).items():
                 problems.setdefault(problem, []).append((gate, sentence))
         for problem, found in problems.items():
             gate, sentence = found[0]
             more = f"; so do {len(found) - 1} more" if len(found) > 1 else ""
-            yield Observation("wrong", f"{name} {gate.told.instance} {sentence}{more}", GATE_CURES[problem])
+            yield Observation("wrong", f"{name} {gate.status.instance} {sentence}{more}", GATE_CURES[problem])
         if not problems:
-            oldest_s = max(gate.told.age or 0.0 for gate in gates)
+            oldest_s = max(gate.status.age or 0.0 for gate in gates)
             yield Observation(
                 "fine", f"{name}: {len(gates)} report, their views at most {oldest_s:.1f} s old"
             )
@@ -287,7 +287,7 @@ def _gates(installation: Installation) -> Iterator[Observation]:
 
 def _callers(installation: Installation) -> Iterator[Observation]:
     for name, gates in installation.applications().items():
-        callers = {caller for gate in gates for caller in gate.told.callers}
+        callers = {caller for gate in gates for caller in gate.status.callers}
         found = known_among(installation.engine, callers)
         unknown = sorted(callers - found.known)
         if not callers:

@@ -1,4 +1,7 @@
-"""Refuses requests where they arrive: gates that know the locks, and exact limiters for short periods."""
+"""Denies requests inside applications: gates that know the locks, and exact limiters for short periods.
+
+The analyzer, which counts requests and raises locks, is another package. Nothing here imports it.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
     )
     from gatekeeper.model import ALLOWED, Decision, Lock, LockSource, Refused, SourceError
 
-# Each is loaded when it is first asked for: an application pays for what it uses.
-HOMES = {
+# Imported when first used, so that an application pays only for what it uses.
+MODULES = {
     "gatekeeper.gate": ("Gate",),
     "gatekeeper.limits": (
         "AllOf",
@@ -76,7 +79,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    for module, names in HOMES.items():
+    for module, names in MODULES.items():
         if name in names:
             return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,11 +1,10 @@
-"""Tells an application when a gate learns of something, or stops learning."""
+"""The callbacks `on_change` and `on_health` of a gate, called in a separate thread."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
-from functools import partial
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
@@ -16,7 +15,7 @@ log = logging.getLogger("gatekeeper")
 
 
 class ObservableGate(Protocol):
-    """A gate, as far as it is watched."""
+    """The part of a gate that callbacks depend on."""
 
     @property
     def healthy(self) -> bool: ...
@@ -26,72 +25,77 @@ G = TypeVar("G", bound=ObservableGate)
 
 
 class ChangeCallbacks(Generic[G]):
-    """Calls `on_change` after the view has become another, and `on_health` after the gate has become
-    healthy or ceased to be: never while a request waits, and in a thread of its own, so that one that
-    takes its time holds up neither the polling nor what depends on it. What came meanwhile is told once.
-    What they raise is logged."""
+    """Calls `on_change` after the view's version changed, and `on_health` after `healthy` changed.
+
+    Both run in one separate thread, so that a slow one delays neither a request nor a poll. Several changes
+    during a call become one call. Exceptions are logged.
+    """
 
     def __init__(
         self,
+        gate: G,
         on_change: Callable[[G], object] | None,
         on_health: Callable[[G], object] | None,
         clock: Clock,
     ) -> None:
+        self._gate = gate
         self._on_change = on_change
         self._on_health = on_health
         self._clock = clock
         self._at: Cursor | None = None
-        self._healthy: bool | None = None  # None: nothing was told yet
-        self.forget_threads()
+        self._healthy: bool | None = None  # None before the first call
+        self.reset_threads()
 
-    def forget_threads(self) -> None:
-        """Begin without any: at birth, and in a forked child."""
+    def reset_threads(self) -> None:
+        """Starts without threads: for the constructor, and for a forked child."""
         self._mutex = threading.Lock()
-        self._due: dict[str, Callable[[G], object]] = {}  # each once: they look at the gate themselves
-        self._telling = False
-        self._running: PeriodicTask | None = None
+        self._due: dict[str, Callable[[G], object]] = {}  # by kind, so that each is due at most once
+        self._is_working = False
+        self._task: PeriodicTask | None = None
 
-    def look(self, gate: G, at: Cursor | None, patient_s: float) -> float:
-        """Tell what there is to tell of `gate`, whose view is at `at`. Seconds until there may be more: it
-        has `patient_s` until it is stale."""
+    def notify(self, at: Cursor | None, stale_in_s: float) -> float:
+        """Calls the callbacks that are due, for a view at `at` that becomes stale in `stale_in_s`.
+
+        Returns seconds until the next call may be due.
+        """
         if at != self._at:
             self._at = at
-            self._tell("change", self._on_change, gate)
-        healthy = gate.healthy
-        # Who has just begun is not yet unhealthy.
-        if healthy is not self._healthy and (healthy or self._healthy or patient_s <= 0):
+            self._call("change", self._on_change)
+        healthy = self._gate.healthy
+        # Not called for a gate that has just started and is not healthy yet.
+        if healthy is not self._healthy and (healthy or self._healthy or stale_in_s <= 0):
             self._healthy = healthy
-            self._tell("health", self._on_health, gate)
-        return inf if self._on_health is None or patient_s <= 0 else patient_s
+            self._call("health", self._on_health)
+        return inf if self._on_health is None or stale_in_s <= 0 else stale_in_s
 
     def close(self, timeout: float) -> None:
-        """Wait at most `timeout` seconds for what is being told."""
-        running = self._running
-        if running is not None:
-            running.stop(timeout)
+        """Waits at most `timeout` seconds for callbacks that are running."""
+        task = self._task
+        if task is not None:
+            task.stop(timeout)
 
-    def _tell(self, what: str, tell: Callable[[G], object] | None, gate: G) -> None:
-        if tell is None:
+    def _call(self, kind: str, callback: Callable[[G], object] | None) -> None:
+        if callback is None:
             return
         with self._mutex:
-            self._due[what] = tell
-            if self._telling:
+            self._due[kind] = callback
+            if self._is_working:
                 return
-            self._telling = True
+            self._is_working = True
         try:
-            self._running = self._clock.run(partial(self._work, gate), "gatelock tells")
-        except RuntimeError as error:  # no thread to be had
-            log.warning("nobody can be told of news of the lock feed: %s", error)
-            self._telling = False
+            self._task = self._clock.run(self._work, "gatelock callbacks")
+        except RuntimeError as error:
+            log.warning("no thread could be started for on_change and on_health: %s", error)
+            self._is_working = False
 
-    def _work(self, gate: G) -> float:
+    def _work(self) -> float:
         while True:
             with self._mutex:
                 if not self._due:
-                    self._telling = False
+                    self._is_working = False
                     return inf
-                tell = self._due.pop(next(iter(self._due)))
+                callback = self._due.pop(next(iter(self._due)))
             try:
-                tell(gate)
+                callback(self._gate)
             except (Exception, SystemExit):
-                log.exception("%r failed; the polling goes on", tell)
+                log.exception("%r failed; the polling continues", callback)

@@ -1,4 +1,4 @@
-"""What a gate takes from outside: the time, chance, and somebody who lets turns happen."""
+"""The clock of a gate: wall time, uptime, randomness, and threads that call a function periodically."""
 
 from __future__ import annotations
 
@@ -9,38 +9,48 @@ from collections.abc import Callable
 from math import inf
 from typing import Protocol
 
+__all__ = ["SYSTEM_CLOCK", "Clock", "PeriodicTask", "SystemClock"]
+
 
 class PeriodicTask(Protocol):
-    """Turns that are being taken."""
+    """A function that is called periodically."""
 
-    alive: bool  # false once no turn will follow, whatever ended them
+    alive: bool  # False when it will not be called again, for any reason
 
     def stop(self, timeout: float) -> None:
-        """Let no further turn begin; wait at most `timeout` seconds for the one that is going on."""
+        """Prevents further calls; waits at most `timeout` seconds for one that is running."""
 
 
 class Clock(Protocol):
-    """The system's, or one that a test moves by hand (`gatekeeper.testing.ManualClock`)."""
+    """The system's clock, or one that a test moves (`gatekeeper.testing.ManualClock`)."""
 
     def wall_ns(self) -> int:
-        """Nanoseconds since 1970 UTC; may jump. For what is stored or shared: when a lock ends."""
+        """Nanoseconds since 1970 UTC. May jump; for times that are stored or shared, such as a lock's end."""
 
     def uptime_s(self) -> float:
-        """Seconds since some moment; never goes back. For "how long ago"."""
+        """Seconds since an arbitrary moment. Never goes back; for durations."""
 
     def random(self) -> float:
-        """At least 0, below 1."""
+        """A random number in [0, 1)."""
 
     def run(self, turn: Callable[[], float], name: str) -> PeriodicTask:
-        """Call `turn` at once, and again each time the seconds that it returned have passed; no more once
-        they are infinite."""
+        """Calls `turn` now, and again whenever the seconds that it returned have passed; ends when it returns
+        inf.
+
+        Raises RuntimeError when no thread can be started.
+        """
 
     def wait(self, event: threading.Event, timeout: float) -> bool:
         """Whether `event` was set within `timeout` seconds."""
 
 
 class SystemClock:
-    """The machine's time, and a thread of its own for each series of turns."""
+    """The machine's time, and one thread for each periodic task.
+
+    Example:
+        >>> SystemClock().wall_ns() > 1_700_000_000_000_000_000
+        True
+    """
 
     def wall_ns(self) -> int:
         return time.time_ns()
@@ -49,7 +59,7 @@ class SystemClock:
         return time.monotonic()
 
     def random(self) -> float:
-        # Not the `random` module: after a fork each child would draw the same numbers and poll in step.
+        # Not the `random` module: all forked children would draw the same numbers and poll in step.
         return int.from_bytes(os.urandom(6), "big") / (1 << 48)
 
     def run(self, turn: Callable[[], float], name: str) -> PeriodicTask:
@@ -60,7 +70,7 @@ class SystemClock:
 
 
 class PeriodicThread:
-    """A daemon thread that takes turns until it is stopped, or a turn raises."""
+    """A daemon thread that calls a function periodically until it is stopped or the function raises."""
 
     def __init__(self, turn: Callable[[], float], name: str) -> None:
         self.alive = True

@@ -1,71 +1,77 @@
-"""The gate: knows the locks, decides from memory, and says how old its knowledge is."""
+"""The gate: decides from memory whether a request may pass, and tells how current its knowledge is."""
 
 from __future__ import annotations
 
-import functools
 import logging
-import threading
-from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from gatekeeper.callbacks import ChangeCallbacks
-from gatekeeper.clock import SYSTEM_CLOCK, Clock, PeriodicTask
-from gatekeeper.feed.poller import GateKnowledge, Poller, longest_fetch
-from gatekeeper.gate_options import (
-    STALE,
-    CheckingLimiter,
-    check_stale,
-    hearing,
-    is_off,
-    opened,
-    shelf,
-    slows,
-    together,
-)
-from gatekeeper.lifecycle import outlive
-from gatekeeper.model import ALLOWED, Decision, LockSource, Refused, StatusSink
-from gatekeeper.view.cooperative import in_pieces
-from gatekeeper.view.fast_path import DIVERTED, OPEN, fast_path_of
+from gatekeeper.clock import SYSTEM_CLOCK, Clock
+from gatekeeper.gate_options import STALE, CheckingLimiter, make_options
+from gatekeeper.gate_runtime import GateRuntime
+from gatekeeper.model import ALLOWED, Decision, LockSource, Refused
+from gatekeeper.view.fast_path import FastPath
 from gatekeeper.view.lock_tuples import ACTION, END, ON_STALE, LockTuple
-from gatekeeper.view.lock_view import NOBODY, RequestScopes, asked_of
-from gatekeeper.view.lookup_keys import nameless
-from gatekeeper.view.precedence import judged
-from gatekeeper.view.sharded_table import LockTable, let_go
+from gatekeeper.view.lock_view import NO_SCOPES, RequestScopes, request_scopes
+from gatekeeper.view.lookup_keys import normalize_route
+from gatekeeper.view.precedence import decide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from gatekeeper.telemetry.gate_status import StatusRecorder
-    from gatekeeper.view.precedence import SlowLimit
+__all__ = ["Gate"]
 
 log = logging.getLogger("gatekeeper")
 
-RESTART_EVERY_S = 1.0  # a poller that dies at once must not cost each request a thread
-CLOSE_S = 2.0  # how long `close` waits for a poll that is going on
-
 
 class Gate:
-    """Refuses the callers that have a lock, by what a poller in the background has learnt.
+    """Denies requests of callers that have a lock. Answers from memory; a background thread polls for locks.
 
-    `source` is a URL (see `gatekeeper.sources.open_source`) or a LockSource. Nothing is started
-    here: the first check does that, also in a process that was forked later, or `start`, or `with`.
+    The first check starts the thread, also in a process that was forked later; so do `start`, `ready` and
+    `with`. Making a gate starts nothing, connects to nothing and cannot block. All methods may be called from
+    any thread. A request never waits: no method that answers one takes a mutex, does I/O or raises (`enforce`
+    raises Refused).
 
-    `stale_after` seconds after the last answer's question was asked the view is stale. Then each
-    lock follows its policy's `on_stale`: it is kept until its end, or lets pass. Callers without a
-    lock follow this one: "allow", "deny" (503) or a limiter. A gate that is new has as long to get
-    its first answer, and lets callers without a lock pass meanwhile.
+    The view is stale when more than `stale_after` seconds have passed since the last question to the source
+    that was answered. Then each lock follows the `on_stale` of its policy: it is enforced until its end, or
+    ignored. Callers without a lock follow the `on_stale` of the gate. A new gate has `stale_after` seconds to
+    get its first answer, in which callers without a lock pass.
 
-    `saved` names a file to keep the view in, for a start while the source is away. With `shared`
-    all processes of this machine that have the same `saved` share one poller. `on_change` and
-    `on_health` are called with this gate, in a thread of their own, when the view or `healthy` has
-    changed. With `shadow` nobody is refused: the decision is true, and says what it would have been.
-    With `feedback` it tells the source of itself: which locks it met how often, and some of the callers
-    it was asked for; left out, the source decides.
+    Args:
+        source: The URL of a source (`https://HOST:PORT`, `postgresql+psycopg://USER@HOST/DATABASE`,
+            `sqlite:///PATH`, `file:///PATH`), or a LockSource.
+        token: For a URL of a server: the token that `gatelock tokens create` printed, or the path of a file
+            that holds it. By default $GATEKEEPER_TOKEN, otherwise the file that $GATEKEEPER_TOKEN_FILE names.
+        stale_after: Seconds after which a view that was not confirmed is stale.
+        on_stale: What callers without a lock get when the view is stale: "allow", "deny" (status 503), or the
+            decision of a limiter.
+        saved: A file in which the gate saves its view, for a start while the source is unavailable. Written
+            every 10 seconds at most, used for a day. By default none.
+        shared: Whether all processes of this machine that have the same `saved` share one poller.
+        name: The name of the application, in the status reports and in the name of the thread.
+        shadow: Whether to deny no request: decisions are allowed, and `Decision.shadow` is true where one
+            would have been denied.
+        report_status: Whether to report the gate's status to the source: which locks applied how often, and a
+            sample of callers. None, the default, leaves it to the source: servers get reports, databases not.
+        on_change: Called with this gate, in a separate thread, when the view has a new version.
+        on_health: Called with this gate, in the same thread, when `healthy` changed.
+        clock: Time, randomness and threads; tests pass a `gatekeeper.testing.ManualClock`.
 
-    Raises ValueError for a setting that cannot be, ImportError when the source needs what is not
-    installed.
+    Raises:
+        ValueError: An argument is invalid, or `token`, `shared` or `report_status` does not fit the source.
+        ImportError: A package that the source needs is not installed; the message names the extra.
+
+    Example:
+        >>> from datetime import UTC, datetime, timedelta
+        >>> from gatekeeper import Lock
+        >>> from gatekeeper.sources.fixed import FixedSource
+        >>> now = datetime.now(UTC)
+        >>> locks = FixedSource(Lock("caller", "api_key:acme", "daily", now, now + timedelta(hours=1)))
+        >>> with Gate(locks) as gate:
+        ...     gate.ready(timeout=5), gate.allow("api_key:bob"), gate.check("api_key:acme").policy
+        (True, True, 'daily')
     """
 
     def __init__(
@@ -79,208 +85,207 @@ class Gate:
         shared: bool = False,
         name: str = "",
         shadow: bool = False,
-        feedback: bool | None = None,
+        report_status: bool | None = None,
         on_change: Callable[[Gate], object] | None = None,
         on_health: Callable[[Gate], object] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        check_stale(stale_after, on_stale)
-        source = opened(source, token, stale_after)
-        self._source = together(source, saved, stale_after, clock) if shared else source
-        self._clock = clock
-        self._watching = ChangeCallbacks(on_change, on_health, clock)
-        self._stale_after_s = stale_after
-        self._on_stale = on_stale
-        self._shelf = None if saved is None else shelf(saved)
-        self._name = name
-        self._shadow = shadow
-        self._hearing = hearing(source, feedback)
-        self._slowing: SlowLimit | None = None  # made when the first lock that slows is there
-        self._known = GateKnowledge()
-        self._begun_s: float | None = None  # uptime at the first start
-        self._forget_threads()
-        self._closed = False
-        self._complained = False
-        outlive(self, Gate._forget_threads, Gate.close)
+        self._options = make_options(
+            source,
+            token=token,
+            stale_after=stale_after,
+            on_stale=on_stale,
+            saved=saved,
+            shared=shared,
+            name=name,
+            shadow=shadow,
+            report_status=report_status,
+            clock=clock,
+        )
+        callbacks = ChangeCallbacks(self, on_change, on_health, clock)
+        self._runtime = GateRuntime(self._options, self._look_at, callbacks)
+        self._limiter_failed = False
 
-    def _forget_threads(self) -> None:
-        """Begin without threads: at birth, and in a forked child, where the parent's are not."""
-        self._divert()  # what is looked at: `_locked` by `allow`, `_look` by `check`
-        self._ready = DIVERTED  # ... once no more callers need to be noted
-        self._off = is_off()
-        self._telling: StatusRecorder | None = None  # of this process alone
-        self._mutex = threading.Lock()  # never waited for while a request is served
-        self._answered = threading.Event()
-        self._running: PeriodicTask | None = None
-        self._poller: Poller | None = None
-        self._restart_s = -inf  # the next start not before this uptime
-        self._watching.forget_threads()
+    def _look_at(self, path: FastPath) -> None:
+        """Replaces what requests look at. Called by the runtime's FastPathSwitch and nothing else."""
+        self._path, self._locked_callers = path, path.callers
 
-    # -- asking --------------------------------------------------------------------------------
+    # -- deciding ------------------------------------------------------------------------------
 
     def allow(self, caller: str) -> bool:
-        """Whether `caller` may pass: from memory; reads no clock, never blocks, never raises."""
+        """Returns whether a request of `caller` may pass. Never blocks, never raises, mostly reads no clock.
+
+        Args:
+            caller: The typed name under which the log counts the caller, such as "api_key:acme".
+        """
         try:
-            # The poller swaps in a set that holds everybody when more than a look-up is called for.
-            return caller not in self._locked or self.check(caller).allowed
-        except Exception:  # noqa: BLE001 - a list, or whatever else can be no name
-            return self._judge(NOBODY).allowed
+            # See gatekeeper/view/fast_path.py.
+            return caller not in self._locked_callers or self.check(caller).allowed
+        except Exception:  # noqa: BLE001 - `caller` is not hashable, and so not a name
+            return self._decide(NO_SCOPES).allowed
 
     def check(self, caller: str = "", *, resource: str = "", address: str = "", tenant: str = "") -> Decision:
-        """Whether a request of this caller, tenant and address for this resource may pass, by which
-        policy not, and when again. From memory, as `allow`; what is no text says nothing.
+        """Returns the decision on a request: whether it may pass, otherwise why not and until when.
 
-        The strictest of the locks that apply answers: one that denies before one that slows, before one
-        that tags; of those that deny the one that ends last. `also` names the others, `tags` all that tag.
-        `resource` is the route pattern that the log is counted under, whatever its parts are called.
+        Never blocks, never raises. The strictest lock that applies decides: "deny" before "slow" before
+        "tag", and of those that deny the one that ends last. `Decision.also` names the policies of the
+        others.
+
+        Args:
+            caller: The typed name under which the log counts the caller, such as "api_key:acme".
+            resource: The route pattern under which the log counts the resource, such as "/v1/items/{id}"; the
+                names of its parameters do not matter.
+            address: The IP address, in any spelling.
+            tenant: The tenant.
+
+        An argument that is "" or not a str is absent, and no lock but those on everyone applies to it.
         """
-        look = self._look  # read once: the poller may replace it meanwhile
+        path = self._path  # read once: the poller may replace it at any moment
         try:
             if (
-                caller not in look.callers
-                and (not address or address not in look.addresses)
-                and (not address or look.ranges is None or not look.ranges.meet(address))
-                and (not resource or look.routes is None or nameless(resource) not in look.routes)
-                and (not tenant or tenant not in look.tenants)
+                caller not in path.callers
+                and (not address or address not in path.addresses)
+                and (not address or path.ranges is None or not path.ranges.has_lock(address))
+                and (not resource or path.routes is None or normalize_route(resource) not in path.routes)
+                and (not tenant or tenant not in path.tenants)
             ):
                 return ALLOWED
-        except Exception:  # noqa: BLE001, S110 - something that can be no name; the rest is asked for below
+        except Exception:  # noqa: BLE001, S110 - an argument is not hashable; the others are looked up below
             pass
-        return self._judge(asked_of(caller, tenant, address, resource))
-
-    def _judge(self, asked: RequestScopes) -> Decision:
-        """The same for a request that has a lock, or while more than a look-up is called for."""
-        if self._running is None or not self._running.alive:
-            self._revive()
-        telling = self._telling
-        if telling is not None and telling.notes and telling.note(asked.caller):
-            self._enough_notes()
-        known = self._known  # read once, as above
-        now_s, now_ns = self._clock.uptime_s(), self._clock.wall_ns()
-        if self._off or known.view.suspended(now_ns):
-            return ALLOWED
-        is_stale = now_s - known.confirmed_s > self._stale_after_s
-        locks = [
-            held
-            for held in known.view.of(asked)
-            if now_ns < held[END]
-            and held[ACTION] != "suspend"
-            and not (is_stale and held[ON_STALE] == "allow")
-        ]
-        decision = self._of_locks(locks, asked, now_s, now_ns)
-        if telling is not None:
-            telling.count(locks, decision)
-        if self._shadow and not decision.allowed:
-            return decision._replace(allowed=True, shadow=True, retry_after=0.0)
-        return decision
-
-    def _of_locks(self, locks: list[LockTuple], asked: RequestScopes, now_s: float, now_ns: int) -> Decision:
-        if all(held[ACTION] == "tag" for held in locks):  # or there are none
-            decision = self._without_lock(asked.caller or asked.address, now_s)
-            if not locks or not decision.allowed:
-                return decision
-        return judged(locks, now_ns, self._slowing)
+        return self._decide(request_scopes(caller, tenant, address, resource))
 
     def enforce(
         self, caller: str = "", *, resource: str = "", address: str = "", tenant: str = ""
     ) -> Decision:
-        """The same, but a refusal is raised as Refused, which carries the decision."""
+        """Returns the decision of `check` when the request may pass. Never blocks.
+
+        Args:
+            caller: The typed name under which the log counts the caller, such as "api_key:acme".
+            resource: The route pattern under which the log counts the resource.
+            address: The IP address, in any spelling.
+            tenant: The tenant.
+
+        Raises:
+            Refused: The request is denied; `Refused.decision` is the decision.
+        """
         decision = self.check(caller, resource=resource, address=address, tenant=tenant)
         if not decision.allowed:
             raise Refused(decision)
         return decision
 
-    def _without_lock(self, key: str, now_s: float) -> Decision:
-        if self._on_stale == "allow" or now_s <= self._patient_until_s(self._known):
+    def _decide(self, scopes: RequestScopes) -> Decision:
+        """The slow path: for a request that has a lock, or in a mode in which a look-up is not enough."""
+        runtime, options = self._runtime, self._options
+        if not runtime.task.alive:
+            runtime.restart()
+        status = runtime.status
+        if status is not None and status.is_sampling and status.sample(scopes.caller):
+            runtime.finish_sampling()
+        known = runtime.knowledge  # read once, like the path
+        now_s, now_ns = options.clock.uptime_s(), options.clock.wall_ns()
+        if runtime.is_off or known.view.is_suspended(now_ns):
             return ALLOWED
-        if self._on_stale == "deny":
+        is_stale = now_s - known.confirmed_s > options.stale_after_s
+        locks = [
+            lock
+            for lock in known.view.matching(scopes)
+            if now_ns < lock[END]
+            and lock[ACTION] != "suspend"
+            and not (is_stale and lock[ON_STALE] == "allow")
+        ]
+        decision = self._decide_by(locks, scopes, now_s, now_ns)
+        if status is not None:
+            status.count_hits(locks, decision)
+        if options.shadow and not decision.allowed:
+            return decision._replace(allowed=True, shadow=True, retry_after=0.0)
+        return decision
+
+    def _decide_by(
+        self, locks: list[LockTuple], scopes: RequestScopes, now_s: float, now_ns: int
+    ) -> Decision:
+        if all(lock[ACTION] == "tag" for lock in locks):  # or there are none
+            decision = self._decide_without_lock(scopes.caller or scopes.address, now_s)
+            if not locks or not decision.allowed:
+                return decision
+        return decide(locks, now_ns, self._runtime.slow_locks)
+
+    def _decide_without_lock(self, key: str, now_s: float) -> Decision:
+        on_stale = self._options.on_stale
+        if on_stale == "allow" or now_s <= self._runtime.trusted_until_s(self._runtime.knowledge):
+            return ALLOWED
+        if on_stale == "deny":
             return STALE
         try:
-            return self._on_stale.check(key)
+            return on_stale.check(key)
         except Exception:
-            if not self._complained:  # and not for each request
-                log.exception("the limiter that was chosen for a stale view failed; callers pass")
-            self._complained = True
+            if not self._limiter_failed:  # logged once, not for each request
+                log.exception("the limiter for a stale view failed; callers without a lock pass")
+            self._limiter_failed = True
             return ALLOWED
 
-    def _patient_until_s(self, known: GateKnowledge) -> float:
-        """Uptime until which callers without a lock pass whatever the application chose for later."""
-        begun_s = self._clock.uptime_s() if self._begun_s is None else self._begun_s
-        return max(known.confirmed_s, begun_s) + self._stale_after_s
-
-    # -- its health ----------------------------------------------------------------------------
+    # -- health --------------------------------------------------------------------------------
 
     @property
     def age(self) -> float:
         """Seconds since the question was asked that the view answers; infinite before the first answer."""
-        return self._clock.uptime_s() - self._known.confirmed_s
+        return self._options.clock.uptime_s() - self._runtime.knowledge.confirmed_s
 
     @property
     def version(self) -> int:
         """The feed's version that the view is at; 0 before the first answer."""
-        at = self._known.view.at
+        at = self._runtime.knowledge.view.at
         return 0 if at is None else at.version
 
     @property
     def healthy(self) -> bool:
-        """Whether the poller lives and the view is not stale."""
-        running = self._running
-        return running is not None and running.alive and self.age <= self._stale_after_s
+        """Whether the poller runs and the view is not stale."""
+        return self._runtime.task.alive and self.age <= self._options.stale_after_s
 
     @property
     def off(self) -> Literal["", "process", "fleet"]:
-        """Who threw the off switch: GATEKEEPER=off in this process, `gatelock locks suspend` for all;
-        "" while locks are enforced."""
-        if self._off:
-            return "process"
-        return "fleet" if self._known.view.suspended(self._clock.wall_ns()) else ""
+        """The off switch that is in force: "process" for GATEKEEPER=off in this process's environment,
+        "fleet" for `gatelock locks suspend`, "" while locks are enforced."""
+        return self._runtime.switched_off_by()
 
     @property
     def behind(self) -> float:
         """Seconds that the analyzers were behind the log, by the last answer."""
-        return self._known.behind
+        return self._runtime.knowledge.behind
 
     @property
     def clock_skew(self) -> float:
-        """Seconds that this machine's clock is ahead of the source's. Shown, not believed: locks end
-        by this machine's."""
-        return self._known.clock_skew
+        """Seconds that this machine's clock is ahead of the source's. For information: locks end by this
+        machine's clock."""
+        return self._runtime.knowledge.clock_skew
 
     @property
     def ignored(self) -> Mapping[str, int]:
-        """What the feed said that this version does not know and does not enforce ("action slow"),
-        and how often it was met."""
-        return self._known.view.ignored
+        """Words of the feed that this version does not know and does not enforce, such as "action warn", with
+        the number of times each was seen."""
+        return self._runtime.knowledge.view.ignored
 
-    # -- its poller ----------------------------------------------------------------------------
+    # -- lifecycle -----------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start polling now rather than at the first check; again changes nothing."""
-        with self._mutex:
-            self._closed = False
-            self._start_poller()
+        """Starts polling now rather than at the first check. Calling it again changes nothing.
+
+        Raises:
+            RuntimeError: No thread could be started.
+        """
+        self._runtime.start()
         return self
 
     def ready(self, timeout: float) -> bool:
-        """Whether the source has answered, now or within `timeout` seconds."""
+        """Starts polling and returns whether the source has answered, now or within `timeout` seconds."""
         self.start()
-        return self._clock.wait(self._answered, timeout)
+        return self._runtime.wait_for_answer(timeout)
 
     def close(self) -> None:
-        """Stop polling and give back what the source holds. Checks go on by the last view, which
-        grows stale; `start` begins again."""
-        with self._mutex:
-            self._closed = True
-            running, poller = self._running, self._poller
-            self._running = self._poller = None
-            self._divert()
-        if running is not None and poller is not None:
-            running.stop(0.0)
-            self._source.close()  # ends a fetch that waits for news
-            running.stop(CLOSE_S)
-            poller.finish()
-            self._watching.close(CLOSE_S)
-        self._source.close()
+        """Stops polling and releases what the source holds, within about two seconds.
+
+        Checks continue with the last view, which becomes stale. `start` polls again.
+        """
+        self._runtime.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -289,112 +294,3 @@ class Gate:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _revive(self) -> None:
-        """Start the poller if nobody else is doing it: the first check, or its thread has ended."""
-        if (
-            self._closed
-            or self._clock.uptime_s() < self._restart_s
-            or not self._mutex.acquire(blocking=False)
-        ):
-            return
-        try:
-            self._start_poller()
-        except RuntimeError as error:  # no thread to be had, or the interpreter is going down
-            log.warning("the poller cannot be started: %s", error)
-        finally:
-            self._mutex.release()
-
-    def _start_poller(self) -> None:
-        if self._running is not None and self._running.alive:
-            return
-        now_s = self._clock.uptime_s()
-        self._restart_s = now_s + RESTART_EVERY_S
-        if self._begun_s is None:
-            self._begun_s = now_s
-        self._poller = Poller(
-            self._source, self._clock, self._known, pace_max_s=self._stale_after_s / 2, shelf=self._shelf
-        )
-        turn = functools.partial(self._turn, self._poller)
-        self._running = self._clock.run(turn, f"gatelock {self._name}".strip())
-
-    def _turn(self, poller: Poller) -> float:
-        try:
-            self._off = is_off()
-            if self._hearing is not None and not poller.failures:
-                self._tell(self._hearing)
-            self._beware(longest_fetch(self._source))
-            wait_s = poller.turn()
-            if self._slowing is not None:
-                self._slowing.tidy()
-            elif poller.known.view.slows:
-                self._slowing = slows(self._clock)
-            old: list[LockTable] = list(self._known.view.tables.values())
-            with self._mutex:
-                if poller is self._poller:
-                    self._know(poller.known, wait_s)
-            self._forget(old)
-            stale_in_s = self._patient_until_s(poller.known) - self._clock.uptime_s()
-            return min(wait_s, self._watching.look(self, poller.known.view.at, stale_in_s))
-        except BaseException:
-            self._divert()  # this thread ends; the next check notices and starts another
-            log.exception("the poller of the lock feed ended; the next request starts another")
-            raise
-
-    def _know(self, known: GateKnowledge, wait_s: float) -> None:
-        self._known = known
-        if known.view.at is not None:
-            self._answered.set()
-        soon_stale = self._clock.uptime_s() + wait_s >= self._patient_until_s(known)
-        if self._off:
-            self._ready = OPEN
-        elif self._on_stale != "allow" and soon_stale:
-            self._ready = DIVERTED
-        else:
-            self._ready = fast_path_of(known.view)
-        self._settle()
-
-    def _settle(self) -> None:
-        """Let clear requests pass by a look-up again, unless callers are to be noted."""
-        if self._telling is None or not self._telling.notes:
-            self._look, self._locked = self._ready, self._ready.callers
-
-    def _beware(self, longest_s: float) -> None:
-        """Have the clock looked at for each request if the view may become stale in so many seconds."""
-        back_s = self._clock.uptime_s() + longest_s
-        if self._on_stale != "allow" and back_s >= self._patient_until_s(self._known):
-            self._ready = DIVERTED
-            self._divert()
-
-    def _divert(self) -> None:
-        """Send every request to where the clock and the poller are looked at."""
-        self._look, self._locked = DIVERTED, DIVERTED.callers
-
-    def _forget(self, old: list[LockTable]) -> None:
-        """Give back what only the `old` tables held."""
-        for _ in in_pieces(let_go(old, self._known.view.tables.values())):
-            pass
-
-    # -- what it tells -------------------------------------------------------------------------
-
-    def _tell(self, hearing: StatusSink) -> None:
-        """Tell the source of this gate, if it is time, and have callers noted anew."""
-        now_s, known = self._clock.uptime_s(), self._known
-        if known.view.at is None:
-            return
-        if self._telling is None:
-            from gatekeeper.telemetry.gate_status import StatusRecorder  # for those who tell
-
-            self._telling = StatusRecorder(self._name, self._stale_after_s, now_s)
-        if self._telling.is_due(now_s):
-            self._beware(longest_fetch(hearing))
-            mode = self.off or ("shadow" if self._shadow else "")
-            self._telling.tell(hearing, now_s, known, mode)
-            self._divert()  # for so many callers as are wanted: who is not noted pays nothing for it
-
-    def _enough_notes(self) -> None:
-        if self._mutex.acquire(blocking=False):  # else the next turn does it
-            try:
-                self._settle()
-            finally:
-                self._mutex.release()

@@ -1,6 +1,6 @@
-"""One caller, one name: the typed name that the log is counted under and that a gate asks for.
+"""The typed name of a caller, by which the log counts it and a gate asks for it.
 
-Both sides call these functions, and the same vectors test both. Standard library only.
+The analyzer and the gate call the same functions, and the same vectors test both. Standard library only.
 """
 
 from __future__ import annotations
@@ -8,19 +8,31 @@ from __future__ import annotations
 import re
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+__all__ = ["NAME_BYTES_MAX", "address_of", "caller_of", "is_name", "typed"]
+
 NAME_BYTES_MAX = 256
 
-# Control characters (C0, DEL, C1), what turns text around, and halves of surrogate pairs: a name with these
-# looks like another one, or breaks the log or the database that it is written to.
+# Control characters (C0, DEL, C1), bidirectional controls, and halves of surrogate pairs: a name that
+# contains one looks like another name, or breaks the log or the database that it is written to.
 FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-USUAL_IPV4 = re.compile(rf"(?:{BYTE}\.){{3}}{BYTE}")
+CANONICAL_IPV4 = re.compile(rf"(?:{BYTE}\.){{3}}{BYTE}")
 
 
 def is_name(text: str, bytes_max: int = NAME_BYTES_MAX) -> bool:
-    """Whether `text` may stand for somebody: not empty, at most `bytes_max` bytes of UTF-8, nothing hidden
-    in it. Nothing is normalised: two spellings are two names."""
+    r"""Whether `text` can be a name: not empty, not too long, without hidden characters.
+
+    Nothing is normalised: two spellings are two names.
+
+    Args:
+        text: The text.
+        bytes_max: How many bytes of UTF-8 it may have.
+
+    Example:
+        >>> is_name("acme"), is_name(""), is_name("a\x00b")
+        (True, False, False)
+    """
     return (
         0 < len(text) <= bytes_max
         and FORBIDDEN.search(text) is None
@@ -29,16 +41,21 @@ def is_name(text: str, bytes_max: int = NAME_BYTES_MAX) -> bool:
 
 
 def address_of(text: str, prefix6: int = 128) -> str | None:
-    """The one way to write an IP address; None when it is none.
+    """The canonical text of an IP address; None for other text.
 
-    IPv4 in IPv6 (`::ffff:192.0.2.1`) is the IPv4 address. IPv6 is cut to its first `prefix6` bits, because
-    one household has 2**64 of them, and then says so. Zones (`fe80::1%eth0`), ports and leading zeros are
-    not accepted.
+    An IPv4-mapped IPv6 address (`::ffff:192.0.2.1`) becomes the IPv4 address. Zones (`fe80::1%eth0`), ports
+    and leading zeros are not accepted.
 
-    >>> address_of("2001:DB8:0:0:1::9", 64), address_of("::ffff:192.0.2.1"), address_of("1.2.3")
-    ('2001:db8::/64', '192.0.2.1', None)
+    Args:
+        text: The text.
+        prefix6: How many bits of an IPv6 address count, because one household has 2**64 addresses. Below 128
+            the others become 0, and the number of bits becomes a suffix.
+
+    Example:
+        >>> address_of("2001:DB8:0:0:1::9", 64), address_of("::ffff:192.0.2.1"), address_of("1.2.3")
+        ('2001:db8::/64', '192.0.2.1', None)
     """
-    if USUAL_IPV4.fullmatch(text) is not None:  # a log of a million addresses is counted by the million
+    if CANONICAL_IPV4.fullmatch(text) is not None:  # the usual case, several times faster than ip_address
         return text
     if "%" in text:
         return None
@@ -50,33 +67,53 @@ def address_of(text: str, prefix6: int = 128) -> str | None:
         if address.ipv4_mapped is not None:
             return str(address.ipv4_mapped)
         if prefix6 < 128:
-            rest = 128 - prefix6
-            return f"{IPv6Address(int(address) >> rest << rest)}/{prefix6}"
+            host_bits = 128 - prefix6
+            return f"{IPv6Address(int(address) >> host_bits << host_bits)}/{prefix6}"
     return str(address)
 
 
 def typed(kind: str, text: str) -> str:
-    """A name with what kind of name it is in front, so that a key can never pass for an address."""
+    """The name with its kind in front, so that a key can never pass for an address.
+
+    Args:
+        kind: The kind, such as "api_key", "user" or "address".
+        text: The name.
+
+    Example:
+        >>> typed("api_key", "acme")
+        'api_key:acme'
+    """
     return f"{kind}:{text}"
 
 
 def caller_of(*, prefix6: int = 128, **names: str | None) -> str:
-    """The caller's typed name, by the first of `names` that is there; "" when none is.
+    """The typed name of a caller, made from the first of `names` that is present; "" when none is.
 
-    Give them in the order of the source's `caller`. Raises ValueError when the one that is there cannot be
-    a name. It never falls through to the next: a caller whose key is broken must not be counted as its
-    proxy's address.
+    Args:
+        prefix6: How many bits of an IPv6 address count.
+        **names: The caller's names by kind, in the order of the source's `caller` setting. None or "" is
+            absent.
 
-    >>> caller_of(api_key="acme", address="192.0.2.1"), caller_of(user="", address="2001:db8::9", prefix6=64)
-    ('api_key:acme', 'address:2001:db8::/64')
+    Raises:
+        ValueError: The first name that is present is not a valid one. The next one is not tried: a caller
+            with a malformed key must not be counted under its proxy's address.
+
+    Example:
+        >>> caller_of(api_key="acme", address="192.0.2.1")
+        'api_key:acme'
+        >>> caller_of(user="", address="2001:db8::9", prefix6=64)
+        'address:2001:db8::/64'
     """
     for kind, text in names.items():
         if text is None or text == "":
             continue
-        known = address_of(text, prefix6) if kind == "address" else text
-        if known is None or not is_name(known):
-            raise ValueError(
-                f"this {kind} cannot be a name: no IP address, too long, or hidden characters in it"
+        name = address_of(text, prefix6) if kind == "address" else text
+        if name is None or not is_name(name):
+            expected = (
+                "be an IP address"
+                if kind == "address"
+                else f"have at most {NAME_BYTES_MAX} bytes of UTF-8 and no hidden characters"
             )
-        return typed(kind, known)
+            raise ValueError(f"{kind}: a name must {expected}")
+        return typed(kind, name)
     return ""

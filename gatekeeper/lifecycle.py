@@ -1,4 +1,4 @@
-"""Forks, and the end of the process: what both do to every gate there is."""
+"""Hooks for forks and for the end of the process, for every object that was registered and still exists."""
 
 from __future__ import annotations
 
@@ -6,29 +6,45 @@ import atexit
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-G = TypeVar("G")
-LifecycleHook = Callable[[Any], None]
-
-_every: weakref.WeakKeyDictionary[Any, tuple[LifecycleHook, LifecycleHook]] = weakref.WeakKeyDictionary()
+Owner = TypeVar("Owner")
 
 
-def outlive(gate: G, begin_anew: Callable[[G], None], close: Callable[[G], None]) -> None:
-    """See to it that `gate` begins anew in a forked child, and is closed when the process ends."""
-    _every[gate] = begin_anew, close
+class LifecycleHooks(NamedTuple):
+    """The functions to call for one object."""
+
+    after_fork: Callable[[Any], object]
+    at_exit: Callable[[Any], object] | None
+
+
+_hooks: weakref.WeakKeyDictionary[Any, LifecycleHooks] = weakref.WeakKeyDictionary()
+
+
+def register(
+    owner: Owner,
+    after_fork: Callable[[Owner], object],
+    at_exit: Callable[[Owner], object] | None = None,
+) -> None:
+    """Has `after_fork(owner)` called in each forked child and `at_exit(owner)` at the end of the process.
+
+    `owner` is not kept alive.
+    """
+    _hooks[owner] = LifecycleHooks(after_fork, at_exit)
 
 
 def _after_fork() -> None:
-    # A child of fork has only the thread that forked, and a mutex held by another is held for ever.
-    for gate, (begin_anew, _) in list(_every.items()):
-        begin_anew(gate)
+    # A child has only the thread that forked; a mutex that another thread held stays locked forever.
+    for owner, hooks in list(_hooks.items()):
+        hooks.after_fork(owner)
 
 
 def _at_exit() -> None:
-    for gate, (_, close) in list(_every.items()):
-        close(gate)
+    for owner, hooks in list(_hooks.items()):
+        if hooks.at_exit is not None:
+            hooks.at_exit(owner)
 
 
 os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_at_exit)  # a daemon thread that is stopped inside a driver may take the process down with it
+# A daemon thread that is stopped inside a database driver at interpreter exit may crash the process.
+atexit.register(_at_exit)

@@ -1,4 +1,4 @@
-"""Locks that slow: each lets its rate through, by a token bucket of its own, in this process."""
+"""Locks with the action "slow": a token bucket per lock, in this process, allows the lock's rate."""
 
 from __future__ import annotations
 
@@ -6,58 +6,60 @@ from collections.abc import Callable
 
 from gatekeeper.limits.algorithms.token_bucket import TokenBucket
 from gatekeeper.model import Decision
-from gatekeeper.view.lock_tuples import SLOW, LockKeyTuple, LockTuple, at_of
+from gatekeeper.view.lock_tuples import SLOW, LockKeyTuple, LockTuple, key_of
 
-SLOWED_MAX = 100_000  # keys of one rate; those beyond share one bucket
-RATES_MAX = 1_000  # rates come from policies, of which there are a few
+KEYS_MAX = 100_000  # locks of one rate; those beyond share one bucket
+RATES_MAX = 1_000  # rates come from policies, of which there are few
 
-Plain = tuple[int, float]  # a rate: requests, seconds
+RateTuple = tuple[int, float]  # requests, seconds
 
 
 class SlowLocks:
-    """The buckets of every lock that slows, kept while the lock is: a later end, another detail, or a
-    snapshot that names it again give nobody a new burst, and with a new rate what was used stays used.
+    """The token buckets of all locks that slow.
 
-    Bounded: an idle bucket is forgotten when it is full again.
+    A bucket belongs to the lock's key: a later end, another detail, or a new snapshot gives no new burst, and
+    with a new rate the used share of the burst stays used. An idle bucket is forgotten when it is full again.
     """
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
-        self._buckets: dict[Plain, TokenBucket] = {}
-        self._last: dict[LockKeyTuple, Plain] = {}  # the rate by which each was asked last
+        self._limiters: dict[RateTuple, TokenBucket] = {}
+        self._last_rates: dict[LockKeyTuple, RateTuple] = {}
 
-    def check(self, held: LockTuple) -> Decision:
-        at, rate = at_of(held), held[SLOW]
-        bucket = self._bucket(rate)
-        last = self._last.get(at)
+    def check(self, lock: LockTuple) -> Decision:
+        """Decides whether one more request may pass now at the lock's rate, and counts it if so."""
+        key, rate = key_of(lock), lock[SLOW]
+        limiter = self._limiter(rate)
+        last = self._last_rates.get(key)
         if last != rate:
             if last is not None:
-                self._carry(at, self._bucket(last), bucket)
-            self._last[at] = rate
-        return bucket.check(at)
+                self._carry_over(key, self._limiter(last), limiter)
+            self._last_rates[key] = rate
+        return limiter.check(key)
 
-    def refund(self, held: LockTuple) -> None:
-        self._bucket(held[SLOW]).refund(at_of(held))
+    def refund(self, lock: LockTuple) -> None:
+        """Takes back the request that `check` allowed last."""
+        self._limiter(lock[SLOW]).refund(key_of(lock))
 
-    def tidy(self) -> None:
-        """Hold what is remembered within its bounds."""
-        if len(self._last) > SLOWED_MAX:
-            self._last = {}
-        if len(self._buckets) > RATES_MAX:
-            self._buckets = {}
+    def prune(self) -> None:
+        """Forgets all rates once they exceed their bounds."""
+        if len(self._last_rates) > KEYS_MAX:
+            self._last_rates = {}
+        if len(self._limiters) > RATES_MAX:
+            self._limiters = {}
 
-    def _bucket(self, rate: Plain) -> TokenBucket:
-        bucket = self._buckets.get(rate)
-        if bucket is None:
+    def _limiter(self, rate: RateTuple) -> TokenBucket:
+        limiter = self._limiters.get(rate)
+        if limiter is None:
             limit, period_s = rate
-            made = TokenBucket(limit, period_s, max_keys=SLOWED_MAX, clock=self._clock_ns)
-            bucket = self._buckets.setdefault(rate, made)  # of two threads that make one, both get the same
-        return bucket
+            made = TokenBucket(limit, period_s, max_keys=KEYS_MAX, clock=self._clock_ns)
+            limiter = self._limiters.setdefault(rate, made)  # atomic, when two threads make one
+        return limiter
 
     @staticmethod
-    def _carry(at: LockKeyTuple, old: TokenBucket, new: TokenBucket) -> None:
-        """Let the share of the burst that was used be used in the new bucket too."""
-        before, fresh = old.peek(at), new.peek(at)
+    def _carry_over(key: LockKeyTuple, old: TokenBucket, new: TokenBucket) -> None:
+        """Takes the same share of the burst from the new bucket as was used in the old one."""
+        before, fresh = old.peek(key), new.peek(key)
         if before.limit and fresh.limit and before.remaining is not None:
             used = before.limit - before.remaining
-            new.check(at, min(fresh.remaining or 0, -(-used * fresh.limit // before.limit)))
+            new.check(key, min(fresh.remaining or 0, -(-used * fresh.limit // before.limit)))

@@ -22,7 +22,7 @@ TOLD_MAX = 32  # answers kept for those who hold the same version, until there i
 BUSY_PER_S = 1_000  # questions, half a core; beyond, gates are asked to come less often
 PACE_MAX_S = 10.0
 
-NOTHING = feed_json.block(())
+NOTHING = feed_json.encode_changes(())
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -97,7 +97,7 @@ class FeedCache:
         waited_s = max(0.0, round(look.begun_s - asked_s, 6))
         update = look.update._replace(since=told.since, snapshot=told.since is None, waited=waited_s)
         return CompressedAnswer(
-            feed_json.answer(update, told.changes._replace(text=b"")).removesuffix(END), told
+            feed_json.encode_answer(update, told.changes._replace(text=b"")).removesuffix(END), told
         )
 
     async def _look(self) -> FeedSnapshot:
@@ -144,9 +144,11 @@ class FeedCache:
             self._told[since] = told
         return told
 
-    def _written(self, since: Cursor | None) -> tuple[Update, feed_json.ChangeBlock]:
+    def _written(self, since: Cursor | None) -> tuple[Update, feed_json.EncodedChanges]:
         update = self._source.fetch(since)
-        return update._replace(changes=()), feed_json.block(update.changes) if update.changes else NOTHING
+        return update._replace(changes=()), feed_json.encode_changes(
+            update.changes
+        ) if update.changes else NOTHING
 
     async def _news_after(self, held: Cursor, end_s: float) -> None:
         self._waiters += 1

@@ -16,7 +16,7 @@ from analyzer.web.authentication import Authenticator
 from analyzer.web.problems import HttpProblem, tell_problems
 from analyzer.web.single_flight import in_thread
 from gatekeeper.model import GateStatus, SourceError
-from gatekeeper.telemetry.status_json import TOLD_BYTES_MAX, load
+from gatekeeper.telemetry.status_json import STATUS_BYTES_MAX, load
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +96,8 @@ async def _body(request: Request) -> bytes:
         async with asyncio.timeout(BODY_S):
             async for piece in request.stream():
                 pieces += piece
-                if len(pieces) > TOLD_BYTES_MAX:
-                    why = f"This has more than {TOLD_BYTES_MAX} bytes."
+                if len(pieces) > STATUS_BYTES_MAX:
+                    why = f"This has more than {STATUS_BYTES_MAX} bytes."
                     raise HttpProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
     except (TimeoutError, ClientDisconnect) as half:
         raise HttpProblem(HTTPStatus.REQUEST_TIMEOUT, "It did not come in time.", CLOSE) from half

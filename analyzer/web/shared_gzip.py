@@ -25,7 +25,7 @@ GZIP_HEAD = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF))  # RFC 1952: no name,
 class CompressedChanges:
     """What leads from one version to another; written once, told to many."""
 
-    def __init__(self, since: int | None, changes: feed_json.ChangeBlock) -> None:
+    def __init__(self, since: int | None, changes: feed_json.EncodedChanges) -> None:
         self.since = since
         self.changes = changes
         self._packed: asyncio.Future[bytes] | None = None

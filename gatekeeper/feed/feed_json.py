@@ -1,4 +1,9 @@
-"""The feed's answer as JSON: the same over HTTP, in a file, and in the view that is kept on disk."""
+"""The feed's answer as JSON, as a server sends it, a file holds it, and the saved view keeps it.
+
+An answer may hold 100,000 changes. It is laid out with one change on each line, so that a reader can parse
+them one at a time and let requests run in between; in one piece it would hold the GIL for half a second. A
+reader accepts any other layout, too, but then in one piece.
+"""
 
 from __future__ import annotations
 
@@ -9,60 +14,59 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from gatekeeper.model import (
-    Change,
-    Clear,
-    Cursor,
-    Lock,
-    LockKey,
-    Rate,
-    Set,
-    SourceError,
-    Update,
+from gatekeeper.model import Change, Cursor, LockKey, SourceError, Update
+from gatekeeper.view.lock_tuples import (
+    SLOW,
+    ChangeTuple,
+    LockTuple,
+    PackedChanges,
+    epoch_ns,
+    is_set,
+    pack_change,
+    packed,
 )
-from gatekeeper.view.lock_tuples import PackedChanges
 
 if TYPE_CHECKING:
     import hashlib
 
-FORMAT = 1  # a new word does not change it; a word that means something else does
-SECONDS_MAX = 1e12  # no duration is longer than the calendar
-NEXT_POLL_S = 0.4  # where an answer does not say
+FORMAT = 1  # new words do not change it; a word with another meaning does
+SECONDS_MAX = 1e12  # longer than the calendar
+NEXT_POLL_S = 0.4  # for an answer without `next_poll_s`
 
-ANSWER = {"format", "version", "mark", "since", "snapshot", "now", "waited_s", "behind_s", "next_poll_s",
-          "checksum", "changes"}  # fmt: skip
-CLEAR = {"op", "scope", "key", "resource", "policy"}
-SET = CLEAR | {"kind", "action", "slow", "status", "reason", "detail", "began", "until", "on_stale"}
+ANSWER_FIELDS = {"format", "version", "mark", "since", "snapshot", "now", "waited_s", "behind_s",
+                 "next_poll_s", "checksum", "changes"}  # fmt: skip
+CLEAR_FIELDS = {"op", "scope", "key", "resource", "policy"}
+SET_FIELDS = CLEAR_FIELDS | {"kind", "action", "slow", "status", "reason", "detail", "began", "until",
+                             "on_stale"}  # fmt: skip
+FIELDS = {"set": SET_FIELDS, "clear": CLEAR_FIELDS}  # by op
 
-# A change on each line, so that nobody must read a hundred thousand of them in one piece: that would
-# hold the interpreter, and with it every request, for half a second.
 OPENING, CLOSING = b'"changes": [\n', b"]}"
-SUM = "sha256:"  # over the lines of the changes, without their commas
+CHECKSUM_PREFIX = "sha256:"  # of the lines of the changes, without their commas
 
 
-JsonItem = tuple[bytes, object]  # a change's text, and what it says
+JsonItem = tuple[bytes, object]  # a change's text, and its parsed value
 
 
-class ChangeBlock(NamedTuple):
-    """Changes as they stand in an answer; written once, told to many."""
+class EncodedChanges(NamedTuple):
+    """Changes as they stand in an answer; encoded once, sent to many gates."""
 
     text: bytes
     checksum: str
 
 
-def block(changes: Iterable[Change]) -> ChangeBlock:
-    """The changes on their lines. In ASCII."""
-    lines = [json.dumps(change_fields(change)).encode() for change in changes]
-    return ChangeBlock(b"".join((b",\n".join(lines), b"\n")) if lines else b"", checksum_of(lines))
+def encode_changes(changes: Iterable[Change]) -> EncodedChanges:
+    """The changes in ASCII, each on its line."""
+    lines = [json.dumps(_fields_of(change)).encode() for change in packed(changes)]
+    return EncodedChanges(b"".join((b",\n".join(lines), b"\n")) if lines else b"", checksum_of(lines))
 
 
 def dump(update: Update) -> str:
     """The answer as one JSON document, in ASCII."""
-    return answer(update, block(update.changes)).decode()
+    return encode_answer(update, encode_changes(update.changes)).decode()
 
 
-def answer(update: Update, changes: ChangeBlock) -> bytes:
-    """The same with `changes` in the place of those of `update`."""
+def encode_answer(update: Update, changes: EncodedChanges) -> bytes:
+    """The answer as one JSON document, with `changes` in place of those of `update`."""
     head = {
         "format": FORMAT,
         "version": update.at.version,
@@ -81,38 +85,42 @@ def answer(update: Update, changes: ChangeBlock) -> bytes:
 
 
 def load(text: str | bytes) -> Update:
-    """The answer in `text`. What this version does not know is left out and named in `unknown`.
+    """Parses an answer. Unknown fields and operations are left out and named in `unknown`.
 
-    Raises SourceError unless the document is whole: half an answer must not become half a view.
+    Raises SourceError unless the document is complete: half an answer must not become half a view.
     """
     return read(io.BytesIO(text if isinstance(text, bytes) else text.encode(errors="surrogatepass")))
 
 
 def read(stream: BinaryIO) -> Update:
-    """The same out of a stream that can be begun anew: line by line if it is laid out as `dump` does it,
-    else in one piece."""
+    """Parses the answer in a seekable stream: line by line in the layout of `dump`, otherwise in one piece.
+
+    Raises SourceError unless the document is complete.
+    """
     first = stream.readline()
     if first.endswith(OPENING):
         with suppress(MalformedLine):
-            return _update(document(first + CLOSING, "answer"), _on_lines(stream))
+            return _parse_update(parse_object(first + CLOSING, "answer"), _items_by_line(stream))
     stream.seek(0)
-    whole = document(stream.read(), "answer")
-    return _update(whole, _in_one_piece(whole))
+    whole = parse_object(stream.read(), "answer")
+    return _parse_update(whole, _items_of_document(whole))
 
 
-class MalformedLine(Exception):  # somebody else's layout, or half a document
+class MalformedLine(Exception):  # another layout, or a truncated document
     """A line is not a change."""
 
 
-def _update(head: JsonFields, items: Iterable[JsonItem]) -> Update:
-    if head.whole("format") != FORMAT:
-        raise SourceError(f"answer: format {head.fields['format']}; this gatekeeper reads format {FORMAT}")
-    unknown = head.strangers(ANSWER)
-    changes = PackedChanges(_changes_in(items, head, unknown))
+def _parse_update(head: JsonFields, items: Iterable[JsonItem]) -> Update:
+    if head.integer("format") != FORMAT:
+        raise SourceError(
+            f"answer: this gatekeeper reads format {FORMAT}, got format {head.values['format']}; upgrade it"
+        )
+    unknown = head.unknown_fields(ANSWER_FIELDS)
+    changes = PackedChanges(_parse_changes(items, head, unknown))
     return Update(
-        at=Cursor(head.whole("version"), head.text("mark", "")),
-        since=None if head.fields.get("since") is None else head.whole("since"),
-        snapshot=head.truth("snapshot"),
+        at=Cursor(head.integer("version"), head.text("mark", "")),
+        since=None if head.values.get("since") is None else head.integer("since"),
+        snapshot=head.boolean("snapshot"),
         now=head.time("now"),
         behind=head.seconds("behind_s", 0.0),
         next_poll=head.seconds("next_poll_s", NEXT_POLL_S),
@@ -123,100 +131,119 @@ def _update(head: JsonFields, items: Iterable[JsonItem]) -> Update:
 
 
 def checksum_of(lines: Iterable[bytes]) -> str:
-    """What stands under "checksum" for changes on these lines."""
-    digest = _digest()
+    """The value of "checksum" for changes on these lines."""
+    digest = _sha256()
     for line in lines:
         digest.update(line + b"\n")
-    return SUM + digest.hexdigest()
+    return CHECKSUM_PREFIX + digest.hexdigest()
 
 
-def _digest() -> hashlib._Hash:
-    from hashlib import sha256  # a tenth of the start of a process that never asks
+def _sha256() -> hashlib._Hash:
+    # Imported late: hashlib is a tenth of the start of a process whose gate reads SQL.
+    from hashlib import sha256
 
     return sha256()
 
 
 def change_fields(change: Change) -> dict[str, object]:
-    """The change as the object that stands for it in JSON."""
-    at = change.at
-    named = {"scope": at.scope, "key": at.key, "resource": at.resource or None, "policy": at.policy}
-    if isinstance(change, Clear):
-        return {"op": "clear", **named}
-    lock = change.lock
-    slow = {} if lock.slow is None else {"slow": lock.slow._asdict()}
+    """The JSON object for a change."""
+    return _fields_of(pack_change(change))
+
+
+def encode_change(change: ChangeTuple) -> bytes:
+    """The line of JSON for a change, with its end."""
+    return json.dumps(_fields_of(change)).encode() + b"\n"
+
+
+def _fields_of(change: ChangeTuple) -> dict[str, object]:
+    if not is_set(change):
+        scope, key, resource, policy = change
+        return {"op": "clear", "scope": scope, "key": key, "resource": resource or None, "policy": policy}
+    lock: LockTuple = change
+    scope, key, policy, began, until, resource, kind, action, status, reason, detail, on_stale = lock[:SLOW]
+    slow = lock[SLOW]
     return {
         "op": "set",
-        **named,
-        "kind": lock.kind,
-        "action": lock.action,
-        **slow,
-        "status": lock.status,
-        "reason": lock.reason,
-        "detail": lock.detail,
-        "began": time_text(lock.began),
-        "until": time_text(lock.until),
-        "on_stale": lock.on_stale,
+        "scope": scope,
+        "key": key,
+        "resource": resource or None,
+        "policy": policy,
+        "kind": kind,
+        "action": action,
+        **({} if slow is None else {"slow": {"limit": slow[0], "period": slow[1]}}),
+        "status": status,
+        "reason": reason,
+        "detail": detail,
+        "began": time_text(began),
+        "until": time_text(until),
+        "on_stale": on_stale,
     }
 
 
 class JsonFields(NamedTuple):
-    """A JSON object and where it stands. Each method gives one field, or raises SourceError."""
+    """The fields of a JSON object and its place. Each method returns one field, or raises SourceError."""
 
-    fields: Mapping[str, object]
+    values: Mapping[str, object]
     where: str
 
     def text(self, name: str, default: str | None = None) -> str:
-        value = self.fields.get(name, default)
+        value = self.values.get(name, default)
         if isinstance(value, str):
             return value
-        raise self.expected(name, "text")
+        raise self.error(name, "text")
 
-    def whole(self, name: str, default: int | None = None) -> int:
-        value = self.fields.get(name, default)
+    def integer(self, name: str, default: int | None = None) -> int:
+        value = self.values.get(name, default)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
-        raise self.expected(name, "a whole number")
+        raise self.error(name, "a whole number")
 
     def seconds(self, name: str, default: float) -> float:
-        value = self.fields.get(name, default)
-        # The comparison also turns away NaN, which Python's JSON reads.
+        value = self.values.get(name, default)
+        # The comparison also rejects NaN, which Python's JSON parser accepts.
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= SECONDS_MAX:
             return float(value)
-        raise self.expected(name, "seconds")
+        raise self.error(name, "seconds")
 
-    def truth(self, name: str) -> bool:
-        value = self.fields.get(name)
+    def boolean(self, name: str) -> bool:
+        value = self.values.get(name)
         if isinstance(value, bool):
             return value
-        raise self.expected(name, "true or false")
+        raise self.error(name, "true or false")
 
     def time(self, name: str) -> datetime:
         try:
             time = datetime.fromisoformat(self.text(name))
+            if time.tzinfo is UTC:
+                return time
             if time.tzinfo:
                 return time.astimezone(UTC)
         except (ValueError, OverflowError):
             pass
-        raise self.expected(name, "a time with its zone")
+        raise self.error(name, "a time with its zone")
 
-    def inside(self, name: str) -> JsonFields:
-        return as_object(self.fields.get(name, {}), f"{self.where}: {name}")
+    def nested(self, name: str) -> JsonFields:
+        """The object in this field; an empty one when it is missing."""
+        return as_object(self.values.get(name, {}), f"{self.where}: {name}")
 
-    def some(self, name: str, most: int) -> list[object]:
-        value = self.fields.get(name, [])
+    def items(self, name: str, most: int) -> list[object]:
+        """The first `most` items of the list in this field; none when it is missing."""
+        value = self.values.get(name, [])
         if isinstance(value, list):
             return value[:most]
-        raise self.expected(name, "a list")
+        raise self.error(name, "a list")
 
-    def strangers(self, known: set[str]) -> list[str]:
-        return [f"field {name}" for name in self.fields if name not in known]
+    def unknown_fields(self, known: set[str]) -> list[str]:
+        return [f"field {name}" for name in self.values if name not in known]
 
-    def expected(self, name: str, what: str) -> SourceError:
-        return SourceError(f"{self.where}: expected {name} to be {what}, got {self.fields.get(name)!r:.60}")
+    def error(self, name: str, expected: str) -> SourceError:
+        return SourceError(
+            f"{self.where}: expected {name} to be {expected}, got {self.values.get(name)!r:.60}"
+        )
 
 
-def document(text: str | bytes, where: str) -> JsonFields:
-    """The JSON object that `text` is. Raises SourceError."""
+def parse_object(text: str | bytes, where: str) -> JsonFields:
+    """The JSON object in `text`. Raises SourceError."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -225,57 +252,70 @@ def document(text: str | bytes, where: str) -> JsonFields:
 
 
 def as_object(value: object, where: str) -> JsonFields:
+    """The fields of a parsed JSON value. Raises SourceError unless it is an object."""
     if isinstance(value, dict):
         return JsonFields(value, where)
     raise SourceError(f"{where}: expected an object, got {value!r:.60}")
 
 
-def change_of(fields: JsonFields, unknown: list[str]) -> Change | None:
-    """The change that the object stands for; None when its op is unknown. What is unknown is added
-    to `unknown`. Raises SourceError."""
+def parse_change(fields: JsonFields, unknown: list[str]) -> ChangeTuple | None:
+    """The change in a JSON object; None for an unknown op. Adds what is unknown to `unknown`.
+
+    Raises SourceError.
+    """
     op = fields.text("op")
-    if op not in ("set", "clear"):
+    known = FIELDS.get(op)
+    if known is None:
         unknown.append(f"op {op}")
         return None
-    unknown += fields.strangers(SET if op == "set" else CLEAR)
-    at = LockKey(fields.text("scope"), fields.text("key"), resource_of(fields), fields.text("policy"))
-    return Set(_lock(fields, at)) if op == "set" else Clear(at)
-
-
-def _lock(fields: JsonFields, at: LockKey) -> Lock:
-    return Lock(
-        scope=at.scope,
-        key=at.key,
-        policy=at.policy,
-        began=fields.time("began"),
-        until=fields.time("until"),
-        resource=at.resource,
-        kind=fields.text("kind", "quota"),
-        action=fields.text("action"),
-        status=fields.whole("status", 429),
-        reason=fields.text("reason", "quota-exceeded"),
-        detail=fields.text("detail", ""),
-        on_stale=fields.text("on_stale", "keep"),
-        slow=_rate(fields),
+    if not fields.values.keys() <= known:
+        unknown += fields.unknown_fields(known)
+    scope, key = fields.text("scope"), fields.text("key")
+    resource, policy = parse_resource(fields), fields.text("policy")
+    if op == "clear":
+        return scope, key, resource, policy
+    began, until = fields.time("began"), fields.time("until")
+    # In the order of LockTuple.
+    return (
+        scope,
+        key,
+        policy,
+        began,
+        until,
+        resource,
+        fields.text("kind", "quota"),
+        fields.text("action"),
+        fields.integer("status", 429),
+        fields.text("reason", "quota-exceeded"),
+        fields.text("detail", ""),
+        fields.text("on_stale", "keep"),
+        _parse_rate(fields),
+        epoch_ns(until),
     )
 
 
-def _rate(fields: JsonFields) -> Rate | None:
-    given = fields.fields.get("slow")
-    if given is None:
+def _parse_rate(fields: JsonFields) -> tuple[int, float] | None:
+    value = fields.values.get("slow")
+    if value is None:
         return None
-    rate = as_object(given, f"{fields.where}: slow")
-    limit, period_s = rate.whole("limit"), rate.seconds("period", 1.0)
+    rate = as_object(value, f"{fields.where}: slow")
+    limit, period_s = rate.integer("limit"), rate.seconds("period", 1.0)
     if limit < 1 or not period_s:
-        raise fields.expected("slow", "a rate above 0")
-    return Rate(limit, period_s)
+        raise fields.error("slow", "a rate above 0")
+    return limit, period_s
 
 
-def resource_of(fields: JsonFields) -> str:
-    return "" if fields.fields.get("resource") is None else fields.text("resource")
+def parse_key(fields: JsonFields) -> LockKey:
+    """The key of a lock in a JSON object. Raises SourceError."""
+    return LockKey(fields.text("scope"), fields.text("key"), parse_resource(fields), fields.text("policy"))
 
 
-def _on_lines(lines: Iterable[bytes]) -> Iterator[JsonItem]:
+def parse_resource(fields: JsonFields) -> str:
+    """The resource that a lock is narrowed to; "" for null. Raises SourceError."""
+    return "" if fields.values.get("resource") is None else fields.text("resource")
+
+
+def _items_by_line(lines: Iterable[bytes]) -> Iterator[JsonItem]:
     ended = False
     for line in lines:
         text = line.rstrip(b",\r\n ")
@@ -291,37 +331,37 @@ def _on_lines(lines: Iterable[bytes]) -> Iterator[JsonItem]:
         raise MalformedLine
 
 
-def _in_one_piece(head: JsonFields) -> Iterator[JsonItem]:
-    listed = head.fields.get("changes")
+def _items_of_document(head: JsonFields) -> Iterator[JsonItem]:
+    listed = head.values.get("changes")
     if not isinstance(listed, list):
-        raise head.expected("changes", "a list")
+        raise head.error("changes", "a list")
     return ((json.dumps(item).encode(), item) for item in listed)
 
 
-def _changes_in(items: Iterable[JsonItem], head: JsonFields, unknown: list[str]) -> Iterator[Change]:
-    wanted = head.text("checksum", "")
-    if wanted and not wanted.startswith(SUM):
-        unknown.append(f"checksum {wanted.partition(':')[0]:.20}")
-    elif wanted:
-        items = _summed(items, wanted)
+def _parse_changes(items: Iterable[JsonItem], head: JsonFields, unknown: list[str]) -> Iterator[ChangeTuple]:
+    checksum = head.text("checksum", "")
+    if checksum and not checksum.startswith(CHECKSUM_PREFIX):
+        unknown.append(f"checksum {checksum.partition(':')[0]:.20}")
+    elif checksum:
+        items = _verify_checksum(items, checksum)
     for number, (_, item) in enumerate(items):
-        change = change_of(as_object(item, f"answer: changes[{number}]"), unknown)
+        change = parse_change(as_object(item, f"answer: changes[{number}]"), unknown)
         if change is not None:
             yield change
 
 
-def _summed(items: Iterable[JsonItem], wanted: str) -> Iterator[JsonItem]:
-    """The same; raises SourceError at their end if they are not those that were summed up."""
-    digest = _digest()
+def _verify_checksum(items: Iterable[JsonItem], checksum: str) -> Iterator[JsonItem]:
+    """Yields the items; raises SourceError after the last one if they do not have the checksum."""
+    digest = _sha256()
     for text, item in items:
         digest.update(text + b"\n")
         yield text, item
-    if SUM + digest.hexdigest() != wanted:
+    if CHECKSUM_PREFIX + digest.hexdigest() != checksum:
         raise SourceError(
-            "answer: its content does not have the checksum that it names; by hand, leave that out"
+            "answer: the changes do not match the checksum; remove the field if the file was edited by hand"
         )
 
 
 def time_text(time: datetime) -> str:
-    """RFC 3339, UTC: 2026-11-20T21:14:04Z; as many digits of a second as there are."""
+    """RFC 3339 in UTC, such as 2026-11-20T21:14:04Z, with fractions of a second when there are any."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Keeps what a gate knows up to date: asks the source, applies the answer, says when to ask again."""
+"""The poller: fetches from the source, applies the answer to the view, and schedules the next fetch."""
 
 from __future__ import annotations
 
@@ -17,45 +17,52 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gatekeeper")
 
-PACE_MIN_S = 0.05  # whatever a server says: a fleet must not be told to hammer
-PACE_WAITED_S = 0.01  # ... unless it has kept us waiting for the last answer, and so sets the pace itself
-PACE_S = 0.4  # until a server has said anything
-LATER_SPREAD = 0.5  # of the time after which a server that is busy wants to be asked again
-CEILING_S = 10.0  # between two attempts at a source that is away; it is noticed soon after it is back
-PRUNE_EVERY_S = 1.0  # an ended lock refuses nobody, pruned or not; this only bounds the work
+PACE_MIN_S = 0.05  # the least pause, so that a wrong answer cannot make a fleet overload its server
+PACE_WAITED_S = 0.01  # the least pause after a long poll, where the server itself sets the pace
+PACE_S = 0.4  # until a server has set one
+RETRY_AFTER_SPREAD = 0.5  # the share by which gates that a busy server sent away come back later
+CEILING_S = 10.0  # the longest pause after failures; a source that recovers is noticed within it
+PRUNE_EVERY_S = 1.0  # ended locks apply to no request; removing them only frees memory
 
 
 class GateKnowledge(NamedTuple):
-    """All that a gate knows at one moment; swapped whole."""
+    """The knowledge of a gate at one moment. Replaced as a whole.
+
+    Attributes:
+        view: The locks.
+        confirmed_s: Uptime when the question was asked that the view answers.
+        behind: Seconds that the analyzers were behind the log.
+        clock_skew: Seconds that this machine's clock is ahead of the source's.
+    """
 
     view: LockView = EMPTY
-    confirmed_s: float = -inf  # uptime when the question was asked that the view answers
+    confirmed_s: float = -inf
     behind: float = 0.0
     clock_skew: float = 0.0
 
 
 def next_delay(pace_s: float, failures: int, luck: float) -> float:
-    """Seconds until the next poll, after so many failures in a row; `luck` is in [0, 1).
+    """Seconds until the next poll, after `failures` in a row; `luck` is random, in [0, 1).
 
-    The pace give or take a tenth, so that gates which were started together do not stay together.
-    After failures twice as long each time, up to a ceiling, and from half to whole of that, so that
-    those which failed together do not come back together.
+    Without failures the pace, plus or minus a tenth, so that gates which start together do not stay in step.
+    After failures an exponential back-off up to CEILING_S with half of it random, so that gates which failed
+    together do not return together.
     """
     if not failures:
         return pace_s * (0.9 + 0.2 * luck)
-    backed_off_s = pace_s * 2.0 ** min(failures, 16)  # enough to reach the ceiling from the least pace
+    backed_off_s = pace_s * 2.0 ** min(failures, 16)  # 16 doublings reach the ceiling from the shortest pace
     return min(CEILING_S, backed_off_s) * (0.5 + 0.5 * luck)
 
 
 def longest_fetch(source: object) -> float:
-    """Seconds that a fetch may take; infinite where the source does not say."""
+    """Seconds that a fetch may take; infinite for a source without the attribute `longest`."""
     return float(getattr(source, "longest", inf))
 
 
 class Poller:
-    """One series of polls. `known` is replaced, never changed; whoever drives it calls `turn`.
+    """A series of polls. Its owner calls `turn` again when the seconds that it returned have passed.
 
-    Nothing that a source does, short of ending the thread, ends the polling.
+    `known` is replaced, never changed. No exception of a source ends the polling.
     """
 
     def __init__(
@@ -65,7 +72,7 @@ class Poller:
         known: GateKnowledge,
         *,
         pace_max_s: float,
-        shelf: ViewFile | None,
+        view_file: ViewFile | None,
     ) -> None:
         self.known = known
         self.failures = 0  # in a row
@@ -73,72 +80,74 @@ class Poller:
         self._clock = clock
         self._pace_max_s = pace_max_s
         self._pace_s = min(PACE_S, pace_max_s)
-        self._later_s = 0.0  # what the source itself asks for, beyond our own pause
-        self._since: Cursor | None = None  # at first everything: the view may come from another source
-        self._ask_s = self._prune_s = clock.uptime_s()
-        self._pruned_ns = 0  # by the wall clock, when an ended lock was last forgotten
-        self._shelf = shelf
-        self._recalls = shelf is not None and known.view is EMPTY
+        self._retry_after_s = 0.0  # requested by the source with its last failure
+        self._since: Cursor | None = None  # None first: the view may come from another source
+        self._fetch_s = self._prune_s = clock.uptime_s()
+        self._pruned_ns = 0  # the latest wall time by which ended locks were removed
+        self._view_file = view_file
+        self._loads_view = view_file is not None and known.view is EMPTY
 
     def turn(self) -> float:
-        """Do what is due; the seconds until something will be again."""
-        if self._recalls:
-            self._recall()
-            return 0.0  # it counts at once: the source may be away, and take its time to say so
-        if self._clock.uptime_s() >= self._ask_s:
-            self._ask()
-            self._keep()
+        """Does what is due; returns seconds until something will be due again."""
+        if self._loads_view:
+            self._load_view()
+            return 0.0  # in use before the first fetch, which may take as long as its time-out
+        if self._clock.uptime_s() >= self._fetch_s:
+            self._fetch()
+            self._save_view()
         self._prune()
-        due_s = min(self._ask_s, max(self._prune_s, self._next_end_s()))
+        due_s = min(self._fetch_s, max(self._prune_s, self._next_end_s()))
         return max(0.0, due_s - self._clock.uptime_s())
 
     def finish(self) -> None:
-        """Keep the last view for the next start."""
-        self._keep(at_once=True)
+        """Saves the view for the next start."""
+        self._save_view(at_once=True)
 
-    def _ask(self) -> None:
+    def _fetch(self) -> None:
         asked_s, asked_ns = self._clock.uptime_s(), self._clock.wall_ns()
-        self._later_s = 0.0
-        if asked_ns < self._pruned_ns:  # the clock was wrong then: what had not ended must be learnt again
+        self._retry_after_s = 0.0
+        # The wall clock went back: locks that were removed as ended may be in force again.
+        if asked_ns < self._pruned_ns:
             self._since, self._pruned_ns = None, 0
         try:
             update = self._source.fetch(self._since)
-            self._confirmed(apply(self.known.view, update), update, asked_s, asked_ns)
+            self._confirm(apply(self.known.view, update), update, asked_s, asked_ns)
             self._since = update.at
         except ViewOutOfStep as error:
             self._since = None
-            self._failed(error)
+            self._fail(error)
         except SourceError as error:
-            self._failed(error)
-        except Exception as error:  # noqa: BLE001 - a fault of the source's must not end the polling
-            self._failed(error, with_trace=True)
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - a bug in a source must not end the polling
+            self._fail(error, with_trace=True)
         luck = self._clock.random()
         pause_s = next_delay(self._pace_s, self.failures, luck)
-        # Never sooner than it says, and not together with everybody else who was sent away.
-        later_s = min(self._later_s * (1.0 + LATER_SPREAD * luck), self._pace_max_s)
-        self._ask_s = self._clock.uptime_s() + max(pause_s, later_s)
+        # Never before the time that the source asked for, and not together with all the others.
+        retry_after_s = min(self._retry_after_s * (1.0 + RETRY_AFTER_SPREAD * luck), self._pace_max_s)
+        self._fetch_s = self._clock.uptime_s() + max(pause_s, retry_after_s)
 
-    def _confirmed(self, view: LockView, update: Update, asked_s: float, asked_ns: int) -> None:
+    def _confirm(self, view: LockView, update: Update, asked_s: float, asked_ns: int) -> None:
         if self.failures:
             log.info("the lock feed answers again, after %d failures", self.failures)
         for word in view.ignored.keys() - self.known.view.ignored.keys():
-            log.warning("the lock feed uses %r, which this gatekeeper does not know and passes over", word)
+            log.warning("the lock feed uses %r, which this gatekeeper does not know and ignores", word)
         self.failures = 0
         least_s = PACE_WAITED_S if update.waited >= PACE_MIN_S else PACE_MIN_S
-        # In this order NaN, which is neither more nor less, becomes the least pace instead of never.
+        # In this order NaN, which compares as neither more nor less, becomes the least pace.
         self._pace_s = min(self._pace_max_s, max(least_s, update.next_poll))
-        # What the source waited for news lies between question and answer, and is neither's delay. Below 0
-        # it heard of this earlier, from somebody who had asked.
+        # The time of a long poll lies between question and answer and is neither's delay. A negative `waited`
+        # means that another process asked for this answer earlier.
         waited_s = min(update.waited, self._clock.uptime_s() - asked_s)
         begun_ns = asked_ns + round(waited_s * 1e9)
         midway_ns = begun_ns if waited_s < 0 else (begun_ns + self._clock.wall_ns()) // 2
         skew = midway_ns / 1e9 - update.now.timestamp()
         self.known = GateKnowledge(view, asked_s + waited_s, update.behind, skew)
 
-    def _failed(self, error: Exception, *, with_trace: bool = False) -> None:
+    def _fail(self, error: Exception, *, with_trace: bool = False) -> None:
         self.failures += 1
-        self._later_s = float(getattr(error, "retry_after", 0.0))  # a server that says when, is asked then
-        if self.failures == 1:  # the gate's age says how long it goes on; a line for each poll would not
+        self._retry_after_s = float(getattr(error, "retry_after", 0.0))
+        # Logged once; the gate's age shows how long it lasts.
+        if self.failures == 1:
             log.warning("the lock feed does not answer: %s", error, exc_info=error if with_trace else None)
 
     def _prune(self) -> None:
@@ -154,18 +163,19 @@ class Poller:
     def _next_end_s(self) -> float:
         return self._clock.uptime_s() + (self.known.view.next_end_ns - self._clock.wall_ns()) / 1e9
 
-    def _recall(self) -> None:
-        self._recalls = False
-        found = self._shelf and self._shelf.recall(self._wall())
-        if found:
-            age_s = max(0.0, (self._wall() - found.confirmed).total_seconds())
-            self.known = GateKnowledge(with_locks(EMPTY, found.locks), self._clock.uptime_s() - age_s)
+    def _load_view(self) -> None:
+        self._loads_view = False
+        saved = self._view_file and self._view_file.load(self._wall_time())
+        if saved:
+            age_s = max(0.0, (self._wall_time() - saved.confirmed).total_seconds())
+            self.known = GateKnowledge(with_locks(EMPTY, saved.locks), self._clock.uptime_s() - age_s)
 
-    def _keep(self, *, at_once: bool = False) -> None:
-        if self._shelf and self.known.view.at:  # what was only recalled stays as old as it is
+    def _save_view(self, *, at_once: bool = False) -> None:
+        # A view that was only loaded has no cursor, and keeps the age that it has on disk.
+        if self._view_file and self.known.view.at:
             now_s = self._clock.uptime_s()
-            confirmed = self._wall() - timedelta(seconds=now_s - self.known.confirmed_s)
-            self._shelf.keep(self.known.view, confirmed, now_s, at_once=at_once)
+            confirmed = self._wall_time() - timedelta(seconds=now_s - self.known.confirmed_s)
+            self._view_file.save(self.known.view, confirmed, now_s, at_once=at_once)
 
-    def _wall(self) -> datetime:
+    def _wall_time(self) -> datetime:
         return EPOCH + timedelta(microseconds=self._clock.wall_ns() // 1000)

@@ -1,4 +1,8 @@
-"""Where a gate learns of locks: a server, a database, a file, a fixed list."""
+"""The lock sources of a gate: a Gatelock server, the analyzer's database, a file, a fixed list.
+
+`open_source` makes one from a URL. What a gate does with an update is in `gatekeeper.feed` and
+`gatekeeper.view`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,26 @@ from pathlib import Path
 
 from gatekeeper.model import LockSource
 
+__all__ = ["open_source"]
+
 
 def open_source(url: str, *, token: str | Path | None = None, longest: float = inf) -> LockSource:
-    """The source that `url` names; nothing is connected to before the first fetch.
+    """Returns the source that `url` names. Nothing is connected to before its first fetch.
 
-    `token` is for a server; the others take none. A source that waits for news lets no fetch take
-    longer than about `longest` seconds. Raises ValueError for a URL that no source here can read,
-    ImportError when what the source needs is not installed.
+    Args:
+        url: `https://HOST:PORT`, `postgresql+psycopg://USER@HOST/DATABASE`, `sqlite:///PATH` or
+            `file:///PATH`.
+        token: For a server: the token, or the path of a file that holds it. The other sources take none.
+        longest: About how many seconds a fetch from a server may take, its long poll included; by default 10.
+
+    Raises:
+        ValueError: No source reads such a URL, or a token is given for a source that takes none.
+        ImportError: A package that the source needs is not installed; the message names the extra.
+
+    Example:
+        >>> source = open_source("file:///etc/gatelock/locks.json")
+        >>> type(source).__name__
+        'FileSource'
     """
     scheme = url.partition(":")[0]
     if scheme in ("http", "https"):
@@ -22,7 +39,7 @@ def open_source(url: str, *, token: str | Path | None = None, longest: float = i
         half_s = longest / 2
         return HttpSource(url, token, wait=min(WAIT_S, half_s), timeout=min(TIMEOUT_S, half_s))
     if token is not None:
-        raise ValueError("token: only a server takes one; a database's password goes into its URL")
+        raise ValueError("token: only a server takes one; put a database's password into its URL")
     if scheme in ("postgresql+psycopg", "sqlite"):
         from gatekeeper.sources.sql import SqlSource
 
@@ -41,8 +58,8 @@ HINTS = {
     "postgres": "; for PostgreSQL write postgresql+psycopg://",
     "postgresql": "; for PostgreSQL write postgresql+psycopg://",
     "postgresql+psycopg2": "; for PostgreSQL write postgresql+psycopg://",
-    "postgresql+asyncpg": "; a gate reads in a thread of its own: write postgresql+psycopg://",
-    "sqlite+aiosqlite": "; a gate reads in a thread of its own: write sqlite:///",
+    "postgresql+asyncpg": "; a gate polls in a thread and needs no async driver: write postgresql+psycopg://",
+    "sqlite+aiosqlite": "; a gate polls in a thread and needs no async driver: write sqlite:///",
 }
 
 

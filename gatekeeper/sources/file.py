@@ -1,4 +1,4 @@
-"""Locks out of a file: one JSON document in the feed's format, a snapshot, replaced when they change."""
+"""Locks from a file: one JSON document in the feed's format, a snapshot, replaced when the locks change."""
 
 from __future__ import annotations
 
@@ -11,36 +11,52 @@ from typing import NamedTuple
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, SourceError, Update
 
-FILE_BYTES_MAX = 64 << 20  # some 200,000 locks; a log that was named by mistake is not read into memory
+__all__ = ["FileSource"]
+
+FILE_BYTES_MAX = 64 << 20  # some 200,000 locks; a log that is named by mistake is not read into memory
 
 
 class FileContent(NamedTuple):
-    """What was in the file, and by what one knows that it is still the same file."""
+    """A parsed file, with the stat fields that show whether it was replaced or written to."""
 
     stamp: tuple[int, ...]
     update: Update
 
 
 class FileSource:
-    """The snapshot in the file at `path`, read again whenever it is another file or was written to.
+    """A LockSource that reads a snapshot from a JSON file. A `Gate` makes one from a file:///PATH URL.
 
-    Write the new one beside it and rename it over the old one. While a file is half written, or is
-    not there, `fetch` raises SourceError and the gate keeps what it knows. The document's `now` says
-    when it was written: a file that nobody renews falls ever more behind.
+    The file is read again whenever it was replaced or written to. To change it, write a new file next to it
+    and rename that. While the file is missing or incomplete, `fetch` raises SourceError and the gate keeps
+    the locks that it knows. The document's `now` is the time when it was written; the gate's `behind` is the
+    time since.
+
+    Args:
+        path: The file, in the format of docs/feed.md, 64 MiB at most.
+
+    Example:
+        >>> import tempfile
+        >>> text = '{"format": 1, "version": 1, "snapshot": true, "now": "2026-11-20T21:14Z", "changes": []}'
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "locks.json")
+        ...     written = path.write_text(text)
+        ...     FileSource(path).fetch(None).at.version
+        1
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
-        self._read: FileContent | None = None
+        self._content: FileContent | None = None
 
     def fetch(self, since: Cursor | None) -> Update:
+        """Returns the snapshot, or no changes if `since` is its version. Raises SourceError."""
         try:
-            if self._read is None or self._read.stamp != _stamp(self._path.stat()):
-                self._read = _read(self._path)
+            if self._content is None or self._content.stamp != _stamp(self._path.stat()):
+                self._content = _read(self._path)
         except OSError as error:
             raise SourceError(f"{self._path}: {error.strerror}") from error
         now = datetime.now(UTC)
-        update = self._read.update
+        update = self._content.update
         age_s = max(0.0, (now - update.now).total_seconds())
         update = update._replace(now=now, behind=update.behind + age_s)
         if since != update.at:
@@ -48,12 +64,12 @@ class FileSource:
         return update._replace(since=since.version, snapshot=False, changes=(), unknown=())
 
     def close(self) -> None:
-        """Nothing is held open between two fetches."""
+        """Does nothing: no file is open between two fetches."""
 
 
 def _read(path: Path) -> FileContent:
     with path.open("rb") as file:
-        # Before the reading: a file that is written to meanwhile must be read once more.
+        # Before reading, so that a file that is written to meanwhile is read again.
         stamp = _stamp(os.fstat(file.fileno()))
         text = file.read(FILE_BYTES_MAX + 1)
     if len(text) > FILE_BYTES_MAX:
@@ -64,7 +80,7 @@ def _read(path: Path) -> FileContent:
         raise SourceError(f"{path}: {error}") from error
     if not update.snapshot:
         raise SourceError(f"{path}: expected a snapshot, got the changes since version {update.since}")
-    # The mark is made from the content, so that a file edited by hand, its version left as it was, is seen.
+    # A mark made from the content shows an edit by hand that left the version as it was.
     mark = hashlib.sha256(text).hexdigest()[:16]
     return FileContent(stamp, update._replace(at=Cursor(update.at.version, mark)))
 

@@ -23,26 +23,36 @@ from urllib.parse import quote, urlencode
 
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, GateStatus, SourceError, Update
-from gatekeeper.sources.timed_connection import PIECE_BYTES, DeadlineSocket, place_of
+from gatekeeper.sources.timed_connection import CHUNK_BYTES, DeadlineSocket, parse_server_url
+
+__all__ = ["HttpSource", "TryLater"]
 
 log = logging.getLogger("gatekeeper")
 
-WAIT_S = 5.0  # that the server may keep us waiting for news; nothing else depends on it
-TIMEOUT_S = 5.0  # for everything else together: name, connection, question, the whole answer
+WAIT_S = 5.0  # the longest poll; no other time depends on it
+TIMEOUT_S = 5.0  # for all the rest of a fetch: name, connection, request, whole answer
 CONNECT_S = 3.0
-HEAR_S = 1.0  # for telling of ourselves: nothing depends on it, and the next question waits meanwhile
-ANSWER_BYTES_MAX = 64 << 20  # some 200,000 locks, also when it came compressed
+REPORT_S = 1.0  # for reporting status, on which no decision depends and for which the next fetch waits
+ANSWER_BYTES_MAX = 64 << 20  # some 200,000 locks; also of an answer that came compressed
 TOKEN_BYTES_MAX = 4 << 10
-SHOWN_MAX = 200  # characters of what a server says that a message repeats
-READ_AT_ONCE_BYTES = 8 << 10  # some 25 locks, in half a millisecond; then requests may go on
-BREATH_S = 1e-6  # the shortest sleep that there is lets another thread have the interpreter
+SHOWN_MAX = 200  # characters of a server's text that a message repeats
+READ_AT_ONCE_BYTES = 8 << 10  # some 25 locks, parsed in half a millisecond; then requests may run
+PAUSE_S = 1e-6  # the shortest sleep that gives up the GIL
 
 TOKEN_NAME, TOKEN_FILE_NAME = "GATEKEEPER_TOKEN", "GATEKEEPER_TOKEN_FILE"
 AGENT = "gatekeeper"
 
 
 class TryLater(SourceError):
-    """The server says itself when it wants to be asked again."""
+    """The server refused with a `Retry-After` header.
+
+    Attributes:
+        retry_after: Seconds until the server wants the next request.
+
+    Example:
+        >>> TryLater("503 Service Unavailable", retry_after=5.0).retry_after
+        5.0
+    """
 
     def __init__(self, why: str, retry_after: float) -> None:
         super().__init__(why)
@@ -50,20 +60,34 @@ class TryLater(SourceError):
 
 
 class HttpSource:
-    """The feed that a server tells at `url`: https://gatelock:8080, with a path in front if it has one.
+    """A LockSource that reads the lock feed from a Gatelock server.
 
-    `token` is what `gatelock tokens create NAME --scope read` printed, or the path of a file that holds
-    it, read anew for each question; without either $GATEKEEPER_TOKEN, else the file that
-    $GATEKEEPER_TOKEN_FILE names. `ca` is a PEM file with the authorities that may vouch for the server;
-    without it the system's. The server keeps an answer back until there is news, up to `wait` seconds;
-    0 for none of that. All the rest of a fetch takes at most `timeout` seconds, however slowly anybody
-    answers.
+    A `Gate` makes one from an http or https URL. A fetch is a long poll: the server answers when there is
+    news, or after `wait` seconds. One connection is kept open. Redirects are not followed and proxies from
+    the environment are not used, so that the token goes to `url` alone. Gates report their status to the
+    server.
 
-    No redirect is followed and no proxy of the environment is used: the token goes to `url` alone.
-    Raises ValueError for what cannot be.
+    Args:
+        url: `https://HOST:PORT`, followed by the path under which a reverse proxy serves Gatelock, if any.
+        token: The token that `gatelock tokens create NAME --scope read` printed, or the path of a file that
+            holds it and is read for each request. By default $GATEKEEPER_TOKEN, otherwise the file that
+            $GATEKEEPER_TOKEN_FILE names.
+        ca: A PEM file with the certificate authorities to trust; by default those of the system.
+        wait: Seconds that the server may hold a request until there is news, from 0 (no long poll) to 60.
+        timeout: Seconds for all the rest of a fetch, above 0, up to 60.
+
+    Raises:
+        ValueError: An argument is out of its range, the URL is malformed, or `ca` holds no certificates.
+
+    Example:
+        >>> from gatekeeper import Gate
+        >>> source = HttpSource("https://gatelock.example:8080", token="gatelock_secret", wait=2)
+        >>> gate = Gate(source)  # connects with the first check
+        >>> source.longest  # seconds that a fetch may take
+        7.0
     """
 
-    feedback = True  # what a gate tells is one more question on the same connection
+    wants_status = True  # a report is one more request on the same connection
 
     def __init__(
         self,
@@ -74,80 +98,84 @@ class HttpSource:
         wait: float = WAIT_S,
         timeout: float = TIMEOUT_S,
     ) -> None:
-        self._place = place_of(url)
+        self._server = parse_server_url(url)
         if not 0 <= wait <= 60:
             raise ValueError(f"wait: expected seconds from 0 to 60, got {wait!r}")
         if not 0 < timeout <= 60:
             raise ValueError(f"timeout: expected seconds above 0, up to 60, got {timeout!r}")
-        self._token = token if token is not None else _token_around()
+        self._token = token if token is not None else _token_from_environment()
         if isinstance(self._token, str):
-            self._token = _checked(self._token, "token")
+            self._token = _checked_token(self._token, "token")
         self._wait_s = wait
         self._timeout_s = timeout
-        self.longest = wait + timeout  # seconds that a fetch may take
-        self._tls = _tls(ca) if self._place.scheme == "https" else None
-        if self._tls is None and self._token is not None and not self._place.is_here:
-            log.warning("%s: the token goes over the network in the clear; better use https", url)
-        self._begin()
+        self.longest = wait + timeout
+        self._tls = _tls_context(ca) if self._server.scheme == "https" else None
+        if self._tls is None and self._token is not None and not self._server.is_local:
+            log.warning("%s: the token is sent unencrypted; use https", url)
+        self._reset()
 
-    def _begin(self) -> None:
-        """Hold nothing: at birth, and in a forked child."""
+    def _reset(self) -> None:
+        """Sets the state of a new process: for the constructor, and for a forked child."""
         self._pid = os.getpid()
-        self._mutex = threading.Lock()  # held for moments, by one who fetches and one who closes
+        self._mutex = threading.Lock()  # held for moments, by a fetch and by `close` in another thread
         self._connection: http.client.HTTPConnection | None = None
-        self._line: DeadlineSocket | None = None  # what it goes over
+        self._socket: DeadlineSocket | None = None  # of `_connection`
         self._closings = 0
 
     def fetch(self, since: Cursor | None) -> Update:
-        with self._reaching():
+        """Returns what changed after `since`, or a snapshot. Raises SourceError."""
+        with self._translate_errors():
             return self._fetch(since)
 
-    def hear(self, told: GateStatus) -> None:
-        """PUT it to /v1/gates/INSTANCE, where the newest stays however often one comes. Raises SourceError,
-        also for a server that does not know that address."""
+    def report_status(self, status: GateStatus) -> None:
+        """PUTs the status to /v1/gates/INSTANCE, where the newest one stays.
+
+        Raises SourceError, also for a server that does not know this path.
+        """
         from gatekeeper.telemetry import status_json
 
-        body = status_json.dump(told).encode()
-        with self._reaching():
-            path = f"{self._place.prefix}/v1/gates/{quote(told.instance, safe=':')}"
-            answer, said = self._asked("PUT", path, min(HEAR_S, self._timeout_s), body)
+        body = status_json.dump(status).encode()
+        with self._translate_errors():
+            path = f"{self._server.prefix}/v1/gates/{quote(status.instance, safe=':')}"
+            answer, content = self._request("PUT", path, min(REPORT_S, self._timeout_s), body)
             if answer.status not in (HTTPStatus.OK, HTTPStatus.NO_CONTENT):
-                raise _refusal(answer, said)
+                raise _refusal(answer, content)
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Say of whatever goes wrong inside where it did, and begin anew after it. Raises SourceError."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Raises SourceError, with the server's URL, for any error inside; reconnects after it."""
         if self._pid != os.getpid():
-            self._leave_to_the_parent()
+            self._leave_to_parent()
         try:
             yield
         except SourceError as error:
-            self._hang_up()
-            error.args = (f"{self._place.shown}: {error}",)
+            self._disconnect()
+            error.args = (f"{self._server.display_name}: {error}",)
             raise
         except (OSError, http.client.HTTPException, zlib.error, EOFError) as error:
-            self._hang_up()
-            raise SourceError(f"{self._place.shown}: {_sentence(error)}") from error
+            self._disconnect()
+            raise SourceError(f"{self._server.display_name}: {_explain(error)}") from error
 
     def close(self) -> None:
+        """Closes the connection; a fetch in another thread ends at once. A later fetch opens a new one."""
         if self._pid != os.getpid():
-            self._leave_to_the_parent()
+            self._leave_to_parent()
         with self._mutex:
             self._closings += 1
-            line = self._line
-        if line is not None:
-            line.cut()  # whoever reads from it is told at once
-        self._hang_up()
+            sock = self._socket
+        if sock is not None:
+            sock.shut_down()
+        self._disconnect()
 
-    def _leave_to_the_parent(self) -> None:
+    def _leave_to_parent(self) -> None:
         inherited = self._connection
-        self._begin()
+        self._reset()
         if inherited is not None:
-            inherited.close()  # our handle of it; the connection goes on
+            inherited.close()  # this process's descriptor; the parent's connection stays open
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         with self._mutex:
-            connection, self._connection, self._line = self._connection, None, None
+            connection, self._connection, self._socket = self._connection, None, None
         if connection is not None:
             connection.close()
 
@@ -155,46 +183,46 @@ class HttpSource:
         if since is not None and since.version < 0:
             since = None  # no server has such a version
         wait_s = 0.0 if since is None else self._wait_s
-        path = self._place.path + _query(since, wait_s)
-        return _update(*self._asked("GET", path, wait_s + self._timeout_s))
+        path = self._server.locks_path + _query(since, wait_s)
+        return _parse_answer(*self._request("GET", path, wait_s + self._timeout_s))
 
-    def _asked(
+    def _request(
         self, method: str, path: str, longest_s: float, content: bytes | None = None
     ) -> tuple[http.client.HTTPResponse, bytes]:
-        """The whole answer, within `longest_s` seconds. What is asked may come there twice."""
+        """The answer and its whole body, within `longest_s` seconds. The server may get the request twice."""
         closings, end_s = self._closings, time.monotonic() + longest_s
         headers = self._headers() | ({} if content is None else {"content-type": "application/json"})
         for attempt in (1, 2):
-            kept = self._connection is not None
+            reused = self._connection is not None
             connection = self._connected(end_s, closings)
             try:
                 connection.request(method, path, content, headers)
                 answer = connection.getresponse()
             except (http.client.RemoteDisconnected, ConnectionError):
-                self._hang_up()
-                # The server may close a connection that was idle; that is found out by using it.
-                if attempt == 1 and kept and closings == self._closings:
+                self._disconnect()
+                # A server may have closed an idle connection, which shows only when it is used.
+                if attempt == 1 and reused and closings == self._closings:
                     continue
                 raise
-            body = _body(answer)
+            body = _read_body(answer)
             if answer.will_close:
-                self._hang_up()
+                self._disconnect()
             return answer, body
-        raise SourceError("it hangs up again and again")
+        raise SourceError("the server closes each connection")
 
     def _connected(self, end_s: float, closings: int) -> http.client.HTTPConnection:
-        connection, line = self._connection, self._line
-        if connection is None or line is None:
-            sock = self._place.connect(min(end_s, time.monotonic() + CONNECT_S), self._tls)
-            connection = http.client.HTTPConnection(self._place.host, self._place.port)
+        connection, timed = self._connection, self._socket
+        if connection is None or timed is None:
+            sock = self._server.connect(min(end_s, time.monotonic() + CONNECT_S), self._tls)
+            connection = http.client.HTTPConnection(self._server.host, self._server.port)
             connection.auto_open = 0
-            connection.sock = line = DeadlineSocket(sock)
+            connection.sock = timed = DeadlineSocket(sock)
             with self._mutex:
                 if closings != self._closings:
                     sock.close()
-                    raise SourceError("it was closed meanwhile")
-                self._connection, self._line = connection, line
-        line.end_s = end_s
+                    raise SourceError("the source was closed")
+                self._connection, self._socket = connection, timed
+        timed.end_s = end_s
         return connection
 
     def _headers(self) -> dict[str, str]:
@@ -204,7 +232,7 @@ class HttpSource:
 
 
 class BoundedStream(io.RawIOBase):
-    """A stream that ends with an error when it does not end in time, read with many breaths between."""
+    """A stream that raises SourceError beyond ANSWER_BYTES_MAX, and pauses at each read."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -216,9 +244,9 @@ class BoundedStream(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+    def seek(self, offset: int, origin: int = io.SEEK_SET, /) -> int:
         self._left = ANSWER_BYTES_MAX
-        return self._stream.seek(offset, whence)
+        return self._stream.seek(offset, origin)
 
     def tell(self) -> int:
         return self._stream.tell()
@@ -227,27 +255,27 @@ class BoundedStream(io.RawIOBase):
         piece = self._stream.read(len(buffer))
         self._left -= len(piece)
         if self._left < 0:
-            raise SourceError(f"unpacked, the answer has more than {ANSWER_BYTES_MAX} bytes")
+            raise SourceError(f"decompressed, the answer has more than {ANSWER_BYTES_MAX} bytes")
         buffer[: len(piece)] = piece
-        time.sleep(BREATH_S)
+        time.sleep(PAUSE_S)
         return len(piece)
 
 
-def _body(answer: http.client.HTTPResponse) -> bytes:
-    """The whole body as it came, of a refusal only its beginning. Raises SourceError for half of one."""
-    most = ANSWER_BYTES_MAX if answer.status == HTTPStatus.OK else PIECE_BYTES
+def _read_body(answer: http.client.HTTPResponse) -> bytes:
+    """The whole body as it was sent. Raises SourceError if it is too long or incomplete."""
+    most = ANSWER_BYTES_MAX if answer.status == HTTPStatus.OK else CHUNK_BYTES
     pieces, size = [], 0
-    while piece := answer.read(PIECE_BYTES):
+    while piece := answer.read(CHUNK_BYTES):
         pieces.append(piece)
         size += len(piece)
         if size > most:
             raise SourceError(f"the answer ({answer.status}) has more than {most} bytes")
     if answer.length:
-        raise SourceError(f"half an answer: {answer.length} bytes of it are missing")
+        raise SourceError(f"the answer is incomplete: {answer.length} bytes are missing")
     return b"".join(pieces)
 
 
-def _update(answer: http.client.HTTPResponse, body: bytes) -> Update:
+def _parse_answer(answer: http.client.HTTPResponse, body: bytes) -> Update:
     if answer.status != HTTPStatus.OK:
         raise _refusal(answer, body)
     kind = answer.headers.get_content_type()
@@ -258,25 +286,26 @@ def _update(answer: http.client.HTTPResponse, body: bytes) -> Update:
         case "identity":
             pass
         case "gzip":
-            stream = gzip.GzipFile(fileobj=stream)  # type: ignore[assignment]  # as good as one
+            stream = gzip.GzipFile(fileobj=stream)  # type: ignore[assignment]  # is similar enough
         case coding:
-            raise SourceError(f"expected gzip or nothing, got an answer packed as {coding!r:.60}")
+            raise SourceError(f"expected gzip or no content-encoding, got {coding!r:.60}")
     return feed_json.read(io.BufferedReader(BoundedStream(stream), READ_AT_ONCE_BYTES))
 
 
 def _refusal(answer: http.client.HTTPResponse, body: bytes) -> SourceError:
-    said = f"{answer.status} {answer.reason}".strip()[:SHOWN_MAX]
+    message = f"{answer.status} {answer.reason}".strip()[:SHOWN_MAX]
     if 300 <= answer.status < 400:
-        to = answer.getheader("location", "")[:SHOWN_MAX]
-        return SourceError(f"{said}: it sends us on to {to!r}; name that address itself")
+        location = answer.getheader("location", "")[:SHOWN_MAX]
+        return SourceError(f"{message}: redirects to {location!r}; configure that address")
     with suppress(SourceError):
-        detail = feed_json.document(body, "answer").text("detail", "")
-        said = f"{said}: {' '.join(detail.split())[:SHOWN_MAX]}" if detail.isprintable() else said
-    later_s = _later_s(answer.getheader("retry-after", ""))
-    return SourceError(said) if later_s is None else TryLater(said, later_s)
+        detail = feed_json.parse_object(body, "answer").text("detail", "")
+        if detail.isprintable():
+            message = f"{message}: {' '.join(detail.split())[:SHOWN_MAX]}"
+    retry_after_s = _retry_after_s(answer.getheader("retry-after", ""))
+    return SourceError(message) if retry_after_s is None else TryLater(message, retry_after_s)
 
 
-def _later_s(header: str) -> float | None:
+def _retry_after_s(header: str) -> float | None:
     if re.fullmatch(r"\d{1,9}", header):
         return float(header)
     with suppress(ValueError, TypeError):
@@ -285,13 +314,13 @@ def _later_s(header: str) -> float | None:
 
 
 def _query(since: Cursor | None, wait_s: float) -> str:
-    asked: dict[str, object] = {} if since is None else {"since": since.version, "mark": since.mark}
+    parameters: dict[str, object] = {} if since is None else {"since": since.version, "mark": since.mark}
     if wait_s:
-        asked["wait"] = f"{wait_s:g}"
-    return f"?{urlencode(asked)}" if asked else ""
+        parameters["wait"] = f"{wait_s:g}"
+    return f"?{urlencode(parameters)}" if parameters else ""
 
 
-def _tls(ca: Path | None) -> ssl.SSLContext:
+def _tls_context(ca: Path | None) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca)
     except OSError as error:
@@ -300,7 +329,7 @@ def _tls(ca: Path | None) -> ssl.SSLContext:
     return context
 
 
-def _token_around() -> str | Path | None:
+def _token_from_environment() -> str | Path | None:
     if token := os.environ.get(TOKEN_NAME):
         return token
     file = os.environ.get(TOKEN_FILE_NAME)
@@ -311,26 +340,27 @@ def _read_token(file: Path) -> str:
     try:
         with file.open("rb") as opened:
             raw = opened.read(TOKEN_BYTES_MAX)
-        return _checked(raw.decode("latin-1").strip(), str(file))
+        return _checked_token(raw.decode("latin-1").strip(), str(file))
     except OSError as error:
-        raise SourceError(f"the token's file {file}: {error.strerror}") from error
+        raise SourceError(f"the token file {file}: {error.strerror}") from error
     except ValueError as error:
         raise SourceError(str(error)) from error
 
 
-def _checked(token: str, where: str) -> str:
+def _checked_token(token: str, where: str) -> str:
+    # The message does not repeat the text, which may be a secret.
     if not re.fullmatch(r"[!-~]+", token):
-        raise ValueError(f"{where}: expected a token, one word in ASCII")  # without showing it
+        raise ValueError(f"{where}: expected a token, one word in ASCII")
     return token
 
 
-def _sentence(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "no whole answer in time"
+        return "no complete answer in time"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not good: {error.verify_message}"
+        return f"the certificate is not valid: {error.verify_message}"
     if isinstance(error, http.client.RemoteDisconnected):
-        return "it hung up without an answer"
+        return "the server closed the connection without an answer"
     if isinstance(error, http.client.HTTPException):
-        return f"no HTTP answer: {error!r:.100}"
+        return f"not an HTTP answer: {error!r:.100}"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

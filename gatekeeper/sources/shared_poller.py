@@ -1,5 +1,11 @@
-"""One poller for all processes of a machine: one asks the source and writes down what it hears, the
-others read that."""
+"""A poller for all processes of a machine: a leader fetches and writes files, which followers read.
+
+Three files next to the path that the processes share: PATH.leader, which the leader holds an operating system
+lock (flock) on; PATH.all, a snapshot of all locks; and PATH.news, the last answer with the changes since the
+snapshot. The system frees the flock when the leader's process ends, however it ends, and another process
+becomes the leader. Followers rely on nothing but the files: news that are too old make each process fetch for
+itself.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,6 @@ import fcntl
 import json
 import logging
 import os
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -15,22 +20,33 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from gatekeeper import lifecycle
 from gatekeeper.feed import feed_json
-from gatekeeper.feed.saved_view import put, take
-from gatekeeper.model import Change, Cursor, GateStatus, LockSource, Set, SourceError, Update
-from gatekeeper.view.cooperative import in_pieces
-from gatekeeper.view.lock_tuples import LockKeyTuple, LockTuple, PackedChanges, at_of, lock_of, rows_in, sets
+from gatekeeper.feed.saved_view import read_sealed, write_sealed
+from gatekeeper.model import Change, Cursor, GateStatus, LockSource, SourceError, Update
+from gatekeeper.view.cooperative import with_pauses
+from gatekeeper.view.lock_tuples import (
+    ChangeTuple,
+    LockKeyTuple,
+    LockTuple,
+    PackedChanges,
+    is_set,
+    key_of,
+    packed,
+)
+
+__all__ = ["SharedSource"]
 
 log = logging.getLogger("gatekeeper")
 
-FOLLOW_EVERY_S = 0.1  # a look at a small file; what another process learnt is known this much later
-NEWS_MAX = 500  # changes kept apart from the snapshot; who has missed more reads that anew
-CHANGES_MAX = 1_000_000  # in one step; no source tells as many at once
+READ_EVERY_S = 0.1  # reading a small file; followers know this much later what the leader learned
+KEPT_CHANGES_MAX = 500  # in PATH.news; a follower that missed more reads the snapshot
+CHANGES_MAX = 1_000_000  # in one step; more than any source sends
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class VersionStep(NamedTuple):
-    """What led from one version to the next, as it stands in the file."""
+    """The changes from one version to the next, with their line in PATH.news."""
 
     since: Cursor
     at: Cursor
@@ -39,257 +55,265 @@ class VersionStep(NamedTuple):
 
 
 class SharedFile(NamedTuple):
-    """What the process that asks has written down last."""
+    """The content of PATH.news.
 
-    answer: Update  # without changes
-    confirmed_s: float  # uptime, which all processes of one machine share
-    base: Cursor  # what the snapshot beside it is at
+    Attributes:
+        answer: The last answer, without its changes.
+        confirmed_s: Its time as uptime, which all processes of one machine share.
+        base: The version of the snapshot in PATH.all.
+        steps: The changes since then.
+    """
+
+    answer: Update
+    confirmed_s: float
+    base: Cursor
     steps: tuple[VersionStep, ...]
 
 
 class SharedSource:
-    """What `source` tells, asked for by one process of those that share `path`.
+    """A LockSource that lets all processes of a machine share one poller. `Gate(..., shared=True)` makes one.
 
-    Whoever holds a lock of the operating system on PATH.leader asks, and writes PATH.news with each
-    answer and PATH.all when needed. The system frees the lock when that process ends, however it ends:
-    within FOLLOW_EVERY_S, give or take a tenth, another one holds it and asks. When the news is older
-    than `overdue` seconds (the one who asks was stopped, or hangs), each asks for itself.
+    One process fetches from `source` and writes what it learns to files next to `path`; the others read them
+    ten times a second. When that process ends, another takes over within 0.11 seconds.
+
+    Args:
+        source: The source that one of the processes fetches from.
+        path: Where the files are: PATH.leader, PATH.all and PATH.news. The same in all processes.
+        overdue: Seconds after which the files are too old and each process fetches for itself, because the
+            one that should was stopped, or hangs.
+        uptime: A function that returns the machine's uptime in seconds, such as `time.monotonic`.
+
+    Example:
+        >>> import tempfile, time
+        >>> from gatekeeper.sources.fixed import FixedSource
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     source = SharedSource(FixedSource(), Path(folder, "view"), 15.0, time.monotonic)
+        ...     version = source.fetch(None).at.version
+        ...     version, source.is_leader, sorted(file.name for file in Path(folder).iterdir())
+        (1, True, ['view.all', 'view.leader', 'view.news'])
     """
 
-    def __init__(self, source: LockSource, path: Path, overdue: float, uptime_s: Callable[[], float]) -> None:
+    def __init__(self, source: LockSource, path: Path, overdue: float, uptime: Callable[[], float]) -> None:
         self.longest = float(getattr(source, "longest", float("inf")))
-        self.feedback = bool(getattr(source, "feedback", False))
+        self.wants_status = bool(getattr(source, "wants_status", False))
         self._source = source
         self._overdue_s = overdue
-        self._uptime_s = uptime_s
-        self._leader, self._all, self._news = (
+        self._uptime_s = uptime
+        self._leader_path, self._snapshot_path, self._news_path = (
             path.with_name(f"{path.name}.{name}") for name in ("leader", "all", "news")
         )
-        self._boot = _boot()
-        self._handle: int | None = None  # ours as long as we hold the system's lock
-        self._heard: FeedHistory | None = None
+        self._boot = _boot_id()
+        self._handle: int | None = None  # of PATH.leader, while this process leads
+        self._history: FeedHistory | None = None
         self._read: tuple[tuple[int, ...], SharedFile] | None = None
-        self._complained = False
-        _all.add(self)
+        self._has_warned = False
+        # A child inherits the handle, and with it a lock that would outlast the parent.
+        lifecycle.register(self, after_fork=SharedSource._stop_leading)
 
     def fetch(self, since: Cursor | None) -> Update:
+        """Returns changes after `since`, or a snapshot, from the source or the files. Raises SourceError."""
         asked_s = self._uptime_s()
-        if self._leads():
+        if self._try_to_lead():
             return self._lead(since, asked_s)
         with suppress(OSError, SourceError, ValueError, IndexError):
-            news = self._newest()
+            news = self._read_news()
             if news is not None and asked_s - news.confirmed_s <= self._overdue_s:
-                return self._followed(news, since, asked_s)
+                return self._follow(news, since, asked_s)
         return self._source.fetch(since)
 
-    def hear(self, told: GateStatus) -> None:
-        hear = getattr(self._source, "hear", None)
-        if hear is not None:
-            hear(told)
+    def report_status(self, status: GateStatus) -> None:
+        """Reports to `source`, each process for itself. Raises SourceError."""
+        report = getattr(self._source, "report_status", None)
+        if report is not None:
+            report(status)
 
     @property
-    def leads(self) -> bool:
-        """Whether this process asks for all of them."""
+    def is_leader(self) -> bool:
+        """Whether this process fetches for all of them."""
         return self._handle is not None
 
     def close(self) -> None:
-        self._leave()
+        """Lets another process lead and closes `source`. A later fetch may lead again."""
+        self._stop_leading()
         self._source.close()
 
-    def _leave(self) -> None:
-        handle, self._handle, self._heard = self._handle, None, None
+    def _stop_leading(self) -> None:
+        handle, self._handle, self._history = self._handle, None, None
         if handle is not None:
             os.close(handle)
 
-    # -- the one who asks ----------------------------------------------------------------------
+    # -- the leader ----------------------------------------------------------------------------
 
-    def _leads(self) -> bool:
+    def _try_to_lead(self) -> bool:
         if self._handle is not None:
-            if _is_at(self._handle, self._leader):
+            if _is_same_file(self._handle, self._leader_path):
                 return True
-            self._leave()  # somebody removed the file: the next one who looks makes another, and leads too
+            self._stop_leading()  # the file was removed, and another process may lead with a new one
         try:
-            handle = os.open(self._leader, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            handle = os.open(self._leader_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            self._complain(error)
+            self._warn(error)
             return False
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # somebody else does
+        except OSError:  # another process leads
             os.close(handle)
             return False
         self._handle = handle
         return True
 
     def _lead(self, since: Cursor | None, asked_s: float) -> Update:
-        # At first everything: what the others need is written by us alone.
-        update = self._source.fetch(None if self._heard is None else since)
+        # A new leader starts with everything, because followers have only what it writes.
+        update = self._source.fetch(None if self._history is None else since)
         try:
-            if self._heard is None or update.snapshot or not self._heard.follows(update):
-                self._heard = FeedHistory(update)
+            if self._history is None or update.snapshot or not self._history.is_followed_by(update):
+                self._history = FeedHistory(update)
             else:
-                self._heard.add(update)
-            self._write(self._heard, update, asked_s + update.waited)
+                self._history.add(update)
+            self._write(self._history, update, asked_s + update.waited)
         except OSError as error:
-            self._complain(error)
+            self._warn(error)
         return update
 
-    def _write(self, heard: FeedHistory, update: Update, confirmed_s: float) -> None:
-        if heard.base is None or not self._all.exists():
-            put(self._all, heard.snapshot_lines())
-            heard.base = heard.at
+    def _write(self, history: FeedHistory, update: Update, confirmed_s: float) -> None:
+        if history.base is None or not self._snapshot_path.exists():
+            write_sealed(self._snapshot_path, history.snapshot_lines())
+            history.base = history.at
         head = {
             "boot": self._boot,
             "confirmed_s": confirmed_s,
-            "base": list(heard.base),
+            "base": list(history.base),
             "answer": feed_json.dump(update._replace(changes=(), since=None, snapshot=False)),
         }
-        put(self._news, [json.dumps(head).encode() + b"\n", *(step.line for step in heard.steps)])
+        lines = [json.dumps(head).encode() + b"\n", *(step.line for step in history.steps)]
+        write_sealed(self._news_path, lines)
 
-    def _complain(self, error: OSError) -> None:
-        if not self._complained:
-            log.warning("cannot share the poller, each process asks for itself: %s", error)
-        self._complained = True
+    def _warn(self, error: OSError) -> None:
+        if not self._has_warned:
+            log.warning("cannot share the poller, each process polls for itself: %s", error)
+        self._has_warned = True
 
-    # -- the others ----------------------------------------------------------------------------
+    # -- the followers -------------------------------------------------------------------------
 
-    def _newest(self) -> SharedFile | None:
-        """What was written last, None for what was written before this machine started. Raises OSError,
-        SourceError."""
-        stat = self._news.stat()
+    def _read_news(self) -> SharedFile | None:
+        """The news; None for those from before the machine's last start. Raises OSError, SourceError."""
+        stat = self._news_path.stat()
         stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if self._read is None or self._read[0] != stamp:
-            head, *steps = take(self._news)
-            fields = feed_json.document(head, str(self._news))
+            head, *steps = read_sealed(self._news_path)
+            fields = feed_json.parse_object(head, str(self._news_path))
             if fields.text("boot") != self._boot:
                 return None
-            base = fields.some("base", 2)
             news = SharedFile(
                 feed_json.load(fields.text("answer")),
                 fields.seconds("confirmed_s", 0.0),
-                Cursor(int(str(base[0])), str(base[1])),
-                tuple(map(_step, steps)),
+                _parse_cursor(fields.items("base", 2)),
+                tuple(map(_parse_step, steps)),
             )
             self._read = stamp, news
         return self._read[1]
 
-    def _followed(self, news: SharedFile, since: Cursor | None, asked_s: float) -> Update:
-        update = news.answer._replace(waited=news.confirmed_s - asked_s, next_poll=FOLLOW_EVERY_S)
+    def _follow(self, news: SharedFile, since: Cursor | None, asked_s: float) -> Update:
+        update = news.answer._replace(waited=news.confirmed_s - asked_s, next_poll=READ_EVERY_S)
         if since == update.at:
             return update._replace(since=update.at.version)
-        changes = None if since is None else _after(news.steps, since)
+        changes = None if since is None else _changes_after(news.steps, since)
         if since is not None and changes is not None:
-            return update._replace(since=since.version, changes=changes)
-        later = () if news.base == update.at else _after(news.steps, news.base)
-        held = _snapshot(take(self._all), news.base)
-        if later is None or held is None:
-            raise SourceError("the snapshot and the news are of two versions just now")
-        return update._replace(since=None, snapshot=True, changes=PackedChanges(chain(held, later)))
+            return update._replace(since=since.version, changes=PackedChanges(changes))
+        later = () if news.base == update.at else _changes_after(news.steps, news.base)
+        locks = _parse_snapshot(read_sealed(self._snapshot_path), news.base)
+        if later is None or locks is None:
+            raise SourceError("the snapshot and the news are being replaced")
+        return update._replace(since=None, snapshot=True, changes=PackedChanges(chain(locks, later)))
 
 
 class FeedHistory:
-    """What the one who asks has heard: every lock, and the last changes."""
+    """The knowledge of the leader: every lock, and the last changes."""
 
     def __init__(self, update: Update) -> None:
         self.at = update.at
-        self.base: Cursor | None = None  # what the snapshot on the disk is at; None: it must be written
+        self.base: Cursor | None = None  # the version of the snapshot on disk; None: one must be written
         self.steps: deque[VersionStep] = deque()
-        self._held: dict[LockKeyTuple, LockTuple] = {}
-        self._size = 0  # of the steps, in changes
+        self._locks: dict[LockKeyTuple, LockTuple] = {}
+        self._size = 0  # changes in all steps
         self._apply(update.changes)
 
-    def follows(self, update: Update) -> bool:
+    def is_followed_by(self, update: Update) -> bool:
         return update.since == self.at.version
 
     def add(self, update: Update) -> None:
         if update.at == self.at:
             return
         self._apply(update.changes)
-        if len(update.changes) > NEWS_MAX:
+        if len(update.changes) > KEPT_CHANGES_MAX:
             self.at, self.base = update.at, None
             self.steps.clear()
             self._size = 0
             return
-        line = json.dumps(
-            {
-                "since": list(self.at),
-                "at": list(update.at),
-                "changes": list(map(feed_json.change_fields, update.changes)),
-            }
-        )
+        changes = list(map(feed_json.change_fields, update.changes))
+        line = json.dumps({"since": list(self.at), "at": list(update.at), "changes": changes})
         self.steps.append(VersionStep(self.at, update.at, update.changes, line.encode() + b"\n"))
         self.at = update.at
         self._size += len(update.changes)
-        while self._size > NEWS_MAX:
-            gone = self.steps.popleft()
-            self._size -= len(gone.changes)
-            if gone.since == self.base:
+        while self._size > KEPT_CHANGES_MAX:
+            dropped = self.steps.popleft()
+            self._size -= len(dropped.changes)
+            if dropped.since == self.base:
                 self.base = None
 
     def _apply(self, changes: Iterable[Change]) -> None:
-        for row in in_pieces(rows_in(changes)):
-            if sets(row):
-                self._held[at_of(row)] = row
+        for change in with_pauses(packed(changes)):
+            if is_set(change):
+                self._locks[key_of(change)] = change
             else:
-                self._held.pop(row, None)
+                self._locks.pop(change, None)
 
     def snapshot_lines(self) -> Iterator[bytes]:
         yield json.dumps({"at": list(self.at)}).encode() + b"\n"
-        for row in in_pieces(self._held.values()):
-            yield json.dumps(feed_json.change_fields(Set(lock_of(row)))).encode() + b"\n"
+        yield from map(feed_json.encode_change, with_pauses(self._locks.values()))
 
 
-def _after(steps: tuple[VersionStep, ...], since: Cursor) -> tuple[Change, ...] | None:
-    """What changed after `since`; None when that is not told of."""
+def _changes_after(steps: tuple[VersionStep, ...], since: Cursor) -> tuple[ChangeTuple, ...] | None:
+    """The changes after `since`; None when no step begins there."""
     for number, step in enumerate(steps):
         if step.since == since:
-            return tuple(change for later in steps[number:] for change in later.changes)
+            return tuple(chain.from_iterable(packed(later.changes) for later in steps[number:]))
     return None
 
 
-def _step(line: bytes) -> VersionStep:
-    fields = feed_json.document(line, "news")
-    (since, at) = (
-        Cursor(int(str(version)), str(mark))
-        for version, mark in (fields.some("since", 2), fields.some("at", 2))
+def _parse_step(line: bytes) -> VersionStep:
+    fields = feed_json.parse_object(line, "news")
+    parsed = (
+        feed_json.parse_change(feed_json.as_object(item, "news"), [])
+        for item in fields.items("changes", CHANGES_MAX)
     )
-    changes = (
-        feed_json.change_of(feed_json.as_object(item, "news"), [])
-        for item in fields.some("changes", CHANGES_MAX)
-    )
-    return VersionStep(since, at, tuple(change for change in changes if change is not None), line)
+    changes = PackedChanges(change for change in parsed if change is not None)
+    since, at = (_parse_cursor(fields.items(name, 2)) for name in ("since", "at"))
+    return VersionStep(since, at, changes, line)
 
 
-def _snapshot(lines: Iterator[bytes], at: Cursor) -> Iterator[Change] | None:
+def _parse_cursor(values: Sequence[object]) -> Cursor:
+    return Cursor(int(str(values[0])), str(values[1]))
+
+
+def _parse_snapshot(lines: Iterator[bytes], at: Cursor) -> Iterator[ChangeTuple] | None:
     """The locks on these lines; None when they are of another version than `at`."""
-    if feed_json.document(next(lines, b""), "snapshot").some("at", 2) != list(at):
+    if feed_json.parse_object(next(lines, b""), "snapshot").items("at", 2) != list(at):
         return None
-    changes = (feed_json.change_of(feed_json.document(line, "snapshot"), []) for line in lines)
+    changes = (feed_json.parse_change(feed_json.parse_object(line, "snapshot"), []) for line in lines)
     return (change for change in changes if change is not None)
 
 
-def _is_at(handle: int, path: Path) -> bool:
+def _is_same_file(handle: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except OSError:
         return False
 
 
-def _boot() -> str:
-    """Which start of this machine it is: uptimes before and after one are not the same time."""
+def _boot_id() -> str:
+    """A name for the machine's last start: uptimes before and after a start cannot be compared."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
         return ""
-
-
-# A child of fork has a handle of the parent's lock, which would hold it beyond the parent's end.
-_all: weakref.WeakSet[SharedSource] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for source in list(_all):
-        source._leave()
-
-
-os.register_at_fork(after_in_child=_after_fork)

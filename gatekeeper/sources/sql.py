@@ -1,4 +1,4 @@
-"""Locks out of the analyzer's database, SQLite or PostgreSQL. The only file here that knows SQLAlchemy."""
+"""Locks from the analyzer's database, SQLite or PostgreSQL. The only module here that uses SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -13,31 +13,34 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gatekeeper.model import Change, Clear, Cursor, GateStatus, Lock, LockKey, Rate, Set, SourceError, Update
-from gatekeeper.view.cooperative import CooperativeYield, drained, parted
-from gatekeeper.view.lock_tuples import EPOCH, PackedChanges
+from gatekeeper.model import Cursor, GateStatus, SourceError, Update
+from gatekeeper.view.cooperative import CooperativeYield, drain, in_batches
+from gatekeeper.view.lock_tuples import EPOCH, ChangeTuple, PackedChanges
 
 try:
     import sqlalchemy as sa
 except ImportError as missing:
     raise ImportError("gatekeeper.sources.sql needs SQLAlchemy: install gatelock[sql]") from missing
 
-NEXT_POLL_S = 0.3  # with a flush every 0.1 s a lock reaches the last of many gates in half a second, mostly
-ROWS_AT_ONCE = 50  # out of the driver, between two looks at whether others wait
-CHANGES_MAX = 10_000  # in one answer; when more are waiting, all locks are the shorter one
+__all__ = ["SqlSource"]
+
+# With a flush every 0.1 s a lock mostly reaches the last of many gates within half a second.
+NEXT_POLL_S = 0.3
+ROWS_AT_ONCE = 50  # fetched from the driver between two pauses
+CHANGES_MAX = 10_000  # in one answer; beyond them a snapshot is shorter
 
 CONNECT_S = 3
-STATEMENT_MS = 2_000  # kept by the server; SQLite waits as long for a file that is being written to
-FETCH_S = 6.0  # kept by us, for a server that has stopped: it keeps no time-outs
-HEAR_S = 1.0  # for telling of ourselves: nothing depends on it, and the next question waits meanwhile
-IDLE_MS = 5_000  # a process that was stopped in mid-fetch must not hold back the database's vacuum
+STATEMENT_MS = 2_000  # enforced by the server; SQLite waits as long for a file that is being written to
+FETCH_S = 6.0  # enforced here, for a server that was stopped: it enforces no time-outs
+REPORT_S = 1.0  # for reporting status, on which no decision depends and for which the next fetch waits
+IDLE_MS = 5_000  # a gate that is stopped in mid-fetch must not hold back the database's vacuum
 
 MILLISECOND = timedelta(milliseconds=1)
 
-# The feed's tables as a gate sees them; a test compares them with the analyzer's schema.
+# The columns that a gate reads; a test compares them with the analyzer's schema.
 OPS = ("set", "clear")
-LOCK = ("scope", "key", "resource", "policy", "kind", "action", "status", "reason", "detail", "began_ms",
-        "until_ms", "on_stale", "slow_limit", "slow_ms")  # fmt: skip
+LOCK_COLUMNS = ("scope", "key", "resource", "policy", "kind", "action", "status", "reason", "detail",
+                "began_ms", "until_ms", "on_stale", "slow_limit", "slow_ms")  # fmt: skip
 
 
 def _table(name: str, *columns: str) -> sa.TableClause:
@@ -46,22 +49,22 @@ def _table(name: str, *columns: str) -> sa.TableClause:
 
 feed = _table("feed", "version", "mark", "pruned_to")
 feed_versions = _table("feed_versions", "version", "mark")
-lock_changes = _table("lock_changes", "version", "number", "op", *LOCK)
-locks = _table("locks", *LOCK)
+lock_changes = _table("lock_changes", "version", "number", "op", *LOCK_COLUMNS)
+locks = _table("locks", *LOCK_COLUMNS)
 offsets = _table("offsets", "beat_ms", "behind_ms")
 gates = _table("gates", "instance", "number", "at_ms", "first_ms", "told")
 TABLES = (feed, feed_versions, lock_changes, locks, offsets, gates)
 
 NOW_MS = {
     "postgresql": sa.literal_column("(extract(epoch from clock_timestamp()) * 1000)::bigint", sa.BigInteger),
-    # unixepoch('subsec') is younger than the SQLite of many a Python; a Julian day holds milliseconds too.
+    # unixepoch('subsec') is too new for the SQLite of many Pythons; a Julian day has milliseconds, too.
     "sqlite": sa.literal_column(
         "cast(round((julianday('now') - 2440587.5) * 86400000) as integer)", sa.BigInteger
     ),
 }
-# What an older one says that comes later changes nothing. Without `excluded`: to name a column of it takes
-# the right to read that column, and so what everybody told.
-TELL = """
+# Idempotent: an older status that arrives late changes nothing. Without `excluded`: naming a column of it
+# needs the right to read that column, and with it what all other gates reported.
+UPSERT_STATUS = """
     INSERT INTO gates (instance, number, at_ms, first_ms, told)
     VALUES (:instance, :number, {now}, {now}, :told)
     ON CONFLICT (instance) DO UPDATE
@@ -70,74 +73,94 @@ TELL = """
 
 
 class SqlSource:
-    """The feed of the database at `url`: sqlite:///path, or postgresql+psycopg://user@host/database.
+    """A LockSource that reads the lock feed from the analyzer's database. A `Gate` makes one from such a URL.
 
-    Needs SELECT on feed, feed_versions, lock_changes, locks and offsets, and nothing else. Of several
-    PostgreSQL hosts it reads the primary, unless the URL has a target_session_attrs of its own: a
-    replica may lag, and nothing in its answers would say so.
+    A fetch takes 6 seconds at most. On SQLite the file is opened read-only for each fetch. On PostgreSQL one
+    connection stays open. Of several hosts in the URL the primary is read, unless the URL has a
+    `target_session_attrs`: a replica may lag, and nothing in its answers would show it.
 
-    Gates tell nothing of themselves, unless asked to: with `feedback` true as whoever reads, which then may
-    also INSERT and UPDATE in the table gates and SELECT its columns instance and number; or with the URL
-    of somebody who may do that alone.
+    The database role needs SELECT on feed, feed_versions, lock_changes, locks and offsets. To report status
+    it needs INSERT and UPDATE on gates, and SELECT on the columns instance and number of gates.
+
+    Args:
+        url: `sqlite:///PATH` or `postgresql+psycopg://USER:PASSWORD@HOST/DATABASE`. Nothing is connected to
+            before the first fetch.
+        report_status: Whether gates report their status into the table gates: False (the default) not, True
+            with the role in `url`. A second URL does it with the role in that one, which may then have the
+            rights on gates and no others.
+
+    Raises:
+        ValueError: The URL names neither database, or SQLite without a file.
+        ImportError: The driver is not installed; install gatelock[postgres].
+
+    Example:
+        >>> from gatekeeper import Gate
+        >>> source = SqlSource("sqlite:////var/lib/gatelock/gatelock.db")
+        >>> with Gate(source, stale_after=10) as gate:
+        ...     gate.allow("api_key:acme")  # this database does not exist, which refuses no request
+        True
     """
 
-    def __init__(self, url: str, *, feedback: bool | str = False) -> None:
-        self.feedback = bool(feedback)
-        self._teller = SqlSource(feedback) if isinstance(feedback, str) else None
+    def __init__(self, url: str, *, report_status: bool | str = False) -> None:
+        self.wants_status = bool(report_status)
+        self._status_source = SqlSource(report_status) if isinstance(report_status, str) else None
         self._url = sa.make_url(url)
         self._name = self._url.render_as_string(hide_password=True)
-        self._line: socket.socket | None = None  # a second handle of the connection's, to cut it by
+        self._socket: socket.socket | None = None  # a duplicate of the connection's, to shut it down
         self._engine = self._open()
         self._pid = os.getpid()
         self._inherited: tuple[sa.Engine, ...] = ()
 
     def fetch(self, since: Cursor | None) -> Update:
-        with self._reaching(), self._cut_when_late(FETCH_S), self._snapshot() as db:
-            read = _read(db, since)
-        return _answer(read)  # after the transaction: to take over many locks may take long
+        """Returns what changed after `since`, or a snapshot. Raises SourceError."""
+        with self._translate_errors(), self._shut_down_after(FETCH_S), self._snapshot() as db:
+            rows = _read(db, since)
+        return _update_of(rows)  # after the transaction, because converting many locks takes long
 
-    def hear(self, told: GateStatus) -> None:
-        """Write it into the row of this instance, where the newest stays however often one comes. Raises
-        SourceError."""
+    def report_status(self, status: GateStatus) -> None:
+        """Stores the status in the row of its instance, unless a newer one is there. Raises SourceError."""
         from gatekeeper.telemetry import status_json
 
-        if self._teller is not None:
-            self._teller.hear(told)
+        if self._status_source is not None:
+            self._status_source.report_status(status)
             return
-        row = {"instance": told.instance, "number": told.number, "told": status_json.dump(told)}
-        with self._reaching(), self._cut_when_late(HEAR_S), self._writing() as db:
-            db.execute(sa.text(TELL.format(now=NOW_MS[db.dialect.name])), row)
+        row = {"instance": status.instance, "number": status.number, "told": status_json.dump(status)}
+        with self._translate_errors(), self._shut_down_after(REPORT_S), self._writing() as db:
+            db.execute(sa.text(UPSERT_STATUS.format(now=NOW_MS[db.dialect.name])), row)
+
+    def close(self) -> None:
+        """Closes the connections. A later fetch opens new ones."""
+        self._disconnect()
+        if self._status_source is not None:
+            self._status_source.close()
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Say of whatever goes wrong inside where it did, and begin anew after it. Raises SourceError."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Raises SourceError, with the database's name, for any error inside; reconnects after it."""
         if self._pid != os.getpid():
-            self._leave_to_the_parent()
+            self._leave_to_parent()
         pool = self._engine.pool
         try:
             yield
         except (sa.exc.SQLAlchemyError, OSError) as error:
-            self._let_go()  # in whatever state the connection is: the next fetch makes a new one
-            raise SourceError(f"{self._name}: {_sentence(error)}") from error
+            self._disconnect()  # the connection is in an unknown state
+            raise SourceError(f"{self._name}: {_explain(error)}") from error
         except SourceError as error:
             raise SourceError(f"{self._name}: {error}") from error
         finally:
+            # `close` was called while a connection was in use, which has been returned to the old pool by
+            # now.
             if self._engine.pool is not pool:
-                pool.dispose()  # it was closed while a connection of it was in use, which is back by now
+                pool.dispose()
 
-    def close(self) -> None:
-        self._let_go()
-        if self._teller is not None:
-            self._teller.close()
-
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         self._engine.dispose()
-        self._hang_up()
+        self._close_socket()
 
-    def _leave_to_the_parent(self) -> None:
-        # Kept, not collected: a driver that closes its connection says goodbye in the parent's name.
+    def _leave_to_parent(self) -> None:
+        # Kept, not collected: a driver that closes its connection ends the parent's session on the server.
         self._inherited = (*self._inherited, self._engine)
-        self._hang_up()
+        self._close_socket()
         self._engine = self._open()
         self._pid = os.getpid()
 
@@ -149,44 +172,50 @@ class SqlSource:
                 engine = _open_postgresql(self._url)
                 sa.event.listen(engine, "do_connect", self._connect)
                 return engine
-        raise ValueError(f"{self._name}: expected SQLite or PostgreSQL")
+        raise ValueError(f"{self._name}: expected a URL of SQLite or PostgreSQL")
 
     def _connect(self, dialect: Any, _record: object, cargs: list[Any], cparams: dict[str, Any]) -> Any:
         connection = dialect.connect(*cargs, **cparams)
-        self._hang_up()
-        self._line = socket.socket(fileno=os.dup(connection.fileno()))
+        self._close_socket()
+        self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         return connection
 
-    def _hang_up(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            line.close()
+    def _close_socket(self) -> None:
+        closing, self._socket = self._socket, None
+        if closing is not None:
+            closing.close()
 
     @contextmanager
-    def _cut_when_late(self, longest_s: float) -> Iterator[None]:
-        """Cut the connection when what is inside takes too long. A server that was stopped, with its
-        machine alive, keeps no time-out and acknowledges every packet."""
+    def _shut_down_after(self, longest_s: float) -> Iterator[None]:
+        """Shuts the connection down when the statements inside take too long.
+
+        A PostgreSQL server that was stopped (SIGSTOP) enforces no time-out while its machine acknowledges
+        every packet.
+        """
         if self._engine.dialect.name == "sqlite":
             yield
             return
-        timer = threading.Timer(longest_s, self._cut)
+        timer = threading.Timer(longest_s, self._shut_down)
         timer.daemon = True
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
-            timer.join()  # at most a moment; afterwards nobody else touches the line
+            timer.join()  # takes a moment at most; afterwards no other thread uses the socket
 
-    def _cut(self) -> None:
-        if self._line is not None:
+    def _shut_down(self) -> None:
+        if self._socket is not None:
             with suppress(OSError):
-                self._line.shutdown(socket.SHUT_RDWR)
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     @contextmanager
     def _snapshot(self) -> Iterator[sa.Connection]:
-        """One snapshot for all statements inside: pruning between two of them would take away changes
-        that we have not seen, and we would never look back."""
+        """A read-only transaction with one snapshot for all statements inside.
+
+        Pruning between two statements would remove changes that this gate has not seen and never asks for
+        again.
+        """
         with self._engine.connect() as db:
             if db.dialect.name == "sqlite":
                 db.exec_driver_sql("begin")
@@ -196,10 +225,10 @@ class SqlSource:
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        """Where each statement is committed by itself, without waiting until it is on a disk."""
+        """A connection that commits each statement and does not wait for the disk."""
         if self._engine.dialect.name == "sqlite":
             with _open_sqlite(self._url, writes=True).connect() as db:
-                # To bring the write-ahead log home is the analyzer's work, not that of a request's machine.
+                # Checkpointing the write-ahead log is left to the analyzer.
                 for pragma in ("synchronous = normal", "wal_autocheckpoint = 0"):
                     db.exec_driver_sql(f"pragma {pragma}")
                 yield db
@@ -213,23 +242,23 @@ def _open_sqlite(url: sa.URL, *, writes: bool = False) -> sa.Engine:
         raise ValueError(
             f"{url}: expected the analyzer's file, as in sqlite:////var/lib/gatelock/gatelock.db"
         )
-    # Read-only: a mistaken path must not become an empty database, and the last one who closes a
-    # writable connection would have to bring the write-ahead log home, on the request's machine.
+    # Read-only: a mistyped path must not create an empty database, and the last process that closes a
+    # writable connection would have to checkpoint the write-ahead log.
     address = f"{Path(url.database).absolute().as_uri()}?mode={'rw' if writes else 'ro'}"
-    timeout_s = HEAR_S if writes else STATEMENT_MS / 1000
+    timeout_s = REPORT_S if writes else STATEMENT_MS / 1000
 
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(address, uri=True, timeout=timeout_s, isolation_level=None)
 
-    # Opened for each fetch, which then takes 0.7 ms: an open one would go on reading a file that was
-    # replaced by a backup, and SQLite's connections must not cross a fork.
+    # Opened for each fetch, which takes 0.7 ms: an open connection would keep reading a file that a backup
+    # has replaced, and SQLite's connections must not be used across a fork.
     return sa.create_engine("sqlite://", creator=connect, poolclass=sa.NullPool)
 
 
 def _open_postgresql(url: sa.URL) -> sa.Engine:
     options = {
         "statement_timeout": STATEMENT_MS,
-        "synchronous_commit": "off",  # all that is written is what the gate tells of itself, time and again
+        "synchronous_commit": "off",  # the gate writes nothing but its status, which it reports again
         "idle_in_transaction_session_timeout": IDLE_MS,
         "timezone": "UTC",
     }
@@ -247,132 +276,142 @@ def _open_postgresql(url: sa.URL) -> sa.Engine:
             pool_size=1,
             max_overflow=0,
             pool_timeout=CONNECT_S,
-            use_native_hstore=False,  # asking for a type that we do not read is one more thing to wait for
+            use_native_hstore=False,  # saves a query when connecting
             connect_args=arguments | {"options": " ".join(f"-c {name}={to}" for name, to in options.items())},
         )
     except ImportError as missing:
         raise ImportError("a gate on PostgreSQL needs psycopg 3: install gatelock[postgres]") from missing
 
 
-SqlRow = Sequence[Any]  # op, then the columns of LOCK
-SqlRows = list[tuple[SqlRow, ...]]  # in parts
+SqlRow = tuple[Any, ...]  # op, then LOCK_COLUMNS
+RowBatches = list[tuple[SqlRow, ...]]
 
 
 class FeedPosition(NamedTuple):
-    """Where the feed stands, and what it called the version that the gate holds."""
+    """The state of the feed.
+
+    Attributes:
+        version: Its newest version.
+        mark: The mark of that version.
+        pruned_to: Changes up to this version are no longer stored.
+        held_mark: The mark of the version that the gate holds; None if the feed has no such version.
+        now_ms: The database's time, in milliseconds since 1970.
+        behind_ms: How far the analyzers are behind the log; None if no partition was ever followed.
+    """
 
     version: int
     mark: str
     pruned_to: int
-    held_mark: str | None  # None: it knows of no such version
+    held_mark: str | None
     now_ms: int
-    behind_ms: int | None  # None: no partition was ever followed, so there is no log to be behind of
+    behind_ms: int | None
 
 
 class FeedRows(NamedTuple):
-    """What the database said."""
+    """Rows read from the feed: the changes after `since`, or all locks when `since` is None."""
 
-    standing: FeedPosition
-    since: Cursor | None  # None: `rows` are all locks
-    rows: SqlRows
+    position: FeedPosition
+    since: Cursor | None
+    batches: RowBatches
 
 
 def _read(db: sa.Connection, since: Cursor | None) -> FeedRows:
-    standing = _standing(db, since)
-    rows: SqlRows | None = None
-    if since is not None and _knows(standing, since):
-        # Mostly there is nothing new: then this one row is all that is asked for.
-        rows = [] if since.version == standing.version else _rows_after(db, since.version)
-    if since is None or rows is None:
-        return FeedRows(standing, None, _rows_of_locks(db))
-    return FeedRows(standing, since, rows)
+    position = _feed_position(db, since)
+    batches: RowBatches | None = None
+    if since is not None and _has_changes_since(position, since):
+        # Mostly nothing is new, and the position is the only row that is read.
+        batches = [] if since.version == position.version else _rows_after(db, since.version)
+    if since is None or batches is None:
+        return FeedRows(position, None, _rows_of_locks(db))
+    return FeedRows(position, since, batches)
 
 
-def _answer(read: FeedRows) -> Update:
-    standing, since, rows = read
-    if len(rows) > 1:  # to close what they came by took its time, too
-        CooperativeYield().take(at_once=True)
-    ops = () if since is None else tuple(row[0] for part in rows for row in part)
+def _update_of(read: FeedRows) -> Update:
+    position, since, batches = read
+    if len(batches) > 1:  # closing the cursor took its time, too
+        CooperativeYield().pause_if_due(now=True)
+    ops = () if since is None else tuple(row[0] for batch in batches for row in batch)
     return Update(
-        at=Cursor(standing.version, standing.mark),
+        at=Cursor(position.version, position.mark),
         since=since and since.version,
         snapshot=since is None,
-        now=EPOCH + standing.now_ms * MILLISECOND,
-        behind=max(0, standing.behind_ms or 0) / 1000,
+        now=EPOCH + position.now_ms * MILLISECOND,
+        behind=max(0, position.behind_ms or 0) / 1000,
         next_poll=NEXT_POLL_S,
-        changes=PackedChanges(_change(*row) for part in drained(rows) for row in part if row[0] in OPS),
+        changes=PackedChanges(_pack_row(row) for batch in drain(batches) for row in batch if row[0] in OPS),
         unknown=tuple(f"op {op}" for op in ops if op not in OPS),
     )
 
 
-def _standing(db: sa.Connection, since: Cursor | None) -> FeedPosition:
+def _feed_position(db: sa.Connection, since: Cursor | None) -> FeedPosition:
     now_ms = NOW_MS[db.dialect.name]
     held = -1 if since is None else since.version
-    # The newest version's mark stands in the feed's own row; version 0 has no other.
+    # The newest version's mark is in the feed's own row; version 0 has no other.
     held_mark = sa.case(
         (feed.c.version == held, feed.c.mark),
         else_=sa.select(feed_versions.c.mark).where(feed_versions.c.version == held).scalar_subquery(),
     )
-    # Null, and so left out, where nobody follows the partition.
+    # `beat_ms` is null, and so ignored by max, for a partition that no analyzer follows.
     behind_ms = sa.select(sa.func.max(now_ms - offsets.c.beat_ms + offsets.c.behind_ms)).scalar_subquery()
     row = db.execute(
         sa.select(feed.c.version, feed.c.mark, feed.c.pruned_to, held_mark, now_ms, behind_ms)
     ).first()
     if row is None:
-        raise SourceError("the feed was never begun: run `gatelock db upgrade`")
+        raise SourceError("the feed has no row: run `gatelock db upgrade`")
     return FeedPosition(*row)
 
 
-def _knows(standing: FeedPosition, since: Cursor) -> bool:
-    """Whether `since` is of this history, and everything after it is still there."""
-    return since.version >= standing.pruned_to and since.mark == standing.held_mark
+def _has_changes_since(position: FeedPosition, since: Cursor) -> bool:
+    """Whether `since` belongs to this feed's history, and all later changes are still stored."""
+    return since.version >= position.pruned_to and since.mark == position.held_mark
 
 
-def _rows_after(db: sa.Connection, version: int) -> SqlRows | None:
-    """The changes after `version`, in order; None when they are too many."""
-    of = lock_changes.c
+def _rows_after(db: sa.Connection, version: int) -> RowBatches | None:
+    """The changes after `version`, in order; None when they are more than CHANGES_MAX."""
+    columns = lock_changes.c
     statement = (
-        sa.select(of.op, *(of[name] for name in LOCK))
-        .where(of.version > version)
-        .order_by(of.version, of.number)
+        sa.select(columns.op, *(columns[name] for name in LOCK_COLUMNS))
+        .where(columns.version > version)
+        .order_by(columns.version, columns.number)
         .limit(CHANGES_MAX + 1)
     )
-    rows = _all_of(db.execute(statement))
-    return rows if sum(map(len, rows)) <= CHANGES_MAX else None
+    batches = _fetch_all(db.execute(statement))
+    return batches if sum(map(len, batches)) <= CHANGES_MAX else None
 
 
-def _rows_of_locks(db: sa.Connection) -> SqlRows:
-    # Those too that have ended by the clock over there, which may be wrong: nobody would tell of them again.
-    return _all_of(db.execute(sa.select(sa.literal("set"), *(locks.c[name] for name in LOCK))))
+def _rows_of_locks(db: sa.Connection) -> RowBatches:
+    # Including those that have ended by the database's clock, which may be wrong: no later change would set
+    # them.
+    return _fetch_all(db.execute(sa.select(sa.literal("set"), *(locks.c[name] for name in LOCK_COLUMNS))))
 
 
-def _all_of(found: sa.CursorResult[Any]) -> SqlRows:
-    return list(parted(_patiently(found)))
+def _fetch_all(found: sa.CursorResult[Any]) -> RowBatches:
+    return list(in_batches(_rows_with_pauses(found)))
 
 
-def _patiently(found: sa.CursorResult[Any]) -> Iterator[SqlRow]:
-    """The rows, with pauses, unless that takes too long: the server keeps its time-outs meanwhile."""
-    breath, end_s = CooperativeYield(), time.monotonic() + STATEMENT_MS / 1000
-    for some in found.partitions(ROWS_AT_ONCE):
-        yield from map(tuple, some)
+def _rows_with_pauses(found: sa.CursorResult[Any]) -> Iterator[SqlRow]:
+    """The rows, with pauses for as long as one statement may take: the server's time-outs run meanwhile."""
+    cooperative_yield, end_s = CooperativeYield(), time.monotonic() + STATEMENT_MS / 1000
+    for rows in found.partitions(ROWS_AT_ONCE):
+        yield from map(tuple, rows)
         if time.monotonic() < end_s:
-            breath.take()
+            cooperative_yield.pause_if_due()
 
 
-def _change(op: str, *columns: Any) -> Change:
-    fields = dict(zip(LOCK, columns, strict=True))
+def _pack_row(row: Sequence[Any]) -> ChangeTuple:
+    (op, scope, key, resource, policy, kind, action, status, reason, detail,
+     began_ms, until_ms, on_stale, slow_limit, slow_ms) = row  # fmt: skip
     if op == "clear":
-        return Clear(LockKey(*columns[:4]))
-    began = EPOCH + fields.pop("began_ms") * MILLISECOND
-    until = EPOCH + fields.pop("until_ms") * MILLISECOND
-    limit, period_ms = fields.pop("slow_limit"), fields.pop("slow_ms")
-    slow = Rate(limit, period_ms / 1000) if limit > 0 and period_ms > 0 else None
-    return Set(Lock(began=began, until=until, slow=slow, **fields))
+        return scope, key, resource, policy
+    slow = (slow_limit, slow_ms / 1000) if slow_limit > 0 and slow_ms > 0 else None
+    # In the order of LockTuple.
+    return (scope, key, policy, EPOCH + began_ms * MILLISECOND, EPOCH + until_ms * MILLISECOND, resource,
+            kind, action, status, reason, detail, on_stale, slow, until_ms * 1_000_000)  # fmt: skip
 
 
-def _sentence(error: Exception) -> str:
-    """What the driver said, on one line, without SQLAlchemy's additions and without the URL's password."""
+def _explain(error: Exception) -> str:
+    """The driver's message on one line, without SQLAlchemy's additions and the URL's password."""
     cause = getattr(error, "orig", None) or error
-    words = " ".join(str(cause).split())
-    lacks_tables = "no such table" in words or "does not exist" in words
-    return f"{words} (has `gatelock db upgrade` been run there?)" if lacks_tables else words
+    message = " ".join(str(cause).split())
+    lacks_tables = "no such table" in message or "does not exist" in message
+    return f"{message} (has `gatelock db upgrade` been run there?)" if lacks_tables else message

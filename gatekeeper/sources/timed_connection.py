@@ -1,4 +1,4 @@
-"""One connection, whose every part has an end: the name, the connecting, and what comes over it."""
+"""A connection with a deadline for everything: name resolution, connect, TLS, and all bytes that follow."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from contextlib import suppress
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
-PIECE_BYTES = 64 << 10
+CHUNK_BYTES = 64 << 10
 
 
-def place_of(url: str) -> ServerAddress:
+def parse_server_url(url: str) -> ServerAddress:
+    """The server that an http or https URL names. Raises ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"expected https://host:port, got {_without_password(url)!r}")
     if parts.username is not None or parts.query or parts.fragment:
         raise ValueError(
-            f"{_without_password(url)}: expected host, port and path alone; a token goes into `token`"
+            f"{_without_password(url)}: expected host, port and path alone; pass the token as `token`"
         )
     path = parts.path.rstrip("/")
     if not re.fullmatch(r"[!-~]*", path + parts.hostname):
-        raise ValueError(f"{url!r}: expected ASCII without spaces, the rest as in %20")
+        raise ValueError(
+            f"{url!r}: expected ASCII without spaces; percent-encode other characters, as in %20"
+        )
     return ServerAddress(
         parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), path
     )
@@ -37,7 +40,7 @@ def _without_password(url: str) -> str:
 
 
 class ServerAddress(NamedTuple):
-    """Where the server is."""
+    """The address of a server, and the path under which it is served."""
 
     scheme: str
     host: str
@@ -45,21 +48,22 @@ class ServerAddress(NamedTuple):
     prefix: str
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
+        """The URL, for messages."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}{self.prefix}"
 
     @property
-    def path(self) -> str:
+    def locks_path(self) -> str:
         return f"{self.prefix}/v1/locks"
 
     @property
-    def is_here(self) -> bool:
+    def is_local(self) -> bool:
         return self.host == "localhost" or self.host == "::1" or self.host.startswith("127.")
 
     def connect(self, end_s: float, tls: ssl.SSLContext | None) -> socket.socket:
-        """A connection to the first of its addresses that takes one. Raises OSError, by `end_s`."""
-        addresses = _resolved(self.host, self.port, end_s)
+        """Connects to the first address of the host that accepts, by the uptime `end_s`. Raises OSError."""
+        addresses = _resolve(self.host, self.port, end_s)
         for number, (family, kind, proto, _, address) in enumerate(addresses, 1):
             sock = socket.socket(family, kind, proto)
             try:
@@ -73,11 +77,12 @@ class ServerAddress(NamedTuple):
                 sock.close()
                 if number == len(addresses):
                     raise
-        raise OSError("its name leads nowhere")
+        raise OSError(f"the name {self.host} has no address")
 
 
-def _resolved(host: str, port: int, end_s: float) -> list[Any]:
-    """The addresses of `host`, by a thread that may be left to itself: the system's resolver has no bound."""
+def _resolve(host: str, port: int, end_s: float) -> list[Any]:
+    """The addresses of `host`, from a thread that is abandoned at the deadline."""
+    # The system's resolver has no time-out.
     found: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def resolve() -> None:
@@ -92,20 +97,22 @@ def _resolved(host: str, port: int, end_s: float) -> list[Any]:
     try:
         answer = found.get(timeout=max(0.0, end_s - time.monotonic()))
     except queue.Empty:
-        raise OSError(f"nobody says where {host} is") from None
+        raise OSError(f"the name {host} could not be resolved in time") from None
     if isinstance(answer, OSError):
         raise answer
     return list(answer)
 
 
 class DeadlineSocket:
-    """As much of a socket as http.client uses. Nothing takes longer than until `end_s`, however many
-    small pieces it comes in; a time-out for each of them would be none for all."""
+    """The part of a socket that http.client uses, with one deadline for all calls.
+
+    A time-out per call would not bound the whole: a server may send its answer in any number of small pieces.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
-        self.end_s = 0.0  # uptime
+        self.end_s = 0.0  # the deadline, as uptime
         self._sock = sock
-        self._users = 1  # itself, and each file that was made of it
+        self._users = 1  # this object, and each file made from it
 
     def sendall(self, data: bytes) -> None:
         self._sock.settimeout(self._left_s())
@@ -117,17 +124,17 @@ class DeadlineSocket:
 
     def makefile(self, mode: str) -> BinaryIO:
         self._users += 1
-        return io.BufferedReader(DeadlineReader(self), PIECE_BYTES)
+        return io.BufferedReader(DeadlineReader(self), CHUNK_BYTES)
 
     def close(self) -> None:
         self._users -= 1
         if self._users <= 0:
             self._sock.close()
 
-    def cut(self) -> None:
-        """End the connection for whoever uses it, in any thread."""
+    def shut_down(self) -> None:
+        """Ends the connection; a thread that is reading from it returns at once."""
         with suppress(OSError):
-            # Not the method of a TLS socket: it would have the other thread read what is encrypted.
+            # Not the method of a TLS socket, which would make the other thread read ciphertext.
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def _left_s(self) -> float:
@@ -138,18 +145,18 @@ class DeadlineSocket:
 
 
 class DeadlineReader(io.RawIOBase):
-    """What comes over the line."""
+    """The incoming bytes of a DeadlineSocket."""
 
-    def __init__(self, line: DeadlineSocket) -> None:
-        self._line = line
+    def __init__(self, sock: DeadlineSocket) -> None:
+        self._sock = sock
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        return self._line.recv_into(buffer)
+        return self._sock.recv_into(buffer)
 
     def close(self) -> None:
         if not self.closed:
             super().close()
-            self._line.close()
+            self._sock.close()

@@ -1,4 +1,4 @@
-"""What a gate reports about itself: how often each lock applied, and a sample of its callers.
+"""The status that a gate reports: how often each lock applied, and a sample of its callers.
 
 No decision depends on it.
 """

@@ -1,4 +1,4 @@
-"""Counts that many threads add to, and one reads."""
+"""Counts that many threads add to and one thread reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 
 
 class AtomicCounts:
-    """Counts without a mutex: adding is one call into C, which no other thread can divide."""
+    """A counter without a mutex: adding is one call into C, which is atomic under the GIL."""
 
     __slots__ = ("_count", "_reads", "add")
 
@@ -16,7 +16,7 @@ class AtomicCounts:
         self.add = self._count.__next__
 
     def read(self) -> int:
-        """How often `add` was called. For one reader."""
-        # To look at the count is to move it on.
+        """Returns how often `add` was called. For one reading thread."""
+        # itertools.count can only be read by advancing it.
         self._reads += 1
         return next(self._count) - self._reads + 1

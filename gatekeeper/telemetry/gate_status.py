@@ -1,4 +1,4 @@
-"""What a gate tells of itself: how often each lock was met, and a sample of those it was asked for."""
+"""Recording what one gate reports about itself: hits per lock, and a sample of callers."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING
 from gatekeeper.model import Decision, GateStatus, LockHits, LockKey, SourceError, StatusSink
 from gatekeeper.telemetry.atomic_counts import AtomicCounts
 from gatekeeper.telemetry.status_json import CALLER_CHARACTERS_MAX, WORD_CHARACTERS_MAX, WORDS_MAX
-from gatekeeper.view.lock_tuples import ACTION, POLICY, LockKeyTuple, LockTuple, at_of
+from gatekeeper.view.lock_tuples import ACTION, POLICY, LockKeyTuple, LockTuple, key_of
 
 if TYPE_CHECKING:
     from gatekeeper.feed.poller import GateKnowledge
 
 log = logging.getLogger("gatekeeper")
 
-TELL_EVERY_S = 5.0  # at most, however often it polls
-TELL_AGAIN_S = 60.0  # to who could not hear it: nothing depends on it
+REPORT_EVERY_S = 5.0  # at most, however often the gate polls
+RETRY_AFTER_S = 60.0  # after a failed report: no decision depends on it
 
-LOCKS_COUNTED_MAX = 2_000  # apart; those beyond are counted together
-LOCKS_TOLD_MAX = 100
-CALLERS_TOLD_MAX = 64  # enough to tell 90 % known from 75 %, nineteen times in twenty
-NOTED_AT_ONCE = 32  # callers, each time that the sample is added to
-RENEW_S = 600.0  # a sample is of the last ten to twenty minutes
+LOCKS_COUNTED_MAX = 2_000  # counted apart; further ones are counted together
+LOCKS_REPORTED_MAX = 100
+CALLERS_REPORTED_MAX = 64  # tells 90 % known callers from 75 % in nineteen of twenty reports
+SAMPLED_PER_REPORT = 32  # callers added to the sample after each report
+SAMPLE_PERIOD_S = 600.0  # a sample covers the last one to two periods
 HOST_CHARACTERS_MAX = 60
 
 
 class HitCounts:
-    """How often one lock was met, and how often it refused."""
+    """Requests that one lock applied to, and those of them that were denied."""
 
     __slots__ = ("checks", "denials")
 
@@ -43,145 +43,150 @@ class HitCounts:
 
 
 class CallerSample:
-    """Some of the callers that were noted, each as likely as any other, however often it came: those
-    whose hashes are the smallest (bottom-k; Cohen and Kaplan, 2007)."""
+    """A uniform sample of distinct callers: those with the smallest hashes (bottom-k; Cohen and Kaplan,
+    2007).
+
+    Each caller is as likely to be in it as any other, however often it came.
+    """
 
     def __init__(self) -> None:
-        self._young: dict[int, str] = {}
-        self._old: dict[int, str] = {}
-        self._renew_s: float | None = None
+        self._current: dict[int, str] = {}
+        self._previous: dict[int, str] = {}
+        self._next_period_s: float | None = None
 
-    def note(self, caller: str) -> None:
-        self._young[hash(caller)] = caller[:CALLER_CHARACTERS_MAX]
+    def add(self, caller: str) -> None:
+        self._current[hash(caller)] = caller[:CALLER_CHARACTERS_MAX]
 
     def callers(self, now_s: float) -> tuple[str, ...]:
-        """The sample. Forgets the rest, and what is older than ten to twenty minutes."""
-        if self._renew_s is None or now_s >= self._renew_s:
-            self._young, self._old = {}, self._young
-            self._renew_s = now_s + RENEW_S
-        every = {**self._old, **self._young}
-        kept = sorted(every)[:CALLERS_TOLD_MAX]
-        # Who is noted just now may be lost by this; it is only a sample.
-        self._young = {number: every[number] for number in kept if number in self._young}
-        return tuple(every[number] for number in kept)
+        """The sample; forgets callers beyond it, and those that did not come for two periods."""
+        if self._next_period_s is None or now_s >= self._next_period_s:
+            self._current, self._previous = {}, self._current
+            self._next_period_s = now_s + SAMPLE_PERIOD_S
+        by_hash = {**self._previous, **self._current}
+        smallest = sorted(by_hash)[:CALLERS_REPORTED_MAX]
+        # A caller that another thread adds at this moment may be lost, which a sample can bear.
+        self._current = {number: by_hash[number] for number in smallest if number in self._current}
+        return tuple(by_hash[number] for number in smallest)
 
 
 class StatusRecorder:
-    """Everything that one gate in one process has to tell. Requests add to it, the poller reads."""
+    """Records and reports the status of one gate in one process. Requests add to it, the poller reads it."""
 
     def __init__(self, application: str, stale_after_s: float, now_s: float) -> None:
-        self._instance = instance_of(os.uname().nodename, os.getpid(), secrets.token_hex(4))
+        self._instance = instance_name(os.uname().nodename, os.getpid(), secrets.token_hex(4))
         self._application = application[:WORD_CHARACTERS_MAX]
         self._stale_after_s = stale_after_s
-        self._begun_s = now_s
+        self._started_s = now_s
         self._due_s = -inf
-        self._told = 0  # times
-        self._counts: dict[LockKeyTuple, HitCounts] = {}
-        self._more = HitCounts()
-        self._folded = [0, 0]  # of locks that nobody met for a while
-        self._before: dict[LockKeyTuple, int] = {}  # checks, when they were told last
+        self._reports = 0
+        self._hits: dict[LockKeyTuple, HitCounts] = {}
+        self._hits_of_others = HitCounts()
+        self._forgotten = [0, 0]  # checks and denials of locks that no longer have an entry in `_hits`
+        self._reported_checks: dict[LockKeyTuple, int] = {}
         self._sample = CallerSample()
-        self._wanted = 0  # callers to note
+        self._to_sample = 0
 
     def is_due(self, now_s: float) -> bool:
         return now_s >= self._due_s
 
-    def tell(self, hearing: StatusSink, now_s: float, known: GateKnowledge, mode: str) -> None:
-        """Tell all of it, from the beginning, and note the next few callers. Never raises."""
-        told = self._feedback(now_s, known, mode)
-        self._due_s = now_s + TELL_EVERY_S
+    def report(self, sink: StatusSink, now_s: float, known: GateKnowledge, mode: str) -> None:
+        """Reports to `sink` and starts to sample the next few callers. Never raises."""
+        status = self._status(now_s, known, mode)
+        self._due_s = now_s + REPORT_EVERY_S
         try:
-            hearing.hear(told)
+            sink.report_status(status)
         except SourceError as error:
-            self._due_s = now_s + TELL_AGAIN_S
-            log.info("nobody hears what this gate tells of itself: %s", error)
+            self._due_s = now_s + RETRY_AFTER_S
+            log.info("the gate's status could not be reported: %s", error)
         except Exception:
-            self._due_s = now_s + TELL_AGAIN_S
-            log.exception("the source failed to hear what this gate tells of itself")
-        self._wanted = NOTED_AT_ONCE
+            self._due_s = now_s + RETRY_AFTER_S
+            log.exception("the source failed to report the gate's status")
+        self._to_sample = SAMPLED_PER_REPORT
 
     @property
-    def notes(self) -> bool:
-        """Whether callers are being noted."""
-        return self._wanted > 0
+    def is_sampling(self) -> bool:
+        """Whether more callers are to be added to the sample."""
+        return self._to_sample > 0
 
-    def note(self, caller: str) -> bool:
-        """Note this caller; whether it was the last that was wanted."""
-        self._wanted -= 1  # two threads may count as one: then one more is noted
+    def sample(self, caller: str) -> bool:
+        """Adds a caller to the sample; returns whether the sample is now complete."""
+        self._to_sample -= 1  # two threads may count as one, then one more caller is sampled
         if caller:
-            self._sample.note(caller)
-        return self._wanted <= 0
+            self._sample.add(caller)
+        return self._to_sample <= 0
 
-    def count(self, locks: Sequence[LockTuple], decision: Decision) -> None:
-        """These locks were met, and this is what they amounted to."""
-        for held in locks:
-            counts = self._of(at_of(held))
+    def count_hits(self, locks: Sequence[LockTuple], decision: Decision) -> None:
+        """Counts the locks that applied to one request, with the decision they led to."""
+        for lock in locks:
+            counts = self._counts_of(key_of(lock))
             counts.checks.add()
-            if not decision.allowed and (held[ACTION] == "deny" or held[POLICY] == decision.policy):
+            if not decision.allowed and (lock[ACTION] == "deny" or lock[POLICY] == decision.policy):
                 counts.denials.add()
 
-    def _of(self, at: LockKeyTuple) -> HitCounts:
-        counts = self._counts.get(at)
+    def _counts_of(self, key: LockKeyTuple) -> HitCounts:
+        counts = self._hits.get(key)
         if counts is not None:
             return counts
-        if len(self._counts) >= LOCKS_COUNTED_MAX:
-            return self._more
-        return self._counts.setdefault(at, HitCounts())  # of two threads that make one, both get the same
+        if len(self._hits) >= LOCKS_COUNTED_MAX:
+            return self._hits_of_others
+        return self._hits.setdefault(key, HitCounts())  # atomic, when two threads add the same lock
 
-    def _feedback(self, now_s: float, known: GateKnowledge, mode: str) -> GateStatus:
-        met = [
-            LockHits(LockKey(*at), c.checks.read(), c.denials.read()) for at, c in list(self._counts.items())
+    def _status(self, now_s: float, known: GateKnowledge, mode: str) -> GateStatus:
+        hits = [
+            LockHits(LockKey(*key), counts.checks.read(), counts.denials.read())
+            for key, counts in list(self._hits.items())
         ]
-        met.sort(key=lambda each: (-each.checks, each.at))
-        told, rest = tuple(met[:LOCKS_TOLD_MAX]), met[LOCKS_TOLD_MAX:]
+        hits.sort(key=lambda lock: (-lock.checks, lock.at))
+        reported, others = tuple(hits[:LOCKS_REPORTED_MAX]), hits[LOCKS_REPORTED_MAX:]
         more = (
-            self._folded[0] + self._more.checks.read() + sum(each.checks for each in rest),
-            self._folded[1] + self._more.denials.read() + sum(each.denials for each in rest),
+            self._forgotten[0] + self._hits_of_others.checks.read() + sum(lock.checks for lock in others),
+            self._forgotten[1] + self._hits_of_others.denials.read() + sum(lock.denials for lock in others),
         )
-        self._make_room(met)
-        self._told += 1
+        self._forget_idle_locks(hits)
+        self._reports += 1
         return GateStatus(
             instance=self._instance,
-            number=self._told,
+            number=self._reports,
             application=self._application,
-            library=_library(),
+            library=_library_version(),
             at=known.view.at,
             age=now_s - known.confirmed_s,
-            locks=told,
+            locks=reported,
             more=more,
             callers=self._sample.callers(now_s),
-            uptime=now_s - self._begun_s,
+            uptime=now_s - self._started_s,
             stale_after=self._stale_after_s,
             clock_skew=known.clock_skew,
             mode=mode,
             ignored=tuple(word[:WORD_CHARACTERS_MAX] for word in islice(known.view.ignored, WORDS_MAX)),
         )
 
-    def _make_room(self, met: Sequence[LockHits]) -> None:
-        """Count those together that nobody met since the last time, once it becomes tight."""
-        if len(met) > LOCKS_COUNTED_MAX // 2:
-            for each in met:
-                if self._before.get(each.at) == each.checks:
-                    del self._counts[each.at]
-                    self._folded[0] += each.checks
-                    self._folded[1] += each.denials
-        self._before = {each.at: each.checks for each in met}
+    def _forget_idle_locks(self, hits: Sequence[LockHits]) -> None:
+        """Counts together the locks without hits since the last report, once half the entries are in use."""
+        if len(hits) > LOCKS_COUNTED_MAX // 2:
+            for lock in hits:
+                if self._reported_checks.get(lock.at) == lock.checks:
+                    del self._hits[lock.at]
+                    self._forgotten[0] += lock.checks
+                    self._forgotten[1] += lock.denials
+        self._reported_checks = {lock.at: lock.checks for lock in hits}
 
 
-def instance_of(host: str, pid: int, random: str) -> str:
-    """A name for one gate in one process, by which people find that process.
+def instance_name(host: str, pid: int, random: str) -> str:
+    """The name of one gate in one process, by which operators find that process.
 
-    >>> instance_of("shop-7.example", 812, "1f3c99d0")
+    >>> instance_name("shop-7.example", 812, "1f3c99d0")
     'shop-7.example:812:1f3c99d0'
     """
     host = re.sub(r"[^A-Za-z0-9.-]", "-", host)[:HOST_CHARACTERS_MAX]
     return f"{host}:{pid}:{random}"
 
 
-def _library() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # a tenth of a start, for who never tells
+def _library_version() -> str:
+    # Imported late: it is a tenth of the start of a process that never reports.
+    from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version("gatelock")
-    except PackageNotFoundError:  # run from a folder
+    except PackageNotFoundError:  # used from a folder
         return ""

@@ -1,18 +1,19 @@
-"""What a gate tells of itself as JSON: the same over HTTP and in the database."""
+"""A gate's status as JSON, as it is sent over HTTP and stored in the database."""
 
 from __future__ import annotations
 
 import json
 import re
 
-from gatekeeper.feed.feed_json import FORMAT, SECONDS_MAX, JsonFields, as_object, document, resource_of
-from gatekeeper.model import Cursor, GateStatus, LockHits, LockKey, SourceError
+from gatekeeper.feed.feed_json import FORMAT, SECONDS_MAX, JsonFields, as_object, parse_key, parse_object
+from gatekeeper.model import Cursor, GateStatus, LockHits, SourceError
 
-# It is read from strangers: everything in it ends somewhere.
-TOLD_BYTES_MAX = 256 << 10  # as much as a hundred locks and as many callers with the longest names there are
+# A server reads these from any client with a token, so every part of them is bounded. A hundred locks and as
+# many callers with the longest names fit into STATUS_BYTES_MAX.
+STATUS_BYTES_MAX = 256 << 10
 LOCKS_MAX = 1_000
 CALLERS_MAX = 256
-CALLER_CHARACTERS_MAX = 257  # one more than a name can have: cut there, it is still none
+CALLER_CHARACTERS_MAX = 257  # one more than a name may have: a name cut there is still not a valid one
 WORDS_MAX = 20
 WORD_CHARACTERS_MAX = 100
 COUNT_MAX = 2**63 - 1
@@ -20,45 +21,45 @@ COUNT_MAX = 2**63 - 1
 INSTANCE = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 
-def dump(told: GateStatus) -> str:
-    """What a gate tells, as one line of ASCII; `load` reads it."""
-    locks = [{**met.at._asdict(), "checks": met.checks, "denials": met.denials} for met in told.locks]
+def dump(status: GateStatus) -> str:
+    """The status as one line of ASCII."""
+    locks = [{**hits.at._asdict(), "checks": hits.checks, "denials": hits.denials} for hits in status.locks]
     return json.dumps(
         {
             "format": FORMAT,
-            "instance": told.instance,
-            "number": told.number,
-            "application": told.application,
-            "library": told.library,
-            "version": None if told.at is None else told.at.version,
-            "mark": None if told.at is None else told.at.mark,
-            "age_s": told.age,
-            "uptime_s": told.uptime,
-            "stale_after_s": told.stale_after,
-            "clock_skew_s": told.clock_skew,
-            "mode": told.mode,
-            "ignored": told.ignored,
+            "instance": status.instance,
+            "number": status.number,
+            "application": status.application,
+            "library": status.library,
+            "version": None if status.at is None else status.at.version,
+            "mark": None if status.at is None else status.at.mark,
+            "age_s": status.age,
+            "uptime_s": status.uptime,
+            "stale_after_s": status.stale_after,
+            "clock_skew_s": status.clock_skew,
+            "mode": status.mode,
+            "ignored": status.ignored,
             "locks": locks,
-            "more": {"checks": told.more[0], "denials": told.more[1]},
-            "callers": told.callers,
+            "more": {"checks": status.more[0], "denials": status.more[1]},
+            "callers": status.callers,
         }
     )
 
 
 def load(text: str | bytes) -> GateStatus:
-    """What a gate told. Lists and words that are longer than ours ever are get cut. Raises SourceError."""
-    fields = document(text, "feedback")
-    version, more = fields.fields.get("version"), fields.inside("more")
+    """Parses a status. Cuts lists and texts longer than a gate of this package sends. Raises SourceError."""
+    fields = parse_object(text, "status")
+    version, more = fields.values.get("version"), fields.nested("more")
     if INSTANCE.fullmatch(fields.text("instance")) is None:
-        raise fields.expected("instance", "letters, digits and . _ : -, a hundred at most")
+        raise fields.error("instance", "letters, digits and . _ : -, a hundred at most")
     return GateStatus(
         instance=fields.text("instance"),
         number=_count(fields, "number"),
         application=fields.text("application", "")[:WORD_CHARACTERS_MAX],
         library=fields.text("library", "")[:WORD_CHARACTERS_MAX],
         at=None if version is None else Cursor(_count(fields, "version"), _word(fields, "mark")),
-        age=None if fields.fields.get("age_s") is None else fields.seconds("age_s", 0.0),
-        locks=tuple(_met(as_object(item, "locks")) for item in fields.some("locks", LOCKS_MAX)),
+        age=None if fields.values.get("age_s") is None else fields.seconds("age_s", 0.0),
+        locks=tuple(_lock_hits(as_object(item, "locks")) for item in fields.items("locks", LOCKS_MAX)),
         more=(_count(more, "checks"), _count(more, "denials")),
         callers=_words(fields, "callers", CALLERS_MAX, CALLER_CHARACTERS_MAX),
         uptime=fields.seconds("uptime_s", 0.0),
@@ -69,13 +70,12 @@ def load(text: str | bytes) -> GateStatus:
     )
 
 
-def _met(fields: JsonFields) -> LockHits:
-    at = LockKey(fields.text("scope"), fields.text("key"), resource_of(fields), fields.text("policy"))
-    return LockHits(at, _count(fields, "checks"), _count(fields, "denials"))
+def _lock_hits(fields: JsonFields) -> LockHits:
+    return LockHits(parse_key(fields), _count(fields, "checks"), _count(fields, "denials"))
 
 
 def _count(fields: JsonFields, name: str) -> int:
-    return min(COUNT_MAX, max(0, fields.whole(name, 0)))
+    return min(COUNT_MAX, max(0, fields.integer(name, 0)))
 
 
 def _word(fields: JsonFields, name: str) -> str:
@@ -83,11 +83,11 @@ def _word(fields: JsonFields, name: str) -> str:
 
 
 def _words(fields: JsonFields, name: str, most: int, characters_max: int) -> tuple[str, ...]:
-    return tuple(word[:characters_max] for word in fields.some(name, most) if isinstance(word, str))
+    return tuple(word[:characters_max] for word in fields.items(name, most) if isinstance(word, str))
 
 
 def _skew(fields: JsonFields) -> float:
-    value = fields.fields.get("clock_skew_s", 0.0)
+    value = fields.values.get("clock_skew_s", 0.0)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= SECONDS_MAX:
         return float(value)
     raise SourceError(f"{fields.where}: expected clock_skew_s to be seconds, got {value!r:.60}")

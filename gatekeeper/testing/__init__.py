@@ -1,4 +1,7 @@
-"""For the tests of applications: time moved by hand, callers that are locked, limiters that count anew."""
+"""Helpers for the tests of applications: a clock moved by hand, locked callers, limiters that start afresh.
+
+pytest finds the fixtures in `gatekeeper.testing.plugin` by itself.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ if TYPE_CHECKING:
     from gatekeeper.testing.manual_clock import ManualClock
     from gatekeeper.testing.manual_loop import run
 
-# Loaded when first asked for: pytest imports our plugin, and so this, in every run.
-HOMES = {
+# Imported when first used: pytest loads the plugin, and so this package, in every run.
+MODULES = {
     "ManualClock": "gatekeeper.testing.manual_clock",
     "fresh": "gatekeeper.testing.fresh_limiters",
     "locked": "gatekeeper.testing.locked_callers",
@@ -23,8 +26,8 @@ __all__ = ["ManualClock", "fresh", "locked", "run"]
 
 
 def __getattr__(name: str) -> object:
-    if name in HOMES:
-        return getattr(import_module(HOMES[name]), name)
+    if name in MODULES:
+        return getattr(import_module(MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

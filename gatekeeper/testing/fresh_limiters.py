@@ -1,4 +1,4 @@
-"""Limiters that count anew, by a clock moved by hand, for as long as a test wants."""
+"""Limiters that start afresh, with a clock moved by hand, for the duration of a test."""
 
 from __future__ import annotations
 
@@ -12,20 +12,36 @@ from gatekeeper.limits.composites.sharded import Sharded
 from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.testing.manual_clock import ManualClock
 
+__all__ = ["fresh"]
+
 
 @contextmanager
 def fresh(*limiters: Any, clock: ManualClock | None = None) -> Iterator[ManualClock]:
-    """Inside, these limiters have counted nothing yet and go by the clock that comes back; afterwards
-    they go on where they were. For the limiter at the top of a module, which all tests share.
+    """Has limiters start afresh inside a `with` statement; yields the clock that they use meanwhile.
 
-    Takes what is made of others, too: AllOf, ByPlan, Sharded. Raises TypeError for what has no keys in
-    this process, as Concurrency, a scheduler, or a limiter with a store.
+    For a limiter that is a global variable, which all tests share. Afterwards its state is as before.
+
+    Args:
+        *limiters: Limiters of a rate in this process, and the composites AllOf, ByPlan and Sharded.
+        clock: The clock to use; by default a new one.
+
+    Raises:
+        TypeError: A limiter has no keys in this process: Concurrency, a scheduler, or one with a store.
+
+    Example:
+        >>> from gatekeeper import SlidingLog
+        >>> burst = SlidingLog(limit=1, period=60)
+        >>> with fresh(burst) as clock:
+        ...     first = burst.allow("user:ann"), burst.allow("user:ann")
+        ...     clock.advance(60)
+        ...     first, burst.allow("user:ann")
+        ((True, False), True)
     """
-    given = ManualClock() if clock is None else clock
+    manual_clock = ManualClock() if clock is None else clock
     with ExitStack() as undo:
         for limiter in limiters:
-            _renew(limiter, given, undo)
-        yield given
+            _renew(limiter, manual_clock, undo)
+        yield manual_clock
 
 
 def _renew(limiter: Any, clock: ManualClock, undo: ExitStack) -> None:

@@ -1,4 +1,4 @@
-"""Callers that are locked, for as long as a test wants."""
+"""Locks on callers for the duration of a test."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
+from gatekeeper.callbacks import ChangeCallbacks
 from gatekeeper.gate import Gate
+from gatekeeper.gate_options import GateOptions
+from gatekeeper.gate_runtime import GateRuntime
 from gatekeeper.model import Lock
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing.manual_clock import ManualClock
+
+__all__ = ["locked"]
 
 
 @contextmanager
@@ -21,8 +26,24 @@ def locked(
     reason: str = "quota-exceeded",
     seconds: float = 3600.0,
 ) -> Iterator[None]:
-    """Inside, `gate` refuses exactly these callers, for so many seconds of a clock that stands
-    still, and asks no source."""
+    """Has `gate` deny exactly these callers inside a `with` statement, on a clock that does not move.
+
+    The gate's source is not asked meanwhile. Afterwards the gate continues as before.
+
+    Args:
+        gate: The gate of the application that is tested.
+        *callers: The typed names of the callers, such as "api_key:acme".
+        policy: The name of the policy in the decisions.
+        status: The HTTP status of the refusals.
+        reason: The reason in the decisions.
+        seconds: The time until a retry.
+
+    Example:
+        >>> gate = Gate("https://gatelock.example:8080")  # is not connected to
+        >>> with locked(gate, "api_key:acme"):
+        ...     gate.allow("api_key:acme"), gate.allow("api_key:bob")
+        (False, True)
+    """
     clock = ManualClock(datetime.now(UTC))
     until = clock.now() + timedelta(seconds=seconds)
     locks = [
@@ -38,14 +59,17 @@ def locked(
         )
         for caller in callers
     ]
-    was_running, before = gate._running is not None, dict(vars(gate))
-    gate.close()
-    vars(gate).update(vars(Gate(FixedSource(*locks), shadow=gate._shadow, clock=clock)))
+    options, runtime = gate._options, gate._runtime
+    was_started = runtime.is_started
+    if was_started:
+        gate.close()
+    gate._options = GateOptions(FixedSource(*locks), clock, shadow=options.shadow)
+    gate._runtime = GateRuntime(gate._options, gate._look_at, ChangeCallbacks(gate, None, None, clock))
     gate.ready(0)
     try:
         yield
     finally:
-        gate.close()
-        vars(gate).update(before)
-        if was_running:
+        gate.close()  # leaves requests on the slow path, which the former runtime expects, too
+        gate._options, gate._runtime = options, runtime
+        if was_started:
             gate.start()

@@ -1,4 +1,4 @@
-"""A clock that is moved by hand."""
+"""A clock that a test moves by hand."""
 
 from __future__ import annotations
 
@@ -9,73 +9,98 @@ from math import ceil, inf
 
 from gatekeeper.clock import PeriodicTask
 
+__all__ = ["ManualClock"]
+
 SECOND_NS = 1_000_000_000
-TURNS_MAX = 1_000  # at one moment; more is a loop that would never end
+CALLS_MAX = 1_000  # of one function at one moment; more are an infinite loop
 
 
 class ManualClock:
-    """Time that stands still until `advance`. A gate on it has no thread: its polls happen inside
-    `advance`, and in `Gate.ready`, in order.
+    """A clock that does not move until `advance`. For gates, limiters, and `gatekeeper.testing.run`.
 
-    Called, it gives nanoseconds, as the limiters' `clock` wants it; a thread that waits for a limiter
-    on it moves it instead, and returns at once. For tasks there is `gatekeeper.testing.run`.
+    A gate with this clock starts no thread: its polls run inside `advance` and `Gate.ready`, in order.
+    Calling the clock returns its uptime in nanoseconds, as the `clock` of a limiter must. A thread that waits
+    for a limiter moves the clock instead, and returns at once.
+
+    Args:
+        now: The wall time at the start, with its time zone; by default 2026-01-01 UTC.
+        luck: What `random` returns, from 0 to below 1. With 0.5, the default, polls have no jitter.
+
+    Example:
+        >>> from gatekeeper import SlidingLog
+        >>> clock = ManualClock()
+        >>> limiter = SlidingLog(limit=1, period=60, clock=clock)
+        >>> limiter.allow("user:ann"), limiter.allow("user:ann")
+        (True, False)
+        >>> clock.advance(60)
+        >>> limiter.allow("user:ann")
+        True
     """
 
     def __init__(self, now: datetime = datetime(2026, 1, 1, tzinfo=UTC), luck: float = 0.5) -> None:
-        self.luck = luck  # what `random` says; 0.5 is a poll without jitter
+        self.luck = luck
         self._up_ns = 0
         self._wall_ns = (now - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000
-        self._series: list[ManualTask] = []
+        self._tasks: list[ManualTask] = []
 
     def __call__(self) -> int:
         return self._up_ns
 
     def uptime_s(self) -> float:
+        """Seconds since the clock was made."""
         return self._up_ns / SECOND_NS
 
     def wall_ns(self) -> int:
+        """The wall time in nanoseconds since 1970 UTC."""
         return self._wall_ns
 
     def now(self) -> datetime:
+        """The wall time."""
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self._wall_ns // 1_000)
 
     def random(self) -> float:
+        """Returns `luck`."""
         return self.luck
 
     def run(self, turn: Callable[[], float], name: str) -> PeriodicTask:
-        self._series.append(ManualTask(turn, self))
-        return self._series[-1]
+        """Calls `turn` from `advance` when it is due: first at the current moment, then whenever the seconds
+        that it returned have passed."""
+        self._tasks.append(ManualTask(turn, self))
+        return self._tasks[-1]
 
     def wait(self, event: threading.Event, timeout: float | None) -> bool:
-        if timeout is None:  # until somebody else sets it
+        """Advances by up to `timeout` seconds until `event` is set; returns whether it is."""
+        if timeout is None:  # real time: another thread sets it
             return event.wait()
-        self._pass(ceil(timeout * SECOND_NS), until=event.is_set)
+        self._advance(ceil(timeout * SECOND_NS), until=event.is_set)
         return event.is_set()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and take the turns that fall due, each at its own moment. In a turn, as a source
-        that takes its time, it lets the others take theirs."""
-        self._pass(round(seconds * SECOND_NS), until=lambda: False)
+        """Moves the time forward and calls functions that fall due, each at its moment.
+
+        Called from inside such a function, as by a source that is slow to answer, it calls the others.
+        """
+        self._advance(round(seconds * SECOND_NS), until=lambda: False)
 
     def jump(self, seconds: float) -> None:
-        """Set the wall clock, and nothing else, forward or back."""
+        """Moves the wall time alone, forward or back, as when a machine's clock is set."""
         self._wall_ns += round(seconds * SECOND_NS)
 
-    def _pass(self, ns: int, until: Callable[[], bool]) -> None:
-        end_ns, turns = self._up_ns + ns, 0
-        while not until() and (due := self._next()) and due.due_ns <= end_ns:
-            turns = turns + 1 if due.due_ns <= self._up_ns else 0
-            if turns > TURNS_MAX:
-                raise RuntimeError("a turn wants its next at the same moment, again and again")
-            self._move(max(due.due_ns, self._up_ns))
-            due.take()
+    def _advance(self, ns: int, until: Callable[[], bool]) -> None:
+        end_ns, calls = self._up_ns + ns, 0
+        while not until() and (task := self._next()) and task.due_ns <= end_ns:
+            calls = calls + 1 if task.due_ns <= self._up_ns else 0
+            if calls > CALLS_MAX:
+                raise RuntimeError("a function asks to be called again at the same moment, without end")
+            self._move(max(task.due_ns, self._up_ns))
+            task.call()
         if not until():
-            self._move(max(end_ns, self._up_ns))  # later, if a turn took its time
+            self._move(max(end_ns, self._up_ns))  # later, if a function advanced the clock
 
     def _next(self) -> ManualTask | None:
-        self._series = [series for series in self._series if series.alive]
-        waiting = (series for series in self._series if not series.busy)
-        return min(waiting, key=lambda series: series.due_ns, default=None)
+        self._tasks = [task for task in self._tasks if task.alive]
+        idle = (task for task in self._tasks if not task.is_running)
+        return min(idle, key=lambda task: task.due_ns, default=None)
 
     def _move(self, up_ns: int) -> None:
         self._wall_ns += up_ns - self._up_ns
@@ -83,28 +108,28 @@ class ManualClock:
 
 
 class ManualTask:
-    """One series of turns on a manual clock."""
+    """A function that a ManualClock calls periodically."""
 
     def __init__(self, turn: Callable[[], float], clock: Callable[[], int]) -> None:
         self.alive = True
-        self.busy = False  # a turn is being taken
+        self.is_running = False
         self.due_ns = clock()
         self._turn = turn
         self._clock = clock
 
-    def take(self) -> None:
-        self.busy = True
+    def call(self) -> None:
+        self.is_running = True
         try:
             wait_s = self._turn()
             if wait_s == inf:
                 self.alive = False
                 return
-            # Rounded up: a wait shorter than a nanosecond would never pass.
+            # Rounded up: less than a nanosecond would never pass.
             self.due_ns = self._clock() + ceil(wait_s * SECOND_NS)
-        except SystemExit:  # ends a thread quietly, and so this
+        except SystemExit:  # ends a thread without a traceback, and so this task
             self.alive = False
         finally:
-            self.busy = False
+            self.is_running = False
 
     def stop(self, timeout: float) -> None:
         self.alive = False

@@ -1,4 +1,4 @@
-"""Fixtures that pytest finds by itself once Gatelock is installed."""
+"""pytest fixtures, which pytest finds by itself where Gatelock is installed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from gatekeeper.testing.manual_clock import ManualClock
 
-# Each imports what it needs by itself: a run that uses none of them pays for none.
+__all__ = ["fresh_limiters", "lock_callers", "manual_clock"]
+
+# The fixtures import what they need when they are used, so that other runs of pytest do not pay for it.
 
 
 @pytest.fixture
 def manual_clock() -> ManualClock:
-    """A clock that stands still until `advance`."""
+    """A clock that does not move until `advance`."""
     from gatekeeper.testing.manual_clock import ManualClock
 
     return ManualClock()
@@ -27,7 +29,7 @@ def manual_clock() -> ManualClock:
 
 @pytest.fixture
 def fresh_limiters(manual_clock: ManualClock) -> Iterator[Callable[..., None]]:
-    """`fresh_limiters(limiter, ...)`: for this test they have counted nothing, and go by `manual_clock`."""
+    """A function: `fresh_limiters(limiter, ...)` has them start afresh for this test, with `manual_clock`."""
     from gatekeeper.testing.fresh_limiters import fresh
 
     with ExitStack() as undo:
@@ -40,12 +42,12 @@ def fresh_limiters(manual_clock: ManualClock) -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def lock_callers() -> Iterator[Callable[..., None]]:
-    """`lock_callers(gate, "api_key:acme", ...)`: for this test the gate refuses exactly these callers."""
+    """A function: `lock_callers(gate, "api_key:acme", ...)` has the gate deny these callers for this test."""
     from gatekeeper.testing.locked_callers import locked
 
     with ExitStack() as undo:
 
-        def lock(*arguments: Any, **how: Any) -> None:
-            undo.enter_context(locked(*arguments, **how))
+        def lock(*arguments: Any, **options: Any) -> None:
+            undo.enter_context(locked(*arguments, **options))
 
         yield lock

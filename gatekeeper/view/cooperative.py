@@ -1,8 +1,9 @@
-"""Work that is long but not urgent, done in pieces, so that no request waits for it.
+"""Cooperative yields: long work in the background that gives up the GIL often, so that requests do not wait.
 
-A thread that computes keeps the interpreter for 5 ms at a time when others want it. A poller that takes
-over a hundred thousand locks gives it away long before. The price: where requests keep the interpreter
-busy without a break, each piece waits 5 ms for its turn, and what takes 40 ms otherwise takes half a second.
+A thread that computes keeps the GIL for 5 ms at a time while others want it (`sys.getswitchinterval`). The
+poller may apply 100,000 locks at once; it sleeps for a moment after each 0.4 ms of work instead. The cost:
+where requests keep the interpreter busy without a break, each pause lasts 5 ms, so that 40 ms of work take
+half a second.
 """
 
 from __future__ import annotations
@@ -15,56 +16,56 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PIECE_NS = 400_000  # of work, then a pause; by the thread's own time, because waiting is no work
-PAUSE_S = 0.0001  # sleep(0) would take the interpreter back before anybody else is awake
-PART = 250  # items that are kept together; the collector takes 0.1 ms for so many
-LOOK_EVERY = 8  # items, between two looks at the clock, which costs as much as one
+WORK_NS = 400_000  # between two pauses; CPU time of this thread, because waiting is not work
+PAUSE_S = 0.0001  # sleep(0) would take the GIL back before another thread is awake
+BATCH_SIZE = 250  # items in one tuple; the garbage collector needs 0.1 ms for them
+ITEMS_PER_CLOCK_READ = 8  # reading the clock costs as much as the work on one item
 
 
 class CooperativeYield:
-    """Pauses each time a piece of work is done. Short work never pauses."""
+    """Pauses whenever the time for one piece of work is used up. Short work never pauses."""
 
     __slots__ = ("_until_ns",)
 
     def __init__(self) -> None:
-        self._until_ns = time.thread_time_ns() + PIECE_NS
+        self._until_ns = time.thread_time_ns() + WORK_NS
 
-    def take(self, *, at_once: bool = False) -> None:
-        """Let others run, if it is time."""
-        if at_once or time.thread_time_ns() >= self._until_ns:
+    def pause_if_due(self, *, now: bool = False) -> None:
+        """Lets other threads run if this one has worked long enough, or in any case with `now`."""
+        if now or time.thread_time_ns() >= self._until_ns:
             pause()
-            self._until_ns = time.thread_time_ns() + PIECE_NS
+            self._until_ns = time.thread_time_ns() + WORK_NS
 
 
 def pause() -> None:
-    """Let others run."""
+    """Lets other threads run."""
     time.sleep(PAUSE_S)
 
 
-def in_pieces(items: Iterable[T]) -> Iterator[T]:
-    """The items, with pauses between them while they are worked on."""
-    breath = CooperativeYield()
+def with_pauses(items: Iterable[T]) -> Iterator[T]:
+    """Yields the items and pauses between them while the consumer works on them."""
+    cooperative_yield = CooperativeYield()
     for number, item in enumerate(items, 1):
         yield item
-        if not number % LOOK_EVERY:
-            breath.take()
+        if not number % ITEMS_PER_CLOCK_READ:
+            cooperative_yield.pause_if_due()
 
 
-def parted(items: Iterable[T]) -> Iterator[tuple[T, ...]]:
-    """The items, so many at a time, each part looked through by the collector before the next.
+def in_batches(items: Iterable[T]) -> Iterator[tuple[T, ...]]:
+    """Yields the items in tuples of BATCH_SIZE and runs a young collection after each full one.
 
-    It runs by itself when there are 700 more objects than before. Where as many are made as are forgotten
-    that is never; and then it looks through 100,000 at once, for 18 ms.
+    The collector starts by itself only when there are 700 more container objects than before. Where as many
+    are freed as are made, that never happens until it meets 100,000 of them at once, which takes 18 ms.
     """
     items = iter(items)
-    while part := tuple(islice(items, PART)):
-        yield part
-        if len(part) == PART and gc.isenabled():
+    while batch := tuple(islice(items, BATCH_SIZE)):
+        yield batch
+        if len(batch) == BATCH_SIZE and gc.isenabled():
             gc.collect(0)
 
 
-def drained(items: list[T]) -> Iterator[T]:
-    """The items in their order, each forgotten as it goes: to forget 100,000 at once takes 10 ms."""
+def drain(items: list[T]) -> Iterator[T]:
+    """Yields the items in their order and frees each one at once: to free 100,000 together takes 10 ms."""
     items.reverse()
     while items:
         yield items.pop()

@@ -1,84 +1,217 @@
-"""What a check of a clear request looks at: swapped whole by the poller, written to by nobody."""
+"""The fast path: what a request without a lock looks at, and the modes that decide what that is.
+
+Most requests have no lock. For them `Gate.allow` is one look-up in a container of callers, and `Gate.check`
+one look-up per scope: no clock is read, no mutex is taken, nothing is called in the poller. A request that is
+found in a container takes the slow path (`Gate._decide`), which reads the clock, restarts a dead poller,
+samples callers, and decides by the locks that apply.
+
+Reading needs no mutex because no reader can see a change. A container that a gate refers to is never written
+to. The poller builds a new `FastPath` and then replaces the gate's two references to it, one for `allow` and
+one for `check`. Replacing a reference is atomic, so a request sees the old containers or the new ones, never
+a mixture; it reads its reference once and needs no other, so that the two need not be replaced together.
+
+Everything that needs more than a look-up is also said by a container: those of TO_SLOW_PATH claim to hold
+every name. So a clear request does not pay for what it does not need, not even for testing a flag. What a
+gate looks at depends on its mode. MODES is the table of modes; `FastPathSwitch` moves a gate from one to
+another as that table allows, and nothing else replaces the references.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container
+import threading
+from collections.abc import Callable, Container
 from dataclasses import dataclass
+from enum import Enum
 from socket import AF_INET, inet_pton
+from typing import Literal, NamedTuple
 
 from gatekeeper.view.lock_view import EMPTY, LockView
-from gatekeeper.view.lookup_keys import BITS, RANGES
+from gatekeeper.view.lookup_keys import ADDRESS_BITS, RANGE_TABLES
 from gatekeeper.view.sharded_table import LockTable
 
-IPV4, from_bytes = int(AF_INET), int.from_bytes  # looked up once: that is a third of what a range costs
+# Global names: looking up attributes of modules would be a third of the cost of a range.
+IPV4, from_bytes = int(AF_INET), int.from_bytes
 
 
-class EveryCaller:
-    """Holds every caller: sends all of them to where the clock and the poller are looked at."""
+class EveryName:
+    """A container that claims to hold every name."""
 
-    def __contains__(self, caller: object) -> bool:
+    def __contains__(self, name: object) -> bool:
         return True
 
 
-EVERYBODY = EveryCaller()
+EVERY_NAME = EveryName()
 
 
 class AddressRanges:
-    """Whether an address that has no lock by its own text has one by its number."""
+    """Tests whether an address has a lock by its number: through a range, or under another spelling."""
 
-    __slots__ = ("_lengths", "_view")
+    __slots__ = ("_prefixes", "_view")
 
     def __init__(self, view: LockView) -> None:
         self._view = view
-        name, bits = RANGES[4], BITS[4]
+        name, bits = RANGE_TABLES[4], ADDRESS_BITS[4]
         lengths = view.lengths.get(name, ())
-        self._lengths = tuple((1 << length, bits - length, view.tables[name]) for length in lengths)
+        self._prefixes = tuple((1 << length, bits - length, view.tables[name]) for length in lengths)
 
-    def meet(self, address: str) -> bool:
-        """For IPv4 one look-up for each prefix length in use. Never raises."""
+    def has_lock(self, address: str) -> bool:
+        """Whether a lock applies; for IPv4 one look-up per prefix length in use. Never raises."""
         if ":" in address:
-            return self._view.meets(address)
-        if not self._lengths:
+            return self._view.has_lock_on_address(address)
+        if not self._prefixes:
             return False
         try:
             number = from_bytes(inet_pton(IPV4, address))
-        except (OSError, ValueError):  # no address; half a surrogate pair
+        except (OSError, ValueError):  # ValueError: half of a surrogate pair
             return False
-        return any_of(self._lengths, number)
+        return has_prefix(self._prefixes, number)
 
 
-def any_of(lengths: tuple[tuple[int, int, LockTable], ...], number: int) -> bool:
-    """Whether one of these tables has the beginning of `number` (see `lookup_keys`)."""
-    for bit, shift, table in lengths:  # noqa: SIM110 - a generator costs as much as three look-ups
-        if bit | number >> shift in table:
+def has_prefix(prefixes: tuple[tuple[int, int, LockTable], ...], number: int) -> bool:
+    """Whether one of the tables holds the leading bits of `number` (see `lookup_keys.range_key`)."""
+    for leading_one, shift, table in prefixes:  # noqa: SIM110 - a generator costs as much as three look-ups
+        if leading_one | number >> shift in table:
             return True
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class FastPath:
-    """Who has a lock of any kind. Who is in none of these passes, without another thought."""
+    """The names that have a lock, by scope. A request that is in none of these containers passes.
+
+    Attributes:
+        callers: Callers with a lock.
+        tenants: Tenants with a lock.
+        addresses: Addresses with a lock, as they are spelt in the locks.
+        routes: Normalised routes with a lock; None if there are none.
+        ranges: Test for ranges and spellings; None if no lock is on a range or an address.
+    """
 
     callers: Container[object]
     tenants: Container[object]
     addresses: Container[object]
-    routes: Container[object] | None  # None: no resource has a lock
-    ranges: AddressRanges | None  # None: no range and no address has a lock
+    routes: Container[object] | None
+    ranges: AddressRanges | None
 
 
 def fast_path_of(view: LockView) -> FastPath:
-    """How to look at `view`."""
-    by = view.tables
-    if by["everyone"]:
-        return DIVERTED
+    """The fast path for the locks of a view."""
+    tables = view.tables
+    if tables["everyone"]:
+        return TO_SLOW_PATH
     return FastPath(
-        callers=by["caller"],
-        tenants=by["tenant"],
-        addresses=by["address"],
-        routes=by["resource"] if len(by["resource"]) else None,
-        ranges=AddressRanges(view) if view.lengths or by["address"] else None,
+        callers=tables["caller"],
+        tenants=tables["tenant"],
+        addresses=tables["address"],
+        routes=tables["resource"] if len(tables["resource"]) else None,
+        ranges=AddressRanges(view) if view.lengths or tables["address"] else None,
     )
 
 
-DIVERTED = FastPath(EVERYBODY, EVERYBODY, EVERYBODY, EVERYBODY, None)  # each request is judged
-OPEN = fast_path_of(EMPTY)  # no request is
+TO_SLOW_PATH = FastPath(EVERY_NAME, EVERY_NAME, EVERY_NAME, EVERY_NAME, None)
+ALLOW_ALL = fast_path_of(EMPTY)
+
+
+class Mode(Enum):
+    """The modes of a gate; MODES says what each one means for requests."""
+
+    COLD = "no poll has ended since the gate was made, started again or forked"
+    READY = "requests are looked up in the view"
+    OFF = "GATEKEEPER=off in this process"
+    STALE = "the view is stale, or may become so during the next poll, and on_stale is not 'allow'"
+    SAMPLING = "callers are added to the sample that the gate reports"
+    CRASHED = "the poller's thread ended with an exception"
+    CLOSED = "the gate was closed"
+
+
+Mover = Literal["poller", "request", "application"]
+
+
+class ModeRule(NamedTuple):
+    """The rule of a mode: what requests look at, and who may move the gate to which modes.
+
+    Attributes:
+        looks_at: What `allow` and `check` look at; None: at the names that have a lock in the view.
+        poller: Modes to which the poller's thread may move the gate.
+        request: Modes to which a request may move it.
+        application: Modes to which `start`, `close` and a fork may move it.
+    """
+
+    looks_at: FastPath | None
+    poller: frozenset[Mode] = frozenset()
+    request: frozenset[Mode] = frozenset()
+    application: frozenset[Mode] = frozenset()
+
+
+_POLLED = frozenset({Mode.READY, Mode.OFF, Mode.STALE, Mode.SAMPLING, Mode.CRASHED})
+_SAMPLED = frozenset({Mode.COLD, Mode.READY, Mode.OFF, Mode.STALE})
+_STOPPED = frozenset({Mode.COLD, Mode.CLOSED})
+
+MODES = {
+    Mode.COLD: ModeRule(TO_SLOW_PATH, poller=_POLLED, application=_STOPPED),
+    Mode.READY: ModeRule(None, poller=_POLLED, application=_STOPPED),
+    Mode.OFF: ModeRule(ALLOW_ALL, poller=_POLLED, application=_STOPPED),
+    Mode.STALE: ModeRule(TO_SLOW_PATH, poller=_POLLED, application=_STOPPED),
+    # The request that completes the sample moves the gate to where the last poll would have left it.
+    Mode.SAMPLING: ModeRule(TO_SLOW_PATH, poller=_POLLED, request=_SAMPLED, application=_STOPPED),
+    # The next request restarts the poller, whose first poll ends this mode.
+    Mode.CRASHED: ModeRule(TO_SLOW_PATH, poller=_POLLED, application=_STOPPED),
+    # A poll that was still running when the gate was closed changes nothing any more.
+    Mode.CLOSED: ModeRule(TO_SLOW_PATH, application=frozenset({Mode.COLD})),
+}
+
+
+class FastPathSwitch:
+    """The mode of one gate, and the only place that changes it and what the gate's requests look at.
+
+    The caller of every method holds `mutex`. Requests try it without waiting.
+    """
+
+    __slots__ = ("_look_at", "_settled", "mode", "mutex")
+
+    def __init__(self, look_at: Callable[[FastPath], object]) -> None:
+        self.mode = Mode.COLD
+        self.mutex = threading.Lock()
+        self._look_at = look_at  # replaces the gate's references
+        self._settled = Mode.COLD, TO_SLOW_PATH  # the mode after SAMPLING, and the path for READY
+        look_at(TO_SLOW_PATH)
+
+    def settle(self, mode: Mode, path: FastPath = TO_SLOW_PATH, *, is_sampling: bool) -> None:
+        """Moves to `mode`, READY with `path`; while callers are sampled, only when the sample is complete."""
+        self._settled = mode, path
+        self.move("poller", Mode.SAMPLING if is_sampling else mode)
+
+    def start_sampling(self) -> None:
+        self.move("poller", Mode.SAMPLING)
+
+    def finish_sampling(self) -> None:
+        """Moves from SAMPLING to the settled mode; from another mode nowhere."""
+        self.move("request", self._settled[0])
+
+    def crash(self) -> None:
+        self.move("poller", Mode.CRASHED)
+
+    def close(self) -> None:
+        self.move("application", Mode.CLOSED)
+
+    def start(self) -> None:
+        """Ends CLOSED; a gate that polls stays in its mode."""
+        if self.mode is Mode.CLOSED:
+            self.move("application", Mode.COLD)
+
+    def reset_after_fork(self) -> None:
+        """Starts again in a child, where no poller runs. A closed gate stays closed."""
+        self.mutex = threading.Lock()  # another thread of the parent may have held it
+        if self.mode is not Mode.CLOSED:
+            self.move("application", Mode.COLD)
+
+    def move(self, by: Mover, mode: Mode) -> bool:
+        """Moves the gate to `mode` if MODES lets `by` do that now; returns whether it did."""
+        if mode not in getattr(MODES[self.mode], by):
+            return False
+        self.mode = mode
+        if mode is Mode.COLD:
+            self._settled = Mode.COLD, TO_SLOW_PATH
+        looks_at = MODES[mode].looks_at
+        self._look_at(self._settled[1] if looks_at is None else looks_at)
+        return True

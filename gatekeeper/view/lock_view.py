@@ -1,4 +1,4 @@
-"""All locks of one version, found by what a request says of itself. Pure: values in, values out."""
+"""The view: all locks of one version, found by the scopes of a request. Immutable."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gatekeeper.model import Cursor, Lock, Set, Update
+from gatekeeper.model import Cursor, Lock, Update
 from gatekeeper.view import sharded_table
-from gatekeeper.view.cooperative import drained, in_pieces
+from gatekeeper.view.cooperative import drain, with_pauses
 from gatekeeper.view.lock_tuples import (
     ACTION,
     END,
@@ -18,37 +18,45 @@ from gatekeeper.view.lock_tuples import (
     RESOURCE,
     SCOPE,
     SLOW,
+    ChangeTuple,
     LockKeyTuple,
     LockTuple,
-    at_of,
-    lock_of,
-    rows_in,
-    sets,
+    is_set,
+    key_of,
+    packed,
+    unpack_lock,
 )
-from gatekeeper.view.lookup_keys import BITS, RANGES, address_in, length_of, nameless, place_of
-from gatekeeper.view.sharded_table import LockTable, TableDraft
+from gatekeeper.view.lookup_keys import (
+    ADDRESS_BITS,
+    RANGE_TABLES,
+    normalize_route,
+    parse_address,
+    prefix_length,
+    table_key,
+)
+from gatekeeper.view.sharded_table import LockTable, TableBuilder
 
-# What this version enforces. Anything else is passed over and counted: that is how the feed may grow.
+# What this version enforces. Other words are ignored and counted, so that the feed may grow.
 SCOPES = ("caller", "tenant", "address", "range", "resource", "everyone")
 ACTIONS = ("deny", "slow", "tag", "suspend")
 ON_STALES = ("keep", "allow")
 
-IGNORED_MAX = 100  # different words counted apart; a source that makes up new ones costs no more memory
+IGNORED_MAX = 100  # distinct words counted apart, so that a source cannot use up memory by inventing words
 
 NEVER_NS = 1 << 63  # later than any lock ends
 
-TABLES = ("caller", "tenant", "address", "resource", "everyone", *RANGES.values())
-BY_LENGTH = tuple(RANGES.values())
-LARGE = 10_000  # locks; of a larger view ended ones are pruned less often
+TABLES = ("caller", "tenant", "address", "resource", "everyone", *RANGE_TABLES.values())
+PREFIX_TABLES = tuple(RANGE_TABLES.values())
+LARGE = 10_000  # locks; ended ones are removed from a larger view less often
 PRUNE_LARGE_NS = 10_000_000_000
 
 
-class ViewOutOfStep(Exception):  # nobody's fault: an answer was lost, or came twice
-    """The update does not follow from the version that the view holds; only a snapshot will do."""
+class ViewOutOfStep(Exception):  # expected: an answer was lost, or came twice
+    """The update does not follow from the view's version; only a snapshot helps."""
 
 
 class RequestScopes(NamedTuple):
-    """What a request says of itself; "" says nothing, and nobody is locked by having no name."""
+    """The scopes by which one request may be locked; "" is absent, and no lock applies to an absent scope."""
 
     caller: str = ""
     tenant: str = ""
@@ -56,75 +64,84 @@ class RequestScopes(NamedTuple):
     resource: str = ""
 
 
-NOBODY = RequestScopes()
+NO_SCOPES = RequestScopes()
 
 
-def asked_of(*parts: object) -> RequestScopes:
-    """What a request says of itself, in the order of `RequestScopes`; what is no text says nothing."""
+def request_scopes(*parts: object) -> RequestScopes:
+    """The scopes from values in the order of `RequestScopes`; a value that is not a str counts as absent."""
     return RequestScopes(*(part if isinstance(part, str) else "" for part in parts))
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class LockView:
-    """Locks by where they are looked up. Nobody writes to it; the next one shares what did not change."""
+    """All locks of one version. Immutable; the next view shares what did not change.
 
-    at: Cursor | None  # None: not confirmed by a source
+    Attributes:
+        at: The version that the view is at; None until a source has confirmed it.
+        tables: Locks by table and lookup key.
+        lengths: Prefix lengths in use with the number of their keys, by table.
+        next_end_ns: No lock ends before this time, in nanoseconds since 1970.
+        ignored: Unknown words of the feed, and how often each was seen.
+        slows: Whether a lock with the action "slow" is, or was, in the view.
+    """
+
+    at: Cursor | None
     tables: Mapping[str, LockTable]
-    lengths: Mapping[str, Mapping[int, int]] = field(default_factory=dict)  # prefix lengths in use, by table
-    next_end_ns: int = NEVER_NS  # no lock ends before this; perhaps none then either
-    ignored: Mapping[str, int] = field(default_factory=dict)  # what was passed over, and how often it was met
-    slows: bool = False  # whether there is, or was, a lock that slows
+    lengths: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    next_end_ns: int = NEVER_NS
+    ignored: Mapping[str, int] = field(default_factory=dict)
+    slows: bool = False
 
     def __iter__(self) -> Iterator[Lock]:
-        return map(lock_of, self.held())
+        return map(unpack_lock, self.lock_tuples())
 
-    def held(self) -> Iterator[LockTuple]:
-        """Every lock, with pauses between them where they are many."""
-        found = (found for table in self.tables.values() for found in sharded_table.values(table))
-        return in_pieces(held for some in found for held in some)
+    def lock_tuples(self) -> Iterator[LockTuple]:
+        """Every lock, with pauses in between."""
+        by_key = (found for table in self.tables.values() for found in sharded_table.locks_in(table))
+        return with_pauses(lock for found in by_key for lock in found)
 
     def __len__(self) -> int:
-        """How many keys have a lock."""
+        """The number of keys that have a lock."""
         return sum(map(len, self.tables.values()))
 
-    def of(self, asked: RequestScopes) -> list[LockTuple]:
-        """The locks that apply to a request, without those that are narrowed to another resource."""
-        by = self.tables
-        found: list[LockTuple] = [*by["everyone"].get("", ())]
-        if asked.caller:
-            found += by["caller"].get(asked.caller, ())
-        if asked.tenant:
-            found += by["tenant"].get(asked.tenant, ())
-        if asked.resource:
-            found += by["resource"].get(nameless(asked.resource), ())
-        if asked.address:
-            found += self._around(asked.address)
-        route = nameless(asked.resource)
-        return [held for held in found if not held[RESOURCE] or nameless(held[RESOURCE]) == route]
+    def matching(self, scopes: RequestScopes) -> list[LockTuple]:
+        """The locks that apply to a request, those that have ended included."""
+        tables = self.tables
+        found: list[LockTuple] = [*tables["everyone"].get("", ())]
+        if scopes.caller:
+            found += tables["caller"].get(scopes.caller, ())
+        if scopes.tenant:
+            found += tables["tenant"].get(scopes.tenant, ())
+        if scopes.resource:
+            found += tables["resource"].get(normalize_route(scopes.resource), ())
+        if scopes.address:
+            found += self._on_address(scopes.address)
+        route = normalize_route(scopes.resource)
+        return [lock for lock in found if not lock[RESOURCE] or normalize_route(lock[RESOURCE]) == route]
 
-    def suspended(self, wall_ns: int) -> bool:
-        """Whether the fleet's off switch is thrown at this moment."""
-        return any(
-            held[ACTION] == "suspend" and wall_ns < held[END] and not held[RESOURCE]
-            for held in self.tables["everyone"].get("", ())
+    def is_suspended(self, wall_ns: int) -> bool:
+        """Whether a suspension (the off switch of the whole fleet) is in force at this time."""
+        locks = self.tables["everyone"].get("", ())
+        return bool(locks) and any(
+            lock[ACTION] == "suspend" and wall_ns < lock[END] and not lock[RESOURCE] for lock in locks
         )
 
-    def meets(self, address: str) -> bool:
-        """Whether there is a lock on this address, or on a range around it. Never raises."""
-        return bool(self._around(address))
+    def has_lock_on_address(self, address: str) -> bool:
+        """Whether a lock is on this address or on a range around it. Never raises."""
+        return bool(self._on_address(address))
 
-    def _around(self, address: str) -> list[LockTuple]:
+    def _on_address(self, address: str) -> list[LockTuple]:
         found: list[LockTuple] = [*self.tables["address"].get(address, ())]
         if not self.lengths and ":" not in address:
             return found
-        known = address_in(address)
+        known = parse_address(address)
         if known is None:
             return found
-        if known.text != address:  # an IPv4 address that is written as IPv6
+        if known.text != address:  # an IPv4-mapped IPv6 address
             found += self.tables["address"].get(known.text, ())
-        name = RANGES[known.version]
-        table, bits = self.tables[name], BITS[known.version]
-        for length in self.lengths.get(name, ()):  # those in use, not all that there could be
+        name = RANGE_TABLES[known.version]
+        table, bits = self.tables[name], ADDRESS_BITS[known.version]
+        for length in self.lengths.get(name, ()):
             found += table.get(1 << length | known.number >> (bits - length), ())
         return found
 
@@ -133,115 +150,115 @@ EMPTY = LockView(None, dict.fromkeys(TABLES, sharded_table.EMPTY))
 
 
 def apply(view: LockView, update: Update) -> LockView:
-    """The view after `update`. Raises OutOfStep when it does not follow from `view`.
+    """The view after `update`. Raises ViewOutOfStep when the update does not follow from `view`.
 
-    So an update that comes twice changes nothing the second time, and none can be left out. A long one
-    is applied in pieces, with pauses; `view` stays as it is, so that who asks meanwhile sees the whole
-    old version, and then the whole new one.
+    An update that comes twice changes nothing the second time, and none can be left out. A long one is
+    applied with pauses; readers see the whole old view, and then the whole new one.
     """
     if update.snapshot:
-        return _changed(_without_locks(view), update)
+        return _after_update(_without_locks(view), update)
     if view.at is None or update.since != view.at.version or update.at.version < update.since:
         raise ViewOutOfStep(f"the view is at {view.at}, the answer leads from {update.since} to {update.at}")
     if update.at.version == view.at.version and (update.changes or update.at != view.at):
-        raise ViewOutOfStep(f"there is another version {update.at.version} than the view's")
-    return _changed(view, update) if update.changes or update.unknown or update.at != view.at else view
+        raise ViewOutOfStep(f"the answer's version {update.at.version} is not the view's of that number")
+    return _after_update(view, update) if update.changes or update.unknown or update.at != view.at else view
 
 
 def without_ended(view: LockView, wall_ns: int) -> LockView:
-    """The view without the locks that have ended by `wall_ns`; the same object when none can have."""
+    """The view without the locks that have ended by `wall_ns`; the same object when none can have ended."""
     if wall_ns < view.next_end_ns:
         return view
     ended: list[LockKeyTuple] = []
     next_end_ns = NEVER_NS
-    for held in view.held():
-        if held[END] <= wall_ns:
-            ended.append(at_of(held))
+    for lock in view.lock_tuples():
+        if lock[END] <= wall_ns:
+            ended.append(key_of(lock))
         else:
-            next_end_ns = min(next_end_ns, held[END])
-    if len(view) > LARGE:  # to look through all of them takes time, and one that has ended refuses nobody
+            next_end_ns = min(next_end_ns, lock[END])
+    # Looking through a large view takes long, and an ended lock applies to no request anyway.
+    if len(view) > LARGE:
         next_end_ns = max(next_end_ns, wall_ns + PRUNE_LARGE_NS)
-    return replace(_edited(view, drained(ended))[0], next_end_ns=next_end_ns)
+    return replace(_with_changes(view, drain(ended))[0], next_end_ns=next_end_ns)
 
 
-def with_locks(view: LockView, locks: Iterable[Lock]) -> LockView:
-    """The view with these locks set as well."""
-    return _edited(view, rows_in(map(Set, locks)))[0]
+def with_locks(view: LockView, locks: Iterable[LockTuple]) -> LockView:
+    """The view with these locks set in addition."""
+    return _with_changes(view, locks)[0]
 
 
 def _without_locks(view: LockView) -> LockView:
     return replace(view, tables=EMPTY.tables, lengths={}, next_end_ns=NEVER_NS, slows=False)
 
 
-def _changed(view: LockView, update: Update) -> LockView:
-    changed, strange = _edited(view, rows_in(update.changes))
-    words = (*update.unknown, *strange)
-    ignored = _counted(view.ignored, words) if words else view.ignored
+def _after_update(view: LockView, update: Update) -> LockView:
+    changed, unknown = _with_changes(view, packed(update.changes))
+    words = (*update.unknown, *unknown)
+    ignored = _add_counts(view.ignored, words) if words else view.ignored
     return replace(changed, at=update.at, ignored=ignored)
 
 
-def _edited(view: LockView, rows: Iterable[LockTuple | LockKeyTuple]) -> tuple[LockView, list[str]]:
-    """The view after these changes, and the words among them that this version does not know."""
-    drafts: dict[str, TableDraft] = {}
-    lengths = {name: dict(some) for name, some in view.lengths.items()}
-    strange: list[str] = []
+def _with_changes(view: LockView, changes: Iterable[ChangeTuple]) -> tuple[LockView, list[str]]:
+    """The view after these changes, and the unknown words in them."""
+    builders: dict[str, TableBuilder] = {}
+    lengths = {name: dict(counts) for name, counts in view.lengths.items()}
+    unknown: list[str] = []
     next_end_ns, slows = view.next_end_ns, view.slows
-    for row in in_pieces(rows):
-        place = place_of(row[SCOPE], row[KEY])
-        if sets(row) and (words := _strange_in(row, placed=place is not None)):
-            strange += words
+    for change in with_pauses(changes):
+        place = table_key(change[SCOPE], change[KEY])
+        if is_set(change) and (words := _unknown_words(change, has_key=place is not None)):
+            unknown += words
         if place is None:
             continue
-        # Also when the new action is unknown: the old one is over, and to keep it would be to refuse on.
-        enforced = sets(row) and _enforced(row)
-        draft = drafts.get(place.table) or drafts.setdefault(
-            place.table, TableDraft(view.tables[place.table])
+        # A lock whose action became an unknown one is removed: keeping it would enforce the old action.
+        enforced = is_set(change) and _is_enforced(change)
+        builder = builders.get(place.table) or builders.setdefault(
+            place.table, TableBuilder(view.tables[place.table])
         )
-        more = draft.change(place.key, row if enforced or not sets(row) else at_of(row))
-        if more and place.table in BY_LENGTH:
-            _count(lengths.setdefault(place.table, {}), length_of(place.key), more)
+        added = builder.change(place.key, change if enforced or not is_set(change) else key_of(change))
+        if added and place.table in PREFIX_TABLES:
+            _add_count(lengths.setdefault(place.table, {}), prefix_length(place.key), added)
         if enforced:
-            next_end_ns = min(next_end_ns, row[END])
-            slows = slows or row[ACTION] == "slow"
-    changed = {name: draft.finished() for name, draft in drafts.items()}
+            next_end_ns = min(next_end_ns, change[END])
+            slows = slows or change[ACTION] == "slow"
+    changed = {name: builder.build() for name, builder in builders.items()}
     return replace(
         view,
         tables={**view.tables, **changed},
-        lengths={name: some for name, some in lengths.items() if some},
+        lengths={name: counts for name, counts in lengths.items() if counts},
         next_end_ns=next_end_ns,
         slows=slows,
-    ), strange
+    ), unknown
 
 
-def _count(counts: dict[int, int], length: int, more: int) -> None:
-    counts[length] = counts.get(length, 0) + more
+def _add_count(counts: dict[int, int], length: int, added: int) -> None:
+    counts[length] = counts.get(length, 0) + added
     if not counts[length]:
         del counts[length]
 
 
-def _enforced(held: LockTuple) -> bool:
-    return held[ACTION] in ACTIONS and (held[ACTION] != "slow" or held[SLOW] is not None)
+def _is_enforced(lock: LockTuple) -> bool:
+    return lock[ACTION] in ACTIONS and (lock[ACTION] != "slow" or lock[SLOW] is not None)
 
 
-def _strange_in(held: LockTuple, *, placed: bool) -> list[str]:
-    """The words of a lock that this version does not know; mostly none."""
+def _unknown_words(lock: LockTuple, *, has_key: bool) -> list[str]:
+    """The words of a lock that this version does not know, mostly none."""
     words = []
-    if held[SCOPE] not in SCOPES:
-        words.append(f"scope {held[SCOPE]}")
-    elif not placed:
-        words.append("range that is none")
-    if held[ACTION] not in ACTIONS:
-        words.append(f"action {held[ACTION]}")
-    elif not _enforced(held):
+    if lock[SCOPE] not in SCOPES:
+        words.append(f"scope {lock[SCOPE]}")
+    elif not has_key:
+        words.append("malformed range")
+    if lock[ACTION] not in ACTIONS:
+        words.append(f"action {lock[ACTION]}")
+    elif not _is_enforced(lock):
         words.append("action slow without a rate")
-    if held[ON_STALE] not in ON_STALES:
-        words.append(f"on_stale {held[ON_STALE]}")
+    if lock[ON_STALE] not in ON_STALES:
+        words.append(f"on_stale {lock[ON_STALE]}")
     return words
 
 
-def _counted(ignored: Mapping[str, int], words: Iterable[str]) -> Mapping[str, int]:
-    counts = dict(ignored)
+def _add_counts(counts: Mapping[str, int], words: Iterable[str]) -> Mapping[str, int]:
+    added = dict(counts)
     for word in words:
-        known = word if word in counts or len(counts) < IGNORED_MAX else "more"
-        counts[known] = counts.get(known, 0) + 1
-    return MappingProxyType(counts)
+        counted = word if word in added or len(added) < IGNORED_MAX else "more"
+        added[counted] = added.get(counted, 0) + 1
+    return MappingProxyType(added)

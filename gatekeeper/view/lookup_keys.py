@@ -1,4 +1,8 @@
-"""Where a lock is looked up, and where a request looks: addresses as numbers, routes without their names."""
+"""Keys under which locks are stored and requests look for them.
+
+Both sides normalise in the same way: an address to a number or its canonical text, a range to the bits of its
+network, a route pattern to one without the names of its parameters.
+"""
 
 from __future__ import annotations
 
@@ -10,50 +14,51 @@ from typing import NamedTuple
 
 LookupKey = str | int
 
-PLAIN = ("caller", "tenant", "address", "everyone")  # tables whose keys are the locks' own
-RANGES = {4: "range4", 6: "range6"}  # tables, by version of IP
-BITS = {4: 32, 6: 128}
-MAPPED = bytes(10) + b"\xff\xff"  # ::ffff:0:0/96: an IPv4 address written as IPv6
-ROUTES_REMEMBERED = 4_096
-ROUTE_REMEMBERED_MAX = 256  # characters; a path that is given for a route may have any number
+EXACT_TABLES = ("caller", "tenant", "address", "everyone")  # keyed by the lock's own key
+RANGE_TABLES = {4: "range4", 6: "range6"}  # by IP version
+ADDRESS_BITS = {4: 32, 6: 128}
+IPV4_MAPPED_PREFIX = bytes(10) + b"\xff\xff"  # ::ffff:0:0/96
+CACHED_ROUTES_MAX = 4_096
+CACHED_ROUTE_CHARACTERS_MAX = 256  # an application may pass paths instead of patterns, of any length
 
-FREE = re.compile(r"(?<=/)\{[^/]*\}(?=/|$)")
+PATH_PARAMETER = re.compile(r"(?<=/)\{[^/]*\}(?=/|$)")
 
 
 class TableKey(NamedTuple):
-    """A table and a key in it."""
+    """A table of the view, and a key in it."""
 
     table: str
     key: LookupKey
 
 
 class NumericAddress(NamedTuple):
-    """An IP address as a number; IPv4 in IPv6 is IPv4, with the text that it has there."""
+    """An IP address as a number. An IPv4-mapped IPv6 address is IPv4, with the text of the IPv4 address."""
 
     version: int
     number: int
     text: str
 
 
-def place_of(scope: str, key: str) -> TableKey | None:
-    """Where a lock of this scope and key is looked up; None where nobody looks: no such scope, no range."""
+def table_key(scope: str, key: str) -> TableKey | None:
+    """The table and key for a lock; None for an unknown scope, or a range that is not a CIDR block."""
     if scope == "range":
-        return range_of(key)
-    if scope == "address" and "/" in key:  # of IPv6 often the household's block is counted, not one of 2**64
-        return range_of(key)
-    if scope == "address" and (found := address_in(key)):
-        if found.version == 6:  # of many spellings
-            return TableKey(RANGES[6], 1 << 128 | found.number)
-        return TableKey("address", found.text)
+        return range_key(key)
+    if scope == "address" and "/" in key:  # IPv6 callers are often counted by /64
+        return range_key(key)
+    if scope == "address" and (address := parse_address(key)):
+        if address.version == 6:  # has many spellings
+            return TableKey(RANGE_TABLES[6], 1 << 128 | address.number)
+        return TableKey("address", address.text)
     if scope == "resource":
-        return TableKey("resource", nameless(key))
-    return TableKey(scope, key) if scope in PLAIN else None
+        return TableKey("resource", normalize_route(key))
+    return TableKey(scope, key) if scope in EXACT_TABLES else None
 
 
-def range_of(text: str) -> TableKey | None:
-    """A CIDR block as one number: its network's bits behind a 1, so that lengths cannot meet.
+def range_key(text: str) -> TableKey | None:
+    """The table and key for a CIDR block; None for other text.
 
-    Bits beyond the length are not looked at; a range of IPv4 in IPv6 is one of IPv4.
+    The key is the network's bits behind a leading 1, so that blocks of different lengths cannot collide. Host
+    bits are ignored; a range of IPv4-mapped addresses is a range of IPv4.
     """
     try:
         network = ip_network(text, strict=False)
@@ -62,39 +67,42 @@ def range_of(text: str) -> TableKey | None:
     version, length, number = network.version, network.prefixlen, int(network.network_address)
     if version == 6 and length >= 96 and number >> 32 == 0xFFFF:
         version, length, number = 4, length - 96, number & 0xFFFF_FFFF
-    return TableKey(RANGES[version], 1 << length | number >> (BITS[version] - length))
+    return TableKey(RANGE_TABLES[version], 1 << length | number >> (ADDRESS_BITS[version] - length))
 
 
-def address_in(text: str) -> NumericAddress | None:
-    """The IP address that `text` is, however it is spelt; None when it is none. Never raises."""
+def parse_address(text: str) -> NumericAddress | None:
+    """The IP address in any spelling, without its zone; None for other text. Never raises."""
     try:
         if ":" not in text:
             packed = socket.inet_pton(socket.AF_INET, text)
             return NumericAddress(4, int.from_bytes(packed, "big"), text)
         packed = socket.inet_pton(socket.AF_INET6, text.partition("%")[0])
-    except (OSError, ValueError):  # a NUL, half a surrogate pair
+    except (OSError, ValueError):  # ValueError: a NUL, or half of a surrogate pair
         return None
-    if packed.startswith(MAPPED):
+    if packed.startswith(IPV4_MAPPED_PREFIX):
         return NumericAddress(4, int.from_bytes(packed[12:], "big"), str(ip_address(packed[12:])))
     return NumericAddress(6, int.from_bytes(packed, "big"), text)
 
 
-def length_of(key: LookupKey) -> int:
-    """The prefix length of a range's key."""
+def prefix_length(key: LookupKey) -> int:
+    """The prefix length of the block that a key of a range table stands for."""
     return key.bit_length() - 1 if isinstance(key, int) else 0
 
 
-def nameless(route: str) -> str:
-    """The route without the names of its free segments: one side says `{id}`, the other `{item_id}`.
+def normalize_route(route: str) -> str:
+    """The route pattern without the names of its parameters, which the log and the application may name
+    differently.
 
-    >>> nameless("/v1/items/{item_id}")
+    >>> normalize_route("/v1/items/{item_id}")
     '/v1/items/{}'
     """
     if "{" not in route:
         return route
-    return _nameless(route) if len(route) <= ROUTE_REMEMBERED_MAX else FREE.sub("{}", route)
+    if len(route) > CACHED_ROUTE_CHARACTERS_MAX:
+        return PATH_PARAMETER.sub("{}", route)
+    return _normalize_route(route)
 
 
-@lru_cache(ROUTES_REMEMBERED)
-def _nameless(route: str) -> str:
-    return FREE.sub("{}", route)
+@lru_cache(CACHED_ROUTES_MAX)
+def _normalize_route(route: str) -> str:
+    return PATH_PARAMETER.sub("{}", route)

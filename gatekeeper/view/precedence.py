@@ -1,4 +1,4 @@
-"""What the locks that apply to one request amount to: the strictest answers, the others are named."""
+"""Precedence: one decision from all locks that apply. The strictest decides, the others are named."""
 
 from __future__ import annotations
 
@@ -10,67 +10,72 @@ from gatekeeper.view.lock_tuples import ACTION, DETAIL, END, POLICY, REASON, SLO
 
 
 class SlowLimit(Protocol):
-    """Lets a stated rate through."""
+    """Counts the requests of locks with the action "slow" against their rates."""
 
-    def check(self, held: LockTuple) -> Decision:
-        """Whether one more request may pass now, by this lock's rate; it is counted when it may."""
+    def check(self, lock: LockTuple) -> Decision:
+        """Decides whether one more request may pass now at the lock's rate, and counts it if so."""
 
-    def refund(self, held: LockTuple) -> None:
-        """Take back the last yes."""
+    def refund(self, lock: LockTuple) -> None:
+        """Takes back the request that `check` allowed last."""
 
-    def tidy(self) -> None:
-        """Hold what is remembered within its bounds; called by the poller, never by a request."""
+    def prune(self) -> None:
+        """Keeps memory within its bounds. Called by the poller, never by a request."""
 
 
-def judged(locks: Sequence[LockTuple], now_ns: int, slowing: SlowLimit | None) -> Decision:
-    """The answer of these locks, at least one and all in force at `now_ns`; `slowing` is there if one slows.
+def decide(locks: Sequence[LockTuple], now_ns: int, slow_limit: SlowLimit | None) -> Decision:
+    """The decision of these locks: at least one, all in force at `now_ns`.
 
-    To deny is stricter than to slow, which is stricter than to tag. Of locks that do the same, the one that
-    ends last answers. Where several slow, all must let the request through.
+    "deny" comes before "slow", "slow" before "tag"; among locks of one action the one that ends last. Where
+    several slow, each of them must let the request through. `slow_limit` must be given if any of the locks
+    slows.
     """
-    by_end = sorted(locks, key=_last_first)
-    denying = next((held for held in by_end if held[ACTION] == "deny"), None)
+    by_end = sorted(locks, key=_latest_end_first)
+    denying = next((lock for lock in by_end if lock[ACTION] == "deny"), None)
     if denying is not None:
-        return _said(denying, by_end, allowed=False, retry_after=(denying[END] - now_ns) / 1e9)
-    slowing_down = [held for held in by_end if held[ACTION] == "slow"]
-    if slowing_down and slowing is not None:
-        return _slowed(slowing_down, by_end, slowing)
-    return _said(by_end[0], by_end, allowed=True, retry_after=0.0)
+        return _decision(denying, by_end, allowed=False, retry_after=(denying[END] - now_ns) / 1e9)
+    slowing = [lock for lock in by_end if lock[ACTION] == "slow"]
+    if slowing and slow_limit is not None:
+        return _decide_slow(slowing, by_end, slow_limit)
+    return _decision(by_end[0], by_end, allowed=True, retry_after=0.0)
 
 
-def _slowed(slow: Sequence[LockTuple], by_end: Sequence[LockTuple], slowing: SlowLimit) -> Decision:
-    passed: list[tuple[LockTuple, Decision]] = []
-    for held in slow:
-        one = slowing.check(held)
-        if not one.allowed:
-            for before, _ in passed:  # a request that is refused takes nothing from the others
-                slowing.refund(before)
-            said = _said(held, by_end, allowed=False, retry_after=one.retry_after)
-            limit, period_s = held[SLOW]
-            detail = f"{held[DETAIL]}; slowed to {limit:,} in {period_s:g} s".removeprefix("; ")
-            return said._replace(detail=detail, limit=limit, remaining=0, reset_after=one.reset_after)
-        passed.append((held, one))
-    held, least = min(passed, key=lambda each: each[1].remaining or 0)
-    said = _said(held, by_end, allowed=True, retry_after=0.0)
-    return said._replace(limit=least.limit, remaining=least.remaining, reset_after=least.reset_after)
-
-
-def _said(
-    held: LockTuple, every: Sequence[LockTuple], *, allowed: bool, retry_after: float | None
+def _decide_slow(
+    slowing: Sequence[LockTuple], by_end: Sequence[LockTuple], slow_limit: SlowLimit
 ) -> Decision:
-    policies = dict.fromkeys(other[POLICY] for other in every)
+    allowed_by: list[tuple[LockTuple, Decision]] = []
+    for lock in slowing:
+        rate_decision = slow_limit.check(lock)
+        if not rate_decision.allowed:
+            for counted, _ in allowed_by:  # a denied request takes nothing from the other rates
+                slow_limit.refund(counted)
+            denial = _decision(lock, by_end, allowed=False, retry_after=rate_decision.retry_after)
+            limit, period_s = lock[SLOW]
+            detail = f"{lock[DETAIL]}; slowed to {limit:,} in {period_s:g} s".removeprefix("; ")
+            reset_after = rate_decision.reset_after
+            return denial._replace(detail=detail, limit=limit, remaining=0, reset_after=reset_after)
+        allowed_by.append((lock, rate_decision))
+    lock, least = min(allowed_by, key=lambda allowed: allowed[1].remaining or 0)
+    decision = _decision(lock, by_end, allowed=True, retry_after=0.0)
+    return decision._replace(limit=least.limit, remaining=least.remaining, reset_after=least.reset_after)
+
+
+def _decision(
+    lock: LockTuple, locks: Sequence[LockTuple], *, allowed: bool, retry_after: float | None
+) -> Decision:
+    """The decision that `lock` gives, with the policies of all `locks`."""
+    policies = dict.fromkeys(other[POLICY] for other in locks)
     return Decision(
         allowed=allowed,
-        policy=held[POLICY],
-        reason=held[REASON],
-        detail=held[DETAIL],
+        policy=lock[POLICY],
+        reason=lock[REASON],
+        detail=lock[DETAIL],
         retry_after=retry_after,
-        until=held[UNTIL],
-        status=held[STATUS],
-        also=tuple(policy for policy in policies if policy != held[POLICY]),
-        tags=tuple(dict.fromkeys(other[POLICY] for other in every if other[ACTION] == "tag")),
+        until=lock[UNTIL],
+        status=lock[STATUS],
+        also=tuple(policy for policy in policies if policy != lock[POLICY]),
+        tags=tuple(dict.fromkeys(other[POLICY] for other in locks if other[ACTION] == "tag")),
     )
 
 
-def _last_first(held: LockTuple) -> tuple[int, str]:
-    return -held[END], held[POLICY]
+def _latest_end_first(lock: LockTuple) -> tuple[int, str]:
+    return -lock[END], lock[POLICY]

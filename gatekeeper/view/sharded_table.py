@@ -1,7 +1,8 @@
-"""Tables that are cheap to change: nobody writes to one, the next one shares what did not change.
+"""Copy-on-write tables: a change builds the next table, which shares with the last what did not change.
 
-A small table is a dict. A large one is cut into shards: to copy a dict of 100,000 takes 2 ms, and one that
-grows past 87,000 stops everybody for 2.4 (CPython 3.11; 0.2 at 16,000).
+A small table is one dict. A large one is divided into shards, of which only those that change are copied: to
+copy a dict of 100,000 entries takes 2 ms, and one that grows beyond 87,000 stops all threads for 2.4 ms while
+it is resized (CPython 3.11; 0.2 ms at 16,000).
 """
 
 from __future__ import annotations
@@ -9,23 +10,25 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 
-from gatekeeper.view.cooperative import in_pieces
-from gatekeeper.view.lock_tuples import LockKeyTuple, LockTuple, at_of, sets
+from gatekeeper.view.cooperative import with_pauses
+from gatekeeper.view.lock_tuples import ChangeTuple, LockTuple, is_set, key_of
 from gatekeeper.view.lookup_keys import LookupKey
 
-FoundLocks = tuple[LockTuple, ...]  # what stands at one key; mostly one
+FoundLocks = tuple[LockTuple, ...]  # all locks under one key, mostly one
+Shard = dict[LookupKey, FoundLocks]
 
-SPREAD_AT = 16_384  # entries; from here on in shards, and below a quarter of it no longer
-YOUNG_MAX = 5_000
-SHARDS = 256  # 4,000 entries in each where there are a million
+SHARDED_ABOVE = 16_384  # entries; a sharded table becomes one dict again below a quarter of that
+SHARDS = 256  # a million locks are 4,000 entries in each
+UNCOLLECTED_MAX = 5_000  # copied entries between two collections
+RELEASED_AT_ONCE = 100  # locks freed between two steps
 
 
 class ShardedTable:
-    """A large table. Asked as a dict is."""
+    """A large table, with the methods of a dict that look-ups need."""
 
     __slots__ = ("shards",)
 
-    def __init__(self, shards: tuple[dict[LookupKey, FoundLocks], ...]) -> None:
+    def __init__(self, shards: tuple[Shard, ...]) -> None:
         self.shards = shards
 
     def __contains__(self, key: object) -> bool:
@@ -38,91 +41,91 @@ class ShardedTable:
         return sum(map(len, self.shards))
 
 
-LockTable = dict[LookupKey, FoundLocks] | ShardedTable
-EMPTY: dict[LookupKey, FoundLocks] = {}
+LockTable = Shard | ShardedTable
+EMPTY: Shard = {}
 
 
-def shards_of(table: LockTable) -> tuple[dict[LookupKey, FoundLocks], ...]:
-    """The dicts that the table is made of."""
+def shards_of(table: LockTable) -> tuple[Shard, ...]:
+    """The dicts that hold the table's entries."""
     return table.shards if isinstance(table, ShardedTable) else (table,)
 
 
-def values(table: LockTable) -> Iterator[FoundLocks]:
-    """Everything in the table."""
+def locks_in(table: LockTable) -> Iterator[FoundLocks]:
+    """The locks of each key."""
     return (found for shard in shards_of(table) for found in shard.values())
 
 
-def let_go(old: Iterable[LockTable], new: Iterable[LockTable]) -> Iterator[None]:
-    """Give back the memory of the `old` tables that the `new` ones do not share, a piece at each step.
+def release(old: Iterable[LockTable], new: Iterable[LockTable]) -> Iterator[None]:
+    """Frees, some at each step, what only the `old` tables hold and the `new` ones do not share.
 
-    To forget 100,000 locks at once takes 30 ms. The old ones must not be referred to from elsewhere.
+    To free 100,000 locks at once takes 30 ms. Nothing else may refer to the old tables.
     """
-    kept = {id(shard) for table in new for shard in shards_of(table)}
-    gone = [shard for table in old for shard in shards_of(table) if id(shard) not in kept]
+    shared = {id(shard) for table in new for shard in shards_of(table)}
+    unshared = [shard for table in old for shard in shards_of(table) if id(shard) not in shared]
     del old
-    while gone:
-        # The dict goes first and at once, what was in it afterwards: nobody can see it half empty.
-        found = list(gone.pop().values())
+    while unshared:
+        # The dict goes first, its contents afterwards: no reader can see it half empty.
+        found = list(unshared.pop().values())
         while found:
-            del found[-100:]
+            del found[-RELEASED_AT_ONCE:]
             yield
 
 
-class TableDraft:
-    """The table that will follow one: what is touched first is copied first, so that nobody sees a change.
+class TableBuilder:
+    """Builds the table that follows another. Copies each shard before its first change, so readers see none.
 
-    Changes are made as they come, not gathered: a list of 100,000 that is young is work for the collector.
+    Changes are applied as they come and never collected in a list: 100,000 young objects are work for the
+    garbage collector.
     """
 
     def __init__(self, table: LockTable) -> None:
         self._shards = list(shards_of(table))
-        self._ours: set[int] = set()  # shards that were copied
-        self._young = 0  # entries in those that the collector has not seen yet
+        self._copied: set[int] = set()  # numbers of the shards that belong to the new table alone
+        self._uncollected = 0  # entries of copied shards since the last collection
 
-    def change(self, key: LookupKey, row: LockTuple | LockKeyTuple) -> int:
-        """Put the lock `row` at `key`, or take that away which it names; by how many keys that is more."""
+    def change(self, key: LookupKey, change: ChangeTuple) -> int:
+        """Adds a lock under `key`, or removes the cleared one; returns by how many keys the table grew."""
         number = hash(key) % SHARDS if len(self._shards) > 1 else 0
         shard = self._shards[number]
-        if number not in self._ours:
+        if number not in self._copied:
             shard = self._shards[number] = dict(shard)
-            self._ours.add(number)
-            self._grow_old(len(shard))
+            self._copied.add(number)
+            self._collect_copied(len(shard))
         before = shard.get(key, ())
         found = before
         if before:
-            at = at_of(row) if sets(row) else row
-            found = tuple(other for other in before if at_of(other) != at)
-        if sets(row):
-            found = (*found, row)
+            changed = key_of(change) if is_set(change) else change
+            found = tuple(lock for lock in before if key_of(lock) != changed)
+        if is_set(change):
+            found = (*found, change)
         if found:
             shard[key] = found
         else:
             shard.pop(key, None)
-        if len(self._shards) == 1 and len(shard) > SPREAD_AT:
-            self._shards, self._ours = _spread(shard), set(range(SHARDS))
+        if len(self._shards) == 1 and len(shard) > SHARDED_ABOVE:
+            self._shards, self._copied = _into_shards(shard), set(range(SHARDS))
         return bool(found) - bool(before)
 
-    def _grow_old(self, entries: int) -> None:
-        """Let the collector look at what was copied before it becomes much: 100,000 entries at once would
-        take it 3 ms."""
-        self._young += entries
-        if self._young >= YOUNG_MAX and len(self._shards) > 1:
-            self._young = 0
+    def _collect_copied(self, entries: int) -> None:
+        """Runs the collector before many copied entries are young: it would need 3 ms for 100,000 at once."""
+        self._uncollected += entries
+        if self._uncollected >= UNCOLLECTED_MAX and len(self._shards) > 1:
+            self._uncollected = 0
             if gc.isenabled():
                 gc.collect(1)
 
-    def finished(self) -> LockTable:
-        """The table."""
+    def build(self) -> LockTable:
+        """The new table. The builder must not be used afterwards."""
         if len(self._shards) == 1:
             return self._shards[0]
-        spread = ShardedTable(tuple(self._shards))
-        if len(spread) > SPREAD_AT // 4:
-            return spread
-        return {key: found for shard in spread.shards for key, found in shard.items()}
+        sharded = ShardedTable(tuple(self._shards))
+        if len(sharded) > SHARDED_ABOVE // 4:
+            return sharded
+        return {key: found for shard in sharded.shards for key, found in shard.items()}
 
 
-def _spread(shard: dict[LookupKey, FoundLocks]) -> list[dict[LookupKey, FoundLocks]]:
-    shards: list[dict[LookupKey, FoundLocks]] = [{} for _ in range(SHARDS)]
-    for key, found in in_pieces(shard.items()):
+def _into_shards(shard: Shard) -> list[Shard]:
+    shards: list[Shard] = [{} for _ in range(SHARDS)]
+    for key, found in with_pauses(shard.items()):
         shards[hash(key) % SHARDS][key] = found
     return shards

@@ -86,7 +86,7 @@ def test_the_process_that_a_new_one_replaced_is_listed_with_all(
 
 def test_without_gates_the_output_says_how_a_gate_reports(gatelock: Gatelock, engine: sa.Engine) -> None:
     result = gatelock("gates", "list")
-    assert (result.exit_code, "feedback=True" in result.output) == (0, True)
+    assert (result.exit_code, "report_status=True" in result.output) == (0, True)
     assert gatelock("gates", "list", "--json").output == ""
 
 

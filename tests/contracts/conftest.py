@@ -1,4 +1,4 @@
-"""The sources that every contract is tried on."""
+"""The sources that every contract test runs with."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.desks import (
+from tests.contracts.lock_publishers import (
     KINDS,
-    Desk,
-    FileDesk,
-    FixedDesk,
-    HandDesk,
-    HttpDesk,
-    SharedDesk,
-    SqlDesk,
+    FilePublisher,
+    FixedPublisher,
+    HttpPublisher,
+    LockPublisher,
+    MemoryPublisher,
+    SharedPublisher,
+    SqlPublisher,
     Switch,
 )
 from tests.support.serving import feed_server
@@ -25,56 +25,56 @@ from tests.support.serving import feed_server
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Switch, str]]:
-    """One server for all stories: it must make nothing of what it heard of another feed."""
+    """One server for all tests, which must not mix up the feeds of different tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analyzer.web.feed_cache.LOOK_EVERY_S", 0.0)  # stories do not wait for each other
+        patch.setattr("analyzer.web.feed_cache.LOOK_EVERY_S", 0.0)  # does not cache between tests
         with feed_server(switch := Switch()) as url:
             yield switch, url
 
 
 @pytest.fixture
-def sqlite_desk(sqlite_template: Path, tmp_path: Path) -> Iterator[SqlDesk]:
+def sqlite_publisher(sqlite_template: Path, tmp_path: Path) -> Iterator[SqlPublisher]:
     shutil.copyfile(sqlite_template, tmp_path / "gatelock.db")
-    desk = SqlDesk(f"sqlite:///{tmp_path}/gatelock.db")
-    yield desk
-    desk.close()
+    publisher = SqlPublisher(f"sqlite:///{tmp_path}/gatelock.db")
+    yield publisher
+    publisher.close()
 
 
 @pytest.fixture
-def postgresql_desk(postgres: Any, postgres_template: str) -> Iterator[SqlDesk]:
+def postgresql_publisher(postgres: Any, postgres_template: str) -> Iterator[SqlPublisher]:
     url = postgres.new_database(template=postgres_template)
-    desk = SqlDesk(url)
-    yield desk
-    desk.close()
+    publisher = SqlPublisher(url)
+    yield publisher
+    publisher.close()
     postgres.drop(url)
 
 
-def chosen(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+def publisher_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if kind.startswith("http-"):
-        desk = HttpDesk(
-            chosen(kind.removeprefix("http-"), request, tmp_path), request.getfixturevalue("served")
+        publisher = HttpPublisher(
+            publisher_of(kind.removeprefix("http-"), request, tmp_path), request.getfixturevalue("served")
         )
-        request.addfinalizer(desk.source.close)
-        return desk
+        request.addfinalizer(publisher.source.close)
+        return publisher
     match kind:
-        case "by hand":
-            return HandDesk()
+        case "memory":
+            return MemoryPublisher()
         case "fixed":
-            return FixedDesk()
+            return FixedPublisher()
         case "file":
-            return FileDesk(tmp_path / "locks.json")
+            return FilePublisher(tmp_path / "locks.json")
         case "shared":
-            desk = SharedDesk(tmp_path)
-            request.addfinalizer(desk.first.close)
-            return desk
-    return request.getfixturevalue(f"{kind}_desk")
+            publisher = SharedPublisher(tmp_path)
+            request.addfinalizer(publisher.first.close)
+            return publisher
+    return request.getfixturevalue(f"{kind}_publisher")
 
 
 @pytest.fixture(params=KINDS)
-def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Desk:
-    return chosen(request.param, request, tmp_path)
+def publisher(request: pytest.FixtureRequest, tmp_path: Path) -> LockPublisher:
+    return publisher_of(request.param, request, tmp_path)
 
 
 @pytest.fixture(params=[kind for kind in KINDS if "sql" in kind])
-def sql_desk(request: pytest.FixtureRequest, tmp_path: Path) -> SqlDesk:
-    return chosen(request.param, request, tmp_path)
+def sql_publisher(request: pytest.FixtureRequest, tmp_path: Path) -> SqlPublisher:
+    return publisher_of(request.param, request, tmp_path)

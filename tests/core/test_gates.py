@@ -1,4 +1,4 @@
-"""What is wrong with a gate, by what it told; and why the log may not know whom it is asked for."""
+"""The problems of a gate by its report, and the causes of callers that the log does not know."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from analyzer.core.fleet.gate_health import (
     SILENT_S,
     SKEW_S,
     GateHealth,
-    living,
-    met,
-    share,
-    troubles,
+    hits_by_lock,
+    known_share,
+    living_gates,
+    problems_of,
 )
 from analyzer.core.fleet.unknown_callers import BEHIND_MAX_S, LogKnowledge, cause, spellings
 from gatekeeper.model import Cursor, GateStatus, LockHits, LockKey
@@ -26,72 +26,74 @@ ANN, BOB = "user:ann", "user:bob"
 def a_gate(
     instance: str = "host:1:ab",
     *,
-    heard_s: float = 1.0,
+    report_age_s: float = 1.0,
     missed_s: float = 0.0,
-    strange: bool = False,
-    **told: Any,
+    is_foreign: bool = False,
+    **fields: Any,
 ) -> GateHealth:
-    said: dict[str, Any] = {
+    healthy: dict[str, Any] = {
         "number": 1, "application": "shop", "library": "0.1.0", "at": Cursor(7, "m"), "age": 0.4,
         "locks": (), "more": (0, 0), "callers": (),
     }  # fmt: skip
-    return GateHealth(GateStatus(instance=instance, **said | told), heard_s, 60.0, missed_s, strange)
+    status = GateStatus(instance=instance, **healthy | fields)
+    return GateHealth(status, report_age_s, 60.0, missed_s, is_foreign)
 
 
-class TestTroubles:
-    def test_a_gate_that_fares_well_has_none(self) -> None:
-        assert troubles(a_gate(callers=(ANN,)), {ANN}) == {}
+class TestProblems:
+    def test_a_healthy_gate_has_none(self) -> None:
+        assert problems_of(a_gate(callers=(ANN,)), {ANN}) == {}
 
     @pytest.mark.parametrize(
-        ("gate", "word", "said"),
+        ("gate", "problem", "sentence"),
         [
-            (a_gate(heard_s=SILENT_S + 1), "silent", "not heard of for 91 s"),
+            (a_gate(report_age_s=SILENT_S + 1), "silent", "sent its last report 91 s ago"),
             (a_gate(age=31.0), "stale", "its last answer 31 s before"),
             (a_gate(age=6.0, stale_after=5.0), "stale", "its view is stale"),
             (a_gate(age=None), "stale", "never had an answer"),
-            (a_gate(missed_s=BEHIND_S + 1), "behind", "lacked a version that had been there for 11 s"),
-            (a_gate(strange=True), "strange", "never this feed's"),
+            (a_gate(missed_s=BEHIND_S + 1), "behind", "lacked a version that was 11 s old"),
+            (a_gate(is_foreign=True), "foreign", "never this feed's"),
             (a_gate(clock_skew=-SKEW_S - 1), "clock", "a clock that is 3.0 s behind"),
             (a_gate(mode="process"), "off", "GATEKEEPER=off"),
-            (a_gate(ignored=("action sing",)), "old", "passes over: action sing"),
-            (a_gate(callers=(ANN, BOB)), "strangers", "of whom the log knows 50%"),
+            (a_gate(ignored=("action sing",)), "old", "ignores: action sing"),
+            (a_gate(callers=(ANN, BOB)), "unknown-callers", "of which the log knows 50%"),
         ],
     )  # fmt: skip
-    def test_what_is_wrong_is_said_in_a_sentence(self, gate: GateHealth, word: str, said: str) -> None:
-        found = troubles(gate, {ANN})
-        assert list(found) == [word]
-        assert said in found[word]
+    def test_each_problem_has_a_sentence(self, gate: GateHealth, problem: str, sentence: str) -> None:
+        found = problems_of(gate, {ANN})
+        assert list(found) == [problem]
+        assert sentence in found[problem]
 
     @pytest.mark.parametrize(
         "gate",
         [
-            a_gate(heard_s=SILENT_S), a_gate(age=30.0), a_gate(missed_s=BEHIND_S), a_gate(clock_skew=SKEW_S),
+            a_gate(report_age_s=SILENT_S), a_gate(age=30.0), a_gate(missed_s=BEHIND_S),
+            a_gate(clock_skew=SKEW_S),
             a_gate(mode="shadow"), a_gate(callers=tuple(f"user:{n}" for n in range(10))),
         ],
     )  # fmt: skip
-    def test_what_is_just_within_its_bound_is_not_wrong(self, gate: GateHealth) -> None:
-        assert troubles(gate, {f"user:{n}" for n in range(9)}) == {}
+    def test_a_value_at_its_bound_is_not_a_problem(self, gate: GateHealth) -> None:
+        assert problems_of(gate, {f"user:{n}" for n in range(9)}) == {}
 
-    def test_nobody_asked_for_is_no_share(self) -> None:
-        assert share((), {ANN}) is None
+    def test_without_callers_there_is_no_share(self) -> None:
+        assert known_share((), {ANN}) is None
 
-    def test_a_process_that_was_replaced_is_no_news(self) -> None:
-        gone, new = a_gate("old", heard_s=500.0), a_gate("new")
-        assert living([gone, new]) == [new]
+    def test_a_process_that_was_replaced_is_left_out(self) -> None:
+        gone, new = a_gate("old", report_age_s=500.0), a_gate("new")
+        assert living_gates([gone, new]) == [new]
 
-    def test_of_an_application_that_is_silent_the_last_one_stays(self) -> None:
+    def test_of_a_silent_application_the_gate_that_reported_last_stays(self) -> None:
         older, last, other = (
-            a_gate("a", heard_s=500.0),
-            a_gate("b", heard_s=400.0),
+            a_gate("a", report_age_s=500.0),
+            a_gate("b", report_age_s=400.0),
             a_gate("c", application="x"),
         )
-        assert living([older, last, other]) == [other, last]
+        assert living_gates([older, last, other]) == [other, last]
 
 
-def test_what_gates_met_is_added_up_by_lock() -> None:
+def test_hits_are_added_up_by_lock() -> None:
     ann, bob = LockKey("caller", ANN, "", "daily"), LockKey("caller", BOB, "", "daily")
     first = a_gate(locks=(LockHits(ann, 3, 2), LockHits(bob, 9, 9)), more=(10, 1))
-    assert met([first, a_gate(locks=(LockHits(ann, 10, 1),))]) == [
+    assert hits_by_lock([first, a_gate(locks=(LockHits(ann, 10, 1),))]) == [
         (LockHits(ann, 13, 3), 2),
         (LockHits(bob, 9, 9), 1),
     ]

@@ -1,166 +1,169 @@
-"""Gates broken on purpose, each in one promise, to show that the run would notice."""
+"""Mutations of a gate, each of which breaks one promise, to show that a run notices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from gatekeeper import gate
+from gatekeeper import gate, gate_runtime
 from gatekeeper.feed import feed_json, poller
 from gatekeeper.feed.poller import Poller
-from gatekeeper.model import Lock, SourceError
+from gatekeeper.model import SourceError
 from gatekeeper.view import lock_tuples, lock_view, sharded_table
-from gatekeeper.view.lock_tuples import LockKeyTuple, LockTuple
+from gatekeeper.view.lock_tuples import ChangeTuple
 from gatekeeper.view.lock_view import EMPTY
 
 
 class Patch(Protocol):
-    """What takes something out: pytest's monkeypatch, or `setattr` where nobody needs it back."""
+    """Replaces an attribute: pytest's monkeypatch, or `setattr` where nothing needs to be undone."""
 
     def setattr(self, target: Any, name: str, value: Any) -> None: ...
 
 
 def never_stale(patch: Patch) -> None:
-    """A question without an answer confirms the view too."""
-    failed = Poller._failed
+    """A failed fetch confirms the view, too."""
+    fail = Poller._fail
 
-    def fails(self: Poller, error: Exception, **how: bool) -> None:
-        failed(self, error, **how)
+    def confirms(self: Poller, error: Exception, **options: bool) -> None:
+        fail(self, error, **options)
         self.known = self.known._replace(confirmed_s=self._clock.uptime_s())
 
-    patch.setattr(Poller, "_failed", fails)
+    patch.setattr(Poller, "_fail", confirms)
 
 
-def not_stale_while_it_asks(patch: Patch) -> None:
-    """Nobody thinks of it that the answer may take longer than the view has left."""
-    patch.setattr(gate, "longest_fetch", lambda _source: 0.0)
+def not_stale_during_a_fetch(patch: Patch) -> None:
+    """A fetch is assumed to take no time, so a view that becomes stale meanwhile is not noticed."""
+    patch.setattr(gate_runtime, "longest_fetch", lambda _source: 0.0)
 
 
 def ended_locks_kept(patch: Patch) -> None:
-    """For five seconds longer, as by somebody who waits for the source to lift them."""
+    """Locks apply for five seconds after their end."""
+    packed = lock_view.packed
 
-    def longer(lock: Lock) -> LockTuple:
-        row = held_of(lock)
-        return (*row[:-1], row[-1] + 5_000_000_000)
+    def prolonged(changes: Any) -> Iterator[ChangeTuple]:
+        for change in packed(changes):
+            if lock_tuples.is_set(change):
+                yield (*change[:-1], change[-1] + 5_000_000_000)
+            else:
+                yield change
 
-    held_of = lock_tuples.held_of
-    patch.setattr(lock_tuples, "held_of", longer)
+    patch.setattr(lock_view, "packed", prolonged)
 
 
-def pruned_for_ever(patch: Patch) -> None:
-    """What was forgotten by a clock that was wrong is not asked for again."""
-    ask = Poller._ask
+def pruned_forever(patch: Patch) -> None:
+    """Locks that were removed while the clock was ahead are not fetched again."""
+    fetch = Poller._fetch
 
-    def asks(self: Poller) -> None:
+    def forgets(self: Poller) -> None:
         self._pruned_ns = 0
-        ask(self)
+        fetch(self)
 
-    patch.setattr(Poller, "_ask", asks)
+    patch.setattr(Poller, "_fetch", forgets)
 
 
 def half_answers_applied(patch: Patch) -> None:
-    """What can be read of the changes counts, and the rest is thought not to be there."""
-    on_lines = feed_json._on_lines
+    """An incomplete answer counts as a complete one with fewer changes."""
+    items_by_line = feed_json._items_by_line
 
     def lenient(lines: Iterable[bytes]) -> Iterator[feed_json.JsonItem]:
         try:
-            yield from on_lines(lines)
+            yield from items_by_line(lines)
         except feed_json.MalformedLine:
             return
 
-    patch.setattr(feed_json, "_on_lines", lenient)
-    patch.setattr(feed_json, "_summed", lambda items, _wanted: items)
+    patch.setattr(feed_json, "_items_by_line", lenient)
+    patch.setattr(feed_json, "_verify_checksum", lambda items, _checksum: items)
 
 
 def half_changes_applied(patch: Patch) -> None:
-    """An update that breaks off while it is applied leaves what was applied by then."""
+    """An error while an update is applied keeps what was applied before it."""
+    packed = lock_view.packed
 
-    def lenient(changes: Any) -> Iterator[LockTuple | LockKeyTuple]:
+    def lenient(changes: Any) -> Iterator[ChangeTuple]:
         try:
-            yield from rows_in(changes)
+            yield from packed(changes)
         except MemoryError:
             return
 
-    rows_in = lock_view.rows_in
-    patch.setattr(lock_view, "rows_in", lenient)
+    patch.setattr(lock_view, "packed", lenient)
 
 
 def cursor_before_applying(patch: Patch) -> None:
-    """The version is noted as soon as the answer is there; what fails afterwards is never asked for again."""
+    """The cursor advances before the changes are applied, so those that fail are never fetched again."""
+    polling: list[Poller] = []
+    apply, fetch = poller.apply, Poller._fetch
 
-    def noted(known: Any, update: Any) -> Any:
-        asking[-1]._since = update.at
+    def applies(known: Any, update: Any) -> Any:
+        polling[-1]._since = update.at
         return apply(known, update)
 
-    def asks(self: Poller) -> None:
-        asking.append(self)
-        ask(self)
-        asking.pop()
+    def fetches(self: Poller) -> None:
+        polling.append(self)
+        fetch(self)
+        polling.pop()
 
-    asking: list[Poller] = []
-    apply, ask = poller.apply, Poller._ask
-    patch.setattr(poller, "apply", noted)
-    patch.setattr(Poller, "_ask", asks)
+    patch.setattr(poller, "apply", applies)
+    patch.setattr(Poller, "_fetch", fetches)
 
 
 def locks_lost_with_the_source(patch: Patch) -> None:
-    """Nothing is known, rather than something old."""
-    failed = Poller._failed
+    """A failed fetch empties the view."""
+    fail = Poller._fail
 
-    def fails(self: Poller, error: Exception, **how: bool) -> None:
-        failed(self, error, **how)
+    def empties(self: Poller, error: Exception, **options: bool) -> None:
+        fail(self, error, **options)
         self.known = self.known._replace(view=EMPTY)
         self._since = None
 
-    patch.setattr(Poller, "_failed", fails)
+    patch.setattr(Poller, "_fail", empties)
 
 
 def lifted_locks_kept(patch: Patch) -> None:
-    """A lock that was lifted by hand stays until its end."""
-    change = sharded_table.TableDraft.change
+    """A lock that was cleared stays until its end."""
+    change = sharded_table.TableBuilder.change
 
-    def adds(self: sharded_table.TableDraft, key: Any, row: LockTuple | LockKeyTuple) -> int:
-        return change(self, key, row) if lock_tuples.sets(row) else 0
+    def adds(self: sharded_table.TableBuilder, key: Any, changed: ChangeTuple) -> int:
+        return change(self, key, changed) if lock_tuples.is_set(changed) else 0
 
-    patch.setattr(sharded_table.TableDraft, "change", adds)
+    patch.setattr(sharded_table.TableBuilder, "change", adds)
 
 
 def snapshots_added(patch: Patch) -> None:
-    """All locks are added to those that are known, instead of taking their place."""
-    patch.setattr(lock_view, "_without_locks", lambda known: known)
+    """A snapshot adds to the known locks instead of replacing them."""
+    patch.setattr(lock_view, "_without_locks", lambda view: view)
 
 
 def on_stale_forgotten(patch: Patch) -> None:
-    """A lock whose policy lets pass when the view is stale refuses on."""
+    """A lock with on_stale "allow" is enforced although the view is stale."""
     patch.setattr(gate, "ON_STALE", lock_tuples.SCOPE)
 
 
 def back_off_without_ceiling(patch: Patch) -> None:
-    """After a long cut it is not noticed for as long again that the source is back."""
+    """After a long cut the source's return is noticed only after as long again."""
     patch.setattr(poller, "CEILING_S", 1e9)
 
 
 def gives_up(patch: Patch) -> None:
-    """Whoever cannot be asked five times is not asked a sixth time."""
+    """After five failures in a row the source is not asked again."""
+    fetch = Poller._fetch
 
-    def asks(self: Poller) -> None:
+    def fetches(self: Poller) -> None:
         if self.failures < 5:
-            ask(self)
+            fetch(self)
         else:
-            self._failed(SourceError("given up"))
-            self._ask_s = self._clock.uptime_s() + 10.0
+            self._fail(SourceError("given up"))
+            self._fetch_s = self._clock.uptime_s() + 10.0
 
-    ask = Poller._ask
-    patch.setattr(Poller, "_ask", asks)
+    patch.setattr(Poller, "_fetch", fetches)
 
 
 MUTATIONS = {
-    each.__name__: each
-    for each in (
+    mutation.__name__: mutation
+    for mutation in (
         never_stale,
-        not_stale_while_it_asks,
+        not_stale_during_a_fetch,
         ended_locks_kept,
-        pruned_for_ever,
+        pruned_forever,
         half_answers_applied,
         half_changes_applied,
         cursor_before_applying,

@@ -1,4 +1,4 @@
-"""What a lock does: deny with a status, slow to a rate, tag; and the switch that lets everybody pass."""
+"""Actions of locks: deny with a status, slow to a rate, tag; and the off switches."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatekeeper import ALLOWED, Gate
-from gatekeeper.gate_options import OFF
+from gatekeeper.gate_options import SWITCH
 from gatekeeper.model import SUSPENSION, Lock, Rate, Set
 from gatekeeper.testing import ManualClock
 from tests.support.feed import NOON, HandFeed, a_lock
 
 ACME, BOB = "api_key:acme", "user:bob"
-A_POLL_S = 0.44
+POLL_S = 0.44  # the longest time until the next poll
 
 
 @pytest.fixture
@@ -37,21 +37,22 @@ def gate(feed: HandFeed, clock: ManualClock) -> Gate:
     return gate
 
 
-def tell(feed: HandFeed, clock: ManualClock, *locks: Lock) -> None:
+def set_locks(feed: HandFeed, clock: ManualClock, *locks: Lock) -> None:
+    """Sets locks and lets the gate poll."""
     feed.set(*locks)
-    clock.advance(A_POLL_S)
+    clock.advance(POLL_S)
 
 
 # -- deny -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [429, 503, 403])
-def test_a_refusal_has_the_status_that_the_policy_chose(
+def test_a_denial_has_the_status_of_its_policy(
     gate: Gate, feed: HandFeed, clock: ManualClock, status: int
 ) -> None:
-    tell(feed, clock, a_lock(ACME, status=status))
-    said = gate.check(ACME)
-    assert (said.allowed, said.status, said.policy) == (False, status, "daily")
+    set_locks(feed, clock, a_lock(ACME, status=status))
+    decision = gate.check(ACME)
+    assert (decision.allowed, decision.status, decision.policy) == (False, status, "daily")
 
 
 # -- slow -----------------------------------------------------------------------------------------
@@ -62,10 +63,8 @@ def slowing(limit: int, period: float = 1.0, policy: str = "slowed", **others: o
 
 
 @given(st.integers(1, 50), st.sampled_from([0.5, 1.0, 60.0]), st.lists(st.floats(0, 30), max_size=60))
-def test_a_lock_that_slows_lets_its_rate_through_and_no_more(
-    limit: int, period: float, waits: list[float]
-) -> None:
-    """In any stretch a burst of the limit, and then the limit in each period: as a TokenBucket does."""
+def test_a_lock_that_slows_allows_its_rate_and_no_more(limit: int, period: float, waits: list[float]) -> None:
+    """In any interval at most a burst of the limit, plus the limit per period, as a TokenBucket does."""
     clock, feed = ManualClock(), HandFeed(slowing(limit, period))
     gate = Gate(feed, clock=clock)
     assert gate.ready(1.0)
@@ -81,25 +80,23 @@ def test_a_lock_that_slows_lets_its_rate_through_and_no_more(
             assert inside <= limit + floor((until - since) * limit / period + 1e-6), first
 
 
-def test_who_comes_when_it_is_told_passes_and_not_before(
+def test_a_slowed_caller_passes_after_retry_after_and_not_before(
     gate: Gate, feed: HandFeed, clock: ManualClock
 ) -> None:
-    tell(feed, clock, slowing(2, 10.0, detail="40 % of the load"))
+    set_locks(feed, clock, slowing(2, 10.0, detail="40 % of the load"))
     assert [gate.allow(ACME), gate.allow(ACME)] == [True, True]
-    said = gate.check(ACME)
-    assert (said.allowed, said.policy, said.limit, said.remaining) == (False, "slowed", 2, 0)
-    assert said.detail == "40 % of the load; slowed to 2 in 10 s"
-    assert said.retry_after == 5.0
-    clock.advance(said.retry_after - 0.001)
+    decision = gate.check(ACME)
+    assert (decision.allowed, decision.policy, decision.limit, decision.remaining) == (False, "slowed", 2, 0)
+    assert decision.detail == "40 % of the load; slowed to 2 in 10 s"
+    assert decision.retry_after == 5.0
+    clock.advance(decision.retry_after - 0.001)
     assert not gate.allow(ACME)
     clock.advance(0.001)
     assert gate.check(ACME)[:2] == (True, "slowed")
 
 
-def test_over_a_long_time_as_much_passes_as_the_rate_says(
-    gate: Gate, feed: HandFeed, clock: ManualClock
-) -> None:
-    tell(feed, clock, slowing(3))
+def test_over_a_long_time_the_whole_rate_passes(gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
+    set_locks(feed, clock, slowing(3))
     passed = 0
     for _ in range(1000):
         passed += sum(gate.allow(ACME) for _ in range(5))
@@ -107,8 +104,10 @@ def test_over_a_long_time_as_much_passes_as_the_rate_says(
     assert 300 <= passed <= 303
 
 
-def test_each_lock_has_a_rate_of_its_own(gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
-    tell(feed, clock, slowing(1), replace(slowing(1), key=BOB), replace(slowing(1), resource="/v1/export"))
+def test_each_lock_has_a_separate_rate(gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
+    set_locks(
+        feed, clock, slowing(1), replace(slowing(1), key=BOB), replace(slowing(1), resource="/v1/export")
+    )
     assert [gate.allow(ACME), gate.allow(BOB), gate.allow(ACME), gate.allow(BOB)] == [
         True,
         True,
@@ -117,10 +116,10 @@ def test_each_lock_has_a_rate_of_its_own(gate: Gate, feed: HandFeed, clock: Manu
     ]
 
 
-def test_of_several_that_slow_all_must_let_pass_and_a_refusal_costs_none(
+def test_all_locks_that_slow_must_allow_a_request_and_a_denial_counts_for_none(
     gate: Gate, feed: HandFeed, clock: ManualClock
 ) -> None:
-    tell(feed, clock, slowing(4, 1000.0, "wide"), slowing(2, 10.0, "narrow"))
+    set_locks(feed, clock, slowing(4, 1000.0, "wide"), slowing(2, 10.0, "narrow"))
     assert [gate.allow(ACME) for _ in range(9)] == [True, True] + [False] * 7
     assert gate.check(ACME).policy == "narrow"
     clock.advance(10.0)
@@ -129,47 +128,48 @@ def test_of_several_that_slow_all_must_let_pass_and_a_refusal_costs_none(
     assert gate.check(ACME)[:2] == (False, "wide")
 
 
-def test_what_is_remembered_of_locks_that_slow_is_bounded(
+def test_the_memory_for_locks_that_slow_is_bounded(
     gate: Gate, feed: HandFeed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatekeeper.slow_locks.SLOWED_MAX", 5)
+    monkeypatch.setattr("gatekeeper.slow_locks.KEYS_MAX", 5)
     monkeypatch.setattr("gatekeeper.slow_locks.RATES_MAX", 3)
     for n in range(20):
-        tell(feed, clock, replace(slowing(1 + n), key=f"user:{n}"))
+        set_locks(feed, clock, replace(slowing(1 + n), key=f"user:{n}"))
         assert gate.check(f"user:{n}").policy == "slowed"
-    clock.advance(A_POLL_S)
-    assert (len(gate._slowing._last) <= 5, len(gate._slowing._buckets) <= 3) == (True, True)
+    clock.advance(POLL_S)
+    assert len(gate._runtime.slow_locks._last_rates) <= 5
+    assert len(gate._runtime.slow_locks._limiters) <= 3
 
 
-def test_a_lock_that_is_told_again_gives_no_new_burst(gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
-    """Nor does another end, another sentence, a snapshot; a new rate begins with as much of it used."""
-    tell(feed, clock, slowing(4, 1000.0))
+def test_a_lock_that_is_set_again_gives_no_new_burst(gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
+    """Nor does another end, another detail, or a snapshot; of a new rate the same share is used."""
+    set_locks(feed, clock, slowing(4, 1000.0))
     assert sum(gate.allow(ACME) for _ in range(9)) == 4
     again = replace(slowing(4, 1000.0, detail="later"), until=NOON + timedelta(days=200))
-    tell(feed, clock, again)
+    set_locks(feed, clock, again)
     assert not gate.allow(ACME)
     feed.publish(Set(again))
     feed.prune()
-    clock.advance(A_POLL_S)
+    clock.advance(POLL_S)
     assert not gate.allow(ACME)
-    tell(feed, clock, slowing(8, 1000.0))
+    set_locks(feed, clock, slowing(8, 1000.0))
     assert sum(gate.allow(ACME) for _ in range(9)) <= 1
 
 
-def test_a_denying_lock_is_stricter_and_uses_nothing_of_the_rate(
+def test_a_lock_that_denies_comes_first_and_uses_nothing_of_the_rate(
     gate: Gate, feed: HandFeed, clock: ManualClock
 ) -> None:
-    tell(feed, clock, slowing(1, 1000.0), a_lock(ACME, "daily", ends_in=10))
-    said = gate.check(ACME)
-    assert (said.policy, said.also) == ("daily", ("slowed",))
+    set_locks(feed, clock, slowing(1, 1000.0), a_lock(ACME, "daily", ends_in=10))
+    decision = gate.check(ACME)
+    assert (decision.policy, decision.also) == ("daily", ("slowed",))
     clock.advance(10)
     assert gate.allow(ACME)
 
 
-def test_a_lock_that_slows_ends_and_goes_stale_like_any_other(
+def test_a_lock_that_slows_ends_and_becomes_stale_like_any_other(
     gate: Gate, feed: HandFeed, clock: ManualClock
 ) -> None:
-    tell(feed, clock, replace(slowing(1, 1000.0), on_stale="allow"))
+    set_locks(feed, clock, replace(slowing(1, 1000.0), on_stale="allow"))
     assert [gate.allow(ACME), gate.allow(ACME)] == [True, False]
     feed.away = True
     clock.advance(31.0)
@@ -184,20 +184,30 @@ def test_a_lock_that_slows_ends_and_goes_stale_like_any_other(
 # -- tag ------------------------------------------------------------------------------------------
 
 
-def test_a_tag_refuses_nobody_and_is_named(gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
-    tell(feed, clock, a_lock(ACME, "beta", action="tag", detail="an early customer"))
-    said = gate.check(ACME)
-    assert (said.allowed, said.tags, said.policy, said.retry_after) == (True, ("beta",), "beta", 0.0)
+def test_a_tag_denies_no_request_and_is_named(gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
+    set_locks(feed, clock, a_lock(ACME, "beta", action="tag", detail="an early customer"))
+    decision = gate.check(ACME)
+    assert (decision.allowed, decision.tags, decision.policy, decision.retry_after) == (
+        True,
+        ("beta",),
+        "beta",
+        0.0,
+    )
     assert gate.allow(ACME)
-    tell(feed, clock, a_lock(ACME, "daily"))
-    said = gate.check(ACME)
-    assert (said.allowed, said.policy, said.also, said.tags) == (False, "daily", ("beta",), ("beta",))
+    set_locks(feed, clock, a_lock(ACME, "daily"))
+    decision = gate.check(ACME)
+    assert (decision.allowed, decision.policy, decision.also, decision.tags) == (
+        False,
+        "daily",
+        ("beta",),
+        ("beta",),
+    )
 
 
-def test_a_tag_lasts_through_a_stale_view_and_is_no_excuse(feed: HandFeed, clock: ManualClock) -> None:
+def test_a_tag_does_not_allow_a_caller_that_a_stale_gate_denies(feed: HandFeed, clock: ManualClock) -> None:
     gate = Gate(feed, clock=clock, on_stale="deny")
     gate.ready(1.0)
-    tell(feed, clock, a_lock(ACME, "beta", action="tag"))
+    set_locks(feed, clock, a_lock(ACME, "beta", action="tag"))
     feed.away = True
     clock.advance(31.0)
     assert gate.check(ACME).reason == "stale"
@@ -220,10 +230,10 @@ EVERY_KIND = [
 
 
 @pytest.mark.parametrize("word", ["off", " OFF "])
-def test_off_in_the_environment_opens_the_gates_of_one_process(
+def test_GATEKEEPER_off_switches_off_the_gates_of_one_process(
     feed: HandFeed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
-    monkeypatch.setenv(OFF, word)
+    monkeypatch.setenv(SWITCH, word)
     gate = Gate(feed, clock=clock)
     feed.set(*EVERY_KIND)
     assert gate.ready(1.0)
@@ -231,20 +241,20 @@ def test_off_in_the_environment_opens_the_gates_of_one_process(
     assert (gate.off, gate.healthy, gate.version) == ("process", True, 1)
 
 
-def test_it_is_looked_at_with_each_poll(
+def test_GATEKEEPER_is_read_at_each_poll(
     gate: Gate, feed: HandFeed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell(feed, clock, *EVERY_KIND)
+    set_locks(feed, clock, *EVERY_KIND)
     assert not gate.allow(BOB)
-    monkeypatch.setenv(OFF, "off")
-    clock.advance(A_POLL_S)
+    monkeypatch.setenv(SWITCH, "off")
+    clock.advance(POLL_S)
     assert [gate.allow(BOB), gate.allow(ACME)] == [True, True]
-    monkeypatch.setenv(OFF, "on")
-    clock.advance(A_POLL_S)
+    monkeypatch.setenv(SWITCH, "on")
+    clock.advance(POLL_S)
     assert [gate.allow(BOB), gate.allow(ACME), gate.off] == [False, False, ""]
 
 
-def test_off_is_off_though_the_view_is_stale_and_the_application_denies_then(
+def test_a_gate_that_is_off_allows_requests_although_its_view_is_stale_and_on_stale_is_deny(
     feed: HandFeed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(feed, clock=clock, on_stale="deny")
@@ -252,16 +262,14 @@ def test_off_is_off_though_the_view_is_stale_and_the_application_denies_then(
     feed.away = True
     clock.advance(60.0)
     assert not gate.allow(BOB)
-    monkeypatch.setenv(OFF, "off")
+    monkeypatch.setenv(SWITCH, "off")
     clock.advance(15.0)
     assert gate.allow(BOB)
 
 
-def test_the_switch_of_the_fleet_opens_every_gate_till_its_end(
-    gate: Gate, feed: HandFeed, clock: ManualClock
-) -> None:
-    tell(feed, clock, *EVERY_KIND)
-    tell(feed, clock, a_suspension(600))
+def test_a_suspension_opens_every_gate_until_its_end(gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
+    set_locks(feed, clock, *EVERY_KIND)
+    set_locks(feed, clock, a_suspension(600))
     assert gate.check(ACME, address="192.0.2.1") is ALLOWED
     assert gate.off == "fleet"
     feed.away = True
@@ -271,20 +279,24 @@ def test_the_switch_of_the_fleet_opens_every_gate_till_its_end(
     assert (gate.allow(ACME), gate.off) == (False, "")
 
 
-def test_it_is_told_in_a_snapshot_too_and_lifted_like_a_lock(feed: HandFeed, clock: ManualClock) -> None:
+def test_a_suspension_is_part_of_snapshots_and_is_cleared_like_a_lock(
+    feed: HandFeed, clock: ManualClock
+) -> None:
     feed.set(*EVERY_KIND, a_suspension(10**6))
     feed.prune()
     gate = Gate(feed, clock=clock)
     assert gate.ready(1.0)
     assert gate.allow(ACME)
     feed.clear(a_suspension(1))
-    clock.advance(A_POLL_S)
+    clock.advance(POLL_S)
     assert not gate.allow(ACME)
 
 
-def test_it_is_no_lock_of_somebody_who_is_called_so(gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
-    """Nobody opens all gates by a lock on one caller, or on one resource."""
-    one = replace(a_suspension(600), resource="/v1/export")
-    tell(feed, clock, a_lock(ACME), a_lock(ACME, ":suspended", action="suspend"), one)
+def test_only_a_suspension_of_everyone_opens_the_gates(
+    gate: Gate, feed: HandFeed, clock: ManualClock
+) -> None:
+    """Not one of a single caller or of a single resource."""
+    narrowed = replace(a_suspension(600), resource="/v1/export")
+    set_locks(feed, clock, a_lock(ACME), a_lock(ACME, ":suspended", action="suspend"), narrowed)
     assert not gate.allow(ACME)
     assert gate.off == ""

@@ -1,5 +1,5 @@
-"""A gate's source cut and healed at random: nobody without a lock is denied, and nobody with one is admitted
-longer than the bounds of `tests/cuts/bound.py` allow. `make cuts` is the long form."""
+"""Random faults of a gate's source: no caller without a lock is denied, and none with a lock is allowed for
+longer than the bounds of `tests/cuts/bound.py`. `make cuts` is the long form."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import pytest
 
 from gatekeeper.feed.poller import CEILING_S
 from tests.cuts import real
-from tests.cuts.bound import Manner, Stretch, certain, possible, staleness
+from tests.cuts.bound import Period, SourceTiming, staleness, surely_known, youngest_possible
 from tests.cuts.mutations import MUTATIONS
-from tests.cuts.simulated import ON_STALE, Story, World
+from tests.cuts.simulated import ON_STALE, Scenario, SimulatedRun
 from tests.support.servers import Missing
 from tests.support.servers.report import ServersUsed
 
 SEED = 20_261_121
 SHORT_S = 12.0
 
-WELL = Manner(pace_s=0.4, answer_s=0.0, wait_s=0.0, fetch_s=6.0, stale_after_s=30.0)
-BACK_S = 6.0 + 1.1 * 15.0  # a fetch that is given up, and the longest pause
+WORKING = SourceTiming(pace_s=0.4, answer_s=0.0, wait_s=0.0, fetch_s=6.0, stale_after_s=30.0)
+RECOVERY_S = 6.0 + 1.1 * 15.0  # a fetch that times out, and the longest pause
 
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("CRITICAL", "gatekeeper")  # a line for each cut
+    caplog.set_level("CRITICAL", "gatekeeper")  # gates log each fault
 
 
 @pytest.fixture
@@ -40,31 +40,38 @@ def template(request: pytest.FixtureRequest) -> Path:
 # -- the bounds ------------------------------------------------------------------------------------
 
 
-def test_what_must_be_known_ends_where_the_source_was_well_for_the_last_time() -> None:
-    #   0            100     130                                    (one pause and no answer time: 0.44 s)
-    #   |    well     |  away |  well, but not yet for long enough
-    sky = [Stretch(0, 100, "all"), Stretch(100, 130, "none"), Stretch(130, inf, "all")]
-    assert certain(sky, WELL, 0.0, 50.0) == pytest.approx((49.56, 49.56))
-    assert certain(sky, WELL, 0.0, 120.0) == pytest.approx((99.56, 99.56))
-    assert certain(sky, WELL, 0.0, 130.0 + BACK_S - 0.01) == pytest.approx((99.56, 99.56))
-    assert certain(sky, WELL, 0.0, 130.0 + BACK_S) == pytest.approx((130 + BACK_S - 0.44,) * 2)
-    assert certain(sky, WELL, 131.0, 130.0 + BACK_S) == (-inf, -inf)
+def test_changes_must_be_known_up_to_the_last_moment_at_which_the_source_worked() -> None:
+    #   0            100     130                                    (one pause, no answer time: 0.44 s)
+    #   |   working   |  away |  working, but not yet for long enough
+    timeline = [Period(0, 100, "all"), Period(100, 130, "none"), Period(130, inf, "all")]
+    assert surely_known(timeline, WORKING, 0.0, 50.0) == pytest.approx((49.56, 49.56))
+    assert surely_known(timeline, WORKING, 0.0, 120.0) == pytest.approx((99.56, 99.56))
+    assert surely_known(timeline, WORKING, 0.0, 130.0 + RECOVERY_S - 0.01) == pytest.approx((99.56, 99.56))
+    assert surely_known(timeline, WORKING, 0.0, 130.0 + RECOVERY_S) == pytest.approx(
+        (130 + RECOVERY_S - 0.44,) * 2
+    )
+    assert surely_known(timeline, WORKING, 131.0, 130.0 + RECOVERY_S) == (-inf, -inf)
 
 
-def test_an_answer_that_is_kept_back_makes_a_view_old_and_holds_no_news_up() -> None:
-    kept = WELL._replace(pace_s=0.0, wait_s=5.0)
-    assert kept.news_s == pytest.approx(0.055)
-    assert kept.confirmed_s == pytest.approx(5.055)
-    assert WELL._replace(stale_after_s=3.0).comes_back_s == 6.0 + CEILING_S
+def test_a_long_poll_makes_the_view_older_and_delays_no_change() -> None:
+    waiting = WORKING._replace(pace_s=0.0, wait_s=5.0)
+    assert waiting.news_s == pytest.approx(0.055)
+    assert waiting.confirmed_s == pytest.approx(5.055)
+    assert WORKING._replace(stale_after_s=3.0).recovery_s == 6.0 + CEILING_S
 
 
 def test_a_view_is_not_younger_than_the_last_question_that_could_be_answered() -> None:
-    sky = [Stretch(0, 10, "all"), Stretch(10, 20, "none"), Stretch(20, 25, "none"), Stretch(25, inf, "some")]
-    assert [possible(sky, now_s) for now_s in (5.0, 15.0, 24.0, 26.0)] == [5.0, 10.0, 10.0, 26.0]
-    assert possible([Stretch(0, inf, "none")], 5.0) == -inf
+    timeline = [Period(0, 10, "all"), Period(10, 20, "none"), Period(20, 25, "none"), Period(25, inf, "some")]
+    assert [youngest_possible(timeline, now_s) for now_s in (5.0, 15.0, 24.0, 26.0)] == [
+        5.0,
+        10.0,
+        10.0,
+        26.0,
+    ]
+    assert youngest_possible([Period(0, inf, "none")], 5.0) == -inf
 
 
-def test_a_view_may_be_fresh_stale_or_either() -> None:
+def test_a_view_may_be_fresh_or_stale_or_either() -> None:
     fresh, for_locks, stale = (False, False), (True, False), (True, True)
     assert staleness((95.0, 99.0), 0.0, 100.0, 30.0, 0.0) == [fresh]
     assert staleness((50.0, 60.0), 0.0, 100.0, 30.0, 0.0) == [stale]
@@ -77,29 +84,29 @@ def test_a_view_may_be_fresh_stale_or_either() -> None:
 
 @pytest.mark.parametrize("on_stale", ON_STALE)
 @pytest.mark.parametrize("source", ["sql", "http", "file"])
-def test_ten_minutes_of_cuts(source: str, on_stale: str, tmp_path: Path) -> None:
-    tally = World(Story(SEED, source, on_stale), tmp_path, Path()).run()
-    assert tally["is refused by a lock"] > 1_000
-    assert tally["passes"] > 1_000
-    assert tally["must know of what is new"] > 100
-    assert tally["is surely stale"] > 10
-    assert (tally["is refused as stale"] > 10) == (on_stale == "deny")
-    assert (tally["is refused by the limiter"] > 10) == (on_stale == "limiter")
+def test_ten_minutes_of_faults(source: str, on_stale: str, tmp_path: Path) -> None:
+    counts = SimulatedRun(Scenario(SEED, source, on_stale), tmp_path, Path()).run()
+    assert counts["is denied by a lock"] > 1_000
+    assert counts["passes"] > 1_000
+    assert counts["must know the latest changes"] > 100
+    assert counts["is surely stale"] > 10
+    assert (counts["is denied as stale"] > 10) == (on_stale == "deny")
+    assert (counts["is denied by the limiter"] > 10) == (on_stale == "limiter")
 
 
 @pytest.mark.parametrize("on_stale", ON_STALE)
-def test_two_minutes_of_cuts_with_the_feed_as_the_analyzer_keeps_it(
+def test_two_minutes_of_faults_with_the_feed_in_a_database(
     on_stale: str, tmp_path: Path, template: Path
 ) -> None:
-    tally = World(Story(SEED, "sqlite", on_stale, 120.0), tmp_path, template).run()
-    assert tally["is refused by a lock"] > 100
+    counts = SimulatedRun(Scenario(SEED, "sqlite", on_stale, 120.0), tmp_path, template).run()
+    assert counts["is denied by a lock"] > 100
 
 
-# -- broken on purpose -----------------------------------------------------------------------------
+# -- mutations -------------------------------------------------------------------------------------
 
-# What there must be for it to show, where most skies would not have enough of it.
+# The sources and faults that a mutation needs to show, where random ones have too few of them.
 SHOWN_BY = {
-    "not_stale_while_it_asks": ("sql", "silent"),
+    "not_stale_during_a_fetch": ("sql", "silent"),
     "half_answers_applied": ("http", "shredded"),
     "half_changes_applied": ("sql", "breaking"),
     "cursor_before_applying": ("sql", "breaking"),
@@ -109,20 +116,18 @@ SHOWN_BY = {
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_gate_that_breaks_its_promise_is_caught(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_mutation_is_detected(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, *kinds = SHOWN_BY.get(name, ("sql",))
     MUTATIONS[name](monkeypatch)
     for seed in range(8):
         try:
-            World(Story(seed, source, "deny", 300.0, tuple(kinds)), tmp_path, Path()).run()
+            SimulatedRun(Scenario(seed, source, "deny", 300.0, tuple(kinds)), tmp_path, Path()).run()
         except AssertionError as caught:
-            said = str(caught)
+            message = str(caught)
             break
     else:
-        raise AssertionError(f"nobody noticed {name}")
-    assert said.startswith("Story(")  # the oracle's, which says how to have it again
+        raise AssertionError(f"{name} was not detected")
+    assert message.startswith("Scenario(")  # the oracle's, with the parameters that repeat it
 
 
 # -- real time -------------------------------------------------------------------------------------
@@ -135,17 +140,17 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_postgresql_and_serve_behind_lines_that_are_cut(folder: Path, servers: ServersUsed) -> None:
-    """For moments; `make cuts` does it for two minutes, with more seeds."""
+def test_postgresql_and_serve_behind_faulty_proxies(folder: Path, servers: ServersUsed) -> None:
+    """For some seconds; `make cuts` runs for two minutes, and with more seeds."""
     lines: list[str] = []
-    story = real.Story(SEED, SHORT_S, folder, lines.append)
+    run = real.RealRun(SEED, SHORT_S, folder, lines.append)
     try:
-        tally: Counter[str] = story.run()
+        counts: Counter[str] = run.run()
     except Missing as missing:
         servers.lacks("postgresql", missing)
     except AssertionError as wrong:
-        again = f'make cuts ARGS="--seed {SEED} --seeds 0 --seconds {SHORT_S:g}"'
-        raise AssertionError(f"again: {again}\n{wrong}\n" + "\n".join(lines)) from wrong
-    assert story.faults.total() >= SHORT_S / 12
-    assert tally["is refused by a lock"] > 50
-    assert tally["passes"] > 500
+        repeat = f'make cuts ARGS="--seed {SEED} --seeds 0 --seconds {SHORT_S:g}"'
+        raise AssertionError(f"to repeat: {repeat}\n{wrong}\n" + "\n".join(lines)) from wrong
+    assert run.faults.total() >= SHORT_S / 12
+    assert counts["is denied by a lock"] > 50
+    assert counts["passes"] > 500

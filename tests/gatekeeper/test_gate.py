@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatekeeper import ALLOWED, Decision, Gate, Refused, SlidingLog
-from gatekeeper.feed.saved_view import SavedView, write
+from gatekeeper.feed.saved_view import write
 from gatekeeper.model import Lock
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
-from gatekeeper.view.fast_path import EVERYBODY
-from tests.support.feed import NOON, HandFeed, a_lock
+from gatekeeper.view.fast_path import EVERY_NAME
+from tests.support.feed import NOON, HandFeed, a_lock, a_saved_view
 
 ACME = "api_key:acme"
 BOB = "user:bob"
@@ -46,7 +46,7 @@ def a_gate(clock: ManualClock, *locks: Lock, **settings: object) -> Gate:
 
 
 class TestAnswers:
-    def test_a_caller_with_a_lock_is_refused_and_told_why_and_until_when(self, gate: Gate) -> None:
+    def test_a_caller_with_a_lock_is_denied_with_the_reason_and_the_end(self, gate: Gate) -> None:
         assert gate.check(ACME) == Decision(
             False,
             policy="daily",
@@ -58,12 +58,12 @@ class TestAnswers:
         )
         assert not gate.allow(ACME)
 
-    def test_everybody_else_passes(self, gate: Gate) -> None:
+    def test_other_callers_pass(self, gate: Gate) -> None:
         assert gate.allow(BOB)
         assert gate.check(BOB) is ALLOWED
         assert gate.check() is ALLOWED
 
-    def test_a_lock_reaches_the_gate_within_a_poll_and_so_does_its_end(
+    def test_a_lock_and_its_clearing_reach_the_gate_within_a_poll(
         self, gate: Gate, feed: HandFeed, clock: ManualClock
     ) -> None:
         feed.set(a_lock(BOB))
@@ -73,7 +73,7 @@ class TestAnswers:
         clock.advance(0.4)
         assert gate.allow(BOB)
 
-    def test_a_lock_ends_by_the_gates_own_clock_to_the_instant(
+    def test_a_lock_ends_by_the_gates_clock_at_the_exact_moment(
         self, gate: Gate, feed: HandFeed, clock: ManualClock
     ) -> None:
         feed.away = True
@@ -84,15 +84,13 @@ class TestAnswers:
         assert gate.allow(ACME)
         assert gate.check(ACME) is ALLOWED
 
-    def test_a_lock_ends_when_the_wall_clock_says_so_even_if_nobody_polls(
-        self, gate: Gate, clock: ManualClock
-    ) -> None:
+    def test_a_lock_ends_by_the_wall_clock_without_a_poll(self, gate: Gate, clock: ManualClock) -> None:
         clock.jump(3600)
         assert gate.allow(ACME)
         clock.jump(-1)
         assert not gate.allow(ACME)
 
-    def test_of_several_locks_the_last_to_end_answers_and_the_others_are_named(
+    def test_of_several_locks_the_one_that_ends_last_decides_and_the_others_are_named(
         self, clock: ManualClock
     ) -> None:
         gate = a_gate(
@@ -113,7 +111,7 @@ class TestAnswers:
         assert gate.enforce(BOB) is ALLOWED
 
     @pytest.mark.parametrize(
-        ("lock", "asked", "other"),
+        ("lock", "scopes", "other"),
         [
             (a_lock("acme-inc", scope="tenant"), {"tenant": "acme-inc"}, {"tenant": "bob"}),
             (a_lock("192.0.2.1", scope="address"), {"address": "192.0.2.1"}, {"address": "192.0.2.2"}),
@@ -131,18 +129,18 @@ class TestAnswers:
         ],
         ids=["tenant", "address", "resource", "caller+resource", "everyone+resource"],
     )
-    def test_each_scope_is_looked_up_by_its_own_name(
-        self, clock: ManualClock, lock: Lock, asked: dict[str, str], other: dict[str, str]
+    def test_each_scope_is_looked_up_under_its_own_name(
+        self, clock: ManualClock, lock: Lock, scopes: dict[str, str], other: dict[str, str]
     ) -> None:
         gate = a_gate(clock, lock)
-        assert not gate.check(**asked)
+        assert not gate.check(**scopes)
         assert gate.check(**other) is ALLOWED
 
-    def test_a_lock_on_everyone_holds_for_those_without_a_name_too(self, clock: ManualClock) -> None:
+    def test_a_lock_on_everyone_applies_to_requests_without_a_name(self, clock: ManualClock) -> None:
         gate = a_gate(clock, a_lock("", scope="everyone"))
         assert [gate.allow(BOB), bool(gate.check()), bool(gate.check(address="192.0.2.1"))] == [False] * 3
 
-    def test_nobody_is_locked_by_having_no_name(self, clock: ManualClock) -> None:
+    def test_a_lock_on_an_empty_name_applies_to_no_request(self, clock: ManualClock) -> None:
         gate = a_gate(clock, a_lock(""), a_lock("", scope="tenant"), a_lock("", scope="address"))
         assert gate.check() is ALLOWED
 
@@ -151,12 +149,12 @@ class TestAnswers:
         st.sampled_from([ACME, BOB, "user:eve"]),
         st.booleans(),
     )
-    def test_allow_says_what_check_says(self, locked: list[str], caller: str, everyone: bool) -> None:
+    def test_allow_and_check_agree(self, locked: list[str], caller: str, everyone: bool) -> None:
         locks = [a_lock(name) for name in locked] + [a_lock("", scope="everyone")] * everyone
         gate = a_gate(ManualClock(), *locks)
         assert gate.allow(caller) == gate.check(caller).allowed == (not everyone and caller not in locked)
 
-    def test_in_shadow_nobody_is_refused_and_the_decision_says_who_would_have_been(
+    def test_in_shadow_mode_no_request_is_denied_and_the_decision_says_which_would_have_been(
         self, clock: ManualClock
     ) -> None:
         gate = a_gate(clock, a_lock(ACME), shadow=True)
@@ -168,9 +166,9 @@ class TestAnswers:
 
 
 class TestStale:
-    """The source is cut at 0:00, the view becomes stale at 0:30."""
+    """The source becomes unavailable at 0:00 and the view stale at 0:30."""
 
-    def test_a_lock_is_kept_to_its_end_or_lets_pass_as_its_policy_chose(self, clock: ManualClock) -> None:
+    def test_a_lock_is_enforced_until_its_end_or_ignored_as_its_policy_says(self, clock: ManualClock) -> None:
         feed = HandFeed(a_lock(ACME, on_stale="keep", ends_in=60), a_lock(BOB, on_stale="allow", ends_in=60))
         gate = Gate(feed, clock=clock)
         gate.ready(1.0)
@@ -184,7 +182,7 @@ class TestStale:
         clock.advance(30.0)
         assert gate.allow(ACME)
 
-    def test_callers_without_a_lock_pass_unless_the_application_chose_otherwise(
+    def test_callers_without_a_lock_pass_by_default(
         self, gate: Gate, feed: HandFeed, clock: ManualClock
     ) -> None:
         feed.away = True
@@ -192,7 +190,7 @@ class TestStale:
         assert not gate.healthy
         assert gate.check(BOB) is ALLOWED
 
-    def test_callers_without_a_lock_are_denied_where_the_application_chose_so(
+    def test_callers_without_a_lock_are_denied_with_on_stale_deny(
         self, feed: HandFeed, clock: ManualClock
     ) -> None:
         gate = Gate(feed, clock=clock, on_stale="deny")
@@ -209,7 +207,7 @@ class TestStale:
         clock.advance(10.0)
         assert gate.allow(BOB)
 
-    def test_callers_without_a_lock_follow_a_limiter_where_the_application_chose_one(
+    def test_callers_without_a_lock_follow_the_limiter_given_as_on_stale(
         self, feed: HandFeed, clock: ManualClock
     ) -> None:
         gate = Gate(feed, clock=clock, on_stale=SlidingLog(limit=2, period=60, clock=clock))
@@ -220,7 +218,7 @@ class TestStale:
         assert [gate.allow(BOB) for _ in range(3)] == [True, True, False]
         assert [bool(gate.check(address="192.0.2.1")) for _ in range(3)] == [True, True, False]
 
-    def test_a_stale_lock_that_lets_pass_leaves_its_caller_to_the_application(
+    def test_a_caller_whose_stale_lock_is_ignored_follows_on_stale_of_the_gate(
         self, clock: ManualClock
     ) -> None:
         feed = HandFeed(a_lock(ACME, on_stale="allow"))
@@ -230,19 +228,17 @@ class TestStale:
         clock.advance(31.0)
         assert gate.check(ACME).reason == "stale"
 
-    def test_the_bound_holds_while_an_answer_is_awaited_however_long(
-        self, feed: HandFeed, clock: ManualClock
-    ) -> None:
-        """Nobody can lower a flag while the poller waits for a source that has stopped."""
+    def test_stale_after_holds_during_a_fetch_of_any_length(self, feed: HandFeed, clock: ManualClock) -> None:
+        """The poller, which waits for the source, cannot change the mode at that moment."""
         gate = Gate(feed, clock=clock, on_stale="deny")
         gate.ready(1.0)
-        good, seen = feed.fetch, []
+        fetch, seen = feed.fetch, []
 
         def hangs(since: object) -> object:
             seen.append(gate.allow(BOB))
             clock._move(clock._up_ns + 31 * 10**9)
             seen.append(gate.allow(BOB))
-            return good(since)
+            return fetch(since)
 
         feed.fetch = hangs
         clock.advance(0.4)
@@ -250,7 +246,7 @@ class TestStale:
 
 
 class TestCold:
-    def test_a_gate_without_any_answer_lets_everybody_pass(self, feed: HandFeed, clock: ManualClock) -> None:
+    def test_a_gate_without_any_answer_allows_all_requests(self, feed: HandFeed, clock: ManualClock) -> None:
         feed.away = True
         gate = Gate(feed, clock=clock)
         assert gate.allow(ACME)
@@ -258,7 +254,7 @@ class TestCold:
         assert gate.allow(ACME)
         assert (gate.age, gate.version, gate.healthy) == (inf, 0, False)
 
-    def test_a_new_gate_has_as_long_to_get_its_first_answer_as_an_old_one_for_its_next(
+    def test_a_new_gate_has_stale_after_seconds_to_get_its_first_answer(
         self, feed: HandFeed, clock: ManualClock
     ) -> None:
         feed.away = True
@@ -271,12 +267,12 @@ class TestCold:
         clock.advance(0.1)
         assert not gate.allow(BOB)
 
-    def test_a_saved_view_refuses_those_it_knows_and_nobody_else(
+    def test_a_saved_view_denies_the_callers_that_it_knows_and_no_others(
         self, feed: HandFeed, clock: ManualClock, tmp_path: Path
     ) -> None:
-        """It was confirmed an hour ago, so it is stale: what let pass when stale lets pass."""
-        kept = (a_lock(ACME), a_lock(BOB, on_stale="allow"))
-        write(tmp_path / "view", SavedView(NOON - timedelta(hours=1), kept))
+        """It was confirmed an hour ago, so it is stale: locks with on_stale "allow" are ignored."""
+        locks = (a_lock(ACME), a_lock(BOB, on_stale="allow"))
+        write(tmp_path / "view", a_saved_view(NOON - timedelta(hours=1), *locks))
         feed.away = True
         gate = Gate(feed, clock=clock, on_stale="deny", saved=tmp_path / "view")
         gate.start()
@@ -287,7 +283,7 @@ class TestCold:
         assert gate.age == 3600.0
         assert not gate.ready(1.0)
 
-    def test_a_gate_saves_its_view_for_its_successor(
+    def test_a_gate_saves_its_view_for_the_next_start(
         self, feed: HandFeed, clock: ManualClock, tmp_path: Path
     ) -> None:
         with Gate(feed, clock=clock, saved=tmp_path / "view") as gate:
@@ -299,7 +295,7 @@ class TestCold:
 
 
 class TestHealth:
-    def test_age_version_and_the_rest_tell_of_the_last_answer(
+    def test_the_health_properties_describe_the_last_answer(
         self, gate: Gate, feed: HandFeed, clock: ManualClock
     ) -> None:
         feed.behind = 12.5
@@ -313,7 +309,7 @@ class TestHealth:
         assert gate.age == pytest.approx(60.1)
         assert not gate.healthy
 
-    def test_what_the_feed_says_that_is_not_known_can_be_seen(
+    def test_unknown_words_of_the_feed_are_shown(
         self, gate: Gate, feed: HandFeed, clock: ManualClock
     ) -> None:
         feed.set(a_lock(BOB, action="delay"))
@@ -322,7 +318,7 @@ class TestHealth:
         assert gate.allow(BOB)
 
 
-class TestLife:
+class TestLifecycle:
     def test_nothing_starts_before_the_first_check(self, feed: HandFeed, clock: ManualClock) -> None:
         gate = Gate(feed, clock=clock)
         clock.advance(10.0)
@@ -331,14 +327,14 @@ class TestLife:
         clock.advance(0.0)
         assert feed.asked == [None]
 
-    def test_starting_twice_is_starting_once(self, gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
+    def test_starting_twice_starts_one_poller(self, gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
         before = len(feed.asked)
         gate.start().start()
         gate.check(BOB)
         clock.advance(4.1)
         assert len(feed.asked) - before == 10
 
-    def test_a_closed_gate_asks_no_more_and_its_view_grows_stale(
+    def test_a_closed_gate_does_not_poll_and_its_view_becomes_stale(
         self, feed: HandFeed, clock: ManualClock
     ) -> None:
         with Gate(feed, clock=clock, on_stale="deny") as gate:
@@ -353,13 +349,13 @@ class TestLife:
         clock.advance(0.0)
         assert gate.allow(BOB)
 
-    def test_a_poller_that_ended_is_started_by_the_next_request(
+    def test_a_poller_that_crashed_is_restarted_by_the_next_request(
         self, gate: Gate, feed: HandFeed, clock: ManualClock
     ) -> None:
-        good, feed.fetch = feed.fetch, leave
+        fetch, feed.fetch = feed.fetch, crash
         clock.advance(0.4)
         assert not gate.healthy
-        feed.fetch = good
+        feed.fetch = fetch
         feed.set(a_lock(BOB))
         clock.advance(10.0)
         assert gate.allow(BOB)
@@ -367,19 +363,19 @@ class TestLife:
         assert not gate.allow(BOB)
         assert gate.healthy
 
-    def test_a_poller_that_ends_at_once_does_not_cost_each_request_a_thread(
+    def test_a_poller_that_always_crashes_is_restarted_once_a_second(
         self, feed: HandFeed, clock: ManualClock
     ) -> None:
         starts = []
         gate, run = Gate(feed, clock=clock), clock.run
         clock.run = lambda turn, name: starts.append(name) or run(turn, name)
-        feed.fetch = leave
+        feed.fetch = crash
         for _ in range(1000):
             gate.allow(ACME)
             clock.advance(0.01)
         assert 1 < len(starts) <= 11
 
-    def test_a_machine_without_threads_to_give_refuses_nobody(
+    def test_a_gate_whose_thread_cannot_be_started_allows_requests(
         self, feed: HandFeed, clock: ManualClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         def cannot(turn: object, name: str) -> object:
@@ -389,16 +385,16 @@ class TestLife:
         assert Gate(feed, clock=clock).allow(ACME)
         assert "the poller cannot be started" in caplog.text
 
-    def test_the_usual_path_reads_no_clock(self, gate: Gate, clock: ManualClock) -> None:
+    def test_a_clear_request_reads_no_clock(self, gate: Gate, clock: ManualClock) -> None:
         def never() -> float:
             raise AssertionError("the clock was read")
 
-        assert gate._locked is not EVERYBODY
+        assert gate._locked_callers is not EVERY_NAME
         clock.uptime_s = clock.wall_ns = never
         assert all(gate.allow(f"user:{n}") for n in range(100))
 
 
-def leave(since: object) -> object:
+def crash(since: object) -> object:
     raise SystemExit
 
 
@@ -408,9 +404,9 @@ def leave(since: object) -> object:
         ({"stale_after": 0}, "stale_after: expected seconds above 0, got 0"),
         ({"stale_after": inf}, "stale_after"),
         ({"on_stale": "keep"}, "on_stale: expected 'allow', 'deny' or a limiter, got 'keep'"),
-        ({"token": "secret"}, "token: this source was made without the gate"),
+        ({"token": "secret"}, "token: not used for a source that is already made"),
     ],
 )
-def test_a_setting_that_cannot_be_is_said_at_once(settings: dict[str, object], why: str) -> None:
+def test_an_invalid_argument_is_reported_by_the_constructor(settings: dict[str, object], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Gate(FixedSource(), **settings)

@@ -1,4 +1,4 @@
-"""The HTTP source against servers that do everything wrong, and against a good one."""
+"""The HTTP source with faulty servers, and with a real one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -47,11 +48,11 @@ def reply(
 
 
 class Server:
-    """Answers each question on each connection by the next of `replies`; the last one again and again."""
+    """Answers each request on any connection with the next of `replies`, and then always with the last."""
 
     def __init__(self) -> None:
         self.replies: list[bytes | Reply] = [reply()]
-        self.questions: list[str] = []
+        self.requests: list[str] = []
         self.connections = 0
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -61,39 +62,39 @@ class Server:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                line, _ = self._socket.accept()
+                sock, _ = self._socket.accept()
                 self.connections += 1
-                self._open.append(line)
-                threading.Thread(target=self._talk, args=(line,), daemon=True).start()
+                self._open.append(sock)
+                threading.Thread(target=self._talk, args=(sock,), daemon=True).start()
 
-    def _talk(self, line: socket.socket) -> None:
+    def _talk(self, sock: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while question := self._question(line):
-                self.questions.append(question)
+            while request := self._request(sock):
+                self.requests.append(request)
                 answer = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
                 if isinstance(answer, bytes):
-                    line.sendall(answer)
+                    sock.sendall(answer)
                 else:
-                    answer(line)
+                    answer(sock)
 
-    def _question(self, line: socket.socket) -> str:
+    def _request(self, sock: socket.socket) -> str:
         text = b""
         while b"\r\n\r\n" not in text:
-            piece = line.recv(65536)
+            piece = sock.recv(65536)
             if not piece:
                 return ""
             text += piece
         return text.decode("latin-1")
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         while self._open:
             with contextlib.suppress(OSError):
                 self._open.pop().shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Nobody listens any more; again changes nothing."""
+        """Stops listening. Idempotent."""
         with contextlib.suppress(OSError):  # closed already
-            self._socket.shutdown(socket.SHUT_RDWR)  # a thread that accepts would keep it open
+            self._socket.shutdown(socket.SHUT_RDWR)  # otherwise the accepting thread keeps it open
         self._socket.close()
         while self._open:
             self._open.pop().close()
@@ -113,96 +114,95 @@ def source(server: Server) -> Iterator[HttpSource]:
     source.close()
 
 
-def told(source: HttpSource, since: Cursor | None = None) -> str:
+def error_of(source: HttpSource, since: Cursor | None = None) -> str:
+    """The message of the SourceError that a fetch raises."""
     with pytest.raises(SourceError) as error:
         source.fetch(since)
     return str(error.value)
 
 
-# The question
+# -- requests -------------------------------------------------------------------------------------
 
 
-def test_the_question_names_the_version_and_says_how_long_it_waits(
-    server: Server, source: HttpSource
-) -> None:
+def test_a_request_names_the_version_and_the_wait(server: Server, source: HttpSource) -> None:
     assert source.fetch(None).changes == (Set(a_lock()),)
     source.fetch(Cursor(57, "a&b"))
-    first, second = (question.splitlines() for question in server.questions)
+    first, second = (request.splitlines() for request in server.requests)
     assert first[0] == "GET /v1/locks HTTP/1.1"
     assert second[0] == "GET /v1/locks?since=57&mark=a%26b&wait=0.3 HTTP/1.1"
     assert "accept-encoding: gzip" in second
     assert not [line for line in second if line.startswith("authorization")]
 
 
-def test_one_connection_is_kept_for_all_questions(server: Server, source: HttpSource) -> None:
+def test_all_requests_use_one_connection(server: Server, source: HttpSource) -> None:
     for _ in range(5):
         source.fetch(None)
     assert server.connections == 1
 
 
-def test_a_server_may_stand_below_a_path(server: Server) -> None:
-    source = HttpSource(f"{server.url}/behind/")
+def test_a_server_may_be_served_under_a_path(server: Server) -> None:
+    source = HttpSource(f"{server.url}/prefix/")
     source.fetch(None)
     source.close()
-    assert server.questions[0].startswith("GET /behind/v1/locks ")
+    assert server.requests[0].startswith("GET /prefix/v1/locks ")
 
 
-def test_a_connection_that_was_closed_in_idleness_is_made_anew(server: Server, source: HttpSource) -> None:
+def test_an_idle_connection_that_the_server_closed_is_replaced(server: Server, source: HttpSource) -> None:
     source.fetch(None)
-    server.hang_up()
+    server.disconnect()
     assert source.fetch(None).at == AT
     assert server.connections == 2
 
 
-@pytest.mark.parametrize("line", ["connection: close"])
-def test_a_server_that_keeps_no_connection_is_asked_by_new_ones(
-    server: Server, source: HttpSource, line: str
+@pytest.mark.parametrize("header", ["connection: close"])
+def test_a_server_without_keep_alive_gets_new_connections(
+    server: Server, source: HttpSource, header: str
 ) -> None:
-    server.replies = [reply(ANSWER, "200 OK", "application/json", None, line)]
+    server.replies = [reply(ANSWER, "200 OK", "application/json", None, header)]
     assert [source.fetch(None).at for _ in range(3)] == [AT] * 3
     assert server.connections == 3
 
 
-# The token
+# -- the token ------------------------------------------------------------------------------------
 
 
-def test_a_token_is_shown(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_token_comes_from_the_argument_or_the_environment(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     file = tmp_path / "token"
     file.write_text("from-file\n")
     monkeypatch.setenv("GATEKEEPER_TOKEN_FILE", str(file))
     HttpSource(server.url).fetch(None)
-    monkeypatch.setenv("GATEKEEPER_TOKEN", "around")
+    monkeypatch.setenv("GATEKEEPER_TOKEN", "from-environment")
     HttpSource(server.url).fetch(None)
     HttpSource(server.url, "given").fetch(None)
     HttpSource(server.url, file).fetch(None)
-    shown = [
-        line for question in server.questions for line in question.splitlines() if "authorization" in line
-    ]
-    assert shown == [
-        f"authorization: Bearer {token}" for token in ("from-file", "around", "given", "from-file")
+    sent = [line for request in server.requests for line in request.splitlines() if "authorization" in line]
+    assert sent == [
+        f"authorization: Bearer {token}" for token in ("from-file", "from-environment", "given", "from-file")
     ]
 
 
-def test_a_tokens_file_is_read_anew_so_that_it_can_be_changed(server: Server, tmp_path: Path) -> None:
+def test_a_token_file_is_read_for_each_request(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "token"
     source = HttpSource(server.url, file)
-    assert "token: No such file" in told(source)
+    assert "token: No such file" in error_of(source)
     file.write_text("one")
     source.fetch(None)
     file.write_text("two words")
-    assert "expected a token, one word" in told(source)
+    assert "expected a token, one word" in error_of(source)
     file.write_text("two")
     source.fetch(None)
     source.close()
-    assert [question.count("Bearer one") for question in server.questions] == [1, 0]
+    assert [request.count("Bearer one") for request in server.requests] == [1, 0]
 
 
-def test_a_token_in_the_clear_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_token_over_plain_http_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
     HttpSource("http://gatelock.example:8080", "secret-word")
     HttpSource("http://127.0.0.1:8080", "secret-word")
     HttpSource("https://gatelock.example:8080", "secret-word")
     [record] = caplog.records
-    assert "in the clear" in record.getMessage()
+    assert "is sent unencrypted" in record.getMessage()
     assert "secret-word" not in caplog.text
 
 
@@ -221,14 +221,16 @@ def test_a_token_in_the_clear_is_warned_about_once(caplog: pytest.LogCaptureFixt
         ("https://gatelock", {"ca": Path("/nowhere.pem")}, r"/nowhere\.pem holds no certificates"),
     ],
 )
-def test_what_cannot_be_is_said_at_once(url: str, settings: dict[str, object], why: str) -> None:
+def test_an_invalid_argument_is_reported_by_the_constructor(
+    url: str, settings: dict[str, object], why: str
+) -> None:
     with pytest.raises(ValueError, match=why) as error:
         HttpSource(url, **settings)
     assert "secret" not in str(error.value)
     assert "split" not in str(error.value)
 
 
-def test_a_gate_gives_its_token_and_its_patience_to_the_source() -> None:
+def test_a_gate_passes_its_token_and_a_time_limit_to_the_source() -> None:
     source = open_source("https://gatelock:8080", token="secret", longest=2.0)
     assert isinstance(source, HttpSource)
     assert source.longest == 2.0
@@ -236,69 +238,69 @@ def test_a_gate_gives_its_token_and_its_patience_to_the_source() -> None:
         open_source("sqlite:///x.db", token="secret")
 
 
-# Bad answers
+# -- faulty answers -------------------------------------------------------------------------------
 
 
 def pieces(raw: bytes, size: int, pause_s: float) -> Reply:
-    def send(line: socket.socket) -> None:
+    def send(sock: socket.socket) -> None:
         for at in range(0, len(raw), size):
-            line.sendall(raw[at : at + size])
+            sock.sendall(raw[at : at + size])
             time.sleep(pause_s)
 
     return send
 
 
-def hang(line: socket.socket) -> None:
+def hang(sock: socket.socket) -> None:
     time.sleep(30)
 
 
-def leave(line: socket.socket) -> None:
-    line.shutdown(socket.SHUT_RDWR)
+def disconnect(sock: socket.socket) -> None:
+    sock.shutdown(socket.SHUT_RDWR)
 
 
-def half(line: socket.socket) -> None:
-    line.sendall(reply(ANSWER[: len(ANSWER) // 2], length=len(ANSWER)))
-    line.shutdown(socket.SHUT_RDWR)
+def half(sock: socket.socket) -> None:
+    sock.sendall(reply(ANSWER[: len(ANSWER) // 2], length=len(ANSWER)))
+    sock.shutdown(socket.SHUT_RDWR)
 
 
-def half_in_chunks(line: socket.socket) -> None:
+def half_in_chunks(sock: socket.socket) -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
-    line.sendall(head + b"10\r\n" + ANSWER[:16] + b"\r\n")
-    line.shutdown(socket.SHUT_RDWR)
+    sock.sendall(head + b"10\r\n" + ANSWER[:16] + b"\r\n")
+    sock.shutdown(socket.SHUT_RDWR)
 
 
-def half_to_the_end(line: socket.socket) -> None:
-    line.sendall(b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n" + ANSWER[:-1])
-    line.shutdown(socket.SHUT_RDWR)
+def half_to_the_end(sock: socket.socket) -> None:
+    sock.sendall(b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n" + ANSWER[:-1])
+    sock.shutdown(socket.SHUT_RDWR)
 
 
 PROBLEM = json.dumps({"title": "Forbidden", "detail": "This needs another token."}).encode()
 BAD: dict[str, tuple[bytes | Reply, str]] = {
-    "nothing": (leave, "hung up without an answer"),
-    "half": (half, "half an answer: [0-9]+ bytes of it are missing"),
+    "nothing": (disconnect, "closed the connection without an answer"),
+    "half": (half, "the answer is incomplete: [0-9]+ bytes are missing"),
     "half in chunks": (half_in_chunks, "IncompleteRead"),
     "half to the end": (half_to_the_end, "not a JSON document"),
-    "half, said to be whole": (reply(ANSWER[:-9]), "not a JSON document"),
-    "another checksum": (reply(ANSWER.replace(b"acme", b"acne")), "does not have the checksum"),
+    "half, with its own length": (reply(ANSWER[:-9]), "not a JSON document"),
+    "another checksum": (reply(ANSWER.replace(b"acme", b"acne")), "do not match the checksum"),
     "no JSON": (reply(b"Hello"), "not a JSON document"),
     "another format": (reply(ANSWER.replace(b'"format": 1', b'"format": 2')), "format 2"),
     "another type": (reply(b"<h1>", kind="text/html"), "got 'text/html'; is this a Gatelock server"),
-    "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "no HTTP answer"),
-    "another packing": (
+    "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "not an HTTP answer"),
+    "another encoding": (
         reply(ANSWER, "200 OK", "application/json", None, "content-encoding: br"),
-        "packed as 'br'",
+        "got 'br'",
     ),
-    "no packing": (
+    "no gzip": (
         reply(ANSWER, "200 OK", "application/json", None, "content-encoding: gzip"),
         "[Nn]ot a gzipped",
     ),
-    "half a packing": (
+    "half a gzip": (
         reply(gzip.compress(ANSWER)[:-9], "200 OK", "application/json", None, "content-encoding: gzip"),
         "ended before",
     ),
     "a redirect": (
         reply(b"", "302 Found", "text/html", None, "location: https://elsewhere/"),
-        "302 Found: it sends us on to 'https://elsewhere/'",
+        "302 Found: redirects to 'https://elsewhere/'",
     ),
     "a refusal": (
         reply(PROBLEM, "403 Forbidden", "application/problem+json"),
@@ -312,23 +314,21 @@ BAD: dict[str, tuple[bytes | Reply, str]] = {
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-def test_a_bad_answer_is_an_error_with_a_clear_sentence_and_the_next_may_be_good(
+def test_after_a_faulty_answer_with_a_clear_error_the_next_one_is_accepted(
     server: Server, source: HttpSource, bad: tuple[bytes | Reply, str]
 ) -> None:
-    import re
-
     answer, why = bad
     server.replies = [answer, reply()]
-    said = told(source)
-    assert re.search(why, said), said
-    assert said.startswith(f"{server.url}: ")
-    assert "\n" not in said
+    message = error_of(source)
+    assert re.search(why, message), message
+    assert message.startswith(f"{server.url}: ")
+    assert "\n" not in message
     assert source.fetch(None).at == AT
 
 
-def test_nobody_listens(server: Server, source: HttpSource) -> None:
+def test_a_refused_connection_is_reported(server: Server, source: HttpSource) -> None:
     server.close()
-    assert told(source) == f"{server.url}: Connection refused"
+    assert error_of(source) == f"{server.url}: Connection refused"
 
 
 @pytest.mark.parametrize(
@@ -336,15 +336,19 @@ def test_nobody_listens(server: Server, source: HttpSource) -> None:
     [hang, pieces(reply(), 1, 0.05), pieces(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 90, 2, 0.05)],
     ids=["hangs", "trickles", "trickles headers"],
 )
-def test_no_server_can_hold_it_beyond_its_time(server: Server, source: HttpSource, answer: Reply) -> None:
+def test_no_server_can_delay_it_beyond_its_time_out(
+    server: Server, source: HttpSource, answer: Reply
+) -> None:
     server.replies = [answer, reply()]
     begun_s = time.monotonic()
-    assert "no whole answer in time" in told(source, AT)
+    assert "no complete answer in time" in error_of(source, AT)
     assert 1.2 <= time.monotonic() - begun_s < 1.3 + 2
     assert source.fetch(None).at == AT
 
 
-def test_a_name_that_nobody_answers_for_does_not_hold_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolver_that_does_not_answer_cannot_delay_it_beyond_its_time_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = socket.getaddrinfo
 
     def resolver(host: str, *rest: object, **more: int) -> object:
@@ -354,27 +358,30 @@ def test_a_name_that_nobody_answers_for_does_not_hold_it(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(timed_connection.socket, "getaddrinfo", resolver)
     begun_s = time.monotonic()
-    assert told(HttpSource("http://gatelock.example:1", timeout=0.3)).endswith(
-        "nobody says where gatelock.example is"
+    assert error_of(HttpSource("http://gatelock.example:1", timeout=0.3)).endswith(
+        "the name gatelock.example could not be resolved in time"
     )
     assert time.monotonic() - begun_s < 5
 
 
-def test_an_answer_without_end_is_not_taken_in(
+def test_the_size_of_an_answer_is_bounded(
     server: Server, source: HttpSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "ANSWER_BYTES_MAX", 100_000)
     server.replies = [reply(b" " * 200_000), reply()]
-    assert "more than 100000 bytes" in told(source)
-    packed = gzip.compress(b" " * 50_000_000)
-    server.replies = [reply(packed, "200 OK", "application/json", None, "content-encoding: gzip"), reply()]
-    assert "unpacked, the answer has more than 100000 bytes" in told(source)
+    assert "more than 100000 bytes" in error_of(source)
+    compressed = gzip.compress(b" " * 50_000_000)
+    server.replies = [
+        reply(compressed, "200 OK", "application/json", None, "content-encoding: gzip"),
+        reply(),
+    ]
+    assert "decompressed, the answer has more than 100000 bytes" in error_of(source)
     assert source.fetch(None).at == AT
 
 
-def test_a_packed_answer_is_unpacked(server: Server, source: HttpSource) -> None:
-    packed = gzip.compress(ANSWER)
-    server.replies = [reply(packed, "200 OK", "application/json", None, "content-encoding: gzip")]
+def test_a_compressed_answer_is_decompressed(server: Server, source: HttpSource) -> None:
+    compressed = gzip.compress(ANSWER)
+    server.replies = [reply(compressed, "200 OK", "application/json", None, "content-encoding: gzip")]
     assert source.fetch(None).changes == (Set(a_lock()),)
 
 
@@ -382,9 +389,9 @@ def test_a_packed_answer_is_unpacked(server: Server, source: HttpSource) -> None
     ("header", "at_least", "at_most"),
     [("7", 7, 7), (format_datetime(datetime.now(UTC) + timedelta(hours=2), usegmt=True), 3600, 7200),
      (format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True), 0, 0)],
-    ids=["seconds", "a date", "a date that is over"],
+    ids=["seconds", "a date", "a date in the past"],
 )  # fmt: skip
-def test_a_server_says_when_it_wants_to_be_asked_again(
+def test_retry_after_is_part_of_the_error(
     server: Server, source: HttpSource, header: str, at_least: float, at_most: float
 ) -> None:
     server.replies = [
@@ -396,29 +403,29 @@ def test_a_server_says_when_it_wants_to_be_asked_again(
 
 
 @pytest.mark.parametrize("header", ["soon", "-1", "1e9", "9" * 400])
-def test_a_retry_after_that_is_none_is_passed_over(server: Server, source: HttpSource, header: str) -> None:
+def test_a_malformed_retry_after_is_ignored(server: Server, source: HttpSource, header: str) -> None:
     server.replies = [reply(b"", "503 Service Unavailable", "text/plain", None, f"retry-after: {header}")]
     with pytest.raises(SourceError) as error:
         source.fetch(None)
     assert not isinstance(error.value, TryLater)
 
 
-# Closing and forking
+# -- close and fork -------------------------------------------------------------------------------
 
 
-def test_closing_ends_a_fetch_that_waits(server: Server) -> None:
+def test_closing_ends_a_long_poll(server: Server) -> None:
     server.replies = [hang]
     source = HttpSource(server.url, wait=20)
     threading.Timer(0.3, source.close).start()
     begun_s = time.monotonic()
-    told(source, AT)
+    error_of(source, AT)
     assert time.monotonic() - begun_s < 5
     server.replies = [reply()]
     assert source.fetch(None).at == AT
     source.close()
 
 
-def test_a_gate_that_waits_for_news_closes_at_once() -> None:
+def test_a_gate_closes_at_once_during_a_long_poll() -> None:
     with feed_server(HandFeed(a_lock(ends_in=10**9))) as url:
         gate = Gate(url)
         assert gate.ready(10)
@@ -429,7 +436,7 @@ def test_a_gate_that_waits_for_news_closes_at_once() -> None:
         assert time.monotonic() - begun_s < 1.0
 
 
-def test_a_forked_child_has_a_connection_of_its_own() -> None:
+def test_a_forked_child_opens_its_own_connection() -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent("""
             import os, threading
@@ -439,14 +446,14 @@ def test_a_forked_child_has_a_connection_of_its_own() -> None:
             server = Server()
             source = HttpSource(server.url)
             source.fetch(None)
-            source._mutex.acquire()                  # as another thread may, at the moment of the fork
+            source._mutex.acquire()  # as another thread may at the fork
             child = os.fork()
             if not child:
-                # The parent's threads are not here: this server's among them.
+                # The child has no thread that serves requests.
                 assert source._connection is not None
                 source.close()
                 assert source._connection is None
-                source._leave_to_the_parent()
+                source._leave_to_parent()
                 os._exit(0)
             source._mutex.release()
             assert os.waitpid(child, 0)[1] == 0
@@ -460,7 +467,7 @@ def test_a_forked_child_has_a_connection_of_its_own() -> None:
     assert (ran.returncode, ran.stderr, ran.stdout) == (0, "", "1\n")
 
 
-# TLS
+# -- TLS ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -468,25 +475,27 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> object:
     return certificate(tmp_path_factory.mktemp("tls"))
 
 
-def test_over_tls_the_server_proves_who_it_is_and_the_gate_shows_its_token(identity: object) -> None:
+def test_over_tls_the_certificate_is_verified_before_the_token_is_sent(identity: object) -> None:
     known = TokenList((Token("shop", digest_of("gatelock_shop"), "read", 0, None),), 1_000)
     with feed_server(HandFeed(a_lock()), lambda: known, identity) as url:
         source = HttpSource(url, "gatelock_shop", ca=identity.certificate)
         at = source.fetch(None).at
         assert source.fetch(at).at == at
         source.close()
-        assert "401 Unauthorized: This token was never made" in told(
+        assert "401 Unauthorized: This token was never made" in error_of(
             HttpSource(url, "wrong", ca=identity.certificate)
         )
-        assert "its certificate is not good" in told(HttpSource(url, "gatelock_shop"))
+        assert "the certificate is not valid" in error_of(HttpSource(url, "gatelock_shop"))
         named = url.replace("127.0.0.1", "localhost")
-        assert "its certificate is not good" in told(
+        assert "the certificate is not valid" in error_of(
             HttpSource(named, "gatelock_shop", ca=identity.certificate)
         )
         plain = HttpSource(url.replace("https", "http"), timeout=1)
-        assert told(plain).startswith(url.replace("https", "http"))
+        assert error_of(plain).startswith(url.replace("https", "http"))
 
 
-def test_a_plain_server_is_told_from_one_that_speaks_tls(server: Server) -> None:
+def test_a_server_without_tls_is_an_error_for_an_https_url(server: Server) -> None:
     server.replies = [reply()]
-    assert told(HttpSource(server.url.replace("http", "https"), timeout=1)).startswith("https://127.0.0.1")
+    assert error_of(HttpSource(server.url.replace("http", "https"), timeout=1)).startswith(
+        "https://127.0.0.1"
+    )

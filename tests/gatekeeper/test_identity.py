@@ -1,4 +1,4 @@
-"""The typed name that a gate asks for; the counter is held to the same vectors in tests/core."""
+"""The typed names of callers; tests/core tests the counter with the same vectors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tests.support.vectors import VECTORS, Vector
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=str)
-def test_a_caller_has_one_name(vector: Vector) -> None:
+def test_each_caller_has_one_name(vector: Vector) -> None:
     def ask() -> str:
         return caller_of(prefix6=vector.prefix6, **vector.names)
 
     if vector.caller is not None:
         assert ask() == vector.caller
     else:
-        with pytest.raises(ValueError, match="cannot be a name"):
+        with pytest.raises(ValueError, match="a name must"):
             ask()
 
 
@@ -28,8 +28,8 @@ def test_a_name_has_at_most_256_bytes() -> None:
     assert not is_name("")
 
 
-def test_a_written_address_is_left_as_it_is() -> None:
-    """Asking twice changes nothing, so both sides may do it."""
+def test_a_canonical_address_does_not_change() -> None:
+    """Idempotent, so that both sides may normalise."""
     for address in ("192.0.2.1", "2001:db8::1", "::"):
         assert address_of(address) == address
 
@@ -39,5 +39,5 @@ def test_a_network_never_passes_for_an_address() -> None:
     assert address_of("2001:db8::", 64) == "2001:db8::/64"
 
 
-def test_the_kind_comes_first() -> None:
+def test_a_typed_name_begins_with_its_kind() -> None:
     assert typed("api_key", "user:ann") == "api_key:user:ann"

@@ -1,4 +1,4 @@
-"""What an application pays for importing us."""
+"""The time that importing the package takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CODE = "import time; begun = time.perf_counter(); import gatekeeper; print(time.
 
 
 def test_importing_takes_less_than_30_ms() -> None:
-    """By the best of some processes, whatever the import brings along; a busy machine needs more of them."""
+    """The least of several processes, because others disturb a measurement."""
     took_ms = []
     while len(took_ms) < TRIES and not any(took < MS_MAX for took in took_ms):
         ran = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""The poller: when it asks, what it makes of the answer, and what cannot stop it."""
+"""The poller: when it fetches, how it applies answers, and that no fault stops it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatekeeper.feed.poller import CEILING_S, PACE_MIN_S, GateKnowledge, Poller, next_delay
-from gatekeeper.feed.saved_view import SavedView, ViewFile, read, write
+from gatekeeper.feed.saved_view import ViewFile, read, write
 from gatekeeper.model import Cursor, Set, Update
 from gatekeeper.sources.http import TryLater
 from gatekeeper.testing import ManualClock
-from tests.support.feed import NOON, HandFeed, a_lock
+from tests.support.feed import NOON, HandFeed, a_lock, a_saved_view
 
 LUCK = st.floats(0, 1, exclude_max=True)
 PACES = st.floats(PACE_MIN_S, 60)
 
 
 class World:
-    """A poller on a clock and a feed that a test moves by hand."""
+    """A poller with a clock and a feed that a test controls."""
 
-    def __init__(self, *, pace_max: float = 15.0, shelf: ViewFile | None = None) -> None:
+    def __init__(self, *, pace_max: float = 15.0, view_file: ViewFile | None = None) -> None:
         self.clock, self.feed = ManualClock(), HandFeed()
-        self.poller = Poller(self.feed, self.clock, GateKnowledge(), pace_max_s=pace_max, shelf=shelf)
+        self.poller = Poller(self.feed, self.clock, GateKnowledge(), pace_max_s=pace_max, view_file=view_file)
 
     def run(self, seconds: float) -> list[float]:
-        """Let the poller take its turns for so long; the moments at which the feed was asked."""
+        """Runs the poller for some seconds; returns the moments at which it fetched."""
         moments: list[float] = []
 
         def turn() -> float:
@@ -40,9 +40,9 @@ class World:
             moments.extend([self.clock.uptime_s()] * (len(self.feed.asked) - before))
             return wait_s
 
-        turns = self.clock.run(turn, "")
+        task = self.clock.run(turn, "")
         self.clock.advance(seconds)
-        turns.stop(0)
+        task.stop(0)
         return moments
 
     @property
@@ -56,22 +56,20 @@ def world() -> World:
 
 
 @given(PACES, LUCK)
-def test_a_poll_comes_at_the_pace_give_or_take_a_tenth(pace: float, luck: float) -> None:
+def test_polls_come_at_the_pace_plus_or_minus_a_tenth(pace: float, luck: float) -> None:
     assert 0.9 * pace <= next_delay(pace, 0, luck) <= 1.1 * pace
 
 
 @given(PACES, st.integers(1, 10_000), LUCK)
-def test_after_failures_it_waits_longer_but_never_beyond_the_ceiling(
-    pace: float, failures: int, luck: float
-) -> None:
-    wait = next_delay(pace, failures, luck)
-    assert min(pace, CEILING_S / 2) <= wait <= CEILING_S
-    assert wait <= next_delay(pace, failures + 1, luck)
+def test_after_failures_it_backs_off_up_to_the_ceiling(pace: float, failures: int, luck: float) -> None:
+    delay = next_delay(pace, failures, luck)
+    assert min(pace, CEILING_S / 2) <= delay <= CEILING_S
+    assert delay <= next_delay(pace, failures + 1, luck)
 
 
-def test_gates_that_failed_together_come_back_apart() -> None:
-    waits = {next_delay(0.4, 10, luck / 10) for luck in range(10)}
-    assert max(waits) - min(waits) > CEILING_S / 3
+def test_gates_that_failed_together_retry_at_different_times() -> None:
+    delays = {next_delay(0.4, 10, luck / 10) for luck in range(10)}
+    assert max(delays) - min(delays) > CEILING_S / 3
 
 
 def test_the_server_sets_the_pace(world: World) -> None:
@@ -81,7 +79,7 @@ def test_the_server_sets_the_pace(world: World) -> None:
     assert world.run(2.9) == [8.0, 8.5, 9.0, 9.5]
 
 
-def test_no_server_makes_a_gate_hammer_or_sleep_into_staleness() -> None:
+def test_no_pace_of_a_server_causes_overload_or_staleness() -> None:
     world = World(pace_max=15.0)
     world.feed.next_poll = 0.0
     assert len(world.run(10 * PACE_MIN_S)) == 10
@@ -92,7 +90,7 @@ def test_no_server_makes_a_gate_hammer_or_sleep_into_staleness() -> None:
     assert world.clock.uptime_s() - world.poller.known.confirmed_s <= 15.0
 
 
-def test_the_first_question_is_for_everything_and_each_later_one_for_what_is_new(world: World) -> None:
+def test_the_first_fetch_asks_for_a_snapshot_and_later_ones_for_changes(world: World) -> None:
     world.feed.set(a_lock())
     world.run(0.3)
     world.feed.set(a_lock("user:bob"))
@@ -101,7 +99,7 @@ def test_the_first_question_is_for_everything_and_each_later_one_for_what_is_new
     assert world.callers == ["api_key:acme", "user:bob"]
 
 
-def test_a_source_that_is_away_is_asked_less_and_less_and_found_again(
+def test_an_unavailable_source_is_polled_less_often_and_its_return_is_noticed(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.run(0.3)
@@ -123,7 +121,7 @@ def test_an_answer_that_does_not_follow_leads_to_a_snapshot(world: World) -> Non
         world.feed.fetch,
         Update(Cursor(9, "m9"), 8, False, NOON, 0.0, 0.4, (Set(a_lock("user:bob")),)),
     )
-    world.feed.fetch = lambda since: gap  # an answer to a question that somebody else asked
+    world.feed.fetch = lambda since: gap  # the answer to another client
     world.run(0.4)
     world.feed.fetch = good
     world.run(2.0)
@@ -131,7 +129,9 @@ def test_an_answer_that_does_not_follow_leads_to_a_snapshot(world: World) -> Non
     assert world.callers == ["api_key:acme"]
 
 
-def test_a_fault_of_the_source_is_borne_and_shown(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_in_the_source_is_logged_and_polling_continues(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     world.feed.set(a_lock())
     good = world.feed.fetch
     world.feed.fetch = lambda since: 1 / 0
@@ -143,7 +143,7 @@ def test_a_fault_of_the_source_is_borne_and_shown(world: World, caplog: pytest.L
 
 
 def test_age_counts_from_the_question_not_from_the_answer(world: World) -> None:
-    """What the source saw may be as old as the question."""
+    """The source may have read its data when the question arrived."""
     good = world.feed.fetch
 
     def slow(since: Cursor | None) -> Update:
@@ -156,7 +156,7 @@ def test_age_counts_from_the_question_not_from_the_answer(world: World) -> None:
     assert world.clock.uptime_s() - world.poller.known.confirmed_s == 3.0
 
 
-def test_the_difference_of_the_clocks_is_measured_at_the_middle_of_the_question(world: World) -> None:
+def test_clock_skew_is_measured_midway_between_question_and_answer(world: World) -> None:
     good = world.feed.fetch
 
     def slow(since: Cursor | None) -> Update:
@@ -173,7 +173,7 @@ def test_the_difference_of_the_clocks_is_measured_at_the_middle_of_the_question(
     assert world.poller.known.behind == 7.5
 
 
-def test_what_the_source_waited_for_news_makes_the_view_no_older(world: World) -> None:
+def test_the_time_of_a_long_poll_does_not_age_the_view(world: World) -> None:
     good = world.feed.fetch
 
     def waits(since: Cursor | None) -> Update:
@@ -188,8 +188,8 @@ def test_what_the_source_waited_for_news_makes_the_view_no_older(world: World) -
 
 
 @pytest.mark.parametrize(("waited", "pause"), [(2.0, 0.01), (0.06, 0.01), (0.0, 0.05), (-5.0, 0.05)])
-def test_who_was_kept_waiting_asks_again_almost_at_once(world: World, waited: float, pause: float) -> None:
-    """The next lock may follow within the pause; a server that keeps nobody waiting is not hammered."""
+def test_after_a_long_poll_it_fetches_again_almost_at_once(world: World, waited: float, pause: float) -> None:
+    """The next lock may follow at once; without a long poll the least pace protects the server."""
     good = world.feed.fetch
 
     def waits(since: Cursor | None) -> Update:
@@ -200,18 +200,18 @@ def test_who_was_kept_waiting_asks_again_almost_at_once(world: World, waited: fl
     assert world.poller.turn() == pytest.approx(pause, rel=0.1)
 
 
-def test_those_who_were_sent_away_together_do_not_come_back_together() -> None:
-    def back_s(luck: float) -> float:
+def test_gates_that_a_busy_server_refused_return_at_different_times() -> None:
+    def delay_s(luck: float) -> float:
         world = World()
         world.clock.random = lambda: luck
         world.feed.fetch = later(4.0)
         return world.poller.turn()
 
-    assert [back_s(luck) for luck in (0.0, 0.5, 0.99)] == pytest.approx([4.0, 5.0, 5.98])
+    assert [delay_s(luck) for luck in (0.0, 0.5, 0.99)] == pytest.approx([4.0, 5.0, 5.98])
 
 
 @pytest.mark.parametrize("waited", [1e9, nan])
-def test_no_source_makes_a_view_younger_than_its_answer(world: World, waited: float) -> None:
+def test_a_view_is_never_younger_than_its_answer(world: World, waited: float) -> None:
     good = world.feed.fetch
     world.feed.fetch = lambda since: good(since)._replace(waited=waited)
     world.poller.turn()
@@ -219,23 +219,23 @@ def test_no_source_makes_a_view_younger_than_its_answer(world: World, waited: fl
 
 
 @pytest.mark.parametrize(
-    ("asked_for", "at_least", "at_most"), [(5.0, 5.0, 7.5), (3600.0, 15.0, 15.0), (0.0, 0.4, 0.8)]
+    ("retry_after", "at_least", "at_most"), [(5.0, 5.0, 7.5), (3600.0, 15.0, 15.0), (0.0, 0.4, 0.8)]
 )
-def test_a_server_that_says_when_to_come_again_is_asked_then_but_never_too_late(
-    world: World, asked_for: float, at_least: float, at_most: float
+def test_retry_after_is_followed_but_never_into_staleness(
+    world: World, retry_after: float, at_least: float, at_most: float
 ) -> None:
-    world.feed.fetch = later(asked_for)
+    world.feed.fetch = later(retry_after)
     assert at_least <= world.poller.turn() <= at_most
 
 
-def later(seconds: float) -> Callable[[Cursor | None], Update]:
+def later(retry_after: float) -> Callable[[Cursor | None], Update]:
     def fetch(since: Cursor | None) -> Update:
-        raise TryLater("503 Service Unavailable", seconds)
+        raise TryLater("503 Service Unavailable", retry_after)
 
     return fetch
 
 
-def test_ended_locks_are_pruned_while_the_source_is_away(world: World) -> None:
+def test_ended_locks_are_pruned_while_the_source_is_unavailable(world: World) -> None:
     world.feed.set(a_lock(ends_in=10), a_lock("user:bob", ends_in=20))
     world.run(1.0)
     world.feed.away = True
@@ -247,7 +247,7 @@ def test_ended_locks_are_pruned_while_the_source_is_away(world: World) -> None:
     assert world.callers == []
 
 
-def test_locks_that_end_one_after_the_other_do_not_keep_it_busy(world: World) -> None:
+def test_locks_that_end_in_quick_succession_are_pruned_together(world: World) -> None:
     world.feed.next_poll = 10.0
     world.feed.set(*(a_lock(f"user:{n}", ends_in=1 + n / 1000) for n in range(1000)))
     turns = 0
@@ -258,7 +258,7 @@ def test_locks_that_end_one_after_the_other_do_not_keep_it_busy(world: World) ->
     assert turns < 10
 
 
-def test_locks_that_ended_by_a_clock_that_was_wrong_are_asked_for_again(world: World) -> None:
+def test_locks_pruned_while_the_clock_was_ahead_are_fetched_again(world: World) -> None:
     world.feed.set(a_lock(ends_in=60))
     world.run(1.0)
     world.clock.jump(3600)
@@ -270,8 +270,8 @@ def test_locks_that_ended_by_a_clock_that_was_wrong_are_asked_for_again(world: W
     assert world.feed.asked.count(None) == 2
 
 
-def test_nor_are_they_forgotten_when_it_was_set_right_while_an_answer_was_awaited(world: World) -> None:
-    """And what that answer told of ends before the next question."""
+def test_locks_pruned_before_the_clock_was_corrected_during_a_fetch_are_fetched_again(world: World) -> None:
+    """Although the lock in that answer ends before the next fetch."""
     world.feed.next_poll = 5.0
     world.feed.set(a_lock(ends_in=60))
     world.run(1.0)
@@ -291,14 +291,12 @@ def test_nor_are_they_forgotten_when_it_was_set_right_while_an_answer_was_awaite
     assert world.callers == ["api_key:acme"]
 
 
-def test_what_the_feed_says_that_is_not_known_is_logged_once(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unknown_word_of_the_feed_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     for n in range(5):
         world.feed.set(a_lock(f"user:{n}", action="delay"))
         world.run(1.0)
     assert [record.getMessage() for record in caplog.records] == [
-        "the lock feed uses 'action delay', which this gatekeeper does not know and passes over"
+        "the lock feed uses 'action delay', which this gatekeeper does not know and ignores"
     ]
     assert world.poller.known.view.ignored["action delay"] == 5
 
@@ -308,46 +306,46 @@ class TestSavedView:
     def path(self, tmp_path: Path) -> Path:
         return tmp_path / "view"
 
-    def test_a_start_while_the_source_is_away_knows_the_saved_locks(self, path: Path) -> None:
-        write(path, SavedView(NOON - timedelta(seconds=100), (a_lock(),)))
-        world = World(shelf=ViewFile(path))
+    def test_a_start_while_the_source_is_unavailable_uses_the_saved_locks(self, path: Path) -> None:
+        write(path, a_saved_view(NOON - timedelta(seconds=100), a_lock()))
+        world = World(view_file=ViewFile(path))
         world.feed.away = True
         world.run(1.0)
         assert world.callers == ["api_key:acme"]
         assert world.clock.uptime_s() - world.poller.known.confirmed_s == pytest.approx(101.0)
 
-    def test_the_saved_view_counts_before_the_source_is_asked(self, path: Path) -> None:
-        """Which may be away, and take its time to say so."""
-        write(path, SavedView(NOON, (a_lock(),)))
-        world = World(shelf=ViewFile(path))
+    def test_the_saved_view_is_in_use_before_the_first_fetch(self, path: Path) -> None:
+        """A fetch from an unavailable source takes as long as its time-out."""
+        write(path, a_saved_view(NOON, a_lock()))
+        world = World(view_file=ViewFile(path))
         world.poller.turn()
         assert (world.callers, world.feed.asked) == (["api_key:acme"], [])
 
-    def test_the_source_is_asked_for_everything_whatever_was_saved(self, path: Path) -> None:
-        write(path, SavedView(NOON, (a_lock("user:lifted"),)))
-        world = World(shelf=ViewFile(path))
+    def test_the_first_fetch_asks_for_a_snapshot_despite_a_saved_view(self, path: Path) -> None:
+        write(path, a_saved_view(NOON, a_lock("user:lifted")))
+        world = World(view_file=ViewFile(path))
         world.feed.set(a_lock())
         world.run(0.1)
         assert (world.feed.asked, world.callers) == ([None], ["api_key:acme"])
 
-    def test_what_is_known_is_saved_with_the_time_of_its_question(self, path: Path) -> None:
-        world = World(shelf=ViewFile(path))
+    def test_a_view_is_saved_with_the_time_of_its_question(self, path: Path) -> None:
+        world = World(view_file=ViewFile(path))
         world.feed.set(a_lock())
         world.run(0.1)
-        assert read(path, NOON) == SavedView(NOON, (a_lock(),))
+        assert read(path, NOON) == a_saved_view(NOON, a_lock())
 
-    def test_at_the_end_the_last_change_is_saved_too(self, path: Path) -> None:
-        world = World(shelf=ViewFile(path))
+    def test_the_last_change_is_saved_at_the_end(self, path: Path) -> None:
+        world = World(view_file=ViewFile(path))
         world.run(0.3)
         world.feed.set(a_lock())
         world.run(0.4)
         assert read(path, NOON).locks == ()
         world.poller.finish()
-        assert read(path, NOON).locks == (a_lock(),)
+        assert read(path, NOON) == a_saved_view(NOON + timedelta(seconds=0.4), a_lock())
 
-    def test_a_view_that_no_source_confirmed_is_not_made_young_by_saving_it(self, path: Path) -> None:
-        write(path, SavedView(NOON - timedelta(hours=1), (a_lock(),)))
-        world = World(shelf=ViewFile(path))
+    def test_an_unconfirmed_view_keeps_its_age_on_disk(self, path: Path) -> None:
+        write(path, a_saved_view(NOON - timedelta(hours=1), a_lock()))
+        world = World(view_file=ViewFile(path))
         world.feed.away = True
         world.run(600.0)
         world.poller.finish()

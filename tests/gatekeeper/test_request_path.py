@@ -1,5 +1,4 @@
-"""What a request pays: a look-up. No mutex is waited for, nothing is read or written, nothing is raised, and
-nothing is kept."""
+"""The request path: a look-up. It waits for no mutex, does no I/O, raises nothing and keeps nothing."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ LOCKS = [
     a_lock("user:tagged", action="tag"),
 ]
 
-Ask = Callable[[Gate], object]
-PATHS: dict[str, Ask] = {
+Check = Callable[[Gate], object]
+CHECKS: dict[str, Check] = {
     "allow": lambda gate: gate.allow("user:zoe"),
     "check": lambda gate: gate.check(
         "user:zoe", resource="/v1/items/{id}", address="192.0.2.1", tenant="zoe"
@@ -56,7 +55,7 @@ def a_gate(*locks: Lock, **settings: Any) -> Gate:
 
 
 def stale_gate(**settings: Any) -> Gate:
-    """Its source has been away for longer than `stale_after`."""
+    """A gate whose source was unavailable for longer than `stale_after`."""
     feed, clock = HandFeed(*LOCKS), ManualClock()
     gate = a_gate(source=feed, clock=clock, **settings)
     feed.away = True
@@ -64,18 +63,18 @@ def stale_gate(**settings: Any) -> Gate:
     return gate
 
 
-class Hears(HandFeed):
-    """A feed that wants to know whom the gate was asked for."""
+class ReportedFeed(HandFeed):
+    """A feed that takes status reports."""
 
-    feedback = True
+    wants_status = True
 
-    def hear(self, told: GateStatus) -> None: ...
+    def report_status(self, status: GateStatus) -> None: ...
 
 
-def telling_gate() -> Gate:
-    """One that is about to note who asks."""
+def sampling_gate() -> Gate:
+    """A gate that samples callers."""
     clock = ManualClock()
-    gate = a_gate(source=Hears(*LOCKS), clock=clock)
+    gate = a_gate(source=ReportedFeed(*LOCKS), clock=clock)
     clock.advance(60.0)
     return gate
 
@@ -87,7 +86,7 @@ GATES: dict[str, Callable[[], Gate]] = {
     "stale, denying": lambda: stale_gate(on_stale="deny"),
     "stale, limiting": lambda: stale_gate(on_stale=SlidingLog(10, 1.0, clock=ManualClock())),
     "closed": lambda: closed(a_gate(*LOCKS)),
-    "telling": telling_gate,
+    "sampling": sampling_gate,
     "in shadow": lambda: a_gate(*LOCKS, shadow=True),
 }
 
@@ -101,99 +100,102 @@ def closed(gate: Gate) -> Gate:
 
 
 class Held:
-    """A mutex that somebody holds for ever; to wait for it is to be found out."""
+    """A mutex that another thread holds forever; counts the attempts to wait for it."""
 
-    waited_for = 0
+    waits = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        Held.waited_for += blocking
+        Held.waits += blocking
         return False
 
     def release(self) -> None:
-        raise AssertionError("released what was never taken")
+        raise AssertionError("released, but never acquired")
 
     def locked(self) -> bool:
         return True
 
     def __enter__(self) -> None:
-        Held.waited_for += 1
+        Held.waits += 1
         raise AssertionError("waits for a mutex")
 
     def __exit__(self, *error: object) -> None: ...
 
 
-COUNTS = {"a slowed caller", "stale, limiting"}  # exact, so by a limiter: its mutex is tried, never slept on
+# These ask a limiter, whose mutex is tried again and again but never waited for.
+LIMITED = {"a slowed caller", "stale, limiting"}
 
 
-@pytest.mark.parametrize("gate", [name for name in GATES if name not in COUNTS])
-def test_no_request_waits_for_a_mutex(gate: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody holds them all and will not let go."""
-    asked = GATES[gate]()
-    paths = [path for name, path in PATHS.items() if name not in COUNTS]
-    Held.waited_for = 0
-    found = [owner for owner in reachable(asked) if replaces_mutexes(owner, monkeypatch)]
-    assert asked in found
-    for path in paths:
-        path(asked)
-    assert Held.waited_for == 0
+@pytest.mark.parametrize("name", [name for name in GATES if name not in LIMITED])
+def test_no_request_waits_for_a_mutex(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although another thread holds every mutex of the gate."""
+    gate = GATES[name]()
+    checks = [check for name, check in CHECKS.items() if name not in LIMITED]
+    Held.waits = 0
+    owners = [owner for owner in reachable(gate) if replace_mutexes(owner, monkeypatch)]
+    assert {gate._runtime._switch, gate._runtime._callbacks} <= set(owners)
+    for check in checks:
+        check(gate)
+    assert Held.waits == 0
 
 
 def reachable(root: object) -> Iterator[object]:
-    """Objects of this package that `root` leads to."""
+    """Objects of this package that can be reached from `root`."""
     seen: set[int] = set()
-    left = [root]
-    while left:
-        one = left.pop()
-        if id(one) in seen or isinstance(one, type | FrameType):
+    to_visit = [root]
+    while to_visit:
+        found = to_visit.pop()
+        if id(found) in seen or isinstance(found, type | FrameType):
             continue
-        seen.add(id(one))
-        if type(one).__module__.startswith("gatekeeper"):
-            yield one
-            left += [getattr(one, name, None) for name in dir(type(one)) if not name.startswith("__")]
-            left += getattr(one, "__dict__", {}).values()
-        elif isinstance(one, dict | list | tuple):
-            left += one.values() if isinstance(one, dict) else one
+        seen.add(id(found))
+        if type(found).__module__.startswith("gatekeeper"):
+            yield found
+            to_visit += [getattr(found, name, None) for name in dir(type(found)) if not name.startswith("__")]
+            to_visit += getattr(found, "__dict__", {}).values()
+        elif isinstance(found, dict | list | tuple):
+            to_visit += found.values() if isinstance(found, dict) else found
 
 
-def replaces_mutexes(owner: Any, monkeypatch: pytest.MonkeyPatch) -> bool:
+def replace_mutexes(owner: Any, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Replaces the mutexes of an object by held ones; returns whether it has any."""
     mutexes = type(threading.Lock()), type(threading.RLock())
     names = {*getattr(owner, "__dict__", ()), *getattr(type(owner), "__slots__", ())}
-    held = [name for name in names if isinstance(getattr(owner, name, None), mutexes)]
-    for name in held:
+    replaced = [name for name in names if isinstance(getattr(owner, name, None), mutexes)]
+    for name in replaced:
         monkeypatch.setattr(owner, name, Held())
-    return bool(held)
+    return bool(replaced)
 
 
-# -- nothing is called that is not needed ---------------------------------------------------------
+# -- no unnecessary calls, no I/O -----------------------------------------------------------------
 
 
-def called_by(ask: Ask, gate: Gate) -> set[str]:
-    """The names of all functions that are called, those written in C included."""
+def called_by(check: Check, gate: Gate) -> set[str]:
+    """The names of all functions that a check calls, C functions included."""
     names: set[str] = set()
 
-    def note(frame: FrameType, event: str, what: Any) -> None:
+    def record(frame: FrameType, event: str, argument: Any) -> None:
         if event == "c_call":
-            names.add(getattr(what, "__qualname__", str(what)))
+            names.add(getattr(argument, "__qualname__", str(argument)))
         elif event == "call":
             names.add(frame.f_code.co_qualname)
 
     before = sys.getprofile()
-    sys.setprofile(note)
+    sys.setprofile(record)
     try:
-        ask(gate)
+        check(gate)
     finally:
         sys.setprofile(before)
     return names - {"setprofile"}
 
 
-def test_a_clear_request_calls_what_it_takes_to_look_and_nothing_else() -> None:
-    """No clock, no mutex, no socket, no file, no logger: none of them is on this list."""
+def test_a_clear_request_calls_only_what_its_look_ups_need() -> None:
+    """No clock, no mutex, no socket, no file, no logger."""
     gate = a_gate(*LOCKS)
     lambdas = {"<lambda>"}
-    PATHS["check"](gate)  # a route's spelling is worked out once
-    assert called_by(PATHS["allow"], gate) == lambdas | {"Gate.allow"}
-    assert called_by(PATHS["check"], gate) <= lambdas | {
-        "Gate.check", "nameless", "len", "AddressRanges.meet", "any_of", "inet_pton", "int.from_bytes",
+    CHECKS["check"](gate)  # fills the cache of normalised routes
+    assert called_by(CHECKS["allow"], gate) == lambdas | {"Gate.allow"}
+    assert called_by(CHECKS["check"], gate) <= lambdas | {
+        "Gate.check", "normalize_route", "len", "AddressRanges.has_lock", "has_prefix", "inet_pton",
+        "int.from_bytes",
     }  # fmt: skip
 
 
@@ -206,27 +208,27 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
         AUDITED.append(event)
 
 
-@pytest.mark.parametrize("gate", GATES)
-def test_no_request_reads_or_writes_anything(gate: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files, sockets, processes, threads, imports: the interpreter audits them all."""
-    global _listening  # noqa: PLW0603 - an audit hook stays till the end of the process
-    asked = GATES[gate]()
-    for path in PATHS.values():
-        path(asked)
+@pytest.mark.parametrize("name", GATES)
+def test_no_request_does_io(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter audits files, sockets, processes, threads and imports."""
+    global _listening  # noqa: PLW0603 - an audit hook cannot be removed
+    gate = GATES[name]()
+    for check in CHECKS.values():
+        check(gate)
     if _audit not in HOOKED:
         sys.addaudithook(_audit)
         HOOKED.append(_audit)
     AUDITED.clear()
     _listening = True
     try:
-        open("/dev/null").close()  # noqa: PTH123 - that the hook hears anything
-        heard = list(AUDITED)
+        open("/dev/null").close()  # noqa: PTH123 - shows that the hook works
+        expected = list(AUDITED)
         AUDITED.clear()
-        for path in PATHS.values():
-            path(asked)
+        for check in CHECKS.values():
+            check(gate)
     finally:
         _listening = False
-    assert heard == ["open"]
+    assert expected == ["open"]
     assert AUDITED == []
 
 
@@ -248,7 +250,7 @@ print(*sorted(sys.modules.keys() - before))
 """
 
 
-def test_not_even_the_first_refusal_imports_anything() -> None:
+def test_the_first_denial_imports_nothing() -> None:
     ran = subprocess.run([sys.executable, "-c", FIRST_REFUSAL], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == []
 
@@ -272,43 +274,42 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("gate", GATES)
-def test_nothing_that_is_asked_for_makes_it_raise(gate: str) -> None:
-    asked = GATES[gate]()
-    for some in HOSTILE:
-        assert isinstance(asked.allow(some), bool)
-        for name in ("caller", "tenant", "address", "resource"):
-            assert isinstance(asked.check(**{name: some}), Decision)
+@pytest.mark.parametrize("name", GATES)
+def test_no_argument_makes_a_check_raise(name: str) -> None:
+    gate = GATES[name]()
+    for value in HOSTILE:
+        assert isinstance(gate.allow(value), bool)
+        for scope in ("caller", "tenant", "address", "resource"):
+            assert isinstance(gate.check(**{scope: value}), Decision)
 
 
-@pytest.mark.parametrize("many", [0, 40_000])
-@pytest.mark.parametrize("some", HOSTILE, ids=lambda some: repr(some)[:10])
-def test_what_is_no_name_says_nothing_and_hides_nothing(
-    some: Any, many: int, crowded: dict[int, Gate]
+@pytest.mark.parametrize("locks", [0, 40_000])
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: repr(value)[:10])
+def test_an_invalid_name_is_absent_and_the_other_scopes_are_looked_up(
+    value: Any, locks: int, gates_by_size: dict[int, Gate]
 ) -> None:
-    """The other things that the request says are asked for all the same."""
-    gate = crowded[many]
-    assert gate.allow(some)
-    for name in ("tenant", "address", "resource"):
-        assert gate.check(**{name: some}) is ALLOWED
-        assert gate.check(ACME, **{name: some}).policy == "daily"
-    assert gate.check(some, tenant="acme").policy == "contract"
-    assert gate.check(some, address="203.0.113.1", resource=some, tenant=some).policy == "daily"
+    gate = gates_by_size[locks]
+    assert gate.allow(value)
+    for scope in ("tenant", "address", "resource"):
+        assert gate.check(**{scope: value}) is ALLOWED
+        assert gate.check(ACME, **{scope: value}).policy == "daily"
+    assert gate.check(value, tenant="acme").policy == "contract"
+    assert gate.check(value, address="203.0.113.1", resource=value, tenant=value).policy == "daily"
 
 
 @pytest.fixture(scope="module")
-def crowded() -> dict[int, Gate]:
-    """Gates whose tables are small, and large."""
+def gates_by_size() -> dict[int, Gate]:
+    """Gates with small tables, and with large ones."""
     return {
-        many: a_gate(*LOCKS, *(a_lock(f"user:{n}", scope=scope) for n in range(many) for scope in SPREAD))
-        for many in (0, 40_000)
+        locks: a_gate(*LOCKS, *(a_lock(f"user:{n}", scope=scope) for n in range(locks) for scope in LARGE))
+        for locks in (0, 40_000)
     }
 
 
-SPREAD = ("caller", "tenant")
+LARGE = ("caller", "tenant")
 
 
-def test_a_limiter_that_raises_refuses_nobody_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limiter_that_raises_denies_no_request_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         def check(self, key: str, /) -> Decision:
             raise ConnectionError("no Redis")
@@ -321,46 +322,47 @@ def test_a_limiter_that_raises_refuses_nobody_and_is_logged_once(caplog: pytest.
 
 # -- nothing is kept ------------------------------------------------------------------------------
 
-ASKS = 5_000
+REPEATS = 5_000
 
 
-@pytest.mark.parametrize("path", [name for name in PATHS if name not in COUNTS])
-def test_a_question_leaves_nothing_behind(path: str) -> None:
-    gate, ask = a_gate(*LOCKS), PATHS[path]
+@pytest.mark.parametrize("name", [name for name in CHECKS if name not in LIMITED])
+def test_a_check_keeps_no_memory(name: str) -> None:
+    gate, check = a_gate(*LOCKS), CHECKS[name]
     gc.collect()
     gc.disable()
     try:
-        grown = [blocks_kept(ask, gate) for _ in range(2)][-1]  # at first the interpreter fills its own lists
+        # The first time the interpreter fills its free lists.
+        grown = [blocks_kept(check, gate) for _ in range(2)][-1]
     finally:
         gc.enable()
-    assert grown < ASKS / 100
+    assert grown < REPEATS / 100
 
 
-def blocks_kept(ask: Ask, gate: Gate) -> int:
+def blocks_kept(check: Check, gate: Gate) -> int:
     before = sys.getallocatedblocks()
-    for _ in range(ASKS):
-        ask(gate)
+    for _ in range(REPEATS):
+        check(gate)
     return sys.getallocatedblocks() - before
 
 
-@pytest.mark.parametrize(("path", "at_most"), [("allow", 0), ("check", 200)])
-def test_a_clear_request_allocates_no_more_than_its_answer(path: str, at_most: int) -> None:
-    """The answer is always the same one. An address is a number for a moment: some 30 bytes for each step."""
-    gate, ask = a_gate(*LOCKS), PATHS[path]
-    ask(gate)
+@pytest.mark.parametrize(("name", "at_most"), [("allow", 0), ("check", 200)])
+def test_a_clear_request_allocates_almost_nothing(name: str, at_most: int) -> None:
+    """The decision is a shared constant. An address becomes a number of some 30 bytes for a moment."""
+    gate, check = a_gate(*LOCKS), CHECKS[name]
+    check(gate)
     tracemalloc.start()
     try:
-        least = [min(peak_of(each, gate) for _ in range(20)) for each in (ask, type)]
+        least = [min(peak_of(called, gate) for _ in range(20)) for called in (check, type)]
     finally:
         tracemalloc.stop()
-    assert least[0] - least[1] <= at_most  # beyond what it takes to measure nothing
+    assert least[0] - least[1] <= at_most  # without the cost of the measurement
 
 
-def peak_of(ask: Ask, gate: Gate) -> int:
-    """Bytes that were allocated at one moment of a question, and were not before."""
+def peak_of(check: Check, gate: Gate) -> int:
+    """The most bytes that a check has allocated at one moment."""
     tracemalloc.reset_peak()
     before, _ = tracemalloc.get_traced_memory()
-    ask(gate)
+    check(gate)
     return tracemalloc.get_traced_memory()[1] - before
 
 
@@ -368,6 +370,8 @@ def peak_of(ask: Ask, gate: Gate) -> int:
 
 
 class OneLookUp:
+    """A class with one method and one look-up, to compare with."""
+
     def __init__(self) -> None:
         self._locks: dict[str, bool] = {}
 
@@ -376,15 +380,15 @@ class OneLookUp:
 
 
 def test_a_clear_allow_costs_at_most_two_methods_with_one_look_up() -> None:
-    """By this thread's own time, the best of many short rounds in turn: other work on the machine is not
-    counted. `make bench ARGS=allow` shows the rest."""
+    """In CPU time of this thread, the least of many short rounds in turn, because other processes disturb a
+    measurement. `make bench ARGS=allow` measures more."""
     gate = a_gate(*LOCKS)
     methods = gate.allow, OneLookUp().allow
     best = dict.fromkeys(methods, 1e9)
     for _ in range(60):
         for method in methods:
             took_s = timeit.timeit(
-                "ask('user:zoe')", globals={"ask": method}, number=5_000, timer=time.thread_time
+                "allow('user:zoe')", globals={"allow": method}, number=5_000, timer=time.thread_time
             )
             best[method] = min(best[method], took_s)
     assert best[methods[0]] <= 2 * best[methods[1]]

@@ -1,4 +1,4 @@
-"""Scopes: who is met by which lock, however an address is spelt, and by how many look-ups."""
+"""Scopes: which locks apply to which requests, in any spelling of an address, and at which cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
 from gatekeeper.view.fast_path import fast_path_of
 from gatekeeper.view.lock_view import EMPTY, LockView, RequestScopes, apply
-from gatekeeper.view.lookup_keys import ROUTE_REMEMBERED_MAX, address_in, nameless, place_of
+from gatekeeper.view.lookup_keys import CACHED_ROUTE_CHARACTERS_MAX, normalize_route, parse_address, table_key
 from tests.gatekeeper.test_view import an_update
 from tests.support.feed import HandFeed, a_lock
 
@@ -29,8 +29,8 @@ def a_gate(*locks: Lock) -> Gate:
     return gate
 
 
-def is_met(lock: Lock, **asked: str) -> bool:
-    return not a_gate(lock).check(**asked).allowed
+def applies(lock: Lock, **request: str) -> bool:
+    return not a_gate(lock).check(**request).allowed
 
 
 def in_range(key: str) -> Lock:
@@ -41,9 +41,9 @@ def on(address: str) -> Lock:
     return a_lock(address, scope="address")
 
 
-# -- each scope alone, and narrowed ---------------------------------------------------------------
+# -- each scope alone, and narrowed to a resource --------------------------------------------------
 
-EACH = {
+SCOPES = {
     "caller": (a_lock(ACME), {"caller": ACME}),
     "tenant": (a_lock("acme-inc", scope="tenant"), {"tenant": "acme-inc"}),
     "address": (on("192.0.2.7"), {"address": "192.0.2.7"}),
@@ -53,45 +53,45 @@ EACH = {
     "resource": (a_lock("/v1/items/{id}", scope="resource"), {"resource": "/v1/items/{item_id}"}),
     "everyone": (a_lock("", scope="everyone"), {}),
 }
-NOT_MET = {
+UNLOCKED = {
     "caller": "api_key:eve", "tenant": "eve-inc", "address": "198.51.100.1", "resource": "/v1/items",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("scope", EACH)
-def test_a_lock_meets_whom_it_names_and_nobody_else(scope: str) -> None:
-    lock, asked = EACH[scope]
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_lock_applies_to_its_scope_and_to_no_other_request(scope: str) -> None:
+    lock, request = SCOPES[scope]
     gate = a_gate(lock)
-    assert not gate.check(**asked)
-    assert gate.check(**{name: NOT_MET[name] for name in asked}).allowed is (scope != "everyone")
+    assert not gate.check(**request)
+    assert gate.check(**{name: UNLOCKED[name] for name in request}).allowed is (scope != "everyone")
 
 
-@pytest.mark.parametrize("scope", [scope for scope in EACH if scope != "resource"])
-def test_a_resource_narrows_any_scope(scope: str) -> None:
-    lock, asked = EACH[scope]
+@pytest.mark.parametrize("scope", [scope for scope in SCOPES if scope != "resource"])
+def test_any_scope_can_be_narrowed_to_a_resource(scope: str) -> None:
+    lock, request = SCOPES[scope]
     gate = a_gate(replace(lock, resource="/v1/items/{id}"))
-    assert not gate.check(**{**asked, "resource": "/v1/items/{other}"})
+    assert not gate.check(**{**request, "resource": "/v1/items/{other}"})
     for elsewhere in ({}, {"resource": "/v1/items"}, {"resource": "/v1/items/{id}/parts"}):
-        assert gate.check(**asked | elsewhere).allowed
+        assert gate.check(**request | elsewhere).allowed
 
 
-def test_what_is_asked_for_by_one_name_is_not_met_under_another() -> None:
-    """A key that is spelt like an address, a tenant that is called like a caller."""
+def test_a_name_is_looked_up_in_its_own_scope_only() -> None:
+    """A caller spelt like an address, a tenant spelt like a caller."""
     gate = a_gate(a_lock("192.0.2.7"), a_lock(ACME, scope="tenant"), on("acme"))
     assert gate.check(ACME, address="192.0.2.7", tenant="acme", resource="192.0.2.7") is ALLOWED
 
 
-# -- all at once ----------------------------------------------------------------------------------
+# -- several scopes at once -----------------------------------------------------------------------
 
 
 def strictness(lock: Lock) -> tuple[int, float]:
     return ("deny", "slow", "tag").index(lock.action), -lock.until.timestamp()
 
 
-EVERY_WAY = {
+ALL_SCOPES = {
     "caller": ACME, "tenant": "acme-inc", "address": "192.0.2.7", "resource": "/v1/items",
 }  # fmt: skip
-AT_ONCE = [
+LOCKS = [
     a_lock(ACME, "by caller", ends_in=10),
     a_lock("acme-inc", "by tenant", scope="tenant", ends_in=60),
     a_lock("192.0.2.7", "by address", scope="address", ends_in=20, action="tag"),
@@ -103,15 +103,15 @@ AT_ONCE = [
 
 
 @pytest.mark.parametrize(
-    "some", [*combinations(AT_ONCE, 1), *combinations(AT_ONCE, 2), *combinations(AT_ONCE, 3), AT_ONCE]
+    "locks", [*combinations(LOCKS, 1), *combinations(LOCKS, 2), *combinations(LOCKS, 3), LOCKS]
 )
-def test_the_strictest_lock_answers_and_the_others_stand_beside_it(some: tuple[Lock, ...]) -> None:
-    said = a_gate(*some, a_lock("api_key:eve", "another")).check(**EVERY_WAY)
-    first, *others = sorted(some, key=strictness)
-    assert (said.policy, said.status, said.until) == (first.policy, first.status, first.until)
-    assert said.allowed is (first.action == "tag")
-    assert set(said.also) == {lock.policy for lock in others}
-    assert set(said.tags) == {lock.policy for lock in some if lock.action == "tag"}
+def test_the_strictest_lock_decides_and_the_others_are_named(locks: tuple[Lock, ...]) -> None:
+    decision = a_gate(*locks, a_lock("api_key:eve", "another")).check(**ALL_SCOPES)
+    first, *others = sorted(locks, key=strictness)
+    assert (decision.policy, decision.status, decision.until) == (first.policy, first.status, first.until)
+    assert decision.allowed is (first.action == "tag")
+    assert set(decision.also) == {lock.policy for lock in others}
+    assert set(decision.tags) == {lock.policy for lock in locks if lock.action == "tag"}
 
 
 # -- addresses ------------------------------------------------------------------------------------
@@ -123,52 +123,54 @@ V6 = [
 V4 = ["192.0.2.7", "::ffff:192.0.2.7", "::FFFF:c000:207", "0:0:0:0:0:ffff:192.0.2.7"]
 
 
-@pytest.mark.parametrize("spelt", V6)
+@pytest.mark.parametrize("spelling", V6)
 @pytest.mark.parametrize("locked", V6[:-1])
-def test_an_ipv6_address_is_the_same_however_it_is_spelt(locked: str, spelt: str) -> None:
-    assert is_met(on(locked), address=spelt)
-    assert is_met(in_range(f"{locked}/64"), address=spelt)
-    assert not is_met(on(locked), address="2001:db8::8")
+def test_all_spellings_of_an_ipv6_address_are_one_address(locked: str, spelling: str) -> None:
+    assert applies(on(locked), address=spelling)
+    assert applies(in_range(f"{locked}/64"), address=spelling)
+    assert not applies(on(locked), address="2001:db8::8")
 
 
-@pytest.mark.parametrize("spelt", V4)
+@pytest.mark.parametrize("spelling", V4)
 @pytest.mark.parametrize("locked", V4)
-def test_ipv4_in_ipv6_is_the_ipv4_address(locked: str, spelt: str) -> None:
-    assert is_met(on(locked), address=spelt)
-    assert not is_met(on(locked), address="192.0.2.8")
-    assert not is_met(on(locked), address="::192.0.2.7")  # something else, and out of use
-    assert is_met(in_range("192.0.2.0/24"), address=spelt)
-    assert is_met(in_range("::ffff:192.0.2.0/120"), address=spelt)
+def test_an_ipv4_mapped_address_is_the_ipv4_address(locked: str, spelling: str) -> None:
+    assert applies(on(locked), address=spelling)
+    assert not applies(on(locked), address="192.0.2.8")
+    assert not applies(
+        on(locked), address="::192.0.2.7"
+    )  # IPv4-compatible addresses are another, deprecated thing
+    assert applies(in_range("192.0.2.0/24"), address=spelling)
+    assert applies(in_range("::ffff:192.0.2.0/120"), address=spelling)
 
 
 @pytest.mark.parametrize(
-    "spelt", ["192.0.2.07", "192.0.2", "0xc0000207", "3221225991", "192.0.2.7 ", "192.0.2.7:80", "é"]
+    "spelling", ["192.0.2.07", "192.0.2", "0xc0000207", "3221225991", "192.0.2.7 ", "192.0.2.7:80", "é"]
 )
-def test_what_is_no_usual_spelling_is_no_address(spelt: str) -> None:
-    """Nobody gets out of a lock by this: `address` is the other end of the connection, and no header's."""
-    assert not is_met(on("192.0.2.7"), address=spelt)
-    assert not is_met(in_range("0.0.0.0/0"), address=spelt)
+def test_unusual_spellings_of_ipv4_are_not_addresses(spelling: str) -> None:
+    """No client evades a lock by these: `address` is that of the connection, not a header's."""
+    assert not applies(on("192.0.2.7"), address=spelling)
+    assert not applies(in_range("0.0.0.0/0"), address=spelling)
 
 
-def test_a_block_may_be_locked_as_an_address() -> None:
-    """Of IPv6 a log may count the first 64 bits: that is the address, then."""
-    assert is_met(on("2001:db8::/64"), address="2001:db8::abcd")
-    assert not is_met(on("2001:db8::/64"), address="2001:db8:0:1::")
+def test_a_block_may_be_locked_in_the_scope_address() -> None:
+    """A log may count the first 64 bits of an IPv6 address, and write the block as the address."""
+    assert applies(on("2001:db8::/64"), address="2001:db8::abcd")
+    assert not applies(on("2001:db8::/64"), address="2001:db8:0:1::")
 
 
-@pytest.mark.parametrize("everything", ["0.0.0.0/0", "::/0"])
-def test_a_range_may_hold_every_address_of_its_kind(everything: str) -> None:
-    met = [is_met(in_range(everything), address=each) for each in ("203.0.113.9", "2001:db8::1")]
-    assert met == [everything[0] == "0", everything[0] == ":"]
+@pytest.mark.parametrize("key", ["0.0.0.0/0", "::/0"])
+def test_a_range_may_contain_every_address_of_its_ip_version(key: str) -> None:
+    found = [applies(in_range(key), address=address) for address in ("203.0.113.9", "2001:db8::1")]
+    assert found == [key[0] == "0", key[0] == ":"]
 
 
 @st.composite
 def ranges(draw: st.DrawFn) -> tuple[str, ...]:
-    kind = draw(st.sampled_from([IPv4Address, IPv6Address]))
-    bits = kind(0).max_prefixlen
+    version = draw(st.sampled_from([IPv4Address, IPv6Address]))
+    bits = version(0).max_prefixlen
     numbers = st.integers(0, 2**bits - 1).map(lambda n: n & ~0 << draw(st.integers(0, bits)) & 2**bits - 1)
     return tuple(
-        f"{kind(draw(numbers))}/{draw(st.integers(0, bits))}" for _ in range(draw(st.integers(0, 4)))
+        f"{version(draw(numbers))}/{draw(st.integers(0, bits))}" for _ in range(draw(st.integers(0, 4)))
     )
 
 
@@ -177,26 +179,26 @@ ADDRESSES = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)).map(str)
 
 @given(st.lists(ranges(), max_size=3), ADDRESSES)
 @example([("::ffff:10.0.0.0/104",)], "10.1.2.3")
-def test_ranges_meet_what_the_standard_library_says_is_in_them(
-    several: list[tuple[str, ...]], address: str
+def test_a_range_contains_the_addresses_that_the_standard_library_says(
+    drawn: list[tuple[str, ...]], address: str
 ) -> None:
-    """The slow obvious way, for IPv4 in IPv6 by hand."""
-    keys = {key for some in several for key in some}
-    # Of half of the ranges an address that is inside, so that some are met.
+    """Against `ipaddress`, which does not treat IPv4-mapped addresses as IPv4."""
+    keys = {key for keys in drawn for key in keys}
+    # With the first address of each range, so that some ranges apply.
     inside = [str(ip_network(key, strict=False).network_address) for key in keys]
     gate = a_gate(*(a_lock(key, key, scope="range") for key in keys))
-    for asked in (address, *inside):
-        known = plain(ip_address(asked))
-        wanted = {key for key in keys if known in plain_network(key)}
-        said = gate.check(address=asked)
-        assert {said.policy, *said.also} - {""} == wanted
+    for tried in (address, *inside):
+        unmapped = without_mapping(ip_address(tried))
+        expected = {key for key in keys if unmapped in network_without_mapping(key)}
+        decision = gate.check(address=tried)
+        assert {decision.policy, *decision.also} - {""} == expected
 
 
-def plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+def without_mapping(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def plain_network(key: str) -> list[object] | object:
+def network_without_mapping(key: str) -> list[object] | object:
     network = ip_network(key, strict=False)
     if network.version == 6 and network.prefixlen >= 96 and network.network_address.ipv4_mapped:
         return ip_network(f"{network.network_address.ipv4_mapped}/{network.prefixlen - 96}")
@@ -207,12 +209,12 @@ def plain_network(key: str) -> list[object] | object:
 
 
 class Counted(dict):
-    """A table that knows how often it was looked at."""
+    """A table that counts its look-ups."""
 
-    seen = 0
+    look_ups = 0
 
     def __contains__(self, key: object) -> bool:
-        Counted.seen += 1
+        Counted.look_ups += 1
         return super().__contains__(key)
 
 
@@ -221,37 +223,35 @@ def counting(view: LockView) -> LockView:
 
 
 @pytest.fixture
-def looked() -> type[Counted]:
-    Counted.seen = 0
+def counted() -> type[Counted]:
+    Counted.look_ups = 0
     return Counted
 
 
-SAYS = {"caller": "api_key:zoe", "tenant": "z", "resource": "/z", "address": "203.0.113.1"}
+REQUEST = {"caller": "api_key:zoe", "tenant": "z", "resource": "/z", "address": "203.0.113.1"}
 
 
-@pytest.mark.parametrize("asked", [*chain(*(combinations(SAYS, n) for n in range(1, 5)))])
-def test_each_scope_that_is_asked_for_costs_one_look_up(
-    looked: type[Counted], asked: tuple[str, ...]
-) -> None:
-    """When every scope has locks, but none on a range."""
+@pytest.mark.parametrize("given", [*chain(*(combinations(REQUEST, n) for n in range(1, 5)))])
+def test_each_scope_of_a_request_costs_one_look_up(counted: type[Counted], given: tuple[str, ...]) -> None:
+    """When every scope has locks, but no range has."""
     scopes = ("caller", "tenant", "resource", "address")
     gate = a_gate(*(a_lock("198.51.100.9", scope=scope) for scope in scopes))
-    gate._look = fast_path_of(counting(gate._known.view))
-    assert gate.check(**{name: SAYS[name] for name in asked}) is ALLOWED
-    # The caller is looked up whether there is one or not.
-    assert looked.seen == len({"caller", *asked})
+    gate._look_at(fast_path_of(counting(gate._runtime.knowledge.view)))
+    assert gate.check(**{name: REQUEST[name] for name in given}) is ALLOWED
+    # The caller is looked up even if it is "".
+    assert counted.look_ups == len({"caller", *given})
 
 
-def test_allow_costs_one_look_up(looked: type[Counted]) -> None:
+def test_allow_costs_one_look_up(counted: type[Counted]) -> None:
     gate = a_gate(a_lock(ACME), in_range("10.0.0.0/8"))
-    gate._locked = fast_path_of(counting(gate._known.view)).callers
+    gate._look_at(fast_path_of(counting(gate._runtime.knowledge.view)))
     assert gate.allow("api_key:zoe")
-    assert looked.seen == 1
+    assert counted.look_ups == 1
 
 
 @pytest.mark.parametrize("address", ["203.0.113.1", "2001:db9::1"])
-def test_only_prefix_lengths_in_use_are_looked_up(looked: type[Counted], address: str) -> None:
-    """However many ranges there are of each, and as soon as the last of a length is gone, no more."""
+def test_only_prefix_lengths_in_use_are_looked_up(counted: type[Counted], address: str) -> None:
+    """However many ranges there are of each length; the last range of a length takes the length with it."""
     wide = [in_range(f"{n}.0.0.0/8") for n in range(10, 60)]
     near = [in_range(f"10.{n}.0.0/16") for n in range(50)]
     six = [in_range(f"2001:db8:{n:x}::/48") for n in range(50)]
@@ -259,19 +259,19 @@ def test_only_prefix_lengths_in_use_are_looked_up(looked: type[Counted], address
     assert view.lengths == {"range4": {8: 50, 16: 50}, "range6": {48: 50}}
     fewer = apply(view, an_update(*(Clear(lock.at) for lock in near[1:] + wide + six[1:])))
     assert fewer.lengths == {"range4": {16: 1}, "range6": {48: 1}}
-    for held, lengths4 in ((view, 2), (fewer, 1)):
-        looked.seen = 0
-        look = fast_path_of(counting(held))
-        assert look.ranges is not None
-        assert not look.ranges.meet(address)
-        if ":" not in address:  # IPv6 is asked of the view, which looks by `get`
-            assert looked.seen == lengths4
+    for locked, lengths4 in ((view, 2), (fewer, 1)):
+        counted.look_ups = 0
+        path = fast_path_of(counting(locked))
+        assert path.ranges is not None
+        assert not path.ranges.has_lock(address)
+        if ":" not in address:  # IPv6 is looked up by the view, with `get`
+            assert counted.look_ups == lengths4
 
 
-def test_without_ranges_an_address_is_not_even_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ranges_an_address_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = a_gate(a_lock(ACME), a_lock("/v1", scope="resource"))
-    monkeypatch.setattr("gatekeeper.view.fast_path.AddressRanges.meet", None)
-    monkeypatch.setattr("gatekeeper.view.lookup_keys.address_in", None)
+    monkeypatch.setattr("gatekeeper.view.fast_path.AddressRanges.has_lock", None)
+    monkeypatch.setattr("gatekeeper.view.lookup_keys.parse_address", None)
     assert gate.check("api_key:zoe", address="203.0.113.1", resource="/", tenant="z") is ALLOWED
 
 
@@ -279,51 +279,50 @@ def test_without_ranges_an_address_is_not_even_taken_apart(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("locked", "asked", "met"),
+    ("locked", "resource", "expected"),
     [
         ("/v1/items/{id}", "/v1/items/{item_id}", True),
         ("/v1/items/{id}", "/v1/items/{id}/", False),
         ("/v1/items/{id}", "/v1/items/7", False),
         ("/v1/{kind}/{id}", "/v1/{a}/{b}", True),
         ("/v1/{kind}", "/v1/items", False),
-        ("{tenant}/x", "{other}/x", False),  # free are whole segments behind a slash
+        ("{tenant}/x", "{other}/x", False),  # a parameter is a whole segment after a slash
         ("/v1/a{b}", "/v1/a{c}", False),
         ("", "", False),
     ],
 )
-def test_routes_are_the_same_whatever_their_free_parts_are_called(locked: str, asked: str, met: bool) -> None:
-    assert is_met(a_lock(locked, scope="resource"), resource=asked) is met
+def test_the_names_of_route_parameters_do_not_matter(locked: str, resource: str, expected: bool) -> None:
+    assert applies(a_lock(locked, scope="resource"), resource=resource) is expected
 
 
-def test_no_path_that_is_given_for_a_route_is_remembered_at_length() -> None:
-    from gatekeeper.view.lookup_keys import _nameless
+def test_long_routes_and_plain_paths_are_not_cached() -> None:
+    from gatekeeper.view.lookup_keys import _normalize_route
 
-    before = _nameless.cache_info().currsize
+    before = _normalize_route.cache_info().currsize
     for n in range(100):
-        assert nameless("/{a}/" + "x" * ROUTE_REMEMBERED_MAX + str(n)).startswith("/{}/xxx")
-        assert nameless(f"/plain/{n}") == f"/plain/{n}"
-    assert _nameless.cache_info().currsize == before
+        assert normalize_route("/{a}/" + "x" * CACHED_ROUTE_CHARACTERS_MAX + str(n)).startswith("/{}/xxx")
+        assert normalize_route(f"/plain/{n}") == f"/plain/{n}"
+    assert _normalize_route.cache_info().currsize == before
 
 
-def test_a_place_is_where_the_gate_looks() -> None:
-    """The two sides of the look-up, for every address and every way to write it."""
-    for spelt in V4 + V6:
-        place, known = place_of("address", spelt.partition("%")[0]), address_in(spelt)
-        assert place is not None
-        assert known is not None
-        assert place.key == (known.text if known.version == 4 else 1 << 128 | known.number)
+def test_locks_and_requests_use_the_same_key_for_an_address() -> None:
+    for spelling in V4 + V6:
+        stored, parsed = table_key("address", spelling.partition("%")[0]), parse_address(spelling)
+        assert stored is not None
+        assert parsed is not None
+        assert stored.key == (parsed.text if parsed.version == 4 else 1 << 128 | parsed.number)
 
 
-def test_a_lock_moves_from_scope_to_scope_with_the_feed() -> None:
+def test_locks_of_all_scopes_come_and_go_with_the_feed() -> None:
     feed, clock = HandFeed(), ManualClock()
     gate = Gate(feed, clock=clock)
     assert gate.ready(1.0)
-    for lock, asked in EACH.values():
+    for lock, request in SCOPES.values():
         feed.set(lock)
         clock.advance(0.5)
-        assert not gate.check(**asked)
+        assert not gate.check(**request)
         feed.clear(lock)
         clock.advance(0.5)
-        assert gate.check(**asked) is ALLOWED
-        assert gate._known.view.of(RequestScopes(**asked)) == []
-    assert gate._known.view.lengths == {}
+        assert gate.check(**request) is ALLOWED
+        assert gate._runtime.knowledge.view.matching(RequestScopes(**request)) == []
+    assert gate._runtime.knowledge.view.lengths == {}

@@ -1,4 +1,4 @@
-"""The feed over SQL: what is particular to databases, and to databases that misbehave."""
+"""The SQL source: its queries, and databases that fail."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ def callers(source: SqlSource, since: Cursor | None = None) -> list[str]:
     return sorted(change.at.key for change in source.fetch(since).changes)
 
 
-def test_what_a_gate_reads_is_in_the_analyzers_schema() -> None:
-    """The gatekeeper writes the columns down for itself, to stand without the analyzer."""
+def test_the_columns_that_a_gate_reads_are_in_the_analyzers_schema() -> None:
+    """The gatekeeper lists them again, because it must not import the analyzer."""
     for table in TABLES:
-        theirs = schema.metadata.tables[table.name].columns.keys()
-        assert set(table.columns.keys()) <= set(theirs), table.name
-    assert set(sql.LOCK) == set(schema.locks.columns.keys())
+        columns = schema.metadata.tables[table.name].columns.keys()
+        assert set(table.columns.keys()) <= set(columns), table.name
+    assert set(sql.LOCK_COLUMNS) == set(schema.locks.columns.keys())
 
 
-def test_what_has_ended_by_the_databases_clock_is_for_the_gate_to_end(
+def test_a_snapshot_contains_locks_that_have_ended_by_the_databases_clock(
     source: SqlSource, publish: Callable[..., None]
 ) -> None:
-    """A snapshot that goes by a clock which is wrong just then would leave out locks for good."""
+    """If that clock is wrong, no later change would set them. The gate ends them by its own clock."""
     publish(Set(a_lock()), Set(a_lock("user:late", hours=-0.001)))
     assert callers(source) == ["api_key:acme", "user:late"]
     with Gate(source, clock=ManualClock(NOW)) as gate:
@@ -82,7 +82,7 @@ def test_what_has_ended_by_the_databases_clock_is_for_the_gate_to_end(
         assert [gate.allow("api_key:acme"), gate.allow("user:late")] == [False, True]
 
 
-def test_more_changes_than_an_answer_holds_are_told_as_a_snapshot(
+def test_more_changes_than_fit_an_answer_come_as_a_snapshot(
     source: SqlSource, publish: Callable[..., None]
 ) -> None:
     publish(Set(a_lock("user:0")))
@@ -94,7 +94,7 @@ def test_more_changes_than_an_answer_holds_are_told_as_a_snapshot(
     assert len(source.fetch(start).changes) == CHANGES_MAX - 1
 
 
-def test_what_a_later_analyzer_may_write_is_left_out_and_named(
+def test_an_unknown_op_is_left_out_and_named(
     source: SqlSource, publish: Callable[..., None], engine: sa.Engine
 ) -> None:
     publish(Set(a_lock("user:eve")))
@@ -107,7 +107,7 @@ def test_what_a_later_analyzer_may_write_is_left_out_and_named(
     assert (update.changes, update.unknown) == ((Set(a_lock()),), ("op warn",))
 
 
-def test_changes_that_are_gone_are_not_taken_for_none_though_their_marks_are_kept(
+def test_pruned_changes_lead_to_a_snapshot_although_their_marks_are_stored(
     source: SqlSource, publish: Callable[..., None], engine: sa.Engine
 ) -> None:
     publish(Set(a_lock()), mark="m1")
@@ -121,7 +121,7 @@ def test_changes_that_are_gone_are_not_taken_for_none_though_their_marks_are_kep
 
 
 class TestBehind:
-    """A database that answers is not yet one that is fed."""
+    """A database that answers need not be up to date."""
 
     @pytest.fixture
     def beat(self, engine: sa.Engine) -> Callable[..., None]:
@@ -140,79 +140,83 @@ class TestBehind:
         beat(1, ago=0.5, behind=60.0)
         assert source.fetch(None).behind == pytest.approx(60.5, abs=5)
 
-    def test_analyzers_that_died_fall_behind(self, source: SqlSource, beat: Callable[..., None]) -> None:
+    def test_without_heartbeats_of_analyzers_it_falls_behind(
+        self, source: SqlSource, beat: Callable[..., None]
+    ) -> None:
         beat(0, ago=3600.0)
         assert source.fetch(None).behind == pytest.approx(3600, abs=5)
 
-    def test_what_nobody_follows_cannot_be_behind(self, source: SqlSource, beat: Callable[..., None]) -> None:
+    def test_partitions_that_no_analyzer_follows_do_not_count(
+        self, source: SqlSource, beat: Callable[..., None]
+    ) -> None:
         assert source.fetch(None).behind == 0.0
         beat(0, ago=None, behind=99.0)
         assert source.fetch(None).behind == 0.0
 
-    def test_an_analyzer_whose_clock_is_ahead_is_not_ahead_of_the_log(
-        self, source: SqlSource, beat: Callable[..., None]
-    ) -> None:
+    def test_the_delay_is_never_below_zero(self, source: SqlSource, beat: Callable[..., None]) -> None:
         beat(0, ago=-60.0)
         assert source.fetch(None).behind == 0.0
 
 
-def test_an_answer_is_one_snapshot_whatever_is_pruned_meanwhile(
+def test_an_answer_is_read_in_one_transaction_despite_concurrent_pruning(
     source: SqlSource, publish: Callable[..., None], engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(Set(a_lock("user:eve")), mark="m1")
     start = source.fetch(None).at
     publish(Set(a_lock()), mark="m2")
     publish(Set(a_lock("user:bob")), mark="m3")
-    standing = sql._standing
+    feed_position = sql._feed_position
 
     def then_prune(*arguments: Any) -> sql.FeedPosition:
-        found = standing(*arguments)
+        found = feed_position(*arguments)
         with engine.begin() as db:
             feed_store.prune(db, before_ms=1 << 60, most=1_000)
             db.execute(sa.delete(schema.lock_changes))
         return found
 
-    monkeypatch.setattr(sql, "_standing", then_prune)
+    monkeypatch.setattr(sql, "_feed_position", then_prune)
     assert callers(source, start) == ["api_key:acme", "user:bob"]
 
 
-def test_a_database_without_tables_or_without_a_feed_names_the_cure(database_url: str, request: Any) -> None:
-    with_file = open_engine(database_url)
-    with with_file.begin() as db:
+def test_the_error_for_a_database_without_tables_or_feed_names_the_command(
+    database_url: str, request: Any
+) -> None:
+    engine = open_engine(database_url)
+    with engine.begin() as db:
         db.exec_driver_sql("create table other (id integer)")
     source = SqlSource(database_url)
     with pytest.raises(SourceError, match="gatelock db upgrade"):
         source.fetch(None)
-    with with_file.begin() as db:
+    with engine.begin() as db:
         schema.metadata.create_all(db)
-    with pytest.raises(SourceError, match="the feed was never begun: run `gatelock db upgrade`"):
+    with pytest.raises(SourceError, match="the feed has no row: run `gatelock db upgrade`"):
         source.fetch(None)
     source.close()
-    with_file.dispose()
+    engine.dispose()
 
 
-def test_a_password_is_in_no_message() -> None:
+def test_errors_do_not_contain_the_password() -> None:
     source = SqlSource("postgresql+psycopg://gate:hunter2@127.0.0.1:1/gatelock")
     with pytest.raises(SourceError, match=r"gate:[*]{3}@127[.]0[.]0[.]1") as refused:
         source.fetch(None)
     assert "hunter2" not in repr(refused.value)
 
 
-def test_many_fetches_while_a_writer_writes_end_at_the_truth(
+def test_after_fetches_concurrent_with_a_writer_the_view_equals_the_locks(
     source: SqlSource, publish: Callable[..., None], engine: sa.Engine
 ) -> None:
-    view, done = apply(EMPTY, source.fetch(None)), threading.Event()
+    view, ended = apply(EMPTY, source.fetch(None)), threading.Event()
 
     def write() -> None:
         for n in range(60):
             publish(Set(a_lock(f"user:{n}")), mark=f"m{n}")
             if n % 3 == 0:
                 publish(Clear(a_lock(f"user:{n}").at), mark=f"c{n}")
-        done.set()
+        ended.set()
 
     writer = threading.Thread(target=write)
     writer.start()
-    while not done.is_set():
+    while not ended.is_set():
         view = apply(view, source.fetch(view.at))
     writer.join()
     view = apply(view, source.fetch(view.at))
@@ -224,18 +228,20 @@ class TestSQLite:
     def path(self, sqlite_template: Path, tmp_path: Path) -> Path:
         return Path(shutil.copyfile(sqlite_template, tmp_path / "gate lock#1%.db"))
 
-    def test_a_mistaken_path_does_not_become_an_empty_database(self, tmp_path: Path) -> None:
+    def test_a_wrong_path_does_not_create_an_empty_database(self, tmp_path: Path) -> None:
         source = SqlSource(f"sqlite:///{tmp_path}/nowhere.db")
         with pytest.raises(SourceError, match="unable to open database file"):
             source.fetch(None)
         assert list(tmp_path.iterdir()) == []
 
-    def test_it_cannot_write(self, path: Path) -> None:
+    def test_the_connection_is_read_only(self, path: Path) -> None:
         source = SqlSource(f"sqlite:///{path}")
         with source._engine.connect() as db, pytest.raises(sa.exc.OperationalError, match="readonly"):
             db.exec_driver_sql("delete from feed")
 
-    def test_a_file_that_was_replaced_by_an_older_copy_is_noticed(self, path: Path, tmp_path: Path) -> None:
+    def test_a_file_that_was_replaced_by_an_older_copy_is_read_from_then_on(
+        self, path: Path, tmp_path: Path
+    ) -> None:
         source, engine = SqlSource(f"sqlite:///{path}"), open_engine(f"sqlite:///{path}")
         with engine.begin() as db:
             feed_store.publish(db, [Set(a_lock())], "m1")
@@ -248,7 +254,7 @@ class TestSQLite:
         (tmp_path / "backup.db").replace(path)
         assert {lock.key for lock in apply(view, source.fetch(view.at))} == {"api_key:acme"}
 
-    def test_what_an_analyzer_left_behind_that_was_killed_is_read(self, path: Path) -> None:
+    def test_the_write_ahead_log_of_a_killed_analyzer_is_read(self, path: Path) -> None:
         code = f"""
             import os, sqlite3
             db = sqlite3.connect({str(path)!r})
@@ -260,7 +266,7 @@ class TestSQLite:
         subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
         assert SqlSource(f"sqlite:///{path}").fetch(None).at == Cursor(7, "m7")
 
-    def test_a_writer_that_holds_the_file_does_not_hold_the_gate(self, path: Path) -> None:
+    def test_an_exclusive_writer_does_not_delay_the_gate(self, path: Path) -> None:
         writer = sqlite3.connect(path, isolation_level=None)
         writer.execute("pragma journal_mode = wal")
         writer.execute("begin exclusive")
@@ -279,7 +285,7 @@ class TestPostgres:
         upgrade(url)
         return url
 
-    def test_a_server_that_died_is_found_again(self, own_postgres: Any, url: str) -> None:
+    def test_a_restarted_server_is_reconnected_to(self, own_postgres: Any, url: str) -> None:
         source = SqlSource(url)
         at = source.fetch(None).at
         own_postgres.kill()
@@ -290,14 +296,12 @@ class TestPostgres:
         assert source.fetch(at).at == at
         source.close()
 
-    def test_a_server_that_was_stopped_does_not_hold_the_poller_for_ever(
-        self, own_postgres: Any, url: str
-    ) -> None:
-        """Its machine goes on acknowledging packets, and its own time-outs stand still with it."""
+    def test_a_stopped_server_delays_the_poller_for_a_limited_time(self, own_postgres: Any, url: str) -> None:
+        """Its machine still acknowledges packets, and the server itself enforces no time-out."""
         source = SqlSource(url)
         at = source.fetch(None).at
         own_postgres.pause()
-        for _ in range(2):  # with the connection that is open, and with a new one
+        for _ in range(2):  # with the open connection, and with a new one
             begun_s = time.monotonic()
             with pytest.raises(SourceError):
                 source.fetch(at)
@@ -306,10 +310,10 @@ class TestPostgres:
         assert source.fetch(at).at == at
         source.close()
 
-    def test_closing_while_it_asks_leaves_no_connection(self, url: str) -> None:
-        """As a gate does that is closed in the midst of a poll."""
+    def test_closing_during_a_query_leaves_no_connection(self, url: str) -> None:
+        """As when a gate is closed during a poll."""
         source = SqlSource(url)
-        with source._reaching(), source._snapshot() as db:
+        with source._translate_errors(), source._snapshot() as db:
             driver = db.connection.driver_connection
             assert driver is not None
             source.close()
@@ -317,7 +321,7 @@ class TestPostgres:
         assert source.fetch(None).snapshot
         source.close()
 
-    def test_it_cannot_write_and_asks_for_the_primary(self, url: str) -> None:
+    def test_the_transaction_is_read_only_with_time_outs(self, url: str) -> None:
         source = SqlSource(url)
         with source._snapshot() as db:
             assert db.exec_driver_sql("show transaction_isolation").scalar() == "repeatable read"
@@ -326,7 +330,7 @@ class TestPostgres:
                 db.exec_driver_sql("delete from feed")
         source.close()
 
-    def test_a_forked_child_never_touches_its_parents_connection(self, url: str) -> None:
+    def test_a_forked_child_does_not_use_its_parents_connection(self, url: str) -> None:
         source = SqlSource(url)
         at = source.fetch(None).at
         with source._engine.connect() as db:
@@ -350,7 +354,7 @@ class TestPostgres:
         source.close()
 
 
-def test_a_gate_by_its_url_learns_of_a_lock(migrated_url: str, publish: Callable[..., None]) -> None:
+def test_a_gate_made_from_a_url_learns_of_a_lock(migrated_url: str, publish: Callable[..., None]) -> None:
     with Gate(migrated_url) as gate:
         assert gate.ready(10.0)
         assert gate.allow("api_key:acme")

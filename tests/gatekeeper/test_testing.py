@@ -1,4 +1,4 @@
-"""What applications get for their own tests."""
+"""The helpers for the tests of applications."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatekeeper.testing import ManualClock, locked
 from tests.support.feed import HandFeed, a_lock
 
 
-def test_a_clock_stands_still_until_it_is_moved() -> None:
+def test_a_manual_clock_does_not_move_by_itself() -> None:
     clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
     assert (clock(), clock.uptime_s(), clock.now()) == (0, 0.0, datetime(2026, 3, 1, tzinfo=UTC))
     clock.advance(1.5)
@@ -20,7 +20,7 @@ def test_a_clock_stands_still_until_it_is_moved() -> None:
     assert (clock.uptime_s(), clock.now()) == (1.5, datetime(2026, 2, 28, 23, 59, 1, 500_000, tzinfo=UTC))
 
 
-def test_turns_are_taken_in_order_and_each_at_its_moment() -> None:
+def test_periodic_functions_are_called_in_order_at_their_moments() -> None:
     clock, seen = ManualClock(), []
     clock.run(lambda: seen.append(("a", clock.uptime_s())) or 3.0, "a")
     clock.run(lambda: seen.append(("b", clock.uptime_s())) or 2.0, "b")
@@ -28,14 +28,14 @@ def test_turns_are_taken_in_order_and_each_at_its_moment() -> None:
     assert seen == [("a", 0), ("b", 0), ("b", 2), ("a", 3), ("b", 4), ("a", 6), ("b", 6)]
 
 
-def test_a_turn_that_never_lets_time_pass_is_found_out() -> None:
+def test_a_function_that_is_always_due_at_once_raises() -> None:
     clock = ManualClock()
     clock.run(lambda: 0.0, "busy")
     with pytest.raises(RuntimeError, match="at the same moment"):
         clock.advance(1.0)
 
 
-def test_what_takes_time_within_a_turn_lets_the_others_take_theirs() -> None:
+def test_a_function_that_advances_the_clock_lets_others_be_called() -> None:
     clock, seen = ManualClock(), []
 
     def slow() -> float:
@@ -59,7 +59,7 @@ def test_one_clock_serves_gates_and_limiters() -> None:
     assert burst.allow()
 
 
-def test_callers_are_locked_for_a_block_and_free_again_after_it() -> None:
+def test_callers_are_locked_inside_the_with_statement_only() -> None:
     gate = Gate(HandFeed())
     with locked(gate, "api_key:acme", "user:bob", policy="daily", status=503):
         assert gate.check("api_key:acme")[:2] == (False, "daily")
@@ -70,14 +70,14 @@ def test_callers_are_locked_for_a_block_and_free_again_after_it() -> None:
     gate.close()
 
 
-def test_a_gate_whose_database_is_not_there_can_be_locked_too() -> None:
+def test_a_gate_without_its_database_can_lock_callers_too() -> None:
     gate = Gate("sqlite:////nowhere/gatelock.db")
     with locked(gate, "api_key:acme"):
         assert not gate.allow("api_key:acme")
     assert gate.version == 0
 
 
-def test_a_running_gate_goes_on_where_it_was() -> None:
+def test_a_running_gate_continues_afterwards() -> None:
     clock, feed = ManualClock(), HandFeed(a_lock("user:eve"))
     gate = Gate(feed, clock=clock)
     assert gate.ready(1.0)

@@ -1,4 +1,4 @@
-"""What pytest finds by itself, and what it brings: time moved by hand, limiters that count anew."""
+"""The pytest plugin: a clock moved by hand, limiters that start afresh, locked callers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from gatekeeper import (
 from gatekeeper.testing import ManualClock, fresh, run
 from tests.support.feed import HandFeed
 
-UPLOADS = SlidingLog(limit=2, period=60)  # as an application has it at the top of a module
+UPLOADS = SlidingLog(limit=2, period=60)  # as in an application's module
 GATE = Gate(HandFeed())
 
 
 @pytest.mark.parametrize("test", ["the first", "the second"])
-def test_a_limiter_that_all_tests_share_counts_anew_in_each(test, fresh_limiters, manual_clock):
+def test_a_limiter_that_all_tests_share_starts_afresh_in_each(test, fresh_limiters, manual_clock):
     fresh_limiters(UPLOADS)
     assert [UPLOADS.allow(), UPLOADS.allow(), UPLOADS.allow()] == [True, True, False]
     manual_clock.advance(60)
@@ -42,21 +42,21 @@ def test_callers_are_locked_for_one_test(test, lock_callers):
     assert GATE.check("api_key:acme").policy == "daily"
 
 
-def test_what_is_made_of_limiters_counts_anew_and_goes_on_where_it_was():
+def test_composite_limiters_start_afresh_and_continue_afterwards():
     both = AllOf(SlidingLog(3, 60), TokenBucket(2, 60))
     plans = ByPlan({"free": SlidingLog(1, 60)}, "free")
-    many = Sharded(lambda: SlidingLog(1, 60), shards=2)
-    for limiter in (both, plans, many):
+    sharded = Sharded(lambda: SlidingLog(1, 60), shards=2)
+    for limiter in (both, plans, sharded):
         assert limiter.allow("a")
-    with fresh(both, plans, many) as clock:
+    with fresh(both, plans, sharded) as clock:
         assert [both.allow("a"), both.allow("a"), both.allow("a")] == [True, True, False]
         assert plans.allow("a")
-        assert many.allow("a")
+        assert sharded.allow("a")
         clock.advance(60)
         assert both.allow("a")
     assert both.peek("a").remaining == 1
     assert not plans.allow("a")
-    assert not many.allow("a")
+    assert not sharded.allow("a")
     with pytest.raises(TypeError, match="a limiter of a rate in this process"), fresh(Concurrency(1)):
         pass
 
@@ -71,26 +71,26 @@ def test_a_thread_that_waits_moves_the_clock(manual_clock: ManualClock):
     assert manual_clock.uptime_s() == 7200 + 3660
 
 
-def test_tasks_that_sleep_move_the_clock_to_the_first_that_wakes(manual_clock: ManualClock):
+def test_sleeping_tasks_move_the_clock_to_when_the_first_wakes(manual_clock: ManualClock):
     log, served = SlidingLog(limit=1, period=100, clock=manual_clock), []
 
-    async def one(name: str) -> None:
+    async def serve(name: str) -> None:
         await log.wait_async()
         served.append((name, manual_clock.uptime_s()))
 
-    async def story() -> str:
-        tasks = [asyncio.create_task(one(name)) for name in "abc"]
+    async def main() -> str:
+        tasks = [asyncio.create_task(serve(name)) for name in "abc"]
         await asyncio.sleep(50)
         tasks[1].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        return "told"
+        return "done"
 
-    assert run(story(), manual_clock) == "told"
+    assert run(main(), manual_clock) == "done"
     assert served == [("a", 0.0), ("c", 100.0)]
 
 
-def test_pytest_finds_the_fixtures_and_pays_nothing_for_them():
-    assert [each.value for each in entry_points(group="pytest11", name="gatelock")] == [
+def test_pytest_finds_the_fixtures_and_imports_nothing_for_them():
+    assert [point.value for point in entry_points(group="pytest11", name="gatelock")] == [
         "gatekeeper.testing.plugin"
     ]
     code = (

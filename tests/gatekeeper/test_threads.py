@@ -1,4 +1,4 @@
-"""A gate on the real clock: its thread, forks, and the end of the process."""
+"""A gate with the system clock: its thread, forks, and the end of the process."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from gatekeeper import Gate
 from gatekeeper.clock import SystemClock
 from gatekeeper.feed.saved_view import read
 from gatekeeper.model import Cursor, Update
+from gatekeeper.view.lock_tuples import KEY
 from tests.support.feed import HandFeed, a_lock
 
-PROMPTLY_S = 10.0  # how long a busy machine may take for what takes milliseconds
+DEADLINE_S = 10.0  # a busy machine may take so long for what takes milliseconds
 
 
 def soon(holds: Callable[[], bool]) -> bool:
-    end_s = time.monotonic() + PROMPTLY_S
+    """Whether the condition holds before the deadline."""
+    end_s = time.monotonic() + DEADLINE_S
     while not holds() and time.monotonic() < end_s:
         time.sleep(0.005)
     return holds()
 
 
 def run_script(text: str) -> str:
-    """Run it in an interpreter of its own, where every warning is an error; what it printed."""
+    """Runs a script in a new interpreter, with warnings as errors; returns its output."""
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
         capture_output=True,
@@ -52,7 +54,7 @@ def feed() -> HandFeed:
 def test_the_first_check_starts_a_thread_that_learns_of_locks(feed: HandFeed) -> None:
     gate = Gate(feed, name="shop")
     assert gate.allow("user:bob")
-    assert gate.ready(PROMPTLY_S)
+    assert gate.ready(DEADLINE_S)
     assert not gate.allow("api_key:acme")
     assert "gatelock shop" in {thread.name for thread in threading.enumerate()}
     feed.set(a_lock("user:bob", ends_in=10**9))
@@ -63,35 +65,35 @@ def test_the_first_check_starts_a_thread_that_learns_of_locks(feed: HandFeed) ->
 
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnhandledThreadExceptionWarning"
-)  # that it ends is the story
-def test_a_thread_that_ended_is_replaced_by_the_next_request(feed: HandFeed) -> None:
+)  # the thread is meant to crash
+def test_a_thread_that_crashed_is_replaced_by_the_next_request(feed: HandFeed) -> None:
     with Gate(feed) as gate:
-        assert gate.ready(PROMPTLY_S)
-        good, feed.fetch = feed.fetch, leave
+        assert gate.ready(DEADLINE_S)
+        fetch, feed.fetch = feed.fetch, crash
         assert soon(lambda: not gate.healthy)
-        feed.fetch = good
+        feed.fetch = fetch
         feed.set(a_lock("user:bob", ends_in=10**9))
         assert soon(lambda: not gate.allow("user:bob"))
 
 
-def leave(since: Cursor | None) -> Update:
+def crash(since: Cursor | None) -> Update:
     raise SystemExit
 
 
 def test_closing_does_not_wait_for_the_next_poll(feed: HandFeed) -> None:
     feed.next_poll = 15.0
     gate = Gate(feed)
-    assert gate.ready(PROMPTLY_S)
+    assert gate.ready(DEADLINE_S)
     begun_s = time.monotonic()
     gate.close()
     assert time.monotonic() - begun_s < 5.0
 
 
-def test_many_threads_that_ask_first_start_one_poller(feed: HandFeed) -> None:
-    gate, together = Gate(feed, name="crowd"), threading.Barrier(16)
+def test_concurrent_first_checks_start_one_poller(feed: HandFeed) -> None:
+    gate, barrier = Gate(feed, name="crowd"), threading.Barrier(16)
 
     def ask() -> None:
-        together.wait()
+        barrier.wait()
         gate.allow("user:bob")
 
     threads = [threading.Thread(target=ask) for _ in range(16)]
@@ -103,13 +105,13 @@ def test_many_threads_that_ask_first_start_one_poller(feed: HandFeed) -> None:
     gate.close()
 
 
-def test_chance_is_spread_and_within_its_bounds() -> None:
+def test_random_numbers_are_spread_within_their_bounds() -> None:
     drawn = [SystemClock().random() for _ in range(1000)]
     assert 0 <= min(drawn) < 0.1
     assert 0.9 < max(drawn) < 1
 
 
-def test_a_forked_child_has_the_view_and_a_poller_of_its_own() -> None:
+def test_a_forked_child_has_the_view_and_starts_a_poller() -> None:
     printed = run_script("""
         import os, threading, time
         from gatekeeper import Gate
@@ -121,51 +123,51 @@ def test_a_forked_child_has_the_view_and_a_poller_of_its_own() -> None:
         gate = Gate(feed)
         assert gate.ready(10)
         assert gate.allow("user:bob")
-        gate._mutex.acquire()                      # as the poller's thread may, at the moment of the fork
+        gate._runtime._switch.mutex.acquire()  # as the poller's thread may at the fork
         child = os.fork()
         if not child:
             feed.set(a_lock("user:bob", ends_in=10**9))
             assert not gate.healthy
-            assert not gate.allow("api_key:acme")  # known from the parent
+            assert not gate.allow("api_key:acme")  # by the parent's view
             end = time.monotonic() + 10
             while gate.allow("user:bob") and time.monotonic() < end:
                 time.sleep(0.01)
             print("child", gate.allow("user:bob"), gate.healthy, flush=True)
             os._exit(0)
-        gate._mutex.release()
+        gate._runtime._switch.mutex.release()
         assert os.waitpid(child, 0)[1] == 0
         print("parent", gate.allow("user:bob"), gate.healthy)
     """)
     assert printed.split() == ["child", "False", "True", "parent", "True", "True"]
 
 
-def test_a_forked_child_is_told_of_news_though_its_parent_was_just_being_told() -> None:
+def test_callbacks_run_in_a_child_that_was_forked_during_a_callback() -> None:
     printed = run_script("""
         import os, threading
         from gatekeeper import Gate
         from tests.support.feed import HandFeed, a_lock
 
-        begun, go_on, told = threading.Event(), threading.Event(), threading.Event()
+        called, may_return, returned = threading.Event(), threading.Event(), threading.Event()
 
         def on_change(gate):
             if os.getpid() == parent:
-                begun.set()
-                go_on.wait(20)
-            told.set()
+                called.set()
+                may_return.wait(20)
+            returned.set()
 
         parent = os.getpid()
         feed = HandFeed()
         feed.next_poll = 0.05
         gate = Gate(feed, on_change=on_change).start()
-        assert begun.wait(10)
+        assert called.wait(10)
         child = os.fork()
         if not child:
             feed.set(a_lock(ends_in=10**9))
             gate.start()
-            print(told.wait(10), flush=True)
+            print(returned.wait(10), flush=True)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        go_on.set()
+        may_return.set()
         gate.close()
     """)
     assert printed.split() == ["True"]
@@ -188,7 +190,9 @@ def test_a_gate_that_was_not_started_before_the_fork_starts_in_the_child() -> No
     assert printed.split() == ["True", "False", "False"]
 
 
-def test_a_program_that_forgets_to_close_its_gate_ends_quietly_and_keeps_its_view(tmp_path: Path) -> None:
+def test_a_program_that_does_not_close_its_gate_ends_without_errors_and_saves_the_view(
+    tmp_path: Path,
+) -> None:
     printed = run_script(f"""
         import time
         from pathlib import Path
@@ -206,4 +210,4 @@ def test_a_program_that_forgets_to_close_its_gate_ends_quietly_and_keeps_its_vie
         print(gate.version)
     """)
     assert printed.split() == ["1"]
-    assert [lock.key for lock in read(tmp_path / "view", datetime.now(UTC)).locks] == ["api_key:acme"]
+    assert [lock[KEY] for lock in read(tmp_path / "view", datetime.now(UTC)).locks] == ["api_key:acme"]

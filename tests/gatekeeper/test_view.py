@@ -1,4 +1,4 @@
-"""The view: locks by key, and what an update does to it."""
+"""The view: locks by key, and how updates change it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gatekeeper.feed import feed_json
 from gatekeeper.feed.poller import GateKnowledge, Poller
 from gatekeeper.model import Change, Clear, Cursor, Lock, Rate, Set, Update
 from gatekeeper.testing import ManualClock
-from gatekeeper.view.lock_tuples import end_ns
+from gatekeeper.view.lock_tuples import epoch_ns, pack_lock
 from gatekeeper.view.lock_view import (
     EMPTY,
     IGNORED_MAX,
@@ -55,7 +55,7 @@ def test_changes_apply_in_their_order() -> None:
     assert view.at == Cursor(2, "m2")
 
 
-def test_a_lock_set_again_is_extended_and_not_doubled() -> None:
+def test_a_lock_set_again_replaces_the_first() -> None:
     longer = a_lock("api_key:acme", ends_in=7200)
     assert list(apply(a_view(ACME), an_update(Set(longer)))) == [longer]
 
@@ -67,7 +67,7 @@ def test_clearing_one_lock_leaves_the_others_of_the_caller() -> None:
     assert set(view) == {other_policy, other_resource}
 
 
-def test_clearing_what_is_not_there_changes_nothing() -> None:
+def test_clearing_an_unknown_lock_changes_nothing() -> None:
     assert list(apply(a_view(ACME), an_update(Clear(BOB.at)))) == [ACME]
 
 
@@ -80,24 +80,24 @@ def test_clearing_what_is_not_there_changes_nothing() -> None:
         an_update(since=1, to=1, mark="another"),
         an_update(Set(BOB), since=1, to=1),
     ],
-    ids=["a gap", "again", "back", "another history", "changes without a version"],
+    ids=["a gap", "repeated", "backwards", "another history", "changes without a version"],
 )
-def test_an_update_that_does_not_follow_is_refused(update: Update) -> None:
+def test_an_update_that_does_not_follow_from_the_view_is_rejected(update: Update) -> None:
     with pytest.raises(ViewOutOfStep):
         apply(a_view(ACME), update)
 
 
-def test_changes_without_a_view_to_apply_them_to_are_refused() -> None:
+def test_changes_before_any_snapshot_are_rejected() -> None:
     with pytest.raises(ViewOutOfStep):
         apply(EMPTY, an_update(Set(ACME)))
 
 
-def test_an_answer_without_news_gives_the_same_view() -> None:
+def test_an_answer_without_changes_returns_the_same_view() -> None:
     view = a_view(ACME)
     assert apply(view, an_update(since=1, to=1)) is view
 
 
-def test_the_old_view_stays_as_it_was() -> None:
+def test_the_old_view_does_not_change() -> None:
     """Requests may be reading it."""
     before = a_view(ACME)
     after = apply(before, an_update(Set(BOB), Clear(ACME.at)))
@@ -106,26 +106,27 @@ def test_the_old_view_stays_as_it_was() -> None:
 
 def test_locks_that_have_ended_are_pruned_at_their_end_and_not_before() -> None:
     view = a_view(ACME, a_lock("user:bob", ends_in=10))
-    end = end_ns(a_lock(ends_in=10))
+    end = epoch_ns(a_lock(ends_in=10).until)
     assert without_ended(view, end - 1) is view
     assert list(without_ended(view, end)) == [ACME]
-    assert without_ended(view, end).next_end_ns == end_ns(ACME)
-    assert without_ended(view, end_ns(ACME)).next_end_ns == NEVER_NS
+    assert without_ended(view, end).next_end_ns == epoch_ns(ACME.until)
+    assert without_ended(view, epoch_ns(ACME.until)).next_end_ns == NEVER_NS
 
 
 def test_the_end_of_a_lock_is_exact() -> None:
-    assert end_ns(a_lock(ends_in=0.000001)) - end_ns(a_lock(ends_in=0)) == 1_000
-    assert end_ns(a_lock()) == int((NOON + timedelta(hours=1)).timestamp()) * 10**9
+    ends = [epoch_ns(a_lock(ends_in=seconds).until) for seconds in (0, 0.000001)]
+    assert ends[1] - ends[0] == 1_000
+    assert epoch_ns(a_lock().until) == int((NOON + timedelta(hours=1)).timestamp()) * 10**9
 
 
 def test_a_lock_narrowed_to_a_resource_applies_to_that_resource_alone() -> None:
     view = a_view(a_lock(resource="/v1/export"))
-    asked = RequestScopes("api_key:acme")
-    met = [len(view.of(asked._replace(resource=name))) for name in ("/v1/export", "/v1/items", "")]
-    assert met == [1, 0, 0]
+    scopes = RequestScopes("api_key:acme")
+    found = [view.matching(scopes._replace(resource=name)) for name in ("/v1/export", "/v1/items", "")]
+    assert [len(locks) for locks in found] == [1, 0, 0]
 
 
-def test_what_is_unknown_is_passed_over_and_counted() -> None:
+def test_unknown_words_are_ignored_and_counted() -> None:
     changes = [
         Set(a_lock("earth", scope="planet")),
         Set(a_lock("range4", scope="range4")),
@@ -141,30 +142,30 @@ def test_what_is_unknown_is_passed_over_and_counted() -> None:
         "op warn": 1,
         "scope planet": 1,
         "scope range4": 1,
-        "range that is none": 1,
+        "malformed range": 1,
         "action delay": 2,
         "action slow without a rate": 1,
         "on_stale ask": 1,
     }
 
 
-def test_a_lock_whose_action_becomes_unknown_is_not_enforced_as_it_was() -> None:
+def test_a_lock_whose_action_becomes_unknown_is_no_longer_enforced() -> None:
     view = apply(a_view(ACME), an_update(Set(a_lock("api_key:acme", action="warn"))))
     assert list(view) == []
 
 
-def test_a_source_that_makes_up_words_is_not_remembered_word_by_word() -> None:
+def test_the_number_of_unknown_words_counted_apart_is_bounded() -> None:
     view = apply(a_view(), an_update(unknown=tuple(f"op {n}" for n in range(1000))))
     assert len(view.ignored) == IGNORED_MAX + 1
     assert sum(view.ignored.values()) == 1000
 
 
-def test_a_view_can_be_made_of_locks_alone() -> None:
-    view = with_locks(EMPTY, [ACME, BOB])
+def test_a_view_can_be_made_from_locks_without_a_version() -> None:
+    view = with_locks(EMPTY, map(pack_lock, [ACME, BOB]))
     assert (set(view), view.at, list(EMPTY)) == ({ACME, BOB}, None, [])
 
 
-# -- whatever becomes of the answers -------------------------------------------------------------
+# -- lost, repeated and incomplete answers --------------------------------------------------------
 
 
 LOCKS = [
@@ -178,7 +179,7 @@ LOCKS = [
     a_lock("/v1/{id}", scope="resource"),
     a_lock("acme", scope="tenant"),
     a_lock("192.0.2.0/24", scope="range"),
-    a_lock("::ffff:192.0.2.7/120", scope="range"),  # the same range under another name
+    a_lock("::ffff:192.0.2.7/120", scope="range"),  # the range above, in another spelling
     a_lock("2001:db8::/32", scope="range"),
     a_lock("2001:db8::1", scope="address", action="slow", slow=Rate(1)),
 ]
@@ -192,25 +193,25 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=30))
-def test_whatever_is_lost_repeated_or_cut_the_view_ends_equal_to_the_locks(
+def test_after_lost_repeated_and_incomplete_answers_the_view_equals_the_locks(
     steps: list[tuple[str, object]],
 ) -> None:
     clock, feed = ManualClock(), HandFeed()
     line = BadLine(lambda since: feed_json.load(feed_json.dump(feed.fetch(since))))
-    poller = Poller(line, clock, GateKnowledge(), pace_max_s=15.0, shelf=None)
-    kept = feed.backup()
-    for step, what in [*steps, ("poll", "well"), ("poll", "well")]:
+    poller = Poller(line, clock, GateKnowledge(), pace_max_s=15.0, view_file=None)
+    backup = feed.backup()
+    for step, argument in [*steps, ("poll", "well"), ("poll", "well")]:
         match step:
             case "publish":
-                feed.publish(*what)
+                feed.publish(*argument)
             case "prune":
                 feed.prune()
             case "backup":
-                kept = feed.backup()
+                backup = feed.backup()
             case "restore":
-                feed.restore(kept)
+                feed.restore(backup)
             case "poll":
-                line.does = str(what)
+                line.does = str(argument)
                 clock.advance(11.0)  # beyond the longest delay
                 poller.turn()
     assert {lock.at: lock for lock in poller.known.view} == feed.locks

@@ -1,4 +1,4 @@
-"""A gate in the workers of real servers: gunicorn forks them, uvicorn starts them."""
+"""Gates in the workers of real servers: gunicorn forks them, uvicorn starts them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from tests.support.servers.child import free_port
 from tests.support.serving import feed_server
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 30.0
+DEADLINE_S = 30.0
 WORKERS = 3
-TAKEN_OVER_S = 3.0  # 0.11 s, one question and 0.11 s more, were nobody else at work on the machine
+# On an idle machine 0.11 s until another process leads, one fetch, and 0.11 s until the others read it.
+TAKEN_OVER_S = 3.0
 
-# Answers with its process and whether it leads: "1234 leads 200".
+# Answers with its process, its role in the shared poller, and the status for the caller: "1234 leader 200".
 APPLICATION = """
 import os
 from pathlib import Path
 from gatekeeper import Gate
 
 gate = Gate({url!r}, saved=Path({saved!r}), shared={shared})
-{begin}
+{setup}
 
 def state(caller):
-    leads = getattr(gate._source, "leads", True) and gate.healthy
-    role, status = "leads" if leads else "reads", 200 if gate.allow(caller) else 429
+    is_leader = getattr(gate._options.source, "is_leader", True) and gate.healthy
+    role, status = "leader" if is_leader else "follower", 200 if gate.allow(caller) else 429
     return f"{{os.getpid()}} {{role}} {{status}}".encode()
 
 def wsgi(environ, start):
@@ -69,36 +70,36 @@ class Shop:
         self.child = child
 
     def ask(self, caller: str) -> tuple[int, str, int]:
-        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        line.request("GET", "/", headers={"x-caller": caller})
-        pid, role, status = line.getresponse().read().decode().split()
-        line.close()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection.request("GET", "/", headers={"x-caller": caller})
+        pid, role, status = connection.getresponse().read().decode().split()
+        connection.close()
         return int(pid), role, int(status)
 
     def workers(
         self, caller: str, until: Callable[[dict[int, tuple[str, int]]], bool]
     ) -> dict[int, tuple[str, int]]:
-        """What each worker says last, once that is as wanted."""
+        """The last role and status of each worker, once `until` holds for them."""
         seen: dict[int, tuple[str, int]] = {}
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline_s:
             with suppress(OSError, http.client.HTTPException):
-                pid, *said = self.ask(caller)
+                pid, role, status = self.ask(caller)
                 alive = {process.pid for process in psutil.Process(self.child.pid).children(recursive=True)}
                 seen = {worker: last for worker, last in seen.items() if worker in alive}
-                seen[pid] = (str(said[0]), int(said[1]))
+                seen[pid] = role, status
                 if len(seen) == WORKERS and until(seen):
                     return seen
-        raise AssertionError(f"it does not come: {seen}")
+        raise AssertionError(f"the workers do not agree in time: {seen}")
 
 
-def all_say(status: int) -> Callable[[dict[int, tuple[str, int]]], bool]:
-    return lambda seen: {said for _, said in seen.values()} == {status}
+def all_answer(status: int) -> Callable[[dict[int, tuple[str, int]]], bool]:
+    return lambda seen: {answered for _, answered in seen.values()} == {status}
 
 
 @contextmanager
-def shop(folder: Path, url: str, server: str, *, shared: bool = False, begin: str = "") -> Iterator[Shop]:
-    text = APPLICATION.format(url=url, saved=str(folder / "view"), shared=shared, begin=begin)
+def shop(folder: Path, url: str, server: str, *, shared: bool = False, setup: str = "") -> Iterator[Shop]:
+    text = APPLICATION.format(url=url, saved=str(folder / "view"), shared=shared, setup=setup)
     (folder / "application.py").write_text(text)
     port = free_port()
     gunicorn = ["-m", "gunicorn", f"--bind=127.0.0.1:{port}", f"--workers={WORKERS}", "--no-control-socket"]
@@ -128,12 +129,12 @@ def shop(folder: Path, url: str, server: str, *, shared: bool = False, begin: st
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-    said = (folder / "log").read_text()
-    assert "Traceback" not in said, said
+    output = (folder / "log").read_text()
+    assert "Traceback" not in output, output
 
 
 @pytest.mark.parametrize(
-    ("server", "begin"),
+    ("server", "setup"),
     [
         ("gunicorn", ""),
         ("gunicorn preload", ""),
@@ -143,51 +144,51 @@ def shop(folder: Path, url: str, server: str, *, shared: bool = False, begin: st
     ids=["gunicorn", "gunicorn preload", "gunicorn preload, started before the fork", "uvicorn"],
 )
 def test_every_worker_learns_of_a_lock_and_of_its_end(
-    tmp_path: Path, feed: HandFeed, feed_url: str, server: str, begin: str
+    tmp_path: Path, feed: HandFeed, feed_url: str, server: str, setup: str
 ) -> None:
-    with shop(tmp_path, feed_url, server, begin=begin) as running:
-        assert running.workers("api_key:acme", all_say(429))
-        assert running.workers("user:bob", all_say(200))
+    with shop(tmp_path, feed_url, server, setup=setup) as running:
+        assert running.workers("api_key:acme", all_answer(429))
+        assert running.workers("user:bob", all_answer(200))
         feed.set(a_lock("user:bob", ends_in=10**9))
-        assert running.workers("user:bob", all_say(429))
+        assert running.workers("user:bob", all_answer(429))
         feed.clear(a_lock("user:bob"))
-        assert running.workers("user:bob", all_say(200))
+        assert running.workers("user:bob", all_answer(200))
 
 
 @pytest.mark.parametrize("server", ["gunicorn", "uvicorn"])
 def test_the_workers_share_one_poller_and_another_takes_over_when_its_process_is_killed(
     tmp_path: Path, feed: HandFeed, feed_url: str, server: str
 ) -> None:
-    """The others know of the next lock within TAKEN_OVER_S of the kill, whether or not a new worker is up."""
+    """The others learn of the next lock within TAKEN_OVER_S, before or after a new worker has started."""
 
-    def one_leads(seen: dict[int, tuple[str, int]]) -> bool:
-        return [role for role, _ in seen.values()].count("leads") == 1
+    def has_one_leader(seen: dict[int, tuple[str, int]]) -> bool:
+        return [role for role, _ in seen.values()].count("leader") == 1
 
     with shop(tmp_path, feed_url, server, shared=True) as running:
-        seen = running.workers("api_key:acme", lambda seen: one_leads(seen) and all_say(429)(seen))
-        (leader,) = (pid for pid, (role, _) in seen.items() if role == "leads")
+        seen = running.workers("api_key:acme", lambda seen: has_one_leader(seen) and all_answer(429)(seen))
+        (leader,) = (pid for pid, (role, _) in seen.items() if role == "leader")
         feed.set(a_lock("user:bob", ends_in=10**9))
-        running.workers("user:bob", all_say(429))
+        running.workers("user:bob", all_answer(429))
         os.kill(leader, signal.SIGKILL)
         killed_s = time.monotonic()
         feed.set(a_lock("user:eve", ends_in=10**9))
         left = seen.keys() - {leader}
-        refused: set[int] = set()
-        while refused < left:
+        denying: set[int] = set()
+        while denying < left:
             with suppress(OSError, http.client.HTTPException):
                 pid, _, status = running.ask("user:eve")
-                refused |= {pid} if status == 429 else set()
+                denying |= {pid} if status == 429 else set()
             assert time.monotonic() - killed_s < TAKEN_OVER_S
-        seen = running.workers("user:eve", lambda seen: one_leads(seen) and all_say(429)(seen))
+        seen = running.workers("user:eve", lambda seen: has_one_leader(seen) and all_answer(429)(seen))
         assert leader not in seen
 
 
-def test_a_poller_that_began_before_the_fork_is_shared_with_the_workers(
+def test_a_poller_that_was_started_before_the_fork_is_shared_with_the_workers(
     tmp_path: Path, feed: HandFeed, feed_url: str
 ) -> None:
-    """The parent asks, as long as it lives; its workers do not hold on to its place."""
-    with shop(tmp_path, feed_url, "gunicorn preload", shared=True, begin="assert gate.ready(20)") as running:
-        seen = running.workers("api_key:acme", all_say(429))
-        assert {role for role, _ in seen.values()} == {"reads"}
+    """The parent leads as long as it lives; its workers follow."""
+    with shop(tmp_path, feed_url, "gunicorn preload", shared=True, setup="assert gate.ready(20)") as running:
+        seen = running.workers("api_key:acme", all_answer(429))
+        assert {role for role, _ in seen.values()} == {"follower"}
         feed.set(a_lock("user:bob", ends_in=10**9))
-        running.workers("user:bob", all_say(429))
+        running.workers("user:bob", all_answer(429))

@@ -19,7 +19,7 @@ TOP = {
     *("analyzer", "gatekeeper", "migrations", "tests", "deploy", "docs"),
 }
 FUNCTION_LINES_MAX = 60
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 600
 
 # Spelled so that this file does not hold them: where packages come from is the machine's affair.
 REGISTRIES = [

@@ -47,9 +47,9 @@ def test_of_each_gate_the_newest_is_kept_however_often_and_in_which_order_it_com
     store_statuses(engine, [told(number=1), told("other:2:cd", 9)])
     for each in (newest, told(number=2), newest, told(number=1)):
         store_statuses(engine, [each])
-    by_instance = {gate.told.instance: gate for gate in reporting_gates(engine)}
+    by_instance = {gate.status.instance: gate for gate in reporting_gates(engine)}
     assert by_instance.keys() == {"host:1:ab", "other:2:cd"}
-    assert by_instance["host:1:ab"].told == newest
+    assert by_instance["host:1:ab"].status == newest
     assert by_instance["host:1:ab"].denials == 7
 
 
@@ -63,12 +63,12 @@ def test_it_is_known_for_how_long_a_gate_has_been_heard_of(engine: sa.Engine) ->
     with writing(engine) as db:
         db.execute(sa.update(gates).values(first_ms=NowMs() - 600_000, at_ms=NowMs() - 60_000))
     (gate,) = reporting_gates(engine)
-    assert 60 <= gate.heard_s < 90
-    assert 600 <= gate.first_s < 630
+    assert 60 <= gate.report_age_s < 90
+    assert 600 <= gate.first_report_age_s < 630
     store_statuses(engine, [told(number=2)])
     (gate,) = reporting_gates(engine)
-    assert 0 <= gate.heard_s < 30
-    assert 600 <= gate.first_s < 630
+    assert 0 <= gate.report_age_s < 30
+    assert 600 <= gate.first_report_age_s < 630
 
 
 def test_who_was_not_heard_of_for_a_day_is_forgotten(engine: sa.Engine, upkeep: SqlUpkeep) -> None:
@@ -76,7 +76,7 @@ def test_who_was_not_heard_of_for_a_day_is_forgotten(engine: sa.Engine, upkeep: 
     with writing(engine) as db:
         gone = gates.c.instance == "gone:1:a"
         db.execute(sa.update(gates).where(gone).values(at_ms=NowMs() - GATES_KEPT_MS - 1_000))
-    assert [gate.told.instance for gate in reporting_gates(engine)] == ["here:1:b"]
+    assert [gate.status.instance for gate in reporting_gates(engine)] == ["here:1:b"]
     assert upkeep.prune() == 1
     assert upkeep.prune() == 0
     assert len(reporting_gates(engine)) == 1
@@ -91,7 +91,7 @@ def test_however_many_tell_the_table_stays_small(
         with writing(engine) as db:
             db.execute(sa.update(gates).values(at_ms=gates.c.at_ms - 1_000))
     assert upkeep.prune() == 4
-    assert [gate.told.instance for gate in reporting_gates(engine)] == [
+    assert [gate.status.instance for gate in reporting_gates(engine)] == [
         f"host:{number}:a" for number in range(8, 3, -1)
     ]
 
@@ -112,7 +112,7 @@ def test_an_application_and_an_instance_can_be_forgotten(engine: sa.Engine) -> N
     assert forget_gates(engine, "shop", "ann", "") == 2
     assert forget_gates(engine, "c:1:c", "ann", "") == 1
     assert forget_gates(engine, "nobody", "ann", "") == 0
-    assert [gate.told.instance for gate in reporting_gates(engine)] == ["d:1:d"]
+    assert [gate.status.instance for gate in reporting_gates(engine)] == ["d:1:d"]
 
 
 class TestBehind:
@@ -139,13 +139,13 @@ class TestBehind:
         store_statuses(engine, [told(at=at)])
         (gate,) = reporting_gates(engine)
         assert missed_s <= gate.missed_s <= missed_s * 1.5
-        assert not gate.strange
+        assert not gate.is_foreign
 
     @pytest.mark.parametrize("at", [Cursor(4, "m4"), Cursor(3, "other"), Cursor(1, "other")], ids=str)
     def test_a_version_that_was_never_there_is_of_another_feed(self, engine: sa.Engine, at: Cursor) -> None:
         store_statuses(engine, [told(at=at)])
         (gate,) = reporting_gates(engine)
-        assert gate.strange
+        assert gate.is_foreign
 
     def test_of_versions_that_are_forgotten_it_is_known_that_they_are_old(self, engine: sa.Engine) -> None:
         with writing(engine) as db:
@@ -153,7 +153,7 @@ class TestBehind:
         store_statuses(engine, [told(at=Cursor(1, "m1"))])
         (gate,) = reporting_gates(engine)
         assert gate.missed_s >= 29
-        assert not gate.strange
+        assert not gate.is_foreign
 
 
 class TestLogged:

@@ -1,4 +1,4 @@
-"""Locks, and a feed that a test writes by hand: the slow obvious way to serve one."""
+"""Locks for tests, and a lock feed in memory: a slow, obvious implementation of a LockSource."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from gatekeeper.feed import feed_json
+from gatekeeper.feed.saved_view import SavedView
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, SourceError, Update
+from gatekeeper.view.lock_tuples import pack_lock
 
-NOON = datetime(2026, 1, 1, tzinfo=UTC)  # where a ManualClock begins
+NOON = datetime(2026, 1, 1, tzinfo=UTC)  # the first moment of a ManualClock
 
 
 def a_lock(
     caller: str = "api_key:acme", policy: str = "daily", *, ends_in: float = 3600.0, **others: str | int
 ) -> Lock:
-    """A lock on `caller`, in force at NOON and so many seconds on."""
+    """A lock on `caller`, in force from before NOON until `ends_in` seconds after it."""
     scoped = {"scope": "caller", "key": caller} | others
     return Lock(
         policy=policy,
@@ -27,6 +29,11 @@ def a_lock(
     )
 
 
+def a_saved_view(confirmed: datetime, *locks: Lock) -> SavedView:
+    """The content of a view file with these locks."""
+    return SavedView(confirmed, tuple(map(pack_lock, locks)))
+
+
 class Version(NamedTuple):
     number: int
     mark: str
@@ -34,7 +41,7 @@ class Version(NamedTuple):
 
 
 class HandFeed:
-    """A LockSource whose every version stays known until `prune`, and that can be away."""
+    """A LockSource that keeps every version until `prune`; with `away` it raises SourceError."""
 
     def __init__(self, *locks: Lock) -> None:
         self.locks: dict[LockKey, Lock] = {}
@@ -63,14 +70,14 @@ class HandFeed:
         self.publish(*(Clear(lock.at) for lock in locks))
 
     def prune(self) -> None:
-        """Forget every version but the last."""
+        """Forgets every version but the last."""
         del self.versions[:-1]
 
     def backup(self) -> tuple[dict[LockKey, Lock], list[Version]]:
         return copy.copy(self.locks), copy.copy(self.versions)
 
     def restore(self, kept: tuple[dict[LockKey, Lock], list[Version]]) -> None:
-        """Go back to an older copy; the marks of what follows are others than those given before."""
+        """Returns to an older copy; later versions get other marks than before."""
         self.locks, self.versions = copy.copy(kept[0]), copy.copy(kept[1])
 
     @property
@@ -99,11 +106,11 @@ class HandFeed:
         )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing."""
 
 
 class BadLine:
-    """A way to a source on which answers get lost, come again, or arrive by half."""
+    """A source whose answers get lost, are repeated, or arrive incomplete, as `does` says."""
 
     def __init__(self, fetch: Callable[[Cursor | None], Update]) -> None:
         self._fetch = fetch
@@ -112,19 +119,19 @@ class BadLine:
 
     def fetch(self, since: Cursor | None) -> Update:
         answer = self._fetch(since)
-        before, self._last = self._last, answer
+        previous, self._last = self._last, answer
         match self.does:
             case "lost":
                 raise SourceError("the answer was lost")
             case "half":
                 text = feed_json.dump(answer)
                 return feed_json.load(text[: len(text) // 2])
-            case "again" if before is not None:
-                self._last = before
-                return before
+            case "again" if previous is not None:
+                self._last = previous
+                return previous
             case "raises":
-                raise ZeroDivisionError("a fault of the source's own")
+                raise ZeroDivisionError("a bug in the source")
         return answer
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing."""

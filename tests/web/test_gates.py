@@ -20,10 +20,10 @@ from analyzer.web import gates_endpoint as module
 from analyzer.web.gates_endpoint import PendingStatuses
 from gatekeeper import Gate
 from gatekeeper.model import GateStatus, SourceError
-from gatekeeper.sources.http import HEAR_S, HttpSource
+from gatekeeper.sources.http import REPORT_S, HttpSource
 from gatekeeper.telemetry import gate_status as feedback_module
 from gatekeeper.telemetry import status_json
-from gatekeeper.telemetry.status_json import TOLD_BYTES_MAX
+from gatekeeper.telemetry.status_json import STATUS_BYTES_MAX
 from tests.support import plain_http
 from tests.support.feed import HandFeed, a_lock
 from tests.support.serving import feed_server
@@ -72,7 +72,7 @@ def eventually(true: Callable[[], bool]) -> None:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WRITE_EVERY_S", 0.05)
-    monkeypatch.setattr(feedback_module, "TELL_EVERY_S", 0.1)
+    monkeypatch.setattr(feedback_module, "REPORT_EVERY_S", 0.1)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_no_more_wait_to_be_written_than_there_is_room_for(
         ("[]", "host:1:ab", 400, "expected an object"),
         (json.dumps({"instance": "a b", "number": 1}), "host:1:ab", 400, "expected instance"),
         (status_json.dump(told()), "other", 400, "another instance"),
-        (b" " * (TOLD_BYTES_MAX + 1), "host:1:ab", 413, "more than"),
+        (b" " * (STATUS_BYTES_MAX + 1), "host:1:ab", 413, "more than"),
     ],
     ids=["half", "a list", "a strange name", "another instance", "too long"],
 )
@@ -198,9 +198,9 @@ class TestAGate:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             source = HttpSource(f"http://127.0.0.1:{silent.getsockname()[1]}")
             begun_s = time.monotonic()
-            with pytest.raises(SourceError, match="no whole answer in time"):
-                source.hear(told())
-            assert time.monotonic() - begun_s < HEAR_S + 0.5
+            with pytest.raises(SourceError, match="no complete answer in time"):
+                source.report_status(told())
+            assert time.monotonic() - begun_s < REPORT_S + 0.5
             source.close()
 
     def test_an_answer_that_is_lost_leaves_one_row_with_the_whole(
@@ -211,7 +211,7 @@ class TestAGate:
         try:
             source = HttpSource(url)
             for number in (1, 2, 2, 2, 3):  # a lost answer has it come twice
-                source.hear(told(number, more=(10 * number, 5 * number)))
+                source.report_status(told(number, more=(10 * number, 5 * number)))
             source.close()
             eventually(lambda: bool(desk.kept) and desk.kept[-1][0].number == 3)
             for written in (*desk.kept, *desk.kept):

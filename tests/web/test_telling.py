@@ -30,8 +30,8 @@ NAMES = st.lists(st.text(st.characters(codec="utf-8"), max_size=300), max_size=3
 
 def answer_of(locks: list[Lock]) -> tuple[CompressedAnswer, Update]:
     update = Update(Cursor(1, "m1"), None, True, NOW, 0.0, 0.3, tuple(map(Set, locks)))
-    changes = feed_json.block(update.changes)
-    head = feed_json.answer(update, changes._replace(text=b"")).removesuffix(feed_json.CLOSING)
+    changes = feed_json.encode_changes(update.changes)
+    head = feed_json.encode_answer(update, changes._replace(text=b"")).removesuffix(feed_json.CLOSING)
     return CompressedAnswer(head, CompressedChanges(None, changes)), update
 
 

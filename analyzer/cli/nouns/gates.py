@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Gates that report their status, and the locks that they met.", no_args_is_help=True)
 
-NO_GATES = "no gate has reported; over SQL a gate does so only if it is set up to: Gate(..., feedback=True)"
+NO_GATES = "no gate has reported; over SQL gates report only when set up to: Gate(..., report_status=True)"
 
 
 @app.command("list")
@@ -38,13 +38,13 @@ def list_(
     """
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
-        from analyzer.core.fleet.gate_health import living, troubles
+        from analyzer.core.fleet.gate_health import living_gates, problems_of
         from analyzer.store.reports.gate_reports import known_among, reporting_gates
 
         found = reporting_gates(engine)
-        gates = found if every else living(found)
-        known = known_among(engine, {caller for gate in gates for caller in gate.told.callers}).known
-        problems = [troubles(gate, known) for gate in gates]
+        gates = found if every else living_gates(found)
+        known = known_among(engine, {caller for gate in gates for caller in gate.status.callers}).known
+        problems = [problems_of(gate, known) for gate in gates]
         if json:
             json_lines(fields_of(*row, known) for row in zip(gates, problems, strict=True))
         else:
@@ -69,10 +69,10 @@ def locks(context: typer.Context, config: ConfigOption = None, json: JsonOption 
     """
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
-        from analyzer.core.fleet.gate_health import living, met
+        from analyzer.core.fleet.gate_health import hits_by_lock, living_gates
         from analyzer.store.reports.gate_reports import reporting_gates
 
-        found = met(living(reporting_gates(engine)))
+        found = hits_by_lock(living_gates(reporting_gates(engine)))
         if json:
             json_lines(
                 {**hits.at._asdict(), "checks": hits.checks, "denials": hits.denials, "gates": number}
@@ -115,19 +115,19 @@ def forget(
 
 
 def name_of(gate: GateHealth) -> str:
-    return f"{gate.told.application} {gate.told.instance}".strip()
+    return f"{gate.status.application} {gate.status.instance}".strip()
 
 
 def fields_of(gate: GateHealth, problems: dict[str, str], known: Set[str]) -> dict[str, object]:
     """The JSON object of a gate; `known` are the callers that the log has."""
-    from analyzer.core.fleet.gate_health import share
+    from analyzer.core.fleet.gate_health import known_share
 
-    status = gate.told
-    part = share(status.callers, known)
+    status = gate.status
+    part = known_share(status.callers, known)
     return {
         "application": status.application, "instance": status.instance, "library": status.library,
         "version": status.at and status.at.version, "mark": status.at and status.at.mark, "age_s": status.age,
-        "heard_s": gate.heard_s, "uptime_s": status.uptime, "stale_after_s": status.stale_after,
+        "heard_s": gate.report_age_s, "uptime_s": status.uptime, "stale_after_s": status.stale_after,
         "clock_skew_s": status.clock_skew, "mode": status.mode, "ignored": status.ignored,
         "checks": gate.checks, "denials": gate.denials, "callers": len(status.callers),
         "known": None if part is None else round(part, 3),
@@ -141,13 +141,13 @@ def fields_of(gate: GateHealth, problems: dict[str, str], known: Set[str]) -> di
 
 def cells_of(gate: GateHealth, problems: dict[str, str], known: Set[str]) -> Sequence[object]:
     """The row of a gate in the table."""
-    from analyzer.core.fleet.gate_health import share
+    from analyzer.core.fleet.gate_health import known_share
 
-    status = gate.told
-    part = share(status.callers, known)
+    status = gate.status
+    part = known_share(status.callers, known)
     return [
         status.application, status.instance, status.library, "" if status.at is None else status.at.version,
-        "" if status.age is None else f"{status.age:.1f} s", f"{gate.heard_s:.0f} s ago",
+        "" if status.age is None else f"{status.age:.1f} s", f"{gate.report_age_s:.0f} s ago",
         gate.checks, gate.denials, "" if part is None else f"{part:.0%} of {len(status.callers)}",
         ", ".join(problems) or status.mode or "fine",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""How the gates of an installation fare, by what they told of themselves."""
+"""The health of the gates of an installation, by the status that they report."""
 
 from __future__ import annotations
 
@@ -7,92 +7,101 @@ from typing import NamedTuple
 
 from gatekeeper.model import GateStatus, LockHits, LockKey
 
-SILENT_S = 90.0  # one that goes on tells every five seconds, or a minute after it could not
-BEHIND_S = 10.0  # a gate polls some times a second, and what it tells is some seconds old when it is written
-SKEW_S = 2.0  # locks end by the gate's clock, late or early by as much
-KNOWN_MIN = 0.9  # of the callers that a gate is asked for
+SILENT_S = 90.0  # a living gate reports every five seconds, or a minute after a report that failed
+BEHIND_S = 10.0  # a gate polls several times a second; its report is stored some seconds later
+SKEW_S = 2.0  # locks end by the gate's clock, early or late by as much
+KNOWN_MIN = 0.9  # the share of a gate's callers that the log must know
 
 
 class GateHealth(NamedTuple):
-    """One gate in one process."""
+    """The last report of one gate in one process, with what the database knows about it.
 
-    told: GateStatus
-    heard_s: float  # seconds ago, by the database's clock
-    first_s: float  # ... that it was heard for the first time
-    # Its view is of this feed, but lacked the next version for so long when it told; 0.0 when there was none.
+    Attributes:
+        status: The report.
+        report_age_s: Seconds since the report, by the database's clock.
+        first_report_age_s: Seconds since the first report of this gate.
+        missed_s: For how long a newer version existed when the gate reported; 0.0 if there was none.
+        is_foreign: Whether the version that the gate holds was never one of this feed.
+    """
+
+    status: GateStatus
+    report_age_s: float
+    first_report_age_s: float
     missed_s: float = 0.0
-    strange: bool = False  # the version that its view is of was never this feed's
+    is_foreign: bool = False
 
     @property
-    def silent(self) -> bool:
-        return self.heard_s > SILENT_S
+    def is_silent(self) -> bool:
+        return self.report_age_s > SILENT_S
 
     @property
     def checks(self) -> int:
-        """Requests that met a lock, once for each lock."""
-        return self.told.more[0] + sum(met.checks for met in self.told.locks)
+        """Requests that a lock applied to, counted once per lock."""
+        return self.status.more[0] + sum(hits.checks for hits in self.status.locks)
 
     @property
     def denials(self) -> int:
-        """Those among them that were refused."""
-        return self.told.more[1] + sum(met.denials for met in self.told.locks)
+        """Requests that were denied, counted once per lock."""
+        return self.status.more[1] + sum(hits.denials for hits in self.status.locks)
 
 
-def share(callers: Iterable[str], known: Set[str]) -> float | None:
-    """How many of these callers are known; None when there are none.
+def known_share(callers: Iterable[str], known: Set[str]) -> float | None:
+    """Returns the share of these callers that are known; None without callers.
 
-    >>> share(["user:ann", "user:bob"], {"user:bob"})
+    >>> known_share(["user:ann", "user:bob"], {"user:bob"})
     0.5
     """
-    each = list(callers)
-    return sum(caller in known for caller in each) / len(each) if each else None
+    sample = list(callers)
+    return sum(caller in known for caller in sample) / len(sample) if sample else None
 
 
-def troubles(gate: GateHealth, known: Set[str]) -> dict[str, str]:
-    """What is wrong with a gate, by one word; a sentence each."""
-    told, found = gate.told, {}
-    if gate.silent:
-        found["silent"] = f"was not heard of for {gate.heard_s:.0f} s"
-    if told.mode == "process":
-        found["off"] = "is switched off by GATEKEEPER=off: it refuses nobody"
-    if told.age is None or told.age > told.stale_after:
-        age = "never had an answer" if told.age is None else f"had its last answer {told.age:.0f} s before"
-        found["stale"] = f"{age}: its view is stale"
-    if gate.strange:
-        found["strange"] = "holds a version that was never this feed's: it reads another database, or a copy"
-    elif gate.missed_s > BEHIND_S:
-        found["behind"] = (
-            f"lacked a version that had been there for {gate.missed_s:.0f} s: it reads a replica"
+def problems_of(gate: GateHealth, known: Set[str]) -> dict[str, str]:
+    """Returns the problems of a gate, a sentence by name of problem. `known` has the callers of the log."""
+    status, found = gate.status, {}
+    if gate.is_silent:
+        found["silent"] = f"sent its last report {gate.report_age_s:.0f} s ago"
+    if status.mode == "process":
+        found["off"] = "is switched off by GATEKEEPER=off: it denies no request"
+    if status.age is None or status.age > status.stale_after:
+        age = (
+            "never had an answer" if status.age is None else f"had its last answer {status.age:.0f} s before"
         )
-    if abs(told.clock_skew) > SKEW_S:
-        ahead = "ahead" if told.clock_skew > 0 else "behind"
-        found["clock"] = f"has a clock that is {abs(told.clock_skew):.1f} s {ahead}: locks end by it"
-    if told.ignored:
-        found["old"] = f"does not know, and passes over: {', '.join(told.ignored)}"
-    part = share(told.callers, known)
-    if part is not None and part < KNOWN_MIN:
-        found["strangers"] = f"is asked for callers of whom the log knows {part:.0%}"
+        found["stale"] = f"{age}: its view is stale"
+    if gate.is_foreign:
+        found["foreign"] = "holds a version that was never this feed's: it reads another database, or a copy"
+    elif gate.missed_s > BEHIND_S:
+        found["behind"] = f"lacked a version that was {gate.missed_s:.0f} s old: it reads a replica"
+    if abs(status.clock_skew) > SKEW_S:
+        direction = "ahead" if status.clock_skew > 0 else "behind"
+        found["clock"] = f"has a clock that is {abs(status.clock_skew):.1f} s {direction}: locks end by it"
+    if status.ignored:
+        found["old"] = f"does not know, and ignores: {', '.join(status.ignored)}"
+    share = known_share(status.callers, known)
+    if share is not None and share < KNOWN_MIN:
+        found["unknown-callers"] = f"is asked for callers of which the log knows {share:.0%}"
     return found
 
 
-def living(gates: Iterable[GateHealth]) -> list[GateHealth]:
-    """Those that are heard of; of an application of which none is, the one that was heard last. That a
-    process was replaced is no news."""
-    each = sorted(gates, key=lambda gate: gate.heard_s)
-    heard = {gate.told.application for gate in each if not gate.silent}
+def living_gates(gates: Iterable[GateHealth]) -> list[GateHealth]:
+    """Returns the gates that report; of an application with silent gates alone, the one that reported last.
+
+    So a process that was replaced is not reported as silent.
+    """
+    by_age = sorted(gates, key=lambda gate: gate.report_age_s)
+    reporting = {gate.status.application for gate in by_age if not gate.is_silent}
     last: dict[str, GateHealth] = {}
-    for gate in each:
-        last.setdefault(gate.told.application, gate)
-    alone = [gate for name, gate in last.items() if name not in heard]
-    return [gate for gate in each if not gate.silent or gate in alone]
+    for gate in by_age:
+        last.setdefault(gate.status.application, gate)
+    last_of_silent = [gate for application, gate in last.items() if application not in reporting]
+    return [gate for gate in by_age if not gate.is_silent or gate in last_of_silent]
 
 
-def met(gates: Iterable[GateHealth]) -> list[tuple[LockHits, int]]:
-    """How often each lock was met in all of them, those met most often first, and by how many gates."""
+def hits_by_lock(gates: Iterable[GateHealth]) -> list[tuple[LockHits, int]]:
+    """Returns the hits of each lock in all gates, most checks first, with the number of gates."""
     sums: dict[LockKey, tuple[int, int, int]] = {}
     for gate in gates:
-        for at, checks, denials in gate.told.locks:
-            before = sums.get(at, (0, 0, 0))
-            sums[at] = before[0] + checks, before[1] + denials, before[2] + 1
-    each = [(LockHits(at, checks, denials), number) for at, (checks, denials, number) in sums.items()]
-    return sorted(each, key=lambda pair: (-pair[0].checks, pair[0].at))
+        for key, checks, denials in gate.status.locks:
+            before = sums.get(key, (0, 0, 0))
+            sums[key] = before[0] + checks, before[1] + denials, before[2] + 1
+    found = [(LockHits(key, checks, denials), number) for key, (checks, denials, number) in sums.items()]
+    return sorted(found, key=lambda lock: (-lock[0].checks, lock[0].at))

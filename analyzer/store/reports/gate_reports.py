@@ -104,10 +104,10 @@ def _gate(row: sa.Row[Any], versions: FeedVersions) -> GateHealth | None:
     missed_ms = 0 if status.at is None else versions.missed_ms(status.at, then_ms)
     return GateHealth(
         status,
-        heard_s=max(0, at_ms) / 1000,
-        first_s=max(0, first_ms) / 1000,
+        report_age_s=max(0, at_ms) / 1000,
+        first_report_age_s=max(0, first_ms) / 1000,
         missed_s=(missed_ms or 0) / 1000,
-        strange=missed_ms is None,
+        is_foreign=missed_ms is None,
     )
 
 
@@ -122,7 +122,7 @@ def forget_gates(engine: sa.Engine, name: str, who: str, why: str) -> int:
 
     Living ones return within a minute. Raises StoreAway.
     """
-    gates_of = [gate.told.instance for gate in reporting_gates(engine) if gate.told.application == name]
+    gates_of = [gate.status.instance for gate in reporting_gates(engine) if gate.status.application == name]
     with writing(engine) as db:
         statement = sa.delete(gates).where(gates.c.instance.in_([name, *gates_of]))
         number = len(db.execute(statement.returning(gates.c.instance)).all())

@@ -1,4 +1,4 @@
-"""Where each kind of source gets its locks from: a desk writes, the source tells."""
+"""Publishers of locks, one per kind of source: a test publishes, and reads back through the source."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ from tests.support.feed import HandFeed
 FED = (feed, feed_versions, lock_changes, locks)
 
 KINDS = [
-    *("by hand", "fixed", "file", "shared", "sqlite", "postgresql"),
-    *("http-by hand", "http-sqlite", "http-postgresql"),
+    *("memory", "fixed", "file", "shared", "sqlite", "postgresql"),
+    *("http-memory", "http-sqlite", "http-postgresql"),
 ]
-# A fixed list is never away, has no clock, and does not change while it is read.
-but_fixed = pytest.mark.parametrize("desk", [kind for kind in KINDS if kind != "fixed"], indirect=True)
-# The clock of a database is not ours to move.
-with_a_clock_by_hand = pytest.mark.parametrize(
-    "desk", [kind for kind in KINDS if kind != "fixed" and "sql" not in kind], indirect=True
+# A fixed list cannot fail, has no clock, and does not change while it is read.
+except_fixed = pytest.mark.parametrize(
+    "publisher", [kind for kind in KINDS if kind != "fixed"], indirect=True
+)
+# The clock of a database cannot be set.
+with_settable_clock = pytest.mark.parametrize(
+    "publisher", [kind for kind in KINDS if kind != "fixed" and "sql" not in kind], indirect=True
 )
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -54,46 +56,46 @@ ACME, BOB, EVE = (
 )
 
 
-def seen(view: LockView) -> set[Lock]:
+def locks_of(view: LockView) -> set[Lock]:
     return set(view)
 
 
-def caught_up(view: LockView, desk: Desk) -> LockView:
-    return apply(view, desk.source.fetch(view.at))
+def updated(view: LockView, publisher: LockPublisher) -> LockView:
+    return apply(view, publisher.source.fetch(view.at))
 
 
-class Desk(Protocol):
-    """Where a kind of source gets its locks from."""
+class LockPublisher(Protocol):
+    """Publishes locks where a source reads them."""
 
     @property
     def source(self) -> LockSource: ...
     def publish(self, *changes: Change) -> None: ...
     def backup(self) -> Any: ...
-    def restore(self, kept: Any) -> None: ...
-    def truth(self) -> set[Lock]: ...
-    def break_down(self) -> None: ...  # not FixedDesk, nor the next
-    def mend(self) -> None: ...
+    def restore(self, backup: Any) -> None: ...
+    def truth(self) -> set[Lock]: ...  # all locks, without the source
+    def fail(self) -> None: ...  # until `recover`; not of FixedPublisher
+    def recover(self) -> None: ...
 
 
-class HandDesk:
-    """The feed written by hand that other tests use: it must keep its word like the real ones."""
+class MemoryPublisher:
+    """The feed in memory that other tests use, which must keep the contract like the real ones."""
 
     def __init__(self) -> None:
         self.feed = self.source = HandFeed()
         self.publish, self.backup, self.restore = self.feed.publish, self.feed.backup, self.feed.restore
 
-    def break_down(self) -> None:
+    def fail(self) -> None:
         self.feed.away = True
 
-    def mend(self) -> None:
+    def recover(self) -> None:
         self.feed.away = False
 
     def truth(self) -> set[Lock]:
         return set(self.feed.locks.values())
 
 
-class SharedDesk(HandDesk):
-    """Two processes of one machine: the first asks, and the second, which is looked at, reads that."""
+class SharedPublisher(MemoryPublisher):
+    """Two processes of one machine; the tests read from the second, which follows the first."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -112,8 +114,8 @@ class SharedDesk(HandDesk):
         self.second.close()
 
 
-class FileDesk(HandDesk):
-    """A program that writes the file anew after each change."""
+class FilePublisher(MemoryPublisher):
+    """A program that replaces the file after each change."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -121,27 +123,27 @@ class FileDesk(HandDesk):
         self.source = open_source(path.as_uri())
         self.publish = self._publish
         self.restore = self._restore
-        self.mend()
+        self.recover()
 
     def _publish(self, *changes: Change) -> None:
         self.feed.publish(*changes)
-        self.mend()
+        self.recover()
 
-    def _restore(self, kept: Any) -> None:
-        self.feed.restore(kept)
-        self.mend()
+    def _restore(self, backup: Any) -> None:
+        self.feed.restore(backup)
+        self.recover()
 
-    def break_down(self) -> None:
+    def fail(self) -> None:
         self.path.unlink()
 
-    def mend(self) -> None:
-        beside = self.path.with_suffix(".new")
-        beside.write_text(feed_json.dump(self.feed.fetch(None)))
-        beside.replace(self.path)
+    def recover(self) -> None:
+        temporary = self.path.with_suffix(".new")
+        temporary.write_text(feed_json.dump(self.feed.fetch(None)))
+        temporary.replace(self.path)
 
 
-class FixedDesk:
-    """Another list is another source."""
+class FixedPublisher:
+    """A fixed list; another list is another source."""
 
     def __init__(self) -> None:
         self.locks: dict[LockKey, Lock] = {}
@@ -162,12 +164,12 @@ class FixedDesk:
     def backup(self) -> Any:
         return copy.copy(self.locks)
 
-    def restore(self, kept: Any) -> None:
-        self.locks = copy.copy(kept)
+    def restore(self, backup: Any) -> None:
+        self.locks = copy.copy(backup)
 
 
-class SqlDesk:
-    """The analyzer's own hand: what it publishes is what a gate reads."""
+class SqlPublisher:
+    """The analyzer's statements on a real database."""
 
     def __init__(self, url: str) -> None:
         self.engine = open_engine(url)
@@ -185,9 +187,9 @@ class SqlDesk:
         with self.engine.begin() as db:
             return {table: [row._asdict() for row in db.execute(sa.select(table))] for table in FED}
 
-    def restore(self, kept: Any) -> None:
+    def restore(self, backup: Any) -> None:
         with self.engine.begin() as db:
-            for table, rows in kept.items():
+            for table, rows in backup.items():
                 db.execute(sa.delete(table))
                 if rows:
                     db.execute(sa.insert(table), rows)
@@ -196,11 +198,11 @@ class SqlDesk:
         with self.engine.begin() as db:
             return {feed_store.lock_of(row) for row in db.execute(sa.select(locks))}
 
-    def break_down(self) -> None:
+    def fail(self) -> None:
         with self.engine.begin() as db:
             db.exec_driver_sql("alter table feed rename to gone")
 
-    def mend(self) -> None:
+    def recover(self) -> None:
         with self.engine.begin() as db:
             db.exec_driver_sql("alter table gone rename to feed")
 
@@ -210,7 +212,7 @@ class SqlDesk:
 
 
 class Switch:
-    """What the server reads: the source of the test that is on."""
+    """The source that the server reads: that of the test that runs."""
 
     source: LockSource
 
@@ -221,14 +223,14 @@ class Switch:
         self.source.close()
 
 
-class HttpDesk:
-    """Another desk, its source read by a server, and the server by ours."""
+class HttpPublisher:
+    """Another publisher, whose source a server reads; the tests read from the server."""
 
-    def __init__(self, behind: HandDesk | SqlDesk, served: tuple[Switch, str]) -> None:
-        self.behind = behind
+    def __init__(self, upstream: MemoryPublisher | SqlPublisher, served: tuple[Switch, str]) -> None:
+        self.upstream = upstream
         self.switch, url = served
-        self.switch.source = behind.source
+        self.switch.source = upstream.source
         self.source = HttpSource(url, wait=0, timeout=30)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.behind, name)
+        return getattr(self.upstream, name)

@@ -1,4 +1,4 @@
-"""An application hears when its gate learns of something, or stops learning."""
+"""The callbacks of a gate: `on_change` for a new version, `on_health` for a change of `healthy`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tests.support.feed import HandFeed, a_lock
 
 
 class World:
+    """A gate that records what its callbacks see, with a clock and a feed that a test controls."""
+
     def __init__(self, **settings: object) -> None:
         self.clock, self.feed = ManualClock(), HandFeed(a_lock())
         self.versions: list[int] = []
@@ -32,7 +34,7 @@ def world() -> World:
     return World()
 
 
-def test_each_new_view_is_told_once(world: World) -> None:
+def test_on_change_is_called_once_for_each_new_view(world: World) -> None:
     world.gate.ready(1)
     world.clock.advance(3)
     assert world.versions == [1]
@@ -42,7 +44,7 @@ def test_each_new_view_is_told_once(world: World) -> None:
     assert world.versions == [1, 3]
 
 
-def test_who_hears_of_a_change_finds_it_in_the_gate() -> None:
+def test_during_on_change_the_gate_decides_by_the_new_view() -> None:
     clock, feed, seen = ManualClock(), HandFeed(), []
     gate = Gate(feed, clock=clock, on_change=lambda gate: seen.append(gate.allow("api_key:acme")))
     gate.ready(1)
@@ -51,21 +53,21 @@ def test_who_hears_of_a_change_finds_it_in_the_gate() -> None:
     assert seen == [True, False]
 
 
-def test_a_gate_says_when_it_stops_learning_and_when_it_learns_again(world: World) -> None:
-    """To the moment, however far apart the polls have become."""
+def test_on_health_is_called_when_the_view_becomes_stale_and_when_it_is_fresh_again(world: World) -> None:
+    """At that moment, however long the pauses between polls have become."""
     world.gate.ready(1)
     world.clock.advance(1)
     world.feed.away = True
     world.clock.advance(60)
-    asked_s = world.health[-1][0] - 30
-    assert world.health == [(0.0, True), (asked_s + 30, False)]
-    assert 0 <= asked_s <= 1
+    confirmed_s = world.health[-1][0] - 30
+    assert world.health == [(0.0, True), (confirmed_s + 30, False)]
+    assert 0 <= confirmed_s <= 1
     world.feed.away = False
     world.clock.advance(10)
     assert [healthy for _, healthy in world.health] == [True, False, True]
 
 
-def test_a_gate_that_never_got_an_answer_says_so_after_its_patience(world: World) -> None:
+def test_on_health_is_called_for_a_gate_without_any_answer_after_stale_after(world: World) -> None:
     world.feed.away = True
     world.gate.start()
     world.clock.advance(29)
@@ -75,7 +77,7 @@ def test_a_gate_that_never_got_an_answer_says_so_after_its_patience(world: World
 
 
 @pytest.mark.parametrize("error", [RuntimeError("of the application"), SystemExit(1)])
-def test_what_goes_wrong_in_there_is_logged_and_ends_no_polling(
+def test_an_exception_in_a_callback_is_logged_and_the_polling_continues(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(gate: Gate) -> None:
@@ -88,23 +90,23 @@ def test_what_goes_wrong_in_there_is_logged_and_ends_no_polling(
     clock.advance(1)
     assert not gate.allow("api_key:acme")
     assert gate.healthy
-    assert caplog.text.count("failed; the polling goes on") == 3
+    assert caplog.text.count("failed; the polling continues") == 3
     assert type(error).__name__ in caplog.text
 
 
-def test_one_that_takes_its_time_holds_up_nothing_and_hears_of_the_rest_at_once() -> None:
-    """On real threads: polling, refusing and growing stale go on, and closing does not wait for ever."""
-    begun, go_on, versions = threading.Event(), threading.Event(), []
+def test_a_slow_callback_delays_nothing_and_further_changes_become_one_call() -> None:
+    """On real threads: the gate polls and denies meanwhile, and `close` waits for a limited time."""
+    called, may_return, versions = threading.Event(), threading.Event(), []
 
     def slow(gate: Gate) -> None:
         versions.append(gate.version)
-        begun.set()
-        go_on.wait(30)
+        called.set()
+        may_return.wait(30)
 
     feed = HandFeed()
     feed.next_poll = 0.05
     gate = Gate(feed, on_change=slow, name="slow").start()
-    assert begun.wait(20)
+    assert called.wait(20)
     for name in ("user:bob", "user:eve"):
         feed.set(a_lock(name, ends_in=10**9))
         deadline_s = time.monotonic() + 20
@@ -114,16 +116,16 @@ def test_one_that_takes_its_time_holds_up_nothing_and_hears_of_the_rest_at_once(
     assert gate.healthy
     assert gate.age < 20
     assert versions == [0]
-    go_on.set()
+    may_return.set()
     deadline_s = time.monotonic() + 20
     while versions != [0, 2]:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     gate.close()
-    assert not {"gatelock slow", "gatelock tells"} & {thread.name for thread in threading.enumerate()}
+    assert not {"gatelock slow", "gatelock callbacks"} & {thread.name for thread in threading.enumerate()}
 
 
-def test_who_is_told_may_close_the_gate() -> None:
+def test_a_callback_may_close_the_gate() -> None:
     closed = threading.Event()
 
     def close(gate: Gate) -> None:
@@ -134,7 +136,7 @@ def test_who_is_told_may_close_the_gate() -> None:
     assert closed.wait(20)
 
 
-def test_a_machine_without_threads_to_give_polls_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_polling_continues_when_no_thread_can_be_started(caplog: pytest.LogCaptureFixture) -> None:
     clock, feed = ManualClock(), HandFeed()
     gate = Gate(feed, clock=clock, on_change=lambda gate: None)
     gate.start()
@@ -144,14 +146,14 @@ def test_a_machine_without_threads_to_give_polls_on(caplog: pytest.LogCaptureFix
     feed.set(a_lock())
     clock.advance(1)
     assert not gate.allow("api_key:acme")
-    assert "nobody can be told of news" in caplog.text
+    assert "no thread could be started for on_change" in caplog.text
 
 
 def cannot(turn: object, name: str) -> object:
     raise RuntimeError("can't start new thread")
 
 
-def test_nothing_is_told_while_a_request_waits(world: World) -> None:
+def test_no_request_calls_a_callback(world: World) -> None:
     world.gate.ready(1)
     world.feed.set(a_lock("user:bob"))
     before = list(world.versions)
@@ -178,12 +180,12 @@ def test_one_poller_for_several_gates(tmp_path: Path) -> None:
     assert [gate.allow("user:eve") for gate in gates[1:]] == [False] * 3
 
 
-def test_who_shares_says_where(tmp_path: Path) -> None:
+def test_a_shared_poller_needs_a_path(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="shared: needs `saved`"):
         Gate(HandFeed(), shared=True)
 
 
-def test_the_difference_of_the_clocks_is_the_same_for_who_only_reads(tmp_path: Path) -> None:
+def test_followers_of_a_shared_poller_measure_the_clock_skew_correctly(tmp_path: Path) -> None:
     clock, feed = ManualClock(), HandFeed(a_lock())
     gates = [Gate(feed, clock=clock, saved=tmp_path / "view", shared=True) for _ in range(2)]
     for gate in gates:

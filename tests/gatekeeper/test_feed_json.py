@@ -1,4 +1,4 @@
-"""The feed's answer as JSON, written and read."""
+"""The feed's answer as JSON: written, parsed, and rejected unless complete."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UPDATES = st.builds(
     behind=SECONDS,
     next_poll=SECONDS,
     changes=st.lists(LOCKS.map(Set) | KEYS.map(Clear)).map(tuple),
-    unknown=st.just(()),  # is what the reader does not know
+    unknown=st.just(()),  # filled by the parser
     waited=SECONDS,
 )
 
@@ -54,7 +54,7 @@ def an_answer(**fields: object) -> dict[str, object]:
 
 
 @given(UPDATES)
-def test_what_is_written_is_read_again(update: Update) -> None:
+def test_a_written_answer_is_read_back(update: Update) -> None:
     assert feed_json.load(feed_json.dump(update)) == update
 
 
@@ -68,18 +68,18 @@ def test_no_part_of_an_answer_passes_for_the_whole(update: Update, data: st.Data
 @given(st.binary() | st.text() | st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(),
     lambda inner: st.lists(inner)
-    | st.dictionaries(st.sampled_from(sorted(feed_json.ANSWER | feed_json.SET)), inner),
+    | st.dictionaries(st.sampled_from(sorted(feed_json.ANSWER_FIELDS | feed_json.SET_FIELDS)), inner),
 ).map(json.dumps))  # fmt: skip
-def test_whatever_arrives_is_an_answer_or_a_source_error(text: str | bytes) -> None:
+def test_any_text_is_an_answer_or_a_source_error(text: str | bytes) -> None:
     try:
         update = feed_json.load(text)
     except SourceError:
         return
-    assert feed_json.load(feed_json.dump(update)) == update, "what could be read can be told on"
+    assert feed_json.load(feed_json.dump(update)) == update, "a parsed answer can be written again"
 
 
-def test_the_answer_looks_as_it_was_agreed() -> None:
-    """Field by field: other programs read and write it too."""
+def test_the_format_of_an_answer_does_not_change() -> None:
+    """Programs in other languages read and write it."""
     lock = Lock(
         scope="caller",
         key="api_key:acme",
@@ -126,8 +126,8 @@ def a_snapshot(*locks: Lock) -> str:
     return feed_json.dump(Update(Cursor(57, "9f3c"), None, True, NOON, 0.8, 0.4, tuple(map(Set, locks))))
 
 
-def test_a_change_stands_on_a_line_of_its_own() -> None:
-    """Nobody must read a hundred thousand of them in one piece."""
+def test_each_change_is_on_a_separate_line() -> None:
+    """So that a parser need not read a hundred thousand of them in one piece."""
     first, *changes, last = a_snapshot(a_lock(), a_lock("user:bob")).split("\n")
     assert first.endswith('"changes": [')
     assert [json.loads(change.removesuffix(","))["key"] for change in changes] == ["api_key:acme", "user:bob"]
@@ -135,17 +135,17 @@ def test_a_change_stands_on_a_line_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_another_layout_says_the_same(indent: int | None) -> None:
+def test_any_layout_is_accepted(indent: int | None) -> None:
     text = a_snapshot(a_lock(), a_lock("user:bob"))
     assert feed_json.load(json.dumps(json.loads(text), indent=indent)) == feed_json.load(text)
-    # The first change stands on one line, as it happens, and the second does not.
+    # One change is on one line and the other is not.
     assert feed_json.load(
         text.replace('"policy"', '\n"policy"').replace('\n"policy"', '"policy"', 1)
     ) == feed_json.load(text)
 
 
-@pytest.mark.parametrize("indent", [None, 1, "on lines"])
-def test_a_snapshot_that_is_not_what_was_written_is_seen(indent: int | str | None) -> None:
+@pytest.mark.parametrize("indent", [None, 1, "by line"])
+def test_a_changed_snapshot_is_detected(indent: int | str | None) -> None:
     for text in (
         a_snapshot(a_lock(), a_lock("user:bob")).replace("user:bob", "user:eve"),
         a_snapshot(a_lock(), a_lock("user:bob")).replace(
@@ -153,17 +153,17 @@ def test_a_snapshot_that_is_not_what_was_written_is_seen(indent: int | str | Non
         ),
     ):
         json.loads(text)
-        laid_out = text if indent == "on lines" else json.dumps(json.loads(text), indent=indent)
-        with pytest.raises(SourceError, match="does not have the checksum that it names"):
+        laid_out = text if indent == "by line" else json.dumps(json.loads(text), indent=indent)
+        with pytest.raises(SourceError, match="do not match the checksum"):
             feed_json.load(laid_out)
 
 
-def test_a_checksum_of_another_kind_is_passed_over_and_named() -> None:
+def test_an_unknown_kind_of_checksum_is_ignored_and_named() -> None:
     answer = json.loads(a_snapshot(a_lock())) | {"checksum": "blake9:00"}
     assert feed_json.load(json.dumps(answer)).unknown == ("checksum blake9",)
 
 
-def test_what_a_later_version_adds_is_left_out_and_named() -> None:
+def test_unknown_words_are_left_out_and_named() -> None:
     known = feed_json.change_fields(Set(a_lock()))
     answer = an_answer(
         hint="x",
@@ -178,7 +178,7 @@ def test_what_a_later_version_adds_is_left_out_and_named() -> None:
     assert update.unknown == ("field hint", "op warn", "field colour", "field by")
 
 
-def test_times_in_other_zones_are_the_same_moments() -> None:
+def test_times_in_other_zones_are_converted_to_utc() -> None:
     berlin = NOON.astimezone(timezone(timedelta(hours=1)))
     assert feed_json.load(json.dumps(an_answer(now=berlin.isoformat()))).now == NOON
 
@@ -186,7 +186,7 @@ def test_times_in_other_zones_are_the_same_moments() -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"format": 2}, "format 2; this gatekeeper reads format 1"),
+        ({"format": 2}, "this gatekeeper reads format 1, got format 2"),
         ({"version": "57"}, "expected version to be a whole number, got '57'"),
         ({"version": True}, "expected version to be a whole number"),
         ({"now": "2026-11-20T21:14:04"}, "expected now to be a time with its zone"),
@@ -206,6 +206,6 @@ def test_times_in_other_zones_are_the_same_moments() -> None:
         ({"changes": [{"op": "set", "scope": "caller", "key": "k", "policy": "p"}]}, "began"),
     ],
 )
-def test_an_answer_that_is_none_says_where_and_why(fields: dict[str, object], why: str) -> None:
+def test_a_malformed_answer_is_rejected_with_place_and_reason(fields: dict[str, object], why: str) -> None:
     with pytest.raises(SourceError, match=why):
         feed_json.load(json.dumps(an_answer(**fields)))

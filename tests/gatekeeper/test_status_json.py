@@ -1,4 +1,4 @@
-"""What a gate tells of itself as JSON: written, read, and bounded."""
+"""The status of a gate as JSON: written, read, and bounded."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gatekeeper.feed.feed_json import SECONDS_MAX
 from gatekeeper.identity import NAME_BYTES_MAX
 from gatekeeper.model import Cursor, GateStatus, LockHits, LockKey, SourceError
 from gatekeeper.telemetry import status_json
-from gatekeeper.telemetry.status_json import COUNT_MAX, TOLD_BYTES_MAX
+from gatekeeper.telemetry.status_json import COUNT_MAX, STATUS_BYTES_MAX
 
 SECONDS = st.floats(0, SECONDS_MAX)
 COUNTS = st.integers(0, COUNT_MAX)
 WORDS = st.text(max_size=status_json.WORD_CHARACTERS_MAX)
 KEYS = st.builds(LockKey, st.text(), st.text(), st.text(), st.text())
-FEEDBACK = st.builds(
+STATUSES = st.builds(
     GateStatus,
     instance=st.from_regex(status_json.INSTANCE, fullmatch=True),
     number=COUNTS,
@@ -37,36 +37,36 @@ FEEDBACK = st.builds(
 )
 
 
-@given(FEEDBACK)
-def test_what_a_gate_tells_is_read_again(told: GateStatus) -> None:
-    text = status_json.dump(told)
+@given(STATUSES)
+def test_a_written_status_is_read_back(status: GateStatus) -> None:
+    text = status_json.dump(status)
     assert text.isascii()
-    assert status_json.load(text) == told
+    assert status_json.load(text) == status
 
 
 def a_document(**fields: object) -> str:
     return json.dumps({"instance": "host:1:ab", "number": 1} | fields)
 
 
-def test_what_a_stranger_tells_is_bounded() -> None:
-    met = {"scope": "caller", "key": "k", "policy": "p", "checks": 10**400, "denials": -1}
-    told = status_json.load(
+def test_every_part_of_a_status_is_bounded() -> None:
+    hits = {"scope": "caller", "key": "k", "policy": "p", "checks": 10**400, "denials": -1}
+    status = status_json.load(
         a_document(
-            callers=["c" * 1_000] * 1_000, locks=[met] * 2_000, ignored=["i" * 999] * 99, mode="m" * 999
+            callers=["c" * 1_000] * 1_000, locks=[hits] * 2_000, ignored=["i" * 999] * 99, mode="m" * 999
         )
     )
-    assert [len(name) for name in told.callers] == [NAME_BYTES_MAX + 1] * status_json.CALLERS_MAX
-    assert len(told.locks) == status_json.LOCKS_MAX
-    assert told.locks[0][1:] == (COUNT_MAX, 0)
-    assert [len(word) for word in (*told.ignored, told.mode)] == [status_json.WORD_CHARACTERS_MAX] * 21
+    assert [len(name) for name in status.callers] == [NAME_BYTES_MAX + 1] * status_json.CALLERS_MAX
+    assert len(status.locks) == status_json.LOCKS_MAX
+    assert status.locks[0][1:] == (COUNT_MAX, 0)
+    assert [len(word) for word in (*status.ignored, status.mode)] == [status_json.WORD_CHARACTERS_MAX] * 21
 
 
-def test_the_longest_that_a_gate_of_ours_tells_is_heard() -> None:
-    """A hundred locks and 64 callers, their names as long as can be, two bytes written in six characters."""
+def test_the_longest_status_of_a_gate_fits_the_bound() -> None:
+    """A hundred locks and 64 callers with the longest names; JSON writes their two-byte characters in six."""
     name = "\xe9" * (NAME_BYTES_MAX // 2)
-    met = LockHits(LockKey("caller+resource", name, name, "p" * 64), COUNT_MAX, COUNT_MAX)
-    told = GateStatus("i", 1, "a", "1", None, None, (met,) * 100, (0, 0), (name,) * 64)
-    assert len(status_json.dump(told)) < TOLD_BYTES_MAX
+    hits = LockHits(LockKey("caller+resource", name, name, "p" * 64), COUNT_MAX, COUNT_MAX)
+    status = GateStatus("i", 1, "a", "1", None, None, (hits,) * 100, (0, 0), (name,) * 64)
+    assert len(status_json.dump(status)) < STATUS_BYTES_MAX
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_the_longest_that_a_gate_of_ours_tells_is_heard() -> None:
         ({"number": "1"}, "expected number to be a whole number"),
     ],
 )
-def test_what_is_no_feedback_is_refused(fields: dict[str, object], why: str) -> None:
+def test_a_malformed_status_is_rejected(fields: dict[str, object], why: str) -> None:
     with pytest.raises(SourceError, match=why):
         status_json.load(a_document(**fields))
 
 
-def test_what_a_later_gate_adds_is_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     assert status_json.load(a_document(colour="red")).instance == "host:1:ab"

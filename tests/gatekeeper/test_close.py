@@ -1,4 +1,4 @@
-"""A gate that was closed has left nothing behind, whatever its source is."""
+"""A closed gate leaves no thread and no file open, with any source; and cold starts from a saved view."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 
 from gatekeeper import Gate
 from gatekeeper.feed import feed_json
-from gatekeeper.feed.saved_view import SavedView, read, write
-from tests.support.feed import HandFeed, a_lock
+from gatekeeper.feed.saved_view import read, write
+from tests.support.feed import HandFeed, a_lock, a_saved_view
 from tests.support.serving import feed_server
 
 ROOT = Path(__file__).parents[2]
@@ -28,20 +28,19 @@ STORY = """
     from gatekeeper import Gate
 
     def open_files():
-        # What a driver's library keeps for itself, made before the first look, is not ours.
         return len(os.listdir("/proc/self/fd"))
 
     def story():
-        told = []
-        gate = Gate({url!r}, saved=Path({saved!r}), shared={shared}, on_change=told.append)
+        changed = []
+        gate = Gate({url!r}, saved=Path({saved!r}), shared={shared}, on_change=changed.append)
         assert gate.ready(20)
         gate.check("user:bob")
         time.sleep(0.3)
         gate.close()
-        assert told == [gate]
-        gate.close()                       # again changes nothing
+        assert changed == [gate]
+        gate.close()                       # a second time
 
-    story()
+    story()                            # a driver may keep files open that it opens once
     gc.collect()
     before = open_files()
     story()
@@ -79,75 +78,77 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
         postgres.drop(url)
 
 
-def test_no_thread_no_file_and_no_warning_is_left(source: tuple[str, bool], tmp_path: Path) -> None:
+def test_a_closed_gate_leaves_no_thread_no_open_file_and_no_warning(
+    source: tuple[str, bool], tmp_path: Path
+) -> None:
     url, shared = source
     threads, files = json.loads(run(STORY, url=url, saved=str(tmp_path / "view"), shared=shared))
     assert (threads, files) == (["MainThread"], 0)
 
 
-# Beginning while nobody can be asked
+# -- starts while the source is unavailable -------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "harm", ["none", "tampered", "cut", "old", "future", "open to others", "a folder", "no"]
+    "damage", ["none", "changed", "cut", "old", "future", "writable by others", "a folder", "missing"]
 )
-def test_a_cold_start_refuses_nobody_but_those_of_a_view_that_can_be_believed(
-    tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
+def test_a_cold_start_denies_only_callers_of_a_valid_saved_view(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, now = tmp_path / "view", datetime.now(UTC)
-    written = now + timedelta(days={"old": -2, "future": 2}.get(harm, 0))
-    write(path, SavedView(written, (a_lock(ends_in=10**9),)))
+    written = now + timedelta(days={"old": -2, "future": 2}.get(damage, 0))
+    write(path, a_saved_view(written, a_lock(ends_in=10**9)))
     text = path.read_bytes()
-    match harm:
-        case "tampered":
+    match damage:
+        case "changed":
             path.write_bytes(text.replace(b"api_key:acme", b"api_key:good"))
         case "cut":
             path.write_bytes(text[: len(text) // 2])
-        case "open to others":
+        case "writable by others":
             path.chmod(0o666)
         case "a folder":
             path.unlink()
             path.mkdir()
-        case "no":
+        case "missing":
             path.unlink()
     feed = HandFeed()
     feed.away = True
     with Gate(feed, saved=path) as gate:
-        assert gate._clock.wait(_asked(feed), 20)
+        assert gate._options.clock.wait(_first_fetch(feed), 20)
         assert gate.allow("api_key:good")
-        assert gate.allow("api_key:acme") is (harm != "none")
+        assert gate.allow("api_key:acme") is (damage != "none")
         assert not gate.ready(0)
         assert gate.version == 0
-    if harm not in ("none", "no"):
+    if damage not in ("none", "missing"):
         assert "starting without the saved view" in caplog.text
 
 
-def _asked(feed: HandFeed) -> threading.Event:
-    """Set when the source has been asked: by then what was saved counts."""
-    asked, fetch = threading.Event(), feed.fetch
+def _first_fetch(feed: HandFeed) -> threading.Event:
+    """An event that is set by the next fetch, when the saved view is already in use."""
+    fetched, fetch = threading.Event(), feed.fetch
 
-    def noted(since: object) -> object:
-        asked.set()
+    def signals(since: object) -> object:
+        fetched.set()
         return fetch(since)
 
-    feed.fetch = noted
-    return asked
+    feed.fetch = signals
+    return fetched
 
 
-def test_the_view_is_there_whole_or_not_at_all_when_its_writer_is_killed(tmp_path: Path) -> None:
-    """Writers that are killed at any moment, and a reader who looks all the time."""
+def test_a_saved_view_is_complete_even_if_its_writer_is_killed(tmp_path: Path) -> None:
+    """With writers that are killed at any moment, and a reader that reads all the time."""
     path = tmp_path / "view"
-    write(path, SavedView(datetime.now(UTC), (a_lock(),)))
+    write(path, a_saved_view(datetime.now(UTC), a_lock()))
     code = """
         import sys
         from datetime import datetime, UTC
         from pathlib import Path
-        from gatekeeper.feed.saved_view import SavedView, write
-        from tests.support.feed import a_lock
+        from gatekeeper.feed.saved_view import write
+        from tests.support.feed import a_lock, a_saved_view
         locks = [a_lock(f"user:{{n}}") for n in range(300)]
         print(flush=True)
         while True:
-            write(Path({path!r}), SavedView(datetime.now(UTC), tuple(locks)))
+            write(Path({path!r}), a_saved_view(datetime.now(UTC), *locks))
     """
     for number in range(4):
         child = subprocess.Popen(
@@ -156,8 +157,8 @@ def test_the_view_is_there_whole_or_not_at_all_when_its_writer_is_killed(tmp_pat
         )  # fmt: skip
         child.stdout.readline()
         for _ in range(20 + number):
-            found = read(path, datetime.now(UTC))
-            assert len(found.locks) in (1, 300)
+            saved = read(path, datetime.now(UTC))
+            assert len(saved.locks) in (1, 300)
         child.kill()
         child.wait()
         child.stdout.close()

@@ -1,4 +1,4 @@
-"""What a gate tells over SQL: only when it is asked to, into a table of its own, by a role of its own."""
+"""Status reports over SQL: only on request, into one table, possibly with a separate role."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from analyzer.store.database.engine import open_engine
 from analyzer.store.reports.gate_reports import reporting_gates
 from gatekeeper import Gate
 from gatekeeper.model import GateStatus, SourceError
-from gatekeeper.sources.sql import HEAR_S, SqlSource
+from gatekeeper.sources.sql import REPORT_S, SqlSource
 from gatekeeper.testing import ManualClock
 
 PAGE = (Path(__file__).parents[2] / "docs" / "gatekeeper.md").read_text()
@@ -25,10 +25,17 @@ on_postgresql = pytest.mark.parametrize("database", ["postgresql"])
 on_sqlite = pytest.mark.parametrize("database", ["sqlite"])
 
 
-def told(number: int = 1, instance: str = "host:1:ab", **said: Any) -> GateStatus:
-    given: dict[str, Any] = {"application": "shop", "library": "0.1.0", "at": None, "age": 0.4, "locks": (),
-                             "more": (0, 0), "callers": ("user:ann", "user:\x00", "user:\ud800")}  # fmt: skip
-    return GateStatus(instance=instance, number=number, **given | said)
+def a_status(number: int = 1, instance: str = "host:1:ab", **fields: Any) -> GateStatus:
+    defaults: dict[str, Any] = {
+        "application": "shop",
+        "library": "0.1.0",
+        "at": None,
+        "age": 0.4,
+        "locks": (),
+        "more": (0, 0),
+        "callers": ("user:ann", "user:\x00", "user:\ud800"),
+    }
+    return GateStatus(instance=instance, number=number, **defaults | fields)
 
 
 @pytest.fixture
@@ -40,128 +47,127 @@ def engine(migrated_url: str) -> Iterator[sa.Engine]:
 
 @pytest.fixture
 def source(migrated_url: str) -> Iterator[SqlSource]:
-    source = SqlSource(migrated_url, feedback=True)
+    source = SqlSource(migrated_url, report_status=True)
     yield source
     source.close()
 
 
-def test_a_gate_over_sql_tells_nothing_unless_it_is_asked_to(migrated_url: str, engine: sa.Engine) -> None:
-    for asked, number in ((None, 0), (False, 0), (True, 1)):
+def test_a_gate_over_sql_reports_nothing_by_default(migrated_url: str, engine: sa.Engine) -> None:
+    for report_status, number in ((None, 0), (False, 0), (True, 1)):
         clock = ManualClock()
-        with Gate(migrated_url, name="shop", feedback=asked, clock=clock) as gate:
+        with Gate(migrated_url, name="shop", report_status=report_status, clock=clock) as gate:
             clock.advance(1)
             assert gate.version == 0
             assert gate.healthy
         assert len(reporting_gates(engine)) == number
-    (gate_told,) = reporting_gates(engine)
-    assert gate_told.told.application == "shop"
+    (reported,) = reporting_gates(engine)
+    assert reported.status.application == "shop"
 
 
-def test_of_each_instance_the_newest_stays_however_often_it_comes(
-    source: SqlSource, engine: sa.Engine
-) -> None:
-    source.hear(told(1))
+def test_the_newest_report_of_each_instance_stays(source: SqlSource, engine: sa.Engine) -> None:
+    source.report_status(a_status(1))
     for number in (3, 2, 3, 1):
-        source.hear(told(number, more=(number, 0)))
-    source.hear(told(1, "other:2:cd"))
-    assert {gate.told.instance: gate.checks for gate in reporting_gates(engine)} == {
+        source.report_status(a_status(number, more=(number, 0)))
+    source.report_status(a_status(1, "other:2:cd"))
+    assert {gate.status.instance: gate.checks for gate in reporting_gates(engine)} == {
         "host:1:ab": 3,
         "other:2:cd": 0,
     }
-    assert reporting_gates(engine)[1].told == told(3, more=(3, 0)), "with all that may be asked for"
+    assert reporting_gates(engine)[1].status == a_status(3, more=(3, 0))
 
 
-def test_after_telling_the_source_fetches_as_before(source: SqlSource, engine: sa.Engine) -> None:
+def test_reports_do_not_affect_fetches(source: SqlSource, engine: sa.Engine) -> None:
     first = source.fetch(None)
-    source.hear(told())
+    source.report_status(a_status())
     again = source.fetch(first.at)
     assert (again.at, again.snapshot) == (first.at, False)
     with engine.connect() as db:
         db.execute(sa.text("drop table gates"))
         db.commit()
     with pytest.raises(SourceError, match="has `gatelock db upgrade` been run there"):
-        source.hear(told(2))
+        source.report_status(a_status(2))
     assert not source.fetch(first.at).snapshot
 
 
 @on_postgresql
 class TestRoles:
-    """The grants that docs/gatekeeper.md names are enough, and give nothing more."""
+    """The grants that docs/gatekeeper.md shows are sufficient, and necessary."""
 
     @pytest.fixture
     def login(self, migrated_url: str, engine: sa.Engine) -> Iterator[Any]:
-        made: list[str] = []
+        roles: list[str] = []
 
-        def login(role_shown: str) -> str:
-            """Somebody with the rights that the page gives to `role_shown`."""
-            grants = re.findall(rf"^(GRANT .*) TO {role_shown};$", PAGE, re.MULTILINE)
+        def login(shown_role: str) -> str:
+            """The URL of a new role with the rights that the page grants to `shown_role`."""
+            grants = re.findall(rf"^(GRANT .*) TO {shown_role};$", PAGE, re.MULTILINE)
             assert len(grants) == 1
             role = f"gate_{secrets.token_hex(4)}"
             with engine.begin() as db:
                 db.exec_driver_sql(f"create role {role} login password 'gate'")
-                made.append(role)
+                roles.append(role)
                 db.exec_driver_sql(f"{grants[0]} TO {role}")
             url = sa.make_url(migrated_url).set(username=role, password="gate")
             return url.render_as_string(hide_password=False)
 
         yield login
         with engine.begin() as db:
-            for role in made:
+            for role in roles:
                 db.exec_driver_sql(f"drop owned by {role}")
                 db.exec_driver_sql(f"drop role {role}")
 
-    def test_one_role_reads_and_another_tells(self, login: Any, engine: sa.Engine) -> None:
-        reads = login("gate")
-        tells = login("gate_tells")
-        source = SqlSource(reads, feedback=tells)
+    def test_one_role_reads_and_another_reports(self, login: Any, engine: sa.Engine) -> None:
+        source = SqlSource(login("gate"), report_status=login("gate_reports"))
         try:
             assert source.fetch(None).snapshot
-            source.hear(told(1))
-            source.hear(told(2))
+            source.report_status(a_status(1))
+            source.report_status(a_status(2))
             assert source.fetch(None).snapshot
-            assert [gate.told.number for gate in reporting_gates(engine)] == [2]
+            assert [gate.status.number for gate in reporting_gates(engine)] == [2]
         finally:
             source.close()
 
-    def test_who_only_reads_cannot_tell_and_goes_on_reading(self, login: Any) -> None:
-        source = SqlSource(login("gate"), feedback=True)
+    def test_a_role_that_only_reads_cannot_report_and_continues_to_read(self, login: Any) -> None:
+        source = SqlSource(login("gate"), report_status=True)
         try:
             with pytest.raises(SourceError, match="permission denied for table gates"):
-                source.hear(told())
+                source.report_status(a_status())
             assert source.fetch(None).snapshot
         finally:
             source.close()
 
-    def test_who_only_tells_can_read_neither_locks_nor_what_others_told(
+    def test_a_role_that_only_reports_can_read_neither_locks_nor_reports(
         self, login: Any, engine: sa.Engine
     ) -> None:
-        tells = open_engine(login("gate_tells"))
+        reporter = open_engine(login("gate_reports"))
         try:
             for statement in ("select * from locks", "select told from gates", "delete from gates"):
-                with pytest.raises(sa.exc.ProgrammingError, match="permission denied"), tells.begin() as db:
+                with (
+                    pytest.raises(sa.exc.ProgrammingError, match="permission denied"),
+                    reporter.begin() as db,
+                ):
                     db.exec_driver_sql(statement)
         finally:
-            tells.dispose()
+            reporter.dispose()
 
 
 @on_postgresql
-def test_a_row_that_somebody_holds_holds_up_the_poll_for_a_second_at_most(
+def test_a_row_lock_of_another_transaction_delays_the_poll_by_a_second_at_most(
     source: SqlSource, engine: sa.Engine
 ) -> None:
-    source.hear(told(1))
+    source.report_status(a_status(1))
     with engine.begin() as db:
         db.execute(sa.text("select * from gates for update"))
         begun_s = time.monotonic()
         with pytest.raises(SourceError):
-            source.hear(told(2))
-        assert time.monotonic() - begun_s < HEAR_S + 1
+            source.report_status(a_status(2))
+        assert time.monotonic() - begun_s < REPORT_S + 1
     assert source.fetch(None).snapshot
-    source.hear(told(3))
-    assert [gate.told.number for gate in reporting_gates(engine)] == [3]
+    source.report_status(a_status(3))
+    assert [gate.status.number for gate in reporting_gates(engine)] == [3]
 
 
 @on_sqlite
-def test_a_file_that_is_being_written_to_holds_up_the_poll_for_a_second_at_most(
+def test_a_file_that_is_being_written_to_delays_the_poll_by_a_second_at_most(
     source: SqlSource, migrated_url: str
 ) -> None:
     path = sa.make_url(migrated_url).database
@@ -171,8 +177,8 @@ def test_a_file_that_is_being_written_to_holds_up_the_poll_for_a_second_at_most(
         writer.execute("begin immediate")
         begun_s = time.monotonic()
         with pytest.raises(SourceError, match="locked"):
-            source.hear(told())
-        assert time.monotonic() - begun_s < HEAR_S + 1
+            source.report_status(a_status())
+        assert time.monotonic() - begun_s < REPORT_S + 1
     finally:
         writer.close()
-    source.hear(told())
+    source.report_status(a_status())

@@ -1,0 +1,241 @@
+"""The runtime of a gate: its poller's thread, from the first start through crashes and forks to `close`."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal
+
+from gatekeeper import lifecycle
+from gatekeeper.clock import PeriodicTask
+from gatekeeper.feed.poller import GateKnowledge, Poller, longest_fetch
+from gatekeeper.gate_options import is_switched_off, make_slow_locks
+from gatekeeper.view.cooperative import with_pauses
+from gatekeeper.view.fast_path import FastPath, FastPathSwitch, Mode, fast_path_of
+from gatekeeper.view.sharded_table import LockTable, release
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gatekeeper.callbacks import ChangeCallbacks
+    from gatekeeper.gate_options import GateOptions
+    from gatekeeper.model import StatusSink
+    from gatekeeper.telemetry.gate_status import StatusRecorder
+    from gatekeeper.view.precedence import SlowLimit
+
+log = logging.getLogger("gatekeeper")
+
+RESTART_EVERY_S = 1.0  # so that a poller that always crashes does not cost each request a thread
+CLOSE_S = 2.0  # how long `close` waits for a poll that is running
+
+
+class NotRunning:
+    """The task of a gate that polls not yet, or no longer."""
+
+    alive = False
+
+    def stop(self, timeout: float) -> None:
+        """Does nothing."""
+
+
+NOT_RUNNING: PeriodicTask = NotRunning()
+
+
+class GateRuntime:
+    """Runs the poller of one gate and hands what it learns to the gate's requests.
+
+    Attributes:
+        knowledge: The view, with its age.
+        is_off: Whether GATEKEEPER=off was set when it was last looked up.
+        slow_locks: The token buckets of locks that slow; None before the first such lock.
+        status: What is recorded for reports; None before the first one in this process.
+        task: The poller's thread.
+    """
+
+    def __init__(
+        self, options: GateOptions, look_at: Callable[[FastPath], object], callbacks: ChangeCallbacks[Any]
+    ) -> None:
+        self.knowledge = GateKnowledge()
+        self.slow_locks: SlowLimit | None = None
+        self._options = options
+        self._callbacks = callbacks
+        self._switch = FastPathSwitch(look_at)
+        self._started_s: float | None = None  # uptime at the first start
+        self._reset_threads()
+        lifecycle.register(self, after_fork=GateRuntime._after_fork, at_exit=GateRuntime.close)
+
+    def _reset_threads(self) -> None:
+        self.is_off = is_switched_off()
+        self.status: StatusRecorder | None = None  # of this process alone
+        self.task = NOT_RUNNING
+        self._poller: Poller | None = None
+        self._has_answered = threading.Event()
+        self._restart_s = -inf  # the earliest uptime of the next start
+
+    def _after_fork(self) -> None:
+        self._reset_threads()
+        self._switch.reset_after_fork()
+        self._callbacks.reset_threads()
+
+    # -- for requests: none of these waits -----------------------------------------------------
+
+    def restart(self) -> None:
+        """Starts the poller, unless the gate is closed, another thread does it, or it has just been done."""
+        switch = self._switch
+        if (
+            switch.mode is Mode.CLOSED
+            or self._options.clock.uptime_s() < self._restart_s
+            or not switch.mutex.acquire(blocking=False)
+        ):
+            return
+        try:
+            self._start_poller()
+        except RuntimeError as error:  # no thread is available, or the interpreter is shutting down
+            log.warning("the poller cannot be started: %s", error)
+        finally:
+            switch.mutex.release()
+
+    def finish_sampling(self) -> None:
+        """Lets clear requests take the fast path again after the last caller of a sample."""
+        mutex = self._switch.mutex
+        if mutex.acquire(blocking=False):  # otherwise the next poll does it
+            try:
+                self._switch.finish_sampling()
+            finally:
+                mutex.release()
+
+    def trusted_until_s(self, known: GateKnowledge) -> float:
+        """Uptime until which callers without a lock pass in any case."""
+        started_s = self._options.clock.uptime_s() if self._started_s is None else self._started_s
+        return max(known.confirmed_s, started_s) + self._options.stale_after_s
+
+    # -- for the application -------------------------------------------------------------------
+
+    def switched_off_by(self) -> Literal["", "process", "fleet"]:
+        """The off switch that is in force, if any: GATEKEEPER=off, or a suspension of the whole fleet."""
+        if self.is_off:
+            return "process"
+        return "fleet" if self.knowledge.view.is_suspended(self._options.clock.wall_ns()) else ""
+
+    @property
+    def is_started(self) -> bool:
+        """Whether a poller was started and not closed since."""
+        return self.task is not NOT_RUNNING
+
+    def start(self) -> None:
+        """Starts the poller. Does nothing if it runs. Raises RuntimeError when no thread can be started."""
+        with self._switch.mutex:
+            self._switch.start()
+            self._start_poller()
+
+    def wait_for_answer(self, timeout: float) -> bool:
+        """Whether the source has answered, now or within `timeout` seconds."""
+        return self._options.clock.wait(self._has_answered, timeout)
+
+    def close(self) -> None:
+        """Stops polling, saves the view, and releases what the source and the callbacks hold."""
+        with self._switch.mutex:
+            self._switch.close()
+            task, poller = self.task, self._poller
+            self.task, self._poller = NOT_RUNNING, None
+        if poller is not None:
+            task.stop(0.0)
+            self._options.source.close()  # ends a long poll
+            task.stop(CLOSE_S)
+            poller.finish()
+            self._callbacks.close(CLOSE_S)
+        self._options.source.close()
+
+    def _start_poller(self) -> None:
+        if self.task.alive:
+            return
+        options, now_s = self._options, self._options.clock.uptime_s()
+        self._restart_s = now_s + RESTART_EVERY_S
+        if self._started_s is None:
+            self._started_s = now_s
+        self._poller = Poller(
+            options.source,
+            options.clock,
+            self.knowledge,
+            pace_max_s=options.stale_after_s / 2,
+            view_file=options.view_file,
+        )
+        turn = functools.partial(self._turn, self._poller)
+        self.task = options.clock.run(turn, f"gatelock {options.name}".strip())
+
+    # -- the poller's thread -------------------------------------------------------------------
+
+    def _turn(self, poller: Poller) -> float:
+        """Polls once; returns seconds until the next poll."""
+        try:
+            self.is_off = is_switched_off()
+            if self._options.status_sink is not None and not poller.failures:
+                self._report_status(poller, self._options.status_sink)
+            self._prepare_for(longest_fetch(self._options.source), poller)
+            wait_s = poller.turn()
+            if self.slow_locks is not None:
+                self.slow_locks.prune()
+            elif poller.known.view.slows:
+                self.slow_locks = make_slow_locks(self._options.clock)
+            replaced: list[LockTable] = list(self.knowledge.view.tables.values())
+            with self._switch.mutex:
+                if poller is self._poller:
+                    self._publish(poller.known, wait_s)
+            self._release(replaced)
+            stale_in_s = self.trusted_until_s(poller.known) - self._options.clock.uptime_s()
+            return min(wait_s, self._callbacks.notify(poller.known.view.at, stale_in_s))
+        except BaseException:
+            with self._switch.mutex:
+                if poller is self._poller:
+                    self._switch.crash()
+            log.exception("the poller of the lock feed crashed; the next request restarts it")
+            raise
+
+    def _prepare_for(self, longest_s: float, poller: Poller) -> None:
+        """Has each request read the clock if the view may become stale during the next `longest_s`."""
+        back_s = self._options.clock.uptime_s() + longest_s
+        if self._options.on_stale != "allow" and back_s >= self.trusted_until_s(self.knowledge):
+            with self._switch.mutex:
+                if poller is self._poller:
+                    self._switch.settle(Mode.STALE, is_sampling=self._is_sampling)
+
+    def _publish(self, known: GateKnowledge, wait_s: float) -> None:
+        """Has requests decided by what the poll that ended has learned."""
+        self.knowledge = known
+        if known.view.at is not None:
+            self._has_answered.set()
+        until_s = self._options.clock.uptime_s() + wait_s
+        if self.is_off:
+            self._switch.settle(Mode.OFF, is_sampling=self._is_sampling)
+        elif self._options.on_stale != "allow" and until_s >= self.trusted_until_s(known):
+            self._switch.settle(Mode.STALE, is_sampling=self._is_sampling)
+        else:
+            self._switch.settle(Mode.READY, fast_path_of(known.view), is_sampling=self._is_sampling)
+
+    @property
+    def _is_sampling(self) -> bool:
+        return self.status is not None and self.status.is_sampling
+
+    def _release(self, replaced: list[LockTable]) -> None:
+        """Frees what only the replaced tables hold."""
+        for _ in with_pauses(release(replaced, self.knowledge.view.tables.values())):
+            pass
+
+    def _report_status(self, poller: Poller, sink: StatusSink) -> None:
+        """Reports the gate's status if it is due, and then samples callers for the next report."""
+        now_s, known = self._options.clock.uptime_s(), self.knowledge
+        if known.view.at is None:
+            return
+        if self.status is None:
+            from gatekeeper.telemetry.gate_status import StatusRecorder  # not needed by most processes
+
+            self.status = StatusRecorder(self._options.name, self._options.stale_after_s, now_s)
+        if self.status.is_due(now_s):
+            self._prepare_for(longest_fetch(sink), poller)
+            mode = self.switched_off_by() or ("shadow" if self._options.shadow else "")
+            self.status.report(sink, now_s, known, mode)
+            with self._switch.mutex:
+                if poller is self._poller:
+                    self._switch.start_sampling()
