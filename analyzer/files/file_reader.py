@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping
 from typing import IO
 
 from analyzer.core.model import Gap, Lag, Partition, Position, Records
-from analyzer.files.line_reader import LineReader, StreamPosition
+from analyzer.files.line_reader import Checkpoint, LineReader
 from analyzer.sources import PositionStore
 
 log = logging.getLogger(__name__)
 
 CLUSTER = "file"
 NAMES_AT_ONCE = 8
-MARKS_MAX = 1_000  # of takes that are not stored; behind them a file is read again from its beginning
+CHECKPOINTS_MAX = 1_000  # of takes that are not stored; behind them a file is read again from its beginning
 
 Inode = tuple[int, int]  # device and number
 
@@ -65,7 +65,7 @@ class FileReader:
         self._waiting = 0  # bytes
         self._caught_up_s = now_s
         self._taken = 0  # lines
-        self._marks: deque[StreamPosition] = deque(maxlen=MARKS_MAX)  # where we may be sent back to
+        self._marks: deque[Checkpoint] = deque(maxlen=CHECKPOINTS_MAX)  # where we may be sent back to
 
     @property
     def done(self) -> bool:
@@ -184,7 +184,7 @@ class FileReader:
         raise AssertionError("counting has no end")
 
     def _go_on(self, known: Mapping[Partition, Position]) -> bool:
-        best: tuple[Partition, StreamPosition, Gap | None] | None = None
+        best: tuple[Partition, Checkpoint, Gap | None] | None = None
         self.lines.go_back()
         for part, position in sorted(known.items(), key=lambda item: item[1].next):
             if not self.lines.pass_to(position.next):
@@ -210,7 +210,7 @@ class FileReader:
         self._stand(part, self.lines.mark())
         return True
 
-    def _stand(self, part: Partition, mark: StreamPosition, gap: Gap | None = None) -> None:
+    def _stand(self, part: Partition, mark: Checkpoint, gap: Gap | None = None) -> None:
         self.part, self.placed, self.stored, self.gap = part, True, mark.next, gap
         self.lines.go_back(mark)
         self._marks.clear()

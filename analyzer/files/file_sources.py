@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 LINE_BYTES_MAX = 1 << 20
 QUIET_S = 1.0  # after a rotation the writer goes on in the old file, until it opens the new one
 ROTATIONS_MAX = 100  # files that wait to be read; each of them is open
-UNREADABLE = (OSError, EOFError, zlib.error)
+READ_ERRORS = (OSError, EOFError, zlib.error)
 
 OpenFiles = dict[str, FileReader]
 
 
-class FilesOfSource:
+class FileQueue:
     """The open files of one source, oldest first. `held` are all that this process reads."""
 
     def __init__(
@@ -83,7 +83,7 @@ class FilesOfSource:
                 reading.place(self._places, self._held, final=final, latest=latest)
             ready = reading.placed and not reading.stopped
             records = reading.take(self._uptime_s(), final=final) if ready else None
-        except UNREADABLE as failed:
+        except READ_ERRORS as failed:
             reading.unreadable = f"cannot be read on: {failed!r}"
             log.error("%s: %s", reading.path, reading.unreadable)  # noqa: TRY400 - the reason is all there is
             return None
@@ -181,7 +181,7 @@ class FollowedFile:
         self._places = places
         self._uptime_s = uptime_s
         self._sleep = sleep
-        self._readings = FilesOfSource(source, places, {} if held is None else held, line_bytes_max, uptime_s)
+        self._readings = FileQueue(source, places, {} if held is None else held, line_bytes_max, uptime_s)
         self._absent = ""
         # None: not known yet. Only a log that nothing was ever counted of may begin at its end.
         self._latest: bool | None = None if start == "latest" else False
@@ -212,7 +212,7 @@ class FollowedFile:
             self._absent = ""
             if newest is None or newest.ended or (now.st_dev, now.st_ino) != newest.inode:
                 self._open()
-            elif was_cut(newest):
+            elif was_truncated(newest):
                 newest.cut = newest.ended = True
                 self._open()
         except OSError as failed:
@@ -282,7 +282,7 @@ class ImportedFiles:
                 Path(path).open("rb").close()
         self._stdin = stdin
         self._sleep = sleep
-        self._readings = FilesOfSource(source, places, {}, line_bytes_max, uptime_s)
+        self._readings = FileQueue(source, places, {}, line_bytes_max, uptime_s)
 
     @property
     def done(self) -> bool:
@@ -344,7 +344,7 @@ def inode_of(stream: IO[bytes]) -> Inode:
     return status.st_dev, status.st_ino
 
 
-def was_cut(reading: FileReader) -> bool:
+def was_truncated(reading: FileReader) -> bool:
     """Whether what we have read of the file is not in it any more: it is shorter, or was written anew."""
     descriptor, tail = reading.lines.fileno(), reading.lines.tail
     if os.fstat(descriptor).st_size < reading.lines.read_to:

@@ -10,10 +10,10 @@ from analyzer.core.model import Record
 CHUNK_BYTES = 1 << 20
 FIRST_LINE_BYTES_MAX = 64 * 1024
 TAIL_BYTES = 256
-FIRST_PRINT_BYTES = 4096
+FIRST_PREFIX_BYTES = 4096
 
 
-class StreamPosition(NamedTuple):
+class Checkpoint(NamedTuple):
     """A place to come back to."""
 
     next: int = 0
@@ -37,7 +37,7 @@ class LineReader:
         self._ahead = b""  # read, but not taken
         self.tail = b""  # the last bytes that were read
         self.at_end = False  # nothing was behind `_ahead` when we last looked
-        self._stand_at(StreamPosition())
+        self._stand_at(Checkpoint())
 
     @property
     def resume_token(self) -> str:
@@ -104,12 +104,12 @@ class LineReader:
             self._pass(min(offset - self.next, len(self._ahead)))
         return True
 
-    def mark(self) -> StreamPosition:
-        return StreamPosition(self.next, self._digest.copy(), self._prints, self._last)
+    def mark(self) -> Checkpoint:
+        return Checkpoint(self.next, self._digest.copy(), self._prints, self._last)
 
-    def go_back(self, mark: StreamPosition | None = None) -> None:
+    def go_back(self, mark: Checkpoint | None = None) -> None:
         """Stand where `mark` was taken, or at the beginning."""
-        mark = mark or StreamPosition()
+        mark = mark or Checkpoint()
         self._stream.seek(mark.next)
         self._ahead, self.tail, self.at_end = b"", b"", False
         self._stand_at(mark)
@@ -120,7 +120,7 @@ class LineReader:
     def close(self) -> None:
         self._stream.close()
 
-    def _stand_at(self, mark: StreamPosition) -> None:
+    def _stand_at(self, mark: Checkpoint) -> None:
         self.next, self._digest, self._prints, self._last = (
             mark.next,
             mark.digest.copy(),
@@ -141,7 +141,7 @@ class LineReader:
         passed, self._ahead = self._ahead[:size], self._ahead[size:]
         self._last = passed[-1:]
         while passed:
-            print_at = FIRST_PRINT_BYTES << len(self._prints)
+            print_at = FIRST_PREFIX_BYTES << len(self._prints)
             piece, passed = passed[: print_at - self.next], passed[print_at - self.next :]
             self._digest.update(piece)
             self.next += len(piece)

@@ -7,7 +7,7 @@
 - what the cluster says of topics and groups: `metadata`, `topic_ids`;
 - `group`: `membership`, `dead_members`, and `offset_commits` as advice for lag monitors;
 - `internals`, the only code on private names of kafka-python: `raw_fetcher`, `patient_coordinator`,
-  `decompression_bound`, `signatures`;
+  `decompression_bound`, `features`;
 - `probes` over connections of their own: `damage_probe`, `log_bounds`, `reachability`.
 """
 

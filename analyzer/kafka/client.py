@@ -23,11 +23,11 @@ from kafka.errors import (
 )
 
 from analyzer.core.model import Gap, GapKind, Partition, Record, Records, RecordSet
-from analyzer.kafka.connect import connected
-from analyzer.kafka.group.dead_members import dismiss_soon
+from analyzer.kafka.connect import connect
+from analyzer.kafka.group.dead_members import remove_dead_members_soon
 from analyzer.kafka.internals.decompression_bound import BatchTooLarge
 from analyzer.kafka.internals.patient_coordinator import join_patiently
-from analyzer.kafka.metadata import NO_ID, TopicMetadata, metadata_of, unread
+from analyzer.kafka.metadata import NAME_PREFIX, TopicMetadata, leaves_partitions_unread, metadata_of
 from analyzer.kafka.options import Options
 from analyzer.kafka.partition_state import NO_EPOCH, resume_token_of
 
@@ -41,11 +41,11 @@ else:
 log = logging.getLogger(__name__)
 
 # Where kafka-python says which batch is damaged, if it does.
-DAMAGED = re.compile(r"topic='(?P<topic>[^']+)', partition=(?P<number>\d+)\) at offset")
+PARTITION_IN_MESSAGE = re.compile(r"topic='(?P<topic>[^']+)', partition=(?P<number>\d+)\) at offset")
 
 RAW_SETS_MAX = 64  # of one poll: 64 MiB at the default size of a fetch
 PLAIN_RECORDS_MAX = 10_000
-ASK_S_MAX = 2.0
+REQUEST_S_MAX = 2.0
 PROBE_EVERY_S = 4.0  # whether a broker answers, where fetches do not tell
 
 
@@ -73,23 +73,23 @@ class UnreadablePartition(NamedTuple):
     gap: Gap
 
 
-def out_of_range(offset: int, first: int, end: int) -> Gap:
+def out_of_range_gap(offset: int, first: int, end: int) -> Gap:
     """What it means that Kafka has no record at `offset`, and not that it has none yet."""
     if offset < first:
         return Gap("retention", offset, first, f"[{offset}, {first}) was deleted before it was counted")
     if offset > end:
-        return cut_off(offset, end, f"offset {offset} is past the end of the log, which is {end}")
-    return cut_off(offset, offset, "the log was cut off and written anew; where, is not known")
+        return past_end_gap(offset, end, f"offset {offset} is past the end of the log, which is {end}")
+    return past_end_gap(offset, offset, "the log was cut off and written anew; where, is not known")
 
 
-def cut_off(offset: int, at: int, why: str) -> Gap:
+def past_end_gap(offset: int, at: int, why: str) -> Gap:
     return Gap("past-end", at, offset, why)
 
 
-def diverged(offset: int, at: int) -> Gap:
+def truncation_gap(offset: int, at: int) -> Gap:
     """The log was cut off behind us, and others have written to it since."""
     what = f"[{at}, {offset}) was counted and is gone: the log was cut off there"
-    return cut_off(offset, at, f"{what}, and what stands in it from {at} on is something else")
+    return past_end_gap(offset, at, f"{what}, and what stands in it from {at} on is something else")
 
 
 class KafkaClient:
@@ -103,9 +103,9 @@ class KafkaClient:
         self._topics = sorted(topics)
         self._options = options
         self._uptime_s = uptime_s
-        self._consumer, self.failures = connected(options)
+        self._consumer, self.failures = connect(options)
         self._closing = ExitStack()
-        self._closing.callback(self._consumer.close, autocommit=False, timeout_ms=int(ASK_S_MAX * 1000))
+        self._closing.callback(self._consumer.close, autocommit=False, timeout_ms=int(REQUEST_S_MAX * 1000))
         try:
             self._metadata = metadata_of(self._consumer, options, self._topics, uptime_s)
             self._closing.callback(self._metadata.close)
@@ -153,7 +153,7 @@ class KafkaClient:
     def subscribe(self, listener: ConsumerRebalanceListener) -> None:
         if not join_patiently(self._consumer):
             log.info("this kafka-python joins groups in its own way")
-        dismiss_soon(self._options)
+        remove_dead_members_soon(self._options)
         self._consumer.subscribe(self._topics, listener=listener)
 
     def assign(self, more: Collection[TopicPartition]) -> None:
@@ -175,7 +175,7 @@ class KafkaClient:
         """Fetch from `offset`; what was fetched from elsewhere is thrown away. With its id the topic is asked
         for by that, where it can be: another one of the same name will not answer. With the epoch of the
         records before `offset` the broker is asked whether they are still there."""
-        if self._raw is not None and topic_id and not topic_id.startswith(NO_ID):
+        if self._raw is not None and topic_id and not topic_id.startswith(NAME_PREFIX):
             self._raw.ids[at.topic] = UUID(topic_id)
         # What kafka-python (3.0.12) had begun to unpack when a partition was paused it sets aside, may never
         # look at again, and fetches nothing more until it has.
@@ -209,7 +209,7 @@ class KafkaClient:
 
     def _damaged(self, why: str) -> TopicPartition | None:
         """Which partition this is about: it says so, or it is the one that kafka-python was unpacking."""
-        if found := DAMAGED.search(why):
+        if found := PARTITION_IN_MESSAGE.search(why):
             return TopicPartition(found["topic"], int(found["number"]))
         unpacking = getattr(self._consumer._fetcher, "_next_partition_records", None)
         return getattr(unpacking, "topic_partition", None)
@@ -238,7 +238,7 @@ class KafkaClient:
         first, end = self.begins(offsets), self.ends(offsets)
         self._ends |= end
         return [
-            UnreadablePartition(at, out_of_range(offset, first[at], end[at]))
+            UnreadablePartition(at, out_of_range_gap(offset, first[at], end[at]))
             for at, offset in offsets.items()
         ]
 
@@ -247,7 +247,7 @@ class KafkaClient:
         if common is None:  # the broker has never heard of their leader
             [found] = self._out_of_range({at: self._at[at]})
             return found
-        return UnreadablePartition(at, diverged(self._at[at], common.offset))
+        return UnreadablePartition(at, truncation_gap(self._at[at], common.offset))
 
     def _whole(self, at: TopicPartition, fetched: FetchedBatches) -> FetchedPartition | UnreadablePartition:
         if fetched.cut_short:
@@ -304,24 +304,24 @@ class KafkaClient:
 
     def begins(self, at: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that is there. Raises KafkaError."""
-        return dict(self._consumer.beginning_offsets(list(at), timeout_ms=int(ASK_S_MAX * 1000)))
+        return dict(self._consumer.beginning_offsets(list(at), timeout_ms=int(REQUEST_S_MAX * 1000)))
 
     def ends(self, at: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset after the last record that can be read. Raises KafkaError."""
-        return dict(self._consumer.end_offsets(list(at), timeout_ms=int(ASK_S_MAX * 1000)))
+        return dict(self._consumer.end_offsets(list(at), timeout_ms=int(REQUEST_S_MAX * 1000)))
 
     def commit_soon(self, offsets: Mapping[TopicPartition, int]) -> Callable[[], bool]:
         """Tell Kafka how far we are; returns what says whether it is done, one way or the other."""
-        sent = self._consumer.commit_async(committed(offsets), callback=_answered)
+        sent = self._consumer.commit_async(offset_metadata(offsets), callback=_answered)
         return lambda: bool(sent.is_done)
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """The same, waiting for it. Raises KafkaError."""
-        self._consumer.commit(committed(offsets), timeout_ms=int(ASK_S_MAX * 1000))
+        self._consumer.commit(offset_metadata(offsets), timeout_ms=int(REQUEST_S_MAX * 1000))
 
     def unread(self) -> bool:
         """Whether the group is settled and leaves one of our partitions unread. Raises KafkaError."""
-        return unread(self._options, self.topics())
+        return leaves_partitions_unread(self._options, self.topics())
 
     def close(self) -> None:
         try:
@@ -330,14 +330,14 @@ class KafkaClient:
             log.debug("closing the Kafka client: %r", failed)
 
 
-def committed(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+def offset_metadata(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
     return {at: OffsetAndMetadata(offset, "", -1) for at, offset in offsets.items()}
 
 
-def not_told(failed: Exception) -> None:
+def log_failed_commit(failed: Exception) -> None:
     log.debug("Kafka was not told how far we are: %r", failed)
 
 
 def _answered(_offsets: object, answer: object) -> None:
     if isinstance(answer, Exception):
-        not_told(answer)
+        log_failed_commit(answer)

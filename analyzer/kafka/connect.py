@@ -12,7 +12,7 @@ from analyzer.kafka.connection_errors import ConnectionFailures, ConnectionTroub
 from analyzer.kafka.options import Options
 
 
-def connected(options: Options) -> tuple[KafkaConsumer, ConnectionFailures]:
+def connect(options: Options) -> tuple[KafkaConsumer, ConnectionFailures]:
     """A consumer that has heard of the cluster, and where its connections say why they fail. Raises Troubled.
     Then nothing of it stays behind: kafka-python leaves a thread and its sockets."""
     made: list[tuple[KafkaNetClient, ConnectionFailures]] = []

@@ -27,12 +27,12 @@ from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 
 from analyzer.errors import AnalyzerError
-from analyzer.kafka.internals.signatures import parameters
+from analyzer.kafka.internals.features import parameters
 from analyzer.kafka.options import Options
 
 FAILURES_MAX = 16
-DIFFERENT_MAX = 3
-FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
+SENTENCES_MAX = 3
+FILE_OPTIONS = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
 TLS_ALERT = 0x15030000  # what a broker that speaks TLS answers to one who does not, read as a length
 
 
@@ -130,7 +130,7 @@ def _right(error: BaseException, options: Options) -> FailureCause | None:
     if isinstance(error, TopicAuthorizationFailedError):
         named = error.args[0] if error.args else ()
         return FailureCause(
-            "right", no_right_to([named] if isinstance(named, str) else sorted(named), options)
+            "right", missing_right([named] if isinstance(named, str) else sorted(named), options)
         )
     if isinstance(error, GroupAuthorizationFailedError):
         group = options.get("group_id")
@@ -141,7 +141,7 @@ def _right(error: BaseException, options: Options) -> FailureCause | None:
     return None
 
 
-def no_right_to(topics: Iterable[str], options: Options) -> str:
+def missing_right(topics: Iterable[str], options: Options) -> str:
     return f"{_who(options)} may not read {', '.join(topics)}: give it READ on the topic"
 
 
@@ -167,7 +167,7 @@ def _file(error: BaseException, options: Options) -> FailureCause | None:
     reason = getattr(error, "reason", None) if isinstance(error, ssl.SSLError) else None
     if not isinstance(error, OSError) or (reason or "").endswith(("VERIFY_FAILED", "READING")):
         return None
-    for option in FILES:
+    for option in FILE_OPTIONS:
         if name := options.get(option):
             try:
                 content = Path(name).read_bytes()
@@ -186,7 +186,7 @@ def _file(error: BaseException, options: Options) -> FailureCause | None:
     return None
 
 
-TLS = (
+TLS_ERRORS = (
     # What the words say, and what they mean.
     (
         r"CERTIFICATE_VERIFY_FAILED.*(?:mismatch|not valid for)",
@@ -213,7 +213,7 @@ TLS = (
 
 def _tls(error: BaseException, options: Options) -> FailureCause | None:
     text = str(error)
-    for words, sentence in TLS:
+    for words, sentence in TLS_ERRORS:
         if re.search(words, text):
             return FailureCause(
                 "tls",
@@ -255,7 +255,7 @@ def _hung_up(error: BaseException, options: Options) -> FailureCause | None:
 
 
 def _away(errors: list[BaseException]) -> FailureCause:
-    different = list(dict.fromkeys(_words(error) for error in reversed(errors)))[:DIFFERENT_MAX]
+    different = list(dict.fromkeys(_words(error) for error in reversed(errors)))[:SENTENCES_MAX]
     told = "; ".join(different) or "no broker answers"
     if "DNS" in told:
         told += "; check the host names in bootstrap_servers"

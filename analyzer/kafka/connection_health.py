@@ -11,18 +11,18 @@ from analyzer.kafka.connection_errors import (
     ConnectionTrouble,
     FailureCause,
     cause_of,
-    no_right_to,
+    missing_right,
 )
 from analyzer.kafka.options import Options
 
 log = logging.getLogger(__name__)
 
-OPEN_AGAIN_FIRST_S = 0.5
-OPEN_AGAIN_MAX_S = 10.0
+RECONNECT_FIRST_S = 0.5
+RECONNECT_MAX_S = 10.0
 SILENT_S = 10.0  # a fetch is answered within a fraction of a second, also when there is nothing
 FAILING_S = 3.0  # so long when connections say why they fail: a broker that starts anew is back by then
-LEFT_OUT_S = 20.0  # at most: how long to have no partition before asking whether that is right
-SAID_EVERY_S = 60.0
+IDLE_S_MAX = 20.0  # at most: how long to have no partition before asking whether that is right
+LOG_EVERY_S = 60.0
 
 
 class ConnectionState(Protocol):
@@ -75,9 +75,9 @@ class ConnectionHealth:
     def failed(self, failed: Exception, *, at_once: bool = False) -> float:
         """The connection is given up; how many seconds to wait before the next one. `at_once`: that one will
         ask for something else, so nothing is wrong yet."""
-        if self.connected_s > 2 * OPEN_AGAIN_MAX_S:
+        if self.connected_s > 2 * RECONNECT_MAX_S:
             self._failures = 0
-        pause_s = min(OPEN_AGAIN_MAX_S, OPEN_AGAIN_FIRST_S * 2.0 ** min(self._failures, 10))
+        pause_s = min(RECONNECT_MAX_S, RECONNECT_FIRST_S * 2.0 ** min(self._failures, 10))
         self._failures += 1
         self._unconnected = self._opens_s > self._opened_s
         self._opens_s = self._uptime_s() + (0.0 if at_once else pause_s)
@@ -97,7 +97,7 @@ class ConnectionHealth:
 
     def left_out(self, session_s: float) -> bool:
         """Whether it is time to ask why we have nothing to read."""
-        return self.idle_s >= max(SILENT_S, min(2 * session_s, LEFT_OUT_S))
+        return self.idle_s >= max(SILENT_S, min(2 * session_s, IDLE_S_MAX))
 
     def spare(self) -> None:
         """It is right that we have nothing to read."""
@@ -110,7 +110,7 @@ class ConnectionHealth:
             return FailureCause("hung", f"kafka-python's poll() has not come back for {polling_s:.0f} s")
         if connection is not None and (forbidden := connection.forbidden()):
             # Whoever may not read gets no answer that would end an earlier trouble.
-            return FailureCause("right", no_right_to(sorted(forbidden), self._options))
+            return FailureCause("right", missing_right(sorted(forbidden), self._options))
         if self.trouble is not None or connection is None:
             return self.trouble
         if (failures := connection.failures.last) and self.silent_s >= FAILING_S:
@@ -131,7 +131,7 @@ class ConnectionHealth:
         if cause is None:
             if said is not None:
                 log.info("Kafka answers again")
-        elif said is None or said.kind != cause.kind or now_s - self._said_s >= SAID_EVERY_S:
+        elif said is None or said.kind != cause.kind or now_s - self._said_s >= LOG_EVERY_S:
             log.error("%s: %s", self.name(cause), self.sentence(cause))
         else:
             return

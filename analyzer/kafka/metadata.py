@@ -14,7 +14,7 @@ from analyzer.kafka.options import Options, admin_options
 
 log = logging.getLogger(__name__)
 
-NO_ID = "name:"
+NAME_PREFIX = "name:"
 CONFIRM_MS_MAX = 2_000  # a broker that has just sent records answers sooner
 
 
@@ -159,10 +159,10 @@ class AdminMetadata:
 def id_or_name(topic_id: object, name: str) -> str:
     """A topic's id as text. Before Kafka 2.8 there was none, and the name has to do."""
     text = str(topic_id or "")
-    return text if text.strip("0-") else f"{NO_ID}{name}"
+    return text if text.strip("0-") else f"{NAME_PREFIX}{name}"
 
 
-def unread(options: Options, topics: Mapping[str, TopicMetadata]) -> bool:
+def leaves_partitions_unread(options: Options, topics: Mapping[str, TopicMetadata]) -> bool:
     """Whether the consumer group is settled, and leaves a partition unread. Raises KafkaError."""
     group = _group(options)
     if group["group_state"] in ("PreparingRebalance", "CompletingRebalance"):
@@ -176,7 +176,7 @@ def unread(options: Options, topics: Mapping[str, TopicMetadata]) -> bool:
     return not {(name, number) for name, topic in topics.items() for number in topic.partitions} <= read
 
 
-def name_is_taken(options: Options) -> bool:
+def is_instance_id_in_use(options: Options) -> bool:
     """Whether the group has a member under our own lasting name (group.instance.id). Raises KafkaError."""
     ours = options.get("group_instance_id")
     return any(member.get("group_instance_id") == ours for member in _group(options)["members"])

@@ -27,7 +27,7 @@ DEFAULTS: Options = {
     # SIGKILL takes the session's time-out either way.
     "partition_assignment_strategy": (RoundRobinPartitionAssignor,),
 }
-OURS: Options = {
+FIXED: Options = {
     "enable_auto_commit": False,
     "auto_offset_reset": "none",  # positions come from the store; a gap is for people to decide on
     "isolation_level": "read_committed",
@@ -35,7 +35,7 @@ OURS: Options = {
     "check_crcs": True,
 }
 # What `Client` and its callers see to, and what would break them.
-THEIRS = (
+RESERVED = (
     "group_id",
     "session_timeout_ms",
     "key_deserializer",
@@ -45,13 +45,13 @@ THEIRS = (
 )
 
 
-def options_of(given: Options) -> dict[str, Any]:
+def consumer_options(given: Options) -> dict[str, Any]:
     """All options of a consumer, ours and `given`. Raises ValueError for those that cannot be given."""
     if unknown := given.keys() - KafkaConsumer.DEFAULT_CONFIG.keys():
         raise ValueError(f"kafka-python knows no option {', '.join(sorted(unknown))}")
-    if ours := given.keys() & {*OURS, *THEIRS}:
+    if ours := given.keys() & {*FIXED, *RESERVED}:
         raise ValueError(f"not a matter of choice: {', '.join(sorted(ours))}")
-    return {**DEFAULTS, **given, **OURS}
+    return {**DEFAULTS, **given, **FIXED}
 
 
 def admin_options(options: Options) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def epoch_of(resume_token: str) -> int:
     return int(resume_token) if resume_token.isdecimal() else NO_EPOCH
 
 
-def alarm(gap: Gap) -> str:
+def gap_sentence(gap: Gap) -> str:
     """What stopped a partition, for whoever has to see to it."""
     if gap.kind == "too-many-rejected":
         return gap.why  # says it already

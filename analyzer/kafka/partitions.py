@@ -17,7 +17,7 @@ from kafka.errors import KafkaError
 from analyzer.core.model import Gap, Lag, Partition, PartitionRevoked, Position, SourceItem
 from analyzer.kafka.client import FetchedPartition, KafkaClient, UnreadablePartition
 from analyzer.kafka.metadata import TopicMetadata
-from analyzer.kafka.partition_state import PartitionState, alarm, epoch_of
+from analyzer.kafka.partition_state import PartitionState, epoch_of, gap_sentence
 from analyzer.kafka.topic_ids import TopicIds
 from analyzer.sources import PositionStore
 
@@ -135,7 +135,7 @@ class AssignedPartitions:
             self._read_again[part] = gap.start
             self._go_back(at, held, gap.start)
             return
-        log.error("%s: stopped, the rest goes on: %s", part, alarm(gap))
+        log.error("%s: stopped, the rest goes on: %s", part, gap_sentence(gap))
         self._forget_fetched(held)
         self._stand_before(at, held, gap)
 
@@ -237,7 +237,7 @@ class AssignedPartitions:
         new = {at for at in self.logs.parts(self.unplaced).values() if at.topic == topic}
         if not new:
             return
-        wanted = new if known else new | numbered(topic, client.topics())
+        wanted = new if known else new | partitions_of_topic(topic, client.topics())
         latest = self._start == "latest" and not known
         try:
             first = client.ends(wanted) if latest else client.begins(wanted)
@@ -257,10 +257,10 @@ class AssignedPartitions:
         if position.gap is None:
             client.go_on(at, next_offset, part.topic_id, epoch_of(position.resume_token))
         else:
-            log.warning("%s: still stopped: %s", part, alarm(position.gap))
+            log.warning("%s: still stopped: %s", part, gap_sentence(position.gap))
             self._stand_before(at, self._held[at], position.gap)
 
 
-def numbered(name: str, topics: Mapping[str, TopicMetadata]) -> set[TopicPartition]:
+def partitions_of_topic(name: str, topics: Mapping[str, TopicMetadata]) -> set[TopicPartition]:
     """Every partition of the topic `name`."""
     return {TopicPartition(name, number) for number in topics[name].partitions} if name in topics else set()

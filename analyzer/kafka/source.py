@@ -20,11 +20,11 @@ from analyzer.kafka.client import NO_RAW, FetchedPartition, KafkaClient, Unreada
 from analyzer.kafka.connection_health import ConnectionHealth
 from analyzer.kafka.group.membership import Membership
 from analyzer.kafka.group.offset_commits import OffsetCommits
-from analyzer.kafka.internals.decompression_bound import bound
-from analyzer.kafka.options import Options, options_of
-from analyzer.kafka.partition_state import alarm
-from analyzer.kafka.partitions import AssignedPartitions, numbered
-from analyzer.kafka.probes.damage_probe import measure
+from analyzer.kafka.internals.decompression_bound import bound_decompression
+from analyzer.kafka.options import Options, consumer_options
+from analyzer.kafka.partition_state import gap_sentence
+from analyzer.kafka.partitions import AssignedPartitions, partitions_of_topic
+from analyzer.kafka.probes.damage_probe import measure_damage
 from analyzer.sources import PositionStore
 
 log = logging.getLogger(__name__)
@@ -66,10 +66,10 @@ class KafkaRecords:
         self._group_id = group_id
         self._assign = assign
         self._session_ms = int(session_timeout_s * 1000)
-        self._options = {**options_of(options or {}), "group_id": group_id or None}
+        self._options = {**consumer_options(options or {}), "group_id": group_id or None}
         self._raw = not NO_RAW if raw is None else raw
         if not self._raw:
-            bound()  # what kafka-python unpacks itself
+            bound_decompression()  # what kafka-python unpacks itself
         self._uptime_s = uptime_s
         self._sleep = sleep
 
@@ -99,7 +99,7 @@ class KafkaRecords:
 
     def problems(self) -> dict[str, str]:
         found = self._partitions.logs.problems()
-        found |= {str(part): alarm(gap) for part, gap in self.stopped().items()}
+        found |= {str(part): gap_sentence(gap) for part, gap in self.stopped().items()}
         if cause := self._watch.cause(self._client, self.polling_since):
             found[self._watch.name(cause)] = self._watch.sentence(cause)
         return found
@@ -164,7 +164,7 @@ class KafkaRecords:
         self._partitions.look_at_topics(client)
         if self._assign == "all":
             topics = client.topics()
-            every = {at for name in topics for at in numbered(name, topics)}
+            every = {at for name in topics for at in partitions_of_topic(name, topics)}
             if more := every - client.assignment():
                 client.assign(more)
                 self.assigned(more)
@@ -177,7 +177,7 @@ class KafkaRecords:
         return client.poll(timeout_s)
 
     def _measure(self, at: TopicPartition, start: int, tell: Callable[[int], None]) -> None:
-        measure(at, start, self._options, self._raw, tell)
+        measure_damage(at, start, self._options, self._raw, tell)
 
     # --------------------------------------------------------------------------------- connecting, again
 

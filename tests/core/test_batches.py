@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from analyzer.core.kafka_format.codecs import DamagedError, Unpacker
-from analyzer.core.kafka_format.record_batches import batches
-from analyzer.core.kafka_format.record_decoder import read_frames
+from analyzer.core.kafka_format.codecs import DamagedError, Decompressor
+from analyzer.core.kafka_format.record_batches import decode_batches
+from analyzer.core.kafka_format.record_decoder import read_records
 from analyzer.core.model import FeedStatus, Record
 from tests.support.batches import records_of
 from tests.support.recordsets import (
@@ -41,7 +41,7 @@ def read(
     """The next offset and all records, when nothing is refused."""
     found: list[Record] = []
     following = start
-    for each in batches(raw, start, aborted or [], Unpacker(1 << 20)):
+    for each in decode_batches(raw, start, aborted or [], Decompressor(1 << 20)):
         assert each.status == "ok", each
         following = max(following, each.next)
         found += map(Record, each.frames.offsets, each.frames.kafka_ms, each.frames.values)
@@ -50,7 +50,7 @@ def read(
 
 def refused(raw: bytes) -> tuple[FeedStatus, int, int]:
     """Status, base and next of the last batch, which is not in order."""
-    *good, last = batches(raw, 0, [], Unpacker(1 << 20))
+    *good, last = decode_batches(raw, 0, [], Decompressor(1 << 20))
     assert [each.status for each in good] == ["ok"] * len(good)
     return last.status, last.base, last.next
 
@@ -228,16 +228,16 @@ def test_an_unknown_codec_is_not_guessed_either() -> None:
 @pytest.mark.parametrize("codec", PACK)
 def test_a_batch_that_unpacks_to_too_much_is_refused(codec: str) -> None:
     raw = batch([b"x" * 2000], 7, codec=codec)
-    (only,) = batches(raw, 0, [], Unpacker(1000))
+    (only,) = decode_batches(raw, 0, [], Decompressor(1000))
     assert (only.status, only.base, only.next) == ("too-large", 7, 8)
 
 
 def test_a_batch_of_too_many_records_is_refused() -> None:
     """However small they are: each becomes an object."""
     raw = batch([b"x"] * 5, 7)
-    (only,) = batches(raw, 0, [], Unpacker(5 * 256))
+    (only,) = decode_batches(raw, 0, [], Decompressor(5 * 256))
     assert (only.status, len(only.frames.values)) == ("ok", 5)
-    (only,) = batches(raw, 0, [], Unpacker(5 * 256 - 1))
+    (only,) = decode_batches(raw, 0, [], Decompressor(5 * 256 - 1))
     assert only.status == "too-large"
 
 
@@ -247,11 +247,11 @@ def test_every_cut_and_every_flipped_bit_of_frames_is_noticed_or_harmless() -> N
     plain, last = records(entries)
     for size in range(len(plain)):
         with pytest.raises(DamagedError):
-            read_frames(plain[:size], len(entries), last, 0, 0)
+            read_records(plain[:size], len(entries), last, 0, 0)
     for at, bit in product(range(len(plain)), range(8)):
         flipped = plain[:at] + bytes([plain[at] ^ 1 << bit]) + plain[at + 1 :]
         try:
-            found = read_frames(flipped, len(entries), last, 0, 0)
+            found = read_records(flipped, len(entries), last, 0, 0)
         except DamagedError:
             continue
         assert len(found.values) == len(entries)

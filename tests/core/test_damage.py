@@ -11,7 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.core.kafka_format.damage import begins, claims, extent, gallop, resumes, without_damage_before
+from analyzer.core.kafka_format.damage import (
+    claimed_next_offset,
+    damage_end,
+    first_intact_offset,
+    galloping_search,
+    next_intact_offset,
+    without_damage_before,
+)
 from tests.support.recordsets import Entry, batch
 
 
@@ -83,13 +90,13 @@ def test_reading_goes_on_at_the_first_intact_batch_behind_the_damage(log: list[B
         if each.intact:
             continue
         asked = 0
-        found = extent(counted, each.base, end)
+        found = damage_end(counted, each.base, end)
         behind = list(itertools.dropwhile(lambda other: not other.intact, log[number:]))
         if batches == 9 or all(other.intact for other in behind):
             assert found == plain_answer(log, each.base)
         else:  # more damage, which may be told as one; but nobody goes on with what cannot be read
             assert each.base < found
-            assert found == end or begins(look(found)) == found
+            assert found == end or first_intact_offset(look(found)) == found
         assert asked <= 20
 
 
@@ -97,8 +104,8 @@ def test_reading_goes_on_at_the_first_intact_batch_behind_the_damage(log: list[B
 def test_what_a_fetch_brought_says_where_it_resumes(log: list[Batch]) -> None:
     raw, start = b"".join(each.raw for each in log), log[0].base
     behind = [each.base for each in log[1:] if each.intact]
-    assert resumes(raw, start) == (behind[0] if behind else None)
-    assert begins(raw) == (start if log[0].intact else None)
+    assert next_intact_offset(raw, start) == (behind[0] if behind else None)
+    assert first_intact_offset(raw) == (start if log[0].intact else None)
 
 
 @given(st.sets(st.integers(1, 400)), st.integers(1, 400))
@@ -110,7 +117,9 @@ def test_galloping_finds_the_first_offset_that_can_be_read(dark: set[int], end: 
     def readable(offset: int) -> int | None:
         return None if offset < reach else offset
 
-    assert gallop(readable, 0, end) == (reach if 0 < reach < end else end if reach >= end else min(1, end))
+    assert galloping_search(readable, 0, end) == (
+        reach if 0 < reach < end else end if reach >= end else min(1, end)
+    )
 
 
 def test_a_damaged_batch_that_claims_what_is_not_its_own_is_taken_away() -> None:
@@ -123,11 +132,11 @@ def test_a_damaged_batch_that_claims_what_is_not_its_own_is_taken_away() -> None
 @pytest.mark.parametrize("size", [0, 10, 40])
 def test_of_less_than_a_head_nothing_is_known(size: int) -> None:
     raw = batch([Entry(b"a")], 5)[:size]
-    assert begins(raw) is None
-    assert resumes(raw, 5) is None
+    assert first_intact_offset(raw) is None
+    assert next_intact_offset(raw, 5) is None
     assert without_damage_before(raw, 6) == raw
 
 
 def test_what_a_batch_claims_is_its_own_word() -> None:
-    assert claims(batch([Entry(b"a")] * 3, 5)) == 8
-    assert claims(b"") is None
+    assert claimed_next_offset(batch([Entry(b"a")] * 3, 5)) == 8
+    assert claimed_next_offset(b"") is None

@@ -129,5 +129,5 @@ def test_what_kafka_python_cannot_be_had_to_bound_is_not_read(monkeypatch: pytes
     with pytest.raises(
         NotInstalled, match=r"kafka-python 3\..* install a release that Gatelock was tested with"
     ):
-        decompression_bound.bound()
+        decompression_bound.bound_decompression()
     assert decompression_bound.default_records.zstd_decode is own

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from analyzer.kafka.group.dead_members import client_id, dismiss, dismiss_soon
+from analyzer.kafka.group.dead_members import client_id, remove_dead_members, remove_dead_members_soon
 from tests.support.kafka_log import open_source
 from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import GivenKafka, NativeKafka
@@ -83,13 +83,13 @@ def test_another_analyzers_members_are_not_ours_to_tell_of(
     with member(real_kafka, topic, "web-1") as child:
         child.send_signal(signal.SIGKILL)
         child.wait(5)
-        assert dismiss(asking(real_kafka, topic, name), f"gatelock-{name}") == 0
+        assert remove_dead_members(asking(real_kafka, topic, name), f"gatelock-{name}") == 0
 
 
 def test_a_member_that_lives_stays(real_kafka: NativeKafka | GivenKafka) -> None:
     topic = real_kafka.create_topic()
     with member(real_kafka, topic, "web-1"):
-        assert dismiss(asking(real_kafka, topic, "web-1"), "gatelock-web-1") == 0
+        assert remove_dead_members(asking(real_kafka, topic, "web-1"), "gatelock-web-1") == 0
 
 
 def test_a_group_that_we_do_not_join_keeps_its_dead(real_kafka: NativeKafka | GivenKafka) -> None:
@@ -98,7 +98,7 @@ def test_a_group_that_we_do_not_join_keeps_its_dead(real_kafka: NativeKafka | Gi
     with member(real_kafka, topic, "web-1") as child:
         child.send_signal(signal.SIGKILL)
         child.wait(5)
-        assert dismiss(asking(real_kafka, topic, "web-1"), "gatelock-web-1", patience_s=0.1) == 0
+        assert remove_dead_members(asking(real_kafka, topic, "web-1"), "gatelock-web-1", patience_s=0.1) == 0
 
 
 def asking(kafka: NativeKafka | GivenKafka, topic: str, name: str) -> dict[str, str]:
@@ -107,5 +107,5 @@ def asking(kafka: NativeKafka | GivenKafka, topic: str, name: str) -> dict[str, 
 
 def test_without_our_own_client_id_nothing_is_asked() -> None:
     before = threading.active_count()
-    dismiss_soon({"bootstrap_servers": "127.0.0.1:1", "client_id": "mine"})
+    remove_dead_members_soon({"bootstrap_servers": "127.0.0.1:1", "client_id": "mine"})
     assert threading.active_count() == before

@@ -18,7 +18,7 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 import analyzer.kafka.internals.raw_fetcher
 from analyzer.core.model import Position, Records, RecordSet
 from analyzer.kafka import KafkaRecords
-from analyzer.kafka.internals.raw_fetcher import walk
+from analyzer.kafka.internals.raw_fetcher import span_of
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
@@ -168,16 +168,16 @@ class TestWalk:
     """The headers alone tell how far a stretch of batches reaches."""
 
     def test_nothing_is_nothing(self) -> None:
-        assert walk(b"", 7)[:2] == (0, 7)
+        assert span_of(b"", 7)[:2] == (0, 7)
 
     def test_it_ends_after_the_last_record_of_the_last_batch(self) -> None:
         raw = a_batch(100, 5) + a_batch(110, 2, at_ms=5_000)
-        assert walk(raw, 100) == (len(raw), 112, 0, 5_001)
+        assert span_of(raw, 100) == (len(raw), 112, 0, 5_001)
 
     def test_a_batch_that_was_cut_short_is_left_for_the_next_fetch(self) -> None:
         first, second = a_batch(100, 5), a_batch(105, 5)
         for size in (1, 11, 12, 60, 61, len(second) - 1):
-            assert walk(first + second[:size], 100)[:2] == (len(first), 105)
+            assert span_of(first + second[:size], 100)[:2] == (len(first), 105)
 
     @pytest.mark.parametrize("damage", ["magic", "length", "delta"])
     def test_at_what_makes_no_sense_it_stops_and_keeps_the_bytes(self, damage: str) -> None:
@@ -190,11 +190,11 @@ class TestWalk:
             case _:
                 bad[23:27] = (-1).to_bytes(4, "big", signed=True)
         raw = a_batch(100, 5) + bytes(bad) + a_batch(110, 5)
-        assert walk(raw, 100)[:2] == (len(raw), 105)
+        assert span_of(raw, 100)[:2] == (len(raw), 105)
 
     def test_a_position_inside_a_batch_is_no_step_back(self) -> None:
-        assert walk(a_batch(100, 5), 103)[:2] == (len(a_batch(100, 5)), 105)
-        assert walk(a_batch(90, 5), 103)[1] == 103
+        assert span_of(a_batch(100, 5), 103)[:2] == (len(a_batch(100, 5)), 105)
+        assert span_of(a_batch(90, 5), 103)[1] == 103
 
 
 class TestWithoutThePrivateNames:

@@ -12,9 +12,9 @@ import pytest
 from kafka.record import MemoryRecords
 
 from analyzer.core.model import Gap, RecordSet
-from analyzer.kafka.client import ASK_S_MAX
+from analyzer.kafka.client import REQUEST_S_MAX
 from analyzer.kafka.connection_errors import ConnectionFailures, FailureCause
-from analyzer.kafka.connection_health import OPEN_AGAIN_MAX_S, SILENT_S, ConnectionHealth
+from analyzer.kafka.connection_health import RECONNECT_MAX_S, SILENT_S, ConnectionHealth
 from tests.support.batches import records_of
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.places import MemoryPlaces, Reader
@@ -22,7 +22,9 @@ from tests.support.servers.child import free_port
 from tests.support.servers.kafka import MockKafka, NativeKafka
 
 KINDS = ("raw", "plain", "group")
-WAITS_S = 3 * ASK_S_MAX  # a turn may ask where a log begins, where it ends, and close what does not answer
+WAITS_S = (
+    3 * REQUEST_S_MAX
+)  # a turn may ask where a log begins, where it ends, and close what does not answer
 Open = Callable[..., list[Reader]]
 
 
@@ -192,8 +194,8 @@ class TestWatch:
         watch = ConnectionHealth(lambda: clock[0], {}, [])
         assert watch.wait_s == 0
         pauses = [watch.failed(ValueError("no")) for _ in range(8)]
-        assert pauses == [0.5, 1, 2, 4, 8, OPEN_AGAIN_MAX_S, OPEN_AGAIN_MAX_S, OPEN_AGAIN_MAX_S]
-        clock[0] += OPEN_AGAIN_MAX_S
+        assert pauses == [0.5, 1, 2, 4, 8, RECONNECT_MAX_S, RECONNECT_MAX_S, RECONNECT_MAX_S]
+        clock[0] += RECONNECT_MAX_S
         assert watch.wait_s == 0
         watch.opened()
         clock[0] += 60

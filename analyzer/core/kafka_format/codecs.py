@@ -16,8 +16,8 @@ import zstandard
 CHUNK_BYTES = 1 << 20
 LZ4_RATIO_MAX = 255  # a byte of a block stands for at most so many
 ZSTD_WINDOW_BYTES_MAX = 1 << 27  # what the highest level writes; a frame may ask for 2 GB
-ZSTD_WINDOW_BYTES_USUAL = 1 << 23  # up to level 19
-XERIAL, XERIAL_HEAD_BYTES = b"\x82SNAPPY\x00", 16
+ZSTD_WINDOW_BYTES_DEFAULT = 1 << 23  # up to level 19
+XERIAL_MAGIC, XERIAL_HEADER_BYTES = b"\x82SNAPPY\x00", 16
 
 
 class TooLargeError(Exception):
@@ -32,7 +32,7 @@ class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-class Unpacker:
+class Decompressor:
     """Unpacks up to `bytes_max`; what is allocated on the way stays within that and some megabytes. Nothing
     may follow what is packed but more of the same. Not to be shared between threads."""
 
@@ -40,7 +40,7 @@ class Unpacker:
         self.bytes_max = bytes_max
         self._codecs = {0: self._none, 1: self._gzip, 2: self._snappy, 3: self._lz4, 4: self._zstd}
         # Kept, because making one takes as long as unpacking 200 records.
-        self._zstandard = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_USUAL)
+        self._zstandard = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_DEFAULT)
         self._wide_zstandard = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
 
     def unpack(self, codec: int, data: memoryview) -> bytes:
@@ -74,9 +74,9 @@ class Unpacker:
 
     def _snappy(self, data: memoryview) -> bytes:
         """One raw block, or what Java clients write (xerial): a header, then lengths and blocks."""
-        if bytes(data[: len(XERIAL)]) != XERIAL:
+        if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
             return self._snappy_blocks([data])
-        blocks, at = [], XERIAL_HEAD_BYTES
+        blocks, at = [], XERIAL_HEADER_BYTES
         while at < len(data):
             if at + 4 > len(data):
                 raise DamagedError

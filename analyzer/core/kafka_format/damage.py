@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from analyzer.core.kafka_format.record_batches import HEAD, LENGTH_AT, MAGIC, intact
+from analyzer.core.kafka_format.record_batches import HEAD, LENGTH_AT, MAGIC, intact_batch
 
 MAGIC_AT = HEAD.size - 1
-LOOKALIKES_MAX = 10_000  # in one fetch: values may be full of what looks like a batch
+CANDIDATES_MAX = 10_000  # in one fetch: values may be full of what looks like a batch
 
 
-def begins(raw: bytes) -> int | None:
+def first_intact_offset(raw: bytes) -> int | None:
     """The base offset of the batch that `raw` begins with; None when it is not intact."""
-    first = intact(raw, 0)
+    first = intact_batch(raw, 0)
     return None if first is None else first[0].base
 
 
-def resumes(raw: bytes, start: int) -> int | None:
+def next_intact_offset(raw: bytes, start: int) -> int | None:
     """The base offset, behind `start`, of the first intact batch behind the one that `raw` begins with.
     None when there is none in `raw`."""
     found = _behind(raw, lambda base: base > start)
     return None if found is None else HEAD.unpack_from(raw, found)[0]
 
 
-def claims(raw: bytes) -> int | None:
+def claimed_next_offset(raw: bytes) -> int | None:
     """Where the batch that `raw` begins with says that the next one begins."""
     if len(raw) < HEAD.size + 10:
         return None
@@ -37,13 +37,13 @@ def without_damage_before(raw: bytes, start: int) -> bytes:
     A damaged batch may claim offsets that are not its own. A broker believes it, and sends it along with
     what was asked for.
     """
-    if len(raw) < HEAD.size or HEAD.unpack_from(raw)[0] >= start or intact(raw, 0) is not None:
+    if len(raw) < HEAD.size or HEAD.unpack_from(raw)[0] >= start or intact_batch(raw, 0) is not None:
         return raw
     found = _behind(raw, lambda base: base >= start)
     return raw if found is None or HEAD.unpack_from(raw, found)[0] > start else raw[found:]
 
 
-def extent(look: Callable[[int], bytes], start: int, end: int) -> int:
+def damage_end(look: Callable[[int], bytes], start: int, end: int) -> int:
     """Where reading can go on behind the damage that keeps `start` from being read; `end`, which is the
     log's, when nothing behind it can be read.
 
@@ -52,23 +52,23 @@ def extent(look: Callable[[int], bytes], start: int, end: int) -> int:
     each time, at last half the way between what can be read and what cannot.
     """
     raw = look(start)
-    found = resumes(raw, start)
+    found = next_intact_offset(raw, start)
     # A broker that cannot step over the damage itself may not find what is there.
-    if found is not None and begins(look(found)) == found:
+    if found is not None and first_intact_offset(look(found)) == found:
         return found
-    claimed = claims(raw)
+    claimed = claimed_next_offset(raw)
     sane = claimed if claimed is not None and start < claimed <= end else None
-    if sane is not None and (sane == end or begins(look(sane)) == sane):
+    if sane is not None and (sane == end or first_intact_offset(look(sane)) == sane):
         return sane
-    return gallop(lambda at: _begins_behind(look(at), start), start, end)
+    return galloping_search(lambda at: _begins_behind(look(at), start), start, end)
 
 
 def _begins_behind(raw: bytes, start: int) -> int | None:
-    base = begins(raw)
+    base = first_intact_offset(raw)
     return base if base is not None and base > start else None
 
 
-def gallop(readable: Callable[[int], int | None], start: int, end: int) -> int:
+def galloping_search(readable: Callable[[int], int | None], start: int, end: int) -> int:
     """The same where only `readable` can be asked: the first offset of what is got when asking for one, None
     when that cannot be read."""
     dark, bright, step = start, None, 1
@@ -97,7 +97,7 @@ def _behind(raw: bytes, wanted: Callable[[int], bool]) -> int | None:
     if length > 0 and (found := _intact_at(raw, LENGTH_AT + length, wanted)) is not None:
         return found
     at = MAGIC_AT
-    for _ in range(LOOKALIKES_MAX):
+    for _ in range(CANDIDATES_MAX):
         at = raw.find(MAGIC, at + 1)
         if at < 0:
             break
@@ -107,5 +107,5 @@ def _behind(raw: bytes, wanted: Callable[[int], bool]) -> int | None:
 
 
 def _intact_at(raw: bytes, at: int, wanted: Callable[[int], bool]) -> int | None:
-    found = intact(raw, at)
+    found = intact_batch(raw, at)
     return at if found is not None and wanted(found[0].base) else None

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from analyzer.core.kafka_format.codecs import DamagedError, TooLargeError, Unpacker
-from analyzer.core.kafka_format.record_decoder import RecordColumns, is_abort, read_frames
+from analyzer.core.kafka_format.codecs import DamagedError, Decompressor, TooLargeError
+from analyzer.core.kafka_format.record_decoder import RecordColumns, is_abort, read_records
 from analyzer.core.model import FeedStatus
 
 # base offset, length, leader epoch, magic | checksum, attributes, offset of the last record from the base,
@@ -29,10 +29,10 @@ OFFSET_MAX = 2**63 - 1
 
 CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 
-FRAME_BYTES_MIN = 7
+RECORD_BYTES_MIN = 7
 # A batch may hold a record for each so many bytes of its bound: as an object, even the smallest takes that.
-RECORD_BYTES = 256
-NOTHING = RecordColumns([], [], [], 0)
+RECORD_OBJECT_BYTES = 256
+NO_RECORDS = RecordColumns([], [], [], 0)
 
 
 class BatchHeader(NamedTuple):
@@ -63,8 +63,8 @@ class DecodedBatch(NamedTuple):
     status: FeedStatus = "ok"
 
 
-def batches(
-    raw: bytes, start: int, aborted: Sequence[tuple[int, int]], unpacker: Unpacker
+def decode_batches(
+    raw: bytes, start: int, aborted: Sequence[tuple[int, int]], unpacker: Decompressor
 ) -> Iterator[DecodedBatch]:
     """The batches of one record set with their records at or after `start`, up to the first batch that is
     refused, or that the fetch cut off.
@@ -79,12 +79,12 @@ def batches(
         base, length, _epoch, magic = HEAD.unpack_from(raw, at)
         end = at + LENGTH_AT + length
         if length < 0 or (end <= len(raw) and magic == MAGIC and end - at < HEAD_BYTES):
-            yield DecodedBatch(base, -1, NOTHING, "corrupt")
+            yield DecodedBatch(base, -1, NO_RECORDS, "corrupt")
             return
         if end > len(raw):
             return
         if magic != MAGIC:
-            yield DecodedBatch(base, -1, NOTHING, "unsupported")
+            yield DecodedBatch(base, -1, NO_RECORDS, "unsupported")
             return
         head = BatchHeader(base, *REST.unpack_from(raw, at + HEAD.size))
         while to_come and to_come[-1][1] < head.next:
@@ -96,7 +96,7 @@ def batches(
         at = end
 
 
-def intact(raw: bytes, at: int) -> tuple[BatchHeader, int] | None:
+def intact_batch(raw: bytes, at: int) -> tuple[BatchHeader, int] | None:
     """The batch at `at` with where the next one begins, if it is whole and its checksum right."""
     if len(raw) - at < HEAD_BYTES:
         return None
@@ -110,37 +110,37 @@ def intact(raw: bytes, at: int) -> tuple[BatchHeader, int] | None:
 
 
 def _read(  # noqa: PLR0911 - each way out is a kind of batch
-    head: BatchHeader, batch: memoryview, start: int, aborting: set[int], unpacker: Unpacker
+    head: BatchHeader, batch: memoryview, start: int, aborting: set[int], unpacker: Decompressor
 ) -> DecodedBatch:
     """One batch; takes its producer out of `aborting` where the transaction ends."""
     if head.base < 0 or head.delta < 0 or head.next > OFFSET_MAX:
-        return DecodedBatch(head.base, -1, NOTHING, "corrupt")
+        return DecodedBatch(head.base, -1, NO_RECORDS, "corrupt")
     if crc32c(batch[CHECKED_AT:]) != head.crc:
-        return DecodedBatch(head.base, head.next, NOTHING, "corrupt")
+        return DecodedBatch(head.base, head.next, NO_RECORDS, "corrupt")
     data = batch[HEAD_BYTES:]
     if head.attributes & CONTROL:
         if not head.attributes & CODEC and is_abort(bytes(data), head.records, head.delta):
             aborting.discard(head.producer)
-        return DecodedBatch(head.base, head.next, NOTHING)
+        return DecodedBatch(head.base, head.next, NO_RECORDS)
     if head.next <= start or (head.attributes & TRANSACTIONAL and head.producer in aborting):
-        return DecodedBatch(head.base, head.next, NOTHING)
+        return DecodedBatch(head.base, head.next, NO_RECORDS)
     try:
         frames = _frames(head, unpacker.unpack(head.attributes & CODEC, data), unpacker.bytes_max)
     except TooLargeError:
-        return DecodedBatch(head.base, head.next, NOTHING, "too-large")
+        return DecodedBatch(head.base, head.next, NO_RECORDS, "too-large")
     except DamagedError:
-        return DecodedBatch(head.base, head.next, NOTHING, "corrupt")
+        return DecodedBatch(head.base, head.next, NO_RECORDS, "corrupt")
     except KeyError:
-        return DecodedBatch(head.base, head.next, NOTHING, "unsupported")
+        return DecodedBatch(head.base, head.next, NO_RECORDS, "unsupported")
     return DecodedBatch(head.base, head.next, frames if head.base >= start else _from(start, frames))
 
 
 def _frames(head: BatchHeader, plain: bytes, bytes_max: int) -> RecordColumns:
-    if head.records * FRAME_BYTES_MIN > len(plain):
+    if head.records * RECORD_BYTES_MIN > len(plain):
         raise DamagedError
-    if head.records * RECORD_BYTES > bytes_max:
+    if head.records * RECORD_OBJECT_BYTES > bytes_max:
         raise TooLargeError
-    frames = read_frames(plain, head.records, head.delta, head.base, head.first_ms)
+    frames = read_records(plain, head.records, head.delta, head.base, head.first_ms)
     if head.attributes & LOG_APPEND_TIME:
         return frames._replace(kafka_ms=[head.greatest_ms] * head.records)
     return frames

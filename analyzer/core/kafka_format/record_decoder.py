@@ -1,4 +1,4 @@
-"""The records inside one unpacked batch. The loop in `read_frames` is the only one that goes through records
+"""The records inside one unpacked batch. The loop in `read_records` is the only one that goes through records
 one by one; a quarter of all counting is spent in it."""
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from analyzer.core.kafka_format.codecs import DamagedError
 
-ABORT = b"\x00\x00"  # of a control record's key, after two bytes of version
+ABORT_TYPE = b"\x00\x00"  # of a control record's key, after two bytes of version
 # What is made of records at a time; hostile ones become dozens of times as large as they were.
-STRETCH_RECORDS, STRETCH_BYTES = 10_000, 4 << 20
+CHUNK_RECORDS, CHUNK_BYTES = 10_000, 4 << 20
 KEY_BYTES_MAX = 63  # a key whose length is one byte
 NULL = 1  # -1 in zigzag
 
@@ -31,7 +31,7 @@ class RecordColumns(NamedTuple):
         return RecordColumns(offsets, kafka_ms, values, self.size_bytes)
 
 
-class HeadUnpackers(dict[int, tuple[Any, int]]):
+class PrefixUnpackers(dict[int, tuple[Any, int]]):
     """How a head is unpacked, and how long it is, by the length of its key as it is stored. The widths are
     those of the numbers around the key: of the record's length, time, offset, and the value's length."""
 
@@ -48,7 +48,7 @@ class HeadUnpackers(dict[int, tuple[Any, int]]):
         return self[key]
 
 
-class HeadShape(NamedTuple):
+class PrefixShape(NamedTuple):
     """How wide the numbers of a record's head are. Records that follow each other mostly have one shape, so
     a head is read by one `unpack_from` and some tables instead of byte by byte.
 
@@ -56,7 +56,7 @@ class HeadShape(NamedTuple):
     that raises TypeError, which is how the loop learns that it met another shape.
     """
 
-    heads: HeadUnpackers
+    heads: PrefixUnpackers
     length_bytes: int
     lengths: list[Any]
     times: list[Any]
@@ -75,7 +75,7 @@ class DecodedRecord(NamedTuple):
     widths: tuple[int, int, int, int]  # of its length, time, offset, and its value's length
 
 
-def joined(each: Sequence[RecordColumns]) -> RecordColumns:
+def concatenate(each: Sequence[RecordColumns]) -> RecordColumns:
     """All records of several batches as of one."""
     if len(each) == 1:
         return each[0]
@@ -87,21 +87,21 @@ def joined(each: Sequence[RecordColumns]) -> RecordColumns:
     )
 
 
-def stretches(frames: RecordColumns) -> Iterator[RecordColumns]:
+def chunked(frames: RecordColumns) -> Iterator[RecordColumns]:
     """The same records in pieces that are not too much to be looked at together."""
-    if len(frames.values) <= STRETCH_RECORDS and frames.size_bytes <= STRETCH_BYTES:
+    if len(frames.values) <= CHUNK_RECORDS and frames.size_bytes <= CHUNK_BYTES:
         yield frames
         return
     begin = size = 0
     for at, value in enumerate(frames.values):
         size += len(value or b"")
-        if at > begin and (size > STRETCH_BYTES or at - begin >= STRETCH_RECORDS):
+        if at > begin and (size > CHUNK_BYTES or at - begin >= CHUNK_RECORDS):
             yield frames.part(begin, at)
             begin, size = at, len(value or b"")
     yield frames.part(begin, len(frames.values))
 
 
-def read_frames(data: bytes, count: int, last: int, base: int, first_ms: int) -> RecordColumns:
+def read_records(data: bytes, count: int, last: int, base: int, first_ms: int) -> RecordColumns:
     """The `count` records that `data` consists of, offsets rising from `base` to at most `base + last`.
 
     Raises DamagedError when the bytes say anything else: a length that lies, one byte too many.
@@ -159,7 +159,7 @@ def is_abort(data: bytes, count: int, last: int) -> bool:
     except DamagedError:
         return False
     whole = count == 1 and frame.end == len(data) and 0 <= frame.offset_delta <= last
-    return whole and frame.key is not None and frame.key[2:4] == ABORT
+    return whole and frame.key is not None and frame.key[2:4] == ABORT_TYPE
 
 
 def _read_frame(data: bytes, at: int) -> DecodedRecord:
@@ -237,13 +237,13 @@ def _zigzag(number: int) -> int:
 
 
 @cache
-def _shape(length: int, time: int, offset: int, size: int) -> HeadShape:
+def _shape(length: int, time: int, offset: int, size: int) -> PrefixShape:
     """The shape of a head with these widths. One that is too wide for tables gets the narrowest shape, which
     will not fit the next record either."""
     if max(length, time, offset, size) > 2:
         return _shape(1, 1, 1, 1)
-    return HeadShape(
-        HeadUnpackers((length, time, offset, size)),
+    return PrefixShape(
+        PrefixUnpackers((length, time, offset, size)),
         length,
         _tables(length)[1],
         _tables(time)[0],

@@ -22,9 +22,9 @@ from analyzer.kafka.options import Options, admin_options
 
 log = logging.getLogger(__name__)
 
-OURS = re.compile(r"(?P<analyzer>gatelock-.+)-(?P<pid>\d+)-[0-9a-f]{8}")
-JOINING_S, LOOK_EVERY_S = 5.0, 0.05
-LIFE = secrets.token_hex(4)  # a container's process has the same number in each of its lives
+CLIENT_ID = re.compile(r"(?P<analyzer>gatelock-.+)-(?P<pid>\d+)-[0-9a-f]{8}")
+JOINING_S, CHECK_EVERY_S = 5.0, 0.05
+PROCESS_TOKEN = secrets.token_hex(4)  # a container's process has the same number in each of its lives
 
 
 def client_id(analyzer: str) -> str:
@@ -33,17 +33,17 @@ def client_id(analyzer: str) -> str:
     >>> client_id("web-1").startswith(f"gatelock-web-1-{os.getpid()}-")
     True
     """
-    return f"gatelock-{analyzer}-{os.getpid()}-{LIFE}"
+    return f"gatelock-{analyzer}-{os.getpid()}-{PROCESS_TOKEN}"
 
 
-def dismiss_soon(options: Options) -> None:
+def remove_dead_members_soon(options: Options) -> None:
     """Have the group forget the members of this analyzer whose process has died, from a thread, once we are
     among those who join: a group that is empty in between would first wait for more members.
 
     Says nothing of those whose `client_id` is not from here. Without it, the group waits for the session's
     end as ever. One that was dismissed alive, because it runs in a container of the same name, joins again.
     """
-    us = OURS.fullmatch(str(options.get("client_id")))
+    us = CLIENT_ID.fullmatch(str(options.get("client_id")))
     if us is not None and not options.get("group_instance_id"):
         asked = options, us["analyzer"]
         threading.Thread(target=_dismiss_quietly, args=asked, daemon=True, name="leftovers").start()
@@ -51,12 +51,12 @@ def dismiss_soon(options: Options) -> None:
 
 def _dismiss_quietly(options: Options, analyzer: str) -> None:
     try:
-        dismiss(options, analyzer)
+        remove_dead_members(options, analyzer)
     except Exception as failed:  # noqa: BLE001 - kafka-python raises much; it is a courtesy, whatever fails
         log.debug("the group was not asked for members that died: %r", failed)
 
 
-def dismiss(options: Options, analyzer: str, patience_s: float = JOINING_S) -> int:
+def remove_dead_members(options: Options, analyzer: str, patience_s: float = JOINING_S) -> int:
     """How many members died and were dismissed, once we are a member ourselves. Raises KafkaError."""
     group, until_s = options["group_id"], time.monotonic() + patience_s
     with closing(KafkaAdminClient(**admin_options(options))) as admin:
@@ -67,7 +67,7 @@ def dismiss(options: Options, analyzer: str, patience_s: float = JOINING_S) -> i
                 break
             if time.monotonic() >= until_s:
                 return 0
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(CHECK_EVERY_S)
         if dead:
             admin.remove_group_members(group, [MemberToRemove(member_id=each) for each in dead])
             log.info("the group %s need not wait for %d of our members that died", group, len(dead))
@@ -75,11 +75,11 @@ def dismiss(options: Options, analyzer: str, patience_s: float = JOINING_S) -> i
 
 
 def _is_dead(client: str, analyzer: str) -> bool:
-    known = OURS.fullmatch(client)
+    known = CLIENT_ID.fullmatch(client)
     if known is None or known["analyzer"] != analyzer:
         return False
     pid = int(known["pid"])
-    return not client.endswith(LIFE) if pid == os.getpid() else not _runs(pid)
+    return not client.endswith(PROCESS_TOKEN) if pid == os.getpid() else not _runs(pid)
 
 
 def _runs(pid: int) -> bool:

@@ -7,7 +7,7 @@ from kafka.errors import KafkaError
 from analyzer.kafka.client import KafkaClient
 from analyzer.kafka.connection_errors import ConnectionTrouble, FailureCause, cause_of
 from analyzer.kafka.connection_health import ConnectionHealth
-from analyzer.kafka.metadata import name_is_taken
+from analyzer.kafka.metadata import is_instance_id_in_use
 from analyzer.kafka.options import Options
 
 REPLACED = (
@@ -46,7 +46,7 @@ class Membership:
         if not self._replaced:
             return None
         try:
-            self._replaced = name_is_taken(self._options)
+            self._replaced = is_instance_id_in_use(self._options)
         except KafkaError as failed:
             return ConnectionTrouble(cause_of([failed], self._options))
         return self._trouble(REPLACED) if self._replaced else None

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from analyzer.kafka.client import KafkaClient, not_told
+from analyzer.kafka.client import KafkaClient, log_failed_commit
 
-ADVISE_EVERY_S = 1.0
+COMMIT_EVERY_S = 1.0
 
 
 class OffsetCommits:
@@ -34,11 +34,11 @@ class OffsetCommits:
 
     def send(self, client: KafkaClient) -> None:
         """At most one commit on its way, and one a second: an absent broker piles nothing up."""
-        if self._next and self._done() and self._uptime_s() - self._sent_s >= ADVISE_EVERY_S:
+        if self._next and self._done() and self._uptime_s() - self._sent_s >= COMMIT_EVERY_S:
             try:
                 self._done = client.commit_soon(self._next)
             except KafkaError as failed:
-                not_told(failed)
+                log_failed_commit(failed)
             self._next, self._sent_s = {}, self._uptime_s()
 
     def send_last(self, client: KafkaClient) -> None:
@@ -46,4 +46,4 @@ class OffsetCommits:
             if self._next:
                 client.commit(self._next)
         except KafkaError as failed:
-            not_told(failed)
+            log_failed_commit(failed)

@@ -16,12 +16,12 @@ from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords, default_records, legacy_records
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from analyzer.core.kafka_format.codecs import DamagedError, TooLargeError, Unpacker
+from analyzer.core.kafka_format.codecs import DamagedError, Decompressor, TooLargeError
 from analyzer.errors import NotInstalled
 
 Decode = Callable[[Any], bytes]
 
-PLAIN_BYTES_MAX = 64 << 20  # as in a record set: see analyzer.core.records.mapping
+BATCH_BYTES_MAX = 64 << 20  # as in a record set: see analyzer.core.records.mapping
 DECODERS = {"gzip_decode": 1, "snappy_decode": 2, "lz4_decode": 3, "zstd_decode": 4}
 # Kafka before 0.10 wrote broken headers, which kafka-python mends and hands to a decoder of its own.
 OLD_LZ4 = "lz4_decode_old_kafka"
@@ -36,7 +36,7 @@ class BatchTooLarge(BatchRefused):
     """... because it expands beyond the bound."""
 
 
-def bound(bytes_max: int = PLAIN_BYTES_MAX) -> None:
+def bound_decompression(bytes_max: int = BATCH_BYTES_MAX) -> None:
     """From now on kafka-python raises BatchRefused instead of unpacking a batch beyond `bytes_max`.
 
     Raises NotInstalled when this kafka-python cannot be bounded; then it is as it was.
@@ -82,7 +82,7 @@ def _decoder(codec: int, bytes_max: int) -> Decode:
     def decode(data: Any) -> bytes:
         try:
             with ONE_AT_A_TIME:
-                return Unpacker(bytes_max).unpack(codec, memoryview(data))
+                return Decompressor(bytes_max).unpack(codec, memoryview(data))
         except TooLargeError:
             raise BatchTooLarge(f"a batch expands beyond {bytes_max >> 20} MB") from None
         except DamagedError:

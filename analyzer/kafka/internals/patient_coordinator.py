@@ -16,9 +16,9 @@ from kafka import KafkaConsumer
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.errors import FencedInstanceIdError
 
-from analyzer.kafka.internals.signatures import changed
+from analyzer.kafka.internals.features import changed
 
-LOOK_EVERY_S = 0.01
+CHECK_EVERY_S = 0.01
 
 FACES = {
     "need_rejoin": ["self"],
@@ -47,7 +47,7 @@ class PatientCoordinator(ConsumerCoordinator):  # type: ignore[misc]  # kafka-py
     async def _do_join_and_sync_async(self) -> bytes:
         assignment: bytes = await super()._do_join_and_sync_async()
         while not self.asked_for:
-            await self._net.sleep(LOOK_EVERY_S)
+            await self._net.sleep(CHECK_EVERY_S)
         return assignment
 
     async def _send_heartbeat_request(self) -> None:

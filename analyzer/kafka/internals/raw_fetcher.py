@@ -19,7 +19,7 @@ from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords
 
 from analyzer.core.kafka_format.damage import without_damage_before
-from analyzer.kafka.internals.signatures import changed
+from analyzer.kafka.internals.features import changed
 from analyzer.kafka.partition_state import NO_EPOCH
 
 # Of a batch (v2): base offset, length, leader epoch, magic, (crc, attributes,) offset of the last
@@ -68,7 +68,7 @@ class BatchSpan(NamedTuple):
     last_ms: int | None
 
 
-def walk(raw: bytes, start: int) -> BatchSpan:
+def span_of(raw: bytes, start: int) -> BatchSpan:
     """How far `raw` reaches, by the headers of its batches alone.
 
     At a batch that makes no sense the walk ends, but the bytes are kept: the counter is to say
@@ -119,7 +119,7 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
         self, tp: TopicPartition, records: MemoryRecords, key_deserializer: None, value_deserializer: None
     ) -> Iterator[FetchedBatches]:
         raw = without_damage_before(bytes(records._buffer), self.fetch_offset)  # mostly no copy
-        walked = walk(raw, self.fetch_offset)
+        walked = span_of(raw, self.fetch_offset)
         # No checksum covers it: of a leader that there never was the broker would know nothing, either.
         believed = self.newest_epoch is None or walked.epoch <= self.newest_epoch
         epoch = walked.epoch if believed else NO_EPOCH

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from analyzer.core.kafka_format.damage import extent, gallop
+from analyzer.core.kafka_format.damage import damage_end, galloping_search
 from analyzer.kafka.client import FetchedPartition, KafkaClient, UnreadablePartition
 from analyzer.kafka.connection_errors import ConnectionTrouble
 from analyzer.kafka.options import Options
@@ -35,7 +35,11 @@ class DamageProbe:
         """Where reading can go on behind `start`. Raises KafkaError, Troubled."""
         try:
             end = self._open().ends([self.at])[self.at]
-            return extent(self._batches, start, end) if self.raw else gallop(self._first, start, end)
+            return (
+                damage_end(self._batches, start, end)
+                if self.raw
+                else galloping_search(self._first, start, end)
+            )
         finally:
             self._close()
 
@@ -79,7 +83,9 @@ class DamageProbe:
             client.close()
 
 
-def measure(at: TopicPartition, start: int, options: Options, raw: bool, tell: Callable[[int], None]) -> None:
+def measure_damage(
+    at: TopicPartition, start: int, options: Options, raw: bool, tell: Callable[[int], None]
+) -> None:
     """Find out in a thread where reading can go on behind `start`: it takes some dozens of questions at
     worst, and kafka-python may never come back from one. When it is not found out, nothing is told."""
 

@@ -13,9 +13,9 @@ from analyzer.core.model import Partition
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.client import KafkaClient
 from analyzer.kafka.connection_errors import ConnectionTrouble
-from analyzer.kafka.options import Options, options_of
+from analyzer.kafka.options import Options, consumer_options
 
-WAIT_MS = 3_000
+CONNECT_MS = 3_000
 
 
 class LogBounds(NamedTuple):
@@ -23,7 +23,7 @@ class LogBounds(NamedTuple):
     end: int  # the offset after the last record that can be read
 
 
-class LogIsGone(AnalyzerError):
+class LogGone(AnalyzerError):
     """Another log stands under its name, or none."""
 
 
@@ -31,9 +31,9 @@ def bounds_of(parts: Sequence[Partition], options: Options) -> dict[Partition, L
     """The bounds of each; or a sentence that says why Kafka does not tell them. Raises LogIsGone."""
     at = {TopicPartition(part.topic, part.number): part for part in parts}
     try:
-        options = {"bootstrap_timeout_ms": WAIT_MS, **options}
+        options = {"bootstrap_timeout_ms": CONNECT_MS, **options}
         topics = {part.topic for part in parts}
-        client = KafkaClient(topics, options_of(options), raw=False, uptime_s=time.monotonic)
+        client = KafkaClient(topics, consumer_options(options), raw=False, uptime_s=time.monotonic)
     except (KafkaError, ConnectionTrouble, ValueError) as failed:
         return str(failed)
     try:
@@ -51,7 +51,7 @@ def bounds_of(parts: Sequence[Partition], options: Options) -> dict[Partition, L
 def _look(client: KafkaClient, part: Partition) -> None:
     topic = client.topics().get(part.topic)
     if topic is None or topic.id != part.topic_id or client.cluster != part.cluster:
-        raise LogIsGone(
+        raise LogGone(
             f"{part}: the log {part.topic_id} is not there any more; once an analyzer has looked, "
             "`gatelock gaps list` says what stands in its place"
         )

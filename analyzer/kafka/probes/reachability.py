@@ -8,16 +8,16 @@ from collections.abc import Collection
 from kafka.errors import KafkaError
 
 from analyzer.errors import AnalyzerError
-from analyzer.kafka.connect import connected
-from analyzer.kafka.connection_errors import ConnectionTrouble, no_right_to
+from analyzer.kafka.connect import connect
+from analyzer.kafka.connection_errors import ConnectionTrouble, missing_right
 from analyzer.kafka.metadata import AdminMetadata
-from analyzer.kafka.options import Options, options_of
+from analyzer.kafka.options import Options, consumer_options
 
-WAIT_MS = 3_000
+CONNECT_MS = 3_000
 CLOSE_MS = 1_000
 
 
-class KafkaAway(AnalyzerError):
+class KafkaUnreachable(AnalyzerError):
     """No broker lets us in."""
 
 
@@ -25,18 +25,18 @@ def partitions_of(topics: Collection[str], options: Options) -> dict[str, int | 
     """How many partitions each topic has, or a sentence that says why it cannot be read. Raises KafkaAway,
     within some seconds."""
     try:
-        options = options_of({"bootstrap_timeout_ms": WAIT_MS, **options})
-        consumer, _ = connected(options)  # says best why it does not come about
+        options = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
+        consumer, _ = connect(options)  # says best why it does not come about
         consumer.close(autocommit=False, timeout_ms=CLOSE_MS)
         found = AdminMetadata(options, topics, time.monotonic)
     except (KafkaError, ConnectionTrouble, ValueError) as failed:
-        raise KafkaAway(str(failed)) from failed
+        raise KafkaUnreachable(str(failed)) from failed
     there, forbidden = found.topics(), found.forbidden()
     found.close()
     return {
         topic: len(there[topic].partitions)
         if topic in there
-        else no_right_to([topic], options)
+        else missing_right([topic], options)
         if topic in forbidden
         else f"there is no topic {topic}"
         for topic in topics
