@@ -44,7 +44,7 @@ def read(
     for each in decode_batches(raw, start, aborted or [], Decompressor(1 << 20)):
         assert each.status == "ok", each
         following = max(following, each.next)
-        found += map(Record, each.frames.offsets, each.frames.kafka_ms, each.frames.values)
+        found += map(Record, each.records.offsets, each.records.kafka_ms, each.records.values)
     return following, found
 
 
@@ -236,7 +236,7 @@ def test_a_batch_of_too_many_records_is_refused() -> None:
     """However small they are: each becomes an object."""
     raw = batch([b"x"] * 5, 7)
     (only,) = decode_batches(raw, 0, [], Decompressor(5 * 256))
-    assert (only.status, len(only.frames.values)) == ("ok", 5)
+    assert (only.status, len(only.records.values)) == ("ok", 5)
     (only,) = decode_batches(raw, 0, [], Decompressor(5 * 256 - 1))
     assert only.status == "too-large"
 

@@ -88,10 +88,10 @@ import sys
 from analyzer.core.kafka_format.codecs import DamagedError, TooLargeError, Decompressor
 def peak_kb():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
-data, unpacker = sys.stdin.buffer.read(), Decompressor(int(sys.argv[2]))
+data, decompressor = sys.stdin.buffer.read(), Decompressor(int(sys.argv[2]))
 before_kb = peak_kb()
 try:
-    unpacker.unpack(int(sys.argv[1]), memoryview(data))
+    decompressor.decompress(int(sys.argv[1]), memoryview(data))
 except (TooLargeError, DamagedError) as refused:
     print(type(refused).__name__, peak_kb() - before_kb)
 """
@@ -103,14 +103,14 @@ except (TooLargeError, DamagedError) as refused:
 )
 def test_what_is_packed_comes_back(codec: str, plain: bytes) -> None:
     number, pack = PACK[codec]
-    assert Decompressor(len(plain)).unpack(number, memoryview(pack(plain))) == plain
+    assert Decompressor(len(plain)).decompress(number, memoryview(pack(plain))) == plain
 
 
 @pytest.mark.parametrize("codec", PACK)
 def test_one_byte_beyond_the_bound_is_too_much(codec: str) -> None:
     number, pack = PACK[codec]
     with pytest.raises(TooLargeError):
-        Decompressor(len(PLAIN) - 1).unpack(number, memoryview(pack(PLAIN)))
+        Decompressor(len(PLAIN) - 1).decompress(number, memoryview(pack(PLAIN)))
 
 
 @pytest.mark.parametrize(("codec", "bomb"), BOMBS.values(), ids=BOMBS.keys())
@@ -126,35 +126,36 @@ def test_a_bomb_is_refused_and_takes_little_memory(codec: int, bomb: Callable[[]
 @pytest.mark.parametrize("codec", [name for name in PACK if name != "none"])
 def test_damage_is_told_and_nothing_of_it_is_left_for_the_next(codec: str) -> None:
     number, pack = PACK[codec]
-    unpacker, packed = Decompressor(1 << 20), pack(PLAIN)
+    decompressor, packed = Decompressor(1 << 20), pack(PLAIN)
     for broken in (b"x" + packed, packed + b"rubbish", packed[: len(packed) // 2]):
         try:
-            plain = unpacker.unpack(number, memoryview(broken))
+            plain = decompressor.decompress(number, memoryview(broken))
         except DamagedError:
             pass
         else:  # zstd gives what it has; the frames in it will not add up
             assert (codec[:4], len(plain) < len(PLAIN)) == ("zstd", True)
-        assert unpacker.unpack(number, memoryview(packed)) == PLAIN
+        assert decompressor.decompress(number, memoryview(packed)) == PLAIN
 
 
 def test_what_was_packed_at_the_highest_level_comes_back() -> None:
     packer = zstandard.ZstdCompressor(level=22).compressobj()
     packed = packer.compress(PLAIN) + packer.flush()
     assert zstandard.get_frame_parameters(packed).window_size == 1 << 27
-    assert Decompressor(len(PLAIN)).unpack(4, memoryview(packed)) == PLAIN
+    assert Decompressor(len(PLAIN)).decompress(4, memoryview(packed)) == PLAIN
 
 
 def test_several_streams_in_a_row_are_one_content() -> None:
-    unpacker = Decompressor(1 << 20)
-    assert unpacker.unpack(1, memoryview(gzip.compress(b"one") + gzip.compress(b"two"))) == b"onetwo"
+    decompressor = Decompressor(1 << 20)
+    assert decompressor.decompress(1, memoryview(gzip.compress(b"one") + gzip.compress(b"two"))) == b"onetwo"
     assert (
-        unpacker.unpack(3, memoryview(lz4.frame.compress(b"one") + lz4.frame.compress(b"two"))) == b"onetwo"
+        decompressor.decompress(3, memoryview(lz4.frame.compress(b"one") + lz4.frame.compress(b"two")))
+        == b"onetwo"
     )
     pack = zstandard.ZstdCompressor().compress
-    assert unpacker.unpack(4, memoryview(pack(b"one") + pack(b"two"))) == b"onetwo"
+    assert decompressor.decompress(4, memoryview(pack(b"one") + pack(b"two"))) == b"onetwo"
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_an_unknown_codec_is_not_guessed(codec: int) -> None:
     with pytest.raises(KeyError):
-        Decompressor(1 << 20).unpack(codec, memoryview(PLAIN))
+        Decompressor(1 << 20).decompress(codec, memoryview(PLAIN))

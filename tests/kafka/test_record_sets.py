@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from kafka.consumer.fetcher import Fetcher
-from kafka.record.memory_records import MemoryRecordsBuilder
 
 import analyzer.kafka.internals.raw_fetcher
 from analyzer.core.model import Position, Records, RecordSet
 from analyzer.kafka import KafkaRecords
-from analyzer.kafka.internals.raw_fetcher import span_of
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
@@ -152,49 +150,6 @@ def test_one_record_larger_than_a_fetch_comes_all_the_same(
     reader = opened(real_kafka, topic, raw=raw, options={"max_partition_fetch_bytes": 1000})
     run_all([reader], [b"before", large, b"behind"])
     assert stored([reader]) == [b"before", b"behind", large]
-
-
-def a_batch(base: int, count: int, *, at_ms: int = 1_000) -> bytes:
-    builder = MemoryRecordsBuilder(2, 0, 100_000, offset=0)
-    for number in range(count):
-        builder.append(at_ms + number, None, b"value %d" % number)
-    builder.close()
-    raw = bytearray(builder.buffer())
-    raw[:8] = base.to_bytes(8, "big")  # as the broker does; the checksum begins behind it
-    return bytes(raw)
-
-
-class TestWalk:
-    """The headers alone tell how far a stretch of batches reaches."""
-
-    def test_nothing_is_nothing(self) -> None:
-        assert span_of(b"", 7)[:2] == (0, 7)
-
-    def test_it_ends_after_the_last_record_of_the_last_batch(self) -> None:
-        raw = a_batch(100, 5) + a_batch(110, 2, at_ms=5_000)
-        assert span_of(raw, 100) == (len(raw), 112, 0, 5_001)
-
-    def test_a_batch_that_was_cut_short_is_left_for_the_next_fetch(self) -> None:
-        first, second = a_batch(100, 5), a_batch(105, 5)
-        for size in (1, 11, 12, 60, 61, len(second) - 1):
-            assert span_of(first + second[:size], 100)[:2] == (len(first), 105)
-
-    @pytest.mark.parametrize("damage", ["magic", "length", "delta"])
-    def test_at_what_makes_no_sense_it_stops_and_keeps_the_bytes(self, damage: str) -> None:
-        bad = bytearray(a_batch(105, 5))
-        match damage:
-            case "magic":
-                bad[16] = 1
-            case "length":
-                bad[8:12] = (10).to_bytes(4, "big")
-            case _:
-                bad[23:27] = (-1).to_bytes(4, "big", signed=True)
-        raw = a_batch(100, 5) + bytes(bad) + a_batch(110, 5)
-        assert span_of(raw, 100)[:2] == (len(raw), 105)
-
-    def test_a_position_inside_a_batch_is_no_step_back(self) -> None:
-        assert span_of(a_batch(100, 5), 103)[:2] == (len(a_batch(100, 5)), 105)
-        assert span_of(a_batch(90, 5), 103)[1] == 103
 
 
 class TestWithoutThePrivateNames:

@@ -48,7 +48,7 @@ class PythonCounter:
         self._layout = CountLayout([grouping_of(name) for name in groupings], meters)
         projection = self._layout.projection
         self._readers = {source: RecordReader(mapping, projection) for source, mapping in mappings.items()}
-        self._unpackers = {
+        self._decompressors = {
             source: Decompressor(mapping.batch_bytes_max) for source, mapping in mappings.items()
         }
         self._rows_max = rows_max
@@ -131,14 +131,14 @@ class PythonCounter:
         records = 0
         refused = None
         for batch in decode_batches(
-            taken.raw, taken.start, taken.aborted, self._unpackers[taken.part.source]
+            taken.raw, taken.start, taken.aborted, self._decompressors[taken.part.source]
         ):
             if batch.status != "ok":
                 refused = batch
                 break
             partition.next = max(partition.next, batch.next)
-            pending.append(batch.frames)
-            records += len(batch.frames.values)
+            pending.append(batch.records)
+            records += len(batch.records.values)
             if records >= READ_TOGETHER:
                 too_many = partition.count(concatenate(pending))
                 if too_many is not None:

@@ -82,7 +82,7 @@ def _decoder(codec: int, bytes_max: int) -> Decode:
     def decode(data: Any) -> bytes:
         try:
             with ONE_AT_A_TIME:
-                return Decompressor(bytes_max).unpack(codec, memoryview(data))
+                return Decompressor(bytes_max).decompress(codec, memoryview(data))
         except TooLargeError:
             raise BatchTooLarge(f"a batch expands beyond {bytes_max >> 20} MB") from None
         except DamagedError:

@@ -8,7 +8,6 @@ the source takes records the public way.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -18,15 +17,10 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords
 
+from analyzer.core.kafka_format.batch_header import HEADER_BYTES, read_header, span_of
 from analyzer.core.kafka_format.damage import without_damage_before
 from analyzer.kafka.internals.features import changed
 from analyzer.kafka.partition_state import NO_EPOCH
-
-# Of a batch (v2): base offset, length, leader epoch, magic, (crc, attributes,) offset of the last
-# record from the base, (first timestamp,) greatest timestamp.
-HEADER = struct.Struct(">qiib6xi8xq")
-HEADER_BYTES = 61  # up to the first record
-BEFORE_LENGTH = 12  # the length counts what follows it
 
 FACES = {
     "_unpack_records": ["self", "tp", "records", "key_deserializer", "value_deserializer"],
@@ -59,37 +53,6 @@ def check() -> None:
 check()
 
 
-class BatchSpan(NamedTuple):
-    """What the headers of a stretch of batches say."""
-
-    size: int  # bytes of whole batches; Kafka may cut the last one short, but never the first
-    next: int
-    epoch: int  # of the last one's leader
-    last_ms: int | None
-
-
-def span_of(raw: bytes, start: int) -> BatchSpan:
-    """How far `raw` reaches, by the headers of its batches alone.
-
-    At a batch that makes no sense the walk ends, but the bytes are kept: the counter is to say
-    what is wrong, and nobody is to step over it.
-    """
-    at, next_offset, epoch, last_ms = 0, start, -1, -1
-    while len(raw) - at >= HEADER_BYTES:
-        base, length, leader_epoch, magic, last, greatest_ms = HEADER.unpack_from(raw, at)
-        if magic != 2 or length < HEADER_BYTES - BEFORE_LENGTH or last < 0:
-            return BatchSpan(len(raw), next_offset, epoch, last_ms if last_ms >= 0 else None)
-        if at + BEFORE_LENGTH + length > len(raw):
-            if at == 0:
-                return BatchSpan(len(raw), start, -1, None)
-            break
-        at += BEFORE_LENGTH + length
-        # A compacted batch keeps the offset of its last record even when that record is gone.
-        next_offset = max(next_offset, base + last + 1)
-        epoch, last_ms = leader_epoch, greatest_ms
-    return BatchSpan(at, next_offset, epoch, last_ms if last_ms >= 0 else None)
-
-
 class FetchedBatches(NamedTuple):
     """The record batches that one fetch brought of one partition."""
 
@@ -103,8 +66,7 @@ class FetchedBatches(NamedTuple):
     @property
     def cut_short(self) -> bool:
         """Whether not even the first batch is whole, as Kafka promises that it is."""
-        length: int = HEADER.unpack_from(self.raw)[1] if len(self.raw) >= HEADER_BYTES else 0
-        return BEFORE_LENGTH + length > len(self.raw)
+        return len(self.raw) < HEADER_BYTES or read_header(self.raw).size_bytes > len(self.raw)
 
 
 class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python has no types
@@ -121,17 +83,17 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
         raw = without_damage_before(bytes(records._buffer), self.fetch_offset)  # mostly no copy
         walked = span_of(raw, self.fetch_offset)
         # No checksum covers it: of a leader that there never was the broker would know nothing, either.
-        believed = self.newest_epoch is None or walked.epoch <= self.newest_epoch
-        epoch = walked.epoch if believed else NO_EPOCH
+        believed = self.newest_epoch is None or walked.leader_epoch <= self.newest_epoch
+        epoch = walked.leader_epoch if believed else NO_EPOCH
         aborted = [(each.producer_id, each.first_offset) for each in self.aborted_transactions]
         # The client asks for this offset next. The epoch lets the broker see that what we have read
         # has since been cut away.
         self.next_fetch_offset = walked.next
-        self.bytes_read = walked.size
-        if walked.size:
+        self.bytes_read = walked.size_bytes
+        if walked.size_bytes:
             self.leader_epoch = epoch
             yield FetchedBatches(
-                self.fetch_offset, walked.next, raw[: walked.size], aborted, walked.last_ms, epoch
+                self.fetch_offset, walked.next, raw[: walked.size_bytes], aborted, walked.last_ms, epoch
             )
         self.drain()
 
