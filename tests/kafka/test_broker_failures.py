@@ -13,8 +13,9 @@ from kafka.record import MemoryRecords
 
 from analyzer.core.model import Gap, RecordSet
 from analyzer.kafka.client import REQUEST_S_MAX
-from analyzer.kafka.connection_errors import ConnectionFailures, FailureCause
+from analyzer.kafka.connection_errors import FailureCause
 from analyzer.kafka.connection_health import RECONNECT_MAX_S, SILENT_S, ConnectionHealth
+from analyzer.kafka.internals.consumer import ConnectionFailures
 from tests.support.batches import records_of
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.places import MemoryPlaces, Reader
@@ -226,21 +227,21 @@ class TestWatch:
         watch.failed(ValueError("no"))
         assert watch.cause(None, None) == FailureCause("away", "no")
         watch.opened()
-        watch.waited(0.1, 0, reading=True, idle=False)
+        watch.waited(0.1, 0, is_reading=True, is_idle=False)
         assert watch.cause(Fine(), None) == FailureCause("away", "no")
-        watch.waited(0.1, 1, reading=True, idle=False)
+        watch.waited(0.1, 1, is_reading=True, is_idle=False)
         assert watch.cause(Fine(), None) is None
 
     def test_only_time_spent_waiting_for_records_is_silence(self) -> None:
         watch = ConnectionHealth(lambda: 0.0, {}, [])
-        watch.waited(SILENT_S - 1, 0, reading=True, idle=False)
-        watch.waited(100.0, 0, reading=False, idle=False)
+        watch.waited(SILENT_S - 1, 0, is_reading=True, is_idle=False)
+        watch.waited(100.0, 0, is_reading=False, is_idle=False)
         assert watch.cause(Fine(), None) is None
-        watch.waited(1.0, 0, reading=True, idle=False)
+        watch.waited(1.0, 0, is_reading=True, is_idle=False)
         assert watch.cause(Fine(), None) == FailureCause(
-            "away", f"no broker has answered for {SILENT_S:.0f} s"
+            "away", f"no broker has answered for {SILENT_S:.0f} s; check the brokers and the network"
         )
-        watch.waited(1.0, 1, reading=True, idle=False)
+        watch.waited(1.0, 1, is_reading=True, is_idle=False)
         assert watch.cause(Fine(), None) is None
 
     def test_it_is_logged_when_it_begins_once_a_minute_and_when_it_ends(
@@ -252,7 +253,7 @@ class TestWatch:
         away, login = FailureCause("away", "no broker answers"), FailureCause("login", "the broker refuses")
         for at_s, cause in ((0, None), (1, away), (2, away), (60, away), (62, away), (63, login), (64, None)):
             clock[0] = at_s
-            watch.tell(cause)
+            watch.report(cause)
         assert [record.message for record in caplog.records] == [
             "kafka: a:1,b:2: no broker answers",
             "kafka: a:1,b:2: no broker answers",

@@ -22,13 +22,14 @@ JOINS_WITHIN_S = 30
 MEMBER = """
 import faulthandler, sys
 faulthandler.dump_traceback_later(float(sys.argv.pop(1)), exit=True)
-from analyzer.kafka.internals.patient_coordinator import join_patiently
+from analyzer.kafka.internals.consumer import ConsumerInternals
+from analyzer.kafka.internals.features import ALL_FEATURES
 from analyzer.kafka.group.dead_members import client_id
 from kafka import KafkaConsumer
 bootstrap, topic, name = sys.argv[1:]
 consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=topic, client_id=client_id(name),
                          session_timeout_ms=30_000, auto_offset_reset="earliest", enable_auto_commit=False)
-assert join_patiently(consumer)
+ConsumerInternals(consumer, ALL_FEATURES).join_patiently()
 while True:
     consumer.poll(100)
     if consumer.assignment():
@@ -98,7 +99,7 @@ def test_a_group_that_we_do_not_join_keeps_its_dead(real_kafka: NativeKafka | Gi
     with member(real_kafka, topic, "web-1") as child:
         child.send_signal(signal.SIGKILL)
         child.wait(5)
-        assert remove_dead_members(asking(real_kafka, topic, "web-1"), "gatelock-web-1", patience_s=0.1) == 0
+        assert remove_dead_members(asking(real_kafka, topic, "web-1"), "gatelock-web-1", join_s_max=0.1) == 0
 
 
 def asking(kafka: NativeKafka | GivenKafka, topic: str, name: str) -> dict[str, str]:

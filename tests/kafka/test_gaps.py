@@ -47,12 +47,12 @@ def admin(real_kafka: RealKafka) -> Iterator[KafkaAdminClient]:
 
 @pytest.mark.parametrize("way", ["raw", "plain"])
 def test_a_topic_made_again_is_known_before_a_record_of_it_is_counted(
-    real_kafka: RealKafka, admin: KafkaAdminClient, new: New, way: str, monkeypatch: pytest.MonkeyPatch
+    real_kafka: RealKafka, admin: KafkaAdminClient, new: New, way: str, switch_off: Callable[..., None]
 ) -> None:
     """However long the client's metadata is believed: batches are asked for by the topic's id, and records
     that were asked for by its name are not believed before the id was looked at."""
     if way == "plain":
-        monkeypatch.setattr("analyzer.kafka.source.NO_RAW", "this kafka-python is another one")
+        switch_off("whole-batches")
     topic, other = real_kafka.create_topic(new_name(), partitions=2), real_kafka.create_topic(partitions=1)
     old = {key for p in range(2) for key in write(real_kafka, topic, p, 0)} | write(real_kafka, other, 0, 0)
     here = new(topic, other, metadata_ms=300_000)
@@ -145,7 +145,7 @@ def test_a_log_that_went_away_while_its_gap_waited_is_not_gone_on_with(
     create_again(admin, topic, 1)
     told = here.accept(0, "next")
     assert told.exit_code == 2
-    assert "is not there any more" in told.stderr
+    assert "does not exist any more" in told.stderr
     here.run(lambda: here.open() == {f"{topic}[0]": ("recreated", 0, None)})
     assert here.accept(0, "next").exit_code == 0
 

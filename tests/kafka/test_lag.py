@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from analyzer.core.model import Lag, Partition
-from analyzer.kafka.partition_state import DAY_S, PartitionState
+from analyzer.kafka.partitions import DAY_S, PartitionState
 from tests.support.kafka_log import lines, open_source, run_all
 from tests.support.places import MemoryPlaces, Reader
 
@@ -40,7 +40,7 @@ def test_what_is_new_is_no_older_than_the_time_since_we_had_everything(told_s: f
 def test_once_level_the_records_times_are_still_believed_where_they_can_be() -> None:
     held = a_held(NOW_S)
     held.lag(100, NOW_S, 10.0)
-    held.next, held.seen_ms = 120, int(NOW_S * 1000) - 60_000  # a fetch that waited for a minute in between
+    held.next, held.last_ms = 120, int(NOW_S * 1000) - 60_000  # a fetch that waited for a minute in between
     assert held.lag(150, NOW_S, 11.0) == Lag(30, 60.0)
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from kafka.consumer.fetcher import Fetcher
 
-import analyzer.kafka.internals.raw_fetcher
 from analyzer.core.model import Position, Records, RecordSet
 from analyzer.kafka import KafkaRecords
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
@@ -150,51 +145,6 @@ def test_one_record_larger_than_a_fetch_comes_all_the_same(
     reader = opened(real_kafka, topic, raw=raw, options={"max_partition_fetch_bytes": 1000})
     run_all([reader], [b"before", large, b"behind"])
     assert stored([reader]) == [b"before", b"behind", large]
-
-
-class TestWithoutThePrivateNames:
-    @pytest.mark.parametrize("name", ["_unpack_records", "_maybe_skip_record", "drain"])
-    def test_a_changed_face_of_the_records_is_noticed(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(Fetcher.PartitionRecords, name, lambda self, something, new: None)
-        with pytest.raises(ImportError, match=name):
-            importlib.reload(analyzer.kafka.internals.raw_fetcher)
-
-    def test_a_missing_class_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delattr(Fetcher, "PartitionRecords")
-        with pytest.raises(ImportError, match="PartitionRecords"):
-            importlib.reload(analyzer.kafka.internals.raw_fetcher)
-
-    def test_records_come_the_public_way(self, kafka: Kafka) -> None:
-        """As with a kafka-python whose fetcher takes one thing more."""
-        topic = kafka.create_topic()
-        produce(kafka, topic, lines(40))
-        code = f"""
-from kafka.consumer.fetcher import Fetcher
-unpack = Fetcher.PartitionRecords._unpack_records
-Fetcher.PartitionRecords._unpack_records = lambda self, tp, raw, a, b, c=0: unpack(self, tp, raw, a, b)
-
-from analyzer.core.model import Records
-from analyzer.kafka import KafkaRecords
-from tests.support.places import MemoryPlaces
-options = {{"bootstrap_servers": {kafka.bootstrap!r}, **{dict(kafka.client)!r}}}
-source = KafkaRecords({{{topic!r}: "log"}}, MemoryPlaces(), assign="all", options=options)
-values = []
-while len(values) < 40:
-    for taken in source.take(0.1):
-        assert isinstance(taken, Records)
-        values += [record.value for record in taken.items]
-source.close()
-assert sorted(values) == [b"line %06d" % number for number in range(40)]
-try:
-    KafkaRecords({{{topic!r}: "log"}}, MemoryPlaces(), assign="all", options=options, raw=True)
-except ValueError as told:
-    print(told)
-"""
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        assert "_unpack_records" in done.stdout
 
 
 class TestOptions:

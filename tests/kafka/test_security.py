@@ -197,12 +197,12 @@ MISTAKES: dict[str, tuple[Way, str, list[str]]] = {
     "a login where none is wanted": (
         lambda broker: scram(broker, bootstrap_servers=broker.bootstrap),
         "kafka-login",
-        ["asks for no login", "security_protocol"],
+        ["takes no login", "security_protocol"],
     ),
     "wrong CA": (
         lambda broker: over_tls(broker, ssl_cafile=file(broker, "stranger.pem")),
         "kafka-tls",
-        ["ssl_cafile", "stranger.pem", "signed by nobody"],
+        ["ssl_cafile", "stranger.pem", "not signed by an authority in"],
     ),
     "no CA": (
         lambda broker: without(over_tls(broker), "ssl_cafile"),
@@ -217,7 +217,7 @@ MISTAKES: dict[str, tuple[Way, str, list[str]]] = {
     "a CA file that is none": (
         lambda broker: over_tls(broker, ssl_cafile=file(broker, "server.properties")),
         "kafka-tls",
-        ["ssl_cafile: ", "is no PEM file"],
+        ["ssl_cafile: ", "must be a PEM file"],
     ),
     "no TLS where it is wanted": (
         lambda broker: {"bootstrap_servers": broker.doors["TLS"]},
@@ -227,7 +227,7 @@ MISTAKES: dict[str, tuple[Way, str, list[str]]] = {
     "TLS where none is wanted": (
         lambda broker: by_certificate(broker, bootstrap_servers=broker.bootstrap),
         "kafka-tls",
-        ["no TLS is spoken", "security_protocol (SSL)"],
+        ["does not use TLS", "security_protocol (SSL)"],
     ),
     "no certificate": (
         lambda broker: without(by_certificate(broker), "ssl_certfile", "ssl_keyfile"),
@@ -239,7 +239,7 @@ MISTAKES: dict[str, tuple[Way, str, list[str]]] = {
             broker, ssl_certfile=file(broker, "impostor.crt"), ssl_keyfile=file(broker, "impostor.key")
         ),
         "kafka-tls",
-        ["ssl_certfile", "does not take our certificate"],
+        ["ssl_certfile", "does not accept our certificate"],
     ),
     "a key of another certificate": (
         lambda broker: by_certificate(broker, ssl_keyfile=file(broker, "impostor.key")),

@@ -30,13 +30,13 @@ LINE = '{{"ts": 1795216000, "key": "acme", "n": {}}}'
 # kafka-python as it is, polled again after it met a batch that it does not unpack: which we never do.
 HANGING = """
 import sys
-import analyzer.kafka.source as records
+from tests.support.kafka_features import switch_off
 import analyzer.watchdog as watchdog
 from analyzer.cli import main
 from analyzer.kafka.client import KafkaClient
 from kafka.errors import CorruptRecordError
 
-records.NO_RAW = "as if kafka-python's fetcher had changed"
+switch_off("whole-batches")
 watchdog.TOLD_S, watchdog.HUNG_S = 11.0, 14.0
 
 def poll(client, timeout_s):
@@ -109,7 +109,7 @@ def test_a_poll_that_hangs_is_named_and_ends_the_process(real_kafka: RealKafka, 
     topic = real_kafka.create_topic(partitions=1)
     produce_as_is(real_kafka, topic, 0, bomb("zstd", 128))
     analyzer = start(all_of(real_kafka, topic), code=HANGING)
-    assert "poll() has not come back" in analyzer.named("kafka-hung")
+    assert "poll() has not returned" in analyzer.named("kafka-hung")
     assert analyzer.process.wait(NAMED_S_MAX) == 3, "not 0: whoever started it does so again"
     last = analyzer.log[-1]
     assert last["level"] == "critical"
@@ -189,7 +189,7 @@ def test_what_a_group_does_not_tell_its_members_is_named(
     second = start(twin)
     assert "has joined the group twins as one" in first.named("kafka-group")
     second.well()
-    assert "leaves partitions unread, and us without one" in left_out.named("kafka-group")
+    assert "leaves partitions unread while this analyzer has none" in left_out.named("kafka-group")
     at_last.touch()
     left_out.well()
 

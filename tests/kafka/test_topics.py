@@ -191,9 +191,9 @@ def test_a_position_past_the_end_stops_that_partition_alone(real_kafka: RealKafk
 
 
 def test_without_the_clients_own_metadata_an_admin_is_asked(
-    real_kafka: RealKafka, opened: Open, admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch
+    real_kafka: RealKafka, opened: Open, admin: KafkaAdminClient, switch_off: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr("analyzer.kafka.metadata.ClientMetadata.NAMES", ("a_name_that_is_gone",))
+    switch_off("cached-metadata")
     topic = real_kafka.create_topic()
     produce(real_kafka, topic, lines(40))
     reader = opened(topic)
@@ -207,13 +207,13 @@ def test_without_the_clients_own_metadata_an_admin_is_asked(
 
 
 def test_the_name_of_a_partition_is_the_same_by_either_way(
-    real_kafka: RealKafka, opened: Open, monkeypatch: pytest.MonkeyPatch
+    real_kafka: RealKafka, opened: Open, switch_off: Callable[..., None]
 ) -> None:
     topic = real_kafka.create_topic()
     produce(real_kafka, topic, lines(40))
     one = opened(topic)
     run_all([one], lines(40))
-    monkeypatch.setattr("analyzer.kafka.metadata.ClientMetadata.NAMES", ("a_name_that_is_gone",))
+    switch_off("cached-metadata")
     other = opened(topic, one.places)
     turn_until(other, lambda: len(other.source.positions()) == 4)
     assert set(other.source.positions()) == set(one.source.positions())
