@@ -168,7 +168,7 @@ class FileReader:
             self.is_placed, self.has_ended, self.stored = True, True, self.lines.next
             return True
         for checkpoint in self._checkpoints:
-            if checkpoint.next == stored.next and checkpoint.digest.hexdigest() == stored.resume_token:
+            if (checkpoint.next, checkpoint.resume_token) == (stored.next, stored.resume_token):
                 self._set(part, checkpoint, stored.gap)
                 return True
         return False

@@ -407,7 +407,7 @@ def test_a_second_follower_by_mistake_counts_nothing_twice(world: World) -> None
     assert world.lines() == [f"line {number}" for number in range(50)]
 
 
-@pytest.mark.parametrize("count", [100], ids=["below 4 KiB"])
+@pytest.mark.parametrize("count", [100, 1000], ids=["below 4 KiB", "above 4 KiB"])
 def test_a_rewind_does_not_read_the_whole_file_again(world: World, count: int) -> None:
     world.write("".join(f"line {number:03}\n" for number in range(count)))
     world.turns(400)
