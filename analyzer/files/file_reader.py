@@ -75,7 +75,7 @@ class FileReader:
 
     @property
     def stopped(self) -> str:
-        """Why nothing is taken of it; "" while it is read. Any thread may ask."""
+        """The reason that nothing is taken of it; "" while it is read. Any thread may ask."""
         gap = self.gap
         return self.unreadable if gap is None else gap.why
 

@@ -200,7 +200,7 @@ class FollowedFile(QueueSource):
         self._sleep = sleep
         open_files = {} if open_files is None else open_files
         self._queue = FileQueue(source, positions, open_files, line_bytes_max, uptime_s)
-        self._absent = ""  # why there is no file at the path
+        self._absent = ""  # why the file at the path cannot be opened
         # None: not known yet. Only a path under which nothing was ever counted may begin at its end.
         self._latest: bool | None = None if start == "latest" else False
 

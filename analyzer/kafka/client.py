@@ -1,4 +1,4 @@
-"""One connection to Kafka: what the source needs of kafka-python's consumer, in one typed class.
+"""A typed connection to Kafka: the part of kafka-python's consumer that the source needs.
 
 It knows no stored positions. After any error from `poll()` throw it away and make another: kafka-python may
 hang forever in the poll after a failed one.
@@ -64,7 +64,7 @@ def connect(options: Options, features: Features) -> tuple[KafkaConsumer, Connec
 
 
 class FetchedPartition(NamedTuple):
-    """What one poll returned of one partition: raw batches, or records."""
+    """Raw batches or records of one partition, as one poll returned them."""
 
     tp: TopicPartition
     start: int

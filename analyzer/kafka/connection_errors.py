@@ -32,7 +32,7 @@ TLS_ALERT = 0x15030000  # a TLS alert, read as the length of a Kafka response
 
 
 class FailureCause(NamedTuple):
-    """What is wrong: a kind for programs, and a sentence for operators.
+    """The cause of a failure: a kind for programs, and a sentence for operators.
 
     Kinds are "away", "login", "tls", "right", "topic", "group", "hung" and "python".
     """

@@ -25,7 +25,7 @@ LOG_EVERY_S = 60.0
 
 
 class ConnectionState(Protocol):
-    """What a connection knows without a request. Any thread may ask."""
+    """The state of a connection, as far as it is known without a request. Any thread may ask."""
 
     failures: ConnectionFailures
 

@@ -31,7 +31,7 @@ MeasureDamage = Callable[[TopicPartition, int, Callable[[int], None]], None]
 
 @dataclass(slots=True)
 class PartitionState:
-    """How far a partition was read."""
+    """The progress in one partition."""
 
     part: Partition
     next: int  # the offset that is handed to the pipeline next

@@ -110,7 +110,7 @@ def test_the_rest_of_an_incomplete_last_line_is_not_a_record(world: World) -> No
     assert world.load(world.write("a.log", "one\ntwo and a half\nthree\nfour\n"))[-1] == "four"
 
 
-def test_two_files_with_the_same_first_line_are_told_apart(world: World) -> None:
+def test_two_files_with_the_same_first_line_are_both_counted(world: World) -> None:
     one, two = world.write("a.log", "head\none\n"), world.write("b.log", "head\ntwo\n")
     assert world.load(one, two) == ["head", "one", "head", "two"]
     assert world.load(two, one) == ["head", "one", "head", "two"]
@@ -134,7 +134,7 @@ def test_a_shorter_file_that_is_not_an_older_copy_is_counted(world: World) -> No
     assert counted == [30 + 5000, 60 + 8000, 90 + 8001]
 
 
-def test_many_files_with_the_same_first_line_are_told_apart(world: World) -> None:
+def test_many_files_with_the_same_first_line_are_all_counted(world: World) -> None:
     paths = [world.write(f"{number}.log", f"head\n{number}\n") for number in range(30)]
     wanted = sorted(["head"] * 30 + [str(number) for number in range(30)])
     assert sorted(world.load(*paths)) == wanted

@@ -38,9 +38,9 @@ def secured(servers: ServersUsed) -> Iterator[SecuredKafka]:
         broker.start()
         servers.found("kafka", broker.kind)
         broker.add_scram(USER, PASSWORD)
-        broker.add_scram("nobody", PASSWORD)
+        broker.add_scram("guest", PASSWORD)
         broker.authority.issue("client")
         broker.authority.issue("locked", "key-secret")
-        Authority(broker.folder, "stranger").issue("impostor")
+        Authority(broker.folder, "other-authority").issue("impostor")
         yield broker
         broker.close()

@@ -60,7 +60,7 @@ class TestTable:
         monkeypatch.undo()
         assert f"{owner.replace(':', '.')}.{member}" in found
 
-    def test_kinds_are_told_apart(self) -> None:
+    def test_kinds_are_distinguished(self) -> None:
         assert matches("string:Formatter", "get_value", "(self, key, args, kwargs)")
         assert matches("string:Formatter", "get_value", "(self, key, ...)")
         assert not matches("string:Formatter", "get_value", "(self, key)")
@@ -237,7 +237,7 @@ class TestWall:
 
     @pytest.mark.parametrize("module", INSIDE, ids=lambda module: module.name)
     def test_every_private_name_inside_is_in_the_table(self, module: Module) -> None:
-        # The facade has private names of its own; in the other modules `self` is an object of kafka-python.
+        # In the facade, private names of `self` are ours; in the other modules `self` is kafka-python's.
         found = private_attributes(module, but_of="self" if module.name in FACADE else "")
         assert found - {"__class__"} <= {member for _, _, member, _ in ROWS}
         assert ("__class__" in found) == (module.name == f"{INTERNALS}.class_swap")

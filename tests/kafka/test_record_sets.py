@@ -1,4 +1,4 @@
-"""What comes out of a fetch: batches whole and untouched, or records where the client gives no more."""
+"""Record sets of a fetch: whole batches as Kafka stores them, or single records without that feature."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def opened() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_is_handed_on_as_it_is(kafka: Kafka, raw: bool, codec: str, opened: Any) -> None:
+def test_batches_of_every_codec_are_handed_on(kafka: Kafka, raw: bool, codec: str, opened: Any) -> None:
     if codec == "zstd" and not kafka.real:
         pytest.skip("the mock does not know zstd")
     topic = kafka.create_topic()
@@ -49,17 +49,15 @@ def test_every_codec_is_handed_on_as_it_is(kafka: Kafka, raw: bool, codec: str, 
     assert stored([reader]) == lines(400)
 
 
-def test_raw_means_bytes_and_plain_means_records(kafka: Kafka, raw: bool, opened: Any) -> None:
+def test_raw_fetches_return_bytes_and_plain_ones_records(kafka: Kafka, raw: bool, opened: Any) -> None:
     topic = kafka.create_topic()
     produce(kafka, topic, lines(40))
     source = opened(kafka, topic, raw=raw).source
-    taken = next(each for _ in range(100) for each in source.take(0.1))
+    taken = next(item for _ in range(100) for item in source.take(0.1))
     assert isinstance(taken, RecordSet if raw else Records)
 
 
-def test_aborted_records_are_passed_over_and_leave_no_lag(
-    real_kafka: RealKafka, raw: bool, opened: Any
-) -> None:
+def test_aborted_records_are_skipped_and_leave_no_lag(real_kafka: RealKafka, raw: bool, opened: Any) -> None:
     topic = real_kafka.create_topic(partitions=1)
     producer = Producer(
         {"bootstrap.servers": real_kafka.bootstrap, "transactional.id": topic, "linger.ms": 2}
@@ -73,7 +71,7 @@ def test_aborted_records_are_passed_over_and_leave_no_lag(
             producer.produce(topic, line, partition=0)
         producer.flush(30)
         if number % 2:
-            producer.abort_transaction(30)  # the last one too: its tail holds nothing to read
+            producer.abort_transaction(30)  # the last one, too: the log ends with aborted records
         else:
             producer.commit_transaction(30)
             wanted += batch
@@ -84,7 +82,7 @@ def test_aborted_records_are_passed_over_and_leave_no_lag(
     assert [position.next for position in reader.places.stored.values()] == [88]
 
 
-def test_behind_an_open_transaction_there_is_nothing_to_read(real_kafka: RealKafka, opened: Any) -> None:
+def test_nothing_is_read_behind_an_open_transaction(real_kafka: RealKafka, opened: Any) -> None:
     topic = real_kafka.create_topic(partitions=1)
     produce(real_kafka, topic, lines(10), partition=0)
     producer = Producer({"bootstrap.servers": real_kafka.bootstrap, "transactional.id": topic})
@@ -103,7 +101,7 @@ def test_behind_an_open_transaction_there_is_nothing_to_read(real_kafka: RealKaf
     run_all([reader], [*lines(20), b"open"])
 
 
-def test_holes_that_compaction_left_are_stepped_over(real_kafka: RealKafka, opened: Any) -> None:
+def test_holes_left_by_compaction_are_skipped(real_kafka: RealKafka, opened: Any) -> None:
     eager = {"segment.ms": 100, "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": 100}
     topic = real_kafka.create_topic(partitions=1, configs={"cleanup.policy": "compact", **eager})
     producer = Producer({"bootstrap.servers": real_kafka.bootstrap, "linger.ms": 2, "batch.num.messages": 10})
@@ -126,19 +124,17 @@ def test_holes_that_compaction_left_are_stepped_over(real_kafka: RealKafka, open
     end_s = time.monotonic() + 60
     while len(found := read(raw=True)) > 50:
         assert time.monotonic() < end_s
-        write(b"the segment in use is never cleaned", b"roll")
+        write(b"a new segment, because the active one is never cleaned", b"roll")
         producer.flush(30)
     assert read(raw=False) == found
     assert found[-1] == (199, b"line 000199")
     hole = next(one[0] + 1 for one, two in itertools.pairwise(found) if two[0] > one[0] + 1)
-    behind = [each for each in found if each[0] >= hole]
+    behind = [record for record in found if record[0] >= hole]
     assert read(raw=True, start=hole) == behind
     assert read(raw=False, start=hole) == behind
 
 
-def test_one_record_larger_than_a_fetch_comes_all_the_same(
-    real_kafka: RealKafka, raw: bool, opened: Any
-) -> None:
+def test_a_record_larger_than_a_fetch_is_read(real_kafka: RealKafka, raw: bool, opened: Any) -> None:
     topic = real_kafka.create_topic(partitions=1, configs={"max.message.bytes": 5_000_000})
     large = b"x" * 3_000_000
     produce(real_kafka, topic, [b"before", large, b"behind"], partition=0, message_max_bytes=5_000_000)
@@ -148,17 +144,17 @@ def test_one_record_larger_than_a_fetch_comes_all_the_same(
 
 
 class TestOptions:
-    def test_one_that_does_not_exist_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="fetch_min_byte"):
+    def test_an_option_that_does_not_exist_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="kafka-python has no option fetch_min_byte; check the spelling"):
             KafkaRecords({"t": "log"}, MemoryPlaces(), assign="all", options={"fetch_min_byte": 1})
 
     @pytest.mark.parametrize(
         "name", ["enable_auto_commit", "auto_offset_reset", "isolation_level", "group_id"]
     )
-    def test_one_that_would_break_a_promise_is_refused(self, name: str) -> None:
-        with pytest.raises(ValueError, match=name):
+    def test_an_option_that_is_fixed_is_refused(self, name: str) -> None:
+        with pytest.raises(ValueError, match=f"must not be set, because Gatelock sets it: {name}; remove it"):
             KafkaRecords({"t": "log"}, MemoryPlaces(), assign="all", options={name: "x"})
 
-    def test_a_group_needs_a_name(self) -> None:
+    def test_a_group_needs_an_id(self) -> None:
         with pytest.raises(ValueError, match="group_id"):
             KafkaRecords({"t": "log"}, MemoryPlaces())

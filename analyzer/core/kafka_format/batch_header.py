@@ -85,7 +85,7 @@ def header_at(raw: bytes, at: int = 0) -> BatchHeader | None:
 
 
 class BatchSpan(NamedTuple):
-    """What the headers of consecutive batches say."""
+    """The extent of consecutive batches, by their headers."""
 
     size_bytes: int  # of complete batches: Kafka may cut the last one short, but never the first
     next: int

@@ -73,7 +73,7 @@ class PrefixUnpackers(dict[int, tuple[Any, int]]):
 
 
 class PrefixShape(NamedTuple):
-    """How to read a prefix whose varints have certain widths: its unpackers, and a table for each varint.
+    """The widths of the varints in a prefix: unpackers for them, and a table for each varint.
 
     The tables of lengths and offsets have no negative numbers: those are None.
     """
@@ -87,7 +87,7 @@ class PrefixShape(NamedTuple):
 
 
 class DecodedRecord(NamedTuple):
-    """One record, decoded byte by byte."""
+    """A record that was decoded byte by byte."""
 
     timestamp_delta: int
     offset_delta: int
@@ -187,7 +187,7 @@ def is_abort_marker(data: bytes, count: int, last_delta: int) -> bool:
 
 
 def _read_record(data: bytes, at: int) -> DecodedRecord:
-    """Decodes the record at byte `at` whatever shape it has. Raises DamagedError."""
+    """Decodes the record at byte `at`, of any shape. Raises DamagedError."""
     try:
         length, start = _read_varint(data, at)
         end = start + length

@@ -20,7 +20,7 @@ from analyzer.kafka.internals.consumer import BatchRefused, BatchTooLarge
 Decode = Callable[[Any], bytes]
 
 DECODERS = {"gzip_decode": 1, "snappy_decode": 2, "lz4_decode": 3, "zstd_decode": 4}
-# Kafka before 0.10 wrote broken headers, which kafka-python repairs for a decoder of their own.
+# Kafka before 0.10 wrote broken headers, for which kafka-python has a separate decoder.
 OLD_LZ4 = "lz4_decode_old_kafka"
 ONE_AT_A_TIME = Lock()  # or several connections would take several times the bound
 

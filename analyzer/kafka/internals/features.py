@@ -57,7 +57,10 @@ SUBSCRIPTION = "kafka.consumer.subscription_state:SubscriptionState"
 
 
 class Feature(NamedTuple):
-    """What is lost without a feature, and its members: by owner (module, colon, class), name and kind."""
+    """A row of the table: what is lost without the feature, and its members.
+
+    Members are grouped by owner ("module" or "module:Class"), with their names and kinds.
+    """
 
     lost: str
     members: Mapping[str, Mapping[str, str]]

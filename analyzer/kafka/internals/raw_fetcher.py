@@ -24,7 +24,7 @@ TOPIC_IDS_FROM = 13  # the version of fetch requests that names topics by their 
 
 
 class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python has no types
-    """What kafka-python takes for the records of a fetch: one element, all batches."""
+    """The records of a fetch, as kafka-python sees them: one element, which is all batches."""
 
     newest_epoch: int | None = None  # of the partition's leaders, as far as the client knows
     keeps_epochs = False

@@ -1,4 +1,4 @@
-"""Whether Kafka can be reached, and how many partitions some topics have."""
+"""Reachability of Kafka, and the number of partitions of some topics."""
 
 from __future__ import annotations
 
