@@ -28,7 +28,7 @@ from analyzer.kafka.internals.features import (
     report,
     supported_features,
 )
-from tests.house.reading import Module, modules, within
+from tests.house.reading import ROOT, Module, modules, within
 from tests.support.installation import Installation, RealKafka, write
 from tests.support.kafka_features import GONE
 from tests.support.kafka_log import lines, open_source, produce, run_all
@@ -77,6 +77,12 @@ class TestTable:
     def test_each_feature_says_what_is_lost_without_it(self) -> None:
         assert all(feature.lost and feature.members for feature in FEATURES.values())
         assert [line.split() for line in report().splitlines()[1:]] == [[name, "on"] for name in FEATURES]
+
+    def test_the_page_for_operators_has_the_same_table(self) -> None:
+        page = (ROOT / "docs" / "kafka.md").read_text().replace("`", "")
+        assert [
+            name for name, feature in FEATURES.items() if f"| {name} | {feature.lost} |" not in page
+        ] == []
 
 
 def resolve(owner: str) -> Any:
