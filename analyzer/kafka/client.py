@@ -168,7 +168,7 @@ class KafkaClient:
         self._probed_s = float("-inf")
         # Partitions that this connection cannot read any more. One is a partition with a damaged batch:
         # kafka-python hangs when it continues there.
-        self.spoilt: set[TopicPartition] = set()
+        self.needs_reconnect: set[TopicPartition] = set()
 
     @property
     def cluster(self) -> str:
@@ -214,7 +214,7 @@ class KafkaClient:
         for tp in partitions:
             was_fetched = self._next.pop(tp, None) is not None
             if was_fetched and not self._internals.forgets_paused:
-                self.spoilt.add(tp)
+                self.needs_reconnect.add(tp)
             if tp in self._consumer.assignment():
                 self._consumer.pause(tp)
                 # Any position, or the client looks for a committed offset and fails.
@@ -250,7 +250,7 @@ class KafkaClient:
         except CorruptRecordError as error:
             if (tp := self._internals.damaged_partition(error)) is None:
                 raise
-            self.spoilt.add(tp)
+            self.needs_reconnect.add(tp)
             offset = self._next.get(tp, 0)
             kind: GapKind = "too-large" if isinstance(error, BatchTooLarge) else "corrupt"
             return [

@@ -189,7 +189,7 @@ class AssignedPartitions:
     def _fetch_again(self, tp: TopicPartition, state: PartitionState, offset: int) -> None:
         """Fetches from `offset` once more; everything before it was counted."""
         client = self.client
-        if client is None or tp in client.spoilt:
+        if client is None or tp in client.needs_reconnect:
             self._revoked.append(state.part)
             self.rewind([state.part])
             return

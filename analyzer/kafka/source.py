@@ -141,8 +141,8 @@ class KafkaRecords:
         if client is None:
             self._sleep(min(timeout_s, self._health.wait_s))
             return
-        if client.spoilt & self._partitions.unplaced:
-            self._give_up(ConnectionSpoilt("a partition must be read again, which takes a new connection"))
+        if client.needs_reconnect & self._partitions.unplaced:
+            self._give_up(ReconnectNeeded("a partition must be read again, which takes a new connection"))
             return
         self._check_topics(client)
         self._partitions.place(client)  # raises StoreAway: then nothing is read either
@@ -261,7 +261,7 @@ class KafkaRecords:
         self._partitions.revoked(gone)
 
 
-class ConnectionSpoilt(AnalyzerError):
+class ReconnectNeeded(AnalyzerError):
     """This connection cannot be used for what must be read next."""
 
 

@@ -85,7 +85,7 @@ class ConnectionFailures:
 
 
 def open_consumer(options: Options, failures: ConnectionFailures, features: Features) -> KafkaConsumer:
-    """Returns a consumer that has the metadata of the cluster. Raises KafkaError, ValueError, AssertionError.
+    """Returns a consumer that has the metadata of the cluster. Raises KafkaError, ValueError.
 
     With "failure-reasons" its connections report to `failures`, and nothing is left of a consumer that
     failed; kafka-python alone leaves its thread and its sockets.
