@@ -138,9 +138,9 @@ def _topics(settings: Settings, store: SqlStore) -> list[Source]:
 
 def _files(settings: Settings, store: SqlStore) -> list[Source]:
     # Shared by all sources: without it, two logs with the same first bytes would be taken for one.
-    held: OpenFiles = {}
+    open_files: OpenFiles = {}
     return [
-        FollowedFile(Path(source.file), source.name, store, start=source.start, held=held)
+        FollowedFile(Path(source.file), source.name, store, start=source.start, open_files=open_files)
         for source in settings.sources
         if source.file is not None
     ]

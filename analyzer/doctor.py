@@ -315,12 +315,12 @@ def _kafka(settings: Settings) -> Iterator[Observation]:
     topics = [source.topic for source in settings.sources if source.topic is not None]
     if not topics:
         return
-    from analyzer.kafka.probes.reachability import KafkaAway, partitions_of
+    from analyzer.kafka.probes.reachability import KafkaUnreachable, partitions_of
 
     servers = ", ".join(settings.kafka.bootstrap_servers)
     try:
         found = partitions_of(topics, settings.kafka.client())
-    except KafkaAway as away:
+    except KafkaUnreachable as away:
         yield Observation("away", f"{servers}: {away}", "check [kafka]; docs/kafka.md describes it")
         return
     for partitions in found.values():

@@ -24,10 +24,16 @@ class Partition(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Stored position of a partition."""
+    """Stored position of a partition: the next offset, and its resume token.
+
+    A resume token is what a source stores next to an offset to recognise the place again: it says whether the
+    data before the offset is still the data that was counted. For Kafka it is the leader epoch of the record
+    before the offset, for files it is digests of all bytes before it; "" where there is none. Only the kind
+    of source that made a token can read it.
+    """
 
     next: int  # the offset to ask for
-    resume_token: str = ""  # lets the source recognise the place: a leader epoch, digests of a file
+    resume_token: str = ""
     gap: Gap | None = None  # blocks the partition at this position
 
 

@@ -1,4 +1,11 @@
-"""Request records out of files: one that is followed, and files that are read once."""
+"""Request records from files.
+
+- `file_sources`: `FollowedFile` while it grows and rotates, `ImportedFiles` that are read once;
+- `file_reader`: one file, recognised by its content;
+- `line_reader`: a stream as lines, with digests of what was read.
+
+Not here: what a line means (`analyzer.core.records`), and where positions are stored.
+"""
 
 from analyzer.files.file_sources import FollowedFile, ImportedFiles, OpenFiles
 

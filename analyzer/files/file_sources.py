@@ -1,7 +1,7 @@
-"""Request records out of files: one that is followed while it grows and rotates, and files read once.
+"""Sources of request records in files: one that is followed while it grows and rotates, and imported ones.
 
-The offset of a record is the byte at which its line begins, in what a compressed file unpacks to. How
-a file is known again is told in `analyzer.files.file_reader`.
+The offset of a record is the byte at which its line begins, in the decompressed content. How a file is
+identified is described in `analyzer.files.file_reader`.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from analyzer.sources import PositionStore
 log = logging.getLogger(__name__)
 
 LINE_BYTES_MAX = 1 << 20
-QUIET_S = 1.0  # after a rotation the writer goes on in the old file, until it opens the new one
-ROTATIONS_MAX = 100  # files that wait to be read; each of them is open
-UNREADABLE = (OSError, EOFError, zlib.error)
+QUIET_S = 1.0  # after a rotation, the writer continues in the old file until it opens the new one
+ROTATIONS_MAX = 100  # rotated files that wait to be read, each of them open
+READ_ERRORS = (OSError, EOFError, zlib.error)
 
-OpenFiles = dict[str, FileReader]
+OpenFiles = dict[str, FileReader]  # all files that this process reads, by topic id
 
 
-class FilesOfSource:
-    """The open files of one source, oldest first. `held` are all that this process reads."""
+class FileQueue:
+    """The open files of one source, oldest first. A file is read to its end before the next one."""
 
     def __init__(
         self,
         source: str,
-        places: PositionStore,
-        held: OpenFiles,
+        positions: PositionStore,
+        open_files: OpenFiles,
         line_bytes_max: int,
         uptime_s: Callable[[], float],
     ) -> None:
-        self.open: list[FileReader] = []
+        self.files: list[FileReader] = []
         self._source = source
-        self._places = places
-        self._held = held
+        self._positions = positions
+        self._open_files = open_files
         self._line_bytes_max = line_bytes_max
         self._uptime_s = uptime_s
 
     def add(self, path: str, stream: IO[bytes], size: Callable[[], int] | None = None) -> None:
-        self.open.append(
+        self.files.append(
             FileReader(
                 path,
                 self._source,
@@ -64,126 +64,144 @@ class FilesOfSource:
             )
         )
 
-    def take(self, final: Callable[[FileReader], bool], *, latest: bool = False) -> Records | None:
-        """What comes next; None when there is nothing now. Raises StoreAway."""
-        self._let_go()
-        for reading in self.open:
-            if reading.over():
+    def take(self, is_final: Callable[[FileReader], bool], *, latest: bool = False) -> Records | None:
+        """Returns the next records; None when there are none now. Raises StoreAway.
+
+        `is_final` says of a file whether it is complete. `latest`: see `FileReader.place`.
+        """
+        self._close_done()
+        for file in self.files:
+            if file.is_exhausted():
                 continue
-            records = self._read(reading, final=final(reading), latest=latest)
+            records = self._read(file, final=is_final(file), latest=latest)
             if records is not None:
                 return records
-            if not reading.over():
+            if not file.is_exhausted():
                 break
         return None
 
-    def _read(self, reading: FileReader, *, final: bool, latest: bool) -> Records | None:
+    def _read(self, file: FileReader, *, final: bool, latest: bool) -> Records | None:
         try:
-            if not reading.placed:
-                reading.place(self._places, self._held, final=final, latest=latest)
-            ready = reading.placed and not reading.stopped
-            records = reading.take(self._uptime_s(), final=final) if ready else None
-        except UNREADABLE as failed:
-            reading.unreadable = f"cannot be read on: {failed!r}"
-            log.error("%s: %s", reading.path, reading.unreadable)  # noqa: TRY400 - the reason is all there is
+            if not file.is_placed:
+                file.place(self._positions, self._open_files, final=final, latest=latest)
+            is_ready = file.is_placed and not file.stopped
+            records = file.take(self._uptime_s(), final=final) if is_ready else None
+        except READ_ERRORS as error:
+            file.unreadable = f"the rest cannot be read: {error!r}; repair the file, or import a copy"
+            log.error("%s: %s", file.path, file.unreadable)  # noqa: TRY400 - the trace would not say more
             return None
-        if reading.placed:
-            self._hold(reading)
-        nothing = final and records is None and (reading.placed or reading.lines.empty)
-        reading.ended = reading.ended or (nothing and not reading.stopped)
+        if file.is_placed:
+            self._register(file)
+        found_end = final and records is None and (file.is_placed or file.lines.is_empty)
+        file.has_ended = file.has_ended or (found_end and not file.stopped)
         return records
 
-    def _let_go(self) -> None:
-        """Close what is read and stored to its end. Raises StoreAway."""
-        for reading in [each for each in self.open if each.done]:
-            if reading.part is not None:
-                self._places.finish([reading.part])
-            self._close(reading)
+    def _close_done(self) -> None:
+        """Closes the files that are stored to their end. Raises StoreAway."""
+        for file in [file for file in self.files if file.is_done]:
+            if file.part is not None:
+                self._positions.finish([file.part])
+            self._close(file)
 
-    def _hold(self, reading: FileReader) -> None:
-        """Say in this process which log `reading` is."""
-        self._forget(reading)
-        if reading.part is not None:
-            self._held[reading.part.topic_id] = reading
+    def _register(self, file: FileReader) -> None:
+        """Enters the file in `open_files` under its present topic id."""
+        self._unregister(file)
+        if file.part is not None:
+            self._open_files[file.part.topic_id] = file
 
-    def _forget(self, reading: FileReader) -> None:
-        for topic_id in [each for each, holder in self._held.items() if holder is reading]:
-            del self._held[topic_id]
+    def _unregister(self, file: FileReader) -> None:
+        for topic_id in [known for known, holder in self._open_files.items() if holder is file]:
+            del self._open_files[topic_id]
 
-    def _close(self, reading: FileReader) -> None:
-        self.open.remove(reading)
-        self._forget(reading)
-        reading.lines.close()
+    def _close(self, file: FileReader) -> None:
+        self.files.remove(file)
+        self._unregister(file)
+        file.lines.close()
 
-    def _placed(self) -> dict[Partition, FileReader]:
-        return {each.part: each for each in list(self.open) if each.part is not None and each.placed}
+    def placed(self) -> dict[Partition, FileReader]:
+        """Returns the files that stand at their position. Any thread may call it."""
+        return {file.part: file for file in list(self.files) if file.part is not None and file.is_placed}
 
     def lags(self) -> dict[Partition, Lag]:
         now_s = self._uptime_s()
-        return {part: reading.lag(now_s) for part, reading in self._placed().items()}
+        return {part: file.lag(now_s) for part, file in self.placed().items()}
+
+    def close(self) -> None:
+        for file in list(self.files):
+            self._close(file)
+
+
+class QueueSource:
+    """The part of a `Source` that depends on its queue of files alone."""
+
+    __slots__ = ()
+    _queue: FileQueue
+
+    def lags(self) -> dict[Partition, Lag]:
+        return self._queue.lags()
 
     def positions(self) -> dict[Partition, int]:
         # Of a stopped file the counter may have refused a part of what it was given.
         return {
-            part: reading.stored if reading.stopped else reading.lines.next
-            for part, reading in self._placed().items()
+            part: file.stored if file.stopped else file.lines.next
+            for part, file in self._queue.placed().items()
         }
 
     def problems(self) -> dict[str, str]:
-        return {each.path: why for each in list(self.open) if (why := each.stopped)}
+        return {file.path: why for file in list(self._queue.files) if (why := file.stopped)}
 
-    def rewind(self, parts: Collection[Partition] | None) -> None:
-        for reading in self.open:
-            if parts is None or reading.part in parts:
-                reading.rewind()
+    def rewind(self, parts: Collection[Partition] | None = None) -> None:
+        for file in self._queue.files:
+            if parts is None or file.part in parts:
+                file.rewind()
 
     def stop(self, part: Partition, gap: Gap) -> None:
-        for reading in self.open:
-            if reading.part == part:
-                log.error("%s: stopped: %s", reading.path, gap.why)
-                reading.gap = gap
+        for file in self._queue.files:
+            if file.part == part:
+                log.error("%s: stopped: %s", file.path, gap.why)
+                file.gap = gap
 
     def stopped(self) -> dict[Partition, Gap]:
-        return {part: gap for part, reading in self._placed().items() if (gap := reading.gap) is not None}
+        return {part: gap for part, file in self._queue.placed().items() if (gap := file.gap) is not None}
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> None:
-        for part, reading in self._placed().items():
+        for part, file in self._queue.placed().items():
             if part in stored:
-                reading.acknowledge(stored[part])
+                file.acknowledge(stored[part])
 
     def close(self) -> None:
-        for reading in list(self.open):
-            self._close(reading)
+        self._queue.close()
 
 
-class FollowedFile:
-    """The lines of a file that is being written, also after it was renamed or cut to nothing. A `Source`.
+class FollowedFile(QueueSource):
+    """A `Source` of the lines of a file that is being written, also after it was renamed or truncated.
 
-    A line is taken when it is whole. Of a rotated file the rest is read before the new one, and its
-    last line counts without a newline once the file has been quiet for a second. Files that are
-    followed in one process share a `held`.
+    A line is taken when it is complete. A rotated file is read to its end before the new one; its last line
+    counts without a newline once the file has been quiet for a second. Sources of one process share
+    `open_files`.
     """
 
     def __init__(
         self,
         path: Path | str,
         source: str,
-        places: PositionStore,
+        positions: PositionStore,
         *,
         start: Literal["earliest", "latest"] = "earliest",
         line_bytes_max: int = LINE_BYTES_MAX,
-        held: OpenFiles | None = None,
+        open_files: OpenFiles | None = None,
         uptime_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._path = Path(path)
         self._source = source
-        self._places = places
+        self._positions = positions
         self._uptime_s = uptime_s
         self._sleep = sleep
-        self._readings = FilesOfSource(source, places, {} if held is None else held, line_bytes_max, uptime_s)
-        self._absent = ""
-        # None: not known yet. Only a log that nothing was ever counted of may begin at its end.
+        open_files = {} if open_files is None else open_files
+        self._queue = FileQueue(source, positions, open_files, line_bytes_max, uptime_s)
+        self._absent = ""  # why the file at the path cannot be opened
+        # None: not known yet. Only a path under which nothing was ever counted may begin at its end.
         self._latest: bool | None = None if start == "latest" else False
 
     def take(self, timeout_s: float) -> Iterator[Records]:
@@ -195,99 +213,78 @@ class FollowedFile:
             yield records
 
     def _next(self) -> Records | None:
-        self._look()
+        self._check_path()
         if self._latest is None:
-            self._latest = not self._places.logs(self._source, str(self._path))
-        latest = self._latest and len(self._readings.open) == 1
-        records = self._readings.take(self._final, latest=latest)
-        if latest and self._readings.positions():
+            self._latest = not self._positions.logs(self._source, str(self._path))
+        latest = self._latest and len(self._queue.files) == 1
+        records = self._queue.take(self._is_final, latest=latest)
+        if latest and self._queue.placed():
             self._latest = False
         return records
 
-    def _look(self) -> None:
-        """See whether another file stands at our path, or less of the same."""
-        newest = self._readings.open[-1] if self._readings.open else None
+    def _check_path(self) -> None:
+        """Opens the file at the path if it is another one than before, or was truncated."""
+        newest = self._queue.files[-1] if self._queue.files else None
         try:
             now = self._path.stat()
             self._absent = ""
-            if newest is None or newest.ended or (now.st_dev, now.st_ino) != newest.inode:
+            if newest is None or newest.has_ended or (now.st_dev, now.st_ino) != newest.inode:
                 self._open()
-            elif was_cut(newest):
-                newest.cut = newest.ended = True
+            elif was_truncated(newest):
+                newest.is_truncated = newest.has_ended = True
                 self._open()
-        except OSError as failed:
-            self._absent = f"cannot be opened: {failed.strerror}"
+        except OSError as error:
+            self._absent = f"cannot be opened: {error.strerror}; check the path and its permissions"
 
     def _open(self) -> None:
-        if len(self._readings.open) >= ROTATIONS_MAX:
-            self._absent = f"{ROTATIONS_MAX} rotated files wait to be read"
+        if len(self._queue.files) >= ROTATIONS_MAX:
+            self._absent = f"{ROTATIONS_MAX} rotated files wait to be read, so the new one is not opened yet"
             return
         stream = self._path.open("rb", buffering=0)
-        self._readings.add(str(self._path), stream, size=lambda: os.fstat(stream.fileno()).st_size)
+        self._queue.add(str(self._path), stream, size=lambda: os.fstat(stream.fileno()).st_size)
 
-    def _final(self, reading: FileReader) -> bool:
-        """Whether nobody writes to this file any more."""
-        newest = self._readings.open[-1]
-        since_s = max(reading.grew_s, newest.opened_s)
-        return reading is not newest and self._uptime_s() - since_s >= QUIET_S
-
-    def lags(self) -> dict[Partition, Lag]:
-        return self._readings.lags()
-
-    def positions(self) -> dict[Partition, int]:
-        return self._readings.positions()
+    def _is_final(self, file: FileReader) -> bool:
+        """Whether the file was rotated away and has not grown since for `QUIET_S`."""
+        newest = self._queue.files[-1]
+        since_s = max(file.grew_s, newest.opened_s)
+        return file is not newest and self._uptime_s() - since_s >= QUIET_S
 
     def problems(self) -> dict[str, str]:
-        found = self._readings.problems()
+        found = super().problems()
         return {str(self._path): self._absent} | found if self._absent else found
 
-    def rewind(self, parts: Collection[Partition] | None = None) -> None:
-        self._readings.rewind(parts)
 
-    def stop(self, part: Partition, gap: Gap) -> None:
-        self._readings.stop(part, gap)
+class ImportedFiles(QueueSource):
+    """A `Source` of the lines of files that are each read once, to the end; then it is `done`.
 
-    def stopped(self) -> dict[Partition, Gap]:
-        return self._readings.stopped()
-
-    def acknowledge(self, stored: Mapping[Partition, int]) -> None:
-        self._readings.acknowledge(stored)
-
-    def close(self) -> None:
-        self._readings.close()
-
-
-class ImportedFiles:
-    """The lines of files, each read once to its end. A `Source` that is `done` one day.
-
-    `.gz` is unpacked; `-` is standard input, which is kept in a temporary file first, because what was
-    not stored has to be read again. A last line counts without its newline.
+    `.gz` is decompressed. `-` is standard input; it is copied to a temporary file first, because what was not
+    stored must be read again. A last line counts without its newline.
     """
 
     def __init__(
         self,
         paths: Sequence[Path | str],
         source: str,
-        places: PositionStore,
+        positions: PositionStore,
         *,
         line_bytes_max: int = LINE_BYTES_MAX,
         stdin: IO[bytes] | None = None,
         uptime_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Raises OSError when one of the files is not there, before anything is read."""
+        """Raises OSError when one of the files cannot be opened, before any is read."""
         self._paths = deque(str(path) for path in paths)
         for path in self._paths:
             if path != "-":
                 Path(path).open("rb").close()
         self._stdin = stdin
         self._sleep = sleep
-        self._readings = FilesOfSource(source, places, {}, line_bytes_max, uptime_s)
+        self._queue = FileQueue(source, positions, {}, line_bytes_max, uptime_s)
 
     @property
     def done(self) -> bool:
-        """Whether everything was taken and is stored; what `problems()` tells will not get further."""
-        return not self._paths and all(each.stopped for each in self._readings.open)
+        """Whether everything was taken and stored, except for files that `problems()` names."""
+        return not self._paths and all(file.stopped for file in self._queue.files)
 
     def take(self, timeout_s: float) -> Iterator[Records]:
         records = self._next()
@@ -297,16 +294,16 @@ class ImportedFiles:
             self._sleep(timeout_s)  # until what was taken is stored
 
     def _next(self) -> Records | None:
-        records = self._readings.take(lambda reading: True)
-        while records is None and self._paths and all(each.over() for each in self._readings.open):
+        records = self._queue.take(lambda file: True)
+        while records is None and self._paths and all(file.is_exhausted() for file in self._queue.files):
             path = self._paths.popleft()
-            self._readings.add(path, self._opened(path))
-            records = self._readings.take(lambda reading: True)
+            self._queue.add(path, self._opened(path))
+            records = self._queue.take(lambda file: True)
         return records
 
     def _opened(self, path: str) -> IO[bytes]:
         if path == "-":
-            spooled = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the reading
+            spooled = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its reader
             shutil.copyfileobj(self._stdin or sys.stdin.buffer, spooled)
             spooled.seek(0)
             return spooled
@@ -314,39 +311,15 @@ class ImportedFiles:
             return cast("IO[bytes]", gzip.open(path, "rb"))
         return Path(path).open("rb")
 
-    def lags(self) -> dict[Partition, Lag]:
-        return self._readings.lags()
-
-    def positions(self) -> dict[Partition, int]:
-        return self._readings.positions()
-
-    def problems(self) -> dict[str, str]:
-        return self._readings.problems()
-
-    def rewind(self, parts: Collection[Partition] | None = None) -> None:
-        self._readings.rewind(parts)
-
-    def stop(self, part: Partition, gap: Gap) -> None:
-        self._readings.stop(part, gap)
-
-    def stopped(self) -> dict[Partition, Gap]:
-        return self._readings.stopped()
-
-    def acknowledge(self, stored: Mapping[Partition, int]) -> None:
-        self._readings.acknowledge(stored)
-
-    def close(self) -> None:
-        self._readings.close()
-
 
 def inode_of(stream: IO[bytes]) -> Inode:
     status = os.fstat(stream.fileno())
     return status.st_dev, status.st_ino
 
 
-def was_cut(reading: FileReader) -> bool:
-    """Whether what we have read of the file is not in it any more: it is shorter, or was written anew."""
-    descriptor, tail = reading.lines.fileno(), reading.lines.tail
-    if os.fstat(descriptor).st_size < reading.lines.read_to:
+def was_truncated(file: FileReader) -> bool:
+    """Whether bytes that were read are not in the file any more: it is shorter, or was written again."""
+    descriptor, tail = file.lines.fileno(), file.lines.tail
+    if os.fstat(descriptor).st_size < file.lines.read_to:
         return True
-    return os.pread(descriptor, len(tail), reading.lines.read_to - len(tail)) != tail
+    return os.pread(descriptor, len(tail), file.lines.read_to - len(tail)) != tail

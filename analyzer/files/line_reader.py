@@ -1,4 +1,4 @@
-"""A stream of bytes, read as lines from its beginning."""
+"""Reads a stream of bytes as lines, and recognises it by digests of what was read."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from analyzer.core.model import Record
 CHUNK_BYTES = 1 << 20
 FIRST_LINE_BYTES_MAX = 64 * 1024
 TAIL_BYTES = 256
-FIRST_PRINT_BYTES = 4096
+FIRST_PREFIX_BYTES = 4096
 
 
-class StreamPosition(NamedTuple):
-    """A place to come back to."""
+class Checkpoint(NamedTuple):
+    """A place in a stream to go back to, with the digests of the bytes before it."""
 
     next: int = 0
     digest: hashlib._Hash = hashlib.sha256()
-    prints: tuple[str, ...] = ()
-    last: bytes = b"\n"
+    prefix_digests: tuple[str, ...] = ()
+    last: bytes = b"\n"  # the byte before `next`
+
+    @property
+    def resume_token(self) -> str:
+        """The resume token of `next` (see `Position`): SHA-256 of all bytes before it, then shortened digests
+        of the first 4 KiB, 8 KiB, 16 KiB and so on."""
+        return ".".join((self.digest.hexdigest(), *self.prefix_digests))
 
 
 class LineReader:
-    """Where we are in a stream, and the digest of everything before.
+    """A stream, how far it was read, and the digests of everything before.
 
-    Whether we stand inside a line is told by the byte before us and by nothing else, so that it holds
-    after a restart as well: the rest of such a line, which was too long or not finished when it was
-    taken, is passed over.
+    Whether `next` is inside a line depends on the byte before it alone, so the answer is the same after a
+    restart. The rest of a line that was too long, or incomplete when it was taken, is skipped.
     """
 
     def __init__(self, stream: IO[bytes], line_bytes_max: int) -> None:
@@ -36,25 +41,24 @@ class LineReader:
         self._chunk_bytes = max(CHUNK_BYTES, line_bytes_max + 1)
         self._ahead = b""  # read, but not taken
         self.tail = b""  # the last bytes that were read
-        self.at_end = False  # nothing was behind `_ahead` when we last looked
-        self._stand_at(StreamPosition())
+        self.at_end = False  # whether the last read found nothing behind `_ahead`
+        self._set(Checkpoint())
 
     @property
     def resume_token(self) -> str:
-        """SHA-256 of all bytes before `next`, and the prints of their first 4 KiB, 8 KiB, 16 KiB, ..."""
-        return ".".join((self._digest.hexdigest(), *self._prints))
+        return self.checkpoint().resume_token
 
-    def begins(self, resume_token: str) -> bool:
-        """Whether the bytes before `next` are a prefix of those that `resume_token` describes.
+    def is_prefix_of(self, resume_token: str) -> bool:
+        """Whether the bytes before `next` are the first bytes of those that `resume_token` describes.
 
-        Compares the digests in the token: of at least half of the bytes, and of no less than 4 KiB.
+        Compares the digests that both have: of at least half of the bytes, and of no less than 4 KiB.
         """
-        prints = tuple(resume_token.split(".")[1:])
-        return bool(self._prints) and prints[: len(self._prints)] == self._prints
+        others = tuple(resume_token.split(".")[1:])
+        return bool(self._prefix_digests) and others[: len(self._prefix_digests)] == self._prefix_digests
 
     @property
-    def empty(self) -> bool:
-        """Whether there was nothing at all when we last looked."""
+    def is_empty(self) -> bool:
+        """Whether the stream had no byte at all at the last read."""
         return self.at_end and self.read_to == 0
 
     @property
@@ -62,20 +66,22 @@ class LineReader:
         return self.next + len(self._ahead)
 
     def first_line(self, *, final: bool) -> bytes | None:
-        """The first line, as much of it as a file is known by; None while it is not there. Only where the
-        stream begins."""
+        """Returns the first line, at most `FIRST_LINE_BYTES_MAX` of it; None while it is incomplete.
+
+        Only at the beginning of the stream.
+        """
         self._fill()
         if not self._ahead:
             return None
         line, newline, _ = self._ahead[:FIRST_LINE_BYTES_MAX].partition(b"\n")
-        whole = newline or len(line) == FIRST_LINE_BYTES_MAX or (final and self.at_end)
-        return line if whole else None
+        is_complete = newline or len(line) == FIRST_LINE_BYTES_MAX or (final and self.at_end)
+        return line if is_complete else None
 
     def take(self, *, final: bool) -> list[Record] | None:
-        """The next whole lines, with the offset of their first byte; None when there are none.
+        """Returns the next complete lines, each with the offset of its first byte; None when there are none.
 
-        With `final` the last line needs no newline. A line that is longer than the bound is given up to
-        one byte more than that, so that it is refused for its size. Empty lines are nobody's request.
+        With `final` the last line needs no newline. A line longer than the bound is cut to one byte more than
+        the bound, so that the counter rejects it for its size. Empty lines are skipped.
         """
         self._fill()
         data = self._ahead
@@ -92,27 +98,27 @@ class LineReader:
             if line not in (b"", b"\r"):
                 records.append(Record(offset, None, line[: self._line_bytes_max + 1]))
             offset += len(line) + 1
-        self._pass(end)
+        self._advance(end)
         return records
 
-    def pass_to(self, offset: int) -> bool:
-        """Go forward to `offset`; False when the stream ends before."""
+    def skip_to(self, offset: int) -> bool:
+        """Reads up to `offset`; False when the stream ends before."""
         while self.next < offset:
             self._fill()
             if not self._ahead:
                 return False
-            self._pass(min(offset - self.next, len(self._ahead)))
+            self._advance(min(offset - self.next, len(self._ahead)))
         return True
 
-    def mark(self) -> StreamPosition:
-        return StreamPosition(self.next, self._digest.copy(), self._prints, self._last)
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.next, self._digest.copy(), self._prefix_digests, self._last)
 
-    def go_back(self, mark: StreamPosition | None = None) -> None:
-        """Stand where `mark` was taken, or at the beginning."""
-        mark = mark or StreamPosition()
-        self._stream.seek(mark.next)
+    def go_back(self, checkpoint: Checkpoint | None = None) -> None:
+        """Goes back to `checkpoint`, or to the beginning."""
+        checkpoint = checkpoint or Checkpoint()
+        self._stream.seek(checkpoint.next)
         self._ahead, self.tail, self.at_end = b"", b"", False
-        self._stand_at(mark)
+        self._set(checkpoint)
 
     def fileno(self) -> int:
         return self._stream.fileno()
@@ -120,13 +126,9 @@ class LineReader:
     def close(self) -> None:
         self._stream.close()
 
-    def _stand_at(self, mark: StreamPosition) -> None:
-        self.next, self._digest, self._prints, self._last = (
-            mark.next,
-            mark.digest.copy(),
-            mark.prints,
-            mark.last,
-        )
+    def _set(self, checkpoint: Checkpoint) -> None:
+        self.next, digest, self._prefix_digests, self._last = checkpoint
+        self._digest = digest.copy()
 
     def _fill(self) -> None:
         while (wanted := self._chunk_bytes - len(self._ahead)) > 0:
@@ -137,13 +139,14 @@ class LineReader:
             if self.at_end:
                 return
 
-    def _pass(self, size: int) -> None:
+    def _advance(self, size: int) -> None:
+        """Moves `next` forward, and updates the digests."""
         passed, self._ahead = self._ahead[:size], self._ahead[size:]
         self._last = passed[-1:]
         while passed:
-            print_at = FIRST_PRINT_BYTES << len(self._prints)
-            piece, passed = passed[: print_at - self.next], passed[print_at - self.next :]
+            prefix_bytes = FIRST_PREFIX_BYTES << len(self._prefix_digests)
+            piece, passed = passed[: prefix_bytes - self.next], passed[prefix_bytes - self.next :]
             self._digest.update(piece)
             self.next += len(piece)
-            if self.next == print_at:
-                self._prints += (self._digest.hexdigest()[:16],)
+            if self.next == prefix_bytes:
+                self._prefix_digests += (self._digest.hexdigest()[:16],)

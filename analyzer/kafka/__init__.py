@@ -1,14 +1,17 @@
 """Record sets from Kafka.
 
-`source` is what the pipeline asks. It is made of
+`source` is what the pipeline reads. It is made of
 
-- one connection at a time: `connect`, `client`, with `options`, and `connection_health`, `connection_errors`;
-- the assigned partitions, where each continues and what stopped it: `partitions`, `partition_state`;
-- what the cluster says of topics and groups: `metadata`, `topic_ids`;
-- `group`: `membership`, `dead_members`, and `offset_commits` as advice for lag monitors;
-- `internals`, the only code on private names of kafka-python: `raw_fetcher`, `patient_coordinator`,
-  `decompression_bound`, `signatures`;
-- `probes` over connections of their own: `damage_probe`, `log_bounds`, `reachability`.
+- `client`: one connection at a time, with `options`; `metadata` of its topics; `connection_health` and
+  `connection_errors`, which say what is wrong with it;
+- `partitions`: the assigned partitions with their positions and gaps; `topic_ids`, by which a recreated topic
+  is recognised;
+- `group`: `membership`, `dead_members`, and `offset_commits` for lag monitors;
+- `probes` over separate connections: `damage_probe`, `log_bounds`, `reachability`;
+- `internals`, the wall around private names of kafka-python: the facade `consumer`, the table `features`, and
+  `raw_fetcher`, `patient_coordinator`, `connection_watch`, `decompression_bound`, `class_swap`.
+
+Not here: the format of batches and records (`analyzer.core.kafka_format`), and where positions are stored.
 """
 
 from analyzer.kafka.source import KafkaRecords

@@ -1,19 +1,18 @@
-"""One connection to Kafka: kafka-python's consumer, with what is needed of it in one typed place.
+"""A typed connection to Kafka: the part of kafka-python's consumer that the source needs.
 
-Knows nothing of stored positions. After any error from `poll()` throw it away and make another:
-kafka-python may hang for ever in the poll after a failed one.
+It knows no stored positions. After any error from `poll()` throw it away and make another: kafka-python may
+hang forever in the poll after a failed one.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from kafka import ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition
+from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.errors import (
     CorruptRecordError,
     KafkaError,
@@ -22,122 +21,171 @@ from kafka.errors import (
     OffsetOutOfRangeError,
 )
 
+from analyzer.core.kafka_format.batch_header import NO_LEADER_EPOCH
 from analyzer.core.model import Gap, GapKind, Partition, Record, Records, RecordSet
-from analyzer.kafka.connect import connected
-from analyzer.kafka.group.dead_members import dismiss_soon
-from analyzer.kafka.internals.decompression_bound import BatchTooLarge
-from analyzer.kafka.internals.patient_coordinator import join_patiently
-from analyzer.kafka.metadata import NO_ID, TopicMetadata, metadata_of, unread
+from analyzer.kafka.connection_errors import ConnectionTrouble, FailureCause, cause_of
+from analyzer.kafka.internals.consumer import (
+    BatchFetcher,
+    BatchTooLarge,
+    ConnectionFailures,
+    ConsumerInternals,
+    Features,
+    FetchedBatches,
+    open_consumer,
+)
+from analyzer.kafka.internals.features import version
+from analyzer.kafka.metadata import NAME_PREFIX, AdminMetadata, ClusterMetadata, TopicMetadata
 from analyzer.kafka.options import Options
-from analyzer.kafka.partition_state import NO_EPOCH, resume_token_of
-
-try:
-    from analyzer.kafka.internals.raw_fetcher import FetchedBatches, RawFetcher, raw_fetcher
-except ImportError as changed:  # pragma: no cover - depends on the release of kafka-python
-    NO_RAW = str(changed)
-else:
-    NO_RAW = ""
 
 log = logging.getLogger(__name__)
 
-# Where kafka-python says which batch is damaged, if it does.
-DAMAGED = re.compile(r"topic='(?P<topic>[^']+)', partition=(?P<number>\d+)\) at offset")
-
 RAW_SETS_MAX = 64  # of one poll: 64 MiB at the default size of a fetch
 PLAIN_RECORDS_MAX = 10_000
-ASK_S_MAX = 2.0
-PROBE_EVERY_S = 4.0  # whether a broker answers, where fetches do not tell
+REQUEST_S_MAX = 2.0
+PROBE_EVERY_S = 4.0  # where fetches do not show whether a broker answers
+
+UNREADABLE = FailureCause(
+    "python",
+    f"kafka-python {version()} differs from the releases that Gatelock knows: it does not return whole "
+    "batches, nor can its decompression be bounded, so nothing is read; install kafka-python 3.0.12",
+)
+
+
+def connect(options: Options, features: Features) -> tuple[KafkaConsumer, ConnectionFailures]:
+    """Returns a consumer that has the metadata of the cluster, and where its connections report errors.
+
+    Raises ConnectionTrouble when no broker can be used, ValueError for options that cannot work.
+    """
+    failures = ConnectionFailures()
+    try:
+        return open_consumer(options, failures, features), failures
+    except KafkaError as error:
+        raise ConnectionTrouble(cause_of(failures.last or [error], options)) from error
 
 
 class FetchedPartition(NamedTuple):
-    """What one poll brought of one partition."""
+    """Raw batches or records of one partition, as one poll returned them."""
 
-    at: TopicPartition
+    tp: TopicPartition
     start: int
     next: int
     last_ms: int | None
     content: bytes | list[Record]
     aborted: Iterable[tuple[int, int]] = ()
-    epoch: int = NO_EPOCH  # of the leader that wrote the last of it
+    leader_epoch: int = NO_LEADER_EPOCH  # of the last batch
 
     def of(self, part: Partition) -> RecordSet | Records:
         if isinstance(self.content, bytes):
-            return RecordSet(part, self.start, self.content, tuple(self.aborted), resume_token_of(self.epoch))
+            resume_token = resume_token_of(self.leader_epoch)
+            return RecordSet(part, self.start, self.content, tuple(self.aborted), resume_token)
         return Records(part, self.start, self.next, self.content)
 
 
 class UnreadablePartition(NamedTuple):
-    """A partition that cannot be read on from where we are. `hold` it, or every poll says so again."""
+    """A partition that cannot be read from its position. `hold` it, or every poll returns this again."""
 
-    at: TopicPartition
+    tp: TopicPartition
     gap: Gap
 
 
-def out_of_range(offset: int, first: int, end: int) -> Gap:
-    """What it means that Kafka has no record at `offset`, and not that it has none yet."""
+def resume_token_of(leader_epoch: int) -> str:
+    """Returns the leader epoch of the record before a position, as a resume token (see `Position`).
+
+    Where a log was cut off and written again, its records have another epoch from there on. So the broker
+    can tell the position from one with the same offset.
+    """
+    return "" if leader_epoch == NO_LEADER_EPOCH else str(leader_epoch)
+
+
+def epoch_of(resume_token: str) -> int:
+    return int(resume_token) if resume_token.isdecimal() else NO_LEADER_EPOCH
+
+
+def out_of_range_gap(offset: int, first: int, end: int) -> Gap:
+    """Returns the gap of an offset at which Kafka has no record; `first` and `end` are those of the log."""
     if offset < first:
         return Gap("retention", offset, first, f"[{offset}, {first}) was deleted before it was counted")
     if offset > end:
-        return cut_off(offset, end, f"offset {offset} is past the end of the log, which is {end}")
-    return cut_off(offset, offset, "the log was cut off and written anew; where, is not known")
+        return past_end_gap(offset, end, f"offset {offset} is past the end of the log, which is {end}")
+    return past_end_gap(offset, offset, "the log was cut off and written again, at an unknown offset")
 
 
-def cut_off(offset: int, at: int, why: str) -> Gap:
-    return Gap("past-end", at, offset, why)
+def past_end_gap(offset: int, cut_at: int, why: str) -> Gap:
+    return Gap("past-end", cut_at, offset, why)
 
 
-def diverged(offset: int, at: int) -> Gap:
-    """The log was cut off behind us, and others have written to it since."""
-    what = f"[{at}, {offset}) was counted and is gone: the log was cut off there"
-    return cut_off(offset, at, f"{what}, and what stands in it from {at} on is something else")
+def truncation_gap(offset: int, cut_at: int) -> Gap:
+    """Returns the gap of a log that was cut off before our position, and has other records there now."""
+    lost = f"[{cut_at}, {offset}) was counted and is gone"
+    return past_end_gap(
+        offset, cut_at, f"{lost}: the log was cut off at {cut_at} and written again from there"
+    )
 
 
 class KafkaClient:
-    """A consumer of `topics`. What it fetched of a partition begins where `go_on` said."""
+    """A consumer of `topics`.
+
+    What it fetches of a partition begins at the offset that `resume` was called with. `raw` asks for whole
+    batches instead of records.
+    """
 
     def __init__(
-        self, topics: Collection[str], options: Options, *, raw: bool, uptime_s: Callable[[], float]
+        self,
+        topics: Collection[str],
+        options: Options,
+        *,
+        raw: bool,
+        features: Features,
+        uptime_s: Callable[[], float],
     ) -> None:
-        """Connects. Raises Troubled when no broker lets us in in time, ValueError for options that cannot
-        work."""
+        """Connects. Raises ConnectionTrouble when no broker can be used in time, ValueError for options that
+        cannot work."""
         self._topics = sorted(topics)
-        self._options = options
         self._uptime_s = uptime_s
-        self._consumer, self.failures = connected(options)
+        self._consumer, self.failures = connect(options, features)
+        self._internals = ConsumerInternals(self._consumer, features)
         self._closing = ExitStack()
-        self._closing.callback(self._consumer.close, autocommit=False, timeout_ms=int(ASK_S_MAX * 1000))
+        self._closing.callback(self._consumer.close, autocommit=False, timeout_ms=int(REQUEST_S_MAX * 1000))
+        self._fetcher: BatchFetcher | None = None
         try:
-            self._metadata = metadata_of(self._consumer, options, self._topics, uptime_s)
+            self._metadata: ClusterMetadata = self._internals.cached_metadata(self._topics) or AdminMetadata(
+                options, self._topics, uptime_s
+            )
             self._closing.callback(self._metadata.close)
-            self._raw: RawFetcher | None = raw_fetcher(self._consumer) if raw else None
+            if raw:
+                self._fetcher = self._internals.fetch_whole_batches()
         except BaseException:
             self.close()
             raise
+        if raw and self._fetcher is None:
+            self.close()
+            raise ConnectionTrouble(UNREADABLE)
         self._sets_max = options.get("max_poll_records") or (RAW_SETS_MAX if raw else PLAIN_RECORDS_MAX)
-        self._at: dict[TopicPartition, int] = {}  # the offset of what comes next, of those that go on
+        self._next: dict[TopicPartition, int] = {}  # the next offset of each partition that is fetched
         self._ends: dict[TopicPartition, int] = {}
         self._answers = 0
         self._failed: KafkaError | None = None
         self._probed_s = float("-inf")
-        # Partitions with a damaged batch: once kafka-python has looked at it, it hangs when it goes on there.
-        self.spoilt: set[TopicPartition] = set()
+        # Partitions that this connection cannot read any more. One is a partition with a damaged batch:
+        # kafka-python hangs when it continues there.
+        self.needs_reconnect: set[TopicPartition] = set()
 
     @property
     def cluster(self) -> str:
         return self._metadata.cluster
 
     def topics(self) -> dict[str, TopicMetadata]:
-        """What the cluster says of our topics, as of the last refresh; those that it lacks are left out."""
+        """Returns the latest metadata of our topics, without those that the cluster does not have."""
         return self._metadata.topics()
 
     def refresh(self) -> None:
-        """Have `topics()` look again where it cannot see by itself. Not from the client's own thread."""
+        """See `ClusterMetadata.refresh`."""
         self._metadata.refresh()
 
     @property
     def answers(self) -> int:
         """Rises when a broker answers."""
-        return self._answers + (self._raw.answers if self._raw is not None else 0)
+        return self._answers + (self._fetcher.answers if self._fetcher is not None else 0)
 
     def known(self) -> Collection[str]:
         return self._metadata.topics().keys()
@@ -146,14 +194,13 @@ class KafkaClient:
         return self._metadata.forbidden()
 
     @property
-    def fenced(self) -> bool:
-        """Whether another member has come into our group under our name, which kafka-python does not tell."""
-        return bool(getattr(getattr(self._consumer, "_coordinator", None), "fenced", False))
+    def is_fenced(self) -> bool:
+        """Whether another process has joined our group with our group_instance_id."""
+        return self._internals.is_fenced
 
     def subscribe(self, listener: ConsumerRebalanceListener) -> None:
-        if not join_patiently(self._consumer):
-            log.info("this kafka-python joins groups in its own way")
-        dismiss_soon(self._options)
+        """Joins the group."""
+        self._internals.join_patiently()
         self._consumer.subscribe(self._topics, listener=listener)
 
     def assign(self, more: Collection[TopicPartition]) -> None:
@@ -162,182 +209,177 @@ class KafkaClient:
     def assignment(self) -> set[TopicPartition]:
         return set(self._consumer.assignment())
 
-    def hold(self, at: Iterable[TopicPartition]) -> None:
-        """Fetch nothing of these until `go_on`. Any thread may call it, and nothing is asked of Kafka."""
-        for each in at:
-            self._at.pop(each, None)
-            if each in self._consumer.assignment():
-                self._consumer.pause(each)
-                # Somewhere, so that the client does not look for a committed offset, and fails.
-                self._consumer.seek(each, 0)
+    def hold(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetches nothing of these until `resume`. Any thread may call it; no request is sent."""
+        for tp in partitions:
+            was_fetched = self._next.pop(tp, None) is not None
+            if was_fetched and not self._internals.forgets_paused:
+                self.needs_reconnect.add(tp)
+            if tp in self._consumer.assignment():
+                self._consumer.pause(tp)
+                # Any position, or the client looks for a committed offset and fails.
+                self._consumer.seek(tp, 0)
 
-    def go_on(self, at: TopicPartition, offset: int, topic_id: str = "", epoch: int = NO_EPOCH) -> None:
-        """Fetch from `offset`; what was fetched from elsewhere is thrown away. With its id the topic is asked
-        for by that, where it can be: another one of the same name will not answer. With the epoch of the
-        records before `offset` the broker is asked whether they are still there."""
-        if self._raw is not None and topic_id and not topic_id.startswith(NO_ID):
-            self._raw.ids[at.topic] = UUID(topic_id)
-        # What kafka-python (3.0.12) had begun to unpack when a partition was paused it sets aside, may never
-        # look at again, and fetches nothing more until it has.
-        getattr(self._consumer._fetcher, "_paused_partition_records", {}).pop(at, None)
-        self._consumer.seek(at, offset)
-        subscribed = getattr(self._consumer, "_subscription", None)
-        if epoch != NO_EPOCH and subscribed is not None and hasattr(subscribed, "seek"):
-            subscribed.seek(at, OffsetAndMetadata(offset, "", epoch))  # the public one takes no epoch
-        self._consumer.resume(at)
-        self._at[at] = offset
+    def resume(self, tp: TopicPartition, offset: int, topic_id: str = "", resume_token: str = "") -> None:
+        """Fetches `tp` from `offset`; what was fetched from elsewhere is discarded.
 
-    def let_go(self, at: TopicPartition) -> None:
-        """This partition is no longer assigned to us."""
-        self._at.pop(at, None)
+        With its id the topic is requested by id where that is possible, and another topic of that name will
+        not answer. With the resume token the broker is asked whether the record before `offset` is still in
+        the log.
+        """
+        if self._fetcher is not None and topic_id and not topic_id.startswith(NAME_PREFIX):
+            self._fetcher.ids[tp.topic] = UUID(topic_id)
+        self._internals.forget_paused(tp)
+        self._internals.seek(tp, offset, epoch_of(resume_token))
+        self._consumer.resume(tp)
+        self._next[tp] = offset
+
+    def release(self, tp: TopicPartition) -> None:
+        """Forgets a partition that is no longer assigned to us."""
+        self._next.pop(tp, None)
 
     def poll(self, timeout_s: float) -> list[FetchedPartition | UnreadablePartition]:
-        """What was fetched, waiting at most so long. Raises anything; calls the listener."""
+        """Returns what was fetched, waiting at most `timeout_s`. Calls the listener; raises anything."""
         try:
             return self._poll(timeout_s)
-        except OffsetOutOfRangeError as gone:  # again and again, until these are held
-            return [*self._out_of_range(gone.args[0])]
-        except LogTruncationError as cut:
-            return [self._diverged(at, end) for at, end in cut.divergent_offsets.items() if at in self._at]
-        except CorruptRecordError as damaged:
-            if (at := self._damaged(str(damaged))) is None:
+        except OffsetOutOfRangeError as error:  # from each poll, until these partitions are held
+            return [*self._out_of_range(error.args[0])]
+        except LogTruncationError as error:
+            divergent = error.divergent_offsets.items()
+            return [self._truncated(tp, common) for tp, common in divergent if tp in self._next]
+        except CorruptRecordError as error:
+            if (tp := self._internals.damaged_partition(error)) is None:
                 raise
-            self.spoilt.add(at)
-            why = f"{damaged}, at offset {self._at.get(at)} or behind it"
-            kind: GapKind = "too-large" if isinstance(damaged, BatchTooLarge) else "corrupt"
-            return [UnreadablePartition(at, Gap(kind, self._at.get(at, 0), None, why))]
-
-    def _damaged(self, why: str) -> TopicPartition | None:
-        """Which partition this is about: it says so, or it is the one that kafka-python was unpacking."""
-        if found := DAMAGED.search(why):
-            return TopicPartition(found["topic"], int(found["number"]))
-        unpacking = getattr(self._consumer._fetcher, "_next_partition_records", None)
-        return getattr(unpacking, "topic_partition", None)
+            self.needs_reconnect.add(tp)
+            offset = self._next.get(tp, 0)
+            kind: GapKind = "too-large" if isinstance(error, BatchTooLarge) else "corrupt"
+            return [
+                UnreadablePartition(tp, Gap(kind, offset, None, f"{error}, at or behind offset {offset}"))
+            ]
 
     def _poll(self, timeout_s: float) -> list[FetchedPartition | UnreadablePartition]:
-        if failed := self._failed:
+        if error := self._failed:
             self._failed = None
-            raise failed
+            raise error
         fetched = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=self._sets_max)
-        if self._raw is not None:
-            sets = [self._whole(at, each) for at, found in fetched.items() for each in found]
-            return [*sets, *self._unserved(self._raw)]
+        if self._fetcher is not None:
+            sets = [self._raw(tp, batches) for tp, found in fetched.items() for batches in found]
+            return [*sets, *self._unserved(self._fetcher)]
         if fetched:
             self._answers += 1
             self._metadata.confirm()
         batches: list[FetchedPartition | UnreadablePartition] = [
-            self._plain(at, records) for at, records in fetched.items()
+            self._plain(tp, records) for tp, records in fetched.items()
         ]
-        batches += self._passed_over(fetched)
-        self._ends |= {at: self._consumer.highwater(at) or 0 for at in self._at}
+        batches += self._skipped(fetched)
+        self._ends |= {tp: self._consumer.highwater(tp) or 0 for tp in self._next}
         self._probe()
         return batches
 
     def _out_of_range(self, offsets: Mapping[TopicPartition, int]) -> list[UnreadablePartition]:
-        """Kafka has no record at these offsets. Raises KafkaError."""
+        """Returns the gaps at offsets where Kafka has no record. Raises KafkaError."""
         first, end = self.begins(offsets), self.ends(offsets)
         self._ends |= end
         return [
-            UnreadablePartition(at, out_of_range(offset, first[at], end[at]))
-            for at, offset in offsets.items()
+            UnreadablePartition(tp, out_of_range_gap(offset, first[tp], end[tp]))
+            for tp, offset in offsets.items()
         ]
 
-    def _diverged(self, at: TopicPartition, common: OffsetAndMetadata | None) -> UnreadablePartition:
-        """Of the records before our place those from `common` on are not in the log any more."""
-        if common is None:  # the broker has never heard of their leader
-            [found] = self._out_of_range({at: self._at[at]})
+    def _truncated(self, tp: TopicPartition, common: OffsetAndMetadata | None) -> UnreadablePartition:
+        """Returns the gap of a log of which the records from `common` up to our position are gone."""
+        if common is None:  # the broker does not know the epoch of the record before our position
+            [found] = self._out_of_range({tp: self._next[tp]})
             return found
-        return UnreadablePartition(at, diverged(self._at[at], common.offset))
+        return UnreadablePartition(tp, truncation_gap(self._next[tp], common.offset))
 
-    def _whole(self, at: TopicPartition, fetched: FetchedBatches) -> FetchedPartition | UnreadablePartition:
-        if fetched.cut_short:
-            why = f"a batch is damaged: the length of the one at offset {fetched.start} cannot be"
-            return UnreadablePartition(at, Gap("corrupt", fetched.start, None, why))
-        self._at[at] = fetched.next
+    def _raw(self, tp: TopicPartition, fetched: FetchedBatches) -> FetchedPartition | UnreadablePartition:
+        if fetched.is_cut_short:
+            why = f"a batch is damaged: the length of the one at offset {fetched.start} is impossible"
+            return UnreadablePartition(tp, Gap("corrupt", fetched.start, None, why))
+        self._next[tp] = fetched.next
         return FetchedPartition(
-            at, *fetched[:2], fetched.last_ms, fetched.raw, fetched.aborted, fetched.epoch
+            tp, *fetched[:2], fetched.last_ms, fetched.raw, fetched.aborted, fetched.leader_epoch
         )
 
-    def _unserved(self, fetcher: RawFetcher) -> list[UnreadablePartition]:
-        """What a broker refused to serve because it is damaged, as far as we still want it."""
+    def _unserved(self, fetcher: BatchFetcher) -> list[UnreadablePartition]:
+        """Returns the partitions that a broker refused to serve because its log is damaged."""
         damaged, fetcher.damaged = fetcher.damaged, set()
-        why = "the broker says that its log is damaged at offset {} or before"
+        why = "the broker reports that its log is damaged at or before offset {}"
         return [
-            UnreadablePartition(at, Gap("corrupt", self._at[at], None, why.format(self._at[at])))
-            for at in sorted(damaged & self._at.keys())
+            UnreadablePartition(tp, Gap("corrupt", self._next[tp], None, why.format(self._next[tp])))
+            for tp in sorted(damaged & self._next.keys())
         ]
 
-    def _plain(self, at: TopicPartition, records: Iterable[Any]) -> FetchedPartition:
+    def _plain(self, tp: TopicPartition, records: Iterable[Any]) -> FetchedPartition:
         items = [
-            Record(each.offset, each.timestamp if each.timestamp >= 0 else None, each.value)
-            for each in records
+            Record(record.offset, record.timestamp if record.timestamp >= 0 else None, record.value)
+            for record in records
         ]
-        start, self._at[at] = self._at[at], items[-1].offset + 1
-        return FetchedPartition(at, start, self._at[at], items[-1].kafka_ms, items)
+        start, self._next[tp] = self._next[tp], items[-1].offset + 1
+        return FetchedPartition(tp, start, self._next[tp], items[-1].kafka_ms, items)
 
-    def _passed_over(self, fetched: Collection[TopicPartition]) -> list[FetchedPartition]:
-        """Partitions of which nothing was shown to us, but whose position moved: over aborted records,
-        say. Without these the lag behind them would never end."""
+    def _skipped(self, fetched: Collection[TopicPartition]) -> list[FetchedPartition]:
+        """Returns the partitions whose position moved without a record, over aborted ones for example.
+
+        Without these the lag behind such records would never end.
+        """
         batches = []
         try:
-            for at in self._at.keys() - fetched:
-                start, self._at[at] = self._at[at], self._consumer.position(at)
-                if self._at[at] > start:
-                    batches.append(FetchedPartition(at, start, self._at[at], None, []))
-        except KafkaError as failed:
-            self._failed = failed  # raised by the next poll: what this one brought is not to be lost
+            for tp in self._next.keys() - fetched:
+                start, self._next[tp] = self._next[tp], self._consumer.position(tp)
+                if self._next[tp] > start:
+                    batches.append(FetchedPartition(tp, start, self._next[tp], None, []))
+        except KafkaError as error:
+            self._failed = error  # raised by the next poll, so that what this one fetched is not lost
         return batches
 
     def _probe(self) -> None:
-        if self._at and self._uptime_s() - self._probed_s >= PROBE_EVERY_S:
+        """Sends a request that shows whether a broker answers, now and then."""
+        if self._next and self._uptime_s() - self._probed_s >= PROBE_EVERY_S:
             self._probed_s = self._uptime_s()
             try:
-                self.ends(self._at)
+                self.ends(self._next)
                 self._answers += 1
             except KafkaTimeoutError:
                 log.debug("no broker answers")
 
-    def end(self, at: TopicPartition) -> int:
-        """Where the partition ended when Kafka last said so; never before what was read of it."""
-        fetched = 0 if self._raw is None else self._raw.ends.get(at, 0)
-        return max(fetched, self._ends.get(at, 0), self._at.get(at, 0))
+    def end(self, tp: TopicPartition) -> int:
+        """Returns the end of the partition as last reported, at least the offset that was read up to."""
+        fetched = 0 if self._fetcher is None else self._fetcher.ends.get(tp, 0)
+        return max(fetched, self._ends.get(tp, 0), self._next.get(tp, 0))
 
-    def begins(self, at: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is there. Raises KafkaError."""
-        return dict(self._consumer.beginning_offsets(list(at), timeout_ms=int(ASK_S_MAX * 1000)))
+    def begins(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Requests the first offset of each log. Raises KafkaError."""
+        return dict(self._consumer.beginning_offsets(list(partitions), timeout_ms=int(REQUEST_S_MAX * 1000)))
 
-    def ends(self, at: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last record that can be read. Raises KafkaError."""
-        return dict(self._consumer.end_offsets(list(at), timeout_ms=int(ASK_S_MAX * 1000)))
+    def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Requests the offset after the last record that can be read. Raises KafkaError."""
+        return dict(self._consumer.end_offsets(list(partitions), timeout_ms=int(REQUEST_S_MAX * 1000)))
 
     def commit_soon(self, offsets: Mapping[TopicPartition, int]) -> Callable[[], bool]:
-        """Tell Kafka how far we are; returns what says whether it is done, one way or the other."""
-        sent = self._consumer.commit_async(committed(offsets), callback=_answered)
+        """Commits the offsets in the group; returns a function that says whether that has ended."""
+        sent = self._consumer.commit_async(offset_metadata(offsets), callback=_committed)
         return lambda: bool(sent.is_done)
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The same, waiting for it. Raises KafkaError."""
-        self._consumer.commit(committed(offsets), timeout_ms=int(ASK_S_MAX * 1000))
-
-    def unread(self) -> bool:
-        """Whether the group is settled and leaves one of our partitions unread. Raises KafkaError."""
-        return unread(self._options, self.topics())
+        """Commits the offsets and waits for the answer. Raises KafkaError."""
+        self._consumer.commit(offset_metadata(offsets), timeout_ms=int(REQUEST_S_MAX * 1000))
 
     def close(self) -> None:
         try:
             self._closing.close()
-        except Exception as failed:  # noqa: BLE001 - it is being thrown away, in whatever state it is
-            log.debug("closing the Kafka client: %r", failed)
+        except Exception as error:  # noqa: BLE001 - it is thrown away, in any state
+            log.debug("closing the Kafka client: %r", error)
 
 
-def committed(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
-    return {at: OffsetAndMetadata(offset, "", -1) for at, offset in offsets.items()}
+def offset_metadata(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {tp: OffsetAndMetadata(offset, "", -1) for tp, offset in offsets.items()}
 
 
-def not_told(failed: Exception) -> None:
-    log.debug("Kafka was not told how far we are: %r", failed)
+def log_failed_commit(error: Exception) -> None:
+    log.debug("the offsets could not be committed in the group: %r", error)
 
 
-def _answered(_offsets: object, answer: object) -> None:
+def _committed(_offsets: object, answer: object) -> None:
     if isinstance(answer, Exception):
-        not_told(answer)
+        log_failed_commit(answer)

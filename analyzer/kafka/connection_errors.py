@@ -1,7 +1,7 @@
-"""Why no connection to Kafka comes about, in one sentence that names the option and what to do.
+"""Explains why a connection to Kafka fails, in one sentence: what is wrong, where, and what to change.
 
-kafka-python tries again without a word, whatever is wrong: what a person hears after half a minute is
-"Unable to bootstrap". Each connection knows why it failed, though, and here it is asked.
+kafka-python retries every failure and reports "Unable to bootstrap" after half a minute. The errors of the
+single connections (`ConnectionFailures`) say more, and here the one that says most is put into words.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import re
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
-from weakref import WeakSet
+from typing import NamedTuple
 
 from kafka.errors import (
     GroupAuthorizationFailedError,
@@ -23,203 +22,152 @@ from kafka.errors import (
     TopicAuthorizationFailedError,
     UnsupportedSaslMechanismError,
 )
-from kafka.net.connection import KafkaConnection
-from kafka.net.manager import KafkaConnectionManager
 
 from analyzer.errors import AnalyzerError
-from analyzer.kafka.internals.signatures import parameters
 from analyzer.kafka.options import Options
 
-FAILURES_MAX = 16
-DIFFERENT_MAX = 3
-FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
-TLS_ALERT = 0x15030000  # what a broker that speaks TLS answers to one who does not, read as a length
+SENTENCES_MAX = 3
+FILE_OPTIONS = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
+TLS_ALERT = 0x15030000  # a TLS alert, read as the length of a Kafka response
 
 
 class FailureCause(NamedTuple):
-    """What is wrong, for a person; and of which kind, for a program."""
+    """The cause of a failure: a kind for programs, and a sentence for operators.
 
-    kind: str  # "away", "login", "tls", "right", "topic", "group", "hung"
+    Kinds are "away", "login", "tls", "right", "topic", "group", "hung" and "python".
+    """
+
+    kind: str
     sentence: str
 
 
 class ConnectionTrouble(AnalyzerError):
-    """There is no connection, or it is of no use any more."""
+    """No connection can be established, or the present one cannot be used any more."""
 
     def __init__(self, cause: FailureCause) -> None:
         super().__init__(cause.sentence)
         self.cause = cause
 
 
-class ConnectionFailures:
-    """Why connections failed, the last ones, until one comes about. Written on the client's own thread, read
-    on any."""
-
-    def __init__(self) -> None:
-        self._last: tuple[BaseException, ...] = ()
-        self._watched: WeakSet[KafkaConnection] = WeakSet()
-
-    def watch(self, connection: KafkaConnection) -> None:
-        if connection not in self._watched:
-            self._watched.add(connection)
-            connection.init_future.add_callback(self._none)
-            connection.init_future.add_errback(self._failed)
-            connection.close_future.add_errback(self._failed)
-
-    @property
-    def last(self) -> tuple[BaseException, ...]:
-        return self._last
-
-    def _failed(self, error: BaseException) -> None:
-        if error not in self._last:  # once for what a connection failed by, and was closed for
-            self._last = (*self._last, error)[-FAILURES_MAX:]
-
-    def _none(self, _: object) -> None:
-        self._last = ()
-
-
-class ReportingConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
-    """Makes connections as its parent does, and has each say how it went."""
-
-    failures: ConnectionFailures
-
-    def get_connection(self, *args: Any, **given: Any) -> KafkaConnection:
-        connection = super().get_connection(*args, **given)
-        self.failures.watch(connection)
-        return connection
-
-
-def failures_of(net: Any) -> ConnectionFailures:
-    """Where connections of this client say from now on why they fail. Nothing comes there if this
-    kafka-python is built otherwise than we know it."""
-    failures = ConnectionFailures()
-    manager: Any = getattr(net, "_manager", None)
-    if type(manager) is KafkaConnectionManager and _is_known():
-        manager.__class__, manager.failures = ReportingConnectionManager, failures
-    return failures
-
-
-def _is_known() -> bool:
-    asked = parameters(KafkaConnectionManager, "get_connection")
-    return asked[:2] == ["self", "node_id"] and all(
-        hasattr(KafkaConnection, name) for name in ("init_future", "close_future")
-    )
-
-
-# ------------------------------------------------------------------------------------ from errors to causes
-
-
 def cause_of(errors: Iterable[BaseException], options: Options) -> FailureCause:
-    """What these errors, of one connection after another, come to.
+    """Returns the cause of these errors of consecutive connections.
 
-    A broker that refuses a login says so and hangs up, and now and then only the second is heard: the error
-    that says most stands for all of them.
+    A broker that refuses a login says so and closes the connection, and sometimes only the close is noticed:
+    so the error that says most counts for all of them.
     """
-    each = list(errors)
-    for explain in (_right, _login, _file, _tls, _tls_there):
-        for error in reversed(each):
+    found = list(errors)
+    for explain in (_right, _login, _file, _tls, _unexpected_tls):
+        for error in reversed(found):
             if (cause := explain(error, options)) is not None:
                 return cause
-    # To hang up is what a broker does that goes down, too: only the last word counts.
-    told = [error for error in each if not isinstance(error, (RequestTimedOutError, KafkaTimeoutError))]
-    return (_hung_up(told[-1], options) if told else None) or _away(each)
+    # A broker that shuts down closes connections as well: only the last error counts.
+    answered = [error for error in found if not isinstance(error, (RequestTimedOutError, KafkaTimeoutError))]
+    return (_closed(answered[-1], options) if answered else None) or _away(found)
 
 
 def _right(error: BaseException, options: Options) -> FailureCause | None:
-    """A right that is missing."""
+    """Explains a missing right."""
     if isinstance(error, TopicAuthorizationFailedError):
-        named = error.args[0] if error.args else ()
+        topics = error.args[0] if error.args else ()
         return FailureCause(
-            "right", no_right_to([named] if isinstance(named, str) else sorted(named), options)
+            "right", missing_right([topics] if isinstance(topics, str) else sorted(topics), options)
         )
     if isinstance(error, GroupAuthorizationFailedError):
         group = options.get("group_id")
         return FailureCause(
             "right",
-            f"{_who(options)} may not use the group {group}: give it READ on that group, or change group_id",
+            f"{_user(options)} may not use the group {group}: grant READ on that group, or change group_id",
         )
     return None
 
 
-def no_right_to(topics: Iterable[str], options: Options) -> str:
-    return f"{_who(options)} may not read {', '.join(topics)}: give it READ on the topic"
+def missing_right(topics: Iterable[str], options: Options) -> str:
+    return f"{_user(options)} may not read {', '.join(topics)}: grant READ on the topic"
 
 
 def _login(error: BaseException, options: Options) -> FailureCause | None:
-    mechanism, said = options.get("sasl_mechanism"), _words(error)
+    mechanism, text = options.get("sasl_mechanism"), _text(error)
     if isinstance(error, SaslAuthenticationFailedError):
         return FailureCause(
             "login",
-            f"the broker refuses the login of {options.get('sasl_plain_username')} by {mechanism}: {said}; "
+            f"the broker refuses the login of {options.get('sasl_plain_username')} with {mechanism}: {text}; "
             "check sasl_plain_username, sasl_plain_password and sasl_mechanism",
         )
     if isinstance(error, UnsupportedSaslMechanismError):
         return FailureCause(
-            "login", f"the broker knows no {mechanism}: change sasl_mechanism; it says: {said}"
+            "login", f"the broker does not support {mechanism}: change sasl_mechanism; it answers: {text}"
         )
     if isinstance(error, IllegalSaslStateError):
-        return FailureCause("login", "this listener asks for no login: change security_protocol or the port")
+        return FailureCause("login", "the listener takes no login: change security_protocol or the port")
     return None
 
 
 def _file(error: BaseException, options: Options) -> FailureCause | None:
-    """A file of ours that cannot be used."""
+    """Explains a certificate or key file of ours that cannot be used."""
     reason = getattr(error, "reason", None) if isinstance(error, ssl.SSLError) else None
     if not isinstance(error, OSError) or (reason or "").endswith(("VERIFY_FAILED", "READING")):
         return None
-    for option in FILES:
+    for option in FILE_OPTIONS:
         if name := options.get(option):
             try:
                 content = Path(name).read_bytes()
-            except OSError as cannot:
-                return FailureCause("tls", f"{option}: {name} cannot be read: {cannot.strerror}")
+            except OSError as unreadable:
+                return FailureCause(
+                    "tls",
+                    f"{option}: {name} cannot be read: {unreadable.strerror}; check path and permissions",
+                )
             if b"-----BEGIN " not in content:
                 return FailureCause(
-                    "tls", f"{option}: {name} is no PEM file; keytool and openssl can turn it into one"
+                    "tls", f"{option}: {name} must be a PEM file; convert it with keytool or openssl"
                 )
     if reason == "KEY_VALUES_MISMATCH":
-        return FailureCause("tls", "the key in ssl_keyfile is not that of the certificate in ssl_certfile")
+        return FailureCause(
+            "tls",
+            "the key in ssl_keyfile does not belong to the certificate in ssl_certfile: change one of them",
+        )
     if isinstance(error, ssl.SSLError) and "PEM lib" in str(error):
         return FailureCause(
-            "tls", "the key in ssl_keyfile cannot be read: check ssl_password, or that there is a key"
+            "tls",
+            "the key in ssl_keyfile cannot be read: check ssl_password, and that the file has a private key",
         )
     return None
 
 
-TLS = (
-    # What the words say, and what they mean.
+# A pattern of the error's text, and its explanation.
+TLS_ERRORS = (
     (
         r"CERTIFICATE_VERIFY_FAILED.*(?:mismatch|not valid for)",
-        "the broker's certificate is for other names than those by which we come (in bootstrap_servers, or "
-        "as it advertises itself): {said}; use a name in it, or set ssl_check_hostname = false in options",
+        "the broker's certificate is not valid for the host name in bootstrap_servers, or for the one that "
+        "the broker advertises: {text}; use a name in the certificate, or set ssl_check_hostname = false in "
+        "options",
     ),
-    (r"CERTIFICATE_VERIFY_FAILED.*expired", "the broker's certificate has expired: it needs a new one"),
+    (r"CERTIFICATE_VERIFY_FAILED.*expired", "the broker's certificate has expired: renew it"),
     (
         r"CERTIFICATE_VERIFY_FAILED",
-        "the broker's certificate is signed by nobody whom ssl_cafile ({cafile}) names: {said}; name the PEM "
-        "file of the authority that signed it",
+        "the broker's certificate is not signed by an authority in ssl_cafile ({cafile}): {text}; set "
+        "ssl_cafile to the PEM file of the authority that signed it",
     ),
     (
         r"ALERT_(?:BAD_CERTIFICATE|CERTIFICATE_\w+|UNKNOWN_CA|HANDSHAKE_FAILURE)|CERTIFICATE_REQUIRED",
-        "the broker does not take our certificate ({certfile}): {said}; it wants one in ssl_certfile and "
-        "ssl_keyfile, signed by an authority that it trusts",
+        "the broker does not accept our certificate ({certfile}): {text}; set ssl_certfile and ssl_keyfile "
+        "to a certificate signed by an authority that the broker trusts",
     ),
     (
         r"UNEXPECTED_EOF_WHILE_READING|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE",
-        "no TLS is spoken there: change security_protocol ({protocol}) or the port",
+        "the listener does not use TLS: change security_protocol ({protocol}) or the port",
     ),
 )
 
 
 def _tls(error: BaseException, options: Options) -> FailureCause | None:
     text = str(error)
-    for words, sentence in TLS:
-        if re.search(words, text):
+    for pattern, sentence in TLS_ERRORS:
+        if re.search(pattern, text):
             return FailureCause(
                 "tls",
                 sentence.format(
-                    said=_words(error),
-                    cafile=options.get("ssl_cafile") or "not set: the system's own authorities",
+                    text=_text(error),
+                    cafile=options.get("ssl_cafile") or "not set, so the system's authorities count",
                     certfile=options.get("ssl_certfile") or "ssl_certfile is not set",
                     protocol=options.get("security_protocol"),
                 ),
@@ -227,51 +175,57 @@ def _tls(error: BaseException, options: Options) -> FailureCause | None:
     return None
 
 
-def _tls_there(error: BaseException, options: Options) -> FailureCause | None:
+def _unexpected_tls(error: BaseException, options: Options) -> FailureCause | None:
+    """Explains a response that is a TLS alert."""
     protocol = options.get("security_protocol", "PLAINTEXT")
     found = re.search(r"\d+", str(error)) if isinstance(error, InvalidReceiveError) else None
     if found is None or int(found[0]) & 0xFFFF0000 != TLS_ALERT:
         return None
     tls = "SSL" if protocol == "PLAINTEXT" else "SASL_SSL"
-    return FailureCause("tls", f"TLS is spoken there: set security_protocol = {tls}, or change the port")
+    return FailureCause(
+        "tls", f"the listener uses TLS: set security_protocol = {tls} (now {protocol}), or change the port"
+    )
 
 
-def _hung_up(error: BaseException, options: Options) -> FailureCause | None:
+def _closed(error: BaseException, options: Options) -> FailureCause | None:
+    """Explains a connection that the broker closes without a word."""
     protocol = options.get("security_protocol", "PLAINTEXT")
     if "disconnected" not in str(error):
         return None
     if protocol.startswith("SASL"):
         return FailureCause(
             "login",
-            f"the broker hangs up while {options.get('sasl_plain_username')} logs in: check "
-            "sasl_plain_username, sasl_plain_password and sasl_mechanism, and whether security_protocol "
-            f"({protocol}) is what is spoken at this port",
+            f"the broker closes the connection during the login of {options.get('sasl_plain_username')}: "
+            "check sasl_plain_username, sasl_plain_password and sasl_mechanism, and whether the listener "
+            f"uses security_protocol ({protocol})",
         )
     return FailureCause(
         "login",
-        "the broker hangs up at once: it may want a login, or TLS; check security_protocol "
+        "the broker closes the connection at once: it may expect a login, or TLS; check security_protocol "
         f"({protocol}) and the port",
     )
 
 
 def _away(errors: list[BaseException]) -> FailureCause:
-    different = list(dict.fromkeys(_words(error) for error in reversed(errors)))[:DIFFERENT_MAX]
-    told = "; ".join(different) or "no broker answers"
-    if "DNS" in told:
-        told += "; check the host names in bootstrap_servers"
-    return FailureCause("away", told)
+    texts = list(dict.fromkeys(_text(error) for error in reversed(errors)))[:SENTENCES_MAX]
+    sentence = "; ".join(texts) or "no broker answers"
+    if "DNS" in sentence:
+        sentence += "; check the host names in bootstrap_servers"
+    elif "refused" in sentence:
+        sentence += "; check that the broker runs, and the addresses in bootstrap_servers"
+    return FailureCause("away", sentence)
 
 
-def _who(options: Options) -> str:
+def _user(options: Options) -> str:
     if user := options.get("sasl_plain_username"):
         return f"the user {user}"
     if certificate := options.get("ssl_certfile"):
-        return f"the holder of {certificate}"
-    return "our user"
+        return f"the user of {certificate}"
+    return "the anonymous user"
 
 
-def _words(error: BaseException) -> str:
-    """What an error says, without kafka-python's numbers and repeated names."""
+def _text(error: BaseException) -> str:
+    """Returns the error's text without kafka-python's numbers and repeated names."""
     text = str(error) or type(error).__name__
     text = re.sub(r"^(?:\[Error \d+\] )?(?:\w+Error: )*", "", text)
     text = re.sub(r"^\d+ ECONNREFUSED$", "connection refused", text)

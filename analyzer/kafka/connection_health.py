@@ -1,4 +1,8 @@
-"""How a connection to Kafka fares. kafka-python is silent where it should shout: time spent waiting tells."""
+"""The health of the connection to Kafka: what is wrong, when to reconnect, what to log.
+
+kafka-python reports few failures as exceptions: with most, `poll()` returns nothing. So the time that was
+spent waiting without an answer is measured as well.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +10,34 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from analyzer.kafka.connection_errors import (
-    ConnectionFailures,
-    ConnectionTrouble,
-    FailureCause,
-    cause_of,
-    no_right_to,
-)
+from analyzer.kafka.connection_errors import ConnectionTrouble, FailureCause, cause_of, missing_right
+from analyzer.kafka.internals.consumer import ConnectionFailures
 from analyzer.kafka.options import Options
 
 log = logging.getLogger(__name__)
 
-OPEN_AGAIN_FIRST_S = 0.5
-OPEN_AGAIN_MAX_S = 10.0
-SILENT_S = 10.0  # a fetch is answered within a fraction of a second, also when there is nothing
-FAILING_S = 3.0  # so long when connections say why they fail: a broker that starts anew is back by then
-LEFT_OUT_S = 20.0  # at most: how long to have no partition before asking whether that is right
-SAID_EVERY_S = 60.0
+RECONNECT_FIRST_S = 0.5
+RECONNECT_MAX_S = 10.0
+SILENT_S = 10.0  # a fetch is answered within a fraction of a second, also when there is nothing to read
+FAILING_S = 3.0  # the same where connections report why they fail: a broker that restarts is back by then
+IDLE_S_MAX = 20.0  # without a partition, before the group is asked whether that is right
+LOG_EVERY_S = 60.0
 
 
 class ConnectionState(Protocol):
-    """What there is to see of a connection without asking anybody. Any thread."""
+    """The state of a connection, as far as it is known without a request. Any thread may ask."""
 
     failures: ConnectionFailures
 
     def known(self) -> Collection[str]:
-        """Topics that the cluster tells us of."""
+        """Returns our topics that the cluster has."""
 
     def forbidden(self) -> Collection[str]:
-        """Topics that we may not read."""
+        """Returns our topics that we may not read."""
 
 
 class ConnectionHealth:
-    """Notes what goes wrong, when to connect again, and what to say of it."""
+    """Follows one connection after another."""
 
     def __init__(self, uptime_s: Callable[[], float], options: Options, topics: Collection[str]) -> None:
         self._uptime_s = uptime_s
@@ -46,99 +45,109 @@ class ConnectionHealth:
         self._topics = sorted(topics)
         self._failures = 0
         self._opened_s = float("-inf")
-        self._opens_s = uptime_s()  # not before
+        self._reconnect_s = uptime_s()  # not before
         self._answers = 0
-        self._said: FailureCause | None = None
-        self._said_s = float("-inf")
-        # What the last connection was given up for, until a broker answers; or why there was none.
+        self._logged: FailureCause | None = None
+        self._logged_s = float("-inf")
+        # Why the last connection was given up, until a broker answers; or why none could be established.
         self.trouble: FailureCause | None = None
-        self._unconnected = False  # whether it is the latter
+        self._is_unconnected = False  # whether `trouble` is the latter
         self.silent_s = 0.0  # spent waiting for records since a broker last answered
-        self.idle_s = 0.0  # ... without having a partition
+        self.idle_s = 0.0  # spent waiting without a partition
 
     @property
     def wait_s(self) -> float:
-        """How long to wait before connecting; 0.0 when it is time."""
-        return max(0.0, self._opens_s - self._uptime_s())
+        """Seconds until the next attempt to connect; 0.0 when it is due."""
+        return max(0.0, self._reconnect_s - self._uptime_s())
 
     @property
     def connected_s(self) -> float:
-        """Since when there is a connection; 0.0 when there is none."""
-        return 0.0 if self._opens_s > self._opened_s else self._uptime_s() - self._opened_s
+        """Seconds since the connection was opened; 0.0 when there is none."""
+        return 0.0 if self._reconnect_s > self._opened_s else self._uptime_s() - self._opened_s
 
     def opened(self) -> None:
         self._opened_s = self._uptime_s()
         self._answers, self.silent_s, self.idle_s = 0, 0.0, 0.0
-        if self._unconnected:  # some broker lets us in now
+        if self._is_unconnected:
             self.trouble = None
 
-    def failed(self, failed: Exception, *, at_once: bool = False) -> float:
-        """The connection is given up; how many seconds to wait before the next one. `at_once`: that one will
-        ask for something else, so nothing is wrong yet."""
-        if self.connected_s > 2 * OPEN_AGAIN_MAX_S:
+    def failed(self, error: Exception, *, at_once: bool = False) -> float:
+        """Notes that the connection is given up; returns the seconds until the next attempt (exponential
+        back-off). `at_once`: the next one will ask for something else, so nothing is wrong yet."""
+        if self.connected_s > 2 * RECONNECT_MAX_S:
             self._failures = 0
-        pause_s = min(OPEN_AGAIN_MAX_S, OPEN_AGAIN_FIRST_S * 2.0 ** min(self._failures, 10))
+        pause_s = min(RECONNECT_MAX_S, RECONNECT_FIRST_S * 2.0 ** min(self._failures, 10))
         self._failures += 1
-        self._unconnected = self._opens_s > self._opened_s
-        self._opens_s = self._uptime_s() + (0.0 if at_once else pause_s)
-        self.trouble = None if at_once else self._cause_of(failed)
+        self._is_unconnected = self._reconnect_s > self._opened_s
+        self._reconnect_s = self._uptime_s() + (0.0 if at_once else pause_s)
+        self.trouble = None if at_once else self._cause_of(error)
         return self.wait_s
 
-    def _cause_of(self, failed: Exception) -> FailureCause:
-        return failed.cause if isinstance(failed, ConnectionTrouble) else cause_of([failed], self._options)
+    def _cause_of(self, error: Exception) -> FailureCause:
+        return error.cause if isinstance(error, ConnectionTrouble) else cause_of([error], self._options)
 
-    def waited(self, seconds: float, answers: int, *, reading: bool, idle: bool) -> None:
-        """A poll came back after so long; `answers` brokers had answered until then."""
+    def waited(self, seconds: float, answers: int, *, is_reading: bool, is_idle: bool) -> None:
+        """Notes a poll of that length; `answers` is the number of answers from brokers so far."""
         if answers != self._answers:
             self._answers, self.silent_s, self.trouble = answers, 0.0, None
-        elif reading:
+        elif is_reading:
             self.silent_s += seconds
-        self.idle_s = self.idle_s + seconds if idle else 0.0
+        self.idle_s = self.idle_s + seconds if is_idle else 0.0
 
-    def left_out(self, session_s: float) -> bool:
-        """Whether it is time to ask why we have nothing to read."""
-        return self.idle_s >= max(SILENT_S, min(2 * session_s, LEFT_OUT_S))
+    def should_check_group(self, session_s: float) -> bool:
+        """Whether we have had no partition for so long that the group should be asked why."""
+        return self.idle_s >= max(SILENT_S, min(2 * session_s, IDLE_S_MAX))
 
     def spare(self) -> None:
-        """It is right that we have nothing to read."""
+        """Notes that we have no partition because others have all of them."""
         self.idle_s, self.trouble = 0.0, None
 
     def cause(self, connection: ConnectionState | None, polling_since_s: float | None) -> FailureCause | None:
-        """What is wrong now, if anything is. Any thread."""
+        """Returns what is wrong now. Any thread may ask."""
         polling_s = 0.0 if polling_since_s is None else self._uptime_s() - polling_since_s
         if polling_s >= SILENT_S:
-            return FailureCause("hung", f"kafka-python's poll() has not come back for {polling_s:.0f} s")
+            return FailureCause(
+                "hung",
+                f"kafka-python's poll() has not returned for {polling_s:.0f} s; if this lasts, "
+                "the watchdog ends the process",
+            )
         if connection is not None and (forbidden := connection.forbidden()):
-            # Whoever may not read gets no answer that would end an earlier trouble.
-            return FailureCause("right", no_right_to(sorted(forbidden), self._options))
+            # Without the right no broker ever answers, which would end an earlier trouble.
+            return FailureCause("right", missing_right(sorted(forbidden), self._options))
         if self.trouble is not None or connection is None:
             return self.trouble
         if (failures := connection.failures.last) and self.silent_s >= FAILING_S:
             return cause_of(failures, self._options)
         if self.silent_s >= SILENT_S:
-            return FailureCause("away", f"no broker has answered for {self.silent_s:.0f} s")
-        return self._topics_that_lack(connection)
+            return FailureCause(
+                "away", f"no broker has answered for {self.silent_s:.0f} s; check the brokers and the network"
+            )
+        return self._missing_topics(connection)
 
-    def _topics_that_lack(self, connection: ConnectionState) -> FailureCause | None:
-        lacking = sorted({*self._topics} - {*connection.known()})
-        if lacking and self.connected_s >= SILENT_S:
-            return FailureCause("topic", f"there is no topic {', '.join(lacking)}, or we may not read it")
+    def _missing_topics(self, connection: ConnectionState) -> FailureCause | None:
+        missing = sorted({*self._topics} - {*connection.known()})
+        if missing and self.connected_s >= SILENT_S:
+            return FailureCause(
+                "topic",
+                f"the cluster does not have the topic {', '.join(missing)}, or hides it from our user: "
+                "create it, or grant READ on it",
+            )
         return None
 
-    def tell(self, cause: FailureCause | None) -> None:
-        """Log what is wrong when it begins, when it turns into something else, once a minute, and its end."""
-        now_s, said = self._uptime_s(), self._said
+    def report(self, cause: FailureCause | None) -> None:
+        """Logs what is wrong: when it begins, when its kind changes, once a minute, and when it ends."""
+        now_s, logged = self._uptime_s(), self._logged
         if cause is None:
-            if said is not None:
+            if logged is not None:
                 log.info("Kafka answers again")
-        elif said is None or said.kind != cause.kind or now_s - self._said_s >= SAID_EVERY_S:
+        elif logged is None or logged.kind != cause.kind or now_s - self._logged_s >= LOG_EVERY_S:
             log.error("%s: %s", self.name(cause), self.sentence(cause))
         else:
             return
-        self._said, self._said_s = cause, now_s
+        self._logged, self._logged_s = cause, now_s
 
     def name(self, cause: FailureCause) -> str:
-        """Under which name it stands in /readyz and in the metrics."""
+        """Returns the name of the problem in /readyz and in the metrics."""
         return "kafka" if cause.kind == "away" else f"kafka-{cause.kind}"
 
     def sentence(self, cause: FailureCause) -> str:

@@ -1,4 +1,4 @@
-"""The options of our connections: what is chosen for everybody, what may be given, and what may not."""
+"""The options of our connections: our defaults, what may be configured, and what may not."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
-Options = Mapping[str, Any]  # in kafka-python's words
+Options = Mapping[str, Any]  # named as kafka-python names them
 
 DEFAULTS: Options = {
     "client_id": "gatelock",
-    # The cost at low rates is the number of fetches, not of records: a least size with a bounded wait
-    # took 7 times less than kafka-python's defaults, and was fresher.
+    # At low rates the number of fetches costs CPU time, not the number of records: a least size with a
+    # bounded wait took 7 times less than kafka-python's defaults, and counted records sooner.
     "fetch_min_bytes": 100_000,
     "fetch_max_wait_ms": 100,
-    "metadata_max_age_ms": 10_000,  # how soon new partitions and recreated topics are seen
-    "reconnect_backoff_max_ms": 1_000,  # a broker that is back should not wait half a minute for us
+    "metadata_max_age_ms": 10_000,  # the delay until new partitions and recreated topics are noticed
+    "reconnect_backoff_max_ms": 1_000,  # or a broker that is back waits up to 30 s for us
     "bootstrap_timeout_ms": 5_000,
-    # A member that has not polled for so long is let go, so that the rest of its group is not held up
-    # for minutes by one that cannot reach its database.
+    # A member that has not polled for so long leaves its group: one that cannot reach its database must not
+    # keep its partitions for minutes.
     "max_poll_interval_ms": 30_000,
-    # Everybody lets go of everything, for 0.2 s while a member comes or goes. Cooperative-sticky takes a
-    # second round, at the next heartbeat: what moves stood still for 1.1 to 1.3 s. Taking over after a
-    # SIGKILL takes the session's time-out either way.
+    # Eager rebalancing: all members give up all partitions, for 0.2 s, whenever a member joins or leaves.
+    # Cooperative-sticky takes a second round, at the next heartbeat: partitions that move stalled for 1.1 to
+    # 1.3 s. After a SIGKILL both wait for the session time-out.
     "partition_assignment_strategy": (RoundRobinPartitionAssignor,),
 }
-OURS: Options = {
+FIXED: Options = {
     "enable_auto_commit": False,
-    "auto_offset_reset": "none",  # positions come from the store; a gap is for people to decide on
+    "auto_offset_reset": "none",  # positions come from the store, and an operator decides about a gap
     "isolation_level": "read_committed",
     "allow_auto_create_topics": False,
     "check_crcs": True,
 }
-# What `Client` and its callers see to, and what would break them.
-THEIRS = (
+# Set by `KafkaClient` and its callers, or in conflict with how they work.
+RESERVED = (
     "group_id",
     "session_timeout_ms",
     "key_deserializer",
@@ -45,15 +45,18 @@ THEIRS = (
 )
 
 
-def options_of(given: Options) -> dict[str, Any]:
-    """All options of a consumer, ours and `given`. Raises ValueError for those that cannot be given."""
+def consumer_options(given: Options) -> dict[str, Any]:
+    """Returns all options of a consumer: our defaults, then `given`, then the fixed ones.
+
+    Raises ValueError for an option that kafka-python does not have, or that must not be set.
+    """
     if unknown := given.keys() - KafkaConsumer.DEFAULT_CONFIG.keys():
-        raise ValueError(f"kafka-python knows no option {', '.join(sorted(unknown))}")
-    if ours := given.keys() & {*OURS, *THEIRS}:
-        raise ValueError(f"not a matter of choice: {', '.join(sorted(ours))}")
-    return {**DEFAULTS, **given, **OURS}
+        raise ValueError(f"kafka-python has no option {', '.join(sorted(unknown))}; check the spelling")
+    if fixed := given.keys() & {*FIXED, *RESERVED}:
+        raise ValueError(f"must not be set, because Gatelock sets it: {', '.join(sorted(fixed))}; remove it")
+    return {**DEFAULTS, **given, **FIXED}
 
 
 def admin_options(options: Options) -> dict[str, Any]:
-    """Those that a client for questions about topics and groups takes, too."""
+    """Returns the options that an admin client takes as well."""
     return {name: options[name] for name in options.keys() & KafkaAdminClient.DEFAULT_CONFIG.keys()}

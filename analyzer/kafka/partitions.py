@@ -1,4 +1,4 @@
-"""The partitions that we were given: where each goes on, what was fetched of it, and what stopped it.
+"""The partitions that are assigned to us: their positions, what was fetched of them, what stopped them.
 
 Positions come from the store alone. Nothing here connects, waits, or decides when to read.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -17,250 +18,294 @@ from kafka.errors import KafkaError
 from analyzer.core.model import Gap, Lag, Partition, PartitionRevoked, Position, SourceItem
 from analyzer.kafka.client import FetchedPartition, KafkaClient, UnreadablePartition
 from analyzer.kafka.metadata import TopicMetadata
-from analyzer.kafka.partition_state import PartitionState, alarm, epoch_of
 from analyzer.kafka.topic_ids import TopicIds
 from analyzer.sources import PositionStore
 
 log = logging.getLogger(__name__)
 
-Measure = Callable[[TopicPartition, int, Callable[[int], None]], None]
+DAY_S = 86_400.0
+
+# Finds the end of the damage at an offset, and reports it, perhaps later and from another thread.
+MeasureDamage = Callable[[TopicPartition, int, Callable[[int], None]], None]
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """The progress in one partition."""
+
+    part: Partition
+    next: int  # the offset that is handed to the pipeline next
+    fetched: int  # the offset that is fetched next
+    stored: int
+    last_ms: int  # timestamp of the last record that was handed on; before the first, when we began
+    stopped: Gap | None = None
+    caught_up_s: float | None = None  # uptime when we last had all records
+
+    def lag(self, end: int, wall_s: float, uptime_s: float) -> Lag:
+        """Returns how far we are behind `end`, the offset after the last record."""
+        records = max(0, end - self.next)
+        if not records and self.stopped is None:
+            self.caught_up_s = uptime_s
+            return Lag(0, 0.0)
+        return Lag(records, self._behind_s(wall_s - self.last_ms / 1000, uptime_s))
+
+    def set_gap_end(self, gap: Gap, end: int) -> None:
+        """Notes that reading can continue at `end`, if `gap` still stops the partition. Any thread."""
+        if self.stopped == gap:
+            self.stopped = gap._replace(end=end, why=f"{gap.why}; it can be read again from {end}")
+
+    def _behind_s(self, age_s: float, uptime_s: float) -> float:
+        """Returns the age of the last record, corrected.
+
+        Its timestamp is mostly that of its producer, whose clock may be wrong by years. But no record that we
+        lack is older than the moment when we last had all.
+        """
+        if self.caught_up_s is None:
+            return max(0.0, age_s)
+        since_s = uptime_s - self.caught_up_s
+        return age_s if 0.0 <= age_s <= since_s + DAY_S else since_s
 
 
 class AssignedPartitions:
-    """What we hold of Kafka, behind one connection after another.
+    """The partitions of one source, over one connection after another.
 
-    `client` is the present one, or None. `measure` finds out where reading can go on behind damage, and
-    tells it, perhaps later and from another thread.
+    `client` is the present connection, or None.
     """
 
     def __init__(
         self,
         sources: Mapping[str, str],
-        places: PositionStore,
-        measure: Measure,
+        positions: PositionStore,
+        measure_damage: MeasureDamage,
         *,
         start: Literal["earliest", "latest"],
         wall_s: Callable[[], float],
         uptime_s: Callable[[], float],
     ) -> None:
-        self._places = places
-        self._measure = measure
+        self._positions = positions
+        self._measure_damage = measure_damage
         self._start = start
         self._wall_s = wall_s
         self._uptime_s = uptime_s
         self.client: KafkaClient | None = None
-        self.logs = TopicIds(sources, places)
-        self.unplaced: set[TopicPartition] = set()  # assigned to us, but we do not know yet where to go on
-        self._held: dict[TopicPartition, PartitionState] = {}
-        self._lost: deque[Partition] = deque()
+        self.topic_ids = TopicIds(sources, positions)
+        self.unplaced: set[TopicPartition] = set()  # assigned to us, but their position is not known yet
+        self._states: dict[TopicPartition, PartitionState] = {}
+        self._revoked: deque[Partition] = deque()
         self._fetched: deque[tuple[PartitionState, FetchedPartition]] = deque()
-        self._read_again: dict[Partition, int] = {}  # from where, because it was damaged
+        self._read_again: dict[Partition, int] = {}  # the damaged offsets that were fetched a second time
 
-    # ------------------------------------------------------------------------------------ what there is
+    # ---------------------------------------------------------------------------------- for the pipeline
 
     @property
-    def waiting(self) -> bool:
-        """Whether something was found that was not given yet."""
-        return bool(self._lost or self._fetched)
+    def has_items(self) -> bool:
+        return bool(self._revoked or self._fetched)
 
-    def given(self) -> Iterator[SourceItem]:
-        """What was found, losses first."""
-        while self._lost:
-            yield PartitionRevoked(self._lost.popleft())
+    def items(self) -> Iterator[SourceItem]:
+        """Yields what was fetched and not handed on, revoked partitions first."""
+        while self._revoked:
+            yield PartitionRevoked(self._revoked.popleft())
         while self._fetched:
-            held, batch = self._fetched.popleft()
-            held.next = batch.next
-            held.seen_ms = batch.last_ms or held.seen_ms
-            yield batch.of(held.part)
+            state, fetched = self._fetched.popleft()
+            state.next = fetched.next
+            state.last_ms = fetched.last_ms or state.last_ms
+            yield fetched.of(state.part)
 
     def lags(self) -> dict[Partition, Lag]:
         wall_s, uptime_s = self._wall_s(), self._uptime_s()
         lags = {}
-        for at, held in list(self._held.items()):
-            end = self.client.end(at) if self.client is not None else held.next
-            lags[held.part] = held.lag(end, wall_s, uptime_s)
+        for tp, state in list(self._states.items()):
+            end = self.client.end(tp) if self.client is not None else state.next
+            lags[state.part] = state.lag(end, wall_s, uptime_s)
         return lags
 
     def positions(self) -> dict[Partition, int]:
-        # Of a stopped partition the counter may have refused a part of what it was given. One that was not
+        # Of a stopped partition the counter may have refused a part of what it was given. One that was never
         # begun has no position.
         return {
-            held.part: held.stored if held.stopped else held.next
-            for held in list(self._held.values())
-            if held.stopped is None or held.stopped.position is not None
+            state.part: state.stored if state.stopped else state.next
+            for state in list(self._states.values())
+            if state.stopped is None or state.stopped.position is not None
         }
 
     def stopped(self) -> dict[Partition, Gap]:
-        held = [each for each in list(self._held.values()) if each.part.topic not in self.logs.refused]
-        return {each.part: each.stopped for each in held if each.stopped} | self.logs.gaps()
+        states = [s for s in list(self._states.values()) if s.part.topic not in self.topic_ids.refused]
+        return {state.part: state.stopped for state in states if state.stopped} | self.topic_ids.gaps()
 
     @property
-    def reading(self) -> bool:
-        """Whether one of them is read, rather than stopped."""
-        return any(not held.stopped for held in self._held.values())
+    def is_reading(self) -> bool:
+        """Whether at least one partition is not stopped."""
+        return any(not state.stopped for state in self._states.values())
 
-    def keep(self, batch: FetchedPartition | UnreadablePartition) -> None:
-        """Have what one poll brought given next, unless it is not wanted any more."""
-        held = self._held.get(batch.at)
-        if held is None or held.stopped or batch.at.topic in self.logs.refused:
+    def keep(self, found: FetchedPartition | UnreadablePartition) -> None:
+        """Queues what a poll returned, unless its partition is stopped or not ours any more."""
+        state = self._states.get(found.tp)
+        if state is None or state.stopped or found.tp.topic in self.topic_ids.refused:
             return
-        if isinstance(batch, UnreadablePartition):
-            self.stop(held.part, batch.gap)
+        if isinstance(found, UnreadablePartition):
+            self.stop(state.part, found.gap)
             return
-        if batch.start != held.fetched:
-            # Never seen. It would be a client that reads from elsewhere than we said.
-            log.error("%s: Kafka gave offset %d for %d", held.part, batch.start, held.fetched)
-            self._lost.append(held.part)
-            self.rewind([held.part])
+        if found.start != state.fetched:
+            # Never seen: the client would have continued at another offset than we told it.
+            log.error("%s: Kafka returned offset %d instead of %d", state.part, found.start, state.fetched)
+            self._revoked.append(state.part)
+            self.rewind([state.part])
             return
-        held.fetched = batch.next
-        self._fetched.append((held, batch))
+        state.fetched = found.next
+        self._fetched.append((state, found))
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> dict[TopicPartition, int]:
-        """Note what is stored; the same by the client's names, of those that we hold."""
-        known = {at: stored[held.part] for at, held in self._held.items() if held.part in stored}
-        for at, offset in known.items():
-            self._held[at].stored = offset
-        return known
+        """Notes the stored offsets; returns those of our partitions."""
+        ours = {tp: stored[state.part] for tp, state in self._states.items() if state.part in stored}
+        for tp, offset in ours.items():
+            self._states[tp].stored = offset
+        return ours
 
-    # ------------------------------------------------------------------------------- stopping, going back
+    # ------------------------------------------------------------------------------ stopping, rewinding
 
     def stop(self, part: Partition, gap: Gap) -> None:
-        at = TopicPartition(part.topic, part.number)
-        held = self._held.get(at)
-        if held is None or held.part != part:
+        tp = TopicPartition(part.topic, part.number)
+        state = self._states.get(tp)
+        if state is None or state.part != part:
             return
+        # Damage on the way from the broker disappears when the batch is fetched again.
         if gap.kind == "corrupt" and self._read_again.get(part) != gap.start:
             log.warning("%s: %s; reading it again", part, gap.why)
             self._read_again[part] = gap.start
-            self._go_back(at, held, gap.start)
+            self._fetch_again(tp, state, gap.start)
             return
-        log.error("%s: stopped, the rest goes on: %s", part, alarm(gap))
-        self._forget_fetched(held)
-        self._stand_before(at, held, gap)
+        log.error("%s: stopped, other partitions continue: %s", part, gap_sentence(gap))
+        self._discard_fetched(state)
+        self._hold_at(tp, state, gap)
 
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
-        again = {at for at, held in self._held.items() if parts is None or held.part in parts}
-        for at in again:
-            self._drop(at)
+        again = {tp for tp, state in self._states.items() if parts is None or state.part in parts}
+        for tp in again:
+            self._drop(tp)
         if self.client is not None:
             self.client.hold(again)
             self.unplaced |= again
 
-    def _go_back(self, at: TopicPartition, held: PartitionState, offset: int) -> None:
-        """Fetch once more from `offset`, up to which everything was counted."""
+    def _fetch_again(self, tp: TopicPartition, state: PartitionState, offset: int) -> None:
+        """Fetches from `offset` once more; everything before it was counted."""
         client = self.client
-        if client is None or at in client.spoilt:
-            self._lost.append(held.part)
-            self.rewind([held.part])
+        if client is None or tp in client.needs_reconnect:
+            self._revoked.append(state.part)
+            self.rewind([state.part])
             return
-        held.next = offset
-        self._forget_fetched(held)
-        client.go_on(at, offset, held.part.topic_id)
+        state.next = offset
+        self._discard_fetched(state)
+        client.resume(tp, offset, state.part.topic_id)
 
-    def _stand_before(self, at: TopicPartition, held: PartitionState, gap: Gap) -> None:
-        held.stopped = gap
+    def _hold_at(self, tp: TopicPartition, state: PartitionState, gap: Gap) -> None:
+        state.stopped = gap
         if self.client is not None:
-            self.client.hold([at])
+            self.client.hold([tp])
         if gap.end is None and gap.kind in ("corrupt", "unsupported"):
-            self._measure(at, gap.start, partial(held.measured, gap))
+            self._measure_damage(tp, gap.start, partial(state.set_gap_end, gap))
 
-    def _drop(self, at: TopicPartition) -> None:
-        held = self._held.pop(at)
-        self._forget_fetched(held)
+    def _drop(self, tp: TopicPartition) -> None:
+        self._discard_fetched(self._states.pop(tp))
 
-    def _forget_fetched(self, held: PartitionState) -> None:
-        self._fetched = deque(each for each in self._fetched if each[0] is not held)
-        held.fetched = held.next
+    def _discard_fetched(self, state: PartitionState) -> None:
+        self._fetched = deque(item for item in self._fetched if item[0] is not state)
+        state.fetched = state.next
 
-    # -------------------------------------------------------------------------- partitions come and go
+    # ------------------------------------------------------------------------------------- rebalancing
 
-    def assigned(self, ours: Collection[TopicPartition]) -> None:
-        """These are ours from now on. May be called on the client's own thread: asks nothing of Kafka, and
-        does not raise."""
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Takes these partitions over.
+
+        May be called on the client's own thread, so it sends no request to Kafka and does not raise.
+        """
         client = self.client
         if client is None:
             return
-        client.hold(ours)  # whatever happens now, nothing is fetched from the wrong place
-        self.unplaced |= set(ours)
+        client.hold(partitions)  # so that nothing is fetched from a wrong offset if the store fails
+        self.unplaced |= set(partitions)
         try:
             self._place_stored(client)
-        except Exception as failed:  # noqa: BLE001 - the next take() places them, and raises what is wrong
-            log.warning("%d partitions wait for their stored positions: %s", len(ours), failed)
+        except Exception as error:  # noqa: BLE001 - the next `place` repeats it, and raises
+            log.warning("%d partitions wait for their stored positions: %s", len(partitions), error)
 
-    def revoked(self, theirs: Iterable[TopicPartition]) -> None:
-        """These are not ours any more. The same."""
-        for at in theirs:
-            self.unplaced.discard(at)
-            if at in self._held:
-                self._lost.append(self._held[at].part)
-                self._drop(at)
+    def revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        """Gives these partitions up. May be called on the client's own thread."""
+        for tp in partitions:
+            self.unplaced.discard(tp)
+            if tp in self._states:
+                self._revoked.append(self._states[tp].part)
+                self._drop(tp)
             if self.client is not None:
-                self.client.let_go(at)
+                self.client.release(tp)
 
-    def let_go(self) -> None:
-        """No connection, no partition."""
-        self.revoked(list(self._held))
+    def disconnected(self) -> None:
+        """Gives all partitions up, with their connection."""
+        self.revoked(list(self._states))
         self.unplaced.clear()
         self.client = None
 
-    def look_at_topics(self, client: KafkaClient) -> None:
-        """Stop a topic that is another one than it was."""
-        self.logs.look(client.cluster, client.topics())
-        for held in self._held.values():
-            if held.part.topic in self.logs.refused and not held.stopped:
-                why = self.logs.refused[held.part.topic]
-                self.stop(held.part, Gap("recreated", 0, None, why))
+    def check_topic_ids(self, client: KafkaClient) -> None:
+        """Stops the partitions of each topic that was deleted and created again."""
+        self.topic_ids.update(client.cluster, client.topics())
+        for state in self._states.values():
+            if state.part.topic in self.topic_ids.refused and not state.stopped:
+                self.stop(state.part, Gap("recreated", 0, None, self.topic_ids.refused[state.part.topic]))
 
-    # ------------------------------------------------------------------------------------------- placing
+    # --------------------------------------------------------------------------------------- positions
 
     def place(self, client: KafkaClient) -> None:
-        """Find out where each partition goes on that has no place yet. Raises StoreAway."""
+        """Finds the position of each partition that has none, and fetches from there. Raises StoreAway."""
         if self.unplaced:
             self._place_stored(client)
-        for topic in sorted({at.topic for at in self.logs.parts(self.unplaced).values()}):
+        for topic in sorted({tp.topic for tp in self.topic_ids.parts(self.unplaced).values()}):
             self._begin(client, topic)
 
     def _place_stored(self, client: KafkaClient) -> None:
-        """Go on with those whose position is stored. Raises StoreAway; asks nothing of Kafka."""
-        self.logs.look(client.cluster, client.topics())
-        parts = self.logs.parts(self.unplaced)
-        stored = self._places.positions(list(parts)) if parts else {}
+        """Continues the partitions whose position is stored. Raises StoreAway; sends no request to Kafka."""
+        self.topic_ids.update(client.cluster, client.topics())
+        parts = self.topic_ids.parts(self.unplaced)
+        stored = self._positions.positions(list(parts)) if parts else {}
         for part, position in stored.items():
-            self._go_on(client, parts[part], position)
+            self._continue(client, parts[part], position)
 
     def _begin(self, client: KafkaClient, topic: str) -> None:
-        """Begin partitions that nobody has counted yet. Raises StoreAway."""
-        known = self.logs.counted_before(topic)
-        # All partitions of a new topic begin as the configuration says. One that comes later begins at its
-        # beginning: what was written to it before it was noticed is not to be left out.
-        new = {at for at in self.logs.parts(self.unplaced).values() if at.topic == topic}
+        """Begins partitions that were never counted. Raises StoreAway."""
+        is_known = self.topic_ids.is_counted(topic)
+        # All partitions of a new topic begin as configured. A partition that is added later begins at its
+        # first record: what was written before it was noticed must be counted, too.
+        new = {tp for tp in self.topic_ids.parts(self.unplaced).values() if tp.topic == topic}
         if not new:
             return
-        wanted = new if known else new | numbered(topic, client.topics())
-        latest = self._start == "latest" and not known
+        wanted = new if is_known else new | partitions_of_topic(topic, client.topics())
+        from_end = self._start == "latest" and not is_known
         try:
-            first = client.ends(wanted) if latest else client.begins(wanted)
-        except KafkaError as away:
-            log.warning("%s waits for its offsets: %r", topic, away)
+            first = client.ends(wanted) if from_end else client.begins(wanted)
+        except KafkaError as error:
+            log.warning("%s waits for its offsets: %r", topic, error)
             return
-        for at in sorted(wanted):
-            position = self._places.begin(self.logs.part(at), first[at])
-            if at in new:
-                self._go_on(client, at, position)
+        for tp in sorted(wanted):
+            position = self._positions.begin(self.topic_ids.part(tp), first[tp])
+            if tp in new:
+                self._continue(client, tp, position)
 
-    def _go_on(self, client: KafkaClient, at: TopicPartition, position: Position) -> None:
-        self.unplaced.discard(at)
-        next_offset, now_ms = position.next, int(self._wall_s() * 1000)
-        part = self.logs.part(at)
-        self._held[at] = PartitionState(part, next_offset, next_offset, next_offset, now_ms)
+    def _continue(self, client: KafkaClient, tp: TopicPartition, position: Position) -> None:
+        self.unplaced.discard(tp)
+        offset, now_ms = position.next, int(self._wall_s() * 1000)
+        part = self.topic_ids.part(tp)
+        self._states[tp] = PartitionState(part, offset, offset, offset, now_ms)
         if position.gap is None:
-            client.go_on(at, next_offset, part.topic_id, epoch_of(position.resume_token))
+            client.resume(tp, offset, part.topic_id, position.resume_token)
         else:
-            log.warning("%s: still stopped: %s", part, alarm(position.gap))
-            self._stand_before(at, self._held[at], position.gap)
+            log.warning("%s: still stopped: %s", part, gap_sentence(position.gap))
+            self._hold_at(tp, self._states[tp], position.gap)
 
 
-def numbered(name: str, topics: Mapping[str, TopicMetadata]) -> set[TopicPartition]:
-    """Every partition of the topic `name`."""
+def gap_sentence(gap: Gap) -> str:
+    """Returns what stopped a partition, and the command that says what to do."""
+    if gap.kind == "too-many-rejected":
+        return gap.why  # has the command already
+    return f"{gap.why}; `gatelock gaps list` says what to do"
+
+
+def partitions_of_topic(name: str, topics: Mapping[str, TopicMetadata]) -> set[TopicPartition]:
     return {TopicPartition(name, number) for number in topics[name].partitions} if name in topics else set()

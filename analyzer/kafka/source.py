@@ -1,7 +1,8 @@
-"""Record sets out of Kafka, each partition from the position that the store holds for it.
+"""Record sets from Kafka, each partition from the position that the store holds for it.
 
-Kafka tells who reads which partition, and nothing else: positions come from the store alone, sought
-while the assignment is being made, and a zombie that still reads fails at the store's compare-and-set.
+Kafka decides which member of a group reads which partition, and nothing else. Positions come from the store:
+they are set during the rebalance itself, before the first fetch. A member that has lost a partition and does
+not know it yet fails at the store's compare-and-set.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from kafka.errors import GroupAuthorizationFailedError, InvalidSessionTimeoutErr
 
 from analyzer.core.model import Gap, Lag, Partition, SourceItem
 from analyzer.errors import AnalyzerError
-from analyzer.kafka.client import NO_RAW, FetchedPartition, KafkaClient, UnreadablePartition
+from analyzer.kafka.client import UNREADABLE, FetchedPartition, KafkaClient, UnreadablePartition
+from analyzer.kafka.connection_errors import ConnectionTrouble
 from analyzer.kafka.connection_health import ConnectionHealth
+from analyzer.kafka.group.dead_members import remove_dead_members_soon
 from analyzer.kafka.group.membership import Membership
 from analyzer.kafka.group.offset_commits import OffsetCommits
-from analyzer.kafka.internals.decompression_bound import bound
-from analyzer.kafka.options import Options, options_of
-from analyzer.kafka.partition_state import alarm
-from analyzer.kafka.partitions import AssignedPartitions, numbered
-from analyzer.kafka.probes.damage_probe import measure
+from analyzer.kafka.internals.consumer import Features, bound_decompression
+from analyzer.kafka.internals.features import supported_features
+from analyzer.kafka.options import Options, consumer_options
+from analyzer.kafka.partitions import AssignedPartitions, gap_sentence, partitions_of_topic
+from analyzer.kafka.probes.damage_probe import measure_damage
 from analyzer.sources import PositionStore
 
 log = logging.getLogger(__name__)
@@ -34,62 +37,64 @@ METADATA_WAIT_S = 0.05
 
 
 class KafkaRecords:
-    """The records of some topics of one cluster. A `Source`.
+    """A `Source` of the records of some topics of one cluster.
 
-    `topics` names the source of each topic. `assign="group"` shares the partitions with every other
-    member of `group_id`; `"all"` reads all of them, and `group_id` only tells lag monitors how far.
-    Topics that were never counted begin at `start`. `options` are kafka-python's. `raw=None` takes
-    record sets where this kafka-python gives them, and records otherwise.
+    `topics` maps each topic to the name of its source. With `assign="group"` the members of `group_id` share
+    the partitions; with "all" this source reads all of them, and `group_id` is only where it commits offsets
+    for lag monitors. `start` is where topics begin that were never counted. `options` are kafka-python's.
+    `features` are those of kafka-python's private names that are used; None for all that are supported.
     """
 
     def __init__(
         self,
         topics: Mapping[str, str],
-        places: PositionStore,
+        positions: PositionStore,
         *,
         group_id: str = "",
         assign: Literal["group", "all"] = "group",
         start: Literal["earliest", "latest"] = "earliest",
         session_timeout_s: float = 6.0,
         options: Options | None = None,
-        raw: bool | None = None,
+        features: Features | None = None,
         wall_s: Callable[[], float] = time.time,
         uptime_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Raises ValueError for options that do not exist or cannot be had; connects to nobody yet."""
+        """Does not connect. Raises ValueError for options that do not exist or must not be set."""
         if assign == "group" and not group_id:
-            raise ValueError('assign = "group" needs a group_id')
-        if raw and NO_RAW:
-            raise ValueError(NO_RAW)
+            raise ValueError('assign = "group" needs a group_id; set one, or assign = "all"')
         self._sources = dict(topics)
         self._group_id = group_id
         self._assign = assign
         self._session_ms = int(session_timeout_s * 1000)
-        self._options = {**options_of(options or {}), "group_id": group_id or None}
-        self._raw = not NO_RAW if raw is None else raw
-        if not self._raw:
-            bound()  # what kafka-python unpacks itself
+        self._options = {**consumer_options(options or {}), "group_id": group_id or None}
+        self._features = supported_features() if features is None else features
+        self._raw = "whole-batches" in self._features
+        # kafka-python must not decompress anything without a bound.
+        self._is_readable = self._raw or bound_decompression(self._features)
         self._uptime_s = uptime_s
         self._sleep = sleep
 
         self._client: KafkaClient | None = None
         self._partitions = AssignedPartitions(
-            self._sources, places, self._measure, start=start, wall_s=wall_s, uptime_s=uptime_s
+            self._sources, positions, self._measure_damage, start=start, wall_s=wall_s, uptime_s=uptime_s
         )
-        self._watch = ConnectionHealth(uptime_s, self._options, self._sources)
-        self._membership = Membership(self._options, self._watch)
-        self._advice = OffsetCommits(uptime_s)
-        self.polling_since: float | None = None  # uptime; for whoever watches that this does not hang
+        self._health = ConnectionHealth(uptime_s, self._options, self._sources)
+        self._membership = Membership(self._options, self._health)
+        self._commits = OffsetCommits(uptime_s)
+        self.polling_since: float | None = None  # uptime, for a watchdog
 
     # ---------------------------------------------------------------------------------- for the pipeline
 
     def take(self, timeout_s: float) -> Iterator[SourceItem]:
-        """At most one poll; yields what it brought. See `Source`. Trouble with Kafka is not raised but
-        told by `problems()`: the connection is made anew, and what was read is read again."""
-        if not self._partitions.waiting:
+        """Yields what at most one poll returns. See `Source.take`.
+
+        Trouble with Kafka is not raised but reported by `problems()`: the source reconnects, and reads again
+        what was not stored.
+        """
+        if not self._partitions.has_items:
             self._read(timeout_s)
-        yield from self._partitions.given()
+        yield from self._partitions.items()
 
     def lags(self) -> dict[Partition, Lag]:
         return self._partitions.lags()
@@ -98,17 +103,17 @@ class KafkaRecords:
         return self._partitions.positions()
 
     def problems(self) -> dict[str, str]:
-        found = self._partitions.logs.problems()
-        found |= {str(part): alarm(gap) for part, gap in self.stopped().items()}
-        if cause := self._watch.cause(self._client, self.polling_since):
-            found[self._watch.name(cause)] = self._watch.sentence(cause)
+        found = self._partitions.topic_ids.problems()
+        found |= {str(part): gap_sentence(gap) for part, gap in self.stopped().items()}
+        if cause := self._health.cause(self._client, self.polling_since):
+            found[self._health.name(cause)] = self._health.sentence(cause)
         return found
 
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
-        logs = self._partitions.logs
-        if renewed := {part.topic for part in logs.gaps().keys() & {*(parts or ())}}:
-            logs.renew(renewed)
-            self._disconnect()  # this connection asks for the old log
+        topic_ids = self._partitions.topic_ids
+        if accepted := {part.topic for part in topic_ids.gaps().keys() & {*(parts or ())}}:
+            topic_ids.accept(accepted)
+            self._disconnect()  # this connection requests the old log by its id
         else:
             self._partitions.rewind(parts)
 
@@ -119,73 +124,74 @@ class KafkaRecords:
         self._partitions.stop(part, gap)
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> None:
-        self._advice.note(self._partitions.acknowledge(stored))
+        self._commits.note(self._partitions.acknowledge(stored))
 
     def close(self) -> None:
         client, self._client = self._client, None
         self._partitions.client = None
         if client is not None:
-            if self._group_id and not self._watch.trouble:
-                self._advice.send_last(client)
+            if self._group_id and not self._health.trouble:
+                self._commits.send_last(client)
             client.close()
 
     # ------------------------------------------------------------------------------------------- reading
 
     def _read(self, timeout_s: float) -> None:
-        client = self._client or self._open()
+        client = self._client or self._connect()
         if client is None:
-            self._sleep(min(timeout_s, self._watch.wait_s))
+            self._sleep(min(timeout_s, self._health.wait_s))
             return
-        if client.spoilt & self._partitions.unplaced:
-            self._give_up(
-                ConnectionSpoilt("a damaged batch is to be read again, which takes another connection")
-            )
+        if client.needs_reconnect & self._partitions.unplaced:
+            self._give_up(ReconnectNeeded("a partition must be read again, which takes a new connection"))
             return
-        self._look_at_topics(client)
+        self._check_topics(client)
         self._partitions.place(client)  # raises StoreAway: then nothing is read either
         if self._group_id:
-            self._advice.send(client)
+            self._commits.send(client)
         began_s = self.polling_since = self._uptime_s()
         try:
             found = self._poll(client, timeout_s)
-        except Exception as failed:  # noqa: BLE001 - whatever it is: kafka-python may hang in the next poll
-            self._give_up(failed)
+        except Exception as error:  # noqa: BLE001 - after any error kafka-python may hang in the next poll
+            self._give_up(error)
         else:
-            self._partitions.logs.look(client.cluster, client.topics())
-            for each in found:
-                self._partitions.keep(each)
-            self._look_at_connection(client, self._uptime_s() - began_s)
+            self._partitions.topic_ids.update(client.cluster, client.topics())
+            for fetched in found:
+                self._partitions.keep(fetched)
+            self._check_connection(client, self._uptime_s() - began_s)
         finally:
             self.polling_since = None
 
-    def _look_at_topics(self, client: KafkaClient) -> None:
-        """Stop a topic that is another one than it was; read partitions that are new."""
+    def _check_topics(self, client: KafkaClient) -> None:
+        """Stops topics that were created again; with assign="all", takes new partitions over."""
         client.refresh()
-        self._partitions.look_at_topics(client)
+        self._partitions.check_topic_ids(client)
         if self._assign == "all":
             topics = client.topics()
-            every = {at for name in topics for at in numbered(name, topics)}
-            if more := every - client.assignment():
+            partitions = {tp for name in topics for tp in partitions_of_topic(name, topics)}
+            if more := partitions - client.assignment():
                 client.assign(more)
                 self.assigned(more)
 
     def _poll(self, client: KafkaClient, timeout_s: float) -> list[FetchedPartition | UnreadablePartition]:
         if self._assign == "group" and not client.topics():
-            # Joined before it knows of any partition, a group's leader gives none to anybody.
+            # A group leader that joins before it knows any partition assigns none to any member.
             self._sleep(min(timeout_s, METADATA_WAIT_S))
             return []
         return client.poll(timeout_s)
 
-    def _measure(self, at: TopicPartition, start: int, tell: Callable[[int], None]) -> None:
-        measure(at, start, self._options, self._raw, tell)
+    def _measure_damage(self, tp: TopicPartition, start: int, report: Callable[[int], None]) -> None:
+        measure_damage(tp, start, self._options, self._features, report)
 
-    # --------------------------------------------------------------------------------- connecting, again
+    # ---------------------------------------------------------------------------------------- connecting
 
-    def _open(self) -> KafkaClient | None:
-        if self._watch.wait_s:
+    def _connect(self) -> KafkaClient | None:
+        if self._health.wait_s:
             return None
-        if in_the_way := self._membership.in_the_way():
-            self._give_up(in_the_way)
+        if not self._is_readable:
+            self._give_up(ConnectionTrouble(UNREADABLE))
+            return None
+        if obstacle := self._membership.obstacle():
+            self._give_up(obstacle)
             return None
         options = {**self._options}
         if self._assign == "group":
@@ -194,76 +200,82 @@ class KafkaRecords:
                 self._session_ms // 6, options.get("heartbeat_interval_ms", self._session_ms)
             )
         try:
-            client = KafkaClient(self._sources, options, raw=self._raw, uptime_s=self._uptime_s)
-        except Exception as failed:  # noqa: BLE001 - wrong certificates, names, ports: many kinds, one cure
-            self._give_up(failed)
+            client = KafkaClient(
+                self._sources, options, raw=self._raw, features=self._features, uptime_s=self._uptime_s
+            )
+        except Exception as error:  # noqa: BLE001 - certificates, names, ports: many types, one reaction
+            self._give_up(error)
             return None
         if self._assign == "group":
+            remove_dead_members_soon(options)
             client.subscribe(RebalanceListener(self))
         self._client = self._partitions.client = client
-        self._watch.opened()
+        self._health.opened()
         return client
 
-    def _give_up(self, failed: Exception) -> None:
-        """Throw the connection away; what was read is read again. The next one is made after a while, or at
-        once where it asks for something else."""
-        self._watch.failed(failed, at_once=self._will_ask_otherwise(failed))
-        self._watch.tell(self._watch.trouble)
+    def _give_up(self, error: Exception) -> None:
+        """Discards the connection. What was read and not stored is read again over the next one, which is
+        opened after a back-off, or at once where it asks for something else."""
+        self._health.failed(error, at_once=self._changes_request(error))
+        self._health.report(self._health.trouble)
         self._disconnect()
 
-    def _will_ask_otherwise(self, failed: Exception) -> bool:
-        """Whether this was refused for something that we can be without, from now on."""
-        if isinstance(failed, InvalidSessionTimeoutError) and self._session_ms < SESSION_MS_MAX:
-            self._session_ms *= 2  # this broker allows no shorter one
+    def _changes_request(self, error: Exception) -> bool:
+        """Drops what the broker refused, if we can do without it; whether it did."""
+        if isinstance(error, InvalidSessionTimeoutError) and self._session_ms < SESSION_MS_MAX:
+            self._session_ms *= 2  # the broker allows no shorter one
             return True
-        if isinstance(failed, GroupAuthorizationFailedError) and self._assign == "all":
-            log.warning("lag monitors are not told how far we are: no right to the group %s", self._group_id)
+        if isinstance(error, GroupAuthorizationFailedError) and self._assign == "all":
+            log.warning(
+                "no offsets are committed for lag monitors: grant READ on the group %s", self._group_id
+            )
             self._group_id, self._options["group_id"] = "", None
             return True
         return False
 
     def _disconnect(self) -> None:
-        self._advice.forget_all()
-        self._partitions.let_go()
+        self._commits.forget_all()
+        self._partitions.disconnected()
         client, self._client = self._client, None
         if client is not None:
             client.close()
 
-    def _look_at_connection(self, client: KafkaClient, waited_s: float) -> None:
-        busy = bool(client.assignment()) or not client.topics()
-        self._watch.waited(waited_s, client.answers, reading=self._partitions.reading, idle=not busy)
-        self._watch.tell(self._watch.cause(client, None))
-        if self._assign == "group" and (failed := self._membership.look(client, self._session_ms / 1000)):
-            self._give_up(failed)
+    def _check_connection(self, client: KafkaClient, waited_s: float) -> None:
+        is_idle = not client.assignment() and bool(client.topics())
+        self._health.waited(waited_s, client.answers, is_reading=self._partitions.is_reading, is_idle=is_idle)
+        self._health.report(self._health.cause(client, None))
+        if self._assign == "group" and (error := self._membership.check(client, self._session_ms / 1000)):
+            self._give_up(error)
 
-    # -------------------------------------------------------------------------- partitions come and go
+    # --------------------------------------------------------------------------------------- rebalancing
 
-    def assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """On the client's own thread, while `take()` waits in `poll()`. Must not raise, nor ask Kafka."""
-        self._partitions.assigned(set(assigned))
+    def assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """Called on the client's own thread, while `take()` waits in `poll()`: must neither raise nor send
+        requests to Kafka."""
+        self._partitions.assigned(set(partitions))
 
-    def revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """On the client's own thread, too."""
-        theirs = list(revoked)
-        self._advice.forget(theirs)
-        self._partitions.revoked(theirs)
+    def revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        """Called on the client's own thread, as `assigned` is."""
+        gone = list(partitions)
+        self._commits.forget(gone)
+        self._partitions.revoked(gone)
 
 
-class ConnectionSpoilt(AnalyzerError):
-    """This connection cannot be used for what comes next."""
+class ReconnectNeeded(AnalyzerError):
+    """This connection cannot be used for what must be read next."""
 
 
 class RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
-    """Passes on what the group's coordinator says. Lost or revoked is the same to us: the store decides."""
+    """Passes rebalances on. Lost partitions count as revoked: the store decides what may be stored."""
 
-    def __init__(self, reader: KafkaRecords) -> None:
-        self._reader = reader
+    def __init__(self, source: KafkaRecords) -> None:
+        self._source = source
 
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        self._reader.assigned(assigned)
+        self._source.assigned(assigned)
 
     def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        self._reader.revoked(revoked)
+        self._source.revoked(revoked)
 
     def on_partitions_lost(self, lost: Iterable[TopicPartition]) -> None:
-        self._reader.revoked(lost)
+        self._source.revoked(lost)

@@ -1,4 +1,4 @@
-"""Which log a topic's name stands for. A topic that was deleted and created again is another log."""
+"""Which log a topic's name stands for: a topic that was deleted and created again is another log."""
 
 from __future__ import annotations
 
@@ -15,58 +15,60 @@ log = logging.getLogger(__name__)
 
 
 class TopicIds:
-    """Knows each topic's log as it was when it was first seen, and refuses any other.
+    """The log of each topic when it was first seen; any other log under its name is refused.
 
-    Offsets of one log mean nothing in another, but kafka-python goes on at them without a word.
+    Offsets of one log mean nothing in another, but kafka-python continues at them silently.
     """
 
-    def __init__(self, sources: Mapping[str, str], places: PositionStore) -> None:
+    def __init__(self, sources: Mapping[str, str], positions: PositionStore) -> None:
         self._sources = sources
-        self._places = places
+        self._positions = positions
         self._first: dict[str, LogId] = {}
         self._now: dict[str, tuple[LogId, Collection[int]]] = {}  # with the numbers of its partitions
         self.refused: dict[str, str] = {}  # by topic, with the reason
 
-    def look(self, cluster: str, topics: Mapping[str, TopicMetadata]) -> None:
-        """Note what the cluster says now. No I/O, any thread."""
+    def update(self, cluster: str, topics: Mapping[str, TopicMetadata]) -> None:
+        """Compares the latest metadata with the first. No I/O; any thread may call it."""
         for name, topic in topics.items():
             now = LogId(cluster, topic.id)
-            was = self._first.setdefault(name, now)
-            before, _ = self._now.get(name, (was, ()))
+            first = self._first.setdefault(name, now)
+            before, _ = self._now.get(name, (first, ()))
             self._now[name] = now, topic.partitions
-            if was != now and (name not in self.refused or before != now):
-                self._refuse(name, was, now)
+            if first != now and (name not in self.refused or before != now):
+                self._refuse(name, first, now)
 
-    def counted_before(self, topic: str) -> bool:
-        """Whether this log is in the store. One that is there under the same name and is another is refused.
-        Raises StoreAway."""
-        known = self._places.logs(self._sources[topic], topic)
-        if known and self._first[topic] not in known:
-            self._refuse(topic, min(known), self._first[topic])
-        return bool(known)
+    def is_counted(self, topic: str) -> bool:
+        """Whether the store has a log under this name; refuses the topic if it is another one.
 
-    def parts(self, places: Iterable[TopicPartition]) -> dict[Partition, TopicPartition]:
-        """Those that may be read, by their lasting names."""
+        Raises StoreAway.
+        """
+        stored = self._positions.logs(self._sources[topic], topic)
+        if stored and self._first[topic] not in stored:
+            self._refuse(topic, min(stored), self._first[topic])
+        return bool(stored)
+
+    def parts(self, partitions: Iterable[TopicPartition]) -> dict[Partition, TopicPartition]:
+        """Returns those of `partitions` that may be read, with their ids."""
         return {
-            self.part(at): at for at in places if at.topic in self._first and at.topic not in self.refused
+            self.part(tp): tp for tp in partitions if tp.topic in self._first and tp.topic not in self.refused
         }
 
-    def part(self, at: TopicPartition) -> Partition:
-        known = self._first[at.topic]
-        return Partition(known.cluster, known.topic_id, at.partition, self._sources[at.topic], at.topic)
+    def part(self, tp: TopicPartition) -> Partition:
+        first = self._first[tp.topic]
+        return Partition(first.cluster, first.topic_id, tp.partition, self._sources[tp.topic], tp.topic)
 
     def gaps(self) -> dict[Partition, Gap]:
-        """Every partition of the logs that stand where others stood: where to begin is for people to say."""
-        found = {}
+        """Returns all partitions of the refused logs: an operator must say where they begin."""
+        gaps = {}
         for topic, why in list(self.refused.items()):
             (cluster, topic_id), numbers = self._now[topic]
             for number in sorted(numbers):
                 part = Partition(cluster, topic_id, number, self._sources[topic], topic)
-                found[part] = Gap("recreated", 0, None, why)
-        return found
+                gaps[part] = Gap("recreated", 0, None, why)
+        return gaps
 
-    def renew(self, topics: Iterable[str]) -> None:
-        """These logs may be read from now on: somebody said so of one of their partitions at least."""
+    def accept(self, topics: Iterable[str]) -> None:
+        """Lets the present logs of these topics be read: an operator has accepted a gap of each."""
         for topic in topics:
             self._first[topic], _ = self._now[topic]
             self.refused.pop(topic, None)
@@ -74,14 +76,13 @@ class TopicIds:
     def problems(self) -> dict[str, str]:
         return {self._sources[topic]: why for topic, why in list(self.refused.items())}
 
-    def _refuse(self, topic: str, was: LogId, now: LogId) -> None:
-        if was.cluster == now.cluster:
-            why = (
-                f"topic {topic} was deleted and created again: its id was {was.topic_id}, now {now.topic_id}"
-            )
+    def _refuse(self, topic: str, first: LogId, now: LogId) -> None:
+        if first.cluster == now.cluster:
+            ids = f"its id was {first.topic_id}, now {now.topic_id}"
+            why = f"topic {topic} was deleted and created again: {ids}"
         else:
             why = (
-                f"topic {topic} was in another cluster: it was in {was.cluster}, and is in {now.cluster} now"
+                f"topic {topic} was in another cluster: it was in {first.cluster}, now it is in {now.cluster}"
             )
         log.error("%s; nothing of it is counted; `gatelock gaps list` says what to do", why)
         self.refused[topic] = why

@@ -267,7 +267,7 @@ def test_a_truncated_file_is_1_and_the_others_are_counted(
     (tmp_path / "access.log").write_text(line("192.0.2.2", 20))
     result = process("import", "cut.log.gz", "access.log", "--source", "web")
     assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith("cut.log.gz: cannot be read on: EOFError")
+    assert result.stderr.splitlines()[-1].startswith("cut.log.gz: the rest cannot be read: EOFError")
     assert usage_by_day(gatelock)["address:192.0.2.2 2026-11-20"] == (1, 0)
     result = process("import", "cut.log.gz", "--source", "web", "--json")
     assert (result.returncode, list(json.loads(result.stdout)["problems"])) == (1, ["cut.log.gz"])

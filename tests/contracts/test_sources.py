@@ -15,7 +15,9 @@ from analyzer.core.model import Gap, Partition, Position
 from analyzer.errors import StoreAway
 from analyzer.files import FollowedFile, ImportedFiles
 from analyzer.kafka import KafkaRecords
+from analyzer.kafka.internals.features import ALL_FEATURES
 from analyzer.sources import CombinedSource, Source
+from tests.support.kafka_features import RECORDS_ONLY
 from tests.support.places import MemoryPlaces, Reader, values
 from tests.support.servers.kafka import Kafka
 
@@ -49,7 +51,8 @@ class KafkaRig:
         if not self.raw:
             little["max_poll_records"] = 5
         options = {**self.kafka.client, "bootstrap_servers": self.kafka.bootstrap, **little}
-        return KafkaRecords({self.topic: "log"}, places, assign="all", raw=self.raw, options=options)
+        features = ALL_FEATURES if self.raw else RECORDS_ONLY
+        return KafkaRecords({self.topic: "log"}, places, assign="all", features=features, options=options)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Unpacking, and bombs: few bytes that want to be many."""
+"""Decompression, and decompression bombs: few bytes that expand to many."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import lz4.frame
 import pytest
 import zstandard
 
-from analyzer.core.kafka_format.codecs import DamagedError, TooLargeError, Unpacker
+from analyzer.core.kafka_format.codecs import DamagedError, Decompressor, TooLargeError
 from tests.support.recordsets import PACK
 
 PLAIN = b'{"key":"acme"}\n' * 1000
@@ -41,7 +41,7 @@ def zstd_bomb() -> bytes:
 
 
 def wide_zstd_bomb() -> bytes:
-    """Level 22 keeps up to 128 MB at hand, beside what has come out."""
+    """Level 22 has a window of up to 128 MB in addition to the output."""
     packer = zstandard.ZstdCompressor(level=22).compressobj()
     small = zstandard.ZstdCompressor().compress(b"a small one before it")
     return streamed(small, packer.compress, packer.flush)
@@ -52,13 +52,13 @@ def snappy_bomb() -> bytes:
 
 
 def xerial_bomb() -> bytes:
-    """Each block is small."""
+    """Many blocks, each of them small."""
     block = bytes(cramjam.snappy.compress_raw(ZEROES))
     return b"\x82SNAPPY\0" + bytes(8) + (len(block).to_bytes(4, "big") + block) * (BOMB_BYTES // len(ZEROES))
 
 
-def lz4_lie(size: int) -> bytes:
-    """A frame that says of itself what is not so; the byte behind says that the header is in order."""
+def lz4_with_wrong_size(size: int) -> bytes:
+    """A frame that states a wrong size, with a matching header checksum."""
     frame = bytearray(lz4.frame.compress(PLAIN, store_size=True))
     frame[6:14] = size.to_bytes(8, "little")
     for check in range(256):
@@ -76,22 +76,22 @@ BOMBS = {
     "gzip": (1, gzip_bomb),
     "snappy": (2, snappy_bomb),
     "xerial": (2, xerial_bomb),
-    "snappy, of 4 GB by its own words": (2, lambda: b"\xff\xff\xff\xff\x0f" + bytes(50)),
+    "snappy that states 4 GB": (2, lambda: b"\xff\xff\xff\xff\x0f" + bytes(50)),
     "lz4": (3, lz4_bomb),
-    "lz4, of 1 TB by its own words": (3, lambda: lz4_lie(1 << 40)),
+    "lz4 that states 1 TB": (3, lambda: lz4_with_wrong_size(1 << 40)),
     "zstd": (4, zstd_bomb),
-    "zstd, of a large window": (4, wide_zstd_bomb),
+    "zstd with a large window": (4, wide_zstd_bomb),
     "zstd with a window of 2 GB": (4, lambda: b"\x28\xb5\x2f\xfd\x00\xa8\x09\x00\x00x"),
 }
 MEASURE = """
 import sys
-from analyzer.core.kafka_format.codecs import DamagedError, TooLargeError, Unpacker
+from analyzer.core.kafka_format.codecs import DamagedError, TooLargeError, Decompressor
 def peak_kb():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
-data, unpacker = sys.stdin.buffer.read(), Unpacker(int(sys.argv[2]))
+data, decompressor = sys.stdin.buffer.read(), Decompressor(int(sys.argv[2]))
 before_kb = peak_kb()
 try:
-    unpacker.unpack(int(sys.argv[1]), memoryview(data))
+    decompressor.decompress(int(sys.argv[1]), memoryview(data))
 except (TooLargeError, DamagedError) as refused:
     print(type(refused).__name__, peak_kb() - before_kb)
 """
@@ -101,21 +101,21 @@ except (TooLargeError, DamagedError) as refused:
 @pytest.mark.parametrize(
     "plain", [PLAIN, b"", b"x", bytes(3 << 20)], ids=["text", "nothing", "a byte", "3 MB"]
 )
-def test_what_is_packed_comes_back(codec: str, plain: bytes) -> None:
+def test_compressed_data_is_restored(codec: str, plain: bytes) -> None:
     number, pack = PACK[codec]
-    assert Unpacker(len(plain)).unpack(number, memoryview(pack(plain))) == plain
+    assert Decompressor(len(plain)).decompress(number, memoryview(pack(plain))) == plain
 
 
 @pytest.mark.parametrize("codec", PACK)
 def test_one_byte_beyond_the_bound_is_too_much(codec: str) -> None:
     number, pack = PACK[codec]
     with pytest.raises(TooLargeError):
-        Unpacker(len(PLAIN) - 1).unpack(number, memoryview(pack(PLAIN)))
+        Decompressor(len(PLAIN) - 1).decompress(number, memoryview(pack(PLAIN)))
 
 
 @pytest.mark.parametrize(("codec", "bomb"), BOMBS.values(), ids=BOMBS.keys())
 def test_a_bomb_is_refused_and_takes_little_memory(codec: int, bomb: Callable[[], bytes]) -> None:
-    """In a process of its own, whose greatest size tells."""
+    """In a separate process, so that its peak memory can be measured."""
     command = [sys.executable, "-c", MEASURE, str(codec), str(BOUND_BYTES)]
     ran = subprocess.run(command, input=bomb(), capture_output=True, check=True)
     refused, grown_kb = ran.stdout.split()
@@ -124,37 +124,38 @@ def test_a_bomb_is_refused_and_takes_little_memory(codec: int, bomb: Callable[[]
 
 
 @pytest.mark.parametrize("codec", [name for name in PACK if name != "none"])
-def test_damage_is_told_and_nothing_of_it_is_left_for_the_next(codec: str) -> None:
+def test_damage_is_an_error_and_does_not_affect_the_next_call(codec: str) -> None:
     number, pack = PACK[codec]
-    unpacker, packed = Unpacker(1 << 20), pack(PLAIN)
+    decompressor, packed = Decompressor(1 << 20), pack(PLAIN)
     for broken in (b"x" + packed, packed + b"rubbish", packed[: len(packed) // 2]):
         try:
-            plain = unpacker.unpack(number, memoryview(broken))
+            plain = decompressor.decompress(number, memoryview(broken))
         except DamagedError:
             pass
-        else:  # zstd gives what it has; the frames in it will not add up
+        else:  # zstd returns what it could read, and the records in it are not complete
             assert (codec[:4], len(plain) < len(PLAIN)) == ("zstd", True)
-        assert unpacker.unpack(number, memoryview(packed)) == PLAIN
+        assert decompressor.decompress(number, memoryview(packed)) == PLAIN
 
 
-def test_what_was_packed_at_the_highest_level_comes_back() -> None:
+def test_data_of_the_highest_level_is_restored() -> None:
     packer = zstandard.ZstdCompressor(level=22).compressobj()
     packed = packer.compress(PLAIN) + packer.flush()
     assert zstandard.get_frame_parameters(packed).window_size == 1 << 27
-    assert Unpacker(len(PLAIN)).unpack(4, memoryview(packed)) == PLAIN
+    assert Decompressor(len(PLAIN)).decompress(4, memoryview(packed)) == PLAIN
 
 
-def test_several_streams_in_a_row_are_one_content() -> None:
-    unpacker = Unpacker(1 << 20)
-    assert unpacker.unpack(1, memoryview(gzip.compress(b"one") + gzip.compress(b"two"))) == b"onetwo"
+def test_several_streams_in_a_row_are_concatenated() -> None:
+    decompressor = Decompressor(1 << 20)
+    assert decompressor.decompress(1, memoryview(gzip.compress(b"one") + gzip.compress(b"two"))) == b"onetwo"
     assert (
-        unpacker.unpack(3, memoryview(lz4.frame.compress(b"one") + lz4.frame.compress(b"two"))) == b"onetwo"
+        decompressor.decompress(3, memoryview(lz4.frame.compress(b"one") + lz4.frame.compress(b"two")))
+        == b"onetwo"
     )
     pack = zstandard.ZstdCompressor().compress
-    assert unpacker.unpack(4, memoryview(pack(b"one") + pack(b"two"))) == b"onetwo"
+    assert decompressor.decompress(4, memoryview(pack(b"one") + pack(b"two"))) == b"onetwo"
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_an_unknown_codec_is_not_guessed(codec: int) -> None:
+def test_an_unknown_codec_is_a_key_error(codec: int) -> None:
     with pytest.raises(KeyError):
-        Unpacker(1 << 20).unpack(codec, memoryview(PLAIN))
+        Decompressor(1 << 20).decompress(codec, memoryview(PLAIN))

@@ -1,4 +1,4 @@
-"""How far damage reaches, against the plain answer: the first intact batch behind it."""
+"""The search for the end of damage, against the plain answer: the first intact batch behind it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.core.kafka_format.damage import begins, claims, extent, gallop, resumes, without_damage_before
+from analyzer.core.kafka_format.damage import (
+    claimed_next_offset,
+    damage_end,
+    first_intact_offset,
+    galloping_search,
+    next_intact_offset,
+    without_damage_before,
+)
 from tests.support.recordsets import Entry, batch
 
 
@@ -29,7 +36,7 @@ def harmed(raw: bytes, harm: str) -> bytes:
             out[-1] ^= 0xFF
         case "magic":
             out[16] ^= 0xFF
-        case "claim":  # it seems to have a thousand offsets more
+        case "claim":  # a thousand offsets more
             struct.pack_into(">i", out, 23, struct.unpack_from(">i", out, 23)[0] + 1000)
         case "base":
             struct.pack_into(">q", out, 0, struct.unpack_from(">q", out)[0] ^ 1 << 40)
@@ -40,13 +47,13 @@ def harmed(raw: bytes, harm: str) -> bytes:
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Batch]:
-    """Batches one behind the other, with holes as compaction leaves them; some are harmed."""
+    """Consecutive batches, with holes as compaction leaves them; some are damaged."""
     found, at = [], draw(st.integers(0, 5))
     for _ in range(draw(st.integers(1, 9))):
         at += draw(st.sampled_from([0, 0, 0, 1, 7]))
         size = draw(st.sampled_from([1, 2, 3, 10]))
         harm = draw(st.sampled_from(["", "", "payload", "payload", "magic", "claim", "length"]))
-        # A value may look like the begin of a batch.
+        # A value may look like the header of a batch.
         values = [
             draw(st.sampled_from([b"a", b"x" * 40, struct.pack(">qiib", 7, 60, 0, 2)])) for _ in range(size)
         ]
@@ -57,63 +64,67 @@ def logs(draw: st.DrawFn) -> list[Batch]:
 
 
 def broker(log: list[Batch], batches_max: int) -> Callable[[int], bytes]:
-    """What a fetch from an offset brings: from the batch on that holds it, or the next one."""
+    """Returns a function that fetches: from the batch that holds an offset, or the next one."""
 
-    def look(offset: int) -> bytes:
-        found = [each.raw for each in log if each.next > offset]
+    def fetch(offset: int) -> bytes:
+        found = [batch.raw for batch in log if batch.next > offset]
         return b"".join(found[:batches_max])
 
-    return look
+    return fetch
 
 
 def plain_answer(log: list[Batch], start: int) -> int:
-    return next((each.base for each in log if each.intact and each.base > start), log[-1].next)
+    return next((batch.base for batch in log if batch.intact and batch.base > start), log[-1].next)
 
 
 @given(logs(), st.integers(1, 9))
-def test_reading_goes_on_at_the_first_intact_batch_behind_the_damage(log: list[Batch], batches: int) -> None:
-    look, end, asked = broker(log, batches), log[-1].next, 0
+def test_reading_continues_at_the_first_intact_batch_behind_the_damage(
+    log: list[Batch], batches: int
+) -> None:
+    fetch, end, fetches = broker(log, batches), log[-1].next, 0
 
     def counted(offset: int) -> bytes:
-        nonlocal asked
-        asked += 1
-        return look(offset)
+        nonlocal fetches
+        fetches += 1
+        return fetch(offset)
 
-    for number, each in enumerate(log):
-        if each.intact:
+    for number, damaged in enumerate(log):
+        if damaged.intact:
             continue
-        asked = 0
-        found = extent(counted, each.base, end)
+        fetches = 0
+        found = damage_end(counted, damaged.base, end)
         behind = list(itertools.dropwhile(lambda other: not other.intact, log[number:]))
         if batches == 9 or all(other.intact for other in behind):
-            assert found == plain_answer(log, each.base)
-        else:  # more damage, which may be told as one; but nobody goes on with what cannot be read
-            assert each.base < found
-            assert found == end or begins(look(found)) == found
-        assert asked <= 20
+            assert found == plain_answer(log, damaged.base)
+        else:  # more damage may be reported as one, but reading never continues at a damaged batch
+            assert damaged.base < found
+            assert found == end or first_intact_offset(fetch(found)) == found
+        assert fetches <= 20
 
 
 @given(logs())
-def test_what_a_fetch_brought_says_where_it_resumes(log: list[Batch]) -> None:
-    raw, start = b"".join(each.raw for each in log), log[0].base
-    behind = [each.base for each in log[1:] if each.intact]
-    assert resumes(raw, start) == (behind[0] if behind else None)
-    assert begins(raw) == (start if log[0].intact else None)
+def test_the_next_intact_batch_is_found_in_one_fetch(log: list[Batch]) -> None:
+    raw, start = b"".join(batch.raw for batch in log), log[0].base
+    behind = [batch.base for batch in log[1:] if batch.intact]
+    assert next_intact_offset(raw, start) == (behind[0] if behind else None)
+    assert first_intact_offset(raw) == (start if log[0].intact else None)
 
 
 @given(st.sets(st.integers(1, 400)), st.integers(1, 400))
 @example(set(), 1)
 def test_galloping_finds_the_first_offset_that_can_be_read(dark: set[int], end: int) -> None:
-    """What cannot be read is one stretch from 0 on; behind it there may be holes."""
+    """The unreadable offsets are one range from 0 on."""
     reach = len(dark)
 
     def readable(offset: int) -> int | None:
         return None if offset < reach else offset
 
-    assert gallop(readable, 0, end) == (reach if 0 < reach < end else end if reach >= end else min(1, end))
+    assert galloping_search(readable, 0, end) == (
+        reach if 0 < reach < end else end if reach >= end else min(1, end)
+    )
 
 
-def test_a_damaged_batch_that_claims_what_is_not_its_own_is_taken_away() -> None:
+def test_a_damaged_batch_that_claims_offsets_of_its_successor_is_removed() -> None:
     first, second = batch([Entry(b"a")] * 3, 0), batch([Entry(b"b")] * 3, 3)
     assert without_damage_before(harmed(first, "claim") + second, 3) == second
     assert without_damage_before(first + second, 1) == first + second
@@ -121,13 +132,13 @@ def test_a_damaged_batch_that_claims_what_is_not_its_own_is_taken_away() -> None
 
 
 @pytest.mark.parametrize("size", [0, 10, 40])
-def test_of_less_than_a_head_nothing_is_known(size: int) -> None:
+def test_fewer_bytes_than_a_header_say_nothing(size: int) -> None:
     raw = batch([Entry(b"a")], 5)[:size]
-    assert begins(raw) is None
-    assert resumes(raw, 5) is None
+    assert first_intact_offset(raw) is None
+    assert next_intact_offset(raw, 5) is None
     assert without_damage_before(raw, 6) == raw
 
 
-def test_what_a_batch_claims_is_its_own_word() -> None:
-    assert claims(batch([Entry(b"a")] * 3, 5)) == 8
-    assert claims(b"") is None
+def test_the_claimed_offset_is_that_of_the_header() -> None:
+    assert claimed_next_offset(batch([Entry(b"a")] * 3, 5)) == 8
+    assert claimed_next_offset(b"") is None

@@ -89,7 +89,7 @@ def test_every_other_reason_counts() -> None:
         assert a_counter().feed(some(0, value, value, value)).status == "too-many-rejected"
 
 
-def test_of_lines_with_a_witness_a_set_is_counted_whole_or_not_at_all() -> None:
+def test_a_set_with_a_resume_token_is_counted_completely_or_not_at_all() -> None:
     """A file is known again by all that was counted of it: it can go on only from where it says so."""
     counter = a_counter()
     counter.feed(some(0, GOOD, BAD, resume_token="w3"))

@@ -1,4 +1,4 @@
-"""A file that is being written, renamed, cut and written anew."""
+"""A file that is being written, rotated, truncated and written again."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.support.places import MemoryPlaces, Reader
 
 
 class World:
-    """A path, a store, and a clock that only sleeping moves."""
+    """A path, a store of positions, and a clock that only `sleep` moves."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "access.log"
-        self.places = MemoryPlaces()
+        self.positions = MemoryPlaces()
         self.kept: dict[Partition, list[Record]] = {}
         self.now_s = 1_000.0
         self.readers: list[Reader] = []
@@ -32,13 +32,13 @@ class World:
         source = FollowedFile(
             given.pop("path", self.path),
             "web",
-            self.places,
+            self.positions,
             line_bytes_max=100,
             uptime_s=lambda: self.now_s,
             sleep=self.sleep,
             **given,
         )
-        self.readers.append(Reader(source, self.places, self.kept))
+        self.readers.append(Reader(source, self.positions, self.kept))
         return self.readers[-1]
 
     def sleep(self, seconds: float) -> None:
@@ -49,6 +49,7 @@ class World:
             file.write(text)
 
     def turns(self, count: int = 5) -> list[str]:
+        """Takes and stores; returns all lines that were stored so far."""
         for _ in range(count):
             self.reader.turn()
         return self.lines()
@@ -76,7 +77,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         reader.source.close()
 
 
-def test_a_line_is_taken_when_it_is_whole(world: World) -> None:
+def test_a_line_is_taken_when_it_is_complete(world: World) -> None:
     assert world.turns() == []
     world.write("one\ntw")
     assert world.turns() == ["one"]
@@ -86,10 +87,10 @@ def test_a_line_is_taken_when_it_is_whole(world: World) -> None:
     assert world.turns() == ["one", "two", "three"]
 
 
-def test_not_even_the_name_is_known_before_the_first_line_is_whole(world: World) -> None:
+def test_a_file_is_identified_when_its_first_line_is_complete(world: World) -> None:
     world.write("on")
     assert world.turns() == []
-    assert world.places.stored == {}
+    assert world.positions.stored == {}
     world.write("e\n")
     assert world.turns() == ["one"]
 
@@ -107,7 +108,7 @@ def test_the_offset_of_a_record_is_where_its_line_begins(world: World) -> None:
     assert list(world.reader.source.positions().values()) == [18]
 
 
-def test_it_goes_on_where_it_stopped(world: World) -> None:
+def test_a_restart_continues_at_the_stored_position(world: World) -> None:
     world.write("one\ntwo\n")
     world.turns()
     world.restart()
@@ -116,7 +117,7 @@ def test_it_goes_on_where_it_stopped(world: World) -> None:
     assert world.turns() == ["one", "two", "three"]
 
 
-def test_of_a_rotated_file_the_rest_is_read_first(world: World) -> None:
+def test_the_rest_of_a_rotated_file_is_read_before_the_new_file(world: World) -> None:
     world.write("one\n")
     world.turns()
     world.write("two\n")
@@ -127,7 +128,7 @@ def test_of_a_rotated_file_the_rest_is_read_first(world: World) -> None:
     assert world.turns() == ["one", "two", "three"]
 
 
-def test_a_writer_may_go_on_in_the_old_file_for_a_while(world: World) -> None:
+def test_a_writer_may_continue_in_the_rotated_file_for_a_while(world: World) -> None:
     world.write("one\n")
     world.turns()
     old = world.path.open("a")
@@ -151,10 +152,10 @@ def test_the_last_line_of_a_rotated_file_needs_no_newline(world: World) -> None:
     assert world.turns() == ["one", "two", "three"]
 
 
-def test_several_rotations_while_the_database_is_away_lose_nothing(world: World) -> None:
+def test_several_rotations_while_the_database_is_down_lose_nothing(world: World) -> None:
     world.write("one\n")
     world.turns()
-    world.places.away = True
+    world.positions.away = True
     for number in range(4):
         world.write(f"more {number}\n")
         for _ in range(2):
@@ -163,16 +164,16 @@ def test_several_rotations_while_the_database_is_away_lose_nothing(world: World)
             world.reader.start_over()
         world.path.rename(world.path.with_suffix(f".{9 - number}"))
     world.write("last\n")
-    world.places.away = False
+    world.positions.away = False
     for _ in range(10):
         world.wait_quiet()
         world.turns()
     assert world.lines() == ["one", "more 0", "more 1", "more 2", "more 3", "last"]
-    assert len(world.places.finished) == 4
+    assert len(world.positions.finished) == 4
     assert len(world.reader.source.positions()) == 1
 
 
-def test_a_file_that_is_read_to_its_end_is_finished_once_it_is_stored(world: World) -> None:
+def test_a_file_is_finished_when_it_is_stored_to_its_end(world: World) -> None:
     world.write("one\n")
     world.turns()
     world.rotate()
@@ -181,12 +182,12 @@ def test_a_file_that_is_read_to_its_end_is_finished_once_it_is_stored(world: Wor
     world.turns(1)
     world.wait_quiet()
     world.turns()
-    (first,) = world.places.finished
+    (first,) = world.positions.finished
     assert world.kept[first][0].value == b"one"
     assert [world.kept[part][0].value for part in world.reader.source.positions()] == [b"two"]
 
 
-def test_what_was_not_stored_of_a_rotated_file_is_read_again_from_it(world: World) -> None:
+def test_unstored_lines_of_a_rotated_file_are_read_again_from_it(world: World) -> None:
     world.write("one\ntwo\n")
     world.reader.take()
     world.rotate()
@@ -200,18 +201,18 @@ def test_what_was_not_stored_of_a_rotated_file_is_read_again_from_it(world: Worl
     assert world.turns(10) == ["one", "two", "three"]
 
 
-def test_a_file_that_is_cut_and_written_anew_is_another_one(world: World) -> None:
+def test_a_truncated_file_that_is_written_again_is_a_new_one(world: World) -> None:
     world.write("one\ntwo\n")
     world.turns()
-    shutil.copy(world.path, world.path.with_suffix(".1"))  # as `copytruncate` does
+    shutil.copy(world.path, world.path.with_suffix(".1"))  # as logrotate does with copytruncate
     os.truncate(world.path, 0)
     world.turns()
     world.write("three\n")
     assert world.turns() == ["one", "two", "three"]
-    assert len(world.places.stored) == 2
+    assert len(world.positions.stored) == 2
 
 
-def test_cut_and_grown_longer_between_two_looks_it_is_another_one(world: World) -> None:
+def test_a_file_that_was_truncated_and_is_longer_again_is_a_new_one(world: World) -> None:
     world.write("one\ntwo\n")
     world.turns()
     os.truncate(world.path, 0)
@@ -219,7 +220,7 @@ def test_cut_and_grown_longer_between_two_looks_it_is_another_one(world: World) 
     assert world.turns() == ["one", "two", "three", "four", "five"]
 
 
-def test_cut_and_with_the_same_first_line_it_is_another_one(world: World) -> None:
+def test_a_truncated_file_with_the_same_first_line_is_a_new_one(world: World) -> None:
     world.write("begin\none\n")
     world.turns()
     os.truncate(world.path, 0)
@@ -227,10 +228,10 @@ def test_cut_and_with_the_same_first_line_it_is_another_one(world: World) -> Non
     assert world.turns() == ["begin", "one", "begin", "two"]
     world.restart()
     assert world.turns() == ["begin", "one", "begin", "two"]
-    assert len(world.places.stored) == 2
+    assert len(world.positions.stored) == 2
 
 
-def test_what_was_cut_away_before_it_was_stored_is_told(
+def test_bytes_that_were_cut_off_before_they_were_stored_are_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.write("one\n")
@@ -242,11 +243,11 @@ def test_what_was_cut_away_before_it_was_stored_is_told(
     world.reader.take()
     world.reader.start_over()
     assert world.turns() == ["one", "three"]
-    assert "bytes [4, 8) were cut away before they were stored" in caplog.text
+    assert "bytes [4, 8) were cut off before they were stored" in caplog.text
 
 
-def test_a_line_that_is_too_long_is_given_as_far_as_its_length_can_be_judged(world: World) -> None:
-    """One byte more than the bound: the counter refuses it for its size."""
+def test_a_line_that_is_too_long_is_cut_to_one_byte_more_than_the_bound(world: World) -> None:
+    """So that the counter rejects it for its size."""
     world.write("one\n" + "x" * 1000)
     assert world.turns(20) == ["one", "x" * 101]
     world.write("y" * 1000)
@@ -257,18 +258,18 @@ def test_a_line_that_is_too_long_is_given_as_far_as_its_length_can_be_judged(wor
     assert list(world.reader.source.positions().values()) == [world.path.stat().st_size]
 
 
-def test_a_long_first_line_names_the_file_by_its_beginning(
+def test_a_long_first_line_identifies_the_file_by_its_beginning(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("analyzer.files.line_reader.FIRST_LINE_BYTES_MAX", 50)
     world.write("x" * 60)
     world.turns()
-    assert len(world.places.stored) == 1
+    assert len(world.positions.stored) == 1
     world.write("\none\n")
     assert world.turns() == ["x" * 60, "one"]
 
 
-def test_latest_begins_at_the_last_whole_line_and_only_once(world: World) -> None:
+def test_latest_begins_at_the_last_complete_line_and_only_once(world: World) -> None:
     world.write("old\nhalf")
     world.reader = world.follow(start="latest")
     assert world.turns() == []
@@ -283,21 +284,22 @@ def test_latest_begins_at_the_last_whole_line_and_only_once(world: World) -> Non
 
     world.reader.source.close()
     world.rotate()
-    world.write("while nobody looked\n")
+    world.write("while stopped\n")
     world.reader = world.follow(start="latest")
-    assert world.turns() == ["half new", "newer", "while nobody looked"]
+    assert world.turns() == ["half new", "newer", "while stopped"]
 
 
-def test_a_file_that_is_not_there_is_a_problem_until_it_is(world: World) -> None:
+def test_a_missing_file_is_a_problem_until_it_appears(world: World) -> None:
     world.turns()
-    assert world.reader.source.problems() == {str(world.path): "cannot be opened: No such file or directory"}
+    [why] = world.reader.source.problems().values()
+    assert why == "cannot be opened: No such file or directory; check the path and its permissions"
     world.write("one\n")
     assert world.turns() == ["one"]
     assert world.reader.source.problems() == {}
 
 
 def test_rotations_that_wait_are_bounded(world: World) -> None:
-    world.places.away = True
+    world.positions.away = True
     for number in range(ROTATIONS_MAX + 3):
         world.write(f"{number}\n")
         with pytest.raises(StoreAway):
@@ -310,7 +312,7 @@ def test_rotations_that_wait_are_bounded(world: World) -> None:
     world.reader.source.close()
 
 
-def test_an_empty_file_in_between_is_no_log(world: World) -> None:
+def test_an_empty_file_in_between_is_skipped(world: World) -> None:
     world.write("one\n")
     world.turns()
     world.rotate()
@@ -323,11 +325,11 @@ def test_an_empty_file_in_between_is_no_log(world: World) -> None:
         world.wait_quiet()
         world.turns()
     assert world.lines() == ["one", "two"]
-    assert len(world.places.stored) == 2
+    assert len(world.positions.stored) == 2
     assert len(world.reader.source.positions()) == 1
 
 
-def test_lag_is_told_in_lines_and_since_when_they_wait(world: World) -> None:
+def test_lag_is_in_lines_and_in_seconds_since_they_wait(world: World) -> None:
     world.write("".join(f"line {number:03}\n" for number in range(100)))
     world.reader.turn()
     (lag,) = world.reader.source.lags().values()
@@ -339,20 +341,20 @@ def test_lag_is_told_in_lines_and_since_when_they_wait(world: World) -> None:
     assert list(world.reader.source.lags().values()) == [(0, 0.0)]
 
 
-class TestTwoFilesThatBeginAlike:
+class TestTwoFilesWithTheSameFirstLine:
     @pytest.fixture
     def paths(self, tmp_path: Path) -> tuple[Path, Path]:
         return tmp_path / "a.log", tmp_path / "b.log"
 
     @pytest.mark.parametrize("first", [0, 1])
     @pytest.mark.parametrize("shared", [True, False], ids=["one process", "two processes"])
-    def test_each_is_counted_once_and_goes_on(
+    def test_each_is_counted_once_and_continues(
         self, world: World, paths: tuple[Path, Path], first: int, shared: bool
     ) -> None:
-        held: dict[str, object] = {}
+        open_files: dict[str, object] = {}
 
         def both() -> list[Reader]:
-            given = {"held": held} if shared else {}
+            given = {"open_files": open_files} if shared else {}
             return [world.follow(path=path, **given) for path in paths]
 
         def turn(readers: list[Reader]) -> None:
@@ -365,26 +367,26 @@ class TestTwoFilesThatBeginAlike:
         readers = both()
         for reader in readers:
             reader.turn()
-        for path, own in zip(paths, "ab", strict=True):
+        for path, name in zip(paths, "ab", strict=True):
             with path.open("a") as file:
-                file.writelines(f"{own}{number}\n" for number in range(30))
+                file.writelines(f"{name}{number}\n" for number in range(30))
         turn(readers)
         for reader in readers:
             reader.source.close()
-        held.clear()
-        for path, own in zip(paths, "ab", strict=True):
+        open_files.clear()
+        for path, name in zip(paths, "ab", strict=True):
             with path.open("a") as file:
-                file.writelines(f"{own}{number}\n" for number in range(30, 60))
+                file.writelines(f"{name}{number}\n" for number in range(30, 60))
         readers = both()
         turn(readers)
-        wanted = ["GET /healthz"] * 2 + [f"{own}{number}" for own in "ab" for number in range(60)]
+        wanted = ["GET /healthz"] * 2 + [f"{name}{number}" for name in "ab" for number in range(60)]
         assert sorted(world.lines()) == sorted(wanted)
 
-    def test_one_file_by_two_paths_is_counted_once(self, world: World, paths: tuple[Path, Path]) -> None:
-        held: dict[str, object] = {}
+    def test_one_file_under_two_paths_is_counted_once(self, world: World, paths: tuple[Path, Path]) -> None:
+        open_files: dict[str, object] = {}
         paths[0].write_text("one\ntwo\n")
         paths[1].symlink_to(paths[0])
-        readers = [world.follow(path=path, held=held) for path in paths]
+        readers = [world.follow(path=path, open_files=open_files) for path in paths]
         for _ in range(10):
             for reader in readers:
                 reader.turn()
@@ -405,24 +407,25 @@ def test_a_second_follower_by_mistake_counts_nothing_twice(world: World) -> None
     assert world.lines() == [f"line {number}" for number in range(50)]
 
 
-def test_going_back_a_little_does_not_read_the_whole_file_again(world: World) -> None:
-    world.write("".join(f"line {number:03}\n" for number in range(100)))
-    world.turns(40)
+@pytest.mark.parametrize("count", [100, 1000], ids=["below 4 KiB", "above 4 KiB"])
+def test_a_rewind_does_not_read_the_whole_file_again(world: World, count: int) -> None:
+    world.write("".join(f"line {number:03}\n" for number in range(count)))
+    world.turns(400)
     read: list[int] = []
     source = world.reader.source
     assert isinstance(source, FollowedFile)
-    lines = source._readings.open[0].lines
-    lines._stream = cast("IO[bytes]", Counting(lines._stream, read))
+    lines = source._queue.files[0].lines
+    lines._stream = cast("IO[bytes]", CountingStream(lines._stream, read))
     world.write("more 1\n")
     world.reader.take()
     world.reader.start_over()
     read.clear()
-    assert world.turns() == [*(f"line {number:03}" for number in range(100)), "more 1"]
+    assert world.turns() == [*(f"line {number:03}" for number in range(count)), "more 1"]
     assert sum(read) < 100
 
 
-class Counting:
-    """A stream that notes how many bytes were read of it."""
+class CountingStream:
+    """A stream that notes how many bytes each call has read."""
 
     def __init__(self, stream: IO[bytes], read: list[int]) -> None:
         self._stream, self._read = stream, read
@@ -436,7 +439,7 @@ class Counting:
         return getattr(self._stream, name)
 
 
-def test_every_take_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_take_is_bounded(world: World) -> None:
     world.write("".join(f"line {number:03}\n" for number in range(1000)))
     largest = 0
     for _ in range(200):
@@ -446,12 +449,12 @@ def test_every_take_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) ->
     assert 0 < largest <= 101
 
 
-def test_a_witness_that_is_not_ours_means_another_file(world: World) -> None:
+def test_a_resume_token_that_does_not_match_means_another_file(world: World) -> None:
     world.write("one\ntwo\n")
     world.turns()
-    (part,) = world.places.stored
+    (part,) = world.positions.stored
     world.reader.source.close()
-    world.places.stored[part] = Position(4, "of something else")
+    world.positions.stored[part] = Position(4, "of something else")
     world.reader = world.follow()
     world.turns()
-    assert {known.topic_id for known in world.places.stored} == {part.topic_id, f"{part.topic_id}#1"}
+    assert {known.topic_id for known in world.positions.stored} == {part.topic_id, f"{part.topic_id}#1"}

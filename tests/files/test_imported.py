@@ -1,4 +1,4 @@
-"""Files that are read once: to the end, and never twice, under whatever name they come again."""
+"""Imported files: read once to the end, and counted once under any name they come again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.places import MemoryPlaces, Reader
 class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.places = MemoryPlaces()
+        self.positions = MemoryPlaces()
         self.kept: dict[Partition, list[Record]] = {}
         self.now_s = 0.0
         self.opened: list[ImportedFiles] = []
@@ -35,18 +35,18 @@ class World:
         return path
 
     def load(self, *paths: Path | str, stdin: bytes = b"", turns: int = 1000) -> list[str]:
-        """Import; returns what is stored altogether."""
+        """Imports; returns all lines that are stored."""
         source = ImportedFiles(
             paths,
             "web",
-            self.places,
+            self.positions,
             line_bytes_max=100,
             stdin=io.BytesIO(stdin),
             uptime_s=lambda: self.now_s,
             sleep=lambda seconds: None,
         )
         self.opened.append(source)
-        reader = Reader(source, self.places, self.kept)
+        reader = Reader(source, self.positions, self.kept)
         for _ in range(turns):
             if source.done:
                 break
@@ -68,64 +68,64 @@ TEXT = "".join(f"{line}\n" for line in LINES)
 
 
 @pytest.mark.parametrize("name", ["a.log", "a.log.gz"])
-def test_it_is_read_to_its_end_and_done(world: World, name: str) -> None:
+def test_an_import_reads_a_file_to_its_end_and_is_done(world: World, name: str) -> None:
     assert world.load(world.write(name, TEXT)) == LINES
     assert world.opened[-1].done
-    assert world.places.finished == set(world.kept)
+    assert world.positions.finished == set(world.kept)
     assert world.opened[-1].positions() == {}
 
 
-def test_the_last_line_counts_without_its_newline(world: World) -> None:
+def test_the_last_line_counts_without_a_newline(world: World) -> None:
     assert world.load(world.write("a.log", "one\ntwo")) == ["one", "two"]
 
 
-def test_twice_counts_nothing_twice(world: World) -> None:
+def test_a_second_import_counts_nothing_twice(world: World) -> None:
     path = world.write("a.log", TEXT)
     world.load(path)
     assert world.load(path) == LINES
     assert world.load(path, path) == LINES
 
 
-def test_nor_does_a_copy_nor_a_compressed_one_nor_a_pipe(world: World) -> None:
+def test_a_copy_a_compressed_copy_and_a_pipe_count_nothing_twice(world: World) -> None:
     world.load(world.write("a.log", TEXT))
     assert world.load(world.write("b.log", TEXT)) == LINES
     assert world.load(world.write("a.log.1.gz", TEXT)) == LINES
     assert world.load("-", stdin=TEXT.encode()) == LINES
 
 
-def test_a_copy_in_the_same_breath_waits_until_the_first_is_stored(world: World) -> None:
+def test_a_copy_in_the_same_import_waits_until_the_first_is_stored(world: World) -> None:
     names = [world.write(name, TEXT) for name in ("a.log", "b.log", "c.log.gz")]
     assert world.load(*names) == LINES
-    assert len(world.places.stored) == 1
+    assert len(world.positions.stored) == 1
 
 
-def test_what_has_grown_since_goes_on(world: World) -> None:
+def test_a_file_that_has_grown_is_continued(world: World) -> None:
     world.load(world.write("a.log", TEXT))
     assert world.load(world.write("a.log", TEXT + "more\n")) == [*LINES, "more"]
 
 
-def test_a_last_line_that_was_not_whole_is_not_read_on_as_another(world: World) -> None:
+def test_the_rest_of_an_incomplete_last_line_is_not_a_record(world: World) -> None:
     assert world.load(world.write("a.log", "one\ntwo")) == ["one", "two"]
     assert world.load(world.write("a.log", "one\ntwo and a half\nthree\n")) == ["one", "two", "three"]
     assert world.load(world.write("a.log", "one\ntwo and a half\nthree\nfour\n"))[-1] == "four"
 
 
-def test_two_files_with_the_same_first_line_are_two(world: World) -> None:
+def test_two_files_with_the_same_first_line_are_both_counted(world: World) -> None:
     one, two = world.write("a.log", "head\none\n"), world.write("b.log", "head\ntwo\n")
     assert world.load(one, two) == ["head", "one", "head", "two"]
     assert world.load(two, one) == ["head", "one", "head", "two"]
 
 
-def test_an_older_copy_of_what_was_counted_further_counts_nothing(world: World) -> None:
+def test_an_older_copy_of_a_counted_file_counts_nothing(world: World) -> None:
     text = "".join(f"line {number:05}\n" for number in range(3000))
     wanted = text.splitlines()
     assert world.load(world.write("a.log", text), turns=5000) == wanted
     for size in (4_200, 20_005, len(text) - 1):
         assert world.load(world.write("older.log", text[:size]), turns=5000) == wanted
-    assert len(world.places.stored) == 1
+    assert len(world.positions.stored) == 1
 
 
-def test_shorter_and_with_the_same_beginning_but_no_older_copy_it_is_counted(world: World) -> None:
+def test_a_shorter_file_that_is_not_an_older_copy_is_counted(world: World) -> None:
     head = "".join(f"#head {number}\n" for number in range(30))
     long, short, tiny = head + "a\n" * 5000, head + "b\n" * 3000, head + "c\n"
     counted = [
@@ -134,15 +134,15 @@ def test_shorter_and_with_the_same_beginning_but_no_older_copy_it_is_counted(wor
     assert counted == [30 + 5000, 60 + 8000, 90 + 8001]
 
 
-def test_many_files_with_the_same_first_line_are_many(world: World) -> None:
+def test_many_files_with_the_same_first_line_are_all_counted(world: World) -> None:
     paths = [world.write(f"{number}.log", f"head\n{number}\n") for number in range(30)]
     wanted = sorted(["head"] * 30 + [str(number) for number in range(30)])
     assert sorted(world.load(*paths)) == wanted
     assert sorted(world.load(*reversed(paths))) == wanted
-    assert len(world.places.stored) == 30
+    assert len(world.positions.stored) == 30
 
 
-def test_an_import_that_was_interrupted_goes_on(world: World) -> None:
+def test_an_interrupted_import_continues(world: World) -> None:
     path = world.write("a.log.gz", TEXT)
     world.load(path, turns=5)
     assert 0 < len(next(iter(world.kept.values()))) < 100
@@ -151,8 +151,8 @@ def test_an_import_that_was_interrupted_goes_on(world: World) -> None:
 
 def test_the_rest_of_a_followed_file_that_was_rotated_away_can_be_imported(world: World) -> None:
     path = world.write("access.log", "one\n")
-    followed = FollowedFile(path, "web", world.places, sleep=lambda seconds: None)
-    reader = Reader(followed, world.places, world.kept)
+    followed = FollowedFile(path, "web", world.positions, sleep=lambda seconds: None)
+    reader = Reader(followed, world.positions, world.kept)
     reader.turn()
     reader.turn()
     followed.close()
@@ -162,30 +162,32 @@ def test_the_rest_of_a_followed_file_that_was_rotated_away_can_be_imported(world
     assert world.load(rotated) == ["one", "two", "three"]
 
 
-def test_an_empty_file_is_nothing(world: World) -> None:
+def test_an_empty_file_counts_nothing(world: World) -> None:
     assert world.load(world.write("empty.log", ""), world.write("empty.gz", ""), "-") == []
     assert world.opened[-1].done
-    assert world.places.stored == {}
+    assert world.positions.stored == {}
 
 
 def test_standard_input_is_kept_until_it_is_stored(world: World) -> None:
-    source = ImportedFiles(["-"], "web", world.places, stdin=io.BytesIO(TEXT.encode()), sleep=lambda _: None)
+    source = ImportedFiles(
+        ["-"], "web", world.positions, stdin=io.BytesIO(TEXT.encode()), sleep=lambda _: None
+    )
     world.opened.append(source)
-    reader = Reader(source, world.places, world.kept)
+    reader = Reader(source, world.positions, world.kept)
     reader.take()
     reader.start_over()
     reader.run_until(lambda: source.done)
     assert [record.value.decode() for record in next(iter(world.kept.values())) if record.value] == LINES
 
 
-def test_a_file_that_is_not_there_is_refused_before_anything_is_read(world: World) -> None:
+def test_a_missing_file_is_an_error_before_anything_is_read(world: World) -> None:
     with pytest.raises(FileNotFoundError):
         world.load(world.write("a.log", TEXT), world.folder / "none.log")
     assert world.kept == {}
 
 
 @pytest.mark.parametrize("cut", [True, False], ids=["cut short", "damaged"])
-def test_a_compressed_file_that_breaks_off_is_a_problem_and_the_rest_goes_on(world: World, cut: bool) -> None:
+def test_a_damaged_compressed_file_is_a_problem_and_the_others_are_read(world: World, cut: bool) -> None:
     text = "".join(f"line {number} {hash(number * 7919)}\n" for number in range(5000))
     path = world.write("a.log.gz", text)
     packed = bytearray(path.read_bytes())
@@ -196,23 +198,25 @@ def test_a_compressed_file_that_breaks_off_is_a_problem_and_the_rest_goes_on(wor
     path.write_bytes(bytes(packed))
     world.load(path, world.write("b.log", "one\n"), turns=5000)
     (why,) = world.opened[-1].problems().values()
-    assert "cannot be read on" in why
+    assert "the rest cannot be read" in why
     assert world.opened[-1].done
     assert [record.value for record in list(world.kept.values())[-1]] == [b"one"]
 
 
 def test_done_means_stored(world: World) -> None:
-    source = ImportedFiles([world.write("a.log", "one\n")], "web", world.places, sleep=lambda seconds: None)
+    source = ImportedFiles(
+        [world.write("a.log", "one\n")], "web", world.positions, sleep=lambda seconds: None
+    )
     world.opened.append(source)
-    reader = Reader(source, world.places, world.kept)
+    reader = Reader(source, world.positions, world.kept)
     for _ in range(5):
         reader.take()
         assert not source.done
-    world.places.away = True
+    world.positions.away = True
     with pytest.raises(StoreAway):
         reader.store()
     reader.start_over()
-    world.places.away = False
+    world.positions.away = False
     assert not source.done
     reader.run_until(lambda: source.done)
     assert [record.value for record in next(iter(world.kept.values()))] == [b"one"]
@@ -226,7 +230,7 @@ def test_done_means_stored(world: World) -> None:
     newline=st.booleans(),
     cuts=st.lists(st.integers(0, 5), max_size=10),
 )
-def test_lines_are_cut_as_by_hand_wherever_chunks_end_and_whoever_stops(
+def test_lines_are_split_correctly_at_any_chunk_size_and_interruption(
     lines: list[str], chunk: int, newline: bool, cuts: list[int]
 ) -> None:
     text = "\n".join(lines) + ("\n" if newline else "")

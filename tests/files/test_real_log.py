@@ -1,4 +1,4 @@
-"""Ten thousand real lines: per address and day equal to what awk counts."""
+"""Ten thousand lines of a real log: counts per address and day equal those of awk."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def counted(config: Path) -> dict[tuple[str, str], int]:
     return {(row["caller"], row["bucket"][:10]): row["value"] for row in rows if row["meter"] == "requests"}
 
 
-def test_a_real_log_is_counted_as_awk_counts_it_however_often_it_is_imported(
+def test_a_real_log_is_counted_as_by_awk_however_often_it_is_imported(
     migrated_url: str, tmp_path: Path
 ) -> None:
     if shutil.which("awk") is None:
-        pytest.fail("awk is what the counts are compared with")
+        pytest.fail("install awk: the counts are compared with those of awk")
     config = tmp_path / "gatelock.toml"
     config.write_text(CONFIGURATION.format(database=migrated_url))
     plain = tmp_path / "access.log"
@@ -57,6 +57,6 @@ def test_a_real_log_is_counted_as_awk_counts_it_however_often_it_is_imported(
 
     gatelock(config, "import", str(LOG), "--source", "web")
     assert counted(config) == truth
-    gatelock(config, "import", str(LOG), str(plain), "--source", "web")  # packed or not, it is the same log
+    gatelock(config, "import", str(LOG), str(plain), "--source", "web")  # compressed or not, it is one log
     assert counted(config) == truth
     assert json.loads(gatelock(config, "audit", "--json"))["equal"]

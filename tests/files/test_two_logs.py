@@ -1,4 +1,4 @@
-"""Two followed logs whose first lines are the same, as with a header: what `build` puts together."""
+"""Two followed logs with the same first line, for example a header, through `build`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from analyzer.store.reports.audit import audit
 LINE = '192.0.2.{} - - [21/Nov/2026:10:00:{:02} +0000] "GET / HTTP/1.1" 200 5 "-" "-"\n'
 
 
-def test_two_logs_that_begin_alike_are_both_counted(tmp_path: Path) -> None:
+def test_two_logs_with_the_same_first_line_are_both_counted(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.log", "b.log")]
     for number, path in enumerate(paths):
         path.write_text(LINE.format(0, 0) + "".join(LINE.format(number, second) for second in range(50)))

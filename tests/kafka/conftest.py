@@ -1,20 +1,35 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from analyzer.kafka.internals import features
 from tests.support.certificates import Authority
+from tests.support.kafka_features import table_without
 from tests.support.servers import Missing
 from tests.support.servers.report import ServersUsed
 from tests.support.servers.secured import PASSWORD, USER, SecuredKafka
 
 
+@pytest.fixture
+def switch_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Switches features of kafka-python's private names off, as if another release were installed."""
+
+    def switch_off(*names: features.FeatureName) -> None:
+        monkeypatch.setattr(features, "FEATURES", table_without(*names))
+        features.supported_features.cache_clear()
+
+    yield switch_off
+    monkeypatch.undo()
+    features.supported_features.cache_clear()
+
+
 @pytest.fixture(scope="session")
 def secured(servers: ServersUsed) -> Iterator[SecuredKafka]:
-    """A broker that asks who comes, started once. `USER` comes in by SCRAM, `plain` by PLAIN."""
+    """A broker that authenticates its clients, started once: `USER` by SCRAM, `plain` by PLAIN."""
     with tempfile.TemporaryDirectory(prefix="gatelock-kafka-", ignore_cleanup_errors=True) as folder:
         try:
             broker = SecuredKafka(Path(folder), {"plain": "plain-secret"})
@@ -23,9 +38,9 @@ def secured(servers: ServersUsed) -> Iterator[SecuredKafka]:
         broker.start()
         servers.found("kafka", broker.kind)
         broker.add_scram(USER, PASSWORD)
-        broker.add_scram("nobody", PASSWORD)
+        broker.add_scram("guest", PASSWORD)
         broker.authority.issue("client")
         broker.authority.issue("locked", "key-secret")
-        Authority(broker.folder, "stranger").issue("impostor")
+        Authority(broker.folder, "other-authority").issue("impostor")
         yield broker
         broker.close()

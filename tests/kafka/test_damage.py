@@ -1,4 +1,4 @@
-"""Damaged batches on a real broker: read again once, then told exactly, and gone on behind."""
+"""Damaged batches on a real broker: fetched once more, then reported by offset, and skipped on request."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ New = Callable[[str], Installation]
 
 
 @pytest.fixture(scope="module")
-def doors(servers: ServersUsed) -> Iterator[tuple[NativeKafka, Proxy]]:
-    """A broker of our own, whose files may be changed, and a proxy that analyzers come through."""
+def servers_of_module(servers: ServersUsed) -> Iterator[tuple[NativeKafka, Proxy]]:
+    """A separate broker, whose files may be changed, and a proxy between it and the analyzers."""
     with tempfile.TemporaryDirectory(prefix="gatelock-kafka-", ignore_cleanup_errors=True) as folder:
         try:
             broker, proxy = kafka_behind_a_proxy(Path(folder))
@@ -38,13 +38,13 @@ def doors(servers: ServersUsed) -> Iterator[tuple[NativeKafka, Proxy]]:
 
 
 @pytest.fixture
-def broker(doors: tuple[NativeKafka, Proxy]) -> NativeKafka:
-    return doors[0]
+def broker(servers_of_module: tuple[NativeKafka, Proxy]) -> NativeKafka:
+    return servers_of_module[0]
 
 
 @pytest.fixture
-def proxy(doors: tuple[NativeKafka, Proxy]) -> Proxy:
-    return doors[1]
+def proxy(servers_of_module: tuple[NativeKafka, Proxy]) -> Proxy:
+    return servers_of_module[1]
 
 
 @pytest.fixture
@@ -56,44 +56,44 @@ def new(proxy: Proxy, tmp_path: Path) -> Iterator[New]:
         return made[-1]
 
     yield new
-    for each in made:
-        each.close()
+    for installation in made:
+        installation.close()
 
 
 @pytest.fixture(params=["raw", "plain"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """As record batches, or as the records of a kafka-python whose insides are others."""
+def way(request: pytest.FixtureRequest, switch_off: Callable[..., None]) -> str:
+    """As record batches, or as single records."""
     if request.param == "plain":
-        monkeypatch.setattr("analyzer.kafka.source.NO_RAW", "this kafka-python is another one")
+        switch_off("whole-batches")
     return str(request.param)
 
 
 def read_again(caplog: pytest.LogCaptureFixture) -> Counter[str]:
-    """How often each partition was read again."""
+    """Returns how often each partition was read again, by the log."""
     lines = (record.getMessage() for record in caplog.records)
     return Counter(line.partition(":")[0] for line in lines if line.endswith("reading it again"))
 
 
 class Topic(NamedTuple):
-    """Four batches of ten in each partition, one of them harmed in some."""
+    """Four batches of ten records in each partition; in some partitions one batch is damaged."""
 
     name: str
     keys: dict[int, list[set[str]]]
 
 
-# By partition, which batch is harmed, and how.
+# By partition, which batch is damaged, and how.
 HARMS: dict[str, dict[int, tuple[int, Harm]]] = {
     "raw": {0: (1, payload), 1: (1, claim), 2: (1, length), 3: (3, payload)},
     "plain": {0: (1, payload), 3: (3, payload)},
-    "mended": {0: (1, payload)},
-    "led by nobody": {0: (3, leader)},
+    "repaired": {0: (1, payload)},
+    "unknown leader": {0: (3, leader)},
 }
 
 
 @pytest.fixture(scope="module")
-def harmed(doors: tuple[NativeKafka, Proxy]) -> dict[str, Topic]:
-    """Made together: a broker takes seconds to start anew."""
-    broker, _ = doors
+def harmed(servers_of_module: tuple[NativeKafka, Proxy]) -> dict[str, Topic]:
+    """All topics are prepared at once, because a broker takes seconds to restart."""
+    broker, _ = servers_of_module
     topics = {}
     for name, harms in HARMS.items():
         topic = broker.create_topic(partitions=max(harms) + 2)
@@ -106,7 +106,7 @@ def harmed(doors: tuple[NativeKafka, Proxy]) -> dict[str, Topic]:
     return topics
 
 
-def test_what_is_damaged_is_named_exactly_and_gone_on_behind(
+def test_a_damaged_batch_is_reported_by_its_offsets_and_can_be_skipped(
     broker: NativeKafka,
     harmed: dict[str, Topic],
     new: New,
@@ -135,12 +135,12 @@ def test_what_is_damaged_is_named_exactly_and_gone_on_behind(
     )
     assert here.accept(max(keys), "next").exit_code == 2
     for p in harms:
-        told = here.accept(p, "next")
-        assert (told.exit_code, told.stderr) == (0, "")
-        assert "10 offsets are skipped" in told.output
+        accepted = here.accept(p, "next")
+        assert (accepted.exit_code, accepted.stderr) == (0, "")
+        assert "10 offsets are skipped" in accepted.output
         assert here.accept(p, "next").exit_code == 2, "accepted twice"
     lost = {key for p in harms for key in keys[p][sizes[p][0] // 10]}
-    # A broker that starts on a wrong length takes what follows for the end of its log: it serves no more.
+    # A broker that starts with a wrong length takes it for the end of its log, and serves nothing behind it.
     lost |= {key for p in harms if harms[p][1] is length for batch in keys[p][2:] for key in batch}
     truth = {key for p in keys for batch in keys[p] for key in batch} - lost
     truth |= write(broker, topic, 3, 40)
@@ -153,25 +153,25 @@ def test_what_is_damaged_is_named_exactly_and_gone_on_behind(
     }
 
 
-def test_a_mended_log_is_read_once_more_and_nothing_is_skipped(
+def test_a_repaired_log_is_read_again_and_nothing_is_skipped(
     broker: NativeKafka, harmed: dict[str, Topic], new: New
 ) -> None:
-    topic, keys = harmed["mended"]
+    topic, keys = harmed["repaired"]
     here = new(topic)
     here.run(lambda: here.open() == {f"{topic}[0]": ("corrupt", 10, 20)})
     assert "reading again from 10" in here.accept(0, "again", "a replica had it").output
-    here.run(lambda: here.open() == {f"{topic}[0]": ("corrupt", 10, 20)})  # it was not mended, of course
+    here.run(lambda: here.open() == {f"{topic}[0]": ("corrupt", 10, 20)})  # it was not repaired yet
     here.stop()
     broker.stop()
-    harm(broker, topic, 0, 1, payload)  # the same bits once more: as it was
+    harm(broker, topic, 0, 1, payload)  # flips the same bits back
     broker.start()
-    assert here.accept(0, "10", "now it is").exit_code == 0
+    assert here.accept(0, "10", "repaired").exit_code == 0
     here.run(lambda: here.counted() == {key for p in keys for batch in keys[p] for key in batch})
     assert here.skipped() == {}
-    assert [act["why"] for act in here.acts()] == ["now it is", "a replica had it"]
+    assert [act["why"] for act in here.acts()] == ["repaired", "a replica had it"]
 
 
-def test_what_was_damaged_on_its_way_is_got_over_by_reading_once_more(
+def test_damage_on_the_way_disappears_by_fetching_again(
     broker: NativeKafka, proxy: Proxy, new: New, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = broker.create_topic(partitions=2)
@@ -187,17 +187,17 @@ def test_what_was_damaged_on_its_way_is_got_over_by_reading_once_more(
     here.run(lambda: not here.health.gaps)
 
 
-def test_a_log_that_was_cut_off_behind_us_is_noticed_before_what_was_written_since_is_counted(
+def test_a_truncated_log_is_noticed_before_a_later_record_is_counted(
     broker: NativeKafka, new: New, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also when it is longer again than what was counted, and nobody looked meanwhile: partition 1 is read by
-    an analyzer that was there before, partition 2 by one that was not."""
+    """Also when the log is longer again than what was counted: partition 1 while the analyzer runs, partition
+    2 while it is stopped."""
     topic = broker.create_topic(partitions=4)
     old = fill(broker, topic, range(4), 4)
     here = new(topic)
     here.run(lambda: here.counted() == set().union(*(batch for p in old for batch in old[p])))
     here.stop()
-    # One that found nothing new of 0 and 1 at first: kafka-python forgets the leader's epoch over that.
+    # This analyzer fetches nothing of 0 and 1 at first: kafka-python forgets the leader's epoch over that.
     more = here.counted() | write(broker, topic, 3, 40)
     here.run(lambda: here.counted() == more)
 
@@ -219,7 +219,7 @@ def test_a_log_that_was_cut_off_behind_us_is_noticed_before_what_was_written_sin
     here.run(lambda: here.open() == expected)
     here.run(lambda: here.counted() >= truth)
     assert here.counted() == truth
-    assert "is something else" in caplog.text
+    assert "written again from there" in caplog.text
 
     assert here.accept(1, "9").exit_code == 2
     assert here.accept(1, "again").exit_code == 2
@@ -231,12 +231,12 @@ def test_a_log_that_was_cut_off_behind_us_is_noticed_before_what_was_written_sin
     assert here.skipped() == {}
 
 
-def test_a_leader_that_never_was_does_not_stop_anybody(
+def test_an_impossible_leader_epoch_does_not_stop_a_partition(
     broker: NativeKafka, harmed: dict[str, Topic], new: New
 ) -> None:
-    """No checksum covers by whom a batch says it was written. Asked about such a leader, the broker would say
-    that our place does not exist."""
-    topic, keys = harmed["led by nobody"]
+    """The checksum does not cover the epoch. Asked about an epoch that never was, the broker would answer
+    that our position does not exist."""
+    topic, keys = harmed["unknown leader"]
     here = new(topic)
     truth = {key for p in keys for batch in keys[p] for key in batch}
     here.run(lambda: here.counted() == truth)

@@ -1,4 +1,4 @@
-"""What stops a partition, from the broker to the command that goes on: a whole analyzer on a real Kafka."""
+"""Gaps, from the broker to the command that accepts them: a whole analyzer on a real Kafka."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def new(real_kafka: RealKafka, tmp_path: Path) -> Iterator[New]:
         return made[-1]
 
     yield new
-    for each in made:
-        each.close()
+    for installation in made:
+        installation.close()
 
 
 @pytest.fixture
@@ -46,19 +46,19 @@ def admin(real_kafka: RealKafka) -> Iterator[KafkaAdminClient]:
 
 
 @pytest.mark.parametrize("way", ["raw", "plain"])
-def test_a_topic_made_again_is_known_before_a_record_of_it_is_counted(
-    real_kafka: RealKafka, admin: KafkaAdminClient, new: New, way: str, monkeypatch: pytest.MonkeyPatch
+def test_a_recreated_topic_is_noticed_before_a_record_of_it_is_counted(
+    real_kafka: RealKafka, admin: KafkaAdminClient, new: New, way: str, switch_off: Callable[..., None]
 ) -> None:
-    """However long the client's metadata is believed: batches are asked for by the topic's id, and records
-    that were asked for by its name are not believed before the id was looked at."""
+    """However old the client's metadata may be: batches are requested by the topic's id, and records that
+    were requested by its name count only after the id was confirmed."""
     if way == "plain":
-        monkeypatch.setattr("analyzer.kafka.source.NO_RAW", "this kafka-python is another one")
+        switch_off("whole-batches")
     topic, other = real_kafka.create_topic(new_name(), partitions=2), real_kafka.create_topic(partitions=1)
     old = {key for p in range(2) for key in write(real_kafka, topic, p, 0)} | write(real_kafka, other, 0, 0)
     here = new(topic, other, metadata_ms=300_000)
     here.run(lambda: here.counted() == old)
 
-    # While nobody fetches: no error in between tells the client that anything happened.
+    # While nothing is fetched, so that no error in between makes the client refresh its metadata.
     delete_topic(admin, topic)
     create_again(admin, topic, 3)
     again = {p: write(real_kafka, topic, p, 100, 40) for p in range(3)}
@@ -66,14 +66,14 @@ def test_a_topic_made_again_is_known_before_a_record_of_it_is_counted(
     here.run(lambda: here.open() == expected)
     old |= write(real_kafka, other, 0, 10)
     here.run(lambda: here.counted() >= old)
-    assert here.counted() == old, "the other topic goes on, this one does not"
+    assert here.counted() == old, "only the other topic continues"
 
     here.stop()  # another analyzer finds the same
     here.run(lambda: here.health.gaps)
     assert here.open() == expected
     assert here.accept(1, "41").exit_code == 2
     assert here.accept(1, "again").exit_code == 2
-    assert here.accept(1, "5", "begun anew").exit_code == 0
+    assert here.accept(1, "5", "new log").exit_code == 0
     rest = {f"{topic}-1-{n}" for n in range(105, 140)}
     here.run(lambda: here.counted() >= old | rest)
     assert here.counted() == old | rest, "the others still wait"
@@ -83,10 +83,10 @@ def test_a_topic_made_again_is_known_before_a_record_of_it_is_counted(
     assert here.open() == {}
     assert here.skipped() == {1: 5}
     assert len(here.audit()["partitions"]) == 6, "the old log's ledger stays"
-    assert here.gatelock("sources", "list").exit_code == 0, "nobody waits for the old log"
+    assert here.gatelock("sources", "list").exit_code == 0, "the old log does not count as waiting"
 
 
-def test_what_retention_took_and_what_was_cut_off_wait_for_a_person(
+def test_deleted_and_truncated_records_wait_for_an_operator(
     real_kafka: RealKafka, admin: KafkaAdminClient, new: New
 ) -> None:
     topic = real_kafka.create_topic(new_name(), partitions=3)
@@ -94,7 +94,7 @@ def test_what_retention_took_and_what_was_cut_off_wait_for_a_person(
     here = new(topic)
     here.run(lambda: here.counted() == set().union(*keys.values()))
     here.stop()
-    stand(here.engine, {1: 1000})
+    set_positions(here.engine, {1: 1000})
     more = {p: write(real_kafka, topic, p, 40, 40) for p in range(3)}
     admin.delete_records({TopicPartition(topic, 0): 70})
 
@@ -115,21 +115,21 @@ def test_what_retention_took_and_what_was_cut_off_wait_for_a_person(
     assert here.open() == {}
     [gap] = here.audit()["gaps"]
     assert (gap["partition"], gap["start"], gap["accepted_to"], gap["skipped"]) == (f"{topic}[0]", 40, 75, 35)
-    told = here.gatelock("audit").output
-    assert f"skipped: {topic}[0] [40, 75), retention: {gap['accepted_by']}, " in told
-    assert told.rstrip().endswith(": we were down")
+    audit = here.gatelock("audit").output
+    assert f"skipped: {topic}[0] [40, 75), retention: {gap['accepted_by']}, " in audit
+    assert audit.rstrip().endswith(": we were down")
 
 
-def stand(engine: sa.Engine, at: dict[int, int]) -> None:
-    """As if so much had been counted, of a log that then lost its end."""
+def set_positions(engine: sa.Engine, positions: dict[int, int]) -> None:
+    """Stores positions by partition, as if so much had been counted of a log that then lost its end."""
     with engine.begin() as db:
-        for number, offset in at.items():
+        for number, offset in positions.items():
             db.execute(
                 sa.update(offsets).where(offsets.c.partition == number).values(next=offset, resume_token="")
             )
 
 
-def test_a_log_that_went_away_while_its_gap_waited_is_not_gone_on_with(
+def test_a_gap_of_a_log_that_was_deleted_since_is_not_accepted(
     real_kafka: RealKafka, admin: KafkaAdminClient, new: New
 ) -> None:
     topic = real_kafka.create_topic(new_name(), partitions=1)
@@ -143,14 +143,14 @@ def test_a_log_that_went_away_while_its_gap_waited_is_not_gone_on_with(
     here.stop()
     delete_topic(admin, topic)
     create_again(admin, topic, 1)
-    told = here.accept(0, "next")
-    assert told.exit_code == 2
-    assert "is not there any more" in told.stderr
+    accepted = here.accept(0, "next")
+    assert accepted.exit_code == 2
+    assert "does not exist any more" in accepted.stderr
     here.run(lambda: here.open() == {f"{topic}[0]": ("recreated", 0, None)})
     assert here.accept(0, "next").exit_code == 0
 
 
-def test_a_process_that_runs_goes_on_within_a_second_after_somebody_said_where(
+def test_a_running_analyzer_continues_within_a_second_after_a_gap_is_accepted(
     real_kafka: RealKafka, admin: KafkaAdminClient, new: New, tmp_path: Path
 ) -> None:
     topic = real_kafka.create_topic(new_name(), partitions=2)
@@ -172,15 +172,15 @@ def test_a_process_that_runs_goes_on_within_a_second_after_somebody_said_where(
         assert why == "[10, 15) was deleted before it was counted; `gatelock gaps list` says what to do"
         truth |= write(real_kafka, topic, 1, 10) | {f"{topic}-0-{n}" for n in range(15, 20)}
         assert here.accept(0, "next").exit_code == 0
-        said_s = time.time()
+        accepted_s = time.time()
         end_s = time.monotonic() + 20
         while here.counted() != truth:
             assert time.monotonic() < end_s
             time.sleep(0.1)
         analyzer.well()
-        went_on_s = analyzer.logged("going on with")  # said before the first of them was counted
-        assert went_on_s is not None
-        assert went_on_s - said_s < 5.0, "it looks twice a second; a loaded machine may be late"
+        continued_s = analyzer.logged(f"with {topic}[0]")  # before the first record is counted
+        assert continued_s is not None
+        assert continued_s - accepted_s < 5.0, "it checks twice a second; a loaded machine may be late"
     finally:
         analyzer.end()
     assert here.skipped() == {0: 5}

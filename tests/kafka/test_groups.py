@@ -1,4 +1,4 @@
-"""Any number of analyzers share the partitions of a topic, come and go, and store each record once."""
+"""Analyzers of one group join, leave and die, and together store each record once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SESSION_S = 1.5
 RealKafka = NativeKafka | GivenKafka
 
 
-def fast() -> float:
-    """A minute takes three seconds."""
+def fast_uptime_s() -> float:
+    """A clock on which a minute takes three seconds."""
     return time.monotonic() * 20
 
 
@@ -33,20 +33,20 @@ class Group:
 
     def __init__(self, kafka: RealKafka, topic: str, **given: Any) -> None:
         self.kafka, self.topic, self.given = kafka, topic, given
-        self.places, self.kept = MemoryPlaces(), {}
+        self.positions, self.kept = MemoryPlaces(), {}
         self.members: list[Reader] = []
         self.written: list[bytes] = []
 
     def join(self) -> Reader:
         source = open_source(
             self.kafka,
-            self.places,
+            self.positions,
             self.topic,
             group_id=self.topic,
             session_timeout_s=SESSION_S,
             **self.given,
         )
-        self.members.append(Reader(source, self.places, self.kept))
+        self.members.append(Reader(source, self.positions, self.kept))
         return self.members[-1]
 
     def write(self, count: int = 100) -> None:
@@ -59,12 +59,12 @@ class Group:
         member.source.close()
 
     def crash(self, member: Reader) -> None:
-        """As SIGKILL does: no word to anybody, the sockets are closed."""
+        """Closes the sockets and sends nothing, as a SIGKILL does."""
         self.members.remove(member)
         client(member)._consumer._client.close()
 
     def settle(self, shares: list[int], seconds: float = 20) -> None:
-        """Read until the members hold so many partitions."""
+        """Reads until the members have so many partitions each."""
         end_s = time.monotonic() + seconds
         while sorted(len(member.source.positions()) for member in self.members) != shares:
             assert time.monotonic() < end_s, [member.source.positions() for member in self.members]
@@ -90,7 +90,7 @@ def group(real_kafka: RealKafka) -> Iterator[Group]:
 
 @pytest.fixture(params=["eager", "cooperative"])
 def either_group(request: pytest.FixtureRequest, group: Group) -> Group:
-    """Eager is what we choose. Cooperative members keep what does not move, and join in two rounds."""
+    """Eager is our default. Cooperative members keep partitions that do not move, and join in two rounds."""
     if request.param == "cooperative":
         group.given["options"] = {"partition_assignment_strategy": (CooperativeStickyAssignor,)}
     return group
@@ -112,10 +112,10 @@ def test_members_that_join_and_leave_share_the_work(either_group: Group) -> None
     group.write()
     group.settle([2, 2])
     group.read()
-    assert stored(group.members) == group.written, "each once, whoever had its partition"
+    assert stored(group.members) == group.written, "each record once"
 
 
-def test_the_partitions_of_a_member_that_died_are_read_on_by_the_others(either_group: Group) -> None:
+def test_the_partitions_of_a_dead_member_are_continued_by_the_others(either_group: Group) -> None:
     group = either_group
     for _ in range(3):
         group.join()
@@ -124,7 +124,7 @@ def test_the_partitions_of_a_member_that_died_are_read_on_by_the_others(either_g
     group.read()
     group.write()
     doomed = group.members[0]
-    doomed.take()  # what it has in its hands dies with it
+    doomed.take()  # records that it never stores
     group.crash(doomed)
     died_s = time.monotonic()
     group.settle([2, 2])
@@ -132,35 +132,37 @@ def test_the_partitions_of_a_member_that_died_are_read_on_by_the_others(either_g
     group.read()
 
 
-def test_a_zombie_that_wakes_stores_nothing_and_hears_of_its_loss(either_group: Group) -> None:
+def test_a_member_that_was_suspended_stores_nothing_and_drops_its_partitions(
+    either_group: Group,
+) -> None:
     group = either_group
     group.given["options"] = {**group.given["options"], "max_poll_interval_ms": 2_000}
-    zombie = group.join()
+    suspended = group.join()
     group.join()
     group.write()
     group.settle([2, 2])
     group.read()
     group.write()
-    assert any(zombie.take() for _ in range(100))
-    taken = set(zombie.held)
-    zombie.lost.clear()
+    assert any(suspended.take() for _ in range(100))
+    taken = set(suspended.held)
+    suspended.lost.clear()
 
-    group.members.remove(zombie)  # it sleeps
+    group.members.remove(suspended)
     group.settle([4])
     group.read()
-    group.members.append(zombie)
+    group.members.append(suspended)
     with pytest.raises(PartitionLost):
-        zombie.store()
-    assert any(zombie.lost for _ in range(100) if zombie.take() >= 0)
-    assert taken <= set(zombie.lost)
-    assert not taken & zombie.held.keys(), "the loss comes before anything that was read after it"
-    zombie.start_over()
+        suspended.store()
+    assert any(suspended.lost for _ in range(100) if suspended.take() >= 0)
+    assert taken <= set(suspended.lost)
+    assert not taken & suspended.held.keys(), "the loss comes before records that were read after it"
+    suspended.start_over()
     group.write()
     group.settle([2, 2])
     group.read()
 
 
-def test_positions_are_sought_while_the_assignment_is_made(group: Group) -> None:
+def test_positions_are_set_during_the_rebalance(group: Group) -> None:
     """One poll later would be too late: the client would look for a committed offset, or fetch from one."""
     first = group.join()
     group.write()
@@ -168,54 +170,54 @@ def test_positions_are_sought_while_the_assignment_is_made(group: Group) -> None
     group.read()
     group.leave(first)
 
-    asked: list[str] = []
-    positions = group.places.positions
+    threads: list[str] = []
+    positions = group.positions.positions
 
-    def watched(parts: Collection[Partition]) -> Mapping[Partition, Position]:
-        asked.append(threading.current_thread().name)
+    def noted(parts: Collection[Partition]) -> Mapping[Partition, Position]:
+        threads.append(threading.current_thread().name)
         return positions(parts)
 
-    group.places.positions = watched  # type: ignore[method-assign]  # looks on
+    group.positions.positions = noted  # type: ignore[method-assign]  # of this one
     group.write()
     group.join()
     group.settle([4])
     group.read()
-    assert asked
-    assert all(name.startswith("kafka-io-") for name in asked)
+    assert threads
+    assert all(name.startswith("kafka-io-") for name in threads)
 
 
-def test_a_database_that_is_away_in_the_callback_is_asked_again(group: Group) -> None:
+def test_a_database_that_is_down_during_a_rebalance_is_asked_again(group: Group) -> None:
     first = group.join()
     group.write()
     group.settle([4])
     group.read()
     group.leave(first)
 
-    group.places.away = True
+    group.positions.away = True
     group.write()
     member = group.join()
     refused = 0
     for _ in range(40):
         try:
             assert member.take() == 0
-        except Exception:  # noqa: BLE001 - StoreAway, once it is our thread that asks
+        except Exception:  # noqa: BLE001 - StoreAway, as soon as our thread asks
             refused += 1
     assert refused > 0
     assert member.source.positions() == {}
     assert client(member).assignment(), "it stays in the group"
-    group.places.away = False
+    group.positions.away = False
     group.read()
 
 
-def test_a_member_without_work_is_nothing_to_worry_about(real_kafka: RealKafka) -> None:
-    group = Group(real_kafka, real_kafka.create_topic(partitions=1), uptime_s=fast)
+def test_a_spare_member_has_no_problem_and_stays(real_kafka: RealKafka) -> None:
+    group = Group(real_kafka, real_kafka.create_topic(partitions=1), uptime_s=fast_uptime_s)
     group.join()
     group.join()
     group.settle([0, 1])
     spare = next(member for member in group.members if not member.source.positions())
     connection = client(spare)
-    began_s = fast()
-    while fast() - began_s < 40:
+    began_s = fast_uptime_s()
+    while fast_uptime_s() - began_s < 40:
         for member in group.members:
             member.turn()
     assert spare.source.problems() == {}
@@ -225,9 +227,9 @@ def test_a_member_without_work_is_nothing_to_worry_about(real_kafka: RealKafka) 
 
 
 def test_a_member_that_was_left_out_joins_again(real_kafka: RealKafka) -> None:
-    """It sits in the group, has no partition, and nobody reads some: seen once in eight starts under load."""
+    """The group leaves partitions unread and a member without one: seen once in eight starts under load."""
 
-    class NothingAtFirst(RangePartitionAssignor):
+    class AssignsNothingAtFirst(RangePartitionAssignor):
         name = "nothing-at-first"
         rounds = 0
 
@@ -240,32 +242,32 @@ def test_a_member_that_was_left_out_joins_again(real_kafka: RealKafka) -> None:
                     assignment.assigned_partitions.clear()
             return assignments
 
-    options = {"partition_assignment_strategy": (NothingAtFirst,)}
-    group = Group(real_kafka, real_kafka.create_topic(), options=options, uptime_s=fast)
+    options = {"partition_assignment_strategy": (AssignsNothingAtFirst,)}
+    group = Group(real_kafka, real_kafka.create_topic(), options=options, uptime_s=fast_uptime_s)
     member = group.join()
     group.write()
     group.settle([4])
-    assert NothingAtFirst.rounds == 2
+    assert AssignsNothingAtFirst.rounds == 2
     group.read()
     assert member.source.problems() == {}
     group.leave(member)
 
 
-def test_a_session_that_the_broker_finds_too_short_is_made_longer(real_kafka: RealKafka) -> None:
+def test_a_session_timeout_below_the_brokers_minimum_is_raised(real_kafka: RealKafka) -> None:
     topic = real_kafka.create_topic()
-    places = MemoryPlaces()
-    source = open_source(real_kafka, places, topic, group_id=topic, session_timeout_s=0.3)
+    positions = MemoryPlaces()
+    source = open_source(real_kafka, positions, topic, group_id=topic, session_timeout_s=0.3)
     produce(real_kafka, topic, lines(40))
-    reader = Reader(source, places, {})
+    reader = Reader(source, positions, {})
     run_all([reader], lines(40))
     assert source.problems() == {}
     source.close()
 
 
-def test_lag_monitors_are_told_how_far_we_are(real_kafka: RealKafka) -> None:
+def test_stored_offsets_are_committed_for_lag_monitors(real_kafka: RealKafka) -> None:
     topic = real_kafka.create_topic()
-    places = MemoryPlaces()
-    reader = Reader(open_source(real_kafka, places, topic, group_id=topic), places, {})
+    positions = MemoryPlaces()
+    reader = Reader(open_source(real_kafka, positions, topic, group_id=topic), positions, {})
     produce(real_kafka, topic, lines(40))
     run_all([reader], lines(40))
     began_s = time.monotonic()
@@ -274,7 +276,7 @@ def test_lag_monitors_are_told_how_far_we_are(real_kafka: RealKafka) -> None:
         assert time.monotonic() - began_s < 10
     produce(real_kafka, topic, lines(40, begin=40))
     run_all([reader], lines(80))
-    reader.source.close()  # does not wait for the next second
+    reader.source.close()  # commits at once, not in the next second
     assert committed(real_kafka, topic) == dict.fromkeys(range(4), 20)
 
 
@@ -286,11 +288,10 @@ def committed(kafka: RealKafka, group_id: str) -> dict[int, int]:
         )
     finally:
         admin.close()
-    return {at.partition: told.offset for at, told in offsets[group_id].items()}
+    return {tp.partition: metadata.offset for tp, metadata in offsets[group_id].items()}
 
 
-def test_every_record_is_stored_once_by_all_together(group: Group) -> None:
-    """Members come, go and die while records are written."""
+def test_every_record_is_stored_once_while_members_join_leave_and_die(group: Group) -> None:
     acts: list[Callable[[], object]] = [
         group.join,
         group.join,
@@ -307,7 +308,7 @@ def test_every_record_is_stored_once_by_all_together(group: Group) -> None:
             for member in group.members:
                 member.turn()
         for member in group.members:
-            member.take()  # something in everybody's hands
+            member.take()  # records that are not stored when it happens
         act()
     group.read()
     assert stored(group.members) == sorted(group.written)

@@ -1,4 +1,4 @@
-"""How far behind: by the records' own times as long as these can be, and never by the year 1970."""
+"""Lag in seconds: by the timestamps of records where these are plausible, never 56 years for one of 1970."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from analyzer.core.model import Lag, Partition
-from analyzer.kafka.partition_state import DAY_S, PartitionState
+from analyzer.kafka.partitions import DAY_S, PartitionState
 from tests.support.kafka_log import lines, open_source, run_all
 from tests.support.places import MemoryPlaces, Reader
 
@@ -17,46 +17,49 @@ NOW_S = 1_795_216_000.0
 IN_1970_MS = 86_400_000
 
 
-def a_held(seen_s: float, next_offset: int = 100) -> PartitionState:
-    return PartitionState(PART, next_offset, next_offset, 0, int(seen_s * 1000))
+def state(last_s: float, next_offset: int = 100) -> PartitionState:
+    return PartitionState(PART, next_offset, next_offset, 0, int(last_s * 1000))
 
 
 def test_a_backlog_is_as_old_as_the_record_that_was_read_last() -> None:
-    assert a_held(NOW_S - 7200).lag(150, NOW_S, 10.0) == Lag(50, 7200.0)
+    assert state(NOW_S - 7200).lag(150, NOW_S, 10.0) == Lag(50, 7200.0)
 
 
-def test_who_has_everything_is_not_behind() -> None:
-    assert a_held(NOW_S - 7200).lag(100, NOW_S, 10.0) == Lag(0, 0.0)
+def test_the_lag_is_zero_without_a_backlog() -> None:
+    assert state(NOW_S - 7200).lag(100, NOW_S, 10.0) == Lag(0, 0.0)
 
 
-@pytest.mark.parametrize("told_s", [IN_1970_MS / 1000, NOW_S - 2 * DAY_S, NOW_S + 3600])
-def test_what_is_new_is_no_older_than_the_time_since_we_had_everything(told_s: float) -> None:
-    """Nobody had written for two days; or a producer's clock is wrong."""
-    held = a_held(told_s)
-    held.lag(100, NOW_S, 10.0)
-    assert held.lag(101, NOW_S + 3, 13.0) == Lag(1, 3.0)
+@pytest.mark.parametrize("last_s", [IN_1970_MS / 1000, NOW_S - 2 * DAY_S, NOW_S + 3600])
+def test_a_new_record_is_not_older_than_the_time_since_we_had_all(last_s: float) -> None:
+    """The last record is two days old, or its producer's clock is wrong."""
+    partition = state(last_s)
+    partition.lag(100, NOW_S, 10.0)
+    assert partition.lag(101, NOW_S + 3, 13.0) == Lag(1, 3.0)
 
 
-def test_once_level_the_records_times_are_still_believed_where_they_can_be() -> None:
-    held = a_held(NOW_S)
-    held.lag(100, NOW_S, 10.0)
-    held.next, held.seen_ms = 120, int(NOW_S * 1000) - 60_000  # a fetch that waited for a minute in between
-    assert held.lag(150, NOW_S, 11.0) == Lag(30, 60.0)
+def test_plausible_timestamps_count_also_after_we_had_all() -> None:
+    partition = state(NOW_S)
+    partition.lag(100, NOW_S, 10.0)
+    partition.next, partition.last_ms = (
+        120,
+        int(NOW_S * 1000) - 60_000,
+    )  # a fetch that waited for a minute in between
+    assert partition.lag(150, NOW_S, 11.0) == Lag(30, 60.0)
 
 
-def test_records_of_1970_are_read_once_and_leave_no_lag_of_56_years(real_kafka: Any) -> None:
-    # Or the broker would delete them as too old while they are read.
+def test_records_of_1970_leave_no_lag_of_56_years(real_kafka: Any) -> None:
+    # Without retention, or the broker would delete them while they are read.
     topic = real_kafka.create_topic(partitions=1, configs={"retention.ms": -1})
     producer = Producer({"bootstrap.servers": real_kafka.bootstrap, "linger.ms": 0, "batch.num.messages": 5})
 
-    def write(some: list[bytes]) -> None:
-        for line in some:
+    def write(values: list[bytes]) -> None:
+        for line in values:
             producer.produce(topic, line, partition=0, timestamp=IN_1970_MS)
         assert producer.flush(30) == 0
 
-    places = MemoryPlaces()
+    positions = MemoryPlaces()
     options = {"max_partition_fetch_bytes": 400}
-    reader = Reader(open_source(real_kafka, places, topic, options=options), places, {})
+    reader = Reader(open_source(real_kafka, positions, topic, options=options), positions, {})
     write(lines(100))
     run_all([reader], lines(100))
     reader.source.lags()
@@ -64,7 +67,7 @@ def test_records_of_1970_are_read_once_and_leave_no_lag_of_56_years(real_kafka: 
     taken = reader.source.take(5.0)
     while next(taken, None) is None:
         taken = reader.source.take(5.0)
-    (lag,) = reader.source.lags().values()  # in the midst of what was fetched
+    (lag,) = reader.source.lags().values()  # a part of what was fetched was handed on
     assert lag.records > 0
     assert lag.seconds < 60
     reader.start_over()

@@ -1,4 +1,4 @@
-"""More callers than are counted by name: who is, depends on the log alone, whatever befalls who counts it."""
+"""More callers than the budget: which are counted by name depends on the log alone, not on the analyzers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.running import Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 
 RealKafka = NativeKafka | GivenKafka
-PARTITIONS, STEPS, RECORDS = 4, 6, 1_200  # records of each partition and step
+PARTITIONS, STEPS, RECORDS = 4, 6, 1_200  # records per partition and step
 NAMES_MAX = 60
 HOUR_MS = 3_600_000
 WAIT_S_MAX = 60.0
@@ -38,8 +38,8 @@ session_timeout = "2s"
 """
 
 
-def story(now_ms: int, chance: random.Random) -> list[list[bytes]]:
-    """What each step writes to one partition: three hours, some who call often, and many who come once."""
+def values_of_steps(now_ms: int, chance: random.Random) -> list[list[bytes]]:
+    """Returns what each step writes to one partition: three hours, regular callers, many that call once."""
     steps: list[list[bytes]] = []
     for step in range(STEPS):
         at_ms = now_ms - (STEPS - step) * HOUR_MS // 2
@@ -56,8 +56,8 @@ def story(now_ms: int, chance: random.Random) -> list[list[bytes]]:
     return steps
 
 
-def by_the_book(partitions: Sequence[Sequence[bytes]], now_ms: int) -> Tally[tuple[str, int]]:
-    """What the slow counter makes of it, fed once and in one piece."""
+def reference_counts(partitions: Sequence[Sequence[bytes]], now_ms: int) -> Tally[tuple[str, int]]:
+    """Returns the counts of the slow counter, which is fed each partition at once."""
     rows: Tally[tuple[str, int]] = Tally()
     for number, values in enumerate(partitions):
         part = Partition("c", "t", number, "log", "log")
@@ -80,19 +80,19 @@ def start(real_kafka: RealKafka, migrated_url: str, tmp_path: Path) -> Iterator[
         return started[-1]
 
     yield start
-    for each in started:
-        each.end()
+    for analyzer in started:
+        analyzer.end()
 
 
 @pytest.mark.parametrize("database", ["postgresql"])
-def test_analyzers_that_die_freeze_and_share_count_by_name_whom_one_alone_would(
+def test_analyzers_that_die_and_freeze_name_the_same_callers_as_one_alone(
     real_kafka: RealKafka, migrated_url: str, start: Callable[[str], Analyzer]
 ) -> None:
     seed = random.Random().getrandbits(32)
     print(f"seed {seed}")
     chance = random.Random(seed)
     now_ms = int(time.time() * 1000)
-    stories = [story(now_ms, chance) for _ in range(PARTITIONS)]
+    written = [values_of_steps(now_ms, chance) for _ in range(PARTITIONS)]
     topic = real_kafka.create_topic(partitions=PARTITIONS)
     engine = open_engine(migrated_url)
     first, second = start(topic), start(topic)
@@ -102,7 +102,7 @@ def test_analyzers_that_die_freeze_and_share_count_by_name_whom_one_alone_would(
 
     for step in range(STEPS):
         for partition in range(PARTITIONS):
-            produce(real_kafka, topic, stories[partition][step], partition)
+            produce(real_kafka, topic, written[partition][step], partition)
         end_s, enough = time.monotonic() + WAIT_S_MAX, PARTITIONS * RECORDS * step + RECORDS // 2
         while counted() < enough:
             assert time.monotonic() < end_s, (counted(), first.log[-3:], second.log[-3:])
@@ -122,13 +122,13 @@ def test_analyzers_that_die_freeze_and_share_count_by_name_whom_one_alone_would(
     with engine.connect() as db:
         found = db.execute(sa.select(buckets.c.key, buckets.c.bucket_s, buckets.c.value))
         rows = Tally({(key, bucket_s): value for key, bucket_s, value in found})
-    told = audit(engine)
+    ledger = audit(engine)
     engine.dispose()
-    expected = by_the_book([[value for step in steps for value in step] for steps in stories], now_ms)
+    expected = reference_counts([[value for step in steps for value in step] for steps in written], now_ms)
     assert rows == expected
-    assert told.equal
+    assert ledger.equal
     assert rows.total() == PARTITIONS * STEPS * RECORDS
     overflow = sum(value for (key, _), value in rows.items() if key == OVERFLOW)
-    assert told.overflow == overflow > rows.total() // 10, "the budget was used up"
+    assert ledger.overflow == overflow > rows.total() // 10, "the budget was used up"
     named = len({(key, bucket_s // 3600) for key, bucket_s in rows if key != OVERFLOW})
     assert named < 3 * NAMES_MAX * PARTITIONS * (STEPS // 2 + 2)

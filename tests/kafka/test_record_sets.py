@@ -1,24 +1,17 @@
-"""What comes out of a fetch: batches whole and untouched, or records where the client gives no more."""
+"""Record sets of a fetch: whole batches as Kafka stores them, or single records without that feature."""
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from kafka.consumer.fetcher import Fetcher
-from kafka.record.memory_records import MemoryRecordsBuilder
 
-import analyzer.kafka.internals.raw_fetcher
 from analyzer.core.model import Position, Records, RecordSet
 from analyzer.kafka import KafkaRecords
-from analyzer.kafka.internals.raw_fetcher import walk
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
@@ -46,7 +39,7 @@ def opened() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_is_handed_on_as_it_is(kafka: Kafka, raw: bool, codec: str, opened: Any) -> None:
+def test_batches_of_every_codec_are_handed_on(kafka: Kafka, raw: bool, codec: str, opened: Any) -> None:
     if codec == "zstd" and not kafka.real:
         pytest.skip("the mock does not know zstd")
     topic = kafka.create_topic()
@@ -56,17 +49,15 @@ def test_every_codec_is_handed_on_as_it_is(kafka: Kafka, raw: bool, codec: str, 
     assert stored([reader]) == lines(400)
 
 
-def test_raw_means_bytes_and_plain_means_records(kafka: Kafka, raw: bool, opened: Any) -> None:
+def test_raw_fetches_return_bytes_and_plain_ones_records(kafka: Kafka, raw: bool, opened: Any) -> None:
     topic = kafka.create_topic()
     produce(kafka, topic, lines(40))
     source = opened(kafka, topic, raw=raw).source
-    taken = next(each for _ in range(100) for each in source.take(0.1))
+    taken = next(item for _ in range(100) for item in source.take(0.1))
     assert isinstance(taken, RecordSet if raw else Records)
 
 
-def test_aborted_records_are_passed_over_and_leave_no_lag(
-    real_kafka: RealKafka, raw: bool, opened: Any
-) -> None:
+def test_aborted_records_are_skipped_and_leave_no_lag(real_kafka: RealKafka, raw: bool, opened: Any) -> None:
     topic = real_kafka.create_topic(partitions=1)
     producer = Producer(
         {"bootstrap.servers": real_kafka.bootstrap, "transactional.id": topic, "linger.ms": 2}
@@ -80,7 +71,7 @@ def test_aborted_records_are_passed_over_and_leave_no_lag(
             producer.produce(topic, line, partition=0)
         producer.flush(30)
         if number % 2:
-            producer.abort_transaction(30)  # the last one too: its tail holds nothing to read
+            producer.abort_transaction(30)  # the last one, too: the log ends with aborted records
         else:
             producer.commit_transaction(30)
             wanted += batch
@@ -91,7 +82,7 @@ def test_aborted_records_are_passed_over_and_leave_no_lag(
     assert [position.next for position in reader.places.stored.values()] == [88]
 
 
-def test_behind_an_open_transaction_there_is_nothing_to_read(real_kafka: RealKafka, opened: Any) -> None:
+def test_nothing_is_read_behind_an_open_transaction(real_kafka: RealKafka, opened: Any) -> None:
     topic = real_kafka.create_topic(partitions=1)
     produce(real_kafka, topic, lines(10), partition=0)
     producer = Producer({"bootstrap.servers": real_kafka.bootstrap, "transactional.id": topic})
@@ -110,7 +101,7 @@ def test_behind_an_open_transaction_there_is_nothing_to_read(real_kafka: RealKaf
     run_all([reader], [*lines(20), b"open"])
 
 
-def test_holes_that_compaction_left_are_stepped_over(real_kafka: RealKafka, opened: Any) -> None:
+def test_holes_left_by_compaction_are_skipped(real_kafka: RealKafka, opened: Any) -> None:
     eager = {"segment.ms": 100, "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": 100}
     topic = real_kafka.create_topic(partitions=1, configs={"cleanup.policy": "compact", **eager})
     producer = Producer({"bootstrap.servers": real_kafka.bootstrap, "linger.ms": 2, "batch.num.messages": 10})
@@ -133,19 +124,17 @@ def test_holes_that_compaction_left_are_stepped_over(real_kafka: RealKafka, open
     end_s = time.monotonic() + 60
     while len(found := read(raw=True)) > 50:
         assert time.monotonic() < end_s
-        write(b"the segment in use is never cleaned", b"roll")
+        write(b"a new segment, because the active one is never cleaned", b"roll")
         producer.flush(30)
     assert read(raw=False) == found
     assert found[-1] == (199, b"line 000199")
     hole = next(one[0] + 1 for one, two in itertools.pairwise(found) if two[0] > one[0] + 1)
-    behind = [each for each in found if each[0] >= hole]
+    behind = [record for record in found if record[0] >= hole]
     assert read(raw=True, start=hole) == behind
     assert read(raw=False, start=hole) == behind
 
 
-def test_one_record_larger_than_a_fetch_comes_all_the_same(
-    real_kafka: RealKafka, raw: bool, opened: Any
-) -> None:
+def test_a_record_larger_than_a_fetch_is_read(real_kafka: RealKafka, raw: bool, opened: Any) -> None:
     topic = real_kafka.create_topic(partitions=1, configs={"max.message.bytes": 5_000_000})
     large = b"x" * 3_000_000
     produce(real_kafka, topic, [b"before", large, b"behind"], partition=0, message_max_bytes=5_000_000)
@@ -154,106 +143,18 @@ def test_one_record_larger_than_a_fetch_comes_all_the_same(
     assert stored([reader]) == [b"before", b"behind", large]
 
 
-def a_batch(base: int, count: int, *, at_ms: int = 1_000) -> bytes:
-    builder = MemoryRecordsBuilder(2, 0, 100_000, offset=0)
-    for number in range(count):
-        builder.append(at_ms + number, None, b"value %d" % number)
-    builder.close()
-    raw = bytearray(builder.buffer())
-    raw[:8] = base.to_bytes(8, "big")  # as the broker does; the checksum begins behind it
-    return bytes(raw)
-
-
-class TestWalk:
-    """The headers alone tell how far a stretch of batches reaches."""
-
-    def test_nothing_is_nothing(self) -> None:
-        assert walk(b"", 7)[:2] == (0, 7)
-
-    def test_it_ends_after_the_last_record_of_the_last_batch(self) -> None:
-        raw = a_batch(100, 5) + a_batch(110, 2, at_ms=5_000)
-        assert walk(raw, 100) == (len(raw), 112, 0, 5_001)
-
-    def test_a_batch_that_was_cut_short_is_left_for_the_next_fetch(self) -> None:
-        first, second = a_batch(100, 5), a_batch(105, 5)
-        for size in (1, 11, 12, 60, 61, len(second) - 1):
-            assert walk(first + second[:size], 100)[:2] == (len(first), 105)
-
-    @pytest.mark.parametrize("damage", ["magic", "length", "delta"])
-    def test_at_what_makes_no_sense_it_stops_and_keeps_the_bytes(self, damage: str) -> None:
-        bad = bytearray(a_batch(105, 5))
-        match damage:
-            case "magic":
-                bad[16] = 1
-            case "length":
-                bad[8:12] = (10).to_bytes(4, "big")
-            case _:
-                bad[23:27] = (-1).to_bytes(4, "big", signed=True)
-        raw = a_batch(100, 5) + bytes(bad) + a_batch(110, 5)
-        assert walk(raw, 100)[:2] == (len(raw), 105)
-
-    def test_a_position_inside_a_batch_is_no_step_back(self) -> None:
-        assert walk(a_batch(100, 5), 103)[:2] == (len(a_batch(100, 5)), 105)
-        assert walk(a_batch(90, 5), 103)[1] == 103
-
-
-class TestWithoutThePrivateNames:
-    @pytest.mark.parametrize("name", ["_unpack_records", "_maybe_skip_record", "drain"])
-    def test_a_changed_face_of_the_records_is_noticed(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(Fetcher.PartitionRecords, name, lambda self, something, new: None)
-        with pytest.raises(ImportError, match=name):
-            importlib.reload(analyzer.kafka.internals.raw_fetcher)
-
-    def test_a_missing_class_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delattr(Fetcher, "PartitionRecords")
-        with pytest.raises(ImportError, match="PartitionRecords"):
-            importlib.reload(analyzer.kafka.internals.raw_fetcher)
-
-    def test_records_come_the_public_way(self, kafka: Kafka) -> None:
-        """As with a kafka-python whose fetcher takes one thing more."""
-        topic = kafka.create_topic()
-        produce(kafka, topic, lines(40))
-        code = f"""
-from kafka.consumer.fetcher import Fetcher
-unpack = Fetcher.PartitionRecords._unpack_records
-Fetcher.PartitionRecords._unpack_records = lambda self, tp, raw, a, b, c=0: unpack(self, tp, raw, a, b)
-
-from analyzer.core.model import Records
-from analyzer.kafka import KafkaRecords
-from tests.support.places import MemoryPlaces
-options = {{"bootstrap_servers": {kafka.bootstrap!r}, **{dict(kafka.client)!r}}}
-source = KafkaRecords({{{topic!r}: "log"}}, MemoryPlaces(), assign="all", options=options)
-values = []
-while len(values) < 40:
-    for taken in source.take(0.1):
-        assert isinstance(taken, Records)
-        values += [record.value for record in taken.items]
-source.close()
-assert sorted(values) == [b"line %06d" % number for number in range(40)]
-try:
-    KafkaRecords({{{topic!r}: "log"}}, MemoryPlaces(), assign="all", options=options, raw=True)
-except ValueError as told:
-    print(told)
-"""
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        assert "_unpack_records" in done.stdout
-
-
 class TestOptions:
-    def test_one_that_does_not_exist_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="fetch_min_byte"):
+    def test_an_option_that_does_not_exist_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="kafka-python has no option fetch_min_byte; check the spelling"):
             KafkaRecords({"t": "log"}, MemoryPlaces(), assign="all", options={"fetch_min_byte": 1})
 
     @pytest.mark.parametrize(
         "name", ["enable_auto_commit", "auto_offset_reset", "isolation_level", "group_id"]
     )
-    def test_one_that_would_break_a_promise_is_refused(self, name: str) -> None:
-        with pytest.raises(ValueError, match=name):
+    def test_an_option_that_is_fixed_is_refused(self, name: str) -> None:
+        with pytest.raises(ValueError, match=f"must not be set, because Gatelock sets it: {name}; remove it"):
             KafkaRecords({"t": "log"}, MemoryPlaces(), assign="all", options={name: "x"})
 
-    def test_a_group_needs_a_name(self) -> None:
+    def test_a_group_needs_an_id(self) -> None:
         with pytest.raises(ValueError, match="group_id"):
             KafkaRecords({"t": "log"}, MemoryPlaces())

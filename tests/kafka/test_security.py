@@ -1,4 +1,4 @@
-"""A broker that asks who comes: every way in with no more rights than needed, and how mistakes are told."""
+"""A broker with authentication: each way to log in with the least rights, and the report of each mistake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.kafka_log import lines, open_source, produce, run_all
 from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.secured import PASSWORD, USER, SecuredKafka
 
-TOLD_S_MAX = 10.0
+REPORT_S_MAX = 10.0
 Options = dict[str, Any]
 Way = Callable[[SecuredKafka], Options]
 
@@ -56,13 +56,13 @@ def without(options: Options, *names: str) -> Options:
 
 
 def configured(broker: SecuredKafka, text: str) -> Options:
-    """What a configuration in some client's words comes to."""
+    """Returns the options of a configuration that is written with some client's names."""
     config = broker.folder / "gatelock.toml"
     config.write_text(text)
     return load(config).kafka.client()
 
 
-def in_javas_words(broker: SecuredKafka) -> Options:
+def with_names_of_java(broker: SecuredKafka) -> Options:
     return configured(
         broker,
         f"""
@@ -78,7 +78,7 @@ def in_javas_words(broker: SecuredKafka) -> Options:
     )
 
 
-def in_kafka_pythons_words(broker: SecuredKafka) -> Options:
+def with_names_of_kafka_python(broker: SecuredKafka) -> Options:
     return configured(
         broker,
         f"""
@@ -93,7 +93,7 @@ def in_kafka_pythons_words(broker: SecuredKafka) -> Options:
     )
 
 
-def in_librdkafkas_words(broker: SecuredKafka) -> Options:
+def with_names_of_librdkafka(broker: SecuredKafka) -> Options:
     return configured(
         broker,
         f"""
@@ -122,9 +122,9 @@ WAYS: dict[str, tuple[str, Way]] = {
     ),
     "SASL_SSL": (USER, over_tls),
     "mTLS": ("CN=client", by_certificate),
-    "SASL_SSL, in Java's words": (USER, in_javas_words),
-    "SASL_SSL, in kafka-python's words": (USER, in_kafka_pythons_words),
-    "mTLS, in librdkafka's words": ("CN=locked", in_librdkafkas_words),
+    "SASL_SSL, with names of Java": (USER, with_names_of_java),
+    "SASL_SSL, with names of kafka-python": (USER, with_names_of_kafka_python),
+    "mTLS, with names of librdkafka": ("CN=locked", with_names_of_librdkafka),
     "mTLS, a key with a password": (
         "CN=locked",
         lambda broker: by_certificate(
@@ -144,7 +144,7 @@ WAYS: dict[str, tuple[str, Way]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_in_needs_the_right_to_read_topic_and_group_alone(secured: SecuredKafka, way: str) -> None:
+def test_each_login_needs_only_read_on_topic_and_group(secured: SecuredKafka, way: str) -> None:
     user, options = WAYS[way]
     topic = secured.create_topic()
     produce(secured, topic, lines(40))
@@ -159,20 +159,20 @@ def test_every_way_in_needs_the_right_to_read_topic_and_group_alone(secured: Sec
 
 
 def problem_of(source: KafkaRecords) -> tuple[str, str]:
-    """What is told first, and in time."""
+    """Returns the first problem that the source reports."""
     began_s = time.monotonic()
     while not (problems := source.problems()):
-        assert time.monotonic() - began_s < TOLD_S_MAX
+        assert time.monotonic() - began_s < REPORT_S_MAX
         assert all(isinstance(taken, PartitionRevoked) for taken in source.take(0.05))
     source.close()
-    assert time.monotonic() - began_s < TOLD_S_MAX
+    assert time.monotonic() - began_s < REPORT_S_MAX
     ((name, sentence),) = problems.items()
     for secret in (PASSWORD, "plain-secret", "key-secret", "wrong-secret"):
         assert secret not in sentence
     return name, sentence
 
 
-# What is wrong: under which name it is told, and words that it is told in.
+# What is wrong: the options, the name of the problem, and words of its sentence.
 MISTAKES: dict[str, tuple[Way, str, list[str]]] = {
     "wrong password": (
         lambda broker: scram(broker, sasl_plain_password="wrong-secret"),
@@ -197,12 +197,12 @@ MISTAKES: dict[str, tuple[Way, str, list[str]]] = {
     "a login where none is wanted": (
         lambda broker: scram(broker, bootstrap_servers=broker.bootstrap),
         "kafka-login",
-        ["asks for no login", "security_protocol"],
+        ["takes no login", "security_protocol"],
     ),
     "wrong CA": (
-        lambda broker: over_tls(broker, ssl_cafile=file(broker, "stranger.pem")),
+        lambda broker: over_tls(broker, ssl_cafile=file(broker, "other-authority.pem")),
         "kafka-tls",
-        ["ssl_cafile", "stranger.pem", "signed by nobody"],
+        ["ssl_cafile", "other-authority.pem", "not signed by an authority in"],
     ),
     "no CA": (
         lambda broker: without(over_tls(broker), "ssl_cafile"),
@@ -214,32 +214,32 @@ MISTAKES: dict[str, tuple[Way, str, list[str]]] = {
         "kafka-tls",
         ["ssl_cafile: /nowhere/ca.pem cannot be read: No such file"],
     ),
-    "a CA file that is none": (
+    "a CA file of another format": (
         lambda broker: over_tls(broker, ssl_cafile=file(broker, "server.properties")),
         "kafka-tls",
-        ["ssl_cafile: ", "is no PEM file"],
+        ["ssl_cafile: ", "must be a PEM file"],
     ),
     "no TLS where it is wanted": (
         lambda broker: {"bootstrap_servers": broker.doors["TLS"]},
-        "kafka-tls|kafka-login",  # what the broker answers is not always heard
+        "kafka-tls|kafka-login",  # the answer of the broker is sometimes lost
         ["TLS", "security_protocol"],
     ),
     "TLS where none is wanted": (
         lambda broker: by_certificate(broker, bootstrap_servers=broker.bootstrap),
         "kafka-tls",
-        ["no TLS is spoken", "security_protocol (SSL)"],
+        ["does not use TLS", "security_protocol (SSL)"],
     ),
     "no certificate": (
         lambda broker: without(by_certificate(broker), "ssl_certfile", "ssl_keyfile"),
         "kafka-tls",
         ["ssl_certfile is not set"],
     ),
-    "a certificate of somebody else": (
+    "a certificate of another authority": (
         lambda broker: by_certificate(
             broker, ssl_certfile=file(broker, "impostor.crt"), ssl_keyfile=file(broker, "impostor.key")
         ),
         "kafka-tls",
-        ["ssl_certfile", "does not take our certificate"],
+        ["ssl_certfile", "does not accept our certificate"],
     ),
     "a key of another certificate": (
         lambda broker: by_certificate(broker, ssl_keyfile=file(broker, "impostor.key")),
@@ -256,8 +256,8 @@ MISTAKES: dict[str, tuple[Way, str, list[str]]] = {
         "kafka-tls",
         ["ssl_password"],
     ),
-    "a name that nobody has": (
-        lambda broker: {"bootstrap_servers": "nobody.invalid:9092"},
+    "an unknown host name": (
+        lambda broker: {"bootstrap_servers": "unknown.invalid:9092"},
         "kafka",
         ["bootstrap_servers"],
     ),
@@ -265,40 +265,40 @@ MISTAKES: dict[str, tuple[Way, str, list[str]]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_in_time_with_the_option_to_change(secured: SecuredKafka, mistake: str) -> None:
+def test_a_mistake_is_reported_in_time_with_the_option_to_change(secured: SecuredKafka, mistake: str) -> None:
     options, name, words = MISTAKES[mistake]
     limits = {"bootstrap_timeout_ms": 1_200}
     source = open_source(secured, MemoryPlaces(), "t", options=options(secured) | limits)
-    told = problem_of(source)
-    assert told[0] in name.split("|"), told
-    assert [word for word in words if word not in told[1]] == [], told
+    found, sentence = problem_of(source)
+    assert found in name.split("|"), sentence
+    assert [word for word in words if word not in sentence] == [], sentence
 
 
 @pytest.mark.parametrize("assign", ["all", "group"])
-def test_a_right_that_is_missing_is_told_in_time(secured: SecuredKafka, assign: str) -> None:
+def test_a_missing_right_is_reported_in_time(secured: SecuredKafka, assign: str) -> None:
     topic = secured.create_topic()
     produce(secured, topic, lines(4))
-    for group, words in ((f"{topic}-a", f"the user nobody may not read {topic}"), (f"{topic}-b", "group")):
+    for group, words in ((f"{topic}-a", f"the user guest may not read {topic}"), (f"{topic}-b", "group")):
         source = open_source(
             secured,
             MemoryPlaces(),
             topic,
             group_id=group,
             assign=assign,
-            options=scram(secured, sasl_plain_username="nobody"),
+            options=scram(secured, sasl_plain_username="guest"),
         )
         name, sentence = problem_of(source)
         assert name == "kafka-right"
         assert words in sentence
         if assign == "all":
-            return  # it asks nothing of a group but to tell monitors how far it is
-        secured.allow("nobody", topic=topic)
+            return  # it uses the group only to commit offsets for lag monitors
+        secured.allow("guest", topic=topic)
 
 
-def test_to_see_a_topic_is_not_to_read_it(secured: SecuredKafka) -> None:
+def test_the_right_to_describe_a_topic_is_not_enough(secured: SecuredKafka) -> None:
     topic = secured.create_topic()
     produce(secured, topic, lines(4))
-    secured.allow("nobody", topic=topic, operation="DESCRIBE")
-    options = scram(secured, sasl_plain_username="nobody")
+    secured.allow("guest", topic=topic, operation="DESCRIBE")
+    options = scram(secured, sasl_plain_username="guest")
     name, sentence = problem_of(open_source(secured, MemoryPlaces(), topic, options=options))
     assert (name, f"may not read {topic}" in sentence) == ("kafka-right", True)

@@ -1,4 +1,4 @@
-"""Topics change under a reader: they are new, grow, are cut, or are made again under the same name."""
+"""Topics that appear, grow, lose records or are created again while they are read."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ def assign(request: pytest.FixtureRequest) -> str:
 def opened(real_kafka: RealKafka) -> Iterator[Open]:
     readers: list[Reader] = []
 
-    def opened(topic: str, places: MemoryPlaces | None = None, assign: str = "all", **given: Any) -> Reader:
-        places = places or MemoryPlaces()
+    def opened(
+        topic: str, positions: MemoryPlaces | None = None, assign: str = "all", **given: Any
+    ) -> Reader:
+        positions = positions or MemoryPlaces()
         if assign == "group":
             given |= {"group_id": new_name(), "session_timeout_s": 1.5}
-        readers.append(Reader(open_source(real_kafka, places, topic, **given), places, {}))
+        readers.append(Reader(open_source(real_kafka, positions, topic, **given), positions, {}))
         return readers[-1]
 
     yield opened
@@ -53,7 +55,7 @@ def turn_until(reader: Reader, enough: Callable[[], object], seconds: float = 15
         reader.turn()
 
 
-def make_again(admin: KafkaAdminClient, topic: str, partitions: int = 4) -> None:
+def recreate(admin: KafkaAdminClient, topic: str, partitions: int = 4) -> None:
     admin.delete_topics([topic])
     while topic in admin.list_topics():
         time.sleep(0.02)
@@ -62,7 +64,7 @@ def make_again(admin: KafkaAdminClient, topic: str, partitions: int = 4) -> None
     )
 
 
-def test_a_topic_that_is_made_later_is_read_from_its_beginning(
+def test_a_topic_that_is_created_later_is_read_from_its_beginning(
     real_kafka: RealKafka, assign: str, opened: Open
 ) -> None:
     topic = new_name()
@@ -78,7 +80,7 @@ def test_a_topic_that_is_made_later_is_read_from_its_beginning(
 def test_new_partitions_are_read_from_their_beginning(
     real_kafka: RealKafka, assign: str, opened: Open, admin: KafkaAdminClient
 ) -> None:
-    """Also where only what comes from now on is wanted: they are written to before anybody sees them."""
+    """Also with start="latest": records are written to them before the analyzer notices them."""
     topic = real_kafka.create_topic(partitions=2)
     produce(real_kafka, topic, [b"old"], partition=0)
     reader = opened(topic, assign=assign, start="latest")
@@ -99,15 +101,15 @@ def test_latest_begins_every_partition_at_its_end_at_once(real_kafka: RealKafka,
     run_all([reader], lines(40, begin=40))
 
 
-def test_a_topic_made_again_while_it_is_read_is_not_counted(
+def test_a_topic_that_is_recreated_while_it_is_read_is_not_counted(
     real_kafka: RealKafka, assign: str, opened: Open, admin: KafkaAdminClient
 ) -> None:
-    """The client itself goes on at the old offset without a word."""
+    """kafka-python itself continues silently at the old offset."""
     topic = real_kafka.create_topic()
     produce(real_kafka, topic, lines(40))
     reader = opened(topic, assign=assign)
     run_all([reader], lines(40))
-    make_again(admin, topic)
+    recreate(admin, topic)
     turn_until(reader, lambda: "log" in reader.source.problems())
     produce(real_kafka, topic, lines(80, begin=100))
     for _ in range(40):
@@ -119,10 +121,10 @@ def test_a_topic_made_again_while_it_is_read_is_not_counted(
     reader.start_over()
     for _ in range(20):
         reader.turn()
-    assert stored([reader]) == lines(40), "rewinding does not make it the old one"
+    assert stored([reader]) == lines(40), "a rewind does not change that"
 
 
-def test_a_topic_made_again_while_nobody_read_it_is_not_counted(
+def test_a_topic_that_was_recreated_while_no_analyzer_ran_is_not_counted(
     real_kafka: RealKafka, assign: str, opened: Open, admin: KafkaAdminClient
 ) -> None:
     topic = real_kafka.create_topic()
@@ -130,17 +132,17 @@ def test_a_topic_made_again_while_nobody_read_it_is_not_counted(
     first = opened(topic)
     run_all([first], lines(40))
     first.source.close()
-    make_again(admin, topic)
+    recreate(admin, topic)
     produce(real_kafka, topic, lines(80, begin=100))
 
     reader = opened(topic, first.places, assign=assign)
     turn_until(reader, lambda: "log" in reader.source.problems())
     for _ in range(20):
         assert reader.turn() == 0
-    assert len(first.places.stored) == 4, "nothing was begun in its place"
+    assert len(first.places.stored) == 4, "no position was begun in the new log"
 
 
-def test_what_retention_took_before_it_was_counted_stops_that_partition_alone(
+def test_records_deleted_by_retention_stop_only_their_partition(
     real_kafka: RealKafka, opened: Open, admin: KafkaAdminClient
 ) -> None:
     topic = real_kafka.create_topic()
@@ -165,7 +167,7 @@ def test_what_retention_took_before_it_was_counted_stops_that_partition_alone(
     assert reader.source.lags()[stopped].records >= 50
     assert reader.source.lags()[stopped].seconds > 0
 
-    # A decision of somebody's, and it goes on.
+    # As `gatelock gaps accept` does.
     reader.places.stored[stopped] = Position(70)
     reader.start_over()
     run_all(
@@ -175,7 +177,7 @@ def test_what_retention_took_before_it_was_counted_stops_that_partition_alone(
     assert reader.source.problems() == {}
 
 
-def test_a_position_past_the_end_stops_that_partition_alone(real_kafka: RealKafka, opened: Open) -> None:
+def test_a_position_past_the_end_stops_only_its_partition(real_kafka: RealKafka, opened: Open) -> None:
     topic = real_kafka.create_topic()
     produce(real_kafka, topic, lines(40))
     first = opened(topic)
@@ -190,10 +192,10 @@ def test_a_position_past_the_end_stops_that_partition_alone(real_kafka: RealKafk
     assert why.startswith("offset 1000 is past the end of the log, which is 10;")
 
 
-def test_without_the_clients_own_metadata_an_admin_is_asked(
-    real_kafka: RealKafka, opened: Open, admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch
+def test_without_cached_metadata_a_second_connection_is_asked(
+    real_kafka: RealKafka, opened: Open, admin: KafkaAdminClient, switch_off: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr("analyzer.kafka.metadata.ClientMetadata.NAMES", ("a_name_that_is_gone",))
+    switch_off("cached-metadata")
     topic = real_kafka.create_topic()
     produce(real_kafka, topic, lines(40))
     reader = opened(topic)
@@ -202,18 +204,18 @@ def test_without_the_clients_own_metadata_an_admin_is_asked(
     run_all([plain], lines(40))
     assert {part.topic_id for part in reader.kept} == {admin.describe_topics([topic])[0]["topic_id"]}
     assert {part.cluster for part in reader.kept} == {admin.describe_cluster()["cluster_id"]}
-    make_again(admin, topic)
+    recreate(admin, topic)
     turn_until(reader, lambda: "log" in reader.source.problems())
 
 
-def test_the_name_of_a_partition_is_the_same_by_either_way(
-    real_kafka: RealKafka, opened: Open, monkeypatch: pytest.MonkeyPatch
+def test_partitions_have_the_same_ids_with_and_without_cached_metadata(
+    real_kafka: RealKafka, opened: Open, switch_off: Callable[..., None]
 ) -> None:
     topic = real_kafka.create_topic()
     produce(real_kafka, topic, lines(40))
     one = opened(topic)
     run_all([one], lines(40))
-    monkeypatch.setattr("analyzer.kafka.metadata.ClientMetadata.NAMES", ("a_name_that_is_gone",))
+    switch_off("cached-metadata")
     other = opened(topic, one.places)
     turn_until(other, lambda: len(other.source.positions()) == 4)
     assert set(other.source.positions()) == set(one.source.positions())

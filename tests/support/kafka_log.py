@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from kafka.protocol.producer import ProduceRequest
 
 from analyzer.kafka import KafkaRecords
+from tests.support.kafka_features import RECORDS_ONLY
 from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import Kafka
 
@@ -33,11 +34,13 @@ def lines(count: int, begin: int = 0) -> list[bytes]:
 def open_source(
     kafka: Kafka, places: MemoryPlaces, topics: str | Collection[str], **given: Any
 ) -> KafkaRecords:
-    """A source of `topics`: of all partitions, unless a group is given."""
+    """A source of `topics`: of all partitions, unless a group is given. `raw=False` reads single records."""
     topics = [topics] if isinstance(topics, str) else topics
     options = {**kafka.client, "bootstrap_servers": kafka.bootstrap, "metadata_max_age_ms": 500}
     options |= given.pop("options", {})
     given.setdefault("assign", "group" if "group_id" in given else "all")
+    if not given.pop("raw", True):
+        given["features"] = RECORDS_ONLY
     return KafkaRecords(dict.fromkeys(topics, "log"), places, options=options, **given)
 
 

@@ -8,9 +8,9 @@ from analyzer.core.counting.aggregate import Aggregate, CountLayout, rows_of
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.counting.partition_counter import PartitionCounter, PartitionMemory, TooManyRejected
-from analyzer.core.kafka_format.codecs import Unpacker
-from analyzer.core.kafka_format.record_batches import DecodedBatch, batches
-from analyzer.core.kafka_format.record_decoder import RecordColumns, joined
+from analyzer.core.kafka_format.codecs import Decompressor
+from analyzer.core.kafka_format.record_batches import DecodedBatch, decode_batches
+from analyzer.core.kafka_format.record_decoder import RecordColumns, concatenate
 from analyzer.core.model import CounterState, DrainedCounts, FeedResult, Partition, Records, RecordSet
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.reader import RecordReader
@@ -48,7 +48,9 @@ class PythonCounter:
         self._layout = CountLayout([grouping_of(name) for name in groupings], meters)
         projection = self._layout.projection
         self._readers = {source: RecordReader(mapping, projection) for source, mapping in mappings.items()}
-        self._unpackers = {source: Unpacker(mapping.batch_bytes_max) for source, mapping in mappings.items()}
+        self._decompressors = {
+            source: Decompressor(mapping.batch_bytes_max) for source, mapping in mappings.items()
+        }
         self._rows_max = rows_max
         self._rejected_max = rejected_max
         self._partitions: dict[Partition, PartitionCounter] = {}
@@ -128,19 +130,21 @@ class PythonCounter:
         pending: list[RecordColumns] = []
         records = 0
         refused = None
-        for batch in batches(taken.raw, taken.start, taken.aborted, self._unpackers[taken.part.source]):
+        for batch in decode_batches(
+            taken.raw, taken.start, taken.aborted, self._decompressors[taken.part.source]
+        ):
             if batch.status != "ok":
                 refused = batch
                 break
             partition.next = max(partition.next, batch.next)
-            pending.append(batch.frames)
-            records += len(batch.frames.values)
+            pending.append(batch.records)
+            records += len(batch.records.values)
             if records >= READ_TOGETHER:
-                too_many = partition.count(joined(pending))
+                too_many = partition.count(concatenate(pending))
                 if too_many is not None:
                     return too_many
                 pending, records = [], 0
-        return partition.count(joined(pending)) or refused
+        return partition.count(concatenate(pending)) or refused
 
 
 def _count_records(partition: PartitionCounter, taken: Records) -> TooManyRejected | None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from analyzer.core.counting.aggregate import Aggregate
 from analyzer.core.counting.caller_budget import OVERFLOW, CallerBudget
 from analyzer.core.counting.reject_runs import RejectRun
-from analyzer.core.kafka_format.record_decoder import RecordColumns, stretches
+from analyzer.core.kafka_format.record_decoder import RecordColumns, chunked
 from analyzer.core.model import CounterState, Partition, PartitionProgress, Rejected, RejectReason
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.reader import RecordReader, RequestColumns
@@ -64,7 +64,7 @@ class PartitionCounter:
 
     def count(self, records: RecordColumns) -> TooManyRejected | None:
         """Counts the records up to a run of rejected ones that is too long; nothing of that run is kept."""
-        for stretch in stretches(records):
+        for stretch in chunked(records):
             if stretch.values:
                 too_many = self._add(ReadChunk(stretch, *self.reader.read(stretch)))
                 if too_many is not None:
@@ -73,7 +73,7 @@ class PartitionCounter:
 
     def count_all_or_none(self, records: RecordColumns) -> TooManyRejected | None:
         """Counts the records; none of them where too many in a row are rejected."""
-        chunks = [ReadChunk(each, *self.reader.read(each)) for each in stretches(records) if each.values]
+        chunks = [ReadChunk(each, *self.reader.read(each)) for each in chunked(records) if each.values]
         trial = replace(self.memory.run, first=None)
         rejected: list[Rejected] = []
         for chunk in chunks:

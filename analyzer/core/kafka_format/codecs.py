@@ -1,4 +1,4 @@
-"""What a batch holds once it is unpacked, up to a bound: 16 KB on the wire may be 1.6 GB in memory."""
+"""Decompresses batches up to a bound: 16 KB on the wire may be 1.6 GB in memory."""
 
 from __future__ import annotations
 
@@ -14,39 +14,42 @@ import lz4.frame
 import zstandard
 
 CHUNK_BYTES = 1 << 20
-LZ4_RATIO_MAX = 255  # a byte of a block stands for at most so many
-ZSTD_WINDOW_BYTES_MAX = 1 << 27  # what the highest level writes; a frame may ask for 2 GB
-ZSTD_WINDOW_BYTES_USUAL = 1 << 23  # up to level 19
-XERIAL, XERIAL_HEAD_BYTES = b"\x82SNAPPY\x00", 16
+LZ4_RATIO_MAX = 255  # a byte of an LZ4 block decompresses to at most so many
+ZSTD_WINDOW_BYTES_MAX = 1 << 27  # of the highest level; a frame may ask for 2 GB
+ZSTD_WINDOW_BYTES_DEFAULT = 1 << 23  # up to level 19
+XERIAL_MAGIC, XERIAL_HEADER_BYTES = b"\x82SNAPPY\x00", 16
 
 
 class TooLargeError(Exception):
-    """It expands beyond the bound."""
+    """The data decompresses to more than the bound."""
 
 
 class DamagedError(Exception):
-    """It is not what its codec says."""
+    """The data is not what its codec or format says."""
 
 
 class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-class Unpacker:
-    """Unpacks up to `bytes_max`; what is allocated on the way stays within that and some megabytes. Nothing
-    may follow what is packed but more of the same. Not to be shared between threads."""
+class Decompressor:
+    """Decompresses data to at most `bytes_max`.
+
+    Memory that is allocated on the way stays within that and some megabytes. Trailing bytes that are not
+    more of the same format are refused. Not to be shared between threads.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._codecs = {0: self._none, 1: self._gzip, 2: self._snappy, 3: self._lz4, 4: self._zstd}
-        # Kept, because making one takes as long as unpacking 200 records.
-        self._zstandard = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_USUAL)
+        # Kept, because making one takes as long as decompressing 200 records.
+        self._zstandard = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_DEFAULT)
         self._wide_zstandard = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
 
-    def unpack(self, codec: int, data: memoryview) -> bytes:
-        """The plain bytes behind `data`; codecs are Kafka's: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
+    def decompress(self, codec: int, data: memoryview) -> bytes:
+        """Returns the plain bytes. Codecs are Kafka's: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
 
-        Raises TooLargeError, DamagedError, KeyError for an unknown codec.
+        Raises TooLargeError, DamagedError, and KeyError for an unknown codec.
         """
         return self._codecs[codec](data)
 
@@ -73,10 +76,11 @@ class Unpacker:
         return bytes(out)
 
     def _snappy(self, data: memoryview) -> bytes:
-        """One raw block, or what Java clients write (xerial): a header, then lengths and blocks."""
-        if bytes(data[: len(XERIAL)]) != XERIAL:
+        """Decompresses one raw block, or the framing of Java clients (xerial): a header, then blocks, each
+        behind its length."""
+        if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
             return self._snappy_blocks([data])
-        blocks, at = [], XERIAL_HEAD_BYTES
+        blocks, at = [], XERIAL_HEADER_BYTES
         while at < len(data):
             if at + 4 > len(data):
                 raise DamagedError
@@ -89,7 +93,7 @@ class Unpacker:
 
     def _snappy_blocks(self, blocks: Sequence[memoryview]) -> bytes:
         try:
-            # Each says its length first, and none is unpacked before all have said it.
+            # Each block states its length, and the sum is checked before the first is decompressed.
             if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > self.bytes_max:
                 raise TooLargeError
             return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
@@ -98,11 +102,11 @@ class Unpacker:
 
     def _lz4(self, data: memoryview) -> bytes:
         try:
-            # In one call where that cannot pass the bound, which is three times as fast. It believes any size
-            # that a frame says of itself, and it stops behind the first frame.
+            # One call is three times as fast. But it allocates the size that the frame states, and stops
+            # after the first frame, so it is used only where neither can hurt.
             if len(data) * LZ4_RATIO_MAX <= self.bytes_max:
-                said_bytes = lz4.frame.get_frame_info(data)["content_size"]
-                if said_bytes <= self.bytes_max:
+                stated_bytes = lz4.frame.get_frame_info(data)["content_size"]
+                if stated_bytes <= self.bytes_max:
                     plain, read_bytes = lz4.frame.decompress(data, return_bytes_read=True)
                     if read_bytes == len(data):
                         return cast(bytes, plain)
@@ -117,7 +121,8 @@ class Unpacker:
             self._zstandard.stream_reader(data, read_across_frames=True) as stream,
         ):
             return self._read(stream)
-        # Damaged, or its window is a large one, which fills up beside what comes out: look at the size first.
+        # The data is damaged, or has a large window. A large window takes memory in addition to the output,
+        # so the size is measured first, without keeping the output.
         try:
             with self._wide_zstandard.stream_reader(data, read_across_frames=True) as stream:
                 self._measure(stream)

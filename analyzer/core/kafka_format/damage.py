@@ -1,111 +1,113 @@
-"""Where record batches can be read again behind one that is damaged."""
+"""Finds where record batches can be read again after a damaged one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from analyzer.core.kafka_format.record_batches import HEAD, LENGTH_AT, MAGIC, intact
+from analyzer.core.kafka_format.batch_header import HEADER_BYTES, MAGIC, MAGIC_AT, header_at, read_header
+from analyzer.core.kafka_format.record_batches import intact_batch
 
-MAGIC_AT = HEAD.size - 1
-LOOKALIKES_MAX = 10_000  # in one fetch: values may be full of what looks like a batch
-
-
-def begins(raw: bytes) -> int | None:
-    """The base offset of the batch that `raw` begins with; None when it is not intact."""
-    first = intact(raw, 0)
-    return None if first is None else first[0].base
+CANDIDATES_MAX = 10_000  # in one fetch: values may be full of bytes that look like a batch
 
 
-def resumes(raw: bytes, start: int) -> int | None:
-    """The base offset, behind `start`, of the first intact batch behind the one that `raw` begins with.
-    None when there is none in `raw`."""
-    found = _behind(raw, lambda base: base > start)
-    return None if found is None else HEAD.unpack_from(raw, found)[0]
+def first_intact_offset(raw: bytes) -> int | None:
+    """Returns the base offset of the first batch in `raw`, or None when it is not intact."""
+    first = intact_batch(raw, 0)
+    return None if first is None else first[0].base_offset
 
 
-def claims(raw: bytes) -> int | None:
-    """Where the batch that `raw` begins with says that the next one begins."""
-    if len(raw) < HEAD.size + 10:
-        return None
-    delta = int.from_bytes(raw[HEAD.size + 6 : HEAD.size + 10], "big", signed=True)
-    return int(HEAD.unpack_from(raw)[0]) + delta + 1
+def next_intact_offset(raw: bytes, start: int) -> int | None:
+    """Returns the base offset of the first intact batch behind the first batch in `raw`, as far as it is
+    above `start`; None when `raw` has none."""
+    found = _find_intact(raw, lambda base: base > start)
+    return None if found is None else read_header(raw, found).base_offset
+
+
+def claimed_next_offset(raw: bytes) -> int | None:
+    """Returns the next offset by the header of the first batch in `raw`, which may be damaged."""
+    return read_header(raw).next_offset if len(raw) >= HEADER_BYTES else None
 
 
 def without_damage_before(raw: bytes, start: int) -> bytes:
-    """`raw` from the batch on that holds `start`, where that is not its first one though it claims so.
+    """Returns `raw` from the batch that begins at `start`, where a damaged batch in front claims that offset.
 
-    A damaged batch may claim offsets that are not its own. A broker believes it, and sends it along with
-    what was asked for.
+    A broker believes a damaged batch that claims offsets of its successors, and sends it in front of the
+    batch that was requested. In all other cases `raw` comes back as it is.
     """
-    if len(raw) < HEAD.size or HEAD.unpack_from(raw)[0] >= start or intact(raw, 0) is not None:
+    first = header_at(raw)
+    if first is None or first.base_offset >= start or intact_batch(raw, 0) is not None:
         return raw
-    found = _behind(raw, lambda base: base >= start)
-    return raw if found is None or HEAD.unpack_from(raw, found)[0] > start else raw[found:]
+    found = _find_intact(raw, lambda base: base >= start)
+    return raw if found is None or read_header(raw, found).base_offset > start else raw[found:]
 
 
-def extent(look: Callable[[int], bytes], start: int, end: int) -> int:
-    """Where reading can go on behind the damage that keeps `start` from being read; `end`, which is the
-    log's, when nothing behind it can be read.
+def damage_end(fetch: Callable[[int], bytes], start: int, end: int) -> int:
+    """Returns the first offset after `start` from which batches can be read; `end` when there is none.
 
-    `look` gives the raw batches from an offset on, or nothing where a broker cannot find any. It is asked
-    some dozens of times at most: first for what follows the damage at once, then at offsets twice as far
-    each time, at last half the way between what can be read and what cannot.
+    `fetch` returns the raw batches from an offset on, or nothing where a broker cannot find any. It is called
+    some dozens of times at most: for what follows the damage in the same fetch, then for the offset that the
+    damaged batch claims to end at, then by `galloping_search`. `end` is the end of the log.
     """
-    raw = look(start)
-    found = resumes(raw, start)
-    # A broker that cannot step over the damage itself may not find what is there.
-    if found is not None and begins(look(found)) == found:
+    raw = fetch(start)
+    found = next_intact_offset(raw, start)
+    # A broker that cannot step over the damage may not find the batch under its offset.
+    if found is not None and first_intact_offset(fetch(found)) == found:
         return found
-    claimed = claims(raw)
-    sane = claimed if claimed is not None and start < claimed <= end else None
-    if sane is not None and (sane == end or begins(look(sane)) == sane):
-        return sane
-    return gallop(lambda at: _begins_behind(look(at), start), start, end)
+    claimed = claimed_next_offset(raw)
+    credible = claimed if claimed is not None and start < claimed <= end else None
+    if credible is not None and (credible == end or first_intact_offset(fetch(credible)) == credible):
+        return credible
+
+    def readable(offset: int) -> int | None:
+        base = first_intact_offset(fetch(offset))
+        return base if base is not None and base > start else None
+
+    return galloping_search(readable, start, end)
 
 
-def _begins_behind(raw: bytes, start: int) -> int | None:
-    base = begins(raw)
-    return base if base is not None and base > start else None
+def galloping_search(readable: Callable[[int], int | None], start: int, end: int) -> int:
+    """Returns the first readable offset after the unreadable `start`; `end` when there is none before it.
 
-
-def gallop(readable: Callable[[int], int | None], start: int, end: int) -> int:
-    """The same where only `readable` can be asked: the first offset of what is got when asking for one, None
-    when that cannot be read."""
-    dark, bright, step = start, None, 1
-    while bright is None:
+    `readable` returns the first offset that a fetch from the given one brings, or None when it fails. The
+    step doubles until a fetch succeeds, then the distance is halved (Bentley and Yao, 1976).
+    """
+    failed, succeeded, step = start, None, 1
+    while succeeded is None:
         at = min(start + step, end - 1)
-        if at <= dark:
+        if at <= failed:
             return end
-        bright, step = readable(at), step * 2
-        dark = dark if bright is not None else at
-    while dark + 1 < bright:
-        at = (dark + bright) // 2
+        succeeded, step = readable(at), step * 2
+        failed = failed if succeeded is not None else at
+    while failed + 1 < succeeded:
+        at = (failed + succeeded) // 2
         found = readable(at)
-        if found is None or found >= bright:
-            dark = at  # damaged as well, or no record has this offset
+        if found is None or found >= succeeded:
+            failed = at  # damaged as well, or no record has this offset
         else:
-            bright = found
-    return bright
+            succeeded = found
+    return succeeded
 
 
-def _behind(raw: bytes, wanted: Callable[[int], bool]) -> int | None:
-    """Where in `raw` the first intact batch behind its first one begins, if its base is `wanted`: where the
-    first says that it ends, or else wherever something looks like one."""
-    if len(raw) < HEAD.size:
+def _find_intact(raw: bytes, is_wanted: Callable[[int], bool]) -> int | None:
+    """Returns the byte where the first intact batch behind the first one begins whose base offset is wanted.
+
+    Looks where the first batch claims to end, then at each byte that may be a magic.
+    """
+    first = header_at(raw)
+    if first is None:
         return None
-    length = HEAD.unpack_from(raw)[1]
-    if length > 0 and (found := _intact_at(raw, LENGTH_AT + length, wanted)) is not None:
+    if first.length > 0 and (found := _intact_at(raw, first.size_bytes, is_wanted)) is not None:
         return found
     at = MAGIC_AT
-    for _ in range(LOOKALIKES_MAX):
+    for _ in range(CANDIDATES_MAX):
         at = raw.find(MAGIC, at + 1)
         if at < 0:
             break
-        if (found := _intact_at(raw, at - MAGIC_AT, wanted)) is not None:
+        if (found := _intact_at(raw, at - MAGIC_AT, is_wanted)) is not None:
             return found
     return None
 
 
-def _intact_at(raw: bytes, at: int, wanted: Callable[[int], bool]) -> int | None:
-    found = intact(raw, at)
-    return at if found is not None and wanted(found[0].base) else None
+def _intact_at(raw: bytes, at: int, is_wanted: Callable[[int], bool]) -> int | None:
+    found = intact_batch(raw, at)
+    return at if found is not None and is_wanted(found[0].base_offset) else None

@@ -1,157 +1,146 @@
-"""Reads Kafka's record batches (magic 2, KIP-98) out of raw bytes, each whole or not at all.
+"""Decodes the record batches of a record set (magic 2, KIP-98), each completely or not at all.
 
-A client makes several Python objects for each record; here a record is an offset, a time and its value,
-in three lists. What is read of the format, and what is refused, stands in docs/counter.md.
+A Kafka client makes several Python objects of each record. Here a record is an offset, a timestamp and a
+value in three lists. docs/counter.md says what is read of the format, and what is refused.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from analyzer.core.kafka_format.codecs import DamagedError, TooLargeError, Unpacker
-from analyzer.core.kafka_format.record_decoder import RecordColumns, is_abort, read_frames
+from analyzer.core.kafka_format.batch_header import (
+    CHECKED_AT,
+    CODEC_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    MAGIC,
+    TRANSACTIONAL,
+    BatchHeader,
+    header_at,
+    read_header,
+)
+from analyzer.core.kafka_format.codecs import DamagedError, Decompressor, TooLargeError
+from analyzer.core.kafka_format.record_decoder import RecordColumns, is_abort_marker, read_records
 from analyzer.core.model import FeedStatus
 
-# base offset, length, leader epoch, magic | checksum, attributes, offset of the last record from the base,
-# first time, greatest time, producer id, epoch and sequence, records
-HEAD = struct.Struct(">qiib")
-REST = struct.Struct(">IhiqqqhiI")
-HEAD_BYTES = HEAD.size + REST.size
-MAGIC = 2
-LENGTH_AT = 12  # a batch's length counts from here
-CHECKED_AT = 21  # and its checksum from here
 OFFSET_MAX = 2**63 - 1
-
-CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
-
-FRAME_BYTES_MIN = 7
-# A batch may hold a record for each so many bytes of its bound: as an object, even the smallest takes that.
-RECORD_BYTES = 256
-NOTHING = RecordColumns([], [], [], 0)
-
-
-class BatchHeader(NamedTuple):
-    """What a batch says of itself."""
-
-    base: int
-    crc: int
-    attributes: int
-    delta: int  # of the last record
-    first_ms: int
-    greatest_ms: int
-    producer: int
-    epoch: int
-    sequence: int
-    records: int
-
-    @property
-    def next(self) -> int:
-        return self.base + self.delta + 1
+RECORD_BYTES_MIN = 7
+# A batch may have one record for each so many bytes of its bound: even the smallest takes that as an object.
+RECORD_OBJECT_BYTES = 256
+NO_RECORDS = RecordColumns([], [], [], 0)
 
 
 class DecodedBatch(NamedTuple):
-    """One batch: where the next one begins, and the records that count, unless it is refused."""
+    """The records of one batch that count, or why the batch is refused.
+
+    `next` is the offset after the batch; -1 where the header does not say it credibly.
+    """
 
     base: int
     next: int
-    frames: RecordColumns
+    records: RecordColumns
     status: FeedStatus = "ok"
 
 
-def batches(
-    raw: bytes, start: int, aborted: Sequence[tuple[int, int]], unpacker: Unpacker
+def decode_batches(
+    raw: bytes, start: int, aborted: Sequence[tuple[int, int]], decompressor: Decompressor
 ) -> Iterator[DecodedBatch]:
-    """The batches of one record set with their records at or after `start`, up to the first batch that is
-    refused, or that the fetch cut off.
+    """Yields the batches of `raw` with their records at or after offset `start`.
 
-    Control batches and batches of aborted transactions have no records. `aborted` is what the fetch said:
-    (producer id, first offset).
+    Ends after the first batch that is refused, or before a last one that the fetch cut off. Control batches
+    and batches of aborted transactions have no records; `aborted` are the aborted transactions of the fetch
+    as (producer id, first offset).
     """
-    to_come = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
+    not_begun = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     aborting: set[int] = set()  # producers inside an aborted transaction
     at = 0
-    while len(raw) - at >= HEAD.size:
-        base, length, _epoch, magic = HEAD.unpack_from(raw, at)
-        end = at + LENGTH_AT + length
-        if length < 0 or (end <= len(raw) and magic == MAGIC and end - at < HEAD_BYTES):
-            yield DecodedBatch(base, -1, NOTHING, "corrupt")
+    while (header := header_at(raw, at)) is not None:
+        size = header.size_bytes
+        end = at + size
+        if header.length < 0 or (end <= len(raw) and header.magic == MAGIC and size < HEADER_BYTES):
+            yield DecodedBatch(header.base_offset, -1, NO_RECORDS, "corrupt")
             return
         if end > len(raw):
             return
-        if magic != MAGIC:
-            yield DecodedBatch(base, -1, NOTHING, "unsupported")
+        if header.magic != MAGIC:
+            yield DecodedBatch(header.base_offset, -1, NO_RECORDS, "unsupported")
             return
-        head = BatchHeader(base, *REST.unpack_from(raw, at + HEAD.size))
-        while to_come and to_come[-1][1] < head.next:
-            aborting.add(to_come.pop()[0])
-        batch = _read(head, memoryview(raw)[at:end], start, aborting, unpacker)
+        next_offset = header.next_offset
+        while not_begun and not_begun[-1][1] < next_offset:
+            aborting.add(not_begun.pop()[0])
+        batch = _decode(header, memoryview(raw)[at:end], start, aborting, decompressor)
         yield batch
         if batch.status != "ok":
             return
         at = end
 
 
-def intact(raw: bytes, at: int) -> tuple[BatchHeader, int] | None:
-    """The batch at `at` with where the next one begins, if it is whole and its checksum right."""
-    if len(raw) - at < HEAD_BYTES:
+def intact_batch(raw: bytes, at: int) -> tuple[BatchHeader, int] | None:
+    """Returns the header of the batch at byte `at` and where the batch ends, or None unless it is complete
+    and its checksum is right."""
+    if len(raw) - at < HEADER_BYTES:
         return None
-    base, length, _epoch, magic = HEAD.unpack_from(raw, at)
-    end = at + LENGTH_AT + length
-    if magic != MAGIC or not at + HEAD_BYTES <= end <= len(raw):
+    header = read_header(raw, at)
+    end = at + header.size_bytes
+    if header.magic != MAGIC or not at + HEADER_BYTES <= end <= len(raw):
         return None
-    head = BatchHeader(base, *REST.unpack_from(raw, at + HEAD.size))
-    whole = base >= 0 and head.delta >= 0 and crc32c(memoryview(raw)[at + CHECKED_AT : end]) == head.crc
-    return (head, end) if whole else None
+    if header.base_offset < 0 or header.last_offset_delta < 0:
+        return None
+    return (header, end) if crc32c(memoryview(raw)[at + CHECKED_AT : end]) == header.checksum else None
 
 
-def _read(  # noqa: PLR0911 - each way out is a kind of batch
-    head: BatchHeader, batch: memoryview, start: int, aborting: set[int], unpacker: Unpacker
+def _decode(  # noqa: PLR0911 - each return is one kind of batch
+    header: BatchHeader, batch: memoryview, start: int, aborting: set[int], decompressor: Decompressor
 ) -> DecodedBatch:
-    """One batch; takes its producer out of `aborting` where the transaction ends."""
-    if head.base < 0 or head.delta < 0 or head.next > OFFSET_MAX:
-        return DecodedBatch(head.base, -1, NOTHING, "corrupt")
-    if crc32c(batch[CHECKED_AT:]) != head.crc:
-        return DecodedBatch(head.base, head.next, NOTHING, "corrupt")
-    data = batch[HEAD_BYTES:]
-    if head.attributes & CONTROL:
-        if not head.attributes & CODEC and is_abort(bytes(data), head.records, head.delta):
-            aborting.discard(head.producer)
-        return DecodedBatch(head.base, head.next, NOTHING)
-    if head.next <= start or (head.attributes & TRANSACTIONAL and head.producer in aborting):
-        return DecodedBatch(head.base, head.next, NOTHING)
+    """Decodes one batch; takes its producer out of `aborting` where an aborted transaction ends."""
+    base, next_offset = header.base_offset, header.next_offset
+    if base < 0 or header.last_offset_delta < 0 or next_offset > OFFSET_MAX:
+        return DecodedBatch(base, -1, NO_RECORDS, "corrupt")
+    if crc32c(batch[CHECKED_AT:]) != header.checksum:
+        return DecodedBatch(base, next_offset, NO_RECORDS, "corrupt")
+    data, codec = batch[HEADER_BYTES:], header.attributes & CODEC_MASK
+    if header.attributes & CONTROL:
+        if not codec and is_abort_marker(bytes(data), header.record_count, header.last_offset_delta):
+            aborting.discard(header.producer_id)
+        return DecodedBatch(base, next_offset, NO_RECORDS)
+    if next_offset <= start or (header.attributes & TRANSACTIONAL and header.producer_id in aborting):
+        return DecodedBatch(base, next_offset, NO_RECORDS)
     try:
-        frames = _frames(head, unpacker.unpack(head.attributes & CODEC, data), unpacker.bytes_max)
+        records = _records(header, decompressor.decompress(codec, data), decompressor.bytes_max)
     except TooLargeError:
-        return DecodedBatch(head.base, head.next, NOTHING, "too-large")
+        return DecodedBatch(base, next_offset, NO_RECORDS, "too-large")
     except DamagedError:
-        return DecodedBatch(head.base, head.next, NOTHING, "corrupt")
+        return DecodedBatch(base, next_offset, NO_RECORDS, "corrupt")
     except KeyError:
-        return DecodedBatch(head.base, head.next, NOTHING, "unsupported")
-    return DecodedBatch(head.base, head.next, frames if head.base >= start else _from(start, frames))
+        return DecodedBatch(base, next_offset, NO_RECORDS, "unsupported")
+    return DecodedBatch(base, next_offset, records if base >= start else _from_offset(start, records))
 
 
-def _frames(head: BatchHeader, plain: bytes, bytes_max: int) -> RecordColumns:
-    if head.records * FRAME_BYTES_MIN > len(plain):
+def _records(header: BatchHeader, plain: bytes, bytes_max: int) -> RecordColumns:
+    """Returns the records in the decompressed bytes. Raises DamagedError, TooLargeError."""
+    count = header.record_count
+    if count * RECORD_BYTES_MIN > len(plain):
         raise DamagedError
-    if head.records * RECORD_BYTES > bytes_max:
+    if count * RECORD_OBJECT_BYTES > bytes_max:
         raise TooLargeError
-    frames = read_frames(plain, head.records, head.delta, head.base, head.first_ms)
-    if head.attributes & LOG_APPEND_TIME:
-        return frames._replace(kafka_ms=[head.greatest_ms] * head.records)
-    return frames
+    records = read_records(plain, count, header.last_offset_delta, header.base_offset, header.base_ms)
+    if header.attributes & LOG_APPEND_TIME:
+        return records._replace(kafka_ms=[header.max_ms] * count)
+    return records
 
 
-def _from(start: int, frames: RecordColumns) -> RecordColumns:
-    wanted = [offset >= start for offset in frames.offsets]
-    offsets, kafka_ms, values, size = frames
+def _from_offset(start: int, records: RecordColumns) -> RecordColumns:
+    """Returns the records at or after offset `start`."""
+    wanted = [offset >= start for offset in records.offsets]
+    offsets, kafka_ms, values, size_bytes = records
     return RecordColumns(
         list(compress(offsets, wanted)),
         list(compress(kafka_ms, wanted)),
         list(compress(values, wanted)),
-        size,
+        size_bytes,
     )

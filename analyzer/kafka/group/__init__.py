@@ -1,4 +1,4 @@
-"""The consumer group: who is a member, which members died, and the offsets committed as advice.
+"""The consumer group: our membership, dead members, and offsets committed for lag monitors.
 
-Positions always come from the store; nothing here decides where a partition continues.
+Not here: positions. They come from the store, never from the group.
 """

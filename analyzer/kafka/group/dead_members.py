@@ -1,8 +1,9 @@
-"""Members that died and that their group still waits for.
+"""Removes members from the consumer group whose process has died.
 
-After SIGKILL a group waits for its session time-out before it gives a partition to anybody, also when the
-same analyzer is back within a second. Whoever starts on the machine where such a member has died can say so
-for it. (KIP-345 has lasting member names for this, but then two analyzers of one name put each other out.)
+After a SIGKILL a group waits for the session time-out before it assigns the dead member's partitions, also
+when the same analyzer is back within a second. An analyzer that starts on the machine where such a member
+has died can see that, and have the member removed. (Static membership, KIP-345, solves this as well, but two
+analyzers with one group.instance.id fence each other.)
 """
 
 from __future__ import annotations
@@ -22,71 +23,71 @@ from analyzer.kafka.options import Options, admin_options
 
 log = logging.getLogger(__name__)
 
-OURS = re.compile(r"(?P<analyzer>gatelock-.+)-(?P<pid>\d+)-[0-9a-f]{8}")
-JOINING_S, LOOK_EVERY_S = 5.0, 0.05
-LIFE = secrets.token_hex(4)  # a container's process has the same number in each of its lives
+CLIENT_ID = re.compile(r"(?P<analyzer>gatelock-.+)-(?P<pid>\d+)-[0-9a-f]{8}")
+JOIN_S_MAX, CHECK_EVERY_S = 5.0, 0.05
+PROCESS_TOKEN = secrets.token_hex(4)  # in a container, every process may have the same number
 
 
 def client_id(analyzer: str) -> str:
-    """By what the members of this process, and of the lives of `analyzer` before it, are known again.
+    """Returns the client id of this process, by which later processes of `analyzer` recognise its members.
 
     >>> client_id("web-1").startswith(f"gatelock-web-1-{os.getpid()}-")
     True
     """
-    return f"gatelock-{analyzer}-{os.getpid()}-{LIFE}"
+    return f"gatelock-{analyzer}-{os.getpid()}-{PROCESS_TOKEN}"
 
 
-def dismiss_soon(options: Options) -> None:
-    """Have the group forget the members of this analyzer whose process has died, from a thread, once we are
-    among those who join: a group that is empty in between would first wait for more members.
+def remove_dead_members_soon(options: Options) -> None:
+    """Removes the dead members of this analyzer from the group, in a thread, as soon as we have joined.
 
-    Says nothing of those whose `client_id` is not from here. Without it, the group waits for the session's
-    end as ever. One that was dismissed alive, because it runs in a container of the same name, joins again.
+    Not before: a group that is empty in between would first wait for more members. Does nothing for a
+    `client_id` of another form, or with a group_instance_id. If it fails, the group waits for the session
+    time-out. A member that is removed alive, from a container of the same name, joins again.
     """
-    us = OURS.fullmatch(str(options.get("client_id")))
-    if us is not None and not options.get("group_instance_id"):
-        asked = options, us["analyzer"]
-        threading.Thread(target=_dismiss_quietly, args=asked, daemon=True, name="leftovers").start()
+    ours = CLIENT_ID.fullmatch(str(options.get("client_id")))
+    if ours is not None and not options.get("group_instance_id"):
+        arguments = options, ours["analyzer"]
+        threading.Thread(target=_remove_quietly, args=arguments, daemon=True, name="dead members").start()
 
 
-def _dismiss_quietly(options: Options, analyzer: str) -> None:
+def _remove_quietly(options: Options, analyzer: str) -> None:
     try:
-        dismiss(options, analyzer)
-    except Exception as failed:  # noqa: BLE001 - kafka-python raises much; it is a courtesy, whatever fails
-        log.debug("the group was not asked for members that died: %r", failed)
+        remove_dead_members(options, analyzer)
+    except Exception as error:  # noqa: BLE001 - kafka-python raises many types, and nothing depends on it
+        log.debug("dead members could not be removed from the group: %r", error)
 
 
-def dismiss(options: Options, analyzer: str, patience_s: float = JOINING_S) -> int:
-    """How many members died and were dismissed, once we are a member ourselves. Raises KafkaError."""
-    group, until_s = options["group_id"], time.monotonic() + patience_s
+def remove_dead_members(options: Options, analyzer: str, join_s_max: float = JOIN_S_MAX) -> int:
+    """Waits until we are a member, then removes the dead ones; returns how many. Raises KafkaError."""
+    group, until_s = options["group_id"], time.monotonic() + join_s_max
     with closing(KafkaAdminClient(**admin_options(options))) as admin:
         while True:
             members = admin.describe_groups([group])[group]["members"]
-            dead = [each["member_id"] for each in members if _is_dead(each["client_id"], analyzer)]
-            if not dead or any(each["client_id"] == options["client_id"] for each in members):
+            dead = [member["member_id"] for member in members if _is_dead(member["client_id"], analyzer)]
+            if not dead or any(member["client_id"] == options["client_id"] for member in members):
                 break
             if time.monotonic() >= until_s:
                 return 0
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(CHECK_EVERY_S)
         if dead:
-            admin.remove_group_members(group, [MemberToRemove(member_id=each) for each in dead])
-            log.info("the group %s need not wait for %d of our members that died", group, len(dead))
+            admin.remove_group_members(group, [MemberToRemove(member_id=member) for member in dead])
+            log.info("removed %d dead members of this analyzer from the group %s", len(dead), group)
         return len(dead)
 
 
 def _is_dead(client: str, analyzer: str) -> bool:
-    known = OURS.fullmatch(client)
-    if known is None or known["analyzer"] != analyzer:
+    found = CLIENT_ID.fullmatch(client)
+    if found is None or found["analyzer"] != analyzer:
         return False
-    pid = int(known["pid"])
-    return not client.endswith(LIFE) if pid == os.getpid() else not _runs(pid)
+    pid = int(found["pid"])
+    return not client.endswith(PROCESS_TOKEN) if pid == os.getpid() else not _is_running(pid)
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):  # somebody else's
+    except (OSError, OverflowError):  # a process of another user
         return True
     return True

@@ -1,55 +1,88 @@
-"""What a consumer group does not tell its members: that one was left out, or that another took its name."""
+"""Our membership in the consumer group: whether we were left out, or another process has our name.
+
+A group reports neither to its members.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from analyzer.kafka.client import KafkaClient
 from analyzer.kafka.connection_errors import ConnectionTrouble, FailureCause, cause_of
 from analyzer.kafka.connection_health import ConnectionHealth
-from analyzer.kafka.metadata import name_is_taken
-from analyzer.kafka.options import Options
+from analyzer.kafka.metadata import TopicMetadata
+from analyzer.kafka.options import Options, admin_options
 
 REPLACED = (
-    "another process has joined the group {group_id} as {group_instance_id} and reads what we read: give "
-    "each analyzer a group_instance_id of its own, or leave it out; we come back when the other is gone"
+    "another process has joined the group {group_id} as {group_instance_id} and reads our partitions: give "
+    "each analyzer a different group_instance_id, or none; this one joins again when the other has left"
 )
-LEFT_OUT = "the group {group_id} leaves partitions unread, and us without one; joining again"
+LEFT_OUT = "the group {group_id} leaves partitions unread while this analyzer has none: it joins again"
+REBALANCING = ("PreparingRebalance", "CompletingRebalance")
 
 
 class Membership:
-    """Looks at our place in the group."""
-
-    def __init__(self, options: Options, watch: ConnectionHealth) -> None:
+    def __init__(self, options: Options, health: ConnectionHealth) -> None:
         self._options = options
-        self._watch = watch
-        self._replaced = False
+        self._health = health
+        self._is_replaced = False
 
-    def look(self, client: KafkaClient, session_s: float) -> Exception | None:
-        """Why this connection is to be given up, if it is."""
-        if client.fenced:
-            self._replaced = True
+    def check(self, client: KafkaClient, session_s: float) -> Exception | None:
+        """Returns why this connection must be given up, if it must."""
+        if client.is_fenced:
+            self._is_replaced = True
             return self._trouble(REPLACED)
-        if not self._watch.left_out(session_s):
+        if not self._health.should_check_group(session_s):
             return None
-        # Having no partition is right when others have them all. Members have been seen left out, too.
+        # Having no partition is right when others have all of them. But members have been left out, too.
         try:
-            if client.unread():
+            if leaves_partitions_unread(self._options, client.topics()):
                 return self._trouble(LEFT_OUT)
-        except KafkaError as failed:
-            return ConnectionTrouble(cause_of([failed], self._options))
-        self._watch.spare()
+        except KafkaError as error:
+            return ConnectionTrouble(cause_of([error], self._options))
+        self._health.spare()
         return None
 
-    def in_the_way(self) -> Exception | None:
-        """What keeps us from joining: another under our name. To come back would push it out in turn."""
-        if not self._replaced:
+    def obstacle(self) -> Exception | None:
+        """Returns why we must not join: another process still has our name, and joining would fence it."""
+        if not self._is_replaced:
             return None
         try:
-            self._replaced = name_is_taken(self._options)
-        except KafkaError as failed:
-            return ConnectionTrouble(cause_of([failed], self._options))
-        return self._trouble(REPLACED) if self._replaced else None
+            self._is_replaced = is_instance_id_in_use(self._options)
+        except KafkaError as error:
+            return ConnectionTrouble(cause_of([error], self._options))
+        return self._trouble(REPLACED) if self._is_replaced else None
 
     def _trouble(self, sentence: str) -> ConnectionTrouble:
         return ConnectionTrouble(FailureCause("group", sentence.format(**self._options)))
+
+
+def leaves_partitions_unread(options: Options, topics: Mapping[str, TopicMetadata]) -> bool:
+    """Whether the group is not rebalancing, and no member reads one of the partitions. Raises KafkaError."""
+    group = _describe(options)
+    if group["group_state"] in REBALANCING:
+        return False
+    read = {
+        (assigned["topic"], number)
+        for member in group["members"]
+        for assigned in member["member_assignment"]["assigned_partitions"]
+        for number in assigned["partitions"]
+    }
+    return not {(name, number) for name, topic in topics.items() for number in topic.partitions} <= read
+
+
+def is_instance_id_in_use(options: Options) -> bool:
+    """Whether the group has a member with our group_instance_id. Raises KafkaError."""
+    ours = options.get("group_instance_id")
+    return any(member.get("group_instance_id") == ours for member in _describe(options)["members"])
+
+
+def _describe(options: Options) -> Mapping[str, Any]:
+    with closing(KafkaAdminClient(**admin_options(options))) as admin:
+        group: Mapping[str, Any] = admin.describe_groups([options["group_id"]])[options["group_id"]]
+    return group

@@ -1,4 +1,4 @@
-"""How far we are, told to Kafka: for whoever watches a group's lag there. It is never read back."""
+"""Offsets committed in the consumer group: for lag monitors, never read back."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from collections.abc import Callable, Iterable, Mapping
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from analyzer.kafka.client import KafkaClient, not_told
+from analyzer.kafka.client import KafkaClient, log_failed_commit
 
-ADVISE_EVERY_S = 1.0
+COMMIT_EVERY_S = 1.0
 
 
 class OffsetCommits:
-    """How far we are, told to Kafka now and then: nobody but lag monitors reads it."""
+    """Commits stored offsets, at most one request at a time: an absent broker makes nothing pile up."""
 
     def __init__(self, uptime_s: Callable[[], float]) -> None:
         self._uptime_s = uptime_s
         self._next: dict[TopicPartition, int] = {}
-        self._done: Callable[[], bool] = lambda: True
+        self._is_done: Callable[[], bool] = lambda: True
         self._sent_s = float("-inf")
 
     def note(self, stored: Mapping[TopicPartition, int]) -> None:
         self._next |= stored
 
-    def forget(self, at: Iterable[TopicPartition]) -> None:
-        """These are somebody else's to tell of."""
-        for each in at:
-            self._next.pop(each, None)
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drops the offsets of partitions that other members commit from now on."""
+        for tp in partitions:
+            self._next.pop(tp, None)
 
     def forget_all(self) -> None:
         self._next.clear()
 
     def send(self, client: KafkaClient) -> None:
-        """At most one commit on its way, and one a second: an absent broker piles nothing up."""
-        if self._next and self._done() and self._uptime_s() - self._sent_s >= ADVISE_EVERY_S:
+        """Commits without waiting, once a second at most."""
+        if self._next and self._is_done() and self._uptime_s() - self._sent_s >= COMMIT_EVERY_S:
             try:
-                self._done = client.commit_soon(self._next)
-            except KafkaError as failed:
-                not_told(failed)
+                self._is_done = client.commit_soon(self._next)
+            except KafkaError as error:
+                log_failed_commit(error)
             self._next, self._sent_s = {}, self._uptime_s()
 
     def send_last(self, client: KafkaClient) -> None:
         try:
             if self._next:
                 client.commit(self._next)
-        except KafkaError as failed:
-            not_told(failed)
+        except KafkaError as error:
+            log_failed_commit(error)

@@ -1,5 +1,9 @@
-"""The only code that uses private names of kafka-python.
+"""The wall around kafka-python: the only package that uses its private names, or changes its objects.
 
-Each module replaces one behaviour of the client and checks at import that the private names it needs still
-have the expected signatures.
+- `features`: the table of these names, by the feature that needs them, and the rule for a changed release;
+- `consumer`: the typed facade; the rest of `analyzer.kafka` imports nothing else from here but the table;
+- behind the facade: `raw_fetcher`, `patient_coordinator`, `connection_watch` and `decompression_bound`, one
+  module for each behaviour that is changed, and `class_swap`.
+
+Not here: anything that public names of kafka-python do. A test reads the source for private names elsewhere.
 """

@@ -1,13 +1,15 @@
-"""Joining a group while polling in short stretches.
+"""A group coordinator that keeps the outcome of a join (feature "group-membership").
 
-kafka-python (3.0.12) throws the outcome of a join away when it arrives between two polls, and joins
-anew. From the group's leader that makes everybody join again, and a group whose members poll for a
-tenth of a second and flush in between may never settle. A leader that joins again because its topics'
-metadata came late forgets in the middle that it is joining: then it never asks for the outcome, and
-stays without a partition, silently. Here an outcome waits until it is asked for, and it is.
+kafka-python (3.0.12) discards the outcome of a join that arrives between two polls, and joins again. When the
+group's leader does that, all members have to join again, so a group whose members poll for a tenth of a
+second and flush in between may never settle. And a leader that joins again because metadata of its topics
+came late forgets that it is joining: it never asks for the outcome, and stays without a partition, silently.
+This subclass holds the outcome back until a poll waits for it, and remembers that it is joining.
 
-A member whose name (group.instance.id) another process has taken is told so in answer to its heartbeat:
-kafka-python stops sending them, and reads on. Here it is noted.
+A member whose group.instance.id another process has taken learns of it in the answer to its heartbeat:
+kafka-python stops its heartbeats and continues to read. This subclass notes it in `fenced`.
+
+Import it only where the feature is supported.
 """
 
 from __future__ import annotations
@@ -16,38 +18,29 @@ from kafka import KafkaConsumer
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.errors import FencedInstanceIdError
 
-from analyzer.kafka.internals.signatures import changed
+from analyzer.kafka.internals.class_swap import swap_class
 
-LOOK_EVERY_S = 0.01
-
-FACES = {
-    "need_rejoin": ["self"],
-    "ensure_active_group_async": ["self", "timeout_ms"],
-    "_do_join_and_sync_async": ["self"],
-    "_send_heartbeat_request": ["self"],
-}
+CHECK_EVERY_S = 0.01
 
 
 class PatientCoordinator(ConsumerCoordinator):  # type: ignore[misc]  # kafka-python has no types
-    """Joins as its parent does."""
-
-    fenced = False  # whether another has taken our name
-    asked_for = False  # whether a poll is waiting for the outcome; read and written by one thread
+    fenced = False  # whether another process has taken our group.instance.id
+    is_awaited = False  # whether a poll waits for the outcome; read and written by one thread
 
     def need_rejoin(self) -> bool:
         return bool(self.rejoining or super().need_rejoin())
 
     async def ensure_active_group_async(self, timeout_ms: float | None = None) -> bool:
-        self.asked_for = True
+        self.is_awaited = True
         try:
             return bool(await super().ensure_active_group_async(timeout_ms=timeout_ms))
         finally:
-            self.asked_for = False
+            self.is_awaited = False
 
     async def _do_join_and_sync_async(self) -> bytes:
         assignment: bytes = await super()._do_join_and_sync_async()
-        while not self.asked_for:
-            await self._net.sleep(LOOK_EVERY_S)
+        while not self.is_awaited:
+            await self._net.sleep(CHECK_EVERY_S)
         return assignment
 
     async def _send_heartbeat_request(self) -> None:
@@ -58,12 +51,5 @@ class PatientCoordinator(ConsumerCoordinator):  # type: ignore[misc]  # kafka-py
             raise
 
 
-def join_patiently(consumer: KafkaConsumer) -> bool:
-    """Whether this kafka-python can be had to keep what `consumer` joined. It works otherwise, too."""
-    coordinator = getattr(consumer, "_coordinator", None)
-    if type(coordinator) is not ConsumerCoordinator or not hasattr(coordinator, "rejoining"):
-        return False
-    if changed(ConsumerCoordinator, FACES):
-        return False
-    coordinator.__class__ = PatientCoordinator
-    return True
+def make_patient(consumer: KafkaConsumer) -> None:
+    swap_class(consumer._coordinator, ConsumerCoordinator, PatientCoordinator)

@@ -1,16 +1,13 @@
-"""Record batches as Kafka holds them, out of kafka-python's own fetcher.
+"""A fetcher that hands record batches on as Kafka stores them (feature "whole-batches").
 
-The client makes one object per record, which costs more than counting it. This hook, set on one
-consumer and nowhere else, hands the bytes of a fetch on whole. It rests on names that are private to
-kafka-python: when one is missing or has another face, importing this module raises ImportError and
-the source takes records the public way.
+kafka-python makes one object of each record, which costs more than counting it. This subclass of its fetcher
+yields one object for each fetch of a partition: the bytes. Import it only where the feature is supported.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from kafka import KafkaConsumer, TopicPartition
@@ -18,99 +15,19 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords
 
+from analyzer.core.kafka_format.batch_header import NO_LEADER_EPOCH, span_of
 from analyzer.core.kafka_format.damage import without_damage_before
-from analyzer.kafka.internals.signatures import changed
-from analyzer.kafka.partition_state import NO_EPOCH
+from analyzer.kafka.internals.class_swap import swap_class
+from analyzer.kafka.internals.consumer import FetchedBatches
 
-# Of a batch (v2): base offset, length, leader epoch, magic, (crc, attributes,) offset of the last
-# record from the base, (first timestamp,) greatest timestamp.
-HEADER = struct.Struct(">qiib6xi8xq")
-HEADER_BYTES = 61  # up to the first record
-BEFORE_LENGTH = 12  # the length counts what follows it
-
-FACES = {
-    "_unpack_records": ["self", "tp", "records", "key_deserializer", "value_deserializer"],
-    "_maybe_skip_record": ["self", "record"],
-    "drain": ["self"],
-}
-FIELDS = ("fetch_offset", "next_fetch_offset", "bytes_read", "aborted_transactions", "leader_epoch")
-CALLS = {
-    "_create_fetch_requests": ["self"],
-    "_handle_fetch_response": ["self", "node_id", "fetch_offsets", "send_time", "response"],
-    "_parse_fetched_data": ["self", "completed_fetch"],
-}
-
-
-def check() -> None:
-    """Raises ImportError when kafka-python is not built as this module needs it."""
-    try:
-        missing = [*changed(Fetcher, CALLS), *changed(Fetcher.PartitionRecords, FACES)]
-        if not missing:
-            records = Fetcher.PartitionRecords(0, None, MemoryRecords(b""))
-            missing = [name for name in FIELDS if not hasattr(records, name)]
-        if not hasattr(MemoryRecords(b""), "_buffer"):
-            missing.append("_buffer")
-    except (AttributeError, TypeError) as error:
-        raise ImportError(f"kafka-python's fetcher has changed: {error}") from error
-    if missing:
-        raise ImportError(f"kafka-python's fetcher has changed: {', '.join(missing)}")
-
-
-check()
-
-
-class BatchSpan(NamedTuple):
-    """What the headers of a stretch of batches say."""
-
-    size: int  # bytes of whole batches; Kafka may cut the last one short, but never the first
-    next: int
-    epoch: int  # of the last one's leader
-    last_ms: int | None
-
-
-def walk(raw: bytes, start: int) -> BatchSpan:
-    """How far `raw` reaches, by the headers of its batches alone.
-
-    At a batch that makes no sense the walk ends, but the bytes are kept: the counter is to say
-    what is wrong, and nobody is to step over it.
-    """
-    at, next_offset, epoch, last_ms = 0, start, -1, -1
-    while len(raw) - at >= HEADER_BYTES:
-        base, length, leader_epoch, magic, last, greatest_ms = HEADER.unpack_from(raw, at)
-        if magic != 2 or length < HEADER_BYTES - BEFORE_LENGTH or last < 0:
-            return BatchSpan(len(raw), next_offset, epoch, last_ms if last_ms >= 0 else None)
-        if at + BEFORE_LENGTH + length > len(raw):
-            if at == 0:
-                return BatchSpan(len(raw), start, -1, None)
-            break
-        at += BEFORE_LENGTH + length
-        # A compacted batch keeps the offset of its last record even when that record is gone.
-        next_offset = max(next_offset, base + last + 1)
-        epoch, last_ms = leader_epoch, greatest_ms
-    return BatchSpan(at, next_offset, epoch, last_ms if last_ms >= 0 else None)
-
-
-class FetchedBatches(NamedTuple):
-    """The record batches that one fetch brought of one partition."""
-
-    start: int  # the offset that was asked for
-    next: int
-    raw: bytes
-    aborted: list[tuple[int, int]]
-    last_ms: int | None
-    epoch: int  # of the leader that wrote the last of it, or NO_EPOCH
-
-    @property
-    def cut_short(self) -> bool:
-        """Whether not even the first batch is whole, as Kafka promises that it is."""
-        length: int = HEADER.unpack_from(self.raw)[1] if len(self.raw) >= HEADER_BYTES else 0
-        return BEFORE_LENGTH + length > len(self.raw)
+TOPIC_IDS_FROM = 13  # the version of fetch requests that names topics by their ids
 
 
 class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python has no types
-    """Stands for a stretch of records and yields one thing: all of it."""
+    """The records of a fetch, as kafka-python sees them: one element, which is all batches."""
 
     newest_epoch: int | None = None  # of the partition's leaders, as far as the client knows
+    keeps_epochs = False
 
     def _maybe_skip_record(self, record: FetchedBatches) -> bool:
         return False
@@ -119,38 +36,37 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
         self, tp: TopicPartition, records: MemoryRecords, key_deserializer: None, value_deserializer: None
     ) -> Iterator[FetchedBatches]:
         raw = without_damage_before(bytes(records._buffer), self.fetch_offset)  # mostly no copy
-        walked = walk(raw, self.fetch_offset)
-        # No checksum covers it: of a leader that there never was the broker would know nothing, either.
-        believed = self.newest_epoch is None or walked.epoch <= self.newest_epoch
-        epoch = walked.epoch if believed else NO_EPOCH
+        span = span_of(raw, self.fetch_offset)
+        # The checksum does not cover the epoch. A broker that is asked about one that never was answers as if
+        # the log had been cut off.
+        is_credible = self.newest_epoch is None or span.leader_epoch <= self.newest_epoch
+        epoch = span.leader_epoch if self.keeps_epochs and is_credible else NO_LEADER_EPOCH
         aborted = [(each.producer_id, each.first_offset) for each in self.aborted_transactions]
-        # The client asks for this offset next. The epoch lets the broker see that what we have read
-        # has since been cut away.
-        self.next_fetch_offset = walked.next
-        self.bytes_read = walked.size
-        if walked.size:
+        # The next fetch asks for this offset, with the epoch: so the broker notices when what was read has
+        # been cut off since.
+        self.next_fetch_offset = span.next
+        self.bytes_read = span.size_bytes
+        if span.size_bytes:
             self.leader_epoch = epoch
             yield FetchedBatches(
-                self.fetch_offset, walked.next, raw[: walked.size], aborted, walked.last_ms, epoch
+                self.fetch_offset, span.next, raw[: span.size_bytes], aborted, span.last_ms, epoch
             )
         self.drain()
 
 
-TOPIC_IDS_FROM = 13  # the version of fetch requests that name topics by their ids
-
-
 class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
-    """Fetches as its parent does; keeps the bytes, where partitions end, and that a broker answered.
+    """A `BatchFetcher`.
 
-    Topics in `ids` are asked for by id. By name, as kafka-python does, a broker would go on at our offset
-    in a topic that was deleted and created again, before anything told us of it.
+    Topics in `ids` are requested by id. kafka-python requests them by name, and a broker then continues at
+    the old offset in a topic that was deleted and created again, before anything reports the change.
     """
 
     PartitionRecords = RawRecords
     answers = 0
     ends: dict[TopicPartition, int]
-    damaged: set[TopicPartition]  # the broker itself cannot make sense of what it has there
+    damaged: set[TopicPartition]
     ids: dict[str, UUID]
+    keeps_epochs = False
 
     def _create_fetch_requests(self) -> Any:
         requests = super()._create_fetch_requests()
@@ -174,33 +90,31 @@ class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
 
     def _parse_fetched_data(self, completed_fetch: Any) -> RawRecords | None:
         if completed_fetch.partition_data.error_code == CorruptRecordError.errno:
-            self.damaged.add(completed_fetch.topic_partition)  # kafka-python would ask again, for ever
+            self.damaged.add(completed_fetch.topic_partition)  # kafka-python would ask again forever
         records = super()._parse_fetched_data(completed_fetch)
         if records is not None:
-            self._keep_epoch(records)
+            if self.keeps_epochs:
+                self.set_epochs(records)
             data = completed_fetch.partition_data
-            stable = data.last_stable_offset  # behind an open transaction nothing can be read
-            known = stable is not None and stable >= 0
-            self.ends[completed_fetch.topic_partition] = stable if known else data.high_watermark
+            stable = data.last_stable_offset  # nothing behind an open transaction can be read
+            is_known = stable is not None and stable >= 0
+            self.ends[completed_fetch.topic_partition] = stable if is_known else data.high_watermark
         return records  # type: ignore[no-any-return]  # kafka-python has no types
 
-    def _keep_epoch(self, records: RawRecords) -> None:
-        cluster = getattr(getattr(self, "_manager", None), "cluster", None)
-        if (epoch_of := getattr(cluster, "leader_epoch_for_partition", None)) is not None:
-            records.newest_epoch = epoch_of(records.topic_partition)
+    def set_epochs(self, records: RawRecords) -> None:
+        records.keeps_epochs = True
+        records.newest_epoch = self._manager.cluster.leader_epoch_for_partition(records.topic_partition)
         # kafka-python (3.0.12) forgets the epoch of a position over a fetch that brings nothing.
-        assigned = getattr(getattr(self, "_subscriptions", None), "assignment", {}).get(
-            records.topic_partition
-        )
+        assigned = self._subscriptions.assignment.get(records.topic_partition)
         if assigned is not None and assigned.position is not None:
             records.leader_epoch = assigned.position.leader_epoch
 
 
-def raw_fetcher(consumer: KafkaConsumer) -> RawFetcher:
-    """`consumer`'s own fetcher, which from now on makes `poll()` return `FetchedBatches`."""
+def raw_fetcher_of(consumer: KafkaConsumer, *, keeps_epochs: bool) -> RawFetcher | None:
+    """Returns the consumer's fetcher, which makes `poll()` return `FetchedBatches` from now on; None when it
+    is of a class that kafka-python did not have before."""
     fetcher = consumer._fetcher
-    if type(fetcher) is not Fetcher:
-        raise TypeError(f"another fetcher than kafka-python's: {type(fetcher).__name__}")
-    fetcher.__class__ = RawFetcher
-    fetcher.ends, fetcher.damaged, fetcher.ids = {}, set(), {}
+    if not swap_class(fetcher, Fetcher, RawFetcher):
+        return None
+    fetcher.ends, fetcher.damaged, fetcher.ids, fetcher.keeps_epochs = {}, set(), {}, keeps_epochs
     return fetcher  # type: ignore[no-any-return]  # kafka-python has no types

@@ -1,4 +1,4 @@
-"""Questions to Kafka outside of the fetch loop, each over a connection made for it.
+"""Requests to Kafka outside of the fetch loop, each over a separate connection.
 
-How far damage reaches, where logs begin and end, whether a broker can be reached.
+How far damage reaches, where logs begin and end, whether a broker can be reached. Nothing here counts.
 """

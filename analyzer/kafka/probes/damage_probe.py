@@ -1,4 +1,4 @@
-"""How far the damage in a partition reaches, asked of Kafka through connections of their own."""
+"""Finds out over separate connections how far the damage in a partition reaches."""
 
 from __future__ import annotations
 
@@ -11,66 +11,74 @@ from dataclasses import dataclass
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from analyzer.core.kafka_format.damage import extent, gallop
+from analyzer.core.kafka_format.damage import damage_end, galloping_search
 from analyzer.kafka.client import FetchedPartition, KafkaClient, UnreadablePartition
 from analyzer.kafka.connection_errors import ConnectionTrouble
+from analyzer.kafka.internals.consumer import Features
 from analyzer.kafka.options import Options
 
 log = logging.getLogger(__name__)
 
-FETCH_BYTES = 16 << 20  # what follows a damaged batch is to come along with it
-LOOK_S = 1.0  # a broker answers sooner, also when it finds nothing
+FETCH_BYTES = 16 << 20  # so that a fetch brings what follows the damaged batch
+FETCH_S_MAX = 1.0  # a broker answers sooner, also when it finds nothing
 
 
 @dataclass(slots=True)
 class DamageProbe:
-    """Looks at one partition here and there."""
+    """Fetches from chosen offsets of one partition."""
 
-    at: TopicPartition
+    tp: TopicPartition
     options: Options
-    raw: bool
+    features: Features
     client: KafkaClient | None = None
 
-    def extent(self, start: int) -> int:
-        """Where reading can go on behind `start`. Raises KafkaError, Troubled."""
+    @property
+    def raw(self) -> bool:
+        return "whole-batches" in self.features
+
+    def find_end(self, start: int) -> int:
+        """Returns the first offset after `start` that can be read. Raises KafkaError, ConnectionTrouble."""
         try:
-            end = self._open().ends([self.at])[self.at]
-            return extent(self._batches, start, end) if self.raw else gallop(self._first, start, end)
+            end = self._connected().ends([self.tp])[self.tp]
+            if self.raw:
+                return damage_end(self._batches, start, end)
+            return galloping_search(self._first_record, start, end)
         finally:
             self._close()
 
     def _batches(self, offset: int) -> bytes:
-        found = self._look(offset)
-        return (
-            found.content if isinstance(found, FetchedPartition) and isinstance(found.content, bytes) else b""
-        )
+        found = self._fetch(offset)
+        content = found.content if isinstance(found, FetchedPartition) else b""
+        return content if isinstance(content, bytes) else b""
 
-    def _first(self, offset: int) -> int | None:
-        found = self._look(offset)
+    def _first_record(self, offset: int) -> int | None:
+        found = self._fetch(offset)
         if isinstance(found, UnreadablePartition):
-            self._close()  # kafka-python hangs when it goes on
+            self._close()  # kafka-python would hang
             return None
         records = [] if found is None or isinstance(found.content, bytes) else found.content
         return records[0].offset if records else None
 
-    def _look(self, offset: int) -> FetchedPartition | UnreadablePartition | None:
-        client = self._open()
-        client.go_on(self.at, offset)
-        until_s = time.monotonic() + LOOK_S
+    def _fetch(self, offset: int) -> FetchedPartition | UnreadablePartition | None:
+        client = self._connected()
+        client.resume(self.tp, offset)
+        until_s = time.monotonic() + FETCH_S_MAX
         while time.monotonic() < until_s:
             for found in client.poll(0.1):
                 if isinstance(found, UnreadablePartition) or found.content:
                     return found
         return None
 
-    def _open(self) -> KafkaClient:
+    def _connected(self) -> KafkaClient:
         if self.client is None:
             options = {**self.options, "group_id": None, "max_partition_fetch_bytes": FETCH_BYTES}
             options |= {"fetch_min_bytes": 1, "max_poll_records": None if self.raw else 1}
             options = {name: value for name, value in options.items() if value is not None}
-            self.client = KafkaClient([self.at.topic], options, raw=self.raw, uptime_s=time.monotonic)
-            self.client.assign([self.at])
-            self.client.hold([self.at])
+            self.client = KafkaClient(
+                [self.tp.topic], options, raw=self.raw, features=self.features, uptime_s=time.monotonic
+            )
+            self.client.assign([self.tp])
+            self.client.hold([self.tp])
         return self.client
 
     def _close(self) -> None:
@@ -79,17 +87,21 @@ class DamageProbe:
             client.close()
 
 
-def measure(at: TopicPartition, start: int, options: Options, raw: bool, tell: Callable[[int], None]) -> None:
-    """Find out in a thread where reading can go on behind `start`: it takes some dozens of questions at
-    worst, and kafka-python may never come back from one. When it is not found out, nothing is told."""
+def measure_damage(
+    tp: TopicPartition, start: int, options: Options, features: Features, report: Callable[[int], None]
+) -> None:
+    """Calls `report` with the first offset after `start` that can be read, or not at all if that fails.
+
+    Works in a thread: it takes some dozens of requests at worst, and kafka-python may hang in one.
+    """
 
     def run() -> None:
         try:
-            end = DamageProbe(at, options, raw).extent(start)
-        except (KafkaError, ConnectionTrouble) as failed:
-            log.warning("%s[%d]: how far the damage reaches is not known: %r", *at, failed)
+            end = DamageProbe(tp, options, features).find_end(start)
+        except (KafkaError, ConnectionTrouble) as error:
+            log.warning("%s[%d]: the end of the damage could not be found: %r", *tp, error)
         else:
             if end > start:
-                tell(end)
+                report(end)
 
-    threading.Thread(target=run, daemon=True, name=f"damage {at.topic}[{at.partition}]").start()
+    threading.Thread(target=run, daemon=True, name=f"damage {tp.topic}[{tp.partition}]").start()

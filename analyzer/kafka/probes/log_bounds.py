@@ -1,4 +1,4 @@
-"""Where the logs of partitions begin and end now."""
+"""The present bounds of partitions' logs: first offset and end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from analyzer.core.model import Partition
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.client import KafkaClient
 from analyzer.kafka.connection_errors import ConnectionTrouble
-from analyzer.kafka.options import Options, options_of
+from analyzer.kafka.internals.features import supported_features
+from analyzer.kafka.options import Options, consumer_options
 
-WAIT_MS = 3_000
+CONNECT_MS = 3_000
 
 
 class LogBounds(NamedTuple):
@@ -23,35 +24,35 @@ class LogBounds(NamedTuple):
     end: int  # the offset after the last record that can be read
 
 
-class LogIsGone(AnalyzerError):
-    """Another log stands under its name, or none."""
+class LogGone(AnalyzerError):
+    """The topic does not exist any more, or another log has its name."""
 
 
 def bounds_of(parts: Sequence[Partition], options: Options) -> dict[Partition, LogBounds] | str:
-    """The bounds of each; or a sentence that says why Kafka does not tell them. Raises LogIsGone."""
-    at = {TopicPartition(part.topic, part.number): part for part in parts}
+    """Returns the bounds of each log, or a sentence that says why Kafka does not answer. Raises LogGone."""
+    partitions = {TopicPartition(part.topic, part.number): part for part in parts}
     try:
-        options = {"bootstrap_timeout_ms": WAIT_MS, **options}
-        topics = {part.topic for part in parts}
-        client = KafkaClient(topics, options_of(options), raw=False, uptime_s=time.monotonic)
-    except (KafkaError, ConnectionTrouble, ValueError) as failed:
-        return str(failed)
+        options = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
+        topics, features = {part.topic for part in parts}, supported_features()
+        client = KafkaClient(topics, options, raw=False, features=features, uptime_s=time.monotonic)
+    except (KafkaError, ConnectionTrouble, ValueError) as error:
+        return str(error)
     try:
-        first, ends = client.begins(at), client.ends(at)
+        first, ends = client.begins(partitions), client.ends(partitions)
         client.refresh()
         for part in parts:
-            _look(client, part)  # known by now, if it is there
-        return {part: LogBounds(first[each], ends[each]) for each, part in at.items()}
-    except KafkaError as failed:
-        return str(failed)
+            _check_log(client, part)  # after these requests the client has the topic's metadata
+        return {part: LogBounds(first[tp], ends[tp]) for tp, part in partitions.items()}
+    except KafkaError as error:
+        return str(error)
     finally:
         client.close()
 
 
-def _look(client: KafkaClient, part: Partition) -> None:
+def _check_log(client: KafkaClient, part: Partition) -> None:
     topic = client.topics().get(part.topic)
     if topic is None or topic.id != part.topic_id or client.cluster != part.cluster:
-        raise LogIsGone(
-            f"{part}: the log {part.topic_id} is not there any more; once an analyzer has looked, "
-            "`gatelock gaps list` says what stands in its place"
+        raise LogGone(
+            f"{part}: the log {part.topic_id} does not exist any more; run an analyzer, then `gatelock gaps "
+            "list` shows the log in its place"
         )

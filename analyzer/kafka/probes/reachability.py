@@ -1,4 +1,4 @@
-"""Whether Kafka can be reached, and what it has of some topics."""
+"""Reachability of Kafka, and the number of partitions of some topics."""
 
 from __future__ import annotations
 
@@ -8,36 +8,40 @@ from collections.abc import Collection
 from kafka.errors import KafkaError
 
 from analyzer.errors import AnalyzerError
-from analyzer.kafka.connect import connected
-from analyzer.kafka.connection_errors import ConnectionTrouble, no_right_to
+from analyzer.kafka.client import connect
+from analyzer.kafka.connection_errors import ConnectionTrouble, missing_right
+from analyzer.kafka.internals.features import supported_features
 from analyzer.kafka.metadata import AdminMetadata
-from analyzer.kafka.options import Options, options_of
+from analyzer.kafka.options import Options, consumer_options
 
-WAIT_MS = 3_000
+CONNECT_MS = 3_000
 CLOSE_MS = 1_000
 
 
-class KafkaAway(AnalyzerError):
-    """No broker lets us in."""
+class KafkaUnreachable(AnalyzerError):
+    """No broker can be used."""
 
 
 def partitions_of(topics: Collection[str], options: Options) -> dict[str, int | str]:
-    """How many partitions each topic has, or a sentence that says why it cannot be read. Raises KafkaAway,
-    within some seconds."""
+    """Returns the number of partitions of each topic, or a sentence that says why it cannot be read.
+
+    Raises KafkaUnreachable within some seconds.
+    """
     try:
-        options = options_of({"bootstrap_timeout_ms": WAIT_MS, **options})
-        consumer, _ = connected(options)  # says best why it does not come about
+        options = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
+        consumer, _ = connect(options, supported_features())  # its errors name the option to change
         consumer.close(autocommit=False, timeout_ms=CLOSE_MS)
-        found = AdminMetadata(options, topics, time.monotonic)
-    except (KafkaError, ConnectionTrouble, ValueError) as failed:
-        raise KafkaAway(str(failed)) from failed
-    there, forbidden = found.topics(), found.forbidden()
-    found.close()
-    return {
-        topic: len(there[topic].partitions)
-        if topic in there
-        else no_right_to([topic], options)
-        if topic in forbidden
-        else f"there is no topic {topic}"
-        for topic in topics
-    }
+        metadata = AdminMetadata(options, topics, time.monotonic)
+    except (KafkaError, ConnectionTrouble, ValueError) as error:
+        raise KafkaUnreachable(str(error)) from error
+    found, forbidden = metadata.topics(), metadata.forbidden()
+    metadata.close()
+
+    def of(topic: str) -> int | str:
+        if topic in found:
+            return len(found[topic].partitions)
+        if topic in forbidden:
+            return missing_right([topic], options)
+        return f"the cluster does not have the topic {topic}: create it, or correct the name"
+
+    return {topic: of(topic) for topic in topics}

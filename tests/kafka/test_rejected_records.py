@@ -1,4 +1,4 @@
-"""Records that cannot be read, from the broker to the command that counts them, with real processes."""
+"""Rejected records, from the broker to the command that counts them, with real processes."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ time = {{ path = "ts", unit = "ms" }}
 key = "key"
 apikey = "{apikey}"
 """
-# So that there is time to kill it.
+# Small transactions, so that there is time to kill the command between two.
 IN_SMALL_STEPS = (
     "import analyzer.store.operations.rejects as it; it.AT_ONCE = 20; from analyzer.cli import main; main()"
 )
-MENDED, WRONG = "apikey", "no such field"
+CORRECTED, WRONG = "apikey", "no such field"
 
 
 class World:
-    """A topic, a database, and analyzers that come and go. Each record has a caller of its own."""
+    """A topic, a database, and analyzers that start and stop. Each record has a different caller."""
 
     def __init__(self, kafka: RealKafka, database: str, folder: Path, *, partitions: int, most: int) -> None:
         self.topic = kafka.create_topic(partitions=partitions)
@@ -61,7 +61,7 @@ class World:
         self.written |= set(names)
 
     def start(self, apikey: str) -> Analyzer:
-        """Which field is called apikey: WRONG or MENDED."""
+        """Starts an analyzer whose mapping reads `apikey` from the field CORRECTED or WRONG."""
         name = apikey.replace(" ", "-")
         self.analyzer = Analyzer(self._folder, name, self._configuration(apikey), self._database)
         return self.analyzer
@@ -78,21 +78,21 @@ class World:
         assert all(value == 1 for _, value in found), "nothing is counted twice"
         return {name for name, _ in found}
 
-    def set_aside(self) -> int:
+    def rejected(self) -> int:
         with self.engine.connect() as db:
             return int(db.execute(sa.select(sa.func.count()).select_from(rejects)).scalar_one())
 
-    def wait(self, counted: int, set_aside: int) -> None:
+    def wait(self, counted: int, rejected: int) -> None:
         end_s = time.monotonic() + WAIT_S_MAX
-        while (now := (len(self.counted()), self.set_aside())) != (counted, set_aside):
+        while (now := (len(self.counted()), self.rejected())) != (counted, rejected):
             assert time.monotonic() < end_s, (now, self.analyzer and self.analyzer.log[-5:])
             time.sleep(0.05)
 
     @property
     def config(self) -> str:
-        """The mended configuration, of whoever types commands."""
+        """The corrected configuration, for commands."""
         file = self._folder / "commands.toml"
-        file.write_text(f'database = {{ url = "{self._database}" }}' + self._configuration(MENDED))
+        file.write_text(f'database = {{ url = "{self._database}" }}' + self._configuration(CORRECTED))
         return str(file)
 
     def begin_retry(self) -> subprocess.Popen[str]:
@@ -101,18 +101,18 @@ class World:
             [sys.executable, "-c", IN_SMALL_STEPS, *words], stdout=subprocess.PIPE, text=True
         )
 
-    def typed(self, *words: str) -> tuple[int, str]:
+    def run(self, *words: str) -> tuple[int, str]:
         ran = CliRunner().invoke(app, ["--config", self.config, *words])
         if ran.exception is not None and not isinstance(ran.exception, SystemExit):
             raise ran.exception
         return ran.exit_code, ran.stdout
 
     def gatelock(self, *words: str) -> tuple[int, list[dict[str, Any]]]:
-        code, told = self.typed(*words, "--json")
-        return code, [json.loads(line) for line in told.splitlines()]
+        code, output = self.run(*words, "--json")
+        return code, [json.loads(line) for line in output.splitlines()]
 
-    def waits(self, start: int) -> dict[str, Any]:
-        """What `gaps list` says once it is written down that a partition waits there."""
+    def gap(self, start: int) -> dict[str, Any]:
+        """Waits until the only open gap begins at `start`; returns it as `gaps list` shows it."""
         end_s = time.monotonic() + WAIT_S_MAX
         while True:
             code, rows = self.gatelock("gaps", "list")
@@ -123,9 +123,9 @@ class World:
             time.sleep(0.1)
 
     def audit(self) -> dict[str, Any]:
-        code, (told,) = self.gatelock("audit")
-        assert (code, told["equal"]) == (0, True)
-        return told
+        code, (audit,) = self.gatelock("audit")
+        assert (code, audit["equal"]) == (0, True)
+        return audit
 
     def close(self) -> None:
         if self.analyzer is not None:
@@ -145,19 +145,19 @@ def world(real_kafka: RealKafka, migrated_url: str, tmp_path: Path) -> Iterator[
         return worlds[-1]
 
     yield world
-    for each in worlds:
-        each.close()
+    for created in worlds:
+        created.close()
 
 
 @pytest.mark.parametrize("database", ["postgresql"])
-def test_a_run_stops_its_partition_until_the_mapping_is_mended_and_nothing_is_lost(world: New) -> None:
-    """The run is as long as it is, whoever counts: the first analyzer is killed in the midst of it."""
+def test_too_many_rejected_records_stop_their_partition_until_the_mapping_is_corrected(world: New) -> None:
+    """The number in a row is counted across analyzers: the first one is killed after 30."""
     here = world(partitions=3, most=50)
     for partition in range(3):
         here.write(partition, 20)
     first = here.start(WRONG)
     here.write(1, 30, "apikey")
-    here.wait(counted=60, set_aside=30)
+    here.wait(counted=60, rejected=30)
     first.kill()
 
     here.write(1, 40, "apikey")
@@ -165,16 +165,16 @@ def test_a_run_stops_its_partition_until_the_mapping_is_mended_and_nothing_is_lo
     second = here.start(WRONG)
     sentence = second.named(f"{here.topic}[1]")
     assert "up to offset 70; the first, at offset 50: bad-caller: b'{" in sentence, "30 and 20 are 50"
-    assert "mend the mapping and start the analyzer again" in sentence
+    assert "correct the mapping and restart the analyzer" in sentence
     assert f"gatelock gaps accept '{here.topic}[1]' --to next" in sentence
-    here.write(2, 20)  # the others go on
-    here.wait(counted=100, set_aside=30)
-    gap = here.waits(start=50)
+    here.write(2, 20)  # other partitions continue
+    here.wait(counted=100, rejected=30)
+    gap = here.gap(start=50)
     assert (gap["partition"], gap["kind"], gap["end"]) == (f"{here.topic}[1]", "too-many-rejected", 70)
     second.end()
 
-    third = here.start(MENDED)
-    here.wait(counted=140, set_aside=30)
+    third = here.start(CORRECTED)
+    here.wait(counted=140, rejected=30)
     third.well()
     assert here.gatelock("gaps", "list") == (0, [])
     assert here.gatelock("rejects", "retry", "--why", "renamed") == (0, [{"counted": 30, "left": {}}])
@@ -184,24 +184,24 @@ def test_a_run_stops_its_partition_until_the_mapping_is_mended_and_nothing_is_lo
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_what_nobody_can_read_is_set_aside_by_a_decision(world: New) -> None:
+def test_records_that_cannot_be_read_are_rejected_once_an_operator_accepts_them(world: New) -> None:
     here = world(partitions=2, most=20)
     here.write(0, 10)
     here.write(1, 45, "ap.key")
     here.write(1, 10)
-    analyzer = here.start(MENDED)
+    analyzer = here.start(CORRECTED)
     accept = ["gaps", "accept", f"{here.topic}[1]", "--reason", "their mistake"]
     assert "up to offset 20; the first, at offset 0" in analyzer.named(f"{here.topic}[1]")
-    here.wait(counted=10, set_aside=0)
-    here.waits(start=0)
-    code, told = here.typed(*accept, "--to", "next")
+    here.wait(counted=10, rejected=0)
+    here.gap(start=0)
+    code, output = here.run(*accept, "--to", "next")
     assert code == 0
-    assert "reading again; unreadable records up to 20 are rejected one by one" in told
-    here.waits(start=20)
+    assert "reading again; unreadable records up to 20 are rejected one by one" in output
+    here.gap(start=20)
     assert "up to offset 40; the first, at offset 20" in analyzer.problems()[f"{here.topic}[1]"]
-    here.wait(counted=10, set_aside=20)
-    assert here.typed(*accept, "--to", "45")[0] == 0
-    here.wait(counted=20, set_aside=45)
+    here.wait(counted=10, rejected=20)
+    assert here.run(*accept, "--to", "45")[0] == 0
+    here.wait(counted=20, rejected=45)
     analyzer.well()
     parts = here.audit()["partitions"]
     assert [(part["dead"], part["skipped"]) for part in parts] == [(0, 0), (45, 0)]
@@ -209,18 +209,18 @@ def test_what_nobody_can_read_is_set_aside_by_a_decision(world: New) -> None:
 
 @pytest.mark.parametrize("database", ["postgresql"])
 def test_a_retry_that_is_killed_again_and_again_counts_each_record_once(world: New) -> None:
-    """Beside an analyzer that counts, and another retry."""
+    """While an analyzer counts and another retry runs."""
     here = world(partitions=3, most=1_000_000)
     bad = 3 * 1_000
     for partition in range(3):
         here.write(partition, 1_000, "apikey")
     here.start(WRONG)
-    here.wait(counted=0, set_aside=bad)
+    here.wait(counted=0, rejected=bad)
     killed = 0
     while killed < 3:
-        before = here.set_aside()
+        before = here.rejected()
         process = here.begin_retry()
-        while here.set_aside() == before and process.poll() is None:
+        while here.rejected() == before and process.poll() is None:
             time.sleep(0.001)
         process.kill()
         process.communicate(timeout=20)
@@ -230,7 +230,7 @@ def test_a_retry_that_is_killed_again_and_again_counts_each_record_once(world: N
     for process in [here.begin_retry() for _ in range(2)]:
         process.communicate(timeout=60)
         assert process.returncode == 0
-    here.wait(counted=len(here.written), set_aside=0)
+    here.wait(counted=len(here.written), rejected=0)
     assert here.counted() == here.written
     here.audit()
     assert here.gatelock("rejects", "retry", "--why", "renamed") == (0, [{"counted": 0, "left": {}}])

@@ -1,4 +1,4 @@
-"""A group does not wait for the session of a member whose death can be seen."""
+"""A group does not wait for the session time-out of a member whose process is known to be dead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from analyzer.kafka.group.dead_members import client_id, dismiss, dismiss_soon
+from analyzer.kafka.group.dead_members import client_id, remove_dead_members, remove_dead_members_soon
 from tests.support.kafka_log import open_source
 from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import GivenKafka, NativeKafka
@@ -22,13 +22,14 @@ JOINS_WITHIN_S = 30
 MEMBER = """
 import faulthandler, sys
 faulthandler.dump_traceback_later(float(sys.argv.pop(1)), exit=True)
-from analyzer.kafka.internals.patient_coordinator import join_patiently
+from analyzer.kafka.internals.consumer import ConsumerInternals
+from analyzer.kafka.internals.features import ALL_FEATURES
 from analyzer.kafka.group.dead_members import client_id
 from kafka import KafkaConsumer
 bootstrap, topic, name = sys.argv[1:]
 consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=topic, client_id=client_id(name),
                          session_timeout_ms=30_000, auto_offset_reset="earliest", enable_auto_commit=False)
-assert join_patiently(consumer)
+ConsumerInternals(consumer, ALL_FEATURES).join_patiently()
 while True:
     consumer.poll(100)
     if consumer.assignment():
@@ -39,7 +40,7 @@ while True:
 
 @contextmanager
 def member(kafka: NativeKafka | GivenKafka, topic: str, name: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that is the only member of the group `topic`."""
+    """Runs a process that is the only member of the group `topic`."""
     command = [sys.executable, "-c", MEMBER, str(JOINS_WITHIN_S), kafka.bootstrap, topic, name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         try:
@@ -50,22 +51,22 @@ def member(kafka: NativeKafka | GivenKafka, topic: str, name: str) -> Iterator[s
             child.kill()
 
 
-def seconds_to_join(kafka: NativeKafka | GivenKafka, topic: str, name: str, at_most_s: float) -> float:
-    places = MemoryPlaces()
+def seconds_to_join(kafka: NativeKafka | GivenKafka, topic: str, name: str, s_max: float) -> float:
+    positions = MemoryPlaces()
     options = {"client_id": client_id(name)}
     source = open_source(
-        kafka, places, topic, group_id=topic, session_timeout_s=SESSION_S, assign="group", options=options
+        kafka, positions, topic, group_id=topic, session_timeout_s=SESSION_S, assign="group", options=options
     )
-    reader, began_s = Reader(source, places, {}), time.monotonic()
+    reader, began_s = Reader(source, positions, {}), time.monotonic()
     try:
-        while not source.positions() and time.monotonic() - began_s < at_most_s:
+        while not source.positions() and time.monotonic() - began_s < s_max:
             reader.turn()
         return time.monotonic() - began_s
     finally:
         source.close()
 
 
-def test_an_analyzer_that_was_killed_and_is_back_reads_on_at_once(
+def test_an_analyzer_that_restarts_after_a_sigkill_continues_at_once(
     real_kafka: NativeKafka | GivenKafka,
 ) -> None:
     topic = real_kafka.create_topic()
@@ -76,36 +77,37 @@ def test_an_analyzer_that_was_killed_and_is_back_reads_on_at_once(
 
 
 @pytest.mark.parametrize("name", ["web-2", "web"])
-def test_another_analyzers_members_are_not_ours_to_tell_of(
+def test_dead_members_of_another_analyzer_are_left_alone(
     real_kafka: NativeKafka | GivenKafka, name: str
 ) -> None:
     topic = real_kafka.create_topic()
     with member(real_kafka, topic, "web-1") as child:
         child.send_signal(signal.SIGKILL)
         child.wait(5)
-        assert dismiss(asking(real_kafka, topic, name), f"gatelock-{name}") == 0
+        assert remove_dead_members(options_of(real_kafka, topic, name), f"gatelock-{name}") == 0
 
 
-def test_a_member_that_lives_stays(real_kafka: NativeKafka | GivenKafka) -> None:
+def test_a_living_member_is_not_removed(real_kafka: NativeKafka | GivenKafka) -> None:
     topic = real_kafka.create_topic()
     with member(real_kafka, topic, "web-1"):
-        assert dismiss(asking(real_kafka, topic, "web-1"), "gatelock-web-1") == 0
+        assert remove_dead_members(options_of(real_kafka, topic, "web-1"), "gatelock-web-1") == 0
 
 
-def test_a_group_that_we_do_not_join_keeps_its_dead(real_kafka: NativeKafka | GivenKafka) -> None:
-    """Empty, it would wait for more members when we do join."""
+def test_dead_members_stay_in_a_group_that_we_have_not_joined(real_kafka: NativeKafka | GivenKafka) -> None:
+    """An empty group would wait for more members when we join."""
     topic = real_kafka.create_topic()
     with member(real_kafka, topic, "web-1") as child:
         child.send_signal(signal.SIGKILL)
         child.wait(5)
-        assert dismiss(asking(real_kafka, topic, "web-1"), "gatelock-web-1", patience_s=0.1) == 0
+        options = options_of(real_kafka, topic, "web-1")
+        assert remove_dead_members(options, "gatelock-web-1", join_s_max=0.1) == 0
 
 
-def asking(kafka: NativeKafka | GivenKafka, topic: str, name: str) -> dict[str, str]:
+def options_of(kafka: NativeKafka | GivenKafka, topic: str, name: str) -> dict[str, str]:
     return {"bootstrap_servers": kafka.bootstrap, "group_id": topic, "client_id": client_id(name)}
 
 
-def test_without_our_own_client_id_nothing_is_asked() -> None:
+def test_with_a_foreign_client_id_no_group_is_asked() -> None:
     before = threading.active_count()
-    dismiss_soon({"bootstrap_servers": "127.0.0.1:1", "client_id": "mine"})
+    remove_dead_members_soon({"bootstrap_servers": "127.0.0.1:1", "client_id": "mine"})
     assert threading.active_count() == before

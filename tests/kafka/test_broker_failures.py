@@ -1,4 +1,4 @@
-"""A broker that is away, paused, or serves what it should not: nothing is lost, and somebody is told."""
+"""A broker that is down, suspended, or serves damaged batches: nothing is lost, and problems name it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 from kafka.record import MemoryRecords
 
 from analyzer.core.model import Gap, RecordSet
-from analyzer.kafka.client import ASK_S_MAX
-from analyzer.kafka.connection_errors import ConnectionFailures, FailureCause
-from analyzer.kafka.connection_health import OPEN_AGAIN_MAX_S, SILENT_S, ConnectionHealth
+from analyzer.kafka.client import REQUEST_S_MAX
+from analyzer.kafka.connection_errors import FailureCause
+from analyzer.kafka.connection_health import RECONNECT_MAX_S, SILENT_S, ConnectionHealth
+from analyzer.kafka.internals.consumer import ConnectionFailures
 from tests.support.batches import records_of
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.places import MemoryPlaces, Reader
@@ -22,13 +23,14 @@ from tests.support.servers.child import free_port
 from tests.support.servers.kafka import MockKafka, NativeKafka
 
 KINDS = ("raw", "plain", "group")
-WAITS_S = 3 * ASK_S_MAX  # a turn may ask where a log begins, where it ends, and close what does not answer
+# A turn may request the begin and the end of a log, and close a connection that does not answer.
+TURN_S_MAX = 3 * REQUEST_S_MAX
 Open = Callable[..., list[Reader]]
 
 
 @pytest.fixture
 def opened() -> Iterator[Open]:
-    """Three readers of one topic, each with a store of its own: whole batches, records, and as a group."""
+    """Three readers of one topic with separate stores: of whole batches, of records, and as a group."""
     readers: list[Reader] = []
 
     def opened(kafka: NativeKafka, topic: str, **given: Any) -> list[Reader]:
@@ -44,7 +46,7 @@ def opened() -> Iterator[Open]:
 
 
 def turns(readers: list[Reader], seconds: float) -> float:
-    """Read for a while; returns the longest turn."""
+    """Reads for a while; returns the seconds of the longest turn."""
     end_s, longest_s = time.monotonic() + seconds, 0.0
     while time.monotonic() < end_s:
         for reader in readers:
@@ -63,15 +65,15 @@ def problems(readers: list[Reader]) -> list[dict[str, str]]:
     return [dict(reader.source.problems()) for reader in readers]
 
 
-def all_say_that_it_is_silent(readers: list[Reader]) -> None:
+def wait_until_all_report_silence(readers: list[Reader]) -> None:
     for reader in readers:
         end_s = time.monotonic() + 20
         while "kafka" not in reader.source.problems():
             assert time.monotonic() < end_s, reader.source.problems()
-            assert turns([reader], 0.2) < WAITS_S, "no turn hangs"
+            assert turns([reader], 0.2) < TURN_S_MAX, "no turn hangs"
 
 
-def test_a_broker_that_stood_still_or_was_killed_is_read_on(own_kafka: NativeKafka, opened: Open) -> None:
+def test_a_broker_that_was_suspended_or_killed_is_continued(own_kafka: NativeKafka, opened: Open) -> None:
     topic = own_kafka.create_topic()
     readers = opened(own_kafka, topic, uptime_s=lambda: time.monotonic() * 10)
     produce(own_kafka, topic, lines(40))
@@ -79,7 +81,7 @@ def test_a_broker_that_stood_still_or_was_killed_is_read_on(own_kafka: NativeKaf
 
     own_kafka.pause()
     try:
-        all_say_that_it_is_silent(readers)
+        wait_until_all_report_silence(readers)
     finally:
         own_kafka.resume()
     produce(own_kafka, topic, lines(40, begin=40))
@@ -87,7 +89,7 @@ def test_a_broker_that_stood_still_or_was_killed_is_read_on(own_kafka: NativeKaf
     assert problems(readers) == [{}, {}, {}]
 
     own_kafka.kill()
-    all_say_that_it_is_silent(readers)
+    wait_until_all_report_silence(readers)
     own_kafka.start()
     produce(own_kafka, topic, lines(40, begin=80))
     back_s = time.monotonic()
@@ -97,13 +99,13 @@ def test_a_broker_that_stood_still_or_was_killed_is_read_on(own_kafka: NativeKaf
     assert problems(readers) == [{}, {}, {}]
 
 
-def test_a_broker_that_comes_later_than_we_is_waited_for(own_kafka: NativeKafka, opened: Open) -> None:
+def test_a_broker_that_starts_after_the_analyzer_is_waited_for(own_kafka: NativeKafka, opened: Open) -> None:
     topic = own_kafka.create_topic()
     own_kafka.stop()
     readers = opened(own_kafka, topic, options={"bootstrap_timeout_ms": 300})
     before = threading.active_count()
     turns(readers, 3)
-    assert all("connection refused" in each["kafka"] for each in problems(readers))
+    assert all("connection refused" in found["kafka"] for found in problems(readers))
     assert threading.active_count() == before, "nothing of the failed connections is left"
     own_kafka.start()
     produce(own_kafka, topic, lines(40))
@@ -111,7 +113,7 @@ def test_a_broker_that_comes_later_than_we_is_waited_for(own_kafka: NativeKafka,
     assert problems(readers) == [{}, {}, {}]
 
 
-def test_a_damaged_batch_stops_its_partition_alone(own_kafka: NativeKafka, opened: Open) -> None:
+def test_a_damaged_batch_stops_only_its_partition(own_kafka: NativeKafka, opened: Open) -> None:
     topic = own_kafka.create_topic(partitions=2)
     for batch in range(4):
         produce(own_kafka, topic, lines(10, begin=10 * batch), partition=0)
@@ -123,26 +125,26 @@ def test_a_damaged_batch_stops_its_partition_alone(own_kafka: NativeKafka, opene
     log.write_bytes(content)
     own_kafka.start()
 
-    readers: list[Reader] = [Judge(reader) for reader in opened(own_kafka, topic)]
+    readers: list[Reader] = [CheckingReader(reader) for reader in opened(own_kafka, topic)]
     wanted = [*lines(10), *lines(10, begin=100)]
     run_each(readers, wanted)
     turns(readers, 1)
     assert [stored([reader]) for reader in readers] == [wanted] * 3
-    assert [list(each) for each in problems(readers)] == [[f"{topic}[0]"]] * 3
+    assert [list(found) for found in problems(readers)] == [[f"{topic}[0]"]] * 3
     produce(own_kafka, topic, lines(10, begin=200), partition=1)
     wanted += lines(10, begin=200)
     run_each(readers, wanted)
 
     for reader in readers:
-        reader.start_over()  # it is looked at once more; kafka-python alone would hang
+        reader.start_over()  # fetches the batch again, where kafka-python alone would hang
     turns(readers, 2)
-    assert [list(each) for each in problems(readers)] == [[f"{topic}[0]"]] * 3
+    assert [list(found) for found in problems(readers)] == [[f"{topic}[0]"]] * 3
     produce(own_kafka, topic, lines(10, begin=300), partition=1)
     run_each(readers, wanted + lines(10, begin=300))
 
 
-class Judge(Reader):
-    """Looks at checksums, as the counter does: the batches before a damaged one count, then it stops."""
+class CheckingReader(Reader):
+    """A reader that checks checksums as the counter does: it stores the batches before a damaged one."""
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader.source, reader.places, reader.kept)
@@ -159,18 +161,18 @@ class Judge(Reader):
                     at = records[-1].offset + 1 if records else taken.start
                     self.source.stop(taken.part, Gap("corrupt", at, None, "a batch is damaged"))
 
-        self.source.take = take  # type: ignore[method-assign]  # stands in front of it
+        self.source.take = take  # type: ignore[method-assign]  # of this one
 
 
 def intact(raw: bytes) -> bytes:
-    """The batches before the first damaged one."""
+    """Returns the batches before the first damaged one."""
     batches, size = MemoryRecords(raw), 0
     while (batch := batches.next_batch()) is not None and batch.validate_crc():
         size += batch.size_in_bytes
     return raw[:size]
 
 
-def test_an_address_where_nobody_is_takes_no_longer_than_it_may() -> None:
+def test_an_address_without_a_broker_takes_no_longer_than_the_timeout() -> None:
     mock = MockKafka()
     mock.bootstrap = f"127.0.0.1:{free_port()}"
     options = {"bootstrap_timeout_ms": 300}
@@ -181,76 +183,76 @@ def test_an_address_where_nobody_is_takes_no_longer_than_it_may() -> None:
     assert source.polling_since is None
     before_s = time.monotonic()
     assert list(source.take(0.05)) == []
-    assert time.monotonic() - before_s < 0.2, "in between it only waits"
+    assert time.monotonic() - before_s < 0.2, "until the next attempt it only waits"
     source.close()
     mock.close()
 
 
-class TestWatch:
-    def test_each_failure_waits_longer_up_to_a_bound_and_a_long_life_forgives(self) -> None:
+class TestConnectionHealth:
+    def test_the_back_off_doubles_up_to_a_bound_and_starts_again_after_a_long_connection(self) -> None:
         clock = [100.0]
-        watch = ConnectionHealth(lambda: clock[0], {}, [])
-        assert watch.wait_s == 0
-        pauses = [watch.failed(ValueError("no")) for _ in range(8)]
-        assert pauses == [0.5, 1, 2, 4, 8, OPEN_AGAIN_MAX_S, OPEN_AGAIN_MAX_S, OPEN_AGAIN_MAX_S]
-        clock[0] += OPEN_AGAIN_MAX_S
-        assert watch.wait_s == 0
-        watch.opened()
+        health = ConnectionHealth(lambda: clock[0], {}, [])
+        assert health.wait_s == 0
+        pauses = [health.failed(ValueError("no")) for _ in range(8)]
+        assert pauses == [0.5, 1, 2, 4, 8, RECONNECT_MAX_S, RECONNECT_MAX_S, RECONNECT_MAX_S]
+        clock[0] += RECONNECT_MAX_S
+        assert health.wait_s == 0
+        health.opened()
         clock[0] += 60
-        assert watch.failed(ValueError("no")) == 0.5
+        assert health.failed(ValueError("no")) == 0.5
 
-    def test_what_keeps_us_from_connecting_is_told_until_we_are_connected(self) -> None:
-        watch = ConnectionHealth(lambda: 0.0, {}, [])
-        watch.failed(ValueError("no"))
-        assert watch.cause(None, None) == FailureCause("away", "no")
-        watch.opened()
-        assert watch.cause(Fine(), None) is None
+    def test_a_failure_to_connect_is_reported_until_we_are_connected(self) -> None:
+        health = ConnectionHealth(lambda: 0.0, {}, [])
+        health.failed(ValueError("no"))
+        assert health.cause(None, None) == FailureCause("away", "no")
+        health.opened()
+        assert health.cause(Healthy(), None) is None
 
-    def test_a_right_that_is_missing_is_told_whatever_was_wrong_before(self) -> None:
-        """Who may not read is never answered: an earlier trouble would stand for ever."""
-        watch = ConnectionHealth(lambda: 0.0, {}, ["t"])
-        watch.opened()
-        watch.failed(ValueError("no"))
-        watch.opened()
-        lacking = Fine()
-        lacking.forbidden = lambda: ["t"]  # type: ignore[method-assign]  # of this one alone
-        found = watch.cause(lacking, None)
+    def test_a_missing_right_is_reported_in_place_of_an_earlier_failure(self) -> None:
+        """Without the right no broker answers, so the earlier failure would never end."""
+        health = ConnectionHealth(lambda: 0.0, {}, ["t"])
+        health.opened()
+        health.failed(ValueError("no"))
+        health.opened()
+        forbidden = Healthy()
+        forbidden.forbidden = lambda: ["t"]  # type: ignore[method-assign]  # of this one
+        found = health.cause(forbidden, None)
         assert found is not None
         assert found.kind == "right"
 
-    def test_what_a_connection_was_given_up_for_is_told_until_a_broker_answers(self) -> None:
-        watch = ConnectionHealth(lambda: 0.0, {}, [])
-        watch.opened()
-        watch.failed(ValueError("no"))
-        assert watch.cause(None, None) == FailureCause("away", "no")
-        watch.opened()
-        watch.waited(0.1, 0, reading=True, idle=False)
-        assert watch.cause(Fine(), None) == FailureCause("away", "no")
-        watch.waited(0.1, 1, reading=True, idle=False)
-        assert watch.cause(Fine(), None) is None
+    def test_the_failure_of_a_connection_is_reported_until_a_broker_answers(self) -> None:
+        health = ConnectionHealth(lambda: 0.0, {}, [])
+        health.opened()
+        health.failed(ValueError("no"))
+        assert health.cause(None, None) == FailureCause("away", "no")
+        health.opened()
+        health.waited(0.1, 0, is_reading=True, is_idle=False)
+        assert health.cause(Healthy(), None) == FailureCause("away", "no")
+        health.waited(0.1, 1, is_reading=True, is_idle=False)
+        assert health.cause(Healthy(), None) is None
 
-    def test_only_time_spent_waiting_for_records_is_silence(self) -> None:
-        watch = ConnectionHealth(lambda: 0.0, {}, [])
-        watch.waited(SILENT_S - 1, 0, reading=True, idle=False)
-        watch.waited(100.0, 0, reading=False, idle=False)
-        assert watch.cause(Fine(), None) is None
-        watch.waited(1.0, 0, reading=True, idle=False)
-        assert watch.cause(Fine(), None) == FailureCause(
-            "away", f"no broker has answered for {SILENT_S:.0f} s"
+    def test_only_time_spent_waiting_for_records_counts_as_silence(self) -> None:
+        health = ConnectionHealth(lambda: 0.0, {}, [])
+        health.waited(SILENT_S - 1, 0, is_reading=True, is_idle=False)
+        health.waited(100.0, 0, is_reading=False, is_idle=False)
+        assert health.cause(Healthy(), None) is None
+        health.waited(1.0, 0, is_reading=True, is_idle=False)
+        assert health.cause(Healthy(), None) == FailureCause(
+            "away", f"no broker has answered for {SILENT_S:.0f} s; check the brokers and the network"
         )
-        watch.waited(1.0, 1, reading=True, idle=False)
-        assert watch.cause(Fine(), None) is None
+        health.waited(1.0, 1, is_reading=True, is_idle=False)
+        assert health.cause(Healthy(), None) is None
 
-    def test_it_is_logged_when_it_begins_once_a_minute_and_when_it_ends(
+    def test_a_cause_is_logged_when_it_begins_once_a_minute_and_when_it_ends(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO, "analyzer.kafka")
         clock = [0.0]
-        watch = ConnectionHealth(lambda: clock[0], {"bootstrap_servers": ["a:1", "b:2"]}, [])
+        health = ConnectionHealth(lambda: clock[0], {"bootstrap_servers": ["a:1", "b:2"]}, [])
         away, login = FailureCause("away", "no broker answers"), FailureCause("login", "the broker refuses")
         for at_s, cause in ((0, None), (1, away), (2, away), (60, away), (62, away), (63, login), (64, None)):
             clock[0] = at_s
-            watch.tell(cause)
+            health.report(cause)
         assert [record.message for record in caplog.records] == [
             "kafka: a:1,b:2: no broker answers",
             "kafka: a:1,b:2: no broker answers",
@@ -259,8 +261,8 @@ class TestWatch:
         ]
 
 
-class Fine:
-    """A connection that nothing is the matter with."""
+class Healthy:
+    """The state of a connection without problems."""
 
     failures = ConnectionFailures()
 

@@ -1,0 +1,222 @@
+"""The typed facade of this package: everything else in `analyzer.kafka` imports from here alone.
+
+The modules that rest on private names are imported inside the functions that need them: a feature that is
+off must not fail an import.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
+from kafka.errors import CorruptRecordError
+
+from analyzer.core.kafka_format.batch_header import HEADER_BYTES, NO_LEADER_EPOCH, read_header
+from analyzer.kafka.internals.features import FeatureName
+from analyzer.kafka.metadata import TopicMetadata, topic_id_or_name
+from analyzer.kafka.options import Options
+
+Features = AbstractSet[FeatureName]
+
+BATCH_BYTES_MAX = 64 << 20  # of one decompressed batch, as in analyzer.core.records.mapping
+FAILURES_MAX = 16
+CONFIRM_MS_MAX = 2_000  # a broker that has just sent records answers sooner
+TOPIC_IDS_SINCE = (2, 8)  # the release of Kafka
+# kafka-python names the partition of a damaged batch in some of its messages.
+PARTITION_IN_MESSAGE = re.compile(r"topic='(?P<topic>[^']+)', partition=(?P<number>\d+)\) at offset")
+
+
+class BatchRefused(CorruptRecordError):  # type: ignore[misc]  # kafka-python has no types
+    """A batch is not decompressed."""
+
+
+class BatchTooLarge(BatchRefused):
+    """A batch is not decompressed because it expands beyond the bound."""
+
+
+class FetchedBatches(NamedTuple):
+    """The record batches that one fetch brought of one partition."""
+
+    start: int  # the offset that was requested
+    next: int
+    raw: bytes
+    aborted: list[tuple[int, int]]  # (producer id, first offset) of aborted transactions
+    last_ms: int | None
+    leader_epoch: int  # of the last batch, or NO_LEADER_EPOCH
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether not even the first batch is complete, which Kafka promises."""
+        return len(self.raw) < HEADER_BYTES or read_header(self.raw).size_bytes > len(self.raw)
+
+
+class BatchFetcher(Protocol):
+    """A consumer's fetcher that makes `poll()` return `FetchedBatches` instead of records."""
+
+    answers: int  # of brokers, so far
+    ends: dict[TopicPartition, int]  # the offset after the last record that can be read
+    damaged: set[TopicPartition]  # those that a broker refuses to serve, because it cannot read its own log
+    ids: dict[str, UUID]  # topics are requested by these ids, by name where there is none
+
+
+class ConnectionFailures:
+    """The errors by which the last connections failed; empty once one is established.
+
+    Written on the consumer's own thread, read on any.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[BaseException, ...] = ()
+
+    @property
+    def last(self) -> tuple[BaseException, ...]:
+        return self._last
+
+    def note(self, error: BaseException) -> None:
+        if error not in self._last:  # a connection may report its error twice: failed, and closed for it
+            self._last = (*self._last, error)[-FAILURES_MAX:]
+
+    def clear(self) -> None:
+        self._last = ()
+
+
+def open_consumer(options: Options, failures: ConnectionFailures, features: Features) -> KafkaConsumer:
+    """Returns a consumer that has the metadata of the cluster. Raises KafkaError, ValueError.
+
+    With "failure-reasons" its connections report to `failures`, and nothing is left of a consumer that
+    failed; kafka-python alone leaves its thread and its sockets.
+    """
+    clients: list[Any] = []
+    if "failure-reasons" in features:
+        from analyzer.kafka.internals.connection_watch import watched_client
+
+        def new_client(**config: Any) -> Any:
+            clients.append(watched_client(failures, config))
+            return clients[-1]
+
+        options = {**options, "kafka_client": new_client}
+    try:
+        consumer = KafkaConsumer(**options)
+        consumer.bootstrap(timeout_ms=options["bootstrap_timeout_ms"])
+    except BaseException:
+        for client in clients:
+            client.close()
+        raise
+    return consumer
+
+
+def bound_decompression(features: Features, bytes_max: int = BATCH_BYTES_MAX) -> bool:
+    """Makes kafka-python raise BatchRefused for a batch that expands beyond `bytes_max`, in this process.
+
+    Returns whether it does: nothing may be read as single records where it does not.
+    """
+    if "decompression-bound" not in features:
+        return False
+    from analyzer.kafka.internals.decompression_bound import install
+
+    return install(bytes_max)
+
+
+class ConsumerInternals:
+    """The private parts of one consumer. What belongs to a feature that is off is left out."""
+
+    def __init__(self, consumer: Any, features: Features) -> None:
+        self._consumer = consumer
+        self._features = features
+
+    def cached_metadata(self, topics: Collection[str]) -> CachedMetadata | None:
+        return CachedMetadata(self._consumer, topics) if "cached-metadata" in self._features else None
+
+    def fetch_whole_batches(self) -> BatchFetcher | None:
+        """Makes `poll()` return `FetchedBatches` from now on; None where it can only return records."""
+        if "whole-batches" not in self._features:
+            return None
+        from analyzer.kafka.internals.raw_fetcher import raw_fetcher_of
+
+        return raw_fetcher_of(self._consumer, keeps_epochs="leader-epochs" in self._features)
+
+    def join_patiently(self) -> None:
+        """Keeps the outcome of joining a group until the next poll, and notices that the member is fenced."""
+        if "group-membership" in self._features:
+            from analyzer.kafka.internals.patient_coordinator import make_patient
+
+            make_patient(self._consumer)
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another process has joined the group with the same group_instance_id."""
+        return "group-membership" in self._features and getattr(self._consumer._coordinator, "fenced", False)
+
+    @property
+    def forgets_paused(self) -> bool:
+        """Whether a partition can be paused and later continued elsewhere on the same connection."""
+        return "paused-records" in self._features
+
+    def forget_paused(self, tp: TopicPartition) -> None:
+        """Drops the records of `tp` that were being decoded when it was paused.
+
+        kafka-python (3.0.12) puts them aside, may never come back to them, and fetches nothing more of the
+        partition until it has.
+        """
+        if self.forgets_paused:
+            self._consumer._fetcher._paused_partition_records.pop(tp, None)
+
+    def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
+        """Continues `tp` at `offset`. With the epoch of the record before it, the broker is asked whether
+        that record is still in the log."""
+        self._consumer.seek(tp, offset)
+        if leader_epoch != NO_LEADER_EPOCH and "leader-epochs" in self._features:
+            # The public method takes no epoch.
+            self._consumer._subscription.seek(tp, OffsetAndMetadata(offset, "", leader_epoch))
+
+    def damaged_partition(self, error: CorruptRecordError) -> TopicPartition | None:
+        """Returns the partition that `error` names, or else the one that was being decoded."""
+        if found := PARTITION_IN_MESSAGE.search(str(error)):
+            return TopicPartition(found["topic"], int(found["number"]))
+        if "damaged-partition" not in self._features:
+            return None
+        return getattr(self._consumer._fetcher._next_partition_records, "topic_partition", None)
+
+
+class CachedMetadata:
+    """Ids and partitions of `topics` from the metadata that a consumer keeps up to date by itself. A
+    `ClusterMetadata`."""
+
+    def __init__(self, consumer: Any, topics: Iterable[str]) -> None:
+        self._consumer = consumer
+        self._cluster = consumer._cluster
+        self._has_ids = consumer.config["api_version"] >= TOPIC_IDS_SINCE
+        self._topics = list(topics)
+        for name in self._topics:
+            self._cluster.add_topic(name)
+
+    @property
+    def cluster(self) -> str:
+        return str(self._cluster.cluster_id)
+
+    def topics(self) -> dict[str, TopicMetadata]:
+        found = {}
+        for name in self._topics:
+            numbers, topic_id = self._cluster.partitions_for_topic(name), self._cluster.topic_id(name)
+            if numbers and (topic_id is not None or not self._has_ids):
+                found[name] = TopicMetadata(topic_id_or_name(topic_id, name), frozenset(numbers))
+        return found
+
+    def forbidden(self) -> frozenset[str]:
+        return frozenset(self._cluster.unauthorized_topics)
+
+    def refresh(self) -> None:
+        """Does nothing: the consumer refreshes its metadata by itself."""
+
+    def confirm(self) -> None:
+        # An answer that was under way may be older than the records.
+        for _ in range(2 if self._cluster.metadata_refresh_in_progress else 1):
+            refreshed = self._cluster.request_update()
+            self._consumer._net.run(self._consumer._manager.wait_for, refreshed, CONFIRM_MS_MAX)
+
+    def close(self) -> None:
+        """Does nothing: the metadata belongs to the consumer."""

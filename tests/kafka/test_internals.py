@@ -1,0 +1,269 @@
+"""The wall around private names of kafka-python: its table, its rule, the analyzer without each feature."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import string
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from kafka import KafkaConsumer
+from kafka.coordinator.consumer import ConsumerCoordinator
+
+from analyzer.core.model import Gap
+from analyzer.kafka import KafkaRecords
+from analyzer.kafka.internals.class_swap import swap_class
+from analyzer.kafka.internals.features import (
+    ALL_FEATURES,
+    ATTRIBUTE,
+    FEATURES,
+    FIELD,
+    OPTION,
+    FeatureName,
+    changed_members,
+    matches,
+    report,
+    supported_features,
+)
+from tests.house.reading import ROOT, Module, modules, within
+from tests.support.installation import Installation, RealKafka, write
+from tests.support.kafka_features import GONE
+from tests.support.kafka_log import lines, open_source, produce, run_all
+from tests.support.places import MemoryPlaces, Reader
+
+ROWS = [
+    (name, owner, member, kind)
+    for name, feature in FEATURES.items()
+    for owner, members in feature.members.items()
+    for member, kind in members.items()
+]
+INTERNALS = "analyzer.kafka.internals"
+PUBLIC_MODULES = {"kafka", "kafka.errors", "kafka.admin", "kafka.coordinator.assignors.roundrobin"}
+
+
+class TestTable:
+    @pytest.mark.parametrize(("name", "owner", "member", "kind"), ROWS)
+    def test_the_installed_release_has_each_member(
+        self, name: str, owner: str, member: str, kind: str
+    ) -> None:
+        assert matches(owner, member, kind)
+
+    @pytest.mark.parametrize(("name", "owner", "member", "kind"), ROWS)
+    def test_a_member_that_is_gone_or_another_switches_its_feature_off(
+        self, name: FeatureName, owner: str, member: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        take_away(resolve(owner), member, kind, monkeypatch)
+        found = [*changed_members(FEATURES[name])]
+        monkeypatch.undo()
+        assert f"{owner.replace(':', '.')}.{member}" in found
+
+    def test_kinds_are_distinguished(self) -> None:
+        assert matches("string:Formatter", "get_value", "(self, key, args, kwargs)")
+        assert matches("string:Formatter", "get_value", "(self, key, ...)")
+        assert not matches("string:Formatter", "get_value", "(self, key)")
+        assert not matches("string:Formatter", "get_value", "(self, name, ...)")
+        assert not matches("string:Formatter", "gone", "(self, ...)")
+        assert not matches("string:Gone", "get_value", "(self, ...)")
+        assert not matches("no_such_module", "Formatter", ATTRIBUTE)
+        assert matches("string", "Formatter", ATTRIBUTE)
+        assert matches("logging:Handler", "level", FIELD)
+        assert matches("logging:StreamHandler", "level", FIELD), "a field of its base class"
+        assert not matches("logging:Handler", "gone", FIELD)
+        assert not matches("logging:Handler", "gone", OPTION)
+
+    def test_each_feature_says_what_is_lost_without_it(self) -> None:
+        assert all(feature.lost and feature.members for feature in FEATURES.values())
+        assert [line.split() for line in report().splitlines()[1:]] == [[name, "on"] for name in FEATURES]
+
+    def test_the_page_for_operators_has_the_same_table(self) -> None:
+        page = (ROOT / "docs" / "kafka.md").read_text().replace("`", "")
+        assert [
+            name for name, feature in FEATURES.items() if f"| {name} | {feature.lost} |" not in page
+        ] == []
+
+
+def resolve(owner: str) -> Any:
+    module, _, path = owner.partition(":")
+    found: Any = __import__(module, fromlist=["_"])
+    for part in filter(None, path.split(".")):
+        found = getattr(found, part)
+    return found
+
+
+def take_away(owner: Any, member: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes kafka-python so that the row is wrong."""
+    if kind == OPTION:
+        monkeypatch.delitem(owner.DEFAULT_CONFIG, member)
+        return
+    if kind == FIELD:
+        for base in owner.__mro__[:-1]:
+            if "__init__" in vars(base):
+                monkeypatch.setattr(base, "__init__", lambda self: None)
+    if kind.startswith("("):
+        monkeypatch.setattr(owner, member, lambda: None)
+        return
+    for holder in getattr(owner, "__mro__", [owner]):
+        if member in vars(holder):
+            monkeypatch.delattr(holder, member)
+
+
+class TestRule:
+    @pytest.fixture(autouse=True)
+    def uncached(self) -> Iterator[None]:
+        supported_features.cache_clear()
+        yield
+        supported_features.cache_clear()
+
+    def test_the_installed_release_supports_all_features(self, caplog: pytest.LogCaptureFixture) -> None:
+        assert supported_features() == ALL_FEATURES
+        assert caplog.text == ""
+
+    @pytest.mark.parametrize("name", FEATURES)
+    def test_a_feature_that_is_off_is_logged_once_with_what_is_lost(
+        self, name: FeatureName, switch_off: Callable[..., None], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        switch_off(name)
+        for _ in range(3):
+            KafkaRecords({"t": "log"}, MemoryPlaces(), assign="all").close()
+        assert supported_features() == ALL_FEATURES - {name}
+        [record] = caplog.records
+        assert record.levelno == logging.WARNING
+        assert f"{name} is off (kafka.{GONE}): {FEATURES[name].lost}; install a release" in record.message
+
+    def test_an_object_of_another_class_keeps_its_class_and_is_logged(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        part = string.Formatter()
+        assert not swap_class(part, ConsumerCoordinator, KafkaConsumer)
+        assert type(part) is string.Formatter
+        assert "kafka-python made a Formatter instead of a ConsumerCoordinator" in caplog.text
+
+
+class TestAnAnalyzerWithout:
+    @pytest.mark.parametrize("name", FEATURES)
+    def test_one_feature_counts_each_record_once(
+        self, real_kafka: RealKafka, name: FeatureName, switch_off: Callable[..., None], tmp_path: Path
+    ) -> None:
+        """Over new records, partitions that are read again, a restart, and as a group."""
+        switch_off(name)
+        topic = real_kafka.create_topic(partitions=2)
+        here = Installation(tmp_path, real_kafka.bootstrap, [topic])
+        try:
+            truth = write(real_kafka, topic, 0, 0) | write(real_kafka, topic, 1, 0)
+            here.run(lambda: here.counted() == truth)
+            assert here.daemon is not None
+            source = here.daemon.pipeline.source
+            source.rewind()
+            truth |= write(real_kafka, topic, 0, 10)
+            here.run(lambda: here.counted() == truth)
+            here.stop()
+            truth |= write(real_kafka, topic, 1, 10)
+            here.run(lambda: here.counted() == truth)
+            assert here.daemon.pipeline.source.problems() == {}
+        finally:
+            here.close()
+        joined = Reader(open_source(real_kafka, places := MemoryPlaces(), topic, group_id=topic), places, {})
+        joined.run_until(lambda: sum(map(len, joined.kept.values())) == 40)
+        assert joined.source.problems() == {}
+        joined.source.close()
+
+    @pytest.mark.parametrize("off", [(), ("paused-records",)], ids=["with", "without"])
+    def test_forgetting_paused_records_a_stopped_partition_can_be_read_again(
+        self, real_kafka: RealKafka, switch_off: Callable[..., None], off: tuple[FeatureName, ...]
+    ) -> None:
+        """kafka-python itself fetches nothing more of a partition that was paused while it was decoded."""
+        switch_off("whole-batches", *off)
+        topic = real_kafka.create_topic(partitions=2)
+        for partition in range(2):
+            produce(real_kafka, topic, lines(40, begin=40 * partition), partition=partition)
+        options = {"max_poll_records": 5}
+        reader = Reader(open_source(real_kafka, places := MemoryPlaces(), topic, options=options), places, {})
+        reader.run_until(lambda: bool(reader.kept))
+        [stopped] = reader.kept
+        reader.source.stop(stopped, Gap("too-large", 5, 6, "a batch expands beyond the bound"))
+        reader.run_until(lambda: sum(map(len, reader.kept.values())) == 45)
+        reader.source.rewind([stopped])
+        run_all([reader], lines(80), turns=200)
+        reader.source.close()
+
+    def test_any_feature_but_the_bound_counts_each_record_once(
+        self, real_kafka: RealKafka, switch_off: Callable[..., None]
+    ) -> None:
+        switch_off(*(ALL_FEATURES - {"decompression-bound"}))
+        topic = real_kafka.create_topic()
+        produce(real_kafka, topic, lines(40))
+        places = MemoryPlaces()
+        reader = Reader(open_source(real_kafka, places, topic), places, {})
+        run_all([reader], lines(40))
+        reader.start_over()
+        produce(real_kafka, topic, lines(40, begin=40))
+        run_all([reader], lines(80))
+        reader.source.close()
+
+    def test_whole_batches_and_the_bound_reads_nothing_and_says_so(
+        self, real_kafka: RealKafka, switch_off: Callable[..., None], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        switch_off("whole-batches", "decompression-bound")
+        topic = real_kafka.create_topic()
+        produce(real_kafka, topic, lines(40))
+        source = open_source(real_kafka, MemoryPlaces(), topic)
+        assert [*source.take(0.1), *source.take(0.1)] == []
+        [(name, why)] = source.problems().items()
+        assert name == "kafka-python"
+        assert "install kafka-python 3.0.12" in why
+        assert f"kafka-python: {why}" in caplog.messages
+        source.close()
+
+
+OUTSIDE = [
+    module
+    for name, module in modules().items()
+    if within(name, "analyzer.kafka") and not within(name, INTERNALS)
+]
+INSIDE = [module for name, module in modules().items() if within(name, INTERNALS)]
+FACADE = (f"{INTERNALS}.consumer", f"{INTERNALS}.features")
+
+
+class TestWall:
+    """The source is read, not run."""
+
+    def test_it_has_an_inside_and_an_outside(self) -> None:
+        assert len(INSIDE) >= 7
+        assert len(OUTSIDE) >= 12
+
+    @pytest.mark.parametrize("module", OUTSIDE, ids=lambda module: module.name)
+    def test_no_module_outside_uses_a_private_name_of_kafka_python(self, module: Module) -> None:
+        names = [name for _, name in module.imports()]
+        assert [name for name in names if within(name, "kafka") and not is_public(name)] == []
+        assert [name for name in names if within(name, INTERNALS) and not within(name, *FACADE)] == []
+        assert private_attributes(module, but_of="self") == set()
+
+    @pytest.mark.parametrize("module", INSIDE, ids=lambda module: module.name)
+    def test_every_private_name_inside_is_in_the_table(self, module: Module) -> None:
+        # In the facade, private names of `self` are ours; in the other modules `self` is kafka-python's.
+        found = private_attributes(module, but_of="self" if module.name in FACADE else "")
+        assert found - {"__class__"} <= {member for _, _, member, _ in ROWS}
+        assert ("__class__" in found) == (module.name == f"{INTERNALS}.class_swap")
+
+
+def is_public(name: str) -> bool:
+    return name in PUBLIC_MODULES or name.rpartition(".")[0] in PUBLIC_MODULES
+
+
+def private_attributes(module: Module, but_of: str) -> set[str]:
+    """Returns the attributes with an underscore in front, and `__class__`, of all but the name `but_of`."""
+    return {
+        node.attr
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute)
+        and (node.attr == "__class__" or (node.attr.startswith("_") and not node.attr.startswith("__")))
+        and node.attr not in ("_replace", "_make")  # public ones of named tuples
+        and not (isinstance(node.value, ast.Name) and node.value.id == but_of)
+    }
+
+
+def test_the_table_has_a_row_for_each_name_of_a_feature() -> None:
+    assert set(get_args(FeatureName)) == set(FEATURES)
