@@ -72,7 +72,7 @@ STOPPED = Metric(
     ("source", "kind"),
 )
 SINCE_FLUSH = Metric("gatelock_since_flush_seconds", "gauge", "Time since the last flush that was committed.")
-SINCE_TURN = Metric("gatelock_since_turn_seconds", "gauge", "Time since the loop last turned.")
+SINCE_LOOP = Metric("gatelock_since_turn_seconds", "gauge", "Time since the loop last turned.")
 PROBLEMS = Metric("gatelock_problems", "gauge", "Things that are wrong now; /readyz says which.")
 PROBLEM = Metric(
     "gatelock_problem", "gauge", "1 for each thing that is wrong, by its name in /readyz.", ("name",)
@@ -88,7 +88,7 @@ BUILD = Metric("gatelock_build_info", "gauge", "The version that runs.", ("versi
 
 METRICS = (
     RECORDS, REJECTED, OVERFLOW, LOCK_CHANGES, FAILURES, FLUSH, LAG_RECORDS, LAG_SECONDS, STOPPED,
-    SINCE_FLUSH, SINCE_TURN,
+    SINCE_FLUSH, SINCE_LOOP,
     PROBLEMS, PROBLEM, ACTIVE_LOCKS, SUSPENDED, FEED_VERSION, BUILD,
 )  # fmt: skip
 
@@ -98,7 +98,7 @@ class Measurements(NamedTuple):
 
     lags: Mapping[Partition, Lag]
     since_flush_s: float | None
-    since_turn_s: float | None
+    since_loop_s: float | None
     problems: Collection[str]
     active_locks: Mapping[str, int] | None
     feed_version: int | None
@@ -121,7 +121,7 @@ class Metrics:
             FLUSH.name, FLUSH.help, buckets=FLUSH_BUCKETS_S, registry=self._registry
         )
 
-    def flushed(self, counted: DrainedCounts, changes: Sequence[Change], seconds: float) -> None:
+    def record_flush(self, counted: DrainedCounts, changes: Sequence[Change], seconds: float) -> None:
         """One transaction was committed."""
         self._flush.observe(seconds)
         for progress in counted.parts:
@@ -131,9 +131,9 @@ class Metrics:
         rejected = Tally((each.part.source, each.reason) for each in counted.rejected)
         for labels, count in rejected.items():
             self._rejected.labels(*labels).inc(count)
-        self.changed(changes)
+        self.record_lock_changes(changes)
 
-    def changed(self, changes: Sequence[Change]) -> None:
+    def record_lock_changes(self, changes: Sequence[Change]) -> None:
         """These locks were set, extended or cleared."""
         for change in changes:
             policy, word = (
@@ -141,7 +141,7 @@ class Metrics:
             )
             self._lock_changes.labels(policy, word).inc()
 
-    def failed(self, what: str) -> None:
+    def record_failure(self, what: str) -> None:
         self._failures.labels(what).inc()
 
     def exposition(self, reading: Measurements, accept: str) -> tuple[bytes, str]:
@@ -173,7 +173,7 @@ class _Everything(Collector):
         yield _gauge(LAG_SECONDS, {labels: lag.seconds for labels, lag in lags})
         yield _gauge(STOPPED, Tally((part.source, gap.kind) for part, gap in now.gaps.items()))
         yield _gauge(SINCE_FLUSH, {(): now.since_flush_s})
-        yield _gauge(SINCE_TURN, {(): now.since_turn_s})
+        yield _gauge(SINCE_LOOP, {(): now.since_loop_s})
         yield _gauge(PROBLEMS, {(): len(now.problems)})
         yield _gauge(PROBLEM, {(name,): 1 for name in now.problems})
         yield _gauge(ACTIVE_LOCKS, {(policy,): count for policy, count in (now.active_locks or {}).items()})

@@ -32,32 +32,32 @@ class Warden:
 
     upkeep: Upkeep
     uptime_s: Callable[[], float]
-    look_every_s: float = 1.0
-    tidy_every_s: float = 60.0
+    interval_s: float = 1.0
+    cleanup_interval_s: float = 60.0
     minutes_kept_s: int = 40 * DAY_S  # beyond the oldest record that is still counted
     quarters_kept_s: int = 400 * DAY_S
-    looked_s: float = float("-inf")
-    tidied_s: float = float("-inf")
+    last_run_s: float = float("-inf")
+    last_cleanup_s: float = float("-inf")
 
     def run_once(self, meters: Collection[Meter]) -> Sequence[Change]:
         """The locks that were ended, if it is time to look and the lease is ours. Raises StoreAway."""
         now_s = self.uptime_s()
-        if now_s - self.looked_s < self.look_every_s:
+        if now_s - self.last_run_s < self.interval_s:
             return ()
-        self.looked_s = now_s
+        self.last_run_s = now_s
         if not self.upkeep.hold(LEASE):
             return ()
         changes = self.upkeep.end_locks()
-        if now_s - self.tidied_s >= self.tidy_every_s:
+        if now_s - self.last_cleanup_s >= self.cleanup_interval_s:
             went = self.upkeep.prune()
             went += self.upkeep.roll_up(meters, self.minutes_kept_s, self.quarters_kept_s)
             if not went:  # otherwise the rest goes in the next second: a call is bounded, what is due is not
-                self.tidied_s = now_s
+                self.last_cleanup_s = now_s
         return changes
 
-    def look_again(self) -> None:
+    def skip_wait(self) -> None:
         """Have the next `run_once` look, however soon it comes."""
-        self.looked_s = float("-inf")
+        self.last_run_s = float("-inf")
 
     def close(self) -> None:
         """Hand the work over. Raises StoreAway."""

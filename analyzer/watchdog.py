@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
-TOLD_S = 20.0
-HUNG_S = 45.0  # longer than any turn: those are bound by the time-outs of what they ask
+WARN_AFTER_S = 20.0
+END_AFTER_S = 45.0  # longer than any turn: those are bound by the time-outs of what they ask
 
 
 class Watchdog:
@@ -26,31 +26,31 @@ class Watchdog:
 
     def __init__(
         self,
-        turned_s: Callable[[], float | None],
+        loop_completed_s: Callable[[], float | None],
         wait: Callable[[float], bool],
         end: Callable[[], None],
         problems: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`turned_s` says when the loop last turned, `wait(seconds)` that it is to stop; `end` ends us.
+        """`loop_completed_s` gives the last loop, `wait(seconds)` that it is to stop; `end` ends us.
         `problems` are told by name when it hangs: the loop cannot tell them any more."""
-        self._turned_s = turned_s
+        self._loop_completed_s = loop_completed_s
         self._wait = wait
         self._end = end
         self._problems = problems
 
     def run(self) -> None:
         """Until told to stop, or until the loop hangs."""
-        quiet_s, seen_s = 0.0, self._turned_s()
+        quiet_s, seen_s = 0.0, self._loop_completed_s()
         while not self._wait(TICK_S):
-            if (turned_s := self._turned_s()) != seen_s:
-                quiet_s, seen_s = 0.0, turned_s
+            if (loop_completed_s := self._loop_completed_s()) != seen_s:
+                quiet_s, seen_s = 0.0, loop_completed_s
                 continue
             quiet_s += TICK_S
-            if quiet_s == TOLD_S:
+            if quiet_s == WARN_AFTER_S:
                 for name, why in self._problems().items():
                     log.error("%s: %s", name, why)
                 log.error("the loop has not turned for %.0f s:\n%s", quiet_s, stacks())
-            if quiet_s >= HUNG_S:
+            if quiet_s >= END_AFTER_S:
                 log.critical("the loop hangs for %.0f s: ending the process:\n%s", quiet_s, stacks())
                 self._end()
                 return

@@ -27,7 +27,7 @@ class AppState:
     head: str  # the version of the tables that this program needs
 
 
-def application(watched: AppState) -> FastAPI:
+def create_app(watched: AppState) -> FastAPI:
     app = FastAPI(title="Gatelock", openapi_url=None)
     asking = SingleFlight(watched.glance)
     health = watched.health
@@ -35,14 +35,14 @@ def application(watched: AppState) -> FastAPI:
     @app.get("/livez")
     async def livez() -> Response:
         """200 as long as the loop turns; otherwise whoever started us should do so again."""
-        answer = {"live": health.alive, "since_turn_s": health.since_turn_s}
-        return JSONResponse(answer, 200 if health.alive else 503)
+        answer = {"live": health.is_alive, "since_turn_s": health.since_loop_s}
+        return JSONResponse(answer, 200 if health.is_alive else 503)
 
     @app.get("/readyz")
     async def readyz() -> Response:
         """200 when records can be counted; otherwise everything that is in the way, by name."""
         glance, problems = await _look(watched, asking)
-        partitions = sorted(str(part) for part in health.held)
+        partitions = sorted(str(part) for part in health.current_lags)
         answer = {"ready": not problems, "problems": problems, "partitions": partitions}
         if glance is not None and glance.suspended_until is not None:
             answer["suspended_until"] = time_text(glance.suspended_until)  # chosen by a person, so no problem
@@ -52,10 +52,10 @@ def application(watched: AppState) -> FastAPI:
     async def metrics(request: Request) -> Response:
         glance, problems = await _look(watched, asking)
         reading = Measurements(
-            lags=health.held,
+            lags=health.current_lags,
             gaps=health.gaps,
             since_flush_s=health.since_flush_s,
-            since_turn_s=health.since_turn_s,
+            since_loop_s=health.since_loop_s,
             problems=problems.keys(),
             active_locks=None if glance is None else glance.active_locks,
             feed_version=None if glance is None else glance.feed_version,
@@ -75,7 +75,7 @@ async def _look(
     problems = {**watched.problems(), **health.problems}
     glance = None
     try:
-        glance = await asking.ask()
+        glance = await asking.get()
     except (AnalyzerError, TimeoutError) as away:
         problems.setdefault("database", str(away))
     else:

@@ -15,8 +15,8 @@ from analyzer.store.operations.tokens import TokenList, TokenScope
 from analyzer.web.problems import HttpProblem
 from analyzer.web.single_flight import SingleFlight
 
-KNOWN_FOR_S = 2.0  # a token that was revoked is good for this long
-AGAIN = {"retry-after": "1"}
+TOKENS_CACHED_S = 2.0  # a token that was revoked is good for this long
+RETRY_SOON = {"retry-after": "1"}
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
@@ -57,12 +57,12 @@ class Authenticator:
             )
 
     async def _tokens(self) -> TokenList:
-        if self._uptime_s() - self._known_s > KNOWN_FOR_S:
+        if self._uptime_s() - self._known_s > TOKENS_CACHED_S:
             try:
-                self._known_s, self._known = await self._asking.ask()
+                self._known_s, self._known = await self._asking.get()
             except (AnalyzerError, TimeoutError) as away:
                 why = "The tokens cannot be read at the moment."
-                raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, why, AGAIN) from away
+                raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, why, RETRY_SOON) from away
         return self._known
 
 

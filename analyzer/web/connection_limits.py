@@ -15,17 +15,17 @@ from starlette.responses import Response
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from analyzer.web.problems import answer
+from analyzer.web.problems import problem_response
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 2_500  # of which most are gates that wait; who comes then is told when to come again
 OTHER_FILES = 100  # that the process has open besides: databases, brokers, logs
-QUESTION_S = 10.0  # for a whole question, however small the pieces it comes in
-TAKEN_S = 20.0  # for a client to take the next piece of its answer, or to say that its machine lives
+REQUEST_S = 10.0  # for a whole question, however small the pieces it comes in
+SEND_S = 20.0  # for a client to take the next piece of its answer, or to say that its machine lives
 IDLE_S = 15.0  # between two questions on one connection: longer than the slowest pace
 GOODBYE_S = 0.01
-LATER_S, LATER_SPREAD = 5, 10  # so many seconds, and up to so many more, that they do not come back at once
+RETRY_AFTER_S, RETRY_AFTER_SPREAD_S = 5, 10  # spread, so that they do not come back at once
 
 
 class BoundedConnection(H11Protocol):
@@ -41,7 +41,7 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP alone comes here
         super().connection_made(transport)
         if self._most is not None and len(self.connections) > self._most:
-            self.app = too_many(self.server_state.total_requests)
+            self.app = refuse_connection(self.server_state.total_requests)
         self._be_patient()
 
     def data_received(self, data: bytes) -> None:
@@ -59,7 +59,7 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def _be_patient(self) -> None:
-        self._patience = self.loop.call_later(QUESTION_S, self._hang_up)
+        self._patience = self.loop.call_later(REQUEST_S, self._hang_up)
 
     def _lose_patience(self) -> None:
         if self._patience is not None:
@@ -80,10 +80,10 @@ class BoundedServer(uvicorn.Server):
         await asyncio.sleep(GOODBYE_S)  # they are to hear of it while there is a loop
 
 
-def too_many(number: int) -> Response:
+def refuse_connection(number: int) -> Response:
     """What is told to who came as the `number`th: to come again, at another time than the next one."""
-    later = {"retry-after": str(LATER_S + number % LATER_SPREAD), "connection": "close"}
-    return answer(HTTPStatus.SERVICE_UNAVAILABLE, "Too many are connected just now.", later)
+    later = {"retry-after": str(RETRY_AFTER_S + number % RETRY_AFTER_SPREAD_S), "connection": "close"}
+    return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, "Too many are connected just now.", later)
 
 
 def connections_max() -> int:
@@ -103,15 +103,15 @@ def connections_max() -> int:
     return CONNECTIONS_MAX
 
 
-def bound_in_time(listening: socket.socket) -> None:
+def set_socket_timeouts(listening: socket.socket) -> None:
     """Have the kernel end connections to machines that are gone, and to clients that take nothing of their
     answer: those that are accepted here inherit it."""
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
-        ("TCP_KEEPIDLE", max(1, TAKEN_S / 2)),
-        ("TCP_KEEPINTVL", max(1, TAKEN_S / 4)),
+        ("TCP_KEEPIDLE", max(1, SEND_S / 2)),
+        ("TCP_KEEPINTVL", max(1, SEND_S / 4)),
         ("TCP_KEEPCNT", 2),
-        ("TCP_USER_TIMEOUT", TAKEN_S * 1000),
+        ("TCP_USER_TIMEOUT", SEND_S * 1000),
         ("TCP_NODELAY", 1),
     ):
         if hasattr(socket, option):  # Linux has them all

@@ -11,40 +11,38 @@ from math import inf
 from typing import NamedTuple
 
 from analyzer.web.shared_gzip import END, CompressedAnswer, CompressedChanges
-from analyzer.web.single_flight import in_thread, seen
+from analyzer.web.single_flight import consume_exception, run_in_thread
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, LockSource, SourceError, Update
 
-LOOK_EVERY_S = 0.05  # where nobody says that there is news, a lock lags by half of it on average
-LOOK_LEAST_S = 0.01  # between two looks, whoever says so
+REFRESH_EVERY_S = 0.05  # where nobody says that there is news, a lock lags by half of it on average
+REFRESH_MIN_S = 0.01  # between two looks, whoever says so
 WAITERS_MAX = 2_000  # who comes then is answered at once, and comes again at the feed's pace
-TOLD_MAX = 32  # answers kept for those who hold the same version, until there is another
-BUSY_PER_S = 1_000  # questions, half a core; beyond, gates are asked to come less often
+CACHED_MAX = 32  # answers kept for those who hold the same version, until there is another
+REQUESTS_PER_S_MAX = 1_000  # questions, half a core; beyond, gates are asked to come less often
 PACE_MAX_S = 10.0
 
 NOTHING = feed_json.block(())
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class FeedSnapshot(NamedTuple):
+class FeedState(NamedTuple):
     """How the feed stood."""
 
     begun_s: float  # uptime: what is told was so at this moment or later
     update: Update  # without its changes
 
-    def paced(self, next_poll_s: float) -> FeedSnapshot:
+    def paced(self, next_poll_s: float) -> FeedState:
         return self._replace(update=self.update._replace(next_poll=next_poll_s))
 
 
-NEVER = FeedSnapshot(
-    -inf, Update(Cursor(-1, ""), None, True, EPOCH, 0.0, 0.0, ())
-)  # no feed has this version
+NEVER = FeedState(-inf, Update(Cursor(-1, ""), None, True, EPOCH, 0.0, 0.0, ()))  # no feed has this version
 
 
 class FeedCache:
     """One reader of `source` for any number of gates; all methods belong to one event loop.
 
-    While gates wait, it looks at the feed's version every LOOK_EVERY_S, and at once when it is told that
+    While gates wait, it looks at the feed's version every REFRESH_EVERY_S, and at once when it is told that
     there is news. Those who hold the same version share what leads from there to the new one: one fetch
     for a fleet.
     """
@@ -57,7 +55,7 @@ class FeedCache:
         self._begun_s = -inf
         self._told: dict[Cursor | None, CompressedChanges] = {}
         self._mutex = asyncio.Lock()  # one thread at a time is inside the source
-        self._next: asyncio.Task[FeedSnapshot] | None = None  # the look that has not begun yet
+        self._next: asyncio.Task[FeedState] | None = None  # the look that has not begun yet
         self._waiters = 0
         self._watching: asyncio.Task[None] | None = None
         self._news: asyncio.Future[None] | None = None
@@ -65,13 +63,13 @@ class FeedCache:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._second, self._asked, self._asked_before = 0, 0, 0
 
-    def stir(self) -> None:
+    def notify(self) -> None:
         """There is news, most likely: look at once, if anybody waits. For any thread."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self._loop.call_soon_threadsafe(self._hurry.set)
 
-    async def standing(self, held: Cursor | None, wait_s: float) -> FeedSnapshot:
+    async def state(self, held: Cursor | None, wait_s: float) -> FeedState:
         """How the feed stands, by a look that begins after this call; up to `wait_s` seconds later when
         it is still at `held`. Raises SourceError."""
         load = self._load()
@@ -87,7 +85,7 @@ class FeedCache:
         # is done, several at once.
         return look.paced(min(PACE_MAX_S, look.update.next_poll * max(0.0, load - 1.0)))
 
-    async def answer(self, since: Cursor | None, look: FeedSnapshot, asked_s: float) -> CompressedAnswer:
+    async def answer(self, since: Cursor | None, look: FeedState, asked_s: float) -> CompressedAnswer:
         """What leads from `since` to `look`, or beyond. Raises SourceError."""
         if since is not None and since == look.update.at:
             told = CompressedChanges(since.version, NOTHING)
@@ -100,14 +98,14 @@ class FeedCache:
             feed_json.answer(update, told.changes._replace(text=b"")).removesuffix(END), told
         )
 
-    async def _look(self) -> FeedSnapshot:
+    async def _look(self) -> FeedState:
         if self._next is None:
             self._loop = asyncio.get_running_loop()
             self._next = asyncio.ensure_future(self._take())
-            self._next.add_done_callback(seen)
+            self._next.add_done_callback(consume_exception)
         return await asyncio.shield(self._next)  # one who leaves must not take it from the others
 
-    async def _take(self) -> FeedSnapshot:
+    async def _take(self) -> FeedState:
         async with self._mutex:
             await self._its_time()
             self._next = None  # who asks from here on gets the next one
@@ -116,11 +114,11 @@ class FeedCache:
 
     async def _its_time(self) -> None:
         since_s = self._uptime_s() - self._begun_s
-        if since_s < LOOK_LEAST_S:
-            await asyncio.sleep(LOOK_LEAST_S - since_s)
-        if since_s < LOOK_EVERY_S:
+        if since_s < REFRESH_MIN_S:
+            await asyncio.sleep(REFRESH_MIN_S - since_s)
+        if since_s < REFRESH_EVERY_S:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), LOOK_EVERY_S - since_s)
+                await asyncio.wait_for(self._hurry.wait(), REFRESH_EVERY_S - since_s)
         self._hurry.clear()  # what comes from here on may be too late for this look
 
     async def _fetched(self, since: Cursor | None) -> CompressedChanges:
@@ -129,17 +127,17 @@ class FeedCache:
 
     async def _read(self, since: Cursor | None) -> CompressedChanges:
         begun_s = self._begun_s = self._uptime_s()
-        update, changes = await in_thread(partial(self._written, since))
+        update, changes = await run_in_thread(partial(self._written, since))
         if update.at != self._latest.update.at:
             self._told.clear()
             self._wake(None)
-        self._latest = FeedSnapshot(begun_s, update)
+        self._latest = FeedState(begun_s, update)
         told = CompressedChanges(update.since, changes)
         if update.snapshot:
             # One for all who hold what is not known: a snapshot may be large.
             told = self._told.setdefault(None, told)
         if since != update.at:
-            if len(self._told) >= TOLD_MAX:
+            if len(self._told) >= CACHED_MAX:
                 del self._told[next(iter(self._told))]
             self._told[since] = told
         return told
@@ -163,7 +161,7 @@ class FeedCache:
     def _next_news(self) -> asyncio.Future[None]:
         if self._news is None:
             self._news = asyncio.get_running_loop().create_future()
-            self._news.add_done_callback(seen)
+            self._news.add_done_callback(consume_exception)
         if self._watching is None or self._watching.done():
             self._watching = asyncio.ensure_future(self._watch())
         return self._news
@@ -190,4 +188,4 @@ class FeedCache:
             self._asked_before = self._asked if second == self._second + 1 else 0
             self._second, self._asked = second, 0
         self._asked += 1
-        return max(self._asked_before, self._asked) / BUSY_PER_S
+        return max(self._asked_before, self._asked) / REQUESTS_PER_S_MAX

@@ -13,14 +13,14 @@ from starlette.requests import ClientDisconnect
 
 from analyzer.errors import AnalyzerError
 from analyzer.web.authentication import Authenticator
-from analyzer.web.problems import HttpProblem, tell_problems
-from analyzer.web.single_flight import in_thread
+from analyzer.web.problems import HttpProblem, add_problem_handlers
+from analyzer.web.single_flight import run_in_thread
 from gatekeeper.model import GateStatus, SourceError
 from gatekeeper.telemetry.status_json import TOLD_BYTES_MAX, load
 
 log = logging.getLogger(__name__)
 
-GATES_MAX = 5_000  # that wait to be written; others tell again in a minute
+PENDING_MAX = 5_000  # that wait to be written; others tell again in a minute
 BODY_S = 5.0  # a gate itself gives up after one
 CLOSE = {"connection": "close"}  # the rest of it may still come
 WRITE_EVERY_S = 1.0
@@ -39,10 +39,10 @@ class PendingStatuses:
         self._writing: asyncio.Task[None] | None = None
         self._failed = False
 
-    def hear(self, told: GateStatus) -> bool:
+    def add(self, told: GateStatus) -> bool:
         """Whether there is room for it. Of one gate the newest stays."""
         before = self._waiting.get(told.instance)
-        if before is None and len(self._waiting) >= GATES_MAX:
+        if before is None and len(self._waiting) >= PENDING_MAX:
             return False
         if before is None or before.number < told.number:
             self._waiting[told.instance] = told
@@ -56,7 +56,7 @@ class PendingStatuses:
             await asyncio.sleep(pause_s)
             told, self._waiting = list(self._waiting.values()), {}
             try:
-                await in_thread(partial(self._keep, told))
+                await run_in_thread(partial(self._keep, told))
                 self._failed = False
             except AnalyzerError as away:
                 if not self._failed:
@@ -65,9 +65,9 @@ class PendingStatuses:
             pause_s = max(WRITE_EVERY_S, len(told) / ROWS_PER_S)
 
 
-def hear_gates(app: FastAPI, told: PendingStatuses, bearers: Authenticator) -> None:
+def add_gates_endpoint(app: FastAPI, told: PendingStatuses, bearers: Authenticator) -> None:
     """Have `app` hear the gates of those who may read the feed."""
-    tell_problems(app)
+    add_problem_handlers(app)
 
     @app.put("/v1/gates/{instance}")
     async def gates(instance: str, request: Request) -> Response:
@@ -76,7 +76,7 @@ def hear_gates(app: FastAPI, told: PendingStatuses, bearers: Authenticator) -> N
         heard = _read(await _body(request))
         if heard.instance != instance:
             raise HttpProblem(HTTPStatus.BAD_REQUEST, "This is of another instance than the address says.")
-        if not told.hear(heard):
+        if not told.add(heard):
             why = "Too many gates tell of themselves at the moment."
             raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, why, {"retry-after": "60"})
         return Response(status_code=HTTPStatus.NO_CONTENT)

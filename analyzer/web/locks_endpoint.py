@@ -11,25 +11,25 @@ from urllib.parse import quote, unquote
 
 from fastapi import FastAPI, Request, Response
 
-from analyzer.web.authentication import AGAIN, Authenticator
+from analyzer.web.authentication import RETRY_SOON, Authenticator
 from analyzer.web.feed_cache import FeedCache
-from analyzer.web.problems import HttpProblem, tell_problems
+from analyzer.web.problems import HttpProblem, add_problem_handlers
 from analyzer.web.shared_gzip import PIECE_BYTES, CompressedAnswer, PiecewiseResponse
 from gatekeeper.model import Cursor, SourceError
 
 WAIT_MAX_S = 60.0  # what lies between closes connections that are silent for longer
 VERSION_MAX = 2**63
 MARK_CHARACTERS_MAX = 64
-PACKED_BYTES_MIN = 1_024  # less is as long when it is packed
+GZIP_BYTES_MIN = 1_024  # less is as long when it is packed
 
 ETAG = re.compile(r'(?:W/)?"(\d{1,19})-([^"]{0,192})"')
 WAIT = re.compile(r"\d{1,6}(\.\d{1,6})?")
 ALWAYS = {"cache-control": "no-cache", "vary": "accept-encoding, authorization"}
 
 
-def answer_locks(app: FastAPI, feed: FeedCache, bearers: Authenticator) -> None:
+def add_locks_endpoint(app: FastAPI, feed: FeedCache, bearers: Authenticator) -> None:
     """Have `app` tell the feed to who may read it."""
-    tell_problems(app)
+    add_problem_handlers(app)
 
     async def locks(request: Request) -> Response:
         """Changes since the version and mark in the query, or every lock; with `wait`, once there are any."""
@@ -47,12 +47,12 @@ def answer_locks(app: FastAPI, feed: FeedCache, bearers: Authenticator) -> None:
                 answer, headers = await telling
         except SourceError as away:
             why = "The locks cannot be read at the moment."
-            raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, why, AGAIN) from away
+            raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, why, RETRY_SOON) from away
         if answer is None:
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         pieces = answer.pieces()
         length = sum(map(len, pieces))
-        if length >= PACKED_BYTES_MIN and _takes_gzip(request.headers.get("accept-encoding", "")):
+        if length >= GZIP_BYTES_MIN and _takes_gzip(request.headers.get("accept-encoding", "")):
             pieces = await answer.gzipped()
             headers |= {"content-encoding": "gzip"}
         if length < PIECE_BYTES:
@@ -75,7 +75,7 @@ async def _telling(
     asked_s: float,
 ) -> tuple[CompressedAnswer | None, dict[str, str]]:
     """The answer, None where the client has it already, and its headers."""
-    look = await feed.standing(held, wait_s)
+    look = await feed.state(held, wait_s)
     headers = ALWAYS | {"etag": etag_of(look.update.at)}
     if look.update.at in had:
         return None, headers

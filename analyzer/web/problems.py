@@ -20,24 +20,28 @@ class HttpProblem(Exception):  # an answer, raised where there is nothing more t
         self.headers = headers
 
 
-def tell_problems(app: FastAPI) -> None:
+def add_problem_handlers(app: FastAPI) -> None:
     @app.exception_handler(HttpProblem)
     async def told(_request: Request, problem: HttpProblem) -> Response:
-        return answer(problem.status, problem.detail, problem.headers)
+        return problem_response(problem.status, problem.detail, problem.headers)
 
     @app.exception_handler(HTTPException)
     async def refused(_request: Request, error: HTTPException) -> Response:
         """What the framework refuses by itself: another path, another method."""
         status = HTTPStatus(error.status_code)
-        return answer(status, f"{status.description or status.phrase}.".replace("..", "."), error.headers)
+        return problem_response(
+            status, f"{status.description or status.phrase}.".replace("..", "."), error.headers
+        )
 
     @app.exception_handler(Exception)
     async def failed(_request: Request, _error: Exception) -> Response:
         """A mistake of ours: the server logs it, and the client needs to know no more."""
-        return answer(HTTPStatus.INTERNAL_SERVER_ERROR, "A mistake of the server's; its log has it.")
+        return problem_response(
+            HTTPStatus.INTERNAL_SERVER_ERROR, "A mistake of the server's; its log has it."
+        )
 
 
-def answer(status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+def problem_response(status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     return JSONResponse(
         {"type": "about:blank", "title": status.phrase, "status": status, "detail": detail},
         status,

@@ -16,10 +16,10 @@ from analyzer.web.connection_limits import (
     IDLE_S,
     BoundedConnection,
     BoundedServer,
-    bound_in_time,
     connections_max,
+    set_socket_timeouts,
 )
-from analyzer.web.tls import TlsFiles, proving
+from analyzer.web.tls import TlsFiles, reloading_context
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,10 @@ def serving(
     if listen is None:
         yield None
         return
-    with _bound(*listen) as bound, nullcontext() if identity is None else proving(identity) as context:
+    with (
+        _bound(*listen) as bound,
+        nullcontext() if identity is None else reloading_context(identity) as context,
+    ):
         host, port = bound.getsockname()[:2]
         config = uvicorn.Config(
             app,
@@ -87,7 +90,7 @@ def _bound(host: str, port: int) -> socket.socket:
         raise _cannot(host, port, error) from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound_in_time(bound)
+        set_socket_timeouts(bound)
         bound.bind(address)
         bound.listen()  # at once: who connects before the thread is there waits instead of being refused
     except OSError as error:

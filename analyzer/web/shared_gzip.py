@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from analyzer.web.single_flight import in_thread
+from analyzer.web.single_flight import run_in_thread
 from gatekeeper.feed import feed_json
 
 PIECE_BYTES = 64 << 10  # so much of an answer waits for a slow client; the rest is everybody's
@@ -33,7 +33,7 @@ class CompressedChanges:
     async def packed(self) -> bytes:
         """The text of the changes as blocks of deflate, none of them the last."""
         if self._packed is None:
-            self._packed = in_thread(partial(_deflated, self.changes.text, zlib.Z_FULL_FLUSH))
+            self._packed = run_in_thread(partial(_deflated, self.changes.text, zlib.Z_FULL_FLUSH))
         return await asyncio.shield(self._packed)  # one who leaves must not take it from the others
 
 
@@ -50,7 +50,7 @@ class CompressedAnswer(NamedTuple):
         """The pieces of the same as a gzip file."""
         packed = await self.told.packed()
         is_long = len(self.told.changes.text) > PIECE_BYTES
-        trailer = await in_thread(self._trailer) if is_long else self._trailer()
+        trailer = await run_in_thread(self._trailer) if is_long else self._trailer()
         head = GZIP_HEAD + _deflated(self.head, zlib.Z_FULL_FLUSH)
         return head, packed, _deflated(END, zlib.Z_FINISH) + trailer
 

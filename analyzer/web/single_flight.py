@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
-ANSWER_MAX_S = 3.0  # a probe waits no longer than this, however long the database does
+TIMEOUT_S = 3.0  # a probe waits no longer than this, however long the database does
 
 T = TypeVar("T")
 
@@ -22,24 +22,24 @@ class SingleFlight(Generic[T]):
         self._look = look
         self._running: asyncio.Future[T] | None = None
 
-    async def ask(self) -> T:
+    async def get(self) -> T:
         """What `look` returns or raises; TimeoutError when that takes too long."""
         if self._running is None or self._running.done():
-            self._running = in_thread(self._look)
+            self._running = run_in_thread(self._look)
         try:
-            return await asyncio.wait_for(asyncio.shield(self._running), ANSWER_MAX_S)
+            return await asyncio.wait_for(asyncio.shield(self._running), TIMEOUT_S)
         except TimeoutError:
-            raise TimeoutError(f"the database has not answered for {ANSWER_MAX_S:g} s") from None
+            raise TimeoutError(f"the database has not answered for {TIMEOUT_S:g} s") from None
 
 
-def in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
+def run_in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
     """What `call` will return or raise, in a thread of its own.
 
     The thread is a daemon and not one of a pool: a pool's threads are waited for at exit, and a
     database that hangs would keep a process alive that was told to stop.
     """
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    future.add_done_callback(seen)
+    future.add_done_callback(consume_exception)
     threading.Thread(target=_run, args=(call, future), daemon=True, name="asking").start()
     return future
 
@@ -62,7 +62,7 @@ def _tell(future: asyncio.Future[T], tell: Callable[[], None]) -> None:
         future.get_loop().call_soon_threadsafe(tell_who_still_asks)
 
 
-def seen(future: asyncio.Future[T]) -> None:
+def consume_exception(future: asyncio.Future[T]) -> None:
     """Take note of an error that came too late for everybody, so that nobody logs it as forgotten."""
     if not future.cancelled():
         future.exception()

@@ -30,7 +30,7 @@ class TlsFilesInvalid(AnalyzerError):
 
 
 @contextmanager
-def proving(identity: TlsFiles) -> Iterator[ssl.SSLContext]:
+def reloading_context(identity: TlsFiles) -> Iterator[ssl.SSLContext]:
     """What connections are greeted with inside. Those made after the files were renewed see the new
     certificate; those that there are go on. Raises NoIdentity."""
     try:

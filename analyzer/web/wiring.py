@@ -17,11 +17,11 @@ from analyzer.store.operations.tokens import stored_tokens
 from analyzer.store.reports.gate_reports import store_statuses
 from analyzer.store.reports.status import installation_status
 from analyzer.store.transaction.notify import listening as news
-from analyzer.web.app import AppState, application
+from analyzer.web.app import AppState, create_app
 from analyzer.web.authentication import Authenticator, is_loopback
 from analyzer.web.feed_cache import FeedCache
-from analyzer.web.gates_endpoint import PendingStatuses, hear_gates
-from analyzer.web.locks_endpoint import answer_locks
+from analyzer.web.gates_endpoint import PendingStatuses, add_gates_endpoint
+from analyzer.web.locks_endpoint import add_locks_endpoint
 from analyzer.web.server import CannotListen, serving
 from analyzer.web.tls import TlsFiles
 from gatekeeper.sources.sql import SqlSource
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def listening(
+def web_application(
     settings: Settings, engine: Engine, health: Health, problems: Callable[[], Mapping[str, str]]
 ) -> Iterator[tuple[str, int] | None]:
     """Answer requests inside; the address, None when it is off.
@@ -47,16 +47,16 @@ def listening(
             log.warning("tokens and locks go over the network in the clear: set http_cert and http_key")
     with closing(SqlSource(settings.database.address)) as source:
         feed = FeedCache(source, time.monotonic)
-        app = application(AppState(health, problems, partial(installation_status, engine, head()), head()))
+        app = create_app(AppState(health, problems, partial(installation_status, engine, head()), head()))
         bearers = Authenticator(partial(stored_tokens, engine), time.monotonic)
-        answer_locks(app, feed, bearers)
-        hear_gates(app, PendingStatuses(partial(store_statuses, engine)), bearers)
+        add_locks_endpoint(app, feed, bearers)
+        add_gates_endpoint(app, PendingStatuses(partial(store_statuses, engine)), bearers)
 
         def leave() -> None:
             feed.closed = True
 
-        health.on_news = feed.stir
-        with news(engine, feed.stir), serving(app, listen, identity, leave) as address:
+        health.on_feed_change = feed.notify
+        with news(engine, feed.notify), serving(app, listen, identity, leave) as address:
             yield address
 
 

@@ -104,4 +104,4 @@ def test_what_is_left_to_tidy_is_taken_up_in_the_next_second(
         with engine.connect() as db:
             left.append(list(db.scalars(sa.select(buckets.c.width_s).order_by(buckets.c.width_s))))
     assert left == [[60, 60, 60, 86_400], [60, 86_400], [86_400], [86_400]]
-    assert first.tidied_s == 3.0
+    assert first.last_cleanup_s == 3.0

@@ -14,8 +14,8 @@ from fastapi import FastAPI
 from analyzer.store.operations.tokens import TokenList
 from analyzer.web.authentication import Authenticator
 from analyzer.web.feed_cache import FeedCache
-from analyzer.web.gates_endpoint import PendingStatuses, hear_gates
-from analyzer.web.locks_endpoint import answer_locks
+from analyzer.web.gates_endpoint import PendingStatuses, add_gates_endpoint
+from analyzer.web.locks_endpoint import add_locks_endpoint
 from analyzer.web.server import serving
 from analyzer.web.tls import TlsFiles
 from gatekeeper.model import LockSource
@@ -32,9 +32,9 @@ def feed_server(
     """The URL that it answers at, inside. With `told` it hears what gates tell of themselves."""
     feed, app = FeedCache(source, time.monotonic), FastAPI(openapi_url=None)
     bearers = Authenticator(known, time.monotonic)
-    answer_locks(app, feed, bearers)
+    add_locks_endpoint(app, feed, bearers)
     if told is not None:
-        hear_gates(app, told, bearers)
+        add_gates_endpoint(app, told, bearers)
 
     def leave() -> None:
         feed.closed = True

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.web import connection_limits
-from analyzer.web.feed_cache import LOOK_EVERY_S
+from analyzer.web.feed_cache import REFRESH_EVERY_S
 from analyzer.web.tls import TlsFiles
 from gatekeeper.feed import feed_json
 from gatekeeper.model import SourceError
@@ -116,7 +116,7 @@ def test_five_hundred_who_wait_are_told_by_one_fetch(feed: HandFeed) -> None:
         feed.set(a_lock("user:bob", ends_in=10**9))
         assert all(b"user:bob" in answer_of(line) for line in lines)
         # One look finds it; others were taken meanwhile, at their usual times.
-        assert len(feed.asked) - asked <= 3 + (time.monotonic() - begun_s) / LOOK_EVERY_S
+        assert len(feed.asked) - asked <= 3 + (time.monotonic() - begun_s) / REFRESH_EVERY_S
 
 
 # Slow
@@ -130,7 +130,7 @@ def test_five_hundred_who_wait_are_told_by_one_fetch(feed: HandFeed) -> None:
 def test_who_does_not_come_to_the_end_of_a_question_is_not_waited_for(
     feed: HandFeed, monkeypatch: pytest.MonkeyPatch, said: bytes, tls: bool, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(connection_limits, "QUESTION_S", 0.5)
+    monkeypatch.setattr(connection_limits, "REQUEST_S", 0.5)
     with feed_server(feed, identity=certificate(tmp_path) if tls else None) as url, line_to(url) as line:
         talking = _in_tls(line) if tls else line
         begun_s = time.monotonic()
@@ -153,7 +153,7 @@ def test_a_question_that_comes_in_drops_has_its_time_as_a_whole(
     feed: HandFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also the second one on a connection."""
-    monkeypatch.setattr(connection_limits, "QUESTION_S", 0.5)
+    monkeypatch.setattr(connection_limits, "REQUEST_S", 0.5)
     with feed_server(feed) as url, line_to(url) as line:
         line.sendall(question(feed))
         assert line.recv(1 << 20).startswith(b"HTTP/1.1 200")
@@ -175,7 +175,7 @@ def _drops(line: socket.socket, text: bytes) -> int:
 
 
 def test_who_waits_for_news_is_not_slow(feed: HandFeed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_limits, "QUESTION_S", 0.2)
+    monkeypatch.setattr(connection_limits, "REQUEST_S", 0.2)
     with feed_server(feed) as url, line_to(url) as line:
         line.sendall(question(feed, wait=30))
         time.sleep(0.8)
@@ -186,7 +186,7 @@ def test_who_waits_for_news_is_not_slow(feed: HandFeed, monkeypatch: pytest.Monk
 def test_who_takes_nothing_of_the_answer_is_left_and_holds_nobody_up(
     feed: HandFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_limits, "TAKEN_S", 1.0)
+    monkeypatch.setattr(connection_limits, "SEND_S", 1.0)
     feed.set(*(a_lock(f"user:{n}", detail="x" * 500, ends_in=10**9) for n in range(20_000)))
     with feed_server(feed) as url, line_to(url, 4096) as line:
         line.sendall(b"GET /v1/locks HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
@@ -207,7 +207,7 @@ def _taken(line: socket.socket) -> int:
 
 
 def test_who_takes_the_answer_slowly_gets_all_of_it(feed: HandFeed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_limits, "TAKEN_S", 1.0)
+    monkeypatch.setattr(connection_limits, "SEND_S", 1.0)
     feed.set(*(a_lock(f"user:{n}", detail="x" * 500, ends_in=10**9) for n in range(700)))
     with feed_server(feed) as url, line_to(url, 4096) as line:
         line.sendall(b"GET /v1/locks HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
@@ -273,7 +273,7 @@ def _told(source: HttpSource) -> str:
 def test_a_machine_that_is_gone_is_noticed_by_the_kernel() -> None:
     """Options that accepted connections have from the one that listens."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        connection_limits.bound_in_time(listening)
+        connection_limits.set_socket_timeouts(listening)
         with line_to(f"http://127.0.0.1:{listening.getsockname()[1]}"):
             accepted, _ = listening.accept()
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
@@ -283,7 +283,7 @@ def test_a_machine_that_is_gone_is_noticed_by_the_kernel() -> None:
 
 
 def test_every_refusal_is_a_problem_with_a_type() -> None:
-    refused = connection_limits.too_many(7)
+    refused = connection_limits.refuse_connection(7)
     assert json.loads(refused.body)["status"] == refused.status_code == 503
     assert refused.headers["retry-after"] == "12"
     assert refused.headers["content-type"] == "application/problem+json"

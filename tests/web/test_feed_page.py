@@ -78,11 +78,11 @@ def test_its_numbers_are_those_of_the_code() -> None:
         "more than 60 is 60": locks_endpoint.WAIT_MAX_S,
         "up to 64 characters": locks_endpoint.MARK_CHARACTERS_MAX,
         "When 2,000 wait": feed_cache.WAITERS_MAX,
-        "1,000 questions a second": feed_cache.BUSY_PER_S,
+        "1,000 questions a second": feed_cache.REQUESTS_PER_S_MAX,
         "up to 10.": feed_cache.PACE_MAX_S,
         "2,500 are connected": connection_limits.CONNECTIONS_MAX,
-        "not whole after 10 seconds": connection_limits.QUESTION_S,
-        "is taken for 20 are": connection_limits.TAKEN_S,
+        "not whole after 10 seconds": connection_limits.REQUEST_S,
+        "is taken for 20 are": connection_limits.SEND_S,
         "an idle connection | 15 s": connection_limits.IDLE_S,
         "up to 10 s, and from half": poller.CEILING_S,
         "at least 0.05 s": poller.PACE_MIN_S,
@@ -92,12 +92,12 @@ def test_its_numbers_are_those_of_the_code() -> None:
         numbers = [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", said)]
         assert value in numbers
     assert "twenty times a second" in PAGE
-    assert feed_cache.LOOK_EVERY_S == 1 / 20
+    assert feed_cache.REFRESH_EVERY_S == 1 / 20
     assert "64 MB, some" in PAGE
     assert http.ANSWER_BYTES_MAX == 64 << 20
-    last_s = connection_limits.LATER_S + connection_limits.LATER_SPREAD - 1
-    assert f"`Retry-After` from {connection_limits.LATER_S} to {last_s}" in PAGE
-    assert locks_endpoint.PACKED_BYTES_MIN == 1 << 10
+    last_s = connection_limits.RETRY_AFTER_S + connection_limits.RETRY_AFTER_SPREAD_S - 1
+    assert f"`Retry-After` from {connection_limits.RETRY_AFTER_S} to {last_s}" in PAGE
+    assert locks_endpoint.GZIP_BYTES_MIN == 1 << 10
 
 
 def test_what_a_gate_tells_of_itself_is_heard() -> None:

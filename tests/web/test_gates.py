@@ -117,7 +117,7 @@ def test_what_cannot_be_written_is_forgotten_and_the_next_is_written(
 def test_no_more_wait_to_be_written_than_there_is_room_for(
     url: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "GATES_MAX", 2)
+    monkeypatch.setattr(module, "PENDING_MAX", 2)
     monkeypatch.setattr(module, "WRITE_EVERY_S", 1.0)
     answers = [put(url, status_json.dump(told(1, f"h:{n}")), f"h:{n}") for n in range(3)]
     assert [answer.status_code for answer in answers] == [204, 204, 503]

@@ -17,7 +17,7 @@ from analyzer.metrics import Metrics
 from analyzer.store.database.engine import open_engine
 from analyzer.store.transaction import lock_feed as feed_store
 from analyzer.web import feed_cache as feed_module
-from analyzer.web.wiring import listening
+from analyzer.web.wiring import web_application
 from gatekeeper.model import Change, Lock, Set
 from gatekeeper.sources.http import HttpSource
 
@@ -46,7 +46,7 @@ def publish(engine: sa.Engine, change: Change) -> None:
 
 def told_after_s(settings: Settings, engine: sa.Engine, health: Health) -> float:
     """How long after a lock was stored by another process somebody who waits is told."""
-    with listening(settings, engine, health, dict) as address:
+    with web_application(settings, engine, health, dict) as address:
         assert address is not None
         source = HttpSource(f"http://127.0.0.1:{address[1]}", wait=20, timeout=20)
         at = source.fetch(None).at
@@ -61,7 +61,7 @@ def told_after_s(settings: Settings, engine: sa.Engine, health: Health) -> float
 def test_what_another_analyzer_stores_is_told_without_waiting_for_a_look(
     settings: Settings, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_module, "LOOK_EVERY_S", 12.0)
+    monkeypatch.setattr(feed_module, "REFRESH_EVERY_S", 12.0)
     assert told_after_s(settings, engine, Health(Metrics("1"), time.monotonic)) < 6.0
 
 
@@ -69,9 +69,9 @@ def test_what_another_analyzer_stores_is_told_without_waiting_for_a_look(
 def test_what_the_analyzer_beside_it_stores_is_told_without_waiting_for_a_look(
     settings: Settings, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_module, "LOOK_EVERY_S", 12.0)
+    monkeypatch.setattr(feed_module, "REFRESH_EVERY_S", 12.0)
     health = Health(Metrics("1"), time.monotonic)
-    threading.Timer(1.0, lambda: health.ended([Set(LOCK)])).start()
+    threading.Timer(1.0, lambda: health.locks_ended([Set(LOCK)])).start()
     assert told_after_s(settings, engine, health) < 6.0
 
 

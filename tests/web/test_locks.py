@@ -186,28 +186,28 @@ def test_who_waits_is_told_as_soon_as_something_changes(world: World, client: ht
 def test_who_is_told_that_there_is_news_does_not_wait_for_the_next_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feed_module, "LOOK_EVERY_S", 20.0)
+    monkeypatch.setattr(feed_module, "REFRESH_EVERY_S", 20.0)
     source = Feed()
     feed = feed_module.FeedCache(source, time.monotonic)
-    feed.stir()  # before anybody ever asked
+    feed.notify()  # before anybody ever asked
 
     async def story() -> tuple[Cursor, float]:
-        held = (await feed.standing(None, 0)).update.at
-        waiting = asyncio.ensure_future(feed.standing(held, 15))
+        held = (await feed.state(None, 0)).update.at
+        waiting = asyncio.ensure_future(feed.state(held, 15))
         await asyncio.sleep(0.1)
         assert not waiting.done()
         source.set(a_lock("user:bob"))
         begun_s = time.monotonic()
-        await asyncio.to_thread(feed.stir)
+        await asyncio.to_thread(feed.notify)
         look = await waiting
         # Who comes back and has not heard of it yet does not wait for a look either.
-        assert (await feed.standing(held, 15)).update.at == look.update.at
+        assert (await feed.state(held, 15)).update.at == look.update.at
         return look.update.at, time.monotonic() - begun_s
 
     at, took_s = asyncio.run(story())
     assert at == source.at
     assert took_s < 5
-    feed.stir()  # nobody is there any more
+    feed.notify()  # nobody is there any more
 
 
 def test_who_waits_for_nothing_is_told_so_in_the_end(world: World, client: httpx2.Client) -> None:
@@ -250,7 +250,7 @@ def test_a_hundred_who_wait_cost_one_fetch_and_few_looks(world: World, client: h
         for each in waiting:
             assert feed_json.load(each.result(10).content).changes == (Set(a_lock("user:bob")),)
         looks = len(world.feed.reads) - before
-        assert looks <= 3 + (time.monotonic() - begun_s) / feed_module.LOOK_EVERY_S
+        assert looks <= 3 + (time.monotonic() - begun_s) / feed_module.REFRESH_EVERY_S
     assert not world.feed.crowded
 
 
@@ -303,7 +303,7 @@ def test_stopping_lets_those_go_who_wait(world: World) -> None:
 def test_the_more_come_the_less_often_they_are_asked_to(
     client: httpx2.Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_module, "BUSY_PER_S", 1)
+    monkeypatch.setattr(feed_module, "REQUESTS_PER_S_MAX", 1)
     for _ in range(20):
         pace_s = client.get("/v1/locks").json()["next_poll_s"]
     assert 5 * 0.4 <= pace_s <= 20 * 0.4
@@ -364,7 +364,7 @@ def test_once_a_token_was_made_everybody_needs_one(
 def test_a_revoked_token_is_noticed_and_the_tokens_are_not_read_for_each_request(
     world: World, client: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bearers_module, "KNOWN_FOR_S", 0.2)
+    monkeypatch.setattr(bearers_module, "TOKENS_CACHED_S", 0.2)
     world.tokens = TokenList((READER, OVER), 1_000)
     assert client.get("/v1/locks", headers=bearing("gatelock_shop")).status_code == 200
     world.tokens = TokenList((OVER,), 1_000)
@@ -376,7 +376,7 @@ def test_a_revoked_token_is_noticed_and_the_tokens_are_not_read_for_each_request
 def test_who_waits_is_told_nothing_once_the_token_was_revoked(
     world: World, client: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bearers_module, "KNOWN_FOR_S", 0.1)
+    monkeypatch.setattr(bearers_module, "TOKENS_CACHED_S", 0.1)
     world.tokens = TokenList((READER, OVER), 1_000)
     query, headers = held(world.feed) | {"wait": 20}, bearing("gatelock_shop")
     with ThreadPoolExecutor() as pool:
@@ -390,7 +390,7 @@ def test_who_waits_is_told_nothing_once_the_token_was_revoked(
 def test_a_token_that_came_to_its_end_is_noticed(
     world: World, client: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bearers_module, "KNOWN_FOR_S", 0.0)
+    monkeypatch.setattr(bearers_module, "TOKENS_CACHED_S", 0.0)
     short = Token("till", digest_of("gatelock_till"), "read", 0, 2_000)
     world.tokens = TokenList((short,), 1_999)
     assert client.get("/v1/locks", headers=bearing("gatelock_till")).status_code == 200
@@ -422,7 +422,7 @@ def test_tokens_that_cannot_be_read_are_looked_for_once_for_all_who_ask(world: W
 def test_tokens_that_are_read_for_too_long_are_not_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.web.single_flight.ANSWER_MAX_S", 0.2)
+    monkeypatch.setattr("analyzer.web.single_flight.TIMEOUT_S", 0.2)
     done = threading.Event()
 
     def hangs() -> TokenList:

@@ -20,14 +20,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from analyzer.core.model import DrainedCounts, Gap, Lag, Partition, PartitionProgress, Rejected
 from analyzer.errors import StoreAway
-from analyzer.health import HELD_S, LOSSES_MAX, LOSSES_WITHIN_S, TURN_MAX_S, Health
+from analyzer.health import FLUSH_OVERDUE_S, LOOP_MAX_S, LOSSES_MAX, LOSSES_WITHIN_S, Health
 from analyzer.metrics import METRICS, Metrics
 from analyzer.pipeline import FlushResult
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import feed, locks
 from analyzer.store.reports.status import InstallationStatus, installation_status
-from analyzer.web.app import AppState, application
+from analyzer.web.app import AppState, create_app
 from analyzer.web.server import CannotListen, serving
 from gatekeeper.model import Clear, Lock, Set
 from tests.support import plain_http
@@ -62,8 +62,8 @@ class World:
         return self.stands
 
     def flush(self, *, seconds: float = 0.004, lags: dict[Partition, Lag] | None = None) -> None:
-        self.health.turned()
-        self.health.flushed(
+        self.health.loop_completed()
+        self.health.flush_committed(
             FlushResult(
                 counted=DrainedCounts(
                     [PartitionProgress(PART, 0, 10, seen=10, counted=6, duplicate=1, dead=2, late=1)],
@@ -75,7 +75,7 @@ class World:
                 seconds=seconds,
             )
         )
-        self.health.ended([Clear(A_LOCK.at)])
+        self.health.locks_ended([Clear(A_LOCK.at)])
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def client(world: World) -> Iterator[httpx2.Client]:
-    app = application(AppState(world.health, lambda: world.problems, world.look, "head"))
+    app = create_app(AppState(world.health, lambda: world.problems, world.look, "head"))
     with serving(app, ("127.0.0.1", 0)) as address:
         assert address is not None
         with plain_http.Client(base_url=f"http://127.0.0.1:{address[1]}", timeout=10) as client:
@@ -109,17 +109,17 @@ def test_a_loop_that_turns_is_alive_and_one_that_stands_still_is_not(
     world: World, client: httpx2.Client
 ) -> None:
     assert client.get("/livez").json() == {"live": True, "since_turn_s": None}
-    world.health.turned()
-    world.now_s += TURN_MAX_S - 1
+    world.health.loop_completed()
+    world.now_s += LOOP_MAX_S - 1
     assert client.get("/livez").status_code == 200
     world.now_s += 1
     answer = client.get("/livez")
     assert answer.status_code == 503
-    assert answer.json() == {"live": False, "since_turn_s": TURN_MAX_S}
+    assert answer.json() == {"live": False, "since_turn_s": LOOP_MAX_S}
 
 
 def test_a_loop_that_never_began_to_turn_is_not_alive_for_ever(world: World, client: httpx2.Client) -> None:
-    world.now_s += TURN_MAX_S
+    world.now_s += LOOP_MAX_S
     assert client.get("/livez").status_code == 503
 
 
@@ -146,16 +146,16 @@ def test_it_is_ready_once_it_has_flushed(world: World, client: httpx2.Client) ->
 
 def test_having_no_partition_is_right_when_others_have_them_all(world: World, client: httpx2.Client) -> None:
     """More analyzers than partitions: after the time that an assignment takes, the spare ones are ready."""
-    world.now_s += HELD_S
-    world.health.turned()
+    world.now_s += FLUSH_OVERDUE_S
+    world.health.loop_completed()
     assert client.get("/readyz").json() == {"ready": True, "problems": {}, "partitions": []}
 
 
 def test_everything_that_is_in_the_way_is_named(world: World, client: httpx2.Client) -> None:
     world.flush()
-    world.now_s += TURN_MAX_S
+    world.now_s += LOOP_MAX_S
     world.problems["access-log[1]"] = "a batch is damaged: offset 7, the next batch begins at 9"
-    world.health.failed("database", "connection to postgresql://ada:s3cret@db refused")
+    world.health.dependency_failed("database", "connection to postgresql://ada:s3cret@db refused")
     world.stands = StoreAway("connection refused")
     answer = client.get("/readyz")
     assert answer.status_code == 503
@@ -168,9 +168,9 @@ def test_everything_that_is_in_the_way_is_named(world: World, client: httpx2.Cli
 
 def test_what_is_back_is_no_problem_any_more(world: World, client: httpx2.Client) -> None:
     world.flush()
-    world.health.failed("database", "away")
+    world.health.dependency_failed("database", "away")
     assert client.get("/readyz").status_code == 503
-    world.health.recovered("database")
+    world.health.dependency_recovered("database")
     assert client.get("/readyz").status_code == 200
 
 
@@ -186,7 +186,7 @@ def test_tables_of_another_version_are_a_problem_with_its_cure(
 def test_a_database_that_hangs_holds_up_neither_the_answer_nor_more_than_one_thread(
     world: World, client: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.web.single_flight.ANSWER_MAX_S", 0.2)
+    monkeypatch.setattr("analyzer.web.single_flight.TIMEOUT_S", 0.2)
     world.flush()
     world.gate.clear()
     for _ in range(3):
@@ -205,8 +205,8 @@ def test_a_database_that_hangs_holds_up_neither_the_answer_nor_more_than_one_thr
 def test_metrics_tell_what_happened_and_how_it_stands(world: World, client: httpx2.Client) -> None:
     world.flush(seconds=0.004)
     world.flush(seconds=0.3)
-    world.health.failed("database", "away")
-    world.health.stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
+    world.health.dependency_failed("database", "away")
+    world.health.partitions_stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
     world.now_s += 2
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
@@ -239,8 +239,8 @@ def test_the_list_of_metrics_is_complete_and_no_metric_is_labelled_by_caller(
     world: World, client: httpx2.Client
 ) -> None:
     world.flush()
-    world.health.failed("database", "away")
-    world.health.stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
+    world.health.dependency_failed("database", "away")
+    world.health.partitions_stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
     families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
     listed = {metric.name.removesuffix("_total"): metric for metric in METRICS}
     assert families.keys() == listed.keys()
@@ -267,7 +267,7 @@ def test_a_partition_that_went_elsewhere_leaves_nothing_behind(world: World, cli
     assert {labels for name, labels in seen if name == "gatelock_lag_records"} == {
         (("partition", "0"), ("source", "calls"), ("topic", "access-log"))
     }
-    world.now_s += HELD_S
+    world.now_s += FLUSH_OVERDUE_S
     assert not any(name == "gatelock_lag_records" for name, _ in samples(client.get("/metrics").text))
 
 
@@ -289,8 +289,8 @@ def test_partitions_that_are_held_and_not_stored_are_a_problem(world: World, cli
     """Two that take everything from each other hold partitions in every other turn, and store nothing."""
     world.flush()
     for turn in range(60):
-        world.health.turned(turn % 2)
-        assert "flush" not in problems_of(client) or turn >= HELD_S
+        world.health.loop_completed(turn % 2)
+        assert "flush" not in problems_of(client) or turn >= FLUSH_OVERDUE_S
         world.now_s += 1
     assert "nothing has been stored for 59 s" in problems_of(client)["flush"]
     world.flush()
@@ -298,23 +298,23 @@ def test_partitions_that_are_held_and_not_stored_are_a_problem(world: World, cli
 
 
 def test_who_holds_nothing_need_not_store(world: World, client: httpx2.Client) -> None:
-    world.health.turned(4)
+    world.health.loop_completed(4)
     world.flush()
     for _ in range(60):
-        world.health.turned(0)
+        world.health.loop_completed(0)
         world.now_s += 1
     assert "flush" not in problems_of(client)
-    world.health.turned(4)
+    world.health.loop_completed(4)
     assert "flush" not in problems_of(client), "it has just begun"
 
 
 def test_two_that_read_the_same_are_told_of_each_other(world: World, client: httpx2.Client) -> None:
     world.flush()
     for _ in range(LOSSES_MAX - 1):
-        world.health.lost()
+        world.health.partition_lost()
         world.now_s += 0.5
     assert problems_of(client) == {}, "a partition changes hands now and then"
-    world.health.lost()
+    world.health.partition_lost()
     assert "two read the same partitions" in problems_of(client)["contention"]
     assert samples(client.get("/metrics").text)["gatelock_problem", (("name", "contention"),)] == 1
     world.now_s += LOSSES_WITHIN_S
@@ -378,7 +378,7 @@ def test_a_host_that_is_not_known_is_said(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_leaving_closes_the_port_and_ends_the_thread(world: World) -> None:
-    app = application(AppState(world.health, dict, world.look, "head"))
+    app = create_app(AppState(world.health, dict, world.look, "head"))
     with plain_http.Client() as kept_alive:  # an idle connection must not hold it up
         with serving(app, ("127.0.0.1", 0)) as address:
             assert address is not None
