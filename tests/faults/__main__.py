@@ -8,9 +8,9 @@ import time
 from collections import Counter
 from random import Random
 
-from tests.faults.kinds import KINDS
+from tests.faults.fault_kinds import KINDS
+from tests.faults.fault_run import Outcome, Story, a_world
 from tests.faults.mutations import MUTATIONS
-from tests.faults.story import Outcome, Story, a_world
 from tests.support.servers import Missing
 
 FAULTS, RECORDS = 200, 600_000

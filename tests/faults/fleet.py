@@ -23,7 +23,7 @@ from analyzer.store.database.schema import buckets, locks, offsets
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.faults.traffic import Place, Traffic
 
-MUTANT = Path(__file__).with_name("mutant.py")
+MUTANT = Path(__file__).with_name("mutant_analyzer.py")
 LEDGER = ("seen", "counted", "duplicate", "dead", "late")
 CONFIGURATION = """
 [database]
@@ -121,7 +121,7 @@ class Fleet:
         return Traffic(self.kafka, self.topic, self.partitions, random)
 
     def join(self, oddity: str = "", config: Path | None = None) -> Member:
-        """One more analyzer, with something odd about it (see mutant.py) if one is named."""
+        """One more analyzer, with something odd about it (see mutant_analyzer.py) if one is named."""
         odd = oddity or self.mutation
         program = [str(MUTANT), odd] if odd else ["-m", "analyzer.cli"]
         member = self._start([sys.executable, *program, "--config", str(config or self.config), "run"])

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from tests.faults.__main__ import report
-from tests.faults.kinds import KINDS
-from tests.faults.story import Story, a_world
+from tests.faults.fault_kinds import KINDS
+from tests.faults.fault_run import Story, a_world
 from tests.support.servers import Missing
 from tests.support.servers.report import ServersUsed
 

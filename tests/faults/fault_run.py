@@ -16,10 +16,10 @@ from typing import NamedTuple
 import psutil
 from sqlalchemy.engine import make_url
 
+from tests.faults.checks import Follower, wrongs
+from tests.faults.fault_kinds import KINDS, POLICIES, Kind, Lasting, World
 from tests.faults.fleet import Fleet
-from tests.faults.kinds import KINDS, POLICIES, Kind, Lasting, World
 from tests.faults.traffic import Traffic
-from tests.faults.verdict import Follower, wrongs
 from tests.support.proxy import Proxy
 from tests.support.servers.child import free_port
 from tests.support.servers.kafka import NativeKafka

@@ -1,4 +1,4 @@
-"""An analyzer with something odd about it: mutant.py ODDITY ARGS..."""
+"""An analyzer with something odd about it: mutant_analyzer.py ODDITY ARGS..."""
 
 from __future__ import annotations
 
