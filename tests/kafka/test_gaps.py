@@ -178,7 +178,7 @@ def test_a_process_that_runs_goes_on_within_a_second_after_somebody_said_where(
             assert time.monotonic() < end_s
             time.sleep(0.1)
         analyzer.well()
-        went_on_s = analyzer.logged("going on with")  # said before the first of them was counted
+        went_on_s = analyzer.logged("resuming")  # said before the first of them was counted
         assert went_on_s is not None
         assert went_on_s - said_s < 5.0, "it looks twice a second; a loaded machine may be late"
     finally:

@@ -34,25 +34,25 @@ class ImportProgress:
     failures: int = 0
     sentence: str = ""  # of the last failure
 
-    def loop_completed(self, _holding: int) -> None:
+    def loop_completed(self, _partitions: int) -> None:
         """Ignored: an import has no liveness probe."""
 
     def partition_lost(self) -> None:
         """Ignored: another process imports the same file, and each record is stored once."""
 
-    def flush_committed(self, flushed: FlushResult) -> None:
-        for progress in flushed.counted.parts:
+    def flush_committed(self, result: FlushResult) -> None:
+        for progress in result.counted.parts:
             for name in self.stored:
                 self.stored[name] += getattr(progress, name)
 
     def locks_ended(self, _changes: Sequence[Change]) -> None:
         """Ignored: locks that end are not a result of the import."""
 
-    def dependency_failed(self, _what: str, sentence: str) -> None:
+    def dependency_failed(self, _dependency: str, sentence: str) -> None:
         self.failures += 1
         self.sentence = sentence
 
-    def dependency_recovered(self, _what: str) -> None:
+    def dependency_recovered(self, _dependency: str) -> None:
         self.failures = 0
 
     def partitions_stopped(self, _gaps: Mapping[Partition, Gap]) -> None:
