@@ -4,10 +4,11 @@
 change, or after a restart, hundreds of gates get the same changes at the same moment. Each answer also has
 a few fields for one gate (the time, how long this gate has waited), so that whole answers cannot be cached.
 
-*How.* An answer is a head, the changes, and an end. Each part is compressed as blocks of one deflate stream
-(RFC 1951): the head and the changes end with a full flush, which aligns them to a byte and refers to
-nothing before, so their blocks can be joined; only the end has the final block. A gzip header and the
-checksum of the whole text (RFC 1952) make one ordinary gzip member of it, which every client decompresses.
+*How.* An answer is a head, the changes, and an end. They become three runs of blocks in one deflate stream
+(RFC 1951). The changes are compressed once and end with a full flush: their blocks are aligned to a byte
+and refer to nothing before, so they can follow any others. The head and the end, some two hundred bytes, go
+into stored blocks, which are not compressed and cost next to nothing. With a gzip header and the checksum
+of the whole text (RFC 1952) this is one ordinary gzip member, which every client decompresses.
 
 *Why Starlette alone does not do it.* Its GZipMiddleware compresses each answer from the beginning, for each
 gate, and so does a reverse proxy; docs/decisions/0016 has the measurement. This module uses public names of
@@ -33,6 +34,7 @@ PIECE_BYTES = 64 << 10  # as much of an answer is buffered for a slow client; th
 COMPRESSION = 1  # of 1 to 9: three quarters of the saving of 9, in a fifth of its time
 RAW_DEFLATE = -15  # zlib's sign for blocks without a header, with the largest window
 END = feed_json.CLOSING
+CHECKSUM_BYTES_MAX = 1 << 20  # the checksum of a longer text is computed in a thread: a millisecond for 4 MB
 GZIP_HEADER = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF))  # deflate; no name, no time, any system
 
 
@@ -47,7 +49,7 @@ class CompressedChanges:
     async def deflated(self) -> bytes:
         """Returns the changes as deflate blocks, none of which is the last of a stream."""
         if self._deflated is None:
-            self._deflated = run_in_thread(partial(_deflate, self.changes.text, zlib.Z_FULL_FLUSH))
+            self._deflated = run_in_thread(partial(_deflate, self.changes.text))
         return await asyncio.shield(self._deflated)  # a client that leaves must not cancel it for the others
 
 
@@ -64,11 +66,9 @@ class CompressedAnswer(NamedTuple):
     async def gzipped(self) -> Sequence[bytes]:
         """Returns the answer as a gzip file in three parts."""
         changes = await self.shared.deflated()
-        # The checksum of a hundred thousand locks takes ten milliseconds.
-        is_long = len(self.shared.changes.text) > PIECE_BYTES
+        is_long = len(self.shared.changes.text) > CHECKSUM_BYTES_MAX
         trailer = await run_in_thread(self._trailer) if is_long else self._trailer()
-        head = GZIP_HEADER + _deflate(self.head, zlib.Z_FULL_FLUSH)
-        return head, changes, _deflate(END, zlib.Z_FINISH) + trailer
+        return GZIP_HEADER + _stored(self.head), changes, _stored(END, is_last=True) + trailer
 
     def _trailer(self) -> bytes:
         crc = size = 0
@@ -77,9 +77,15 @@ class CompressedAnswer(NamedTuple):
         return struct.pack("<II", crc, size & 0xFFFF_FFFF)
 
 
-def _deflate(text: bytes, flush_mode: int) -> bytes:
+def _deflate(text: bytes) -> bytes:
+    """Returns `text` as deflate blocks that other blocks may precede and follow."""
     compressor = zlib.compressobj(COMPRESSION, zlib.DEFLATED, RAW_DEFLATE)
-    return compressor.compress(text) + compressor.flush(flush_mode)
+    return compressor.compress(text) + compressor.flush(zlib.Z_FULL_FLUSH)
+
+
+def _stored(text: bytes, *, is_last: bool = False) -> bytes:
+    """Returns `text`, below 64 KiB, as one deflate block that is not compressed (RFC 1951, 3.2.4)."""
+    return struct.pack("<BHH", is_last, len(text), len(text) ^ 0xFFFF) + text
 
 
 class PiecewiseResponse(Response):
