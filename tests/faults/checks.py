@@ -1,4 +1,4 @@
-"""What must be true in the end, held against the truth that was kept outside."""
+"""Checks of the database after a run, against counts that were kept outside."""
 
 from __future__ import annotations
 
@@ -26,104 +26,105 @@ from gatekeeper.model import Lock, LockKey, Set, SourceError
 from gatekeeper.sources.sql import SqlSource
 from gatekeeper.view.lock_view import EMPTY, LockView, ViewOutOfStep, apply
 from tests.faults.fleet import Fleet
-from tests.faults.traffic import Place, Truth
+from tests.faults.traffic import CountKey, ExpectedCounts
 
-OLD_S = 30 * DAY_S  # minutes older than this may have been joined into quarters and days meanwhile
+OLD_S = 30 * DAY_S  # older minutes may have been rolled up into quarter-hours and days
 
 
-def wrongs(fleet: Fleet, truth: Truth, follower: Follower | None = None) -> Iterator[str]:
-    """A sentence for each promise that was broken; call it when every record was seen and nobody writes."""
-    yield from wrong_counts(fleet.counts(), truth)
-    yield from wrong_ledger(fleet, truth)
-    yield from wrong_totals(fleet, truth)
-    yield from wrong_locks(fleet, truth)
-    yield from wrong_feed(fleet)
+def violations(fleet: Fleet, expected: ExpectedCounts, follower: Follower | None = None) -> Iterator[str]:
+    """Yields a sentence for each violation; to be called when every record was read and none is written."""
+    yield from count_violations(fleet.counts(), expected)
+    yield from ledger_violations(fleet, expected)
+    yield from total_violations(fleet, expected)
+    yield from lock_violations(fleet, expected)
+    yield from feed_violations(fleet)
     if follower is not None:
-        yield from follower.wrongs(fleet)
+        yield from follower.violations(fleet)
 
 
-def wrong_counts(found: Counter[Place], truth: Truth) -> Iterator[str]:
-    now_s = max((place.minute_s for place in truth.counts), default=0)
-    wanted, got = by_day_when_old(truth.counts, now_s), by_day_when_old(found, now_s)
-    differ = [place for place in wanted | got if wanted[place] != got[place]]
+def count_violations(found: Counter[CountKey], expected: ExpectedCounts) -> Iterator[str]:
+    now_s = max((key.minute_s for key in expected.counts), default=0)
+    wanted, got = by_day_when_old(expected.counts, now_s), by_day_when_old(found, now_s)
+    differ = [key for key in wanted | got if wanted[key] != got[key]]
     if differ:
-        place = min(differ)
+        first = min(differ)
         yield (
-            f"counts differ in {len(differ)} of {len(wanted)} places, {got.total()} for {wanted.total()};"
-            f" first {place}: {got[place]} for {wanted[place]}"
+            f"{len(differ)} of {len(wanted)} counts differ, {got.total()} in all for {wanted.total()};"
+            f" first {first}: {got[first]} for {wanted[first]}"
         )
 
 
-def by_day_when_old(counts: Counter[Place], now_s: int) -> Counter[Place]:
-    found: Counter[Place] = Counter()
-    for place, n in counts.items():
-        old = place.minute_s < now_s - OLD_S
-        found[place._replace(minute_s=place.minute_s // DAY_S * DAY_S) if old else place] += n
+def by_day_when_old(counts: Counter[CountKey], now_s: int) -> Counter[CountKey]:
+    found: Counter[CountKey] = Counter()
+    for key, n in counts.items():
+        is_old = key.minute_s < now_s - OLD_S
+        found[key._replace(minute_s=key.minute_s // DAY_S * DAY_S) if is_old else key] += n
     return found
 
 
-def wrong_ledger(fleet: Fleet, truth: Truth) -> Iterator[str]:
-    """By the command that an operator would use, and against the truth."""
+def ledger_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
+    """Checks `gatelock audit`, and the ledger against the expected counts."""
     command = [sys.executable, "-m", "analyzer.cli", "--config", str(fleet.config), "audit"]
     audited = subprocess.run(command, capture_output=True, text=True)
     if audited.returncode or ": equal" not in audited.stdout:
         yield f"gatelock audit: {audited.stdout[-300:]}{audited.stderr[-300:]}"
-    counted = truth.counts.total()
+    counted = expected.counts.total()
     wanted = {
-        "seen": truth.records,
+        "seen": expected.records,
         "counted": counted,
         "duplicate": 0,
-        "dead": truth.dead,
-        "late": truth.late,
+        "dead": expected.dead,
+        "late": expected.late,
     }
     if (ledger := fleet.ledger()) != wanted:
-        yield f"the ledger says {ledger}, the truth {wanted}"
+        yield f"the ledger has {ledger}, expected {wanted}"
     with reading(fleet.engine) as db:
         kept = db.execute(sa.select(sa.func.count()).select_from(rejects)).scalar_one()
         parts = db.execute(sa.select(sa.func.count()).select_from(offsets)).scalar_one()
-    if kept != truth.dead + truth.late:
-        yield f"{kept} rejected records are kept, {truth.dead + truth.late} were written"
+    if kept != expected.dead + expected.late:
+        yield f"{kept} rejected records are stored, {expected.dead + expected.late} were written"
     if parts != fleet.partitions:
-        yield f"{parts} partitions are followed, there are {fleet.partitions}"
+        yield f"{parts} partitions are followed, of {fleet.partitions}"
 
 
-def used_in(plan: Plan, truth: Truth, at_s: int) -> dict[TotalKey, int]:
-    """The slow, obvious answer: every total in the window that holds `at_s`, added up again."""
+def used_in(plan: Plan, expected: ExpectedCounts, at_s: int) -> dict[TotalKey, int]:
+    """Sums up every total in the window that contains `at_s`: slow, and obviously right."""
     found: Counter[TotalKey] = Counter()
     for sum_ in plan.policies_of:
         window = window_at(sum_.window, at_s)
-        for place, n in truth.counts.items():
-            if not place.denied and window.start_s <= place.minute_s < window.until_s:
-                found[TotalKey(sum_, place.caller, "", window)] += n
+        for key, n in expected.counts.items():
+            if not key.denied and window.start_s <= key.minute_s < window.until_s:
+                found[TotalKey(sum_, key.caller, "", window)] += n
     return found
 
 
-def wrong_totals(fleet: Fleet, truth: Truth) -> Iterator[str]:
+def total_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
     with reading(fleet.engine) as db:
         now_s = db.execute(sa.select(NowMs())).scalar_one() // 1000
         rows = db.execute(sa.select(totals)).all()
-    wanted = used_in(fleet.plan, truth, now_s)
+    wanted = used_in(fleet.plan, expected, now_s)
     windows = {(str(total.sum.window), total.window.start_s) for total in wanted}
     found = {(row.period, row.key, row.window_s): row.used for row in rows}
     found = {at: used for at, used in found.items() if (at[0], at[2]) in windows}
-    expected = {(str(total.sum.window), total.key, total.window.start_s): n for total, n in wanted.items()}
-    differ = [at for at in found | expected if found.get(at) != expected.get(at)]
+    used = {(str(total.sum.window), total.key, total.window.start_s): n for total, n in wanted.items()}
+    differ = [at for at in found | used if found.get(at) != used.get(at)]
     if differ:
         at = min(differ)
-        first = f"{at}: {found.get(at)} for {expected.get(at)}"
-        yield f"{len(differ)} of {len(expected)} totals differ; first {first}"
+        yield f"{len(differ)} of {len(used)} totals differ; first {at}: {found.get(at)} for {used.get(at)}"
 
 
-def wrong_locks(fleet: Fleet, truth: Truth) -> Iterator[str]:
-    """The locks in force are those that the pure judgement gives for the truth, at the database's time."""
+def lock_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
+    """Checks the locks in force against those judged from the expected counts, at the database's time."""
     now, found = locks_in_force(fleet)
-    standings = [Standing(total, n) for total, n in used_in(fleet.plan, truth, int(now.timestamp())).items()]
-    judged = [each for each in judge(fleet.plan, standings, {}, now) if isinstance(each, Set)]
+    standings = [
+        Standing(total, n) for total, n in used_in(fleet.plan, expected, int(now.timestamp())).items()
+    ]
+    judged = [change for change in judge(fleet.plan, standings, {}, now) if isinstance(change, Set)]
     wanted = {change.at: change.lock.until for change in judged}
     got = {lock.at: lock.until for lock in found}
     if got != wanted:
         missing, extra = sorted(wanted.keys() - got.keys()), sorted(got.keys() - wanted.keys())
-        yield f"{len(got)} locks for {len(wanted)}: missing {missing[:3]}, too many {extra[:3]}"
+        yield f"{len(got)} locks for {len(wanted)}: missing {missing[:3]}, unexpected {extra[:3]}"
 
 
 def locks_in_force(fleet: Fleet) -> tuple[datetime, list[Lock]]:
@@ -132,44 +133,44 @@ def locks_in_force(fleet: Fleet) -> tuple[datetime, list[Lock]]:
         return now, [lock for row in db.execute(sa.select(locks)) if (lock := lock_of(row)).until > now]
 
 
-def wrong_feed(fleet: Fleet) -> Iterator[str]:
-    """Told from the beginning, the feed leads to the locks' table; no version is left out, nothing told
-    that was so already."""
+def feed_violations(fleet: Fleet) -> Iterator[str]:
+    """Checks that the feed, applied from its beginning, gives the table of locks, without a missing version
+    and without a change that changes nothing."""
     with reading(fleet.engine) as db:
         version = db.execute(sa.select(feed.c.version)).scalar_one()
         versions = list(db.scalars(sa.select(feed_versions.c.version).order_by(feed_versions.c.version)))
         order = (lock_changes.c.version, lock_changes.c.number)
-        told = db.execute(sa.select(lock_changes).order_by(*order)).all()
-        said = db.execute(sa.select(*KEY, locks.c.until_ms, locks.c.detail))
-        table = {row[: len(KEY)]: (row.until_ms, by_which_limit(row.detail)) for row in said}
+        changed = db.execute(sa.select(lock_changes).order_by(*order)).all()
+        rows = db.execute(sa.select(*KEY, locks.c.until_ms, locks.c.detail))
+        table = {row[: len(KEY)]: (row.until_ms, limit_in(row.detail)) for row in rows}
     if versions != list(range(1, version + 1)):
-        yield f"the feed is at version {version} and knows of {len(versions)}"
-    if missing := set(versions) - {number for number, _ in groupby(told, lambda row: row.version)}:
+        yield f"the feed is at version {version} and has {len(versions)} versions"
+    if missing := set(versions) - {number for number, _ in groupby(changed, lambda row: row.version)}:
         yield f"versions without a change: {sorted(missing)[:5]}"
-    held: dict[tuple[str, ...], tuple[int, str]] = {}
-    for row in told:
+    locks_by_key: dict[tuple[str, ...], tuple[int, str]] = {}
+    for row in changed:
         at = LockKey(row.scope, row.key, row.resource, row.policy)
-        lock = row.until_ms, by_which_limit(row.detail)
-        if row.op == "set" and held.get(at) == lock:
-            yield f"version {row.version} sets what was set: {at}"
-        if row.op == "clear" and at not in held:
-            yield f"version {row.version} clears what was not set: {at}"
+        lock = row.until_ms, limit_in(row.detail)
+        if row.op == "set" and locks_by_key.get(at) == lock:
+            yield f"version {row.version} sets a lock that was set: {at}"
+        if row.op == "clear" and at not in locks_by_key:
+            yield f"version {row.version} clears a lock that was not set: {at}"
         if row.op == "set":
-            held[at] = lock
+            locks_by_key[at] = lock
         else:
-            held.pop(at, None)
-    if held != table:
-        yield f"the feed leads to {len(held)} locks, the table holds {len(table)}"
+            locks_by_key.pop(at, None)
+    if locks_by_key != table:
+        yield f"the feed gives {len(locks_by_key)} locks, the table has {len(table)}"
 
 
-def by_which_limit(detail: str) -> str:
-    """The sentence of a lock without what had been counted: a new limit is told of the same lock again."""
+def limit_in(detail: str) -> str:
+    """The detail of a lock without its count: a new limit sets the same lock again."""
     return detail.partition("), ")[0]
 
 
 @dataclass(slots=True)
 class Follower:
-    """A gate's view of the feed, kept up through everything, from one version to the next."""
+    """A gate's view of the feed, kept up to date from version to version throughout the run."""
 
     database: str
     view: LockView = EMPTY
@@ -193,7 +194,7 @@ class Follower:
         source = SqlSource(self.database)
         while not self._stop.wait(0.05):
             self._poll(source)
-        self._poll(source)  # once more, when nothing changes any longer
+        self._poll(source)  # once more, when nothing changes any more
         source.close()
 
     def _poll(self, source: SqlSource) -> None:
@@ -203,20 +204,20 @@ class Follower:
         except SourceError:
             self.failed += 1
             return
-        if self.view.at is not None and self.view.at.version > 0:  # at first there is nothing to go on from
+        if self.view.at is not None and self.view.at.version > 0:  # the first poll is always a snapshot
             self.snapshots += update.snapshot
         try:
             self.view = apply(self.view, update)
         except ViewOutOfStep as wrong:
             self.out_of_step.append(str(wrong))
 
-    def wrongs(self, fleet: Fleet) -> Iterator[str]:
-        """Whether the view holds what the table holds; call it after `stop`."""
+    def violations(self, fleet: Fleet) -> Iterator[str]:
+        """Yields a sentence for each difference between the view and the table; call it after `stop`."""
         if self.out_of_step:
             yield f"a gate was out of step: {self.out_of_step[0]}"
         if self.snapshots:
-            yield f"{self.snapshots} times a gate could not go on from its version"
+            yield f"{self.snapshots} times a gate could not continue from its version"
         now, table = locks_in_force(fleet)
-        ours = {lock.at: lock.until for lock in self.view if lock.until > now}
-        if ours != {lock.at: lock.until for lock in table}:
-            yield f"a gate that followed holds {len(ours)} locks, the table {len(table)}"
+        followed = {lock.at: lock.until for lock in self.view if lock.until > now}
+        if followed != {lock.at: lock.until for lock in table}:
+            yield f"a gate that followed the feed has {len(followed)} locks, the table {len(table)}"

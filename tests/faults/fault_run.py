@@ -1,4 +1,4 @@
-"""Three analyzers, a Kafka, a PostgreSQL, a shipper; one fault upon another, and then it is counted."""
+"""Run of faults on three analyzers, a Kafka, a PostgreSQL and a shipper; then every count is checked."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import NamedTuple
 import psutil
 from sqlalchemy.engine import make_url
 
-from tests.faults.checks import Follower, wrongs
-from tests.faults.fault_kinds import KINDS, POLICIES, Kind, Lasting, World
+from tests.faults.checks import Follower, violations
+from tests.faults.fault_kinds import FAULT_KINDS, POLICIES, ActiveFault, FaultKind, World
 from tests.faults.fleet import Fleet
 from tests.faults.traffic import Traffic
 from tests.support.proxy import Proxy
@@ -26,53 +26,55 @@ from tests.support.servers.kafka import NativeKafka
 from tests.support.servers.postgres import NativePostgres
 
 ANALYZERS, PARTITIONS = 3, 6
-SECONDS_EACH = 1.4  # from one fault to the next, as it turns out
-AT_LEAST_FREE = 2  # analyzers that no fault has in its hands
+SECONDS_EACH = 1.4  # from one fault to the next, as observed
+FREE_MIN = 2  # analyzers that no fault is using
 SETTLED_S = 120.0
 
 
 @contextmanager
-def a_world(random: Random, mutation: str = "") -> Iterator[World]:
-    """Servers of its own, to kill. Raises Missing."""
-    with ExitStack() as held:
+def fault_world(random: Random, mutation: str = "") -> Iterator[World]:
+    """Starts servers that faults may kill. Raises Missing."""
+    with ExitStack() as stack:
         folder, to_postgres = (
             Path(
-                held.enter_context(
+                stack.enter_context(
                     tempfile.TemporaryDirectory(prefix="gatelock-", ignore_cleanup_errors=True)
                 )
             )
             for _ in range(2)  # each server may belong to another user
         )
         (folder / "kafka").mkdir()
-        kafka, way_to_kafka = kafka_behind_a_proxy(folder / "kafka")
-        held.callback(way_to_kafka.close)
-        held.callback(kafka.close)
+        kafka, kafka_proxy = kafka_behind_a_proxy(folder / "kafka")
+        stack.callback(kafka_proxy.close)
+        stack.callback(kafka.close)
         kafka.start()
         postgres = NativePostgres(to_postgres)
-        held.callback(postgres.close)
+        stack.callback(postgres.close)
         postgres.start()
-        way_to_database = Proxy(postgres.port)
-        held.callback(way_to_database.close)
+        database_proxy = Proxy(postgres.port)
+        stack.callback(database_proxy.close)
         topic = kafka.create_topic(partitions=PARTITIONS)
         database = postgres.new_database()
-        seen_as = make_url(database).set(port=way_to_database.port).render_as_string(hide_password=False)
+        analyzers_database = (
+            make_url(database).set(port=database_proxy.port).render_as_string(hide_password=False)
+        )
         fleet = Fleet(
             folder,
             database,
-            f"127.0.0.1:{way_to_kafka.port}",
+            f"127.0.0.1:{kafka_proxy.port}",
             topic,
             PARTITIONS,
             POLICIES,
             mutation=mutation,
-            seen_as=seen_as,
+            analyzers_database=analyzers_database,
         )
-        held.callback(fleet.close)
+        stack.callback(fleet.close)
         traffic = Traffic(kafka.bootstrap, topic, PARTITIONS, Random(random.random()))
-        yield World(fleet, traffic, kafka, postgres, way_to_kafka, way_to_database, random)
+        yield World(fleet, traffic, kafka, postgres, kafka_proxy, database_proxy, random)
 
 
 def kafka_behind_a_proxy(folder: Path) -> tuple[NativeKafka, Proxy]:
-    """A broker with two doors: one for shippers, and one through a proxy, which it tells analyzers."""
+    """A broker with two listeners: one for shippers, and one behind a proxy, advertised to analyzers."""
     near, far, controller = (f"127.0.0.1:{free_port()}" for _ in range(3))
     proxy = Proxy(int(far.rpartition(":")[2]))
     config = {
@@ -85,38 +87,38 @@ def kafka_behind_a_proxy(folder: Path) -> tuple[NativeKafka, Proxy]:
 
 
 class Outcome(NamedTuple):
-    """How it went."""
+    """Figures and violations of one run."""
 
     faults: Counter[str]
     records: int
-    wrong: Sequence[str]
+    violations: Sequence[str]
     locks: int
     versions: int
     restarts: int
     seconds: float
-    cpu_s: float  # of analyzers, broker and database; not of who strikes
+    cpu_s: float  # of analyzers, broker and database, without this process
 
 
 def cpu_s_of_others() -> float:
-    """What processes have used that we, or they, started: those that ended, and those that go on."""
+    """CPU time of all descendants of this process, ended or running."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    running = (each.cpu_times() for each in psutil.Process().children(recursive=True))
+    running = (child.cpu_times() for child in psutil.Process().children(recursive=True))
     return ended.ru_utime + ended.ru_stime + sum(sum(times[:4]) for times in running)
 
 
 @dataclass(slots=True)
-class Story:
-    """Strikes `faults` of `kinds` while `records` are written."""
+class FaultRun:
+    """Injects `faults` of `kinds` while `records` are written."""
 
     world: World
     faults: int
     records: int
-    kinds: Sequence[Kind] = KINDS
-    pause_s: tuple[float, float] = (0.2, 1.2)  # between one fault and the next; the earlier one may last on
-    say: Callable[[str], object] = lambda _: None
-    struck: Counter[str] = field(default_factory=Counter)
-    restarts: int = 0  # of analyzers that began while there was no database
-    lasting: list[tuple[float, Kind, Lasting]] = field(default_factory=list)
+    kinds: Sequence[FaultKind] = FAULT_KINDS
+    pause_s: tuple[float, float] = (0.2, 1.2)  # between two faults; the first may last longer
+    log: Callable[[str], object] = lambda _: None
+    injected: Counter[str] = field(default_factory=Counter)
+    restarts: int = 0  # of analyzers that found no database at their start
+    active: list[tuple[float, FaultKind, ActiveFault]] = field(default_factory=list)
 
     def run(self) -> Outcome:
         world, began_s = self.world, time.monotonic()
@@ -128,19 +130,19 @@ class Story:
         traffic.start()
         follower.start()
         try:
-            self.strike_all()
-            world.fleet.activate()  # somebody may have begun with the configuration of a moment before
+            self.inject_all()
+            world.fleet.activate()  # an analyzer may have started with an older configuration
         finally:
             follower.stop()
         traffic.stop()
-        wrong = list(wrongs(world.fleet, traffic.truth, follower))
+        found = list(violations(world.fleet, traffic.expected, follower))
         for member in list(world.fleet.members):
             world.fleet.leave(member)
         version = 0 if follower.view.at is None else follower.view.at.version
         return Outcome(
-            faults=self.struck,
-            records=traffic.truth.records,
-            wrong=wrong,
+            faults=self.injected,
+            records=traffic.expected.records,
+            violations=found,
             locks=sum(1 for _ in follower.view),
             versions=version,
             restarts=self.restarts,
@@ -148,63 +150,63 @@ class Story:
             cpu_s=cpu_s_of_others(),
         )
 
-    def strike_all(self) -> None:
-        each = self.records // self.faults
-        # So slowly that hardly a fault strikes in silence: who has nothing in hand cannot lose it.
-        self.world.traffic.rate = int(each / SECONDS_EACH)
-        self.world.traffic.release(self.records - each * self.faults + each)
-        self.world.fleet.wait_until_seen(min(each, 1_000))
-        while (left := self.faults - self.struck.total()) > 0:
+    def inject_all(self) -> None:
+        records = self.records // self.faults
+        # Slow enough that records are in flight at nearly every fault: without any there is nothing to lose.
+        self.world.traffic.rate = int(records / SECONDS_EACH)
+        self.world.traffic.release(self.records - records * self.faults + records)
+        self.world.fleet.wait_until_seen(min(records, 1_000))
+        while (left := self.faults - self.injected.total()) > 0:
             for kind in self.world.random.sample(self.kinds, min(left, len(self.kinds))):
                 self.wait(self.world.random.uniform(*self.pause_s))
-                while not self.may(kind):
+                while not self.can_inject(kind):
                     self.wait(0.05)
-                self.strike(kind)
-                if self.struck.total() < self.faults:
-                    self.world.traffic.release(each)
+                self.inject(kind)
+                if self.injected.total() < self.faults:
+                    self.world.traffic.release(records)
             self.settle()
 
-    def may(self, kind: Kind) -> bool:
-        """Whether nothing else has the same thing in its hands."""
-        if kind.touches == "members":
+    def can_inject(self, kind: FaultKind) -> bool:
+        """Whether the target of `kind` is free."""
+        if kind.target == "members":
             fleet = self.world.fleet
-            return len(fleet.members) - len(self.world.spoken_for) >= AT_LEAST_FREE
-        return all(other.touches != kind.touches for _, other, _ in self.lasting)
+            return len(fleet.members) - len(self.world.reserved) >= FREE_MIN
+        return all(other.target != kind.target for _, other, _ in self.active)
 
-    def strike(self, kind: Kind) -> None:
-        self.say(f"{self.struck.total() + 1:4} {kind}")
-        self.struck[str(kind)] += 1
-        self.go_on(kind, kind.strike(self.world))
+    def inject(self, kind: FaultKind) -> None:
+        self.log(f"{self.injected.total() + 1:4} {kind}")
+        self.injected[str(kind)] += 1
+        self.advance(kind, kind.inject(self.world))
 
-    def go_on(self, kind: Kind, lasting: Lasting) -> None:
+    def advance(self, kind: FaultKind, fault: ActiveFault) -> None:
         try:
-            seconds = next(lasting)
+            seconds = next(fault)
         except StopIteration:
-            if not self.world.came_to_pass:
-                self.world.came_to_pass = True
-                self.struck[str(kind)] -= 1
+            if not self.world.has_happened:
+                self.world.has_happened = True
+                self.injected[str(kind)] -= 1
             return
-        self.lasting.append((time.monotonic() + seconds, kind, lasting))
+        self.active.append((time.monotonic() + seconds, kind, fault))
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, and each fault end when it is time."""
+        """Waits, and lets each fault continue or end when it is due."""
         until_s = time.monotonic() + seconds
         while True:
-            for each in [each for each in self.lasting if each[0] <= time.monotonic()]:
-                self.lasting.remove(each)
-                self.go_on(*each[1:])
-            self.restarts += self.world.fleet.tend(self.world.spoken_for)
+            for due in [due for due in self.active if due[0] <= time.monotonic()]:
+                self.active.remove(due)
+                self.advance(*due[1:])
+            self.restarts += self.world.fleet.restart_ended(self.world.reserved)
             if time.monotonic() >= until_s:
                 return
             time.sleep(0.01)
 
     def settle(self) -> None:
-        """All is well again: everything is counted in a while, and everybody who should be there is."""
+        """Waits until every fault is over and every record has been read."""
         world, began_s = self.world, time.monotonic()
-        while self.lasting:
+        while self.active:
             self.wait(0.05)
         world.traffic.wait_until_written(SETTLED_S)
-        self.say(f"     all faults are over: {world.traffic.truth.records:,} records written")
-        world.fleet.wait_until_seen(world.traffic.truth.records, SETTLED_S)
+        self.log(f"     all faults are over: {world.traffic.expected.records:,} records written")
+        world.fleet.wait_until_seen(world.traffic.expected.records, SETTLED_S)
         assert len(world.fleet.members) == ANALYZERS
-        self.say(f"     all of them seen, {time.monotonic() - began_s:.1f} s later")
+        self.log(f"     all of them read, {time.monotonic() - began_s:.1f} s later")

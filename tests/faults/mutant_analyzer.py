@@ -1,4 +1,4 @@
-"""An analyzer with something odd about it: mutant_analyzer.py ODDITY ARGS..."""
+"""An analyzer with an oddity or a mutation: mutant_analyzer.py NAME ARGS..."""
 
 from __future__ import annotations
 
@@ -11,47 +11,50 @@ from types import SimpleNamespace
 DAY_S = 86_400
 
 
-def off_by(seconds: int) -> None:
-    """Its clock shows another time than everybody else's, and nothing else is wrong."""
+def shift_clock(seconds: int) -> None:
+    """Makes the clock of this process wrong by so many seconds."""
     right_s, right_ns = time.time, time.time_ns
     time.time = lambda: right_s() + seconds
     time.time_ns = lambda: right_ns() + seconds * 1_000_000_000
 
 
-def on_a_small_disk() -> None:
-    """Its SQLite file cannot grow beyond the pages that stand in the file $GATELOCK_TEST_PAGES, if there is
-    one: SQLite says that the disk is full, as it does when the system says so."""
+def limit_disk() -> None:
+    """Limits the SQLite file to the number of pages in the file $GATELOCK_TEST_PAGES, while that file exists.
+
+    SQLite then reports SQLITE_FULL, as on a full disk.
+    """
     import sqlalchemy as sa
 
-    pages = Path(os.environ["GATELOCK_TEST_PAGES"])
+    file = Path(os.environ["GATELOCK_TEST_PAGES"])
 
     def limit(connection: sa.Connection) -> None:
-        most = int(pages.read_text()) if pages.exists() else 2**30
-        connection.exec_driver_sql(f"pragma max_page_count = {most}")
+        pages = int(file.read_text()) if file.exists() else 2**30
+        connection.exec_driver_sql(f"pragma max_page_count = {pages}")
 
-    # At the class: the engine is made later. First, or the transaction has begun already.
+    # On the class, because the engine is made later. Before any other listener, which begins the transaction.
     sa.event.listen(sa.engine.Engine, "begin", limit)
 
 
-def mutated(name: str) -> None:
+def mutate(name: str) -> None:
+    """Takes a promise out of the product."""
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from tests.faults.mutations import MUTATIONS
 
     MUTATIONS[name](SimpleNamespace(setattr=setattr))
 
 
-ODD = {
-    "a_day_ahead": lambda: off_by(DAY_S),
-    "a_day_behind": lambda: off_by(-DAY_S),
-    "small_disk": on_a_small_disk,
+ODDITIES = {
+    "a_day_ahead": lambda: shift_clock(DAY_S),
+    "a_day_behind": lambda: shift_clock(-DAY_S),
+    "small_disk": limit_disk,
 }
 
 if __name__ == "__main__":
-    oddity = sys.argv.pop(1)
-    if oddity in ODD:
-        ODD[oddity]()  # before anything of ours is imported
+    name = sys.argv.pop(1)
+    if name in ODDITIES:
+        ODDITIES[name]()  # before anything of the analyzer is imported
     else:
-        mutated(oddity)
+        mutate(name)
     from analyzer.cli import main
 
     main()
