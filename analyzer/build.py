@@ -75,7 +75,7 @@ def build_import(
     imported = ImportedFiles(files, source, store)
     daemon = _daemon(settings, engine, store, imported, health)
     # An old log would be rolled up while it is read, before its minutes could be looked at.
-    daemon.warden.tidied_s = inf
+    daemon.warden.last_cleanup_s = inf
     return daemon, imported
 
 

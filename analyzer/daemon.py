@@ -1,4 +1,19 @@
-"""Runs the pipeline again and again: gets over what passes, and stops in good order when told."""
+"""The analyzer's loop: runs the pipeline and the warden, recovers from outages, stops in good order.
+
+`run` repeats `run_once` until it has to stop; `count_and_judge` is one loop when nothing fails:
+
+    settle gaps        record what stops a partition; resume partitions on which an operator decided
+    pipeline.run_once  read, count, and store together: counts, offsets, locks
+    warden.run_once    end the locks that are due
+
+Three errors are expected. Each one drops what is in memory and continues from the stored positions:
+
+    PartitionLost      another analyzer stored the partition's offset: read again
+    PlanChanged        another plan is in force: adopt it, read again
+    StoreAway          the database cannot be reached: wait with growing pauses, read again
+
+Any other error is a bug and ends the process.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +34,30 @@ from gatekeeper.model import Change, Set
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 0.5  # whether somebody let a stopped partition go on
-WARN_EVERY_S = 60.0  # of each thing that may be wrong with many records
-SHOWN_BYTES = 80  # of a record in a line of the log
+SETTLE_GAPS_EVERY_S = 0.5  # how soon an operator's decision on a stopped partition takes effect
+WARN_EVERY_S = 60.0  # for each warning that may concern many records
+SAMPLE_BYTES = 80  # of a record in a log line
 RETRY_FIRST_S = 0.1
-RETRY_MAX_S = 2.0  # so that an outage costs no more than this beyond its own length
+RETRY_MAX_S = 2.0  # an outage delays counting by at most this much beyond its own length
 
 
 class LoopObserver(Protocol):
-    """Who is told how it goes, for /readyz and /metrics."""
+    """Receives the events of the loop, for /readyz and /metrics."""
 
-    def turned(self, holding: int) -> None: ...
-    def flushed(self, flushed: FlushResult) -> None: ...
-    def lost(self) -> None: ...
-    def ended(self, changes: Sequence[Change]) -> None: ...
-    def failed(self, what: str, sentence: str) -> None: ...
-    def recovered(self, what: str) -> None: ...
-    def stopped(self, gaps: Mapping[Partition, Gap]) -> None: ...
+    def loop_completed(self, partitions: int) -> None: ...
+    def flush_committed(self, result: FlushResult) -> None: ...
+    def partition_lost(self) -> None: ...
+    def locks_ended(self, changes: Sequence[Change]) -> None: ...
+    def dependency_failed(self, dependency: str, error: str) -> None: ...
+    def dependency_recovered(self, dependency: str) -> None: ...
+    def partitions_stopped(self, gaps: Mapping[Partition, Gap]) -> None: ...
 
 
 class GapStore(Protocol):
-    """Where it is written down what waits for a person."""
+    """Stores the gaps that stop partitions, and the operators' decisions on them."""
 
     def settle(self, stopped: Mapping[Partition, Gap]) -> Collection[Partition]:
-        """Write down what stopped these; those that may go on. Raises StoreAway."""
+        """Records the gaps of `stopped` and returns the partitions that may continue. Raises StoreAway."""
 
 
 @dataclass(slots=True)
@@ -51,142 +66,153 @@ class Daemon:
 
     pipeline: Pipeline
     warden: Warden
-    active: Callable[[], tuple[int, Plan]]  # the plan in force; raises StoreAway
+    active_plan: Callable[[], tuple[int, Plan]]  # version and plan in force; raises StoreAway
     counter_for: Callable[[Plan], Counter]
-    health: LoopObserver
+    observer: LoopObserver
     random: Random
     gaps: GapStore
-    retries: int = 0
-    looked_s: float = float("-inf")  # uptime when the stopped partitions were last looked at
-    warned_s: dict[str, float] = field(default_factory=dict)  # ... and when each warning was last given
+    retries: int = 0  # in the current outage of the database
+    gaps_settled_s: float = float("-inf")  # uptime when stopped partitions were last settled
+    last_warning_s: dict[str, float] = field(default_factory=dict)  # uptime of the last one, by its text
 
     def run(self, stopping: threading.Event) -> bool:
-        """Work until `stopping` is set, then store what is counted and let the partitions go; whether the
-        database was there for that."""
-        collect_seldom()
+        """Works until `stopping` is set, then stores what is counted and releases the partitions.
+
+        Returns whether the database could be reached for that.
+        """
+        tune_garbage_collector()
         while not stopping.is_set():
-            stopping.wait(self.turn())
+            stopping.wait(self.run_once())
         return self.close()
 
-    def turn(self) -> float:
-        """One turn of the loop; how many seconds to wait before the next one."""
+    def run_once(self) -> float:
+        """Runs one loop and returns how many seconds to wait before the next one."""
         try:
-            self.work()
-        except StoreAway as away:
-            # While the database is away nothing is read: what we hold could not be stored, and whether the
-            # last flush was is not known. The stored positions will tell.
+            self.count_and_judge()
+        except StoreAway as error:
+            # While the database cannot be reached nothing is read: it could not be stored, and whether the
+            # last flush was stored is unknown. The stored positions show it.
             self.pipeline.start_over()
-            # An analyzer without partitions asks the database nothing but this. The next turn is to ask it
-            # whatever else happens: that a turn went well would not mean that the database is back.
-            self.warden.look_again()
-            return self.back_off("database", away)
+            # An analyzer that holds no partition reaches the database only through the warden. Without this
+            # the next loop might ask nothing, succeed, and report a recovery that did not happen.
+            self.warden.skip_wait()
+            return self.back_off("database", error)
         finally:
-            self.health.turned(len(self.pipeline.source.positions()))
+            self.observer.loop_completed(len(self.pipeline.source.positions()))
         if self.retries:
             self.retries = 0
-            self.health.recovered("database")
-            log.info("the database is back; going on from the stored positions")
+            self.observer.dependency_recovered("database")
+            log.info("the database can be reached again; continuing from the stored positions")
         return 0.0
 
-    def work(self) -> None:
-        """Count and store once, and end the locks that are due. Raises StoreAway."""
-        self.look_at_gaps()
+    def count_and_judge(self) -> None:
+        """Counts and stores once, and ends the locks that are due. Raises StoreAway."""
+        self.settle_gaps()
         try:
-            flushed = self.pipeline.run_once()
+            result = self.pipeline.run_once()
         except PartitionLost as lost:
             log.warning("%s", lost)
-            self.health.lost()
+            self.observer.partition_lost()
             self.pipeline.start_over()
             return
         except PlanChanged as changed:
             log.info("%s", changed)
-            self.adopt()
+            self.adopt_active_plan()
             return
-        if flushed is not None:
-            self.health.flushed(flushed)
-            self.tell(flushed)
+        if result is not None:
+            self.observer.flush_committed(result)
+            self.log_flush(result)
         changes = self.warden.run_once(self.pipeline.plan.meters)
-        self.health.ended(changes)
+        self.observer.locks_ended(changes)
         for change in changes:
-            log.info("unlocked %s: the window of %s is over", change.at.key, change.at.policy)
+            log.info("unlocked %s: the window of %s has ended", change.at.key, change.at.policy)
 
-    def look_at_gaps(self, every_s: float = LOOK_EVERY_S) -> None:
-        """Write down what waits for a person, and go on with what somebody decided on. Raises StoreAway."""
+    def settle_gaps(self, interval_s: float = SETTLE_GAPS_EVERY_S) -> None:
+        """Stores the gaps of stopped partitions and resumes those on which an operator decided.
+
+        Raises StoreAway.
+        """
         stopped = self.pipeline.source.stopped()
-        self.health.stopped(stopped)
-        if not stopped or self.pipeline.uptime_s() - self.looked_s < every_s:
+        self.observer.partitions_stopped(stopped)
+        if not stopped or self.pipeline.uptime_s() - self.gaps_settled_s < interval_s:
             return
-        self.looked_s = self.pipeline.uptime_s()
-        # Not before all that was counted up to there is stored: the decision moves what is stored.
-        stand = self.pipeline.source.positions()
-        there = {part: gap for part, gap in stopped.items() if stand.get(part) == gap.position}
-        if there and (free := self.gaps.settle(there)):
-            log.info("going on with %s: somebody decided where", ", ".join(map(str, sorted(free))))
-            self.pipeline.resume_stopped(free)
+        self.gaps_settled_s = self.pipeline.uptime_s()
+        # A decision moves the stored offset, so everything up to the gap has to be stored before.
+        positions = self.pipeline.source.positions()
+        reached = {part: gap for part, gap in stopped.items() if positions.get(part) == gap.position}
+        if reached and (resumed := self.gaps.settle(reached)):
+            names = ", ".join(map(str, sorted(resumed)))
+            log.info("resuming %s: an operator decided where to continue", names)
+            self.pipeline.resume_stopped(resumed)
 
-    def tell(self, flushed: FlushResult) -> None:
-        """Log who was locked, and, once a minute, that there are records which cannot be read, or callers
-        which are not counted by name."""
-        for change in flushed.changes:
+    def adopt_active_plan(self) -> None:
+        """Switches to the plan in force; what was counted under the old one is read again."""
+        self.pipeline.start_over()
+        self.pipeline.version, self.pipeline.plan = self.active_plan()
+        self.pipeline.counter = self.counter_for(self.pipeline.plan)
+
+    def back_off(self, dependency: str, error: AnalyzerError) -> float:
+        """Returns the pause before the next attempt: doubled each time up to a bound, with jitter."""
+        pause_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(self.retries, 10))
+        self.retries += 1
+        self.observer.dependency_failed(dependency, str(error))
+        if self.retries == 1:  # once for each outage; /readyz and the metrics show that it lasts
+            log.warning("%s: %s; reading is paused until it can be reached again", dependency, error)
+        return pause_s * self.random.uniform(0.5, 1.0)
+
+    def log_flush(self, result: FlushResult) -> None:
+        """Logs new locks, and at most once a minute rejected records and callers in overflow."""
+        for change in result.changes:
             if isinstance(change, Set):
                 log.info("locked %s until %s: %s", change.lock.key, change.lock.until, change.lock.detail)
-        counted = flushed.counted
+        counted = result.counted
         overflow = sum(progress.overflow for progress in counted.parts)
         if overflow:
-            self.warn(
-                "%d of %d records are in overflow: more callers came in this hour than are counted by name",
+            self.warn_rarely(
+                "%d of %d records are counted in overflow: this hour has more callers than names",
                 overflow,
                 sum(progress.counted for progress in counted.parts),
             )
         if counted.rejected:
             seen, first = sum(progress.seen for progress in counted.parts), counted.rejected[0]
-            self.warn(
-                "%d of %d records cannot be read (gatelock rejects list); the first is %s@%d: %s: %r",
+            self.warn_rarely(
+                "%d of %d records were rejected (gatelock rejects list); the first is %s@%d: %s: %r",
                 len(counted.rejected), seen,
-                first.part, first.offset, first.reason, first.sample[:SHOWN_BYTES],
+                first.part, first.offset, first.reason, first.sample[:SAMPLE_BYTES],
             )  # fmt: skip
 
-    def warn(self, sentence: str, *about: object) -> None:
-        """Log this, of each sentence once a minute, whatever it is about."""
+    def warn_rarely(self, message: str, *values: object) -> None:
+        """Logs a warning, at most once a minute for each `message`, with any values."""
         now_s = self.pipeline.uptime_s()
-        if now_s - self.warned_s.get(sentence, float("-inf")) >= WARN_EVERY_S:
-            self.warned_s[sentence] = now_s
-            log.warning(sentence, *about)
-
-    def adopt(self) -> None:
-        """Count under the plan that is in force now; what was counted under ours is read again."""
-        self.pipeline.start_over()
-        self.pipeline.version, self.pipeline.plan = self.active()
-        self.pipeline.counter = self.counter_for(self.pipeline.plan)
-
-    def back_off(self, what: str, error: AnalyzerError) -> float:
-        delay_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(self.retries, 10))
-        self.retries += 1
-        self.health.failed(what, str(error))
-        if self.retries == 1:  # once per outage; /readyz and the metrics show that it lasts
-            log.warning("%s: %s; reading stops until it is back", what, error)
-        return delay_s * self.random.uniform(0.5, 1.0)
+        if now_s - self.last_warning_s.get(message, float("-inf")) >= WARN_EVERY_S:
+            self.last_warning_s[message] = now_s
+            log.warning(message, *values)
 
     def close(self) -> bool:
-        """Store what is counted, if that is possible without waiting for anybody, and let everything go;
-        whether the database was there for that."""
+        """Stores what is counted, as far as that needs no waiting, and releases the partitions and the lease.
+
+        Returns whether the database could be reached for that.
+        """
         try:
             self.pipeline.flush(self.pipeline.source.lags())
-            self.look_at_gaps(every_s=0.0)
+            self.settle_gaps(interval_s=0.0)
             self.warden.close()
-        except StoreAway as away:
-            log.warning("%s; what was not stored is read again by the next analyzer", away)
+        except StoreAway as error:
+            log.warning("%s; the next analyzer reads again what was not stored", error)
             return False
         except AnalyzerError as error:
-            log.warning("stopped without a last flush, the next analyzer reads it again: %s", error)
+            log.warning("stopped without a last flush; the next analyzer reads again: %s", error)
         finally:
             self.pipeline.source.close()
         return True
 
 
-def collect_seldom() -> None:
-    """Let the cyclic garbage collector look less often: a flush makes a hundred thousand tuples that live for
-    a second and are in no cycle, and each look at them costs more than making them did."""
+def tune_garbage_collector() -> None:
+    """Makes cyclic garbage collection rare.
+
+    A flush creates a hundred thousand tuples that live for a second and are part of no cycle. With the
+    default thresholds, scanning them costs more than creating them.
+    """
     gc.collect()
-    gc.freeze()  # modules and settings stay; nobody need look at them again
+    gc.freeze()  # modules and settings live as long as the process: never scan them again
     gc.set_threshold(100_000, 50, 100)

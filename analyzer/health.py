@@ -1,4 +1,4 @@
-"""How the analyzer's loop fares: told by the loop, asked by the web application."""
+"""State of the analyzer's loop: the loop reports events, the web application reads the state."""
 
 from __future__ import annotations
 
@@ -10,123 +10,139 @@ from analyzer.metrics import Metrics
 from analyzer.pipeline import FlushResult
 from gatekeeper.model import Change
 
-# A turn takes a flush at most; the database's own time-outs bound that, a lost connection included.
-TURN_MAX_S = 30.0
-# Idle partitions are heard of each second. After this long without a flush there is none, or all is stuck.
-HELD_S = 15.0
-# Now and then another analyzer takes a partition over. So often within so long, two read the same ones.
+# One loop takes a flush at most, and the time-outs of the database bound a flush, a lost connection included.
+LOOP_MAX_S = 30.0
+# A held partition is flushed at least once a second, if only by a heartbeat. Without any flush for this long
+# the analyzer holds no partition, or it cannot store.
+FLUSH_OVERDUE_S = 15.0
+# Now and then another analyzer takes over a partition. So many losses within so many seconds mean that two
+# analyzers read the same partitions.
 LOSSES_MAX, LOSSES_WITHIN_S = 5, 30.0
 
 
 @dataclass(slots=True)
 class Health:
-    """One thread writes, another reads. Each attribute is replaced whole and none is changed in place,
-    so a reader may be a moment late but never sees half of anything."""
+    """State of the loop, written by the thread of the loop and read by that of the web application.
+
+    Each attribute is replaced as a whole and never changed in place: a reader may see a value that is a
+    moment old, never a part of one. Times are uptimes in seconds; None means "not yet".
+    """
 
     metrics: Metrics
     uptime_s: Callable[[], float]
-    settle_s: float = HELD_S  # how long it may take until partitions are assigned; files need no time
-    began_s: float = field(init=False)
-    turned_s: float | None = None
-    flushed_s: float | None = None
+    # The assignment of partitions may take this long. 0 where no consumer group assigns them.
+    assignment_grace_s: float = FLUSH_OVERDUE_S
+    started_s: float = field(init=False)
+    loop_completed_s: float | None = None
+    flush_committed_s: float | None = None
     lags: Mapping[Partition, Lag] = field(default_factory=dict)
-    holding_s: tuple[float, float] | None = None  # since when partitions are held, and when they last were
-    losses_s: tuple[float, ...] = ()  # when we learnt that another analyzer had counted what we had
-    gaps: Mapping[Partition, Gap] = field(default_factory=dict)  # what waits for a person
-    failures: Mapping[str, str] = field(default_factory=dict)  # what is away, and the last sentence about it
-    on_news: Callable[[], None] = lambda: None  # the feed has a new version: gates that wait are told at once
+    holding_s: tuple[float, float] | None = None  # first and last time of the current stretch with partitions
+    losses_s: tuple[float, ...] = ()  # the latest losses of partitions to another analyzer
+    gaps: Mapping[Partition, Gap] = field(default_factory=dict)  # partitions that wait for an operator
+    failures: Mapping[str, str] = field(default_factory=dict)  # the latest error of each failed dependency
+    on_feed_change: Callable[[], None] = lambda: None  # wakes the gates that wait for changes
 
     def __post_init__(self) -> None:
-        self.began_s = self.uptime_s()
+        self.started_s = self.uptime_s()
 
-    # The loop tells:
+    # Events, reported by the loop (`analyzer.daemon.LoopObserver`)
 
-    def turned(self, holding: int = 0) -> None:
-        """The loop went round once, whatever came of it, and holds so many partitions."""
-        self.turned_s = now_s = self.uptime_s()
-        if holding:
-            # After each failure they are let go for a moment.
-            began_s, last_s = self.holding_s or (now_s, now_s)
-            self.holding_s = (began_s if now_s - last_s < HELD_S else now_s, now_s)
+    def loop_completed(self, partitions: int = 0) -> None:
+        """Records the end of one loop, successful or not, that holds so many partitions."""
+        self.loop_completed_s = now_s = self.uptime_s()
+        if partitions:
+            # Each failure releases the partitions for a moment, which does not end the stretch.
+            first_s, last_s = self.holding_s or (now_s, now_s)
+            self.holding_s = (first_s if now_s - last_s < FLUSH_OVERDUE_S else now_s, now_s)
 
-    def flushed(self, flushed: FlushResult) -> None:
-        """A transaction was committed."""
-        self.lags = flushed.lags
-        self.flushed_s = self.uptime_s()
-        self.metrics.flushed(flushed.counted, flushed.changes, flushed.seconds)
-        if flushed.changes:
-            self.on_news()
+    def flush_committed(self, result: FlushResult) -> None:
+        """Records a committed transaction and wakes the waiting gates if it changed a lock."""
+        self.lags = result.lags
+        self.flush_committed_s = self.uptime_s()
+        self.metrics.record_flush(result.counted, result.changes, result.seconds)
+        if result.changes:
+            self.on_feed_change()
 
-    def lost(self) -> None:
-        """Another analyzer had stored what we counted."""
+    def partition_lost(self) -> None:
+        """Records that another analyzer has stored what this one counted."""
         self.losses_s = (*self.losses_s, self.uptime_s())[-LOSSES_MAX:]
-        self.metrics.failed("partition")
+        self.metrics.record_failure("partition")
 
-    def ended(self, changes: Sequence[Change]) -> None:
-        """The warden ended these locks."""
-        self.metrics.changed(changes)
+    def locks_ended(self, changes: Sequence[Change]) -> None:
+        """Records the locks that the warden ended and wakes the waiting gates if there were any."""
+        self.metrics.record_lock_changes(changes)
         if changes:
-            self.on_news()
+            self.on_feed_change()
 
-    def failed(self, what: str, sentence: str) -> None:
-        """`what` ("database", ...) is away; it is tried again."""
-        self.failures = {**self.failures, what: sentence}
-        self.metrics.failed(what)
+    def dependency_failed(self, dependency: str, error: str) -> None:
+        """Records that `dependency` ("database", ...) cannot be reached; the loop tries it again."""
+        self.failures = {**self.failures, dependency: error}
+        self.metrics.record_failure(dependency)
 
-    def stopped(self, gaps: Mapping[Partition, Gap]) -> None:
-        """These partitions wait for a person."""
+    def dependency_recovered(self, dependency: str) -> None:
+        """Forgets the failure of `dependency`."""
+        self.failures = {name: error for name, error in self.failures.items() if name != dependency}
+
+    def partitions_stopped(self, gaps: Mapping[Partition, Gap]) -> None:
+        """Records the partitions that wait for an operator, each with its gap."""
         self.gaps = gaps
 
-    def recovered(self, what: str) -> None:
-        self.failures = {name: why for name, why in self.failures.items() if name != what}
-
-    # The web application asks:
+    # State, read by the web application
 
     @property
-    def alive(self) -> bool:
-        """Whether the loop turns. Before its first turn it has as long as for any other."""
-        return self.uptime_s() - (self.began_s if self.turned_s is None else self.turned_s) < TURN_MAX_S
+    def is_alive(self) -> bool:
+        """Whether a loop was completed lately; the first one has as much time as any other."""
+        return self.stalled_s < LOOP_MAX_S
 
     @property
-    def held(self) -> Mapping[Partition, Lag]:
-        """The partitions that this analyzer follows, and how far it is behind in each."""
-        return self.lags if self.since_flush_s is not None and self.since_flush_s < HELD_S else {}
+    def current_lags(self) -> Mapping[Partition, Lag]:
+        """Lag of each partition that this analyzer holds; empty when the last flush is too old to tell."""
+        return self.lags if self.since_flush_s is not None and self.since_flush_s < FLUSH_OVERDUE_S else {}
 
     @property
-    def settled(self) -> bool:
-        """Whether partitions are held, or there was time enough to be given some."""
-        return bool(self.held) or self.uptime_s() - self.began_s >= self.settle_s
+    def is_assignment_settled(self) -> bool:
+        """Whether partitions are held, or the time that an assignment may take is over."""
+        return bool(self.current_lags) or self.uptime_s() - self.started_s >= self.assignment_grace_s
 
     @property
     def problems(self) -> dict[str, str]:
-        """What is wrong with the loop, by name."""
-        now_s, found = self.uptime_s(), dict(self.failures)
-        if not self.alive:
-            found["loop"] = "the loop has not turned for a long time"
-        if not self.settled:
+        """Problems of the loop: a sentence for each, by its name."""
+        found = dict(self.failures)
+        if not self.is_alive:
+            found["loop"] = f"the loop has not completed for {self.stalled_s:.0f} s"
+        if not self.is_assignment_settled:
             found["partitions"] = "no partition is assigned yet"
-        if self.unstored_s >= HELD_S and not self.failures:
-            found["flush"] = f"partitions are held, but nothing has been stored for {self.unstored_s:.0f} s"
-        if len(self.losses_s) == LOSSES_MAX and now_s - self.losses_s[0] < LOSSES_WITHIN_S:
+        if self.unflushed_s >= FLUSH_OVERDUE_S and not self.failures:
+            found["flush"] = (
+                f"this analyzer holds partitions, but has stored nothing for {self.unflushed_s:.0f} s"
+            )
+        if len(self.losses_s) == LOSSES_MAX and self.uptime_s() - self.losses_s[0] < LOSSES_WITHIN_S:
             found["contention"] = (
-                f"another analyzer has stored what we had counted, {LOSSES_MAX} times within "
-                f"{LOSSES_WITHIN_S:.0f} s: two read the same partitions. Nothing is counted twice, but look "
-                'for a second one with assign = "all", or with the same group_instance_id'
+                f"another analyzer stored what this one had counted, {LOSSES_MAX} times within "
+                f"{LOSSES_WITHIN_S:.0f} s: two analyzers read the same partitions. Nothing is counted twice; "
+                'stop one of the two: look for another analyzer with assign = "all", or with the same '
+                "group_instance_id"
             )
         return found
 
     @property
-    def unstored_s(self) -> float:
-        """How long partitions have been held without anything of them being stored; 0.0 when none is."""
+    def stalled_s(self) -> float:
+        """Seconds since a loop was completed, or since the start while none was."""
+        last_s = self.started_s if self.loop_completed_s is None else self.loop_completed_s
+        return self.uptime_s() - last_s
+
+    @property
+    def unflushed_s(self) -> float:
+        """Seconds for which partitions have been held and nothing was stored; 0.0 when none is held."""
         now_s = self.uptime_s()
-        if self.holding_s is None or now_s - self.holding_s[1] >= HELD_S:
+        if self.holding_s is None or now_s - self.holding_s[1] >= FLUSH_OVERDUE_S:
             return 0.0
-        return now_s - max(self.holding_s[0], self.flushed_s or float("-inf"))
+        return now_s - max(self.holding_s[0], self.flush_committed_s or float("-inf"))
 
     @property
     def since_flush_s(self) -> float | None:
-        return None if self.flushed_s is None else self.uptime_s() - self.flushed_s
+        return None if self.flush_committed_s is None else self.uptime_s() - self.flush_committed_s
 
     @property
-    def since_turn_s(self) -> float | None:
-        return None if self.turned_s is None else self.uptime_s() - self.turned_s
+    def since_loop_s(self) -> float | None:
+        return None if self.loop_completed_s is None else self.uptime_s() - self.loop_completed_s

@@ -1,4 +1,4 @@
-"""Logs for people at a terminal or for machines, one event per line, without secrets."""
+"""Logging: one event per line, as JSON or for a terminal, with secrets masked."""
 
 from __future__ import annotations
 
@@ -13,33 +13,44 @@ from analyzer.config.secrets import masked
 
 LogFormat = Literal["json", "console"]
 
-# What every record has; everything else was given as `extra`.
-OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
-# kafka-python prints the bytes of its requests, passwords among them, at DEBUG, and every rebalance at
-# INFO. What goes wrong there is said once by our own sources: it says so with every attempt, in four lines.
-QUIET = dict.fromkeys(("alembic", "sqlalchemy", "uvicorn"), logging.WARNING) | {"kafka": logging.CRITICAL}
+# Attributes that every record has; any other was given as `extra`.
+STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+# kafka-python logs the bytes of its requests, passwords included, at DEBUG, each rebalance at INFO, and each
+# failed attempt in four lines. The sources of the analyzer log its failures once.
+LIBRARY_LEVELS = {
+    "alembic": logging.WARNING,
+    "kafka": logging.CRITICAL,
+    "sqlalchemy": logging.WARNING,
+    "uvicorn": logging.WARNING,
+}
 
 
-def set_up(form: LogFormat | None, stream: TextIO | None = None) -> None:
-    """Log to `stream` (the standard error) in this form; None: as fits where it goes."""
+def set_up(log_format: LogFormat | None, stream: TextIO | None = None) -> None:
+    """Configures the root logger to write to `stream`, the standard error by default.
+
+    With None as `log_format` a terminal gets "console", anything else "json".
+    """
     stream = stream or sys.stderr
-    if form is None:
-        form = "console" if stream.isatty() else "json"
+    if log_format is None:
+        log_format = "console" if stream.isatty() else "json"
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else ConsoleFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
-    for name, level in QUIET.items():
+    for name, level in LIBRARY_LEVELS.items():
         logging.getLogger(name).setLevel(level)
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line, ASCII only: no caller's name can break a line or turn its direction."""
+    """Formats a record as one line of JSON in ASCII.
+
+    A caller's name can therefore neither break the line nor change the direction of its text.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        said = {
+        fields = {
             "at": _instant(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -47,26 +58,26 @@ class JsonFormatter(logging.Formatter):
             **{name: _clean(value) for name, value in _extra(record).items()},
         }
         if record.exc_info:
-            said["error"] = masked(self.formatException(record.exc_info))
-        return json.dumps(said)
+            fields["error"] = masked(self.formatException(record.exc_info))
+        return json.dumps(fields)
 
 
 class ConsoleFormatter(logging.Formatter):
-    """The same for eyes: time, level, where, message, and what else there is as key=value."""
+    """Formats a record for a terminal: time, level, module, message, and extra fields as key=value."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = _instant(record).astimezone().strftime("%H:%M:%S.%f")[:-3]
         extra = "".join(f" {name}={json.dumps(_clean(value))}" for name, value in _extra(record).items())
-        where = record.name.removeprefix("analyzer.")
-        line = f"{time} {record.levelname:<7} {where}: {printable(masked(record.getMessage()))}{extra}"
+        module = record.name.removeprefix("analyzer.")
+        line = f"{time} {record.levelname:<7} {module}: {printable(masked(record.getMessage()))}{extra}"
         if not record.exc_info:
             return line
         trace = masked(self.formatException(record.exc_info))
-        return "\n".join([line, *(f"  {printable(each)}" for each in trace.splitlines())])
+        return "\n".join([line, *(f"  {printable(text)}" for text in trace.splitlines())])
 
 
 def printable(text: str) -> str:
-    r"""`text` with everything escaped that a terminal would obey instead of show.
+    r"""Returns `text` with everything escaped that a terminal would interpret instead of showing it.
 
     >>> printable("api_key:a\x1b[2J\u202e")
     'api_key:a\\x1b[2J\\u202e'
@@ -81,7 +92,7 @@ def _instant(record: logging.LogRecord) -> datetime:
 
 
 def _extra(record: logging.LogRecord) -> Mapping[str, object]:
-    return {name: value for name, value in vars(record).items() if name not in OWN}
+    return {name: value for name, value in vars(record).items() if name not in STANDARD}
 
 
 def _clean(value: object) -> object:

@@ -1,8 +1,11 @@
-"""Every metric's name, kind and labels, in one list. Never a label per caller: there may be millions."""
+"""All metrics of the analyzer: their definitions in one list, their counters, and the text of `/metrics`.
+
+No metric has a label for the caller: there may be millions of callers, and each value is a time series.
+"""
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -18,7 +21,9 @@ FLUSH_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class Metric(NamedTuple):
-    name: str  # ends with its unit; a counter's with _total
+    """Definition of one metric."""
+
+    name: str  # ends with the unit, or with _total for a counter
     kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
@@ -29,76 +34,79 @@ PARTITION = ("source", "topic", "partition")
 RECORDS = Metric(
     "gatelock_records_total",
     "counter",
-    "Records of the log, by what became of them: counted, duplicate, dead, late.",
+    "Records read from the log, by result: counted, duplicate, dead, late.",
     ("source", "result"),
 )
 REJECTED = Metric(
     "gatelock_rejected_records_total",
     "counter",
-    "Records that could not be read or counted, by reason.",
+    "Records that were rejected, by reason.",
     ("source", "reason"),
 )
 OVERFLOW = Metric(
     "gatelock_overflow_records_total",
     "counter",
-    "Records that were counted, but not by their caller's name: there were too many callers.",
+    "Records counted in overflow instead of by their caller's name, because there were too many callers.",
     ("source",),
 )
 LOCK_CHANGES = Metric(
     "gatelock_lock_changes_total",
     "counter",
-    "Locks that this analyzer set, extended or cleared, by policy.",
+    "Locks that this analyzer set (or extended) and cleared, by policy.",
     ("policy", "change"),
 )
 FAILURES = Metric(
     "gatelock_failures_total",
     "counter",
-    "Attempts that failed and are made again, by what was away.",
+    "Failed attempts that are repeated, by the dependency that failed.",
     ("what",),
 )
 FLUSH = Metric(
-    "gatelock_flush_seconds", "histogram", "Time that a flush took, from draining the counter to the commit."
+    "gatelock_flush_seconds", "histogram", "Duration of a flush, from draining the counter to the commit."
 )
 LAG_RECORDS = Metric(
-    "gatelock_lag_records", "gauge", "Records of a partition that are not taken yet.", PARTITION
+    "gatelock_lag_records", "gauge", "Records of a partition that have not been read yet.", PARTITION
 )
 LAG_SECONDS = Metric(
-    "gatelock_lag_seconds", "gauge", "Age of a partition's oldest record that is not taken yet.", PARTITION
+    "gatelock_lag_seconds",
+    "gauge",
+    "Age of the oldest record of a partition that has not been read yet.",
+    PARTITION,
 )
 STOPPED = Metric(
     "gatelock_stopped_partitions",
     "gauge",
-    "Partitions that wait for a person, by what stopped them; `gatelock gaps list` says which.",
+    "Partitions that wait for an operator, by what stopped them; `gatelock gaps list` names them.",
     ("source", "kind"),
 )
-SINCE_FLUSH = Metric("gatelock_since_flush_seconds", "gauge", "Time since the last flush that was committed.")
-SINCE_TURN = Metric("gatelock_since_turn_seconds", "gauge", "Time since the loop last turned.")
-PROBLEMS = Metric("gatelock_problems", "gauge", "Things that are wrong now; /readyz says which.")
+SINCE_FLUSH = Metric("gatelock_since_flush_seconds", "gauge", "Time since a flush was last committed.")
+SINCE_LOOP = Metric("gatelock_since_turn_seconds", "gauge", "Time since the loop last completed.")
+PROBLEMS = Metric("gatelock_problems", "gauge", "Number of current problems; /readyz describes them.")
 PROBLEM = Metric(
-    "gatelock_problem", "gauge", "1 for each thing that is wrong, by its name in /readyz.", ("name",)
+    "gatelock_problem", "gauge", "1 for each current problem, by its name in /readyz.", ("name",)
 )
 ACTIVE_LOCKS = Metric(
     "gatelock_active_locks", "gauge", "Locks in force in the database, by policy.", ("policy",)
 )
 SUSPENDED = Metric(
-    "gatelock_suspended", "gauge", "1 while every gate is open, by `gatelock locks suspend`; otherwise 0."
+    "gatelock_suspended", "gauge", "1 while `gatelock locks suspend` keeps every gate open, otherwise 0."
 )
 FEED_VERSION = Metric("gatelock_feed_version", "gauge", "Version of the lock feed in the database.")
-BUILD = Metric("gatelock_build_info", "gauge", "The version that runs.", ("version",))
+BUILD = Metric("gatelock_build_info", "gauge", "Version of the running analyzer.", ("version",))
 
 METRICS = (
     RECORDS, REJECTED, OVERFLOW, LOCK_CHANGES, FAILURES, FLUSH, LAG_RECORDS, LAG_SECONDS, STOPPED,
-    SINCE_FLUSH, SINCE_TURN,
+    SINCE_FLUSH, SINCE_LOOP,
     PROBLEMS, PROBLEM, ACTIVE_LOCKS, SUSPENDED, FEED_VERSION, BUILD,
 )  # fmt: skip
 
 
 class Measurements(NamedTuple):
-    """What is measured at the moment somebody asks; None is not known and not shown."""
+    """Values measured for one answer of `/metrics`; what is None is unknown and left out."""
 
     lags: Mapping[Partition, Lag]
     since_flush_s: float | None
-    since_turn_s: float | None
+    since_loop_s: float | None
     problems: Collection[str]
     active_locks: Mapping[str, int] | None
     feed_version: int | None
@@ -107,7 +115,7 @@ class Measurements(NamedTuple):
 
 
 class Metrics:
-    """What is counted as it happens. A registry of its own: nothing global is touched."""
+    """Counters and histograms, counted as events happen, in a registry that only this object uses."""
 
     def __init__(self, version: str) -> None:
         self._version = version
@@ -121,59 +129,63 @@ class Metrics:
             FLUSH.name, FLUSH.help, buckets=FLUSH_BUCKETS_S, registry=self._registry
         )
 
-    def flushed(self, counted: DrainedCounts, changes: Sequence[Change], seconds: float) -> None:
-        """One transaction was committed."""
+    def record_flush(self, counted: DrainedCounts, changes: Sequence[Change], seconds: float) -> None:
+        """Counts a committed transaction: its records, its lock changes, and how long it took."""
         self._flush.observe(seconds)
         for progress in counted.parts:
             for result in ("counted", "duplicate", "dead", "late"):
                 self._records.labels(progress.part.source, result).inc(getattr(progress, result))
             self._overflow.labels(progress.part.source).inc(progress.overflow)
-        rejected = Tally((each.part.source, each.reason) for each in counted.rejected)
+        rejected = Counter((record.part.source, record.reason) for record in counted.rejected)
         for labels, count in rejected.items():
             self._rejected.labels(*labels).inc(count)
-        self.changed(changes)
+        self.record_lock_changes(changes)
 
-    def changed(self, changes: Sequence[Change]) -> None:
-        """These locks were set, extended or cleared."""
+    def record_lock_changes(self, changes: Sequence[Change]) -> None:
+        """Counts locks that were set, extended or cleared."""
         for change in changes:
-            policy, word = (
+            policy, kind = (
                 (change.lock.policy, "set") if isinstance(change, Set) else (change.at.policy, "clear")
             )
-            self._lock_changes.labels(policy, word).inc()
+            self._lock_changes.labels(policy, kind).inc()
 
-    def failed(self, what: str) -> None:
-        self._failures.labels(what).inc()
+    def record_failure(self, dependency: str) -> None:
+        """Counts a failed attempt to use `dependency`."""
+        self._failures.labels(dependency).inc()
 
-    def exposition(self, reading: Measurements, accept: str) -> tuple[bytes, str]:
-        """Everything in the format that `accept` asks for, and its content type."""
+    def exposition(self, measurements: Measurements, accept: str) -> tuple[bytes, str]:
+        """Returns all metrics, in the format that the header `accept` asks for, and their content type."""
         encode, content_type = choose_encoder(accept)
-        return encode(_Everything(self._registry, reading, self._version)), content_type
+        return encode(_Collector(self._registry, measurements, self._version)), content_type
 
     def _counter(self, metric: Metric) -> prometheus.Counter:
         return prometheus.Counter(metric.name, metric.help, metric.labels, registry=self._registry)
 
 
-class _Everything(Collector):
-    """What was counted and what is measured now. Gauges are made anew for each answer, so that a
-    partition that went to another analyzer leaves nothing behind."""
+class _Collector(Collector):
+    """Collects the counters and the gauges of one answer.
 
-    def __init__(self, counted: Collector, reading: Measurements, version: str) -> None:
-        self._counted = counted
-        self._reading = reading
+    The gauges are created for each answer, so that a partition which another analyzer took over leaves no
+    time series behind.
+    """
+
+    def __init__(self, counters: Collector, measurements: Measurements, version: str) -> None:
+        self._counters = counters
+        self._now = measurements
         self._version = version
 
     def collect(self) -> Iterator[prometheus.Metric]:
-        for metric in self._counted.collect():
-            # When a series began helps nobody here, and doubles the number of series.
-            metric.samples = [each for each in metric.samples if not each.name.endswith("_created")]
+        for metric in self._counters.collect():
+            # The time at which a series began is of no use here, and doubles the number of series.
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
-        now = self._reading
+        now = self._now
         lags = [((part.source, part.topic, str(part.number)), lag) for part, lag in now.lags.items()]
         yield _gauge(LAG_RECORDS, {labels: lag.records for labels, lag in lags})
         yield _gauge(LAG_SECONDS, {labels: lag.seconds for labels, lag in lags})
-        yield _gauge(STOPPED, Tally((part.source, gap.kind) for part, gap in now.gaps.items()))
+        yield _gauge(STOPPED, Counter((part.source, gap.kind) for part, gap in now.gaps.items()))
         yield _gauge(SINCE_FLUSH, {(): now.since_flush_s})
-        yield _gauge(SINCE_TURN, {(): now.since_turn_s})
+        yield _gauge(SINCE_LOOP, {(): now.since_loop_s})
         yield _gauge(PROBLEMS, {(): len(now.problems)})
         yield _gauge(PROBLEM, {(name,): 1 for name in now.problems})
         yield _gauge(ACTIVE_LOCKS, {(policy,): count for policy, count in (now.active_locks or {}).items()})
@@ -183,6 +195,7 @@ class _Everything(Collector):
 
 
 def _gauge(metric: Metric, values: Mapping[tuple[str, ...], float | None]) -> prometheus.Metric:
+    """Returns a gauge with one sample for each set of labels whose value is known."""
     family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
     for labels, value in values.items():
         if value is not None:

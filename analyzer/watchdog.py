@@ -1,8 +1,8 @@
-"""Ends the process when its loop hangs, so that whoever started it does so again.
+"""Ends the process when its loop hangs, so that the supervisor (systemd, Kubernetes, ...) starts it again.
 
-Offsets and counts are stored together: that costs nothing but reading a little again. A client's call that
-never comes back cannot be ended in any other way (kafka-python runs in circles in the `poll()` after one
-that met a damaged batch).
+A call into a client library that never returns cannot be ended in any other way. (kafka-python, for example,
+loops in the `poll()` that follows one which met a damaged batch.) Counts and offsets are stored together, so
+ending the process at any moment costs nothing but reading a few records again.
 """
 
 from __future__ import annotations
@@ -16,51 +16,55 @@ from collections.abc import Callable, Mapping
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
-TOLD_S = 20.0
-HUNG_S = 45.0  # longer than any turn: those are bound by the time-outs of what they ask
+WARN_AFTER_S = 20.0
+END_AFTER_S = 45.0  # longer than any loop: time-outs bound every call that a loop makes
 
 
 class Watchdog:
-    """Looks every second whether the loop has turned since. Not by the clock: a process that was stopped for
-    an hour and goes on does not hang."""
+    """Checks every second whether the loop has completed since.
+
+    It counts its own ticks instead of reading a clock: a process that was stopped for an hour and continues
+    does not hang.
+    """
 
     def __init__(
         self,
-        turned_s: Callable[[], float | None],
+        loop_completed_s: Callable[[], float | None],
         wait: Callable[[float], bool],
-        end: Callable[[], None],
+        end_process: Callable[[], None],
         problems: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`turned_s` says when the loop last turned, `wait(seconds)` that it is to stop; `end` ends us.
-        `problems` are told by name when it hangs: the loop cannot tell them any more."""
-        self._turned_s = turned_s
+        """`loop_completed_s` returns when the loop last completed. `wait(seconds)` pauses and returns whether
+        to stop watching. `problems` are logged by name when the loop hangs: the loop itself cannot."""
+        self._loop_completed_s = loop_completed_s
         self._wait = wait
-        self._end = end
+        self._end_process = end_process
         self._problems = problems
 
     def run(self) -> None:
-        """Until told to stop, or until the loop hangs."""
-        quiet_s, seen_s = 0.0, self._turned_s()
+        """Watches until `wait` says to stop, or until the loop hangs and the process is ended."""
+        stalled_s, last_s = 0.0, self._loop_completed_s()
         while not self._wait(TICK_S):
-            if (turned_s := self._turned_s()) != seen_s:
-                quiet_s, seen_s = 0.0, turned_s
+            if (completed_s := self._loop_completed_s()) != last_s:
+                stalled_s, last_s = 0.0, completed_s
                 continue
-            quiet_s += TICK_S
-            if quiet_s == TOLD_S:
-                for name, why in self._problems().items():
-                    log.error("%s: %s", name, why)
-                log.error("the loop has not turned for %.0f s:\n%s", quiet_s, stacks())
-            if quiet_s >= HUNG_S:
-                log.critical("the loop hangs for %.0f s: ending the process:\n%s", quiet_s, stacks())
-                self._end()
+            stalled_s += TICK_S
+            if stalled_s == WARN_AFTER_S:
+                for name, problem in self._problems().items():
+                    log.error("%s: %s", name, problem)
+                log.error("the loop has not completed for %.0f s:\n%s", stalled_s, thread_stacks())
+            if stalled_s >= END_AFTER_S:
+                log.critical("the loop hangs for %.0f s: ending the process:\n%s", stalled_s, thread_stacks())
+                self._end_process()
                 return
 
     def start(self) -> None:
+        """Runs the watchdog in a daemon thread."""
         threading.Thread(target=self.run, daemon=True, name="watchdog").start()
 
 
-def stacks() -> str:
-    """What every thread is at, but this one."""
+def thread_stacks() -> str:
+    """Returns the stack of every thread except the calling one."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n".join(
         f"{names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"

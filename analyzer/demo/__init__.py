@@ -1,4 +1,9 @@
-"""The main job within a minute: a crowd, a noisy caller, a gate that closes, an analyzer killed and back."""
+"""`gatelock demo`: the main job within a minute, with real processes.
+
+Forty ordinary callers and a noisy one send requests to a small web application behind gates. The noisy caller
+reaches its limit, the analyzer is killed and started again, a lock closes the gates, and in the end every
+request has been counted once.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +15,27 @@ from rich.console import Console
 
 
 def main(*, kafka: str | None = None, database: str | None = None, as_json: bool = False) -> int:
-    """Run the demonstration and print what it showed; 0 if every promise held, 1 if not, 3 if something
-    could not be reached or started.
+    """Runs the demo, prints what it showed and returns the exit code.
 
-    With `as_json` the steps go to stderr and the last line of stdout is one JSON object.
+    0 if every promise held, 1 if not, 3 if something could not be reached or started. With `as_json` the
+    steps go to stderr, and the last line of stdout is one JSON object.
     """
-    from analyzer.demo.live_view import view_for
+    from analyzer.demo.live_view import view_on
     from analyzer.demo.processes import ProcessNotStarted
-    from analyzer.demo.results import sentences
-    from analyzer.demo.scenario import LIMIT, tell
+    from analyzer.demo.results import summary
+    from analyzer.demo.scenario import LIMIT, run_demo
 
     console = Console(stderr=as_json)
     try:
-        with view_for(console) as view:
-            found = asyncio.run(tell(view, kafka, database))
+        with view_on(console) as view:
+            results = asyncio.run(run_demo(view, kafka, database))
     except ProcessNotStarted as error:
         Console(stderr=True).print(str(error), style="red", highlight=False, soft_wrap=True)
         return 3
     if as_json:
-        sys.stdout.write(json.dumps(found.as_dict()) + "\n")
+        sys.stdout.write(json.dumps(results.as_dict()) + "\n")
     else:
         console.print()
-        for sentence in sentences(found, LIMIT):
+        for sentence in summary(results, LIMIT):
             console.print(sentence, highlight=False, soft_wrap=True)
-    return 0 if found.held else 1
+    return 0 if results.is_successful else 1

@@ -1,6 +1,6 @@
-"""A small web application behind a gate: one worker of it. Its requests go to Kafka as its log.
+"""A small web application behind a gate: one of its processes, which logs its requests to Kafka.
 
-It serves one request at a time, 20 ms each, so that whoever comes too often makes the others wait.
+It serves one request at a time, for 20 ms each, so that a caller with too many requests delays the others.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from gatekeeper.limits import SlidingLog
 from gatekeeper.requestlog.asgi import RequestLog
 from gatekeeper.requestlog.kafka import KafkaSink
 
-DATABASE = "GATELOCK_DEMO_DATABASE"  # the variable that holds its URL
+DATABASE = "GATELOCK_DEMO_DATABASE"  # environment variable with the URL
 WORK_S = 0.020
-BURST, PERIOD_S = 20, 1  # the exact limiter in front: it gives the overshoot its bound
+BURST, PERIOD_S = 20, 1  # the exact limiter in front of the application, which bounds the overshoot
 
 
 class GuardedApp:
     """Answers each request after 20 ms of work, one after the other."""
 
     def __init__(self) -> None:
-        self._counter = asyncio.Lock()
+        self._mutex = asyncio.Lock()
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        async with self._counter:
+        async with self._mutex:
             await asyncio.sleep(WORK_S)
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"3")]})
         await send({"type": "http.response.body", "body": b"ok\n"})
 
 
 def main() -> None:
-    given = argparse.ArgumentParser()
-    given.add_argument("--port", type=int, required=True)
-    given.add_argument("--kafka", required=True)
-    given.add_argument("--topic", required=True)
-    given.add_argument("--options", type=json.loads, default={})
-    options = given.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--kafka", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--options", type=json.loads, default={})
+    arguments = parser.parse_args()
 
-    gate = Gate(os.environ[DATABASE], name=f"shop-{options.port}")
+    gate = Gate(os.environ[DATABASE], name=f"shop-{arguments.port}")
     gate.ready(timeout=10)
     guarded = Guard(GuardedApp(), gate, SlidingLog(limit=BURST, period=PERIOD_S), caller=header("x-api-key"))
-    app = RequestLog(guarded, to=KafkaSink(options.kafka, options.topic, options=options.options))
+    app = RequestLog(guarded, to=KafkaSink(arguments.kafka, arguments.topic, options=arguments.options))
     config = uvicorn.Config(
-        app, host="127.0.0.1", port=options.port, log_level="error", access_log=False, lifespan="off"
+        app, host="127.0.0.1", port=arguments.port, log_level="error", access_log=False, lifespan="off"
     )
     server = uvicorn.Server(config)
-    threading.Thread(target=_leave_with_the_parent, args=(server,), daemon=True).start()
+    threading.Thread(target=_stop_with_parent, args=(server,), daemon=True).start()
     with contextlib.closing(gate), contextlib.closing(app):
         server.run()
-    os._exit(0)  # the client's threads have nothing left to say
+    os._exit(0)  # everything is closed: do not wait for the threads of the Kafka client
 
 
-def _leave_with_the_parent(server: uvicorn.Server) -> None:
-    sys.stdin.read()  # ends when the parent closes its side, or is gone
+def _stop_with_parent(server: uvicorn.Server) -> None:
+    sys.stdin.read()  # returns when the parent closes the pipe, or has ended
     server.should_exit = True
 
 

@@ -1,4 +1,4 @@
-"""What a person sees: a calm live view in a terminal, the log of steps without one."""
+"""Progress of the demo: a live view in a terminal, a log of steps elsewhere."""
 
 from __future__ import annotations
 
@@ -13,24 +13,28 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from analyzer.demo.load_generator import NOISY, ClientResponse
+from analyzer.demo.load_generator import CALLERS, NOISY, ClientResponse
 from analyzer.demo.results import p95_ms
 
-LOOK_BACK_S = 2.0
-BAR = 26  # characters
+RECENT_S = 2.0
+BAR_CHARACTERS = 26
+# Values at which a bar is full.
+FULL_WAIT_MS, FULL_ADMITTED_PER_S, FULL_REFUSED_PER_S = 250, 100, 150
 
 
 class LiveView(Protocol):
+    """Shows the steps of the demo, and perhaps its current figures."""
+
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def step(self, sentence: str) -> None: ...
-    def show(self, answers: Sequence[ClientResponse], counted: int) -> None: ...
+    def show(self, responses: Sequence[ClientResponse], counted: int) -> None: ...
 
 
 class StepLog:
-    """One line a step, with the second at which it happened."""
+    """Prints one line for each step, with the second at which it happened."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -45,15 +49,15 @@ class StepLog:
         pass
 
     def step(self, sentence: str) -> None:
-        took_s = time.monotonic() - self._began_s
-        self._console.print(f"{took_s:5.1f} s  {sentence}", highlight=False, soft_wrap=True)
+        at_s = time.monotonic() - self._began_s
+        self._console.print(f"{at_s:5.1f} s  {sentence}", highlight=False, soft_wrap=True)
 
-    def show(self, answers: Sequence[ClientResponse], counted: int) -> None:
+    def show(self, responses: Sequence[ClientResponse], counted: int) -> None:
         pass
 
 
 class TerminalScreen(StepLog):
-    """The same steps above a few figures that move."""
+    """Prints the steps above a table of current figures."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -68,32 +72,40 @@ class TerminalScreen(StepLog):
     ) -> None:
         self._live.__exit__(kind, error, trace)
 
-    def show(self, answers: Sequence[ClientResponse], counted: int) -> None:
-        """The last two seconds, as they look from outside."""
-        since_s = time.time() - LOOK_BACK_S
-        recent = []
-        for answer in reversed(answers):
-            if answer.at_s < since_s:
-                break
-            recent.append(answer)
-        noisy = [answer for answer in recent if answer.caller == NOISY]
-        passed = sum(answer.status == 200 for answer in noisy)
+    def show(self, responses: Sequence[ClientResponse], counted: int) -> None:
+        """Shows the responses of the last two seconds."""
+        recent = _recent(responses, time.time() - RECENT_S)
+        noisy = [response for response in recent if response.caller == NOISY]
+        admitted = sum(response.status == 200 for response in noisy)
         table = Table.grid(padding=(0, 2))
-        for width in (19, 8, BAR, 20):  # fixed: what stands still can be read
+        for width in (19, 8, BAR_CHARACTERS, 20):  # fixed, so that the columns do not move
             table.add_column(width=width, no_wrap=True)
-        waits = p95_ms(answer.took_s for answer in recent if answer.caller != NOISY)
-        table.add_row("40 ordinary callers", "wait", bar(waits / 250), f"{waits:.0f} ms")
-        rate = passed / LOOK_BACK_S
-        table.add_row("one noisy caller", "passes", bar(rate / 100, "red"), f"{rate:.0f} a second")
-        rate = (len(noisy) - passed) / LOOK_BACK_S
-        table.add_row("", "refused", bar(rate / 150, "yellow"), f"{rate:.0f} a second")
-        table.add_row("analyzer", "counted", Text(f"{counted:,}"), f"of {len(answers):,} requests")
+        wait_ms = p95_ms(response.took_s for response in recent if response.caller != NOISY)
+        table.add_row(f"{CALLERS} ordinary callers", "wait", bar(wait_ms / FULL_WAIT_MS), f"{wait_ms:.0f} ms")
+        rate = admitted / RECENT_S
+        table.add_row(
+            "1 noisy caller", "admitted", bar(rate / FULL_ADMITTED_PER_S, "red"), f"{rate:.0f} a second"
+        )
+        rate = (len(noisy) - admitted) / RECENT_S
+        table.add_row("", "refused", bar(rate / FULL_REFUSED_PER_S, "yellow"), f"{rate:.0f} a second")
+        table.add_row("analyzer", "counted", Text(f"{counted:,}"), f"of {len(responses):,} requests")
         self._live.update(table)
 
 
-def bar(share: float, style: str = "green", width: int = BAR) -> Text:
-    return Text("█" * round(min(1.0, max(0.0, share)) * width), style=style)
+def _recent(responses: Sequence[ClientResponse], since_s: float) -> list[ClientResponse]:
+    found = []
+    for response in reversed(responses):
+        if response.at_s < since_s:
+            break
+        found.append(response)
+    return found
 
 
-def view_for(console: Console) -> LiveView:
+def bar(share: float, style: str = "green") -> Text:
+    """Returns a bar that is full at a share of 1."""
+    return Text("█" * round(min(1.0, max(0.0, share)) * BAR_CHARACTERS), style=style)
+
+
+def view_on(console: Console) -> LiveView:
+    """Returns the view that fits `console`."""
     return TerminalScreen(console) if console.is_terminal and sys.stdout.isatty() else StepLog(console)

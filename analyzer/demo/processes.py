@@ -1,4 +1,4 @@
-"""Starts and ends the processes of a demonstration; nothing of it outlives its parent."""
+"""Processes of the demo: starts them, stops them, and lets none of them outlive the parent."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ POLICY = "per-day"
 
 
 class ProcessNotStarted(Exception):
-    """A process of the demonstration did not start."""
+    """A process of the demo did not start, or a given server cannot be used."""
 
 
 @dataclass(slots=True)
 class DemoProcesses:
-    """A broker, an analyzer and four workers of a web application, each in its own process."""
+    """A broker, an analyzer, and four processes ("workers") of a web application."""
 
     folder: Path
     limit: int
-    kafka: str | None = None
-    database: str | None = None
+    kafka: str | None = None  # HOST:PORT; without one the mock broker is started
+    database: str | None = None  # a URL; without one a SQLite file is used
     topic: str = TOPIC
     ports: list[int] = field(default_factory=list)
     analyzer_port: int = 0
@@ -60,48 +60,47 @@ class DemoProcesses:
         return self.folder / "gatelock.toml"
 
     def start(self) -> None:
-        """Everything up and ready. Raises StageError."""
-        self._look_at_the_database()
+        """Returns when everything is started and ready. Raises ProcessNotStarted."""
+        self._prepare_database()
         options: dict[str, object] = {}
         if self.kafka is not None:
             reach(self.kafka)
             create_topic(self.kafka, self.topic)
         else:
             started = self._start("broker", [sys.executable, "-m", "analyzer.demo.mock_broker"])
-            assert started.stdout is not None  # noqa: S101 - it was asked for
+            assert started.stdout is not None  # noqa: S101 - a pipe, see _start
             self.kafka = started.stdout.readline().decode().strip()
             options = {"api_version": mock_broker.API_VERSION}
             if not self.kafka:
-                raise ProcessNotStarted(self.said("broker"))
+                raise ProcessNotStarted(self.failure_of("broker"))
         self.analyzer_port, *self.ports = free_ports(1 + WORKERS)
         self.config.write_text(self._configuration(options))
         self.start_analyzer()
         self._wait_for_analyzer()
         producing = {"compression_type": mock_broker.CODEC, **options}
         for port in self.ports:
-            told = ["--port", str(port), "--kafka", self.kafka]
-            told += ["--topic", self.topic, "--options", json.dumps(producing)]
-            self._start(f"worker-{port}", [sys.executable, "-m", "analyzer.demo.guarded_app", *told])
+            command = [sys.executable, "-m", "analyzer.demo.guarded_app", "--port", str(port)]
+            command += ["--kafka", self.kafka, "--topic", self.topic, "--options", json.dumps(producing)]
+            self._start(f"worker-{port}", command)
         for port in self.ports:
             self._wait_for_port(port, f"worker-{port}")
 
-    def _look_at_the_database(self) -> None:
-        """Bring its tables, and leave it alone if somebody counts in it: our plan would replace theirs."""
+    def _prepare_database(self) -> None:
+        """Creates the tables. Raises ProcessNotStarted if the database is already in use: the plan of the
+        demo would replace the one in force."""
         try:
             require_head(self.database_url)
             engine = open_engine(self.database_url)
             with reading(engine) as db:
-                taken = db.execute(sa.select(offsets.c.topic).limit(1)).scalar()
+                topic = db.execute(sa.select(offsets.c.topic).limit(1)).scalar()
             engine.dispose()
         except AnalyzerError as error:
             raise ProcessNotStarted(f"cannot use the database: {error}") from error
         except (sa.exc.ArgumentError, ImportError) as error:
+            raise ProcessNotStarted(f"cannot use {self.database} as a database URL: {error}") from error
+        if topic is not None:
             raise ProcessNotStarted(
-                f"{self.database} is no database URL that can be used: {error}"
-            ) from error
-        if taken is not None:
-            raise ProcessNotStarted(
-                f"the database counts {taken} already: give the demonstration one of its own"
+                f"the database already has counts of {topic}: give the demo an empty database"
             )
 
     def start_analyzer(self) -> None:
@@ -109,17 +108,17 @@ class DemoProcesses:
         self._analyzer = self._start("analyzer", command)
 
     def kill_analyzer(self) -> None:
-        """SIGKILL: no flush, no goodbye."""
+        """Kills the analyzer with SIGKILL, so that it cannot store what it has counted."""
         if self._analyzer is not None:
             self._analyzer.send_signal(signal.SIGKILL)
             self._analyzer.wait()
 
     def close(self) -> None:
-        """Let every child go, and wait for it."""
+        """Stops every process and waits for it."""
         self._children.close()
 
     def _configuration(self, options: dict[str, object]) -> str:
-        told = "".join(f'{name} = "{value}"\n' for name, value in options.items())
+        client_options = "".join(f'{name} = "{value}"\n' for name, value in options.items())
         return CONFIGURATION.format(
             database=self.database_url,
             kafka=self.kafka,
@@ -127,53 +126,53 @@ class DemoProcesses:
             limit=self.limit,
             policy=POLICY,
             port=self.analyzer_port,
-            options=told,
-            zone=zone_in_the_middle_of_its_day(),
+            options=client_options,
+            zone=zone_far_from_midnight(),
         )
 
     def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        said = self._children.enter_context((self.folder / f"{name}.log").open("ab"))
+        log = self._children.enter_context((self.folder / f"{name}.log").open("ab"))
         child = subprocess.Popen(  # noqa: S603 - our own modules
             command,
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE if name == "broker" else said,
-            stderr=said,
-            start_new_session=True,  # Ctrl-C is for the one who ends them in order
-            env=os.environ | {DATABASE: self.database_url},  # a password is nothing for a command line
+            stdout=subprocess.PIPE if name == "broker" else log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which stops them in order
+            env=os.environ | {DATABASE: self.database_url},  # a command line would show its password
         )
-        self._children.callback(end, child)
+        self._children.callback(stop, child)
         return child
 
-    def said(self, name: str) -> str:
-        """What this process logged, for whoever waited for it in vain."""
+    def failure_of(self, name: str) -> str:
+        """Returns an error message with the end of this process's log."""
         return f"{name} did not start:\n" + (self.folder / f"{name}.log").read_text(errors="replace")[-2000:]
 
     def _wait_for_analyzer(self) -> None:
         url = f"http://127.0.0.1:{self.analyzer_port}/readyz"
-        until_s = time.monotonic() + START_S
-        while time.monotonic() < until_s and self._analyzer is not None and self._analyzer.poll() is None:
+        deadline_s = time.monotonic() + START_S
+        while time.monotonic() < deadline_s and self._analyzer is not None and self._analyzer.poll() is None:
             try:
                 with urllib.request.urlopen(url, timeout=1) as answer:
                     if answer.status == 200:
                         return
             except OSError:
                 time.sleep(0.05)
-        raise ProcessNotStarted(self.said("analyzer"))
+        raise ProcessNotStarted(self.failure_of("analyzer"))
 
     def _wait_for_port(self, port: int, name: str) -> None:
-        until_s = time.monotonic() + START_S
-        while time.monotonic() < until_s:
+        deadline_s = time.monotonic() + START_S
+        while time.monotonic() < deadline_s:
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()
             except OSError:
                 time.sleep(0.02)
             else:
                 return
-        raise ProcessNotStarted(self.said(name))
+        raise ProcessNotStarted(self.failure_of(name))
 
 
 def reach(address: str) -> None:
-    """Whether anybody answers at HOST:PORT. Raises StageError."""
+    """Raises ProcessNotStarted unless a server accepts connections at HOST:PORT."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), REACH_S).close()
@@ -182,7 +181,7 @@ def reach(address: str) -> None:
 
 
 def create_topic(bootstrap: str, topic: str) -> None:
-    """A topic of the demonstration's own. Raises StageError."""
+    """Creates the topic of the demo. Raises ProcessNotStarted."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     try:
         admin.create_topics({topic: {"num_partitions": WORKERS, "replication_factor": 1}}, timeout_ms=10_000)
@@ -192,8 +191,8 @@ def create_topic(bootstrap: str, topic: str) -> None:
         admin.close()
 
 
-def end(child: subprocess.Popen[bytes]) -> None:
-    """Ask a child to go, by the end of its input and by SIGTERM; after five seconds without asking."""
+def stop(child: subprocess.Popen[bytes]) -> None:
+    """Stops a process by the end of its input and SIGTERM, after five seconds by SIGKILL."""
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
             pipe.close()
@@ -205,18 +204,18 @@ def end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def zone_in_the_middle_of_its_day() -> str:
-    """A zone whose midnight is not about to end a lock that was meant to last the day."""
+def zone_far_from_midnight() -> str:
+    """Returns a time zone in which no midnight ends the lock during the demo."""
     return "UTC" if datetime.now(UTC).hour < 23 else "Asia/Tokyo"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on just now."""
+    """Returns ports that are free at the moment."""
     with ExitStack() as held:
         sockets = [held.enter_context(closing(socket.socket())) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        for bound in sockets:
+            bound.bind(("127.0.0.1", 0))
+        return [bound.getsockname()[1] for bound in sockets]
 
 
 CONFIGURATION = """\
@@ -226,7 +225,7 @@ url = "{database}"
 [kafka]
 bootstrap_servers = "{kafka}"
 group_id = "gatelock-demo"
-assign = "all"  # there is one analyzer: nobody waits for the session of one that was killed
+assign = "all"  # the only analyzer: after a kill it need not wait for the session of the old one
 [kafka.options]
 {options}
 [analyzer]

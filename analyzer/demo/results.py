@@ -1,4 +1,4 @@
-"""What a demonstration showed, from the answers that everybody got and from what was counted: pure."""
+"""Results of the demo, computed from the responses and the counts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from statistics import quantiles
 from analyzer.demo.load_generator import NOISY, ClientResponse
 from analyzer.demo.processes import POLICY
 
-RECOVERY_S = 1.0  # what was queued when the gate closed is still being worked off
+RECOVERY_S = 1.0  # after the gate has closed, requests that were queued before are still served
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyFigures:
-    """The 95th percentile of what the others waited, in milliseconds."""
+    """95th percentile of the other callers' waits, in milliseconds, before, during and after the flood."""
 
     before: float
     during: float
@@ -24,22 +24,24 @@ class LatencyFigures:
 
 @dataclass(frozen=True, slots=True)
 class DemoResults:
-    """The figures of one run; the last line of `--json`."""
+    """Figures of one run; the field names are those of `--json`."""
 
     produced: int
     counted: int
-    exact: bool  # counted and refused requests of every caller are equal to the answers they got
+    exact: bool  # whether each caller's counts, admitted and refused, equal the responses that it got
     locked_callers: Sequence[str]
     refused_others: int
-    seconds_to_refusal: float | None
+    seconds_to_refusal: (
+        float | None
+    )  # from the limit to the first refusal by the lock; None if there was none
     overshoot: int
     overshoot_bound: int
     others_p95_ms: LatencyFigures
-    analyzer_gap_s: float
+    analyzer_gap_s: float  # from the kill to the next counted request
 
     @property
-    def held(self) -> bool:
-        """Whether everything that was promised came true."""
+    def is_successful(self) -> bool:
+        """Whether every promise held."""
         return (
             self.exact
             and list(self.locked_callers) == [NOISY]
@@ -52,76 +54,80 @@ class DemoResults:
         return asdict(self)
 
 
-def truth_of(answers: Iterable[ClientResponse]) -> dict[str, tuple[int, int]]:
-    """For each caller: requests that were let through, and requests that were refused."""
-    counts = Counter((answer.caller, answer.status == 429) for answer in answers)
+def expected_counts(responses: Iterable[ClientResponse]) -> dict[str, tuple[int, int]]:
+    """Returns for each caller its requests that were admitted, and that were refused."""
+    counts = Counter((response.caller, response.status == 429) for response in responses)
     return {caller: (counts[caller, False], counts[caller, True]) for caller, _ in counts}
 
 
-def findings_of(
-    answers: Sequence[ClientResponse],
+def results_of(
+    responses: Sequence[ClientResponse],
     counted: Mapping[str, tuple[int, int]],
     locked: Sequence[str],
     *,
-    storm_s: float,
+    flood_began_s: float,
     limit: int,
     bound: int,
     gap_s: float,
 ) -> DemoResults:
-    """The figures. `counted` holds let through and denied requests by caller; `storm_s` is when the noisy
-    caller began."""
-    admitted_s = sorted(a.at_s for a in answers if a.caller == NOISY and a.status == 200)
-    refused_s = min((a.at_s for a in answers if a.caller == NOISY and a.policy == POLICY), default=None)
-    others = [a for a in answers if a.caller != NOISY]
+    """Returns the figures of a run. `counted` has admitted and denied requests for each caller."""
+    noisy = [response for response in responses if response.caller == NOISY]
+    others = [response for response in responses if response.caller != NOISY]
+    admitted_s = sorted(response.at_s for response in noisy if response.status == 200)
+    refused_s = min((response.at_s for response in noisy if response.policy == POLICY), default=None)
     reached_s = admitted_s[limit - 1] if len(admitted_s) >= limit else None
     closed_s = refused_s if refused_s is not None else float("inf")
     return DemoResults(
-        produced=len(answers),
-        counted=sum(value + denied for value, denied in counted.values()),
-        exact=dict(counted) == truth_of(answers),
+        produced=len(responses),
+        counted=sum(admitted + denied for admitted, denied in counted.values()),
+        exact=dict(counted) == expected_counts(responses),
         locked_callers=sorted(locked),
-        refused_others=sum(a.status != 200 for a in others),
+        refused_others=sum(response.status != 200 for response in others),
         seconds_to_refusal=None if reached_s is None or refused_s is None else round(closed_s - reached_s, 3),
         overshoot=max(0, len(admitted_s) - limit),
         overshoot_bound=bound,
         others_p95_ms=LatencyFigures(
-            before=p95_ms(a.took_s for a in others if a.at_s < storm_s),
-            during=p95_ms(a.took_s for a in others if storm_s <= a.at_s < closed_s),
-            after=p95_ms(a.took_s for a in others if a.at_s >= closed_s + RECOVERY_S),
+            before=p95_ms(r.took_s for r in others if r.at_s < flood_began_s),
+            during=p95_ms(r.took_s for r in others if flood_began_s <= r.at_s < closed_s),
+            after=p95_ms(r.took_s for r in others if r.at_s >= closed_s + RECOVERY_S),
         ),
         analyzer_gap_s=round(gap_s, 2),
     )
 
 
 def p95_ms(waits_s: Iterable[float]) -> float:
+    """Returns the 95th percentile in milliseconds; 0.0 for fewer than two waits."""
     waits = sorted(waits_s)
     return round(quantiles(waits, n=20)[-1] * 1000, 1) if len(waits) > 1 else 0.0
 
 
-def sentences(found: DemoResults, limit: int) -> list[str]:
-    """Four plain sentences."""
-    waits = found.others_p95_ms
-    if found.exact:
-        counted = f"{found.counted:,} requests were counted, for every caller as many as it sent."
+def summary(results: DemoResults, limit: int) -> list[str]:
+    """Returns four sentences: counts, the kill, the refusal, the other callers."""
+    if results.exact:
+        counted = (
+            f"All {results.counted:,} requests were counted, for each caller exactly as many as it sent."
+        )
     else:
         counted = (
-            f"Of {found.produced:,} requests {found.counted:,} were counted: NOT equal for every caller."
+            f"Of {results.produced:,} requests {results.counted:,} were counted: "
+            "the counts are WRONG for at least one caller."
         )
-    killed = f"The analyzer was killed half-way and counted again {found.analyzer_gap_s:.1f} seconds later."
-    if found.seconds_to_refusal is None:
-        refused = (
-            f"The noisy caller was NOT refused: {found.overshoot} requests beyond its limit of {limit:,}."
-        )
+    killed = (
+        f"The analyzer was killed in between and counted again {results.analyzer_gap_s:.1f} seconds later."
+    )
+    beyond = f"{results.overshoot} request{'' if results.overshoot == 1 else 's'}"
+    if results.seconds_to_refusal is None:
+        refused = f"The noisy caller was NOT refused: it sent {beyond} beyond its limit of {limit:,}."
     else:
         refused = (
-            f"The noisy caller passed its limit of {limit:,} and was refused {found.seconds_to_refusal:.2f} "
-            f"seconds later; {found.overshoot} requests slipped through, of at most {found.overshoot_bound}."
+            f"The noisy caller was refused {results.seconds_to_refusal:.2f} seconds after it had reached its "
+            f"limit of {limit:,}; {beyond} slipped through, of at most {results.overshoot_bound}."
         )
-    never = (
-        f"{found.refused_others} WERE REFUSED" if found.refused_others else "none of them was ever refused"
-    )
+    waits = results.others_p95_ms
+    never = f"{results.refused_others} of their requests WERE REFUSED"
     others = (
-        f"The others waited {waits.before:.0f} ms before the storm, {waits.during:.0f} ms during it and "
-        f"{waits.after:.0f} ms after (95th percentile), and {never}."
+        f"The other callers waited {waits.before:.0f} ms before the flood, {waits.during:.0f} ms during it "
+        f"and {waits.after:.0f} ms after it (95th percentile), and "
+        f"{never if results.refused_others else 'none of them was ever refused'}."
     )
     return [counted, killed, refused, others]

@@ -1,1 +1,5 @@
-"""What an analyzer answers over HTTP. It reads; nothing it does changes a count or a lock."""
+"""HTTP side of the analyzer: health, metrics, the lock feed, and the reports of gates.
+
+Nothing in here changes a count or a lock. `wiring` puts the application together from its endpoints; `server`
+runs it under uvicorn in a thread, within the bounds of `connection_limits`.
+"""

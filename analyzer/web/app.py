@@ -1,4 +1,4 @@
-"""`/livez`, `/readyz`, `/metrics`: the application that the API grows in."""
+"""The application with `/livez`, `/readyz` and `/metrics`, to which the endpoints of gates are added."""
 
 from __future__ import annotations
 
@@ -19,69 +19,72 @@ from gatekeeper.feed.feed_json import time_text
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """What the application looks at."""
+    """Everything that the application reports on."""
 
     health: Health
-    problems: Callable[[], Mapping[str, str]]  # of the sources: any thread may ask
-    glance: Callable[[], InstallationStatus]  # at the database; may take long, may raise StoreAway
-    head: str  # the version of the tables that this program needs
+    source_problems: Callable[[], Mapping[str, str]]  # may be called by any thread
+    read_status: Callable[[], InstallationStatus]  # from the database: may block, may raise StoreAway
+    required_revision: str  # of the tables, by this program
 
 
-def application(watched: AppState) -> FastAPI:
+def create_app(state: AppState) -> FastAPI:
+    """Returns an application with the endpoints of health and metrics."""
     app = FastAPI(title="Gatelock", openapi_url=None)
-    asking = SingleFlight(watched.glance)
-    health = watched.health
+    status_reader = SingleFlight(state.read_status)
+    health = state.health
 
     @app.get("/livez")
     async def livez() -> Response:
-        """200 as long as the loop turns; otherwise whoever started us should do so again."""
-        answer = {"live": health.alive, "since_turn_s": health.since_turn_s}
-        return JSONResponse(answer, 200 if health.alive else 503)
+        """200 while the loop works; otherwise 503, and the supervisor should restart the process."""
+        body = {"live": health.is_alive, "since_turn_s": health.since_loop_s}
+        return JSONResponse(body, 200 if health.is_alive else 503)
 
     @app.get("/readyz")
     async def readyz() -> Response:
-        """200 when records can be counted; otherwise everything that is in the way, by name."""
-        glance, problems = await _look(watched, asking)
-        partitions = sorted(str(part) for part in health.held)
-        answer = {"ready": not problems, "problems": problems, "partitions": partitions}
-        if glance is not None and glance.suspended_until is not None:
-            answer["suspended_until"] = time_text(glance.suspended_until)  # chosen by a person, so no problem
-        return JSONResponse(answer, 503 if problems else 200)
+        """200 while records can be counted; otherwise 503 with all problems, by name."""
+        status, problems = await _status_and_problems(state, status_reader)
+        partitions = sorted(str(part) for part in health.current_lags)
+        body = {"ready": not problems, "problems": problems, "partitions": partitions}
+        if status is not None and status.suspended_until is not None:
+            body["suspended_until"] = time_text(
+                status.suspended_until
+            )  # an operator chose that: not a problem
+        return JSONResponse(body, 503 if problems else 200)
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
-        glance, problems = await _look(watched, asking)
-        reading = Measurements(
-            lags=health.held,
+        status, problems = await _status_and_problems(state, status_reader)
+        measurements = Measurements(
+            lags=health.current_lags,
             gaps=health.gaps,
             since_flush_s=health.since_flush_s,
-            since_turn_s=health.since_turn_s,
+            since_loop_s=health.since_loop_s,
             problems=problems.keys(),
-            active_locks=None if glance is None else glance.active_locks,
-            feed_version=None if glance is None else glance.feed_version,
-            suspended=None if glance is None else glance.suspended_until is not None,
+            active_locks=None if status is None else status.active_locks,
+            feed_version=None if status is None else status.feed_version,
+            suspended=None if status is None else status.suspended_until is not None,
         )
-        content, content_type = health.metrics.exposition(reading, request.headers.get("accept", ""))
+        content, content_type = health.metrics.exposition(measurements, request.headers.get("accept", ""))
         return Response(content, headers={"content-type": content_type})
 
     return app
 
 
-async def _look(
-    watched: AppState, asking: SingleFlight[InstallationStatus]
+async def _status_and_problems(
+    state: AppState, status_reader: SingleFlight[InstallationStatus]
 ) -> tuple[InstallationStatus | None, dict[str, str]]:
-    """How the database stands, None when it does not say; and everything that is wrong, by name."""
-    health = watched.health
-    problems = {**watched.problems(), **health.problems}
-    glance = None
+    """Returns the status in the database, None if it cannot be read, and every problem, by name."""
+    problems = {**state.source_problems(), **state.health.problems}
+    status = None
     try:
-        glance = await asking.ask()
-    except (AnalyzerError, TimeoutError) as away:
-        problems.setdefault("database", str(away))
+        status = await status_reader.get()
+    except (AnalyzerError, TimeoutError) as error:
+        problems.setdefault("database", str(error))
     else:
-        if glance.revision != watched.head:
-            have = glance.revision or "none"
+        if status.revision != state.required_revision:
+            found = status.revision or "none"
             problems["schema"] = (
-                f"tables are at {have}, this program needs {watched.head}: run `gatelock db upgrade`"
+                f"the tables are at version {found}, this program needs {state.required_revision}: "
+                "run `gatelock db upgrade`"
             )
-    return glance, {name: masked(why) for name, why in problems.items()}
+    return status, {name: masked(problem) for name, problem in problems.items()}

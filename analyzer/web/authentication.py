@@ -1,4 +1,4 @@
-"""Who may ask: whoever shows a token; as long as none was made, whoever sits at this machine."""
+"""Authentication by bearer tokens; while no token exists, only this machine is served."""
 
 from __future__ import annotations
 
@@ -15,63 +15,67 @@ from analyzer.store.operations.tokens import TokenList, TokenScope
 from analyzer.web.problems import HttpProblem
 from analyzer.web.single_flight import SingleFlight
 
-KNOWN_FOR_S = 2.0  # a token that was revoked is good for this long
-AGAIN = {"retry-after": "1"}
+TOKENS_CACHED_S = 2.0  # a revoked token is accepted for up to this long
+RETRY_SOON = {"retry-after": "1"}
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
 class Authenticator:
-    """Compares the token of a request with those that were made.
+    """Compares the token of a request with the tokens in the database.
 
-    Without any, only this machine may ask, by its own name and not through a proxy: behind one
-    everybody would come from here, and a web page may bring a browser to ask in another's name.
+    While there is none, only requests from this machine are served, under a name of this machine and not
+    through a proxy: behind a proxy every request comes from this machine, and a web page elsewhere may make a
+    browser on this machine ask under another name (DNS rebinding).
     """
 
-    def __init__(self, known: Callable[[], TokenList], uptime_s: Callable[[], float]) -> None:
-        self._asking = SingleFlight(lambda: (uptime_s(), known()))  # known as of the beginning of the look
+    def __init__(self, load_tokens: Callable[[], TokenList], uptime_s: Callable[[], float]) -> None:
+        """`load_tokens` may block; it runs in a thread, at most once in `TOKENS_CACHED_S`."""
+        # The time is taken before the tokens are read: what is revoked meanwhile counts as not seen yet.
+        self._loading = SingleFlight(lambda: (uptime_s(), load_tokens()))
         self._uptime_s = uptime_s
-        self._known_s, self._known = -inf, TokenList((), 0)
+        self._loaded_s, self._cached = -inf, TokenList((), 0)
 
     async def require(self, scope: TokenScope, request: Request) -> None:
-        """Raises Problem unless the request may do what `scope` allows."""
+        """Raises HttpProblem unless `request` may do what `scope` allows."""
         known = await self._tokens()
         if not known.tokens:
-            if not _is_from_here(request):
+            if not _is_local(request):
                 raise HttpProblem(
                     HTTPStatus.FORBIDDEN,
-                    "As long as no token was made, only this machine may ask, directly: "
+                    "While no token exists, only direct requests from this machine are answered: "
                     "run `gatelock tokens create NAME --scope read`.",
                 )
             return
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer":
-            raise _unknown("Show a token: `Authorization: Bearer ...`, made by `gatelock tokens create`.", "")
+            detail = "Send a token, `Authorization: Bearer ...`, made by `gatelock tokens create`."
+            raise _unauthorized(detail, "")
         token = known.bearer(given.strip())
         if token is None:
-            raise _unknown("This token was never made, was revoked, or its time is over.", "invalid_token")
+            raise _unauthorized("This token was never made, was revoked, or has expired.", "invalid_token")
         if not token.allows(scope):
             raise HttpProblem(
                 HTTPStatus.FORBIDDEN,
-                f"The token of {token.name} is good for {token.scope}; this needs {scope}.",
+                f"The token {token.name} has the scope {token.scope}; this request needs {scope}.",
                 {"www-authenticate": f'Bearer error="insufficient_scope", scope="{scope}"'},
             )
 
     async def _tokens(self) -> TokenList:
-        if self._uptime_s() - self._known_s > KNOWN_FOR_S:
+        if self._uptime_s() - self._loaded_s > TOKENS_CACHED_S:
             try:
-                self._known_s, self._known = await self._asking.ask()
-            except (AnalyzerError, TimeoutError) as away:
-                why = "The tokens cannot be read at the moment."
-                raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, why, AGAIN) from away
-        return self._known
+                self._loaded_s, self._cached = await self._loading.get()
+            except (AnalyzerError, TimeoutError) as error:
+                detail = "The tokens cannot be read at the moment."
+                raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, RETRY_SOON) from error
+        return self._cached
 
 
-def _unknown(detail: str, error: str) -> HttpProblem:
+def _unauthorized(detail: str, error: str) -> HttpProblem:
     challenge = f'Bearer error="{error}"' if error else "Bearer"
     return HttpProblem(HTTPStatus.UNAUTHORIZED, detail, {"www-authenticate": challenge})
 
 
-def _is_from_here(request: Request) -> bool:
+def _is_local(request: Request) -> bool:
     if request.client is None or any(name in request.headers for name in FORWARDED):
         return False
     return is_loopback(request.client.host) and is_loopback(request.url.hostname or "")

@@ -1,93 +1,44 @@
-"""One connection of the web application: bounded in time, and one of a bounded number."""
+"""Bounds of connections: how many there may be, and how long each step of one may take.
+
+- At most `CONNECTIONS_MAX`; requests on further ones get a 503. Kept by `uvicorn_internals`.
+- A request, from its first byte to its last: `REQUEST_S`. Kept by `uvicorn_internals`.
+- A connection without a request: `IDLE_S`. Kept by uvicorn, as `timeout_keep_alive`.
+- A client that takes nothing of its answer, or whose machine is gone: `SEND_S`. Kept by the kernel.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import resource
 import socket
 from http import HTTPStatus
-from typing import Any
 
-import h11
-import uvicorn
 from starlette.responses import Response
-from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from analyzer.web.problems import answer
+from analyzer.web.problems import problem_response
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 2_500  # of which most are gates that wait; who comes then is told when to come again
-OTHER_FILES = 100  # that the process has open besides: databases, brokers, logs
-QUESTION_S = 10.0  # for a whole question, however small the pieces it comes in
-TAKEN_S = 20.0  # for a client to take the next piece of its answer, or to say that its machine lives
-IDLE_S = 15.0  # between two questions on one connection: longer than the slowest pace
-GOODBYE_S = 0.01
-LATER_S, LATER_SPREAD = 5, 10  # so many seconds, and up to so many more, that they do not come back at once
+CONNECTIONS_MAX = 2_500  # most of them gates that wait for changes
+OTHER_FILES = 100  # descriptors that the process needs besides: databases, brokers, logs
+REQUEST_S = 10.0
+SEND_S = 20.0
+IDLE_S = 15.0  # longer than the slowest pace at which gates poll
+RETRY_AFTER_S, RETRY_AFTER_SPREAD_S = 5, 10  # spread, so that refused clients do not return all at once
 
 
-class BoundedConnection(H11Protocol):
-    """uvicorn's, which by itself waits for ever for a question that has begun, or never begins, and says
-    nothing to those who are too many of when it wants to see them again."""
-
-    def __init__(self, config: Config, *rest: Any, **others: Any) -> None:
-        super().__init__(config, *rest, **others)
-        self._most = config.limit_concurrency
-        self.limit_concurrency = None  # ours is told apart
-        self._patience: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP alone comes here
-        super().connection_made(transport)
-        if self._most is not None and len(self.connections) > self._most:
-            self.app = too_many(self.server_state.total_requests)
-        self._be_patient()
-
-    def data_received(self, data: bytes) -> None:
-        if self._patience is None and self.conn.their_state is h11.IDLE:
-            self._be_patient()
-        super().data_received(data)
-
-    def handle_events(self) -> None:
-        super().handle_events()
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._lose_patience()  # the question is whole
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lose_patience()
-        super().connection_lost(exc)
-
-    def _be_patient(self) -> None:
-        self._patience = self.loop.call_later(QUESTION_S, self._hang_up)
-
-    def _lose_patience(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-
-    def _hang_up(self) -> None:
-        self.transport.abort()
-
-
-class BoundedServer(uvicorn.Server):
-    """uvicorn's, which by itself leaves connections open whose client has stopped reading."""
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().shutdown(sockets)
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
-        await asyncio.sleep(GOODBYE_S)  # they are to hear of it while there is a loop
-
-
-def too_many(number: int) -> Response:
-    """What is told to who came as the `number`th: to come again, at another time than the next one."""
-    later = {"retry-after": str(LATER_S + number % LATER_SPREAD), "connection": "close"}
-    return answer(HTTPStatus.SERVICE_UNAVAILABLE, "Too many are connected just now.", later)
+def refuse_connection(number: int) -> Response:
+    """Returns the 503 for a connection above the bound; `number` spreads the times in `Retry-After`."""
+    retry_after_s = RETRY_AFTER_S + number % RETRY_AFTER_SPREAD_S
+    headers = {"retry-after": str(retry_after_s), "connection": "close"}
+    return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, "Too many clients are connected.", headers)
 
 
 def connections_max() -> int:
-    """How many connections there may be. Raises the process's own limit of open files towards it."""
+    """Returns how many connections there may be, and raises the soft limit of open files towards that.
+
+    Logs a warning when the hard limit (`ulimit -Hn`) leaves room for fewer.
+    """
     wanted = CONNECTIONS_MAX + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -95,7 +46,7 @@ def connections_max() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         if soft < wanted:
             log.warning(
-                "at most %d gates can be connected: this process may open %d files (ulimit -Hn)",
+                "at most %d gates can connect: this process may open %d files; raise that limit (ulimit -Hn)",
                 soft - OTHER_FILES,
                 soft,
             )
@@ -103,16 +54,18 @@ def connections_max() -> int:
     return CONNECTIONS_MAX
 
 
-def bound_in_time(listening: socket.socket) -> None:
-    """Have the kernel end connections to machines that are gone, and to clients that take nothing of their
-    answer: those that are accepted here inherit it."""
+def set_socket_timeouts(listening: socket.socket) -> None:
+    """Makes the kernel end connections whose machine is gone or whose client takes nothing of an answer.
+
+    Accepted connections inherit these options from the listening socket.
+    """
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
-        ("TCP_KEEPIDLE", max(1, TAKEN_S / 2)),
-        ("TCP_KEEPINTVL", max(1, TAKEN_S / 4)),
+        ("TCP_KEEPIDLE", max(1, SEND_S / 2)),
+        ("TCP_KEEPINTVL", max(1, SEND_S / 4)),
         ("TCP_KEEPCNT", 2),
-        ("TCP_USER_TIMEOUT", TAKEN_S * 1000),
+        ("TCP_USER_TIMEOUT", SEND_S * 1000),
         ("TCP_NODELAY", 1),
     ):
-        if hasattr(socket, option):  # Linux has them all
+        if hasattr(socket, option):  # Linux has all of them
             listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), int(value))

@@ -1,4 +1,4 @@
-"""`PUT /v1/gates/{instance}`: what gates tell of themselves, written down some time later, all at once."""
+"""`PUT /v1/gates/{instance}`: status reports of gates, stored in batches some time later."""
 
 from __future__ import annotations
 
@@ -13,92 +13,96 @@ from starlette.requests import ClientDisconnect
 
 from analyzer.errors import AnalyzerError
 from analyzer.web.authentication import Authenticator
-from analyzer.web.problems import HttpProblem, tell_problems
-from analyzer.web.single_flight import in_thread
+from analyzer.web.problems import HttpProblem, add_problem_handlers
+from analyzer.web.single_flight import run_in_thread
 from gatekeeper.model import GateStatus, SourceError
 from gatekeeper.telemetry.status_json import STATUS_BYTES_MAX, load
 
 log = logging.getLogger(__name__)
 
-GATES_MAX = 5_000  # that wait to be written; others tell again in a minute
-BODY_S = 5.0  # a gate itself gives up after one
-CLOSE = {"connection": "close"}  # the rest of it may still come
-WRITE_EVERY_S = 1.0
-ROWS_PER_S = 500  # at most: a fleet must not keep the database from counting
+PENDING_MAX = 5_000  # reports that wait to be stored; a refused gate reports again in a minute
+BODY_S = 5.0  # a gate gives up after one second
+CLOSE = {"connection": "close"}  # the rest of the body may still arrive
+STORE_EVERY_S = 1.0
+ROWS_PER_S = 500  # a fleet must not keep the database from storing counts
 
 
 class PendingStatuses:
-    """What gates told last and nobody wrote down yet; all methods belong to one event loop.
+    """The latest report of each gate, until it is stored; all methods belong to one event loop.
 
-    Nobody who tells waits for the database. What cannot be written is forgotten: it is told again.
+    A gate does not wait for the database. Reports that cannot be stored are dropped: each report contains
+    everything since the gate began, so the next one makes up for it.
     """
 
-    def __init__(self, keep: Callable[[Collection[GateStatus]], None]) -> None:
-        self._keep = keep  # may take long, may raise
-        self._waiting: dict[str, GateStatus] = {}
-        self._writing: asyncio.Task[None] | None = None
-        self._failed = False
+    def __init__(self, store: Callable[[Collection[GateStatus]], None]) -> None:
+        """`store` runs in a thread; it may block and raise."""
+        self._store = store
+        self._pending: dict[str, GateStatus] = {}
+        self._storing: asyncio.Task[None] | None = None
+        self._has_failed = False
 
-    def hear(self, told: GateStatus) -> bool:
-        """Whether there is room for it. Of one gate the newest stays."""
-        before = self._waiting.get(told.instance)
-        if before is None and len(self._waiting) >= GATES_MAX:
+    def add(self, status: GateStatus) -> bool:
+        """Keeps `status` unless a later report of this gate is pending; False if too many gates wait."""
+        before = self._pending.get(status.instance)
+        if before is None and len(self._pending) >= PENDING_MAX:
             return False
-        if before is None or before.number < told.number:
-            self._waiting[told.instance] = told
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.ensure_future(self._write())
+        if before is None or before.number < status.number:
+            self._pending[status.instance] = status
+        if self._storing is None or self._storing.done():
+            self._storing = asyncio.ensure_future(self._store_pending())
         return True
 
-    async def _write(self) -> None:
-        pause_s = WRITE_EVERY_S
-        while self._waiting:
+    async def _store_pending(self) -> None:
+        pause_s = STORE_EVERY_S
+        while self._pending:
             await asyncio.sleep(pause_s)
-            told, self._waiting = list(self._waiting.values()), {}
+            statuses, self._pending = list(self._pending.values()), {}
             try:
-                await in_thread(partial(self._keep, told))
-                self._failed = False
-            except AnalyzerError as away:
-                if not self._failed:
-                    log.warning("what gates tell of themselves cannot be written down: %s", away)
-                self._failed = True
-            pause_s = max(WRITE_EVERY_S, len(told) / ROWS_PER_S)
+                await run_in_thread(partial(self._store, statuses))
+                self._has_failed = False
+            except AnalyzerError as error:
+                if not self._has_failed:  # once for each outage
+                    log.warning("cannot store the status reports of gates: %s", error)
+                self._has_failed = True
+            pause_s = max(STORE_EVERY_S, len(statuses) / ROWS_PER_S)
 
 
-def hear_gates(app: FastAPI, told: PendingStatuses, bearers: Authenticator) -> None:
-    """Have `app` hear the gates of those who may read the feed."""
-    tell_problems(app)
+def add_gates_endpoint(app: FastAPI, pending: PendingStatuses, authenticator: Authenticator) -> None:
+    """Adds the endpoint for status reports to `app`, for tokens with the scope `read`."""
+    add_problem_handlers(app)
 
     @app.put("/v1/gates/{instance}")
     async def gates(instance: str, request: Request) -> Response:
-        """204 when it was heard; it is in the database within seconds, or told again."""
-        await bearers.require("read", request)
-        heard = _read(await _body(request))
-        if heard.instance != instance:
-            raise HttpProblem(HTTPStatus.BAD_REQUEST, "This is of another instance than the address says.")
-        if not told.hear(heard):
-            why = "Too many gates tell of themselves at the moment."
-            raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, why, {"retry-after": "60"})
+        """204 when the report was accepted: it is stored within seconds, or the gate's next one is."""
+        await authenticator.require("read", request)
+        status = _parse(await _body(request))
+        if status.instance != instance:
+            detail = "`instance` in the document must be the one in the URL."
+            raise HttpProblem(HTTPStatus.BAD_REQUEST, detail)
+        if not pending.add(status):
+            detail = "Too many gates report their status at the moment."
+            raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"retry-after": "60"})
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
-def _read(body: bytes) -> GateStatus:
+def _parse(body: bytes) -> GateStatus:
     try:
         return load(body)
-    except SourceError as wrong:
-        raise HttpProblem(HTTPStatus.BAD_REQUEST, str(wrong)) from wrong
+    except SourceError as error:
+        raise HttpProblem(HTTPStatus.BAD_REQUEST, str(error)) from error
 
 
 async def _body(request: Request) -> bytes:
-    """The whole of it. Who sends it slowly, or goes in between, is let go."""
-    pieces = bytearray()
+    """Returns the body. Raises HttpProblem if it is too long, too slow, or the client disconnects."""
+    body = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
             async for piece in request.stream():
-                pieces += piece
-                if len(pieces) > STATUS_BYTES_MAX:
-                    why = f"This has more than {STATUS_BYTES_MAX} bytes."
-                    raise HttpProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
-    except (TimeoutError, ClientDisconnect) as half:
-        raise HttpProblem(HTTPStatus.REQUEST_TIMEOUT, "It did not come in time.", CLOSE) from half
-    return bytes(pieces)
+                body += piece
+                if len(body) > STATUS_BYTES_MAX:
+                    detail = f"The document must have at most {STATUS_BYTES_MAX} bytes."
+                    raise HttpProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
+    except (TimeoutError, ClientDisconnect) as incomplete:
+        detail = f"The document was not complete after {BODY_S:g} seconds."
+        raise HttpProblem(HTTPStatus.REQUEST_TIMEOUT, detail, CLOSE) from incomplete
+    return bytes(body)

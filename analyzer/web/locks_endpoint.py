@@ -1,4 +1,4 @@
-"""`GET /v1/locks`: the feed for gates that ask over HTTP."""
+"""`GET /v1/locks`: the lock feed for gates over HTTP; docs/feed.md has the protocol."""
 
 from __future__ import annotations
 
@@ -11,104 +11,102 @@ from urllib.parse import quote, unquote
 
 from fastapi import FastAPI, Request, Response
 
-from analyzer.web.authentication import AGAIN, Authenticator
+from analyzer.web.authentication import RETRY_SOON, Authenticator
 from analyzer.web.feed_cache import FeedCache
-from analyzer.web.problems import HttpProblem, tell_problems
+from analyzer.web.problems import HttpProblem, add_problem_handlers
 from analyzer.web.shared_gzip import PIECE_BYTES, CompressedAnswer, PiecewiseResponse
 from gatekeeper.model import Cursor, SourceError
 
-WAIT_MAX_S = 60.0  # what lies between closes connections that are silent for longer
+WAIT_MAX_S = 60.0  # firewalls and proxies on the way close connections that are silent for longer
 VERSION_MAX = 2**63
 MARK_CHARACTERS_MAX = 64
-PACKED_BYTES_MIN = 1_024  # less is as long when it is packed
+GZIP_BYTES_MIN = 1_024  # a shorter answer does not become shorter
 
 ETAG = re.compile(r'(?:W/)?"(\d{1,19})-([^"]{0,192})"')
 WAIT = re.compile(r"\d{1,6}(\.\d{1,6})?")
-ALWAYS = {"cache-control": "no-cache", "vary": "accept-encoding, authorization"}
+ANSWER_HEADERS = {"cache-control": "no-cache", "vary": "accept-encoding, authorization"}
+
+AnswerAndHeaders = tuple[CompressedAnswer | None, dict[str, str]]
 
 
-def answer_locks(app: FastAPI, feed: FeedCache, bearers: Authenticator) -> None:
-    """Have `app` tell the feed to who may read it."""
-    tell_problems(app)
+def add_locks_endpoint(app: FastAPI, feed: FeedCache, authenticator: Authenticator) -> None:
+    """Adds the feed to `app`, for tokens with the scope `read`."""
+    add_problem_handlers(app)
 
     async def locks(request: Request) -> Response:
-        """Changes since the version and mark in the query, or every lock; with `wait`, once there are any."""
-        asked_s = time.monotonic()
-        await bearers.require("read", request)
+        """Changes since the version and mark in the query, or all locks; with `wait`, as soon as there are
+        any."""
+        arrived_s = time.monotonic()
+        await authenticator.require("read", request)
         since, wait_s = _since(request.query_params), _wait(request.query_params)
-        had = [cursor_of(found) for found in ETAG.finditer(request.headers.get("if-none-match", ""))]
-        held = since or next(iter(had), None)
-        telling = _telling(feed, since, held, had, wait_s, asked_s)
+        etags = [cursor_of(match) for match in ETAG.finditer(request.headers.get("if-none-match", ""))]
+        answering = _answer(feed, since, etags, wait_s, arrived_s)
         try:
             if wait_s:
-                answer, headers = await _unless_gone(request, telling)
-                await bearers.require("read", request)  # it may have been revoked meanwhile
+                answer, headers = await _unless_disconnected(request, answering)
+                await authenticator.require("read", request)  # the token may have been revoked meanwhile
             else:
-                answer, headers = await telling
-        except SourceError as away:
-            why = "The locks cannot be read at the moment."
-            raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, why, AGAIN) from away
+                answer, headers = await answering
+        except SourceError as error:
+            detail = "The locks cannot be read at the moment."
+            raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, RETRY_SOON) from error
         if answer is None:
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-        pieces = answer.pieces()
-        length = sum(map(len, pieces))
-        if length >= PACKED_BYTES_MIN and _takes_gzip(request.headers.get("accept-encoding", "")):
-            pieces = await answer.gzipped()
+        parts = answer.parts()
+        length = sum(map(len, parts))
+        if length >= GZIP_BYTES_MIN and _accepts_gzip(request.headers.get("accept-encoding", "")):
+            parts = await answer.gzipped()
             headers |= {"content-encoding": "gzip"}
         if length < PIECE_BYTES:
-            return Response(b"".join(pieces), headers=headers, media_type="application/json")
-        return PiecewiseResponse(pieces, headers, "application/json")
+            return Response(b"".join(parts), headers=headers, media_type="application/json")
+        return PiecewiseResponse(parts, headers, "application/json")
 
-    # Not as one of FastAPI's: what it does for a path with parameters is a quarter of what an answer costs.
+    # A Starlette route: FastAPI's handling of parameters would cost a quarter of an answer.
     app.add_route("/v1/locks", locks, methods=["GET"])
 
 
-PendingAnswer = Coroutine[None, None, tuple[CompressedAnswer | None, dict[str, str]]]
-
-
-async def _telling(
-    feed: FeedCache,
-    since: Cursor | None,
-    held: Cursor | None,
-    had: list[Cursor],
-    wait_s: float,
-    asked_s: float,
-) -> tuple[CompressedAnswer | None, dict[str, str]]:
-    """The answer, None where the client has it already, and its headers."""
-    look = await feed.standing(held, wait_s)
-    headers = ALWAYS | {"etag": etag_of(look.update.at)}
-    if look.update.at in had:
+async def _answer(
+    feed: FeedCache, since: Cursor | None, etags: list[Cursor], wait_s: float, arrived_s: float
+) -> AnswerAndHeaders:
+    """Returns the answer, None if the client has it already, and its headers. Raises SourceError."""
+    state = await feed.state(since or next(iter(etags), None), wait_s)
+    headers = ANSWER_HEADERS | {"etag": etag_of(state.update.at)}
+    if state.update.at in etags:
         return None, headers
-    return await feed.answer(since, look, asked_s), headers
+    return await feed.answer(since, state, arrived_s), headers
 
 
-async def _unless_gone(
-    request: Request, telling: PendingAnswer
-) -> tuple[CompressedAnswer | None, dict[str, str]]:
-    """What `telling` comes to. A gate that has gone leaves its place to another."""
-    answering, leaving = asyncio.ensure_future(telling), asyncio.ensure_future(_gone(request))
+async def _unless_disconnected(
+    request: Request, answering: Coroutine[None, None, AnswerAndHeaders]
+) -> AnswerAndHeaders:
+    """Returns what `answering` does; a client that disconnects gives its place among the waiters to another.
+
+    Raises HttpProblem then.
+    """
+    answer, disconnect = asyncio.ensure_future(answering), asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not answering.done():
-            raise HttpProblem(HTTPStatus.REQUEST_TIMEOUT, "The client has gone.")
-        return answering.result()
+        await asyncio.wait({answer, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise HttpProblem(HTTPStatus.REQUEST_TIMEOUT, "The client has disconnected.")
+        return answer.result()
     finally:
-        answering.cancel()
-        leaving.cancel()
+        answer.cancel()
+        disconnect.cancel()
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def etag_of(at: Cursor) -> str:
-    """Weak: two answers of one version differ in the time that they tell."""
+    """Returns the entity tag of a version: weak, because two answers of one version differ in their times."""
     return f'W/"{at.version}-{quote(at.mark, safe="")}"'
 
 
-def cursor_of(found: re.Match[str]) -> Cursor:
-    return Cursor(int(found[1]), unquote(found[2]))
+def cursor_of(match: re.Match[str]) -> Cursor:
+    """Returns the version that an `ETAG` names."""
+    return Cursor(int(match[1]), unquote(match[2]))
 
 
 def _since(query: Mapping[str, str]) -> Cursor | None:
@@ -116,23 +114,22 @@ def _since(query: Mapping[str, str]) -> Cursor | None:
     if version is None:
         return None
     if not re.fullmatch(r"[0-9]{1,19}", version) or int(version) >= VERSION_MAX:
-        raise HttpProblem(
-            HTTPStatus.BAD_REQUEST, "`since` is no version: give a whole number, or leave it out."
-        )
+        raise HttpProblem(HTTPStatus.BAD_REQUEST, "`since` must be a whole number below 2^63, or left out.")
     if len(mark) > MARK_CHARACTERS_MAX:
-        raise HttpProblem(HTTPStatus.BAD_REQUEST, f"`mark` has more than {MARK_CHARACTERS_MAX} characters.")
+        detail = f"`mark` must have at most {MARK_CHARACTERS_MAX} characters."
+        raise HttpProblem(HTTPStatus.BAD_REQUEST, detail)
     return Cursor(int(version), mark)
 
 
 def _wait(query: Mapping[str, str]) -> float:
     wait = query.get("wait", "0")
     if not WAIT.fullmatch(wait):
-        raise HttpProblem(HTTPStatus.BAD_REQUEST, "`wait` is no number of seconds: write 5, or 2.5.")
+        raise HttpProblem(HTTPStatus.BAD_REQUEST, "`wait` must be a number of seconds, for example 5 or 2.5.")
     return min(float(wait), WAIT_MAX_S)
 
 
-def _takes_gzip(accepted: str) -> bool:
-    for coding in accepted.split(","):
+def _accepts_gzip(accept_encoding: str) -> bool:
+    for coding in accept_encoding.split(","):
         name, _, weight = coding.partition(";")
         if name.strip().lower() in ("gzip", "*"):
             return not re.fullmatch(r"\s*q\s*=\s*0(\.0*)?\s*", weight)

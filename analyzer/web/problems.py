@@ -10,8 +10,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 
-class HttpProblem(Exception):  # an answer, raised where there is nothing more to do
-    """Ends a request with `status` and one sentence."""
+class HttpProblem(Exception):  # a response, raised where the request ends
+    """Ends a request with `status`, one sentence and these headers."""
 
     def __init__(self, status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -20,24 +20,29 @@ class HttpProblem(Exception):  # an answer, raised where there is nothing more t
         self.headers = headers
 
 
-def tell_problems(app: FastAPI) -> None:
+def add_problem_handlers(app: FastAPI) -> None:
+    """Makes `app` answer every refusal and error with problem details."""
+
     @app.exception_handler(HttpProblem)
-    async def told(_request: Request, problem: HttpProblem) -> Response:
-        return answer(problem.status, problem.detail, problem.headers)
+    async def on_problem(_request: Request, problem: HttpProblem) -> Response:
+        return problem_response(problem.status, problem.detail, problem.headers)
 
     @app.exception_handler(HTTPException)
-    async def refused(_request: Request, error: HTTPException) -> Response:
-        """What the framework refuses by itself: another path, another method."""
+    async def on_framework_refusal(_request: Request, error: HTTPException) -> Response:
+        """Answers what the framework refuses by itself: an unknown path, another method."""
         status = HTTPStatus(error.status_code)
-        return answer(status, f"{status.description or status.phrase}.".replace("..", "."), error.headers)
+        detail = f"{status.description or status.phrase}.".replace("..", ".")
+        return problem_response(status, detail, error.headers)
 
     @app.exception_handler(Exception)
-    async def failed(_request: Request, _error: Exception) -> Response:
-        """A mistake of ours: the server logs it, and the client needs to know no more."""
-        return answer(HTTPStatus.INTERNAL_SERVER_ERROR, "A mistake of the server's; its log has it.")
+    async def on_bug(_request: Request, _error: Exception) -> Response:
+        """Answers a bug without details: they stay in the log of the server."""
+        detail = "An internal error; the log of the server has it."
+        return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
 
 
-def answer(status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+def problem_response(status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns `status` with `detail` as problem details, never to be cached."""
     return JSONResponse(
         {"type": "about:blank", "title": status.phrase, "status": status, "detail": detail},
         status,

@@ -1,4 +1,4 @@
-"""uvicorn in a thread beside the loop."""
+"""uvicorn in a thread of the analyzer's process."""
 
 from __future__ import annotations
 
@@ -12,69 +12,81 @@ from typing import Any
 import uvicorn
 
 from analyzer.errors import AnalyzerError
-from analyzer.web.connection_limits import (
-    IDLE_S,
-    BoundedConnection,
-    BoundedServer,
-    bound_in_time,
-    connections_max,
-)
-from analyzer.web.tls import TlsFiles, proving
+from analyzer.web.connection_limits import IDLE_S, connections_max, set_socket_timeouts
+from analyzer.web.tls import TlsFiles, reloading_context
 
 log = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 16 << 10
+GRACEFUL_STOP_S = 1
 STOP_S = 2.0
 
 
 class CannotListen(AnalyzerError):
-    """The address of the web application cannot be had."""
+    """The HTTP server cannot be started: its address cannot be used, or its bounds cannot be kept."""
 
 
 @contextmanager
 def serving(
     app: Any,
     listen: tuple[str, int] | None,
-    identity: TlsFiles | None = None,
-    leave: Callable[[], None] = lambda: None,
+    tls: TlsFiles | None = None,
+    before_stop: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[str, int] | None]:
-    """Answer requests inside, in a thread; the address that it listens on, None when it is off.
+    """Serves `app` in a thread and yields the host and port it listens on; None when `listen` is None.
 
-    Port 0 takes one that is free. With an `identity` over TLS. At the end `leave` is called, so that
-    nobody is kept waiting. Raises CannotListen, NoIdentity before anything is started.
+    Port 0 takes a free port. `before_stop` is called before the server stops, to answer waiting requests.
+    Raises CannotListen or TlsFilesInvalid before anything is started.
     """
     if listen is None:
         yield None
         return
-    with _bound(*listen) as bound, nullcontext() if identity is None else proving(identity) as context:
+    _require_internals()
+    from analyzer.web.uvicorn_internals import BoundedConnection, BoundedServer
+
+    with _bound(*listen) as bound, nullcontext() if tls is None else reloading_context(tls) as context:
         host, port = bound.getsockname()[:2]
         config = uvicorn.Config(
             app,
-            log_config=None,  # ours is set up already
+            log_config=None,  # the analyzer has configured logging
             access_log=False,
             lifespan="off",
             ws="none",
             server_header=False,
-            proxy_headers=False,  # who asks is who connects: others are believed to be here
+            proxy_headers=False,  # a client could claim to be this machine
+            ssl_context_factory=None if context is None else lambda _config, _default: context,
             http=BoundedConnection,
             limit_concurrency=connections_max(),
             timeout_keep_alive=int(IDLE_S),
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=GRACEFUL_STOP_S,
         )
-        config.load()
-        config.ssl = context
         server = BoundedServer(config)
         thread = threading.Thread(target=server.run, args=([bound],), daemon=True, name="web")
         thread.start()
-        scheme = "http" if identity is None else "https"
+        scheme = "http" if tls is None else "https"
         log.info("listening on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
         try:
             yield host, port
         finally:
-            leave()
+            before_stop()
             server.should_exit = True
             thread.join(STOP_S)
+
+
+def _require_internals() -> None:
+    """Raises CannotListen if connections of the installed uvicorn cannot be bounded."""
+    try:
+        from analyzer.web.uvicorn_internals import missing_internals
+
+        missing = missing_internals()
+    except ImportError as error:
+        missing = [str(error)]
+    if missing:
+        raise CannotListen(
+            f"cannot bound connections of uvicorn {uvicorn.__version__}, which lacks {', '.join(missing)}: "
+            'install the version in constraints.txt, or set [analyzer] http to "off"'
+        )
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -84,19 +96,20 @@ def _bound(host: str, port: int) -> socket.socket:
         )[0]
         bound = socket.socket(family, kind, proto)
     except OSError as error:
-        raise _cannot(host, port, error) from error
+        raise _cannot_listen(host, port, error) from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound_in_time(bound)
+        set_socket_timeouts(bound)
         bound.bind(address)
-        bound.listen()  # at once: who connects before the thread is there waits instead of being refused
+        # Listen at once: a client that connects before the thread runs waits instead of being refused.
+        bound.listen()
     except OSError as error:
         bound.close()
-        raise _cannot(host, port, error) from error
+        raise _cannot_listen(host, port, error) from error
     return bound
 
 
-def _cannot(host: str, port: int, error: OSError) -> CannotListen:
+def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:
     return CannotListen(
         f"cannot listen on {host}:{port}: {error.strerror or error}; "
         'set [analyzer] http to another address, or to "off"'

@@ -1,4 +1,19 @@
-"""An answer in pieces: a fleet that begins at once shares the text of all locks, packed once."""
+"""Gzip answers of which many gates share the largest part, compressed once.
+
+*Promise.* A lock reaches every gate within a stated delay, and the cost of a token is bounded. After a
+change, or after a restart, hundreds of gates get the same changes at the same moment. Each answer also has
+a few fields for one gate (the time, how long this gate has waited), so that whole answers cannot be cached.
+
+*How.* An answer is a head, the changes, and an end. They become three runs of blocks in one deflate stream
+(RFC 1951). The changes are compressed once and end with a full flush: their blocks are aligned to a byte
+and refer to nothing before, so they can follow any others. The head and the end, some two hundred bytes, go
+into stored blocks, which are not compressed and cost next to nothing. With a gzip header and the checksum
+of the whole text (RFC 1952) this is one ordinary gzip member, which every client decompresses.
+
+*Why Starlette alone does not do it.* Its GZipMiddleware compresses each answer from the beginning, for each
+gate, and so does a reverse proxy; docs/decisions/0016 has the measurement. This module uses public names of
+`zlib` and `starlette` only.
+"""
 
 from __future__ import annotations
 
@@ -12,72 +27,82 @@ from typing import NamedTuple
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from analyzer.web.single_flight import in_thread
+from analyzer.web.single_flight import run_in_thread
 from gatekeeper.feed import feed_json
 
-PIECE_BYTES = 64 << 10  # so much of an answer waits for a slow client; the rest is everybody's
-PACKED_HARD = 1  # of 9: three quarters of what 9 saves, in a fifth of the time
-RAW = -15  # deflate alone: its blocks may be put one after the other
+PIECE_BYTES = 64 << 10  # as much of an answer is buffered for a slow client; the rest stays shared
+COMPRESSION = 1  # of 1 to 9: three quarters of the saving of 9, in a fifth of its time
+RAW_DEFLATE = -15  # zlib's sign for blocks without a header, with the largest window
 END = feed_json.CLOSING
-GZIP_HEAD = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF))  # RFC 1952: no name, no time, any system
+CHECKSUM_BYTES_MAX = 1 << 20  # the checksum of a longer text is computed in a thread: a millisecond for 4 MB
+GZIP_HEADER = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF))  # deflate; no name, no time, any system
 
 
 class CompressedChanges:
-    """What leads from one version to another; written once, told to many."""
+    """Changes from one version to another, encoded once and compressed once for all answers."""
 
     def __init__(self, since: int | None, changes: feed_json.EncodedChanges) -> None:
         self.since = since
         self.changes = changes
-        self._packed: asyncio.Future[bytes] | None = None
+        self._deflated: asyncio.Future[bytes] | None = None
 
-    async def packed(self) -> bytes:
-        """The text of the changes as blocks of deflate, none of them the last."""
-        if self._packed is None:
-            self._packed = in_thread(partial(_deflated, self.changes.text, zlib.Z_FULL_FLUSH))
-        return await asyncio.shield(self._packed)  # one who leaves must not take it from the others
+    async def deflated(self) -> bytes:
+        """Returns the changes as deflate blocks, none of which is the last of a stream."""
+        if self._deflated is None:
+            self._deflated = run_in_thread(partial(_deflate, self.changes.text))
+        return await asyncio.shield(self._deflated)  # a client that leaves must not cancel it for the others
 
 
 class CompressedAnswer(NamedTuple):
-    """An answer in JSON: a head of its own, changes that others are told too, and the end."""
+    """An answer in JSON: the head for one gate, shared changes, and the end."""
 
     head: bytes
-    told: CompressedChanges
+    shared: CompressedChanges
 
-    def pieces(self) -> Sequence[bytes]:
-        return self.head, self.told.changes.text, END
+    def parts(self) -> Sequence[bytes]:
+        """Returns the text of the answer in three parts."""
+        return self.head, self.shared.changes.text, END
 
     async def gzipped(self) -> Sequence[bytes]:
-        """The pieces of the same as a gzip file."""
-        packed = await self.told.packed()
-        is_long = len(self.told.changes.text) > PIECE_BYTES
-        trailer = await in_thread(self._trailer) if is_long else self._trailer()
-        head = GZIP_HEAD + _deflated(self.head, zlib.Z_FULL_FLUSH)
-        return head, packed, _deflated(END, zlib.Z_FINISH) + trailer
+        """Returns the answer as a gzip file in three parts."""
+        changes = await self.shared.deflated()
+        is_long = len(self.shared.changes.text) > CHECKSUM_BYTES_MAX
+        trailer = await run_in_thread(self._trailer) if is_long else self._trailer()
+        return GZIP_HEADER + _stored(self.head), changes, _stored(END, is_last=True) + trailer
 
-    def _trailer(self) -> bytes:  # takes ten milliseconds for a hundred thousand locks
+    def _trailer(self) -> bytes:
         crc = size = 0
-        for piece in self.pieces():
-            crc, size = zlib.crc32(piece, crc), size + len(piece)
+        for part in self.parts():
+            crc, size = zlib.crc32(part, crc), size + len(part)
         return struct.pack("<II", crc, size & 0xFFFF_FFFF)
 
 
-def _deflated(text: bytes, end: int) -> bytes:
-    packing = zlib.compressobj(PACKED_HARD, zlib.DEFLATED, RAW)
-    return packing.compress(text) + packing.flush(end)
+def _deflate(text: bytes) -> bytes:
+    """Returns `text` as deflate blocks that other blocks may precede and follow."""
+    compressor = zlib.compressobj(COMPRESSION, zlib.DEFLATED, RAW_DEFLATE)
+    return compressor.compress(text) + compressor.flush(zlib.Z_FULL_FLUSH)
+
+
+def _stored(text: bytes, *, is_last: bool = False) -> bytes:
+    """Returns `text`, below 64 KiB, as one deflate block that is not compressed (RFC 1951, 3.2.4)."""
+    return struct.pack("<BHH", is_last, len(text), len(text) ^ 0xFFFF) + text
 
 
 class PiecewiseResponse(Response):
-    """A response whose body is sent piece by piece, each when the client has taken most of those before."""
+    """A response that is sent piece by piece, each when the client has taken most of those before.
 
-    def __init__(self, pieces: Sequence[bytes], headers: Mapping[str, str], media_type: str) -> None:
-        length = sum(map(len, pieces))
+    A slow client then holds one piece in the transport's buffer, not a copy of the whole body.
+    """
+
+    def __init__(self, parts: Sequence[bytes], headers: Mapping[str, str], media_type: str) -> None:
+        length = sum(map(len, parts))
         super().__init__(headers={**headers, "content-length": str(length)}, media_type=media_type)
-        self._pieces = pieces
+        self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for piece in self._pieces:
-            for at in range(0, len(piece), PIECE_BYTES):
-                body = piece[at : at + PIECE_BYTES]
+        for part in self._parts:
+            for at in range(0, len(part), PIECE_BYTES):
+                body = part[at : at + PIECE_BYTES]
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,4 +1,4 @@
-"""Asking what may block, from a loop that may not: one question at a time, however many want to know."""
+"""Single-flight calls of blocking functions from an event loop: one call at a time, shared by all callers."""
 
 from __future__ import annotations
 
@@ -9,60 +9,63 @@ from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
-ANSWER_MAX_S = 3.0  # a probe waits no longer than this, however long the database does
+TIMEOUT_S = 3.0  # a health probe waits no longer than this, even when the database does
 
 T = TypeVar("T")
 
 
 class SingleFlight(Generic[T]):
-    """Calls a blocking function in a thread. Who asks while it runs gets the same answer, or the same
-    failure: one after the other, a database that hangs would keep the last of them for minutes."""
+    """Calls a blocking function in a thread; callers that come while it runs share its result or error.
 
-    def __init__(self, look: Callable[[], T]) -> None:
-        self._look = look
+    With a call for each caller, a database that hangs would keep the last of them waiting for minutes.
+    """
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
         self._running: asyncio.Future[T] | None = None
 
-    async def ask(self) -> T:
-        """What `look` returns or raises; TimeoutError when that takes too long."""
+    async def get(self) -> T:
+        """Returns or raises what the function does. Raises TimeoutError when it takes too long."""
         if self._running is None or self._running.done():
-            self._running = in_thread(self._look)
+            self._running = run_in_thread(self._call)
         try:
-            return await asyncio.wait_for(asyncio.shield(self._running), ANSWER_MAX_S)
+            return await asyncio.wait_for(asyncio.shield(self._running), TIMEOUT_S)
         except TimeoutError:
-            raise TimeoutError(f"the database has not answered for {ANSWER_MAX_S:g} s") from None
+            raise TimeoutError(f"the database has not answered for {TIMEOUT_S:g} s") from None
 
 
-def in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
-    """What `call` will return or raise, in a thread of its own.
+def run_in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
+    """Calls `call` in a new daemon thread and returns a future of its result or error.
 
-    The thread is a daemon and not one of a pool: a pool's threads are waited for at exit, and a
-    database that hangs would keep a process alive that was told to stop.
+    Not in the event loop's pool: at exit the process waits for the threads of a pool, and a database that
+    hangs would keep it from stopping.
     """
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    future.add_done_callback(seen)
-    threading.Thread(target=_run, args=(call, future), daemon=True, name="asking").start()
+    future.add_done_callback(consume_exception)
+    threading.Thread(target=_run, args=(call, future), daemon=True, name="single-flight").start()
     return future
 
 
 def _run(call: Callable[[], T], future: asyncio.Future[T]) -> None:
     try:
-        answer = call()
-    except Exception as error:  # noqa: BLE001 - whoever asked gets it
-        _tell(future, partial(future.set_exception, error))
+        result = call()
+    except Exception as error:  # noqa: BLE001 - raised again in the callers
+        _complete(future, partial(future.set_exception, error))
     else:
-        _tell(future, partial(future.set_result, answer))
+        _complete(future, partial(future.set_result, result))
 
 
-def _tell(future: asyncio.Future[T], tell: Callable[[], None]) -> None:
-    def tell_who_still_asks() -> None:
+def _complete(future: asyncio.Future[T], complete: Callable[[], None]) -> None:
+    def complete_unless_cancelled() -> None:
         if not future.done():
-            tell()
+            complete()
 
-    with suppress(RuntimeError):  # the loop is closed: nobody asks any more
-        future.get_loop().call_soon_threadsafe(tell_who_still_asks)
+    with suppress(RuntimeError):  # the loop is closed: no caller is left
+        future.get_loop().call_soon_threadsafe(complete_unless_cancelled)
 
 
-def seen(future: asyncio.Future[T]) -> None:
-    """Take note of an error that came too late for everybody, so that nobody logs it as forgotten."""
+def consume_exception(future: asyncio.Future[T]) -> None:
+    """Marks the exception of `future` as retrieved, or asyncio would log one that comes after the last caller
+    has left."""
     if not future.cancelled():
         future.exception()

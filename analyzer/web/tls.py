@@ -1,4 +1,14 @@
-"""How a server proves who it is: its certificate, and the new one each time that it is renewed."""
+"""TLS of the HTTP server, with its certificate read again when the files change.
+
+*Promise.* A renewed certificate is in use within a minute (docs/configuration.md). Certificates are renewed
+every few weeks; a restart for each of them would rebalance the consumer group, and a lock would reach the
+gates later than promised.
+
+*Why uvicorn alone does not keep it.* It reads `ssl_certfile` and `ssl_keyfile` once. Its documented
+`ssl_context_factory` accepts any context, which is all that this module needs of it; the rest is public in
+`ssl`. No internal name is used. A reverse proxy that ends TLS reloads certificates as well, and is the
+better choice where there is one; an installation in a private network often has none.
+"""
 
 from __future__ import annotations
 
@@ -14,48 +24,51 @@ from analyzer.errors import AnalyzerError
 
 log = logging.getLogger(__name__)
 
-RENEW_EVERY_S = 60.0
+RELOAD_EVERY_S = 60.0
 STOP_S = 1.0
 
 
 class TlsFiles(NamedTuple):
-    """By what a server proves who it is: PEM files."""
+    """PEM files of a certificate (with its chain) and its private key."""
 
     certificate: Path
     key: Path
 
 
 class TlsFilesInvalid(AnalyzerError):
-    """The files are no certificate and its key."""
+    """The files are missing, or do not hold a certificate and its key."""
 
 
 @contextmanager
-def proving(identity: TlsFiles) -> Iterator[ssl.SSLContext]:
-    """What connections are greeted with inside. Those made after the files were renewed see the new
-    certificate; those that there are go on. Raises NoIdentity."""
+def reloading_context(files: TlsFiles) -> Iterator[ssl.SSLContext]:
+    """A context for the server. New connections get the certificate that is in `files` by then; open ones
+    keep theirs. Raises TlsFilesInvalid when the files cannot be used at the beginning."""
     try:
-        current = _context(identity)
-    except OSError as error:  # ssl's own errors among them
+        context = _load(files)
+    except OSError as error:  # ssl.SSLError is one
         raise TlsFilesInvalid(
-            f"{identity.certificate} and {identity.key} are no certificate and its key: {error}; "
-            "[analyzer] http_cert and http_key name PEM files"
+            f"cannot use {files.certificate} and {files.key} as a certificate and its key: {error}; "
+            "name PEM files in [analyzer] http_cert and http_key"
         ) from error
-    shown, stopped = CurrentCertificate(current), threading.Event()
-    current.sni_callback = shown
-    renewing = threading.Thread(
-        target=_renew, args=(shown, identity, stopped), daemon=True, name="certificate"
+    certificate, stopped = CurrentCertificate(context), threading.Event()
+    context.sni_callback = certificate
+    reloading = threading.Thread(
+        target=_reload, args=(certificate, files, stopped), daemon=True, name="certificate"
     )
-    renewing.start()
+    reloading.start()
     try:
-        yield current
+        yield context
     finally:
         stopped.set()
-        renewing.join(STOP_S)
+        reloading.join(STOP_S)
 
 
 class CurrentCertificate:
-    """The certificate that is shown just now. Swapped whole: in one that is changed while it is in use, key
-    and certificate do not fit together for a moment, or, of half a renewal, for as long as it takes."""
+    """Callback that gives each new connection the current context.
+
+    A context is replaced as a whole. Loading files into a context in use would, for a moment, pair a new
+    certificate with an old key; and for longer while only one of the two files has been renewed.
+    """
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self.context = context
@@ -63,31 +76,32 @@ class CurrentCertificate:
     def __call__(
         self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _first: ssl.SSLContext
     ) -> None:
-        connection.context = self.context  # also where the client names nobody
+        connection.context = self.context  # also called for clients that send no server name
 
 
-def _context(identity: TlsFiles) -> ssl.SSLContext:
+def _load(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(*identity)
+    context.load_cert_chain(*files)
     return context
 
 
-def _renew(shown: CurrentCertificate, identity: TlsFiles, stopped: threading.Event) -> None:
-    taken = _stamp(identity)
-    while not stopped.wait(RENEW_EVERY_S):
-        now = _stamp(identity)
-        if now not in (taken, None):
+def _reload(current: CurrentCertificate, files: TlsFiles, stopped: threading.Event) -> None:
+    loaded = _modified_ns(files)
+    while not stopped.wait(RELOAD_EVERY_S):
+        modified = _modified_ns(files)
+        if modified not in (loaded, None):
             try:
-                shown.context = _context(identity)
-                taken = now
-                log.info("the certificate was renewed")
-            except OSError as error:  # one file may be there before the other: the next look finds both
-                log.warning("the new certificate cannot be taken: %s", error)
+                current.context = _load(files)
+            except OSError as error:  # perhaps only one of the files has been renewed: try again next time
+                log.warning("cannot use the renewed certificate, keeping the old one: %s", error)
+            else:
+                loaded = modified
+                log.info("the renewed certificate is in use")
 
 
-def _stamp(identity: TlsFiles) -> tuple[int, ...] | None:
+def _modified_ns(files: TlsFiles) -> tuple[int, ...] | None:
     try:
-        return tuple(path.stat().st_mtime_ns for path in identity)
+        return tuple(path.stat().st_mtime_ns for path in files)
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""The web application of an installation: health, metrics and the lock feed, on the configured address."""
+"""The web application of an installation, put together and served on the configured address."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from analyzer.store.database.revisions import head
 from analyzer.store.operations.tokens import stored_tokens
 from analyzer.store.reports.gate_reports import store_statuses
 from analyzer.store.reports.status import installation_status
-from analyzer.store.transaction.notify import listening as news
-from analyzer.web.app import AppState, application
+from analyzer.store.transaction.notify import listening
+from analyzer.web.app import AppState, create_app
 from analyzer.web.authentication import Authenticator, is_loopback
 from analyzer.web.feed_cache import FeedCache
-from analyzer.web.gates_endpoint import PendingStatuses, hear_gates
-from analyzer.web.locks_endpoint import answer_locks
+from analyzer.web.gates_endpoint import PendingStatuses, add_gates_endpoint
+from analyzer.web.locks_endpoint import add_locks_endpoint
 from analyzer.web.server import CannotListen, serving
 from analyzer.web.tls import TlsFiles
 from gatekeeper.sources.sql import SqlSource
@@ -30,44 +30,45 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def listening(
-    settings: Settings, engine: Engine, health: Health, problems: Callable[[], Mapping[str, str]]
+def web_application(
+    settings: Settings, engine: Engine, health: Health, source_problems: Callable[[], Mapping[str, str]]
 ) -> Iterator[tuple[str, int] | None]:
-    """Answer requests inside; the address, None when it is off.
+    """Serves health, metrics, the lock feed and the reports of gates; yields host and port, None when off.
 
-    Raises CannotListen, NoIdentity, StoreAway.
+    Raises CannotListen, TlsFilesInvalid, StoreAway.
     """
-    listen, identity = settings.analyzer.listen, _identity(settings)
+    listen, tls = settings.analyzer.listen, _tls_files(settings)
     if listen is None:
         yield None
         return
     if not is_loopback(listen[0]):
         _require_tokens(settings.analyzer.http, engine)
-        if identity is None:
-            log.warning("tokens and locks go over the network in the clear: set http_cert and http_key")
+        if tls is None:
+            log.warning("tokens and locks cross the network unencrypted: set http_cert and http_key")
     with closing(SqlSource(settings.database.address)) as source:
         feed = FeedCache(source, time.monotonic)
-        app = application(AppState(health, problems, partial(installation_status, engine, head()), head()))
-        bearers = Authenticator(partial(stored_tokens, engine), time.monotonic)
-        answer_locks(app, feed, bearers)
-        hear_gates(app, PendingStatuses(partial(store_statuses, engine)), bearers)
+        read_status = partial(installation_status, engine, head())
+        app = create_app(AppState(health, source_problems, read_status, head()))
+        authenticator = Authenticator(partial(stored_tokens, engine), time.monotonic)
+        add_locks_endpoint(app, feed, authenticator)
+        add_gates_endpoint(app, PendingStatuses(partial(store_statuses, engine)), authenticator)
 
-        def leave() -> None:
+        def answer_waiting_gates() -> None:
             feed.closed = True
 
-        health.on_news = feed.stir
-        with news(engine, feed.stir), serving(app, listen, identity, leave) as address:
+        health.on_feed_change = feed.notify
+        with listening(engine, feed.notify), serving(app, listen, tls, answer_waiting_gates) as address:
             yield address
 
 
-def _require_tokens(shown: str, engine: Engine) -> None:
+def _require_tokens(address: str, engine: Engine) -> None:
     if not stored_tokens(engine).tokens:
         raise CannotListen(
-            f"will not listen on {shown}, where others could read the locks, as long as no token was made: "
+            f"refusing to listen on {address}, where other machines could read the locks without a token: "
             "run `gatelock tokens create NAME --scope read`, or listen on 127.0.0.1"
         )
 
 
-def _identity(settings: Settings) -> TlsFiles | None:
+def _tls_files(settings: Settings) -> TlsFiles | None:
     certificate, key = settings.analyzer.http_cert, settings.analyzer.http_key
     return TlsFiles(Path(certificate), Path(key)) if certificate and key else None

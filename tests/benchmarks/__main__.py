@@ -14,13 +14,14 @@ from tests.benchmarks import (
     refusal,
     requestlog,
     scaling,
+    shared_gzip,
     takeover,
     throughput,
     waiting,
 )
 from tests.benchmarks.servers import servers
 
-ALONE = {"allow": allow.run, "requestlog": requestlog.run}
+ALONE = {"allow": allow.run, "requestlog": requestlog.run, "gzip": shared_gzip.run}
 WITH_SERVERS = {
     "throughput": throughput.run,
     "refusal": refusal.run,

@@ -162,13 +162,13 @@ def test_without_a_token_it_does_not_listen_beyond_loopback(
     result = process("serve", env=variables)
     assert result.returncode == 2
     assert (
-        f"will not listen on {everywhere}, where others could read the locks"
+        f"refusing to listen on {everywhere}, where other machines could read the locks"
         in result.stderr.splitlines()[-1]
     )
     gatelock("tokens", "create", "shop", "--scope", "read")
     with serving(tmp_path, GATELOCK_ANALYZER__HTTP=everywhere) as server:
         assert server.url
-        assert "go over the network in the clear" in str(server.logged())
+        assert "cross the network unencrypted" in str(server.logged())
 
 
 @pytest.mark.parametrize("database", ["sqlite"])

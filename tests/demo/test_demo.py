@@ -1,4 +1,4 @@
-"""`gatelock demo` as a newcomer runs it, and what it makes of its figures."""
+"""`gatelock demo` as a newcomer runs it, and its results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from analyzer.core.judging.delay_bound import FrontLimiter, LockDelay, overshoot
 from analyzer.core.model import Partition
 from analyzer.demo.load_generator import NOISY, ClientResponse
 from analyzer.demo.processes import POLICY
-from analyzer.demo.results import DemoResults, findings_of, sentences
+from analyzer.demo.results import DemoResults, results_of, summary
 from analyzer.store.database.engine import open_engine
 from analyzer.store.transaction.sql_store import SqlStore
 
@@ -29,7 +29,7 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_the_demonstration_keeps_every_promise_on_what_it_brings_along() -> None:
+def test_the_demo_keeps_every_promise_on_the_servers_it_brings() -> None:
     ran = demo("--json")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads(ran.stdout.splitlines()[-1])
@@ -46,11 +46,11 @@ def test_the_demonstration_keeps_every_promise_on_what_it_brings_along() -> None
     assert waits["after"] < waits["during"]
     steps = [line[8:] for line in ran.stderr.splitlines() if " s  " in line[:10]]
     bound = next(n for n, step in enumerate(steps) if str(found["overshoot_bound"]) in step)
-    assert bound < next(n for n, step in enumerate(steps) if "storm" in step and "starts" in step)
+    assert bound < next(n for n, step in enumerate(steps) if "flood" in step and "starts" in step)
 
 
 @pytest.mark.slow
-def test_it_runs_on_a_real_kafka_and_a_real_postgresql_too(real_kafka: object, postgres: object) -> None:
+def test_the_demo_runs_on_a_given_kafka_and_postgresql(real_kafka: object, postgres: object) -> None:
     ran = demo("--kafka", real_kafka.bootstrap, "--database", postgres.new_database())
     assert ran.returncode == 0, ran.stdout + ran.stderr
     *_, counted, killed, refused, others = ran.stdout.splitlines()
@@ -60,40 +60,40 @@ def test_it_runs_on_a_real_kafka_and_a_real_postgresql_too(real_kafka: object, p
     assert others.endswith("none of them was ever refused.")
 
 
-def test_a_broker_that_is_not_there_is_one_clear_sentence() -> None:
+def test_a_broker_that_cannot_be_reached_is_one_sentence() -> None:
     ran = demo("--kafka", "127.0.0.1:9", "--json")
     assert ran.returncode == 3
     assert "127.0.0.1:9" in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
-def test_a_database_in_which_somebody_counts_is_left_alone(migrated_url: str) -> None:
+def test_a_database_in_use_is_left_alone(migrated_url: str) -> None:
     engine = open_engine(migrated_url)
-    part = Partition("cluster", "topic-id", 0, "log", "their-log")
-    SqlStore(engine, "them").begin(part, 0)
+    part = Partition("cluster", "topic-id", 0, "log", "another-log")
+    SqlStore(engine, "another").begin(part, 0)
     engine.dispose()
     ran = demo("--database", migrated_url)
     assert ran.returncode == 3
-    assert "their-log" in ran.stderr
+    assert "another-log" in ran.stderr
 
 
-def an_answer(caller: str, at_s: float, status: int = 200, policy: str = "") -> ClientResponse:
+def a_response(caller: str, at_s: float, status: int = 200, policy: str = "") -> ClientResponse:
     return ClientResponse(caller, at_s, 0.02, status, policy)
 
 
-def a_story() -> DemoResults:
-    """The noisy caller may send 3: it sends 5 at 1, 2, 3, 4, 5 and is refused at 6; ann sends one."""
-    answers = [an_answer(NOISY, float(second)) for second in range(1, 6)]
-    answers += [an_answer(NOISY, 6.0, 429, POLICY), an_answer("api_key:ann", 2.5)]
+def a_run() -> DemoResults:
+    """The noisy caller, with a limit of 3, is admitted at 1, 2, 3, 4, 5 and refused at 6; ann sends one."""
+    responses = [a_response(NOISY, float(second)) for second in range(1, 6)]
+    responses += [a_response(NOISY, 6.0, 429, POLICY), a_response("api_key:ann", 2.5)]
     counted = {NOISY: (5, 1), "api_key:ann": (1, 0)}
-    return findings_of(answers, counted, [NOISY], storm_s=0.5, limit=3, bound=4, gap_s=1.25)
+    return results_of(responses, counted, [NOISY], flood_began_s=0.5, limit=3, bound=4, gap_s=1.25)
 
 
-def test_what_slipped_through_and_how_late_the_gate_closed() -> None:
-    found = a_story()
-    assert found.held
+def test_the_overshoot_and_the_delay_of_the_refusal() -> None:
+    found = a_run()
+    assert found.is_successful
     assert (found.overshoot, found.seconds_to_refusal) == (2, 3.0)
-    assert len(sentences(found, 3)) == 4
+    assert len(summary(found, 3)) == 4
 
 
 @pytest.mark.parametrize(
@@ -108,18 +108,18 @@ def test_what_slipped_through_and_how_late_the_gate_closed() -> None:
     ],
     ids=str,
 )
-def test_a_promise_that_did_not_hold_is_said(change: dict[str, object]) -> None:
-    assert not dataclasses.replace(a_story(), **change).held
+def test_a_run_with_a_broken_promise_is_not_successful(change: dict[str, object]) -> None:
+    assert not dataclasses.replace(a_run(), **change).is_successful
 
 
-def test_one_request_that_was_counted_for_somebody_else_is_not_exact() -> None:
-    answers = [an_answer("api_key:ann", 1.0), an_answer("api_key:bob", 1.0)]
-    found = findings_of(answers, {"api_key:ann": (2, 0)}, [], storm_s=0, limit=9, bound=0, gap_s=0)
+def test_a_request_counted_for_another_caller_is_not_exact() -> None:
+    responses = [a_response("api_key:ann", 1.0), a_response("api_key:bob", 1.0)]
+    found = results_of(responses, {"api_key:ann": (2, 0)}, [], flood_began_s=0, limit=9, bound=0, gap_s=0)
     assert found.counted == found.produced == 2
     assert not found.exact
 
 
-def test_the_bound_is_the_limiters_own_times_what_the_waits_allow() -> None:
+def test_the_bound_is_that_of_the_limiters_over_the_delay_of_a_lock() -> None:
     assert overshoot_max(FrontLimiter(20, 1.0, 8), 1.2, in_flight=0) == 320
     assert overshoot_max(FrontLimiter(20, 1.0, 8), 0.9, in_flight=7) == 167
     assert overshoot_max(FrontLimiter(20, 1.0, 8), 0.9, in_flight=7, weight=2) == 334

@@ -1,4 +1,4 @@
-"""A seed that is said, and fleets that end with their test."""
+"""Fixtures: a seed that is printed, and fleets that end with their test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def random(seed: int) -> Random:
 
 @pytest.fixture
 def fleet_of(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
-    """Makes fleets on a Kafka and a PostgreSQL, each with a topic and a database of its own."""
+    """Makes fleets on a Kafka and a PostgreSQL, each with a new topic and a new database."""
     fleets: list[Fleet] = []
 
     def make(kafka: object, postgres: object, **options: object) -> Fleet:

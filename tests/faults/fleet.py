@@ -1,4 +1,4 @@
-"""Real analyzers as processes, and what the database says of their work."""
+"""Fleet of real analyzers as processes, and queries for what they have stored."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import upgrade
 from analyzer.store.database.schema import buckets, locks, offsets
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.faults.traffic import Place, Traffic
+from tests.faults.traffic import CountKey, Traffic
 
-MUTANT = Path(__file__).with_name("mutant.py")
+MUTANT = Path(__file__).with_name("mutant_analyzer.py")
 LEDGER = ("seen", "counted", "duplicate", "dead", "late")
 CONFIGURATION = """
 [database]
@@ -57,8 +57,11 @@ Member = subprocess.Popen[bytes]
 
 @dataclass(slots=True)
 class Fleet:
-    """Analyzers of one group, and the database that they share. `seen_as` is the database's address for
-    them, when it is another than ours; `policies` is a limit by each name and period."""
+    """Analyzers of one consumer group, and the database that they share.
+
+    `policies` has the limit of each policy, by its name and period. `analyzers_database` is the URL for the
+    analyzers, if it differs from the test's `database`.
+    """
 
     folder: Path
     database: str
@@ -70,7 +73,7 @@ class Fleet:
     session_s: float = 2.0
     mutation: str = ""
     http: str = "off"
-    seen_as: str = ""
+    analyzers_database: str = ""
     members: list[Member] = field(default_factory=list)
     engine: sa.Engine = field(init=False)
 
@@ -80,10 +83,10 @@ class Fleet:
         self.configure()
 
     def configure(self, group: str = "") -> Path:
-        """A configuration file, of the group that shares the work unless another one is named."""
+        """Writes a configuration file for `group`, by default the one that shares the work."""
         path = self.folder / f"{group or 'gatelock'}.toml"
         head = CONFIGURATION.format(
-            database=self.seen_as or self.database,
+            database=self.analyzers_database or self.database,
             kafka=self.kafka,
             group=group or self.topic,
             topic=self.topic,
@@ -108,12 +111,12 @@ class Fleet:
         return load(self.config).plan()
 
     def activate(self) -> None:
-        """Put the plan of the configuration in force, if another one is."""
+        """Puts the plan of the configuration in force."""
         for attempt in range(10):
             try:
-                SqlStore(self.engine, "somebody").activate(self.plan)
+                SqlStore(self.engine, "operator").activate(self.plan)
                 return
-            except StoreAway:  # busy, perhaps: rows are waited for 2 s at a time
+            except StoreAway:  # perhaps busy: a statement waits for rows at most 2 s
                 if attempt == 9:
                     raise
 
@@ -121,7 +124,7 @@ class Fleet:
         return Traffic(self.kafka, self.topic, self.partitions, random)
 
     def join(self, oddity: str = "", config: Path | None = None) -> Member:
-        """One more analyzer, with something odd about it (see mutant.py) if one is named."""
+        """Starts one more analyzer, with the `oddity` of mutant_analyzer.py if one is named."""
         odd = oddity or self.mutation
         program = [str(MUTANT), odd] if odd else ["-m", "analyzer.cli"]
         member = self._start([sys.executable, *program, "--config", str(config or self.config), "run"])
@@ -132,10 +135,10 @@ class Fleet:
         with (self.folder / "analyzers.log").open("ab") as log:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
-    def tend(self, without: Sequence[Member] = ()) -> int:
-        """Start those again that found no database when they were starting, as systemd does; how many. None
-        may have ended for another reason."""
-        ended = [each for each in self.members if each not in without and each.poll() is not None]
+    def restart_ended(self, without: Sequence[Member] = ()) -> int:
+        """Starts analyzers again that found no database at their start, as systemd does; returns how many.
+        Fails if one has ended for another reason."""
+        ended = [member for member in self.members if member not in without and member.poll() is not None]
         for member in ended:
             assert member.returncode == UNREACHABLE, f"ended with {member.returncode}\n{self.log()}"
             self.members[self.members.index(member)] = self._start(member.args)
@@ -147,13 +150,12 @@ class Fleet:
         self.members.remove(member)
 
     def leave(self, member: Member) -> None:
-        """In good order: SIGTERM, and gone within ten seconds."""
+        """Stops an analyzer with SIGTERM; it must end within ten seconds."""
         member.terminate()
-        self.left(member)
+        self.wait_until_left(member)
 
-    def left(self, member: Member) -> None:
-        # One that is still being loaded has nothing to put in order yet; one whose database does not answer
-        # leaves it to the next.
+    def wait_until_left(self, member: Member) -> None:
+        # Ended by the signal: it was still loading. UNREACHABLE: its database did not answer.
         assert (code := member.wait(10)) in (0, -signal.SIGTERM, UNREACHABLE), (
             f"ended with {code}\n{self.log()}"
         )
@@ -173,14 +175,14 @@ class Fleet:
         self.engine.dispose()
 
     def log(self) -> str:
-        """The last lines that are worth reading."""
+        """The last lines of the analyzers' log, without those of locks."""
         lines = (self.folder / "analyzers.log").read_text().splitlines()
         return "\n".join([line[:600] for line in lines if '"message": "locked' not in line][-25:])
 
-    # ------------------------------------------------------------------ what the database says
+    # What the database has
 
     def seen(self) -> int:
-        """How many records were read; 0 while the database is away."""
+        """How many records were read; 0 while the database cannot be reached."""
         try:
             with self.engine.connect() as db:
                 return int(
@@ -190,7 +192,7 @@ class Fleet:
             return 0
 
     def has_stored(self, member: Member) -> bool:
-        """Whether it was the last to move a partition's offset; not while the database is away."""
+        """Whether `member` was the last to store a partition's offset; False while the database is away."""
         owners = sa.select(offsets.c.owner).where(offsets.c.owner.endswith(f":{member.pid}"))
         try:
             with self.engine.connect() as db:
@@ -205,17 +207,17 @@ class Fleet:
             assert time.monotonic() < until_s, f"{seen:,} of {records:,} seen\n{self.log()}"
             time.sleep(0.05)
 
-    def counts(self) -> Counter[Place]:
-        """What was counted of each caller in each minute, let through and denied."""
+    def counts(self) -> Counter[CountKey]:
+        """Requests of each caller in each minute, admitted and denied."""
         chosen = sa.select(buckets.c.key, buckets.c.bucket_s, buckets.c.value, buckets.c.denied)
-        found: Counter[Place] = Counter()
+        found: Counter[CountKey] = Counter()
         with self.engine.connect() as db:
             for caller, minute_s, value, denied in db.execute(
                 chosen.where(buckets.c.grouping == "caller", buckets.c.meter == "requests")
             ):
-                found[Place(caller, False, minute_s)] += value
-                found[Place(caller, True, minute_s)] += denied
-        return +found  # without those that are nothing
+                found[CountKey(caller, False, minute_s)] += value
+                found[CountKey(caller, True, minute_s)] += denied
+        return +found  # without zeros
 
     def ledger(self) -> Mapping[str, int]:
         summed = [sa.cast(sa.func.sum(offsets.c[name]), sa.BigInteger) for name in LEDGER]

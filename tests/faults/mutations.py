@@ -1,4 +1,4 @@
-"""Five promises taken out of the product, one at a time, to show that the tests would notice."""
+"""Mutations: five promises taken out of the product, one at a time, to show that the tests notice."""
 
 from __future__ import annotations
 
@@ -22,43 +22,45 @@ from gatekeeper.model import Change
 
 
 class Patch(Protocol):
-    """What takes something out: pytest's monkeypatch, or `setattr` where nobody needs it back."""
+    """Replaces an attribute: pytest's monkeypatch, or `setattr` in a process that ends anyway."""
 
     def setattr(self, target: Any, name: str, value: Any) -> None: ...
 
 
 def without_compare_and_set(patch: Patch) -> None:
-    """The offset moves from wherever it is: two analyzers of one partition both count."""
-    blind = flush.MOVE_OFFSET._clone()
+    """The offset moves from any position: two analyzers of one partition both count."""
+    unconditional = flush.MOVE_OFFSET._clone()
     always = sa.bindparam("from", type_=sa.BigInteger) >= 0
-    blind._where_criteria = tuple(
-        always if part.left.name == offsets.c.next.name else part for part in blind._where_criteria
+    unconditional._where_criteria = tuple(
+        always if part.left.name == offsets.c.next.name else part for part in unconditional._where_criteria
     )
-    patch.setattr(flush, "MOVE_OFFSET", blind)
+    patch.setattr(flush, "MOVE_OFFSET", unconditional)
 
 
-def offsets_in_a_transaction_of_their_own(patch: Patch) -> None:
-    """The offset is committed first, the counts a moment later: a kill in between loses them."""
+def offsets_in_a_separate_transaction(patch: Patch) -> None:
+    """The offset is committed first, the counts a moment later: a kill in between loses the counts."""
     move = SqlFlush.move_offsets
 
-    def apart(self: SqlFlush, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None:
-        with self._db.engine.begin() as alone:
-            move(SqlFlush(alone, self._owner, self._random_mark), parts, lags)
-        time.sleep(0.1)  # as a slower disk would
+    def move_separately(
+        self: SqlFlush, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]
+    ) -> None:
+        with self._db.engine.begin() as separate:
+            move(SqlFlush(separate, self._owner, self._random_mark), parts, lags)
+        time.sleep(0.1)  # time for a kill, as on a slower disk
 
-    patch.setattr(SqlFlush, "move_offsets", apart)
+    patch.setattr(SqlFlush, "move_offsets", move_separately)
 
 
 def judging_from_sums_of_buckets(patch: Patch) -> None:
-    """Nothing serialises two flushes of one series: each sees its own half, and neither the limit."""
+    """Two flushes of a series are not serialised: each sees its part of the total, and neither the limit."""
 
     def add_up(
         db: sa.Connection, _plan: Plan, version: int, growth: Mapping[Sum, Mapping[SeriesWindow, int]]
     ) -> list[totals.StoredTotal]:
         return [
-            totals.StoredTotal(Standing(total, more + db.execute(_counted(total)).scalar_one()), 0, version)
+            totals.StoredTotal(Standing(total, value + db.execute(_counted(total)).scalar_one()), 0, version)
             for sum_, grown in growth.items()
-            for at, more in grown.items()
+            for at, value in grown.items()
             for total in (TotalKey(sum_, *at),)
         ]
 
@@ -75,7 +77,7 @@ def _counted(total: TotalKey) -> sa.Select[tuple[int]]:
 
 
 def plan_version_not_agreed(patch: Patch) -> None:
-    """A flush judges by the plan that it knows, whichever is in force."""
+    """A flush judges by the plan in its memory, even when another one is in force."""
 
     def agree(self: SqlFlush, _version: int) -> datetime:
         return instant(self._db.execute(sa.select(NowMs())).scalar_one())
@@ -84,17 +86,17 @@ def plan_version_not_agreed(patch: Patch) -> None:
 
 
 def feed_versions_from_a_sequence(patch: Patch) -> None:
-    """A number that is drawn is drawn, whatever becomes of who drew it, and nobody waits: a reader has passed
-    by when its changes are committed."""
+    """Versions become visible in another order than they are numbered: a reader that is already at a later
+    version misses the changes of an earlier one."""
 
     def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
         lock_feed._apply(db, changes)
         with db.engine.begin() as sequence:
-            drawn = sa.update(feed_row).values(version=feed_row.c.version + 1, mark=mark)
-            version = sequence.execute(drawn.returning(feed_row.c.version)).scalar_one()
+            next_version = sa.update(feed_row).values(version=feed_row.c.version + 1, mark=mark)
+            version = sequence.execute(next_version.returning(feed_row.c.version)).scalar_one()
         db.execute(sa.insert(feed_versions).values(version=version, mark=mark, at_ms=NowMs()))
         numbered = (
-            {"version": version, "number": n} | lock_feed._columns(each) for n, each in enumerate(changes)
+            {"version": version, "number": n} | lock_feed._columns(change) for n, change in enumerate(changes)
         )
         db.execute(sa.insert(lock_changes), list(numbered))
         return int(version)
@@ -103,10 +105,10 @@ def feed_versions_from_a_sequence(patch: Patch) -> None:
 
 
 MUTATIONS = {
-    each.__name__: each
-    for each in (
+    mutation.__name__: mutation
+    for mutation in (
         without_compare_and_set,
-        offsets_in_a_transaction_of_their_own,
+        offsets_in_a_separate_transaction,
         judging_from_sums_of_buckets,
         plan_version_not_agreed,
         feed_versions_from_a_sequence,

@@ -1,4 +1,4 @@
-"""A disk that is full under SQLite: the analyzer says so, waits, and goes on when there is space."""
+"""A full disk under SQLite: the analyzer reports it, waits, and continues when there is space."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 import sqlalchemy as sa
 
 from tests.faults.fleet import Fleet, Member
-from tests.faults.test_outages import ready, wait_until
+from tests.faults.test_outages import readyz
 from tests.support.servers.child import free_port
+from tests.support.waiting import wait_until
 
 PARTITIONS = 2
 pytestmark = pytest.mark.slow
@@ -49,7 +50,7 @@ def no_page_left(fleet: Fleet, _member: Member) -> Iterator[str]:
 
 @contextmanager
 def no_byte_left(_fleet: Fleet, member: Member) -> Iterator[str]:
-    """The kernel refuses whatever would make a file longer."""
+    """The kernel refuses every write that would make a file longer."""
     process = psutil.Process(member.pid)
     process.rlimit(psutil.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
     yield "disk I/O error"
@@ -57,21 +58,21 @@ def no_byte_left(_fleet: Fleet, member: Member) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("full_disk", [no_page_left, no_byte_left])
-def test_a_full_disk_costs_nothing_but_time(
+def test_a_full_disk_delays_counting_and_loses_nothing(
     fleet: Fleet, full_disk: Callable[..., object], random: Random
 ) -> None:
     member = fleet.join("small_disk")
     traffic = fleet.traffic(random)
-    traffic.callers = 100_000  # each a row of its own: the file must grow
+    traffic.callers = 100_000  # one row for each: the file must grow
     traffic.start()
     fleet.wait_until_seen(1_000)
-    with full_disk(fleet, member) as said:
-        wait_until(lambda: (answer := ready(fleet))[0] == 503 and said in answer[1])
+    with full_disk(fleet, member) as message:
+        wait_until(lambda: (answer := readyz(fleet))[0] == 503 and message in answer[1])
         full = fleet.seen()
         assert full < traffic.written
-    wait_until(lambda: ready(fleet)[0] == 200)
+    wait_until(lambda: readyz(fleet)[0] == 200)
     traffic.stop()
-    fleet.wait_until_seen(traffic.truth.records)
+    fleet.wait_until_seen(traffic.expected.records)
     assert fleet.seen() > full
-    assert fleet.counts() == traffic.truth.counts
+    assert fleet.counts() == traffic.expected.counts
     assert member.poll() is None

@@ -1,4 +1,4 @@
-"""Five promises, each with the moment in which it counts; and the same moment with the promise taken out."""
+"""Mutation checks: five promises, each in the situation that needs it, with the promise and without."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.faults.mutations import MUTATIONS
 from tests.store.stories import at_version, locked, now_s, quota, used
 from tests.store.world import PARTS, PLAN, Analyzer, Killed, begin_again, value_of
 
-EACH = 2  # requests of acme in each partition; its limit of three is only crossed by both together
-LOCK_MS = 200  # how long a row is waited for here
+REQUESTS = 2  # of acme in each partition; only both together cross its limit of three
+LOCK_MS = 200  # the lock time-out in these tests
 
 
 @dataclass
-class Moment:
-    """A database, a log of two partitions, analyzers of one or both; what one does while another commits."""
+class Situation:
+    """A database, a log of two partitions, and analyzers of one or both partitions."""
 
     url: str
     opened: list[sa.Engine]
@@ -43,31 +43,33 @@ class Moment:
 
     def analyzer(self, *numbers: int) -> Analyzer:
         engine = self.engine()
-        # In minutes of their own: in one bucket's row they would meet, and wait for each other.
+        # In different minutes: in one bucket's row the analyzers would wait for each other.
         times_s = {number: now_s(engine) - 1 - 60 * number for number in numbers}
         log = {
-            PARTS[number]: [Record(n, at_s * 1000, value_of("acme", at_s * 1000 - 500)) for n in range(EACH)]
+            PARTS[number]: [
+                Record(n, at_s * 1000, value_of("acme", at_s * 1000 - 500)) for n in range(REQUESTS)
+            ]
             for number, at_s in times_s.items()
         }
         return Analyzer(engine, log, f"of {numbers}")
 
-    def taken(self, analyzer: Analyzer) -> Pipeline:
-        """It has read and counted all, and is about to store it."""
+    def about_to_flush(self, analyzer: Analyzer) -> Pipeline:
+        """Starts `analyzer` and lets it count its whole log without storing anything."""
         pipeline = analyzer.start()
         pipeline.flushed_s = float("inf")
         assert pipeline.run_once() is None
         return pipeline
 
     def poll(self) -> None:
-        """A gate asks what came after its version."""
+        """Polls the feed, as a gate does."""
         source = SqlSource(self.url)
         self.view = apply(self.view, source.fetch(self.view.at))
         source.close()
 
-    def wrong(self) -> list[str]:
-        """What differs from the truth."""
+    def violations(self) -> list[str]:
+        """Returns a sentence for each difference from the expected state."""
         engine = self.engine()
-        total = 2 * EACH
+        total = 2 * REQUESTS
         with engine.connect() as db:
             counted = int(db.execute(sa.select(sa.func.sum(buckets.c.value))).scalar_one() or 0)
         found = [f"{counted} counted of {total}"] if counted != total else []
@@ -76,9 +78,9 @@ class Moment:
             if (at in locked(engine)) != (total >= policy.limit):
                 found.append(f"{policy.name}: limit {policy.limit}, {total} used, {sorted(locked(engine))}")
         with engine.connect() as db:
-            told = Counter(map(tuple, db.execute(sa.select(lock_changes.c["op", "key", "policy"]))))
-        if twice := [each for each, n in told.items() if n > 1]:
-            found.append(f"told twice: {twice}")
+            changes = Counter(map(tuple, db.execute(sa.select(lock_changes.c["op", "key", "policy"]))))
+        if twice := [change for change, n in changes.items() if n > 1]:
+            found.append(f"published twice: {twice}")
         self.poll()
         if {(lock.key, lock.policy) for lock in self.view} != set(locked(engine)):
             found.append(f"a gate at version {self.view.at} of {at_version(engine)} holds {list(self.view)}")
@@ -88,24 +90,24 @@ class Moment:
 
 
 def at_the_commit_of(analyzer: Analyzer, act: Callable[[], object]) -> None:
-    """Do something when everything is written and nothing is committed."""
+    """Calls `act` when everything is written and nothing is committed."""
     sa.event.listen(analyzer.engine, "commit", lambda _connection: act(), once=True)
 
 
-def two_owners(moment: Moment) -> None:
-    """One sleeps with what it counted; another one counts the same; it wakes."""
-    sleeper = moment.analyzer(0, 1)
-    pipeline = moment.taken(sleeper)
-    moment.analyzer(0, 1).run()
+def two_owners(situation: Situation) -> None:
+    """An analyzer is stopped before its flush, another one counts the same records, the first continues."""
+    stopped = situation.analyzer(0, 1)
+    pipeline = situation.about_to_flush(stopped)
+    situation.analyzer(0, 1).run()
     with suppress(PartitionLost):
         pipeline.flush({})
     pipeline.start_over()
-    sleeper.run()
+    stopped.run()
 
 
-def killed_between_offset_and_counts(moment: Moment) -> None:
-    analyzer = moment.analyzer(0, 1)
-    pipeline = moment.taken(analyzer)
+def killed_between_offset_and_counts(situation: Situation) -> None:
+    analyzer = situation.analyzer(0, 1)
+    pipeline = situation.about_to_flush(analyzer)
 
     def die(_db: object, _cursor: object, statement: str, *_rest: Any) -> None:
         if statement.startswith("INSERT INTO buckets"):
@@ -114,58 +116,58 @@ def killed_between_offset_and_counts(moment: Moment) -> None:
     sa.event.listen(analyzer.engine, "before_cursor_execute", die)
     with suppress(Killed):
         pipeline.flush({})
-    moment.analyzer(0, 1).run()
+    situation.analyzer(0, 1).run()
 
 
-def a_limit_that_two_cross_together(moment: Moment) -> None:
-    first, second = moment.analyzer(0), moment.analyzer(1)
-    ours, theirs = moment.taken(first), moment.taken(second)
+def two_analyzers_cross_a_limit_together(situation: Situation) -> None:
+    first, second = situation.analyzer(0), situation.analyzer(1)
+    first_pipeline, second_pipeline = situation.about_to_flush(first), situation.about_to_flush(second)
 
     def flush_too() -> None:
-        with suppress(StoreAway):  # it waits for a row, longer than it may, and comes again
-            theirs.flush({})
+        with suppress(StoreAway):  # it waits for a row until the time-out, and flushes again later
+            second_pipeline.flush({})
 
     at_the_commit_of(first, flush_too)
-    ours.flush({})
+    first_pipeline.flush({})
     second.run()
 
 
-def a_plan_that_changes_in_mid_flush(moment: Moment) -> None:
-    """Who counts by the old plan is not in the sums of the new one, nor ever asks for them again."""
-    moment.plan = plan_of([], [], [*PLAN.policies, quota(4, name="new")])
-    first, second = moment.analyzer(0), moment.analyzer(1)
-    ours, theirs = moment.taken(first), moment.taken(second)
+def the_plan_changes_in_the_middle_of_a_flush(situation: Situation) -> None:
+    """A flush under the old plan is missing from the totals that the new plan summed up from buckets."""
+    situation.plan = plan_of([], [], [*PLAN.policies, quota(4, name="new")])
+    first, second = situation.analyzer(0), situation.analyzer(1)
+    first_pipeline, second_pipeline = situation.about_to_flush(first), situation.about_to_flush(second)
 
     def activate() -> None:
         with suppress(StoreAway):
-            second.store.activate(moment.plan)
+            second.store.activate(situation.plan)
 
     at_the_commit_of(first, activate)
-    ours.flush({})
+    first_pipeline.flush({})
     activate()
     try:
-        theirs.flush({})
+        second_pipeline.flush({})
     except PlanChanged:
-        theirs.start_over()
-        theirs.version, theirs.plan = second.store.active_plan()
-        theirs.flushed_s = float("-inf")
-        assert theirs.run_once() is not None
+        second_pipeline.start_over()
+        second_pipeline.version, second_pipeline.plan = second.store.active_plan()
+        second_pipeline.flushed_s = float("-inf")
+        assert second_pipeline.run_once() is not None
 
 
-def a_gate_that_asks_while_a_lock_is_committed(moment: Moment) -> None:
-    moment.analyzer(1).run()
-    last = moment.analyzer(0)
-    pipeline = moment.taken(last)
-    sa.event.listen(last.engine, "commit", lambda _connection: moment.poll())  # at every one
+def a_gate_polls_while_a_lock_is_committed(situation: Situation) -> None:
+    situation.analyzer(1).run()
+    last = situation.analyzer(0)
+    pipeline = situation.about_to_flush(last)
+    sa.event.listen(last.engine, "commit", lambda _connection: situation.poll())  # at every one
     pipeline.flush({})
 
 
-STORIES: dict[str, Callable[[Moment], None]] = {
+SITUATIONS: dict[str, Callable[[Situation], None]] = {
     "without_compare_and_set": two_owners,
-    "offsets_in_a_transaction_of_their_own": killed_between_offset_and_counts,
-    "judging_from_sums_of_buckets": a_limit_that_two_cross_together,
-    "plan_version_not_agreed": a_plan_that_changes_in_mid_flush,
-    "feed_versions_from_a_sequence": a_gate_that_asks_while_a_lock_is_committed,
+    "offsets_in_a_separate_transaction": killed_between_offset_and_counts,
+    "judging_from_sums_of_buckets": two_analyzers_cross_a_limit_together,
+    "plan_version_not_agreed": the_plan_changes_in_the_middle_of_a_flush,
+    "feed_versions_from_a_sequence": a_gate_polls_while_a_lock_is_committed,
 }
 
 
@@ -177,23 +179,25 @@ def url(postgres: Any, postgres_template: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def moment(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Moment]:
+def situation(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Situation]:
     monkeypatch.setattr(engines, "STATEMENT_MS", LOCK_MS)
-    moment = Moment(url, [])
-    begin_again(moment.engine())
-    yield moment
-    for engine in moment.opened:
+    situation = Situation(url, [])
+    begin_again(situation.engine())
+    yield situation
+    for engine in situation.opened:
         engine.dispose()
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_the_moment_passes_unseen(name: str, moment: Moment) -> None:
-    STORIES[name](moment)
-    assert moment.wrong() == []
+def test_with_the_promise_the_state_is_as_expected(name: str, situation: Situation) -> None:
+    SITUATIONS[name](situation)
+    assert situation.violations() == []
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_without_the_promise_it_is_seen(name: str, moment: Moment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_promise_the_check_fails(
+    name: str, situation: Situation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     MUTATIONS[name](monkeypatch)
-    STORIES[name](moment)
-    assert moment.wrong() != []
+    SITUATIONS[name](situation)
+    assert situation.violations() != []

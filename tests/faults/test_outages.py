@@ -1,4 +1,4 @@
-"""One analyzer, looked at from outside: what it says of itself, and how it ends."""
+"""Outages and stops of one analyzer, observed through /readyz, its log and the database."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import pytest
 
 from tests.faults.fleet import Fleet
 from tests.support.servers.child import free_port
+from tests.support.waiting import wait_until
 
 AWAY_S = 2.0
 pytestmark = pytest.mark.slow
 Make = Callable[..., Fleet]
 
 
-def ready(fleet: Fleet) -> tuple[int, str]:
+def readyz(fleet: Fleet) -> tuple[int, str]:
     """Status and body of /readyz."""
     try:
         with urllib.request.urlopen(f"http://{fleet.http}/readyz", timeout=10) as answer:
@@ -30,14 +31,7 @@ def ready(fleet: Fleet) -> tuple[int, str]:
         return 0, str(error)
 
 
-def wait_until(true: Callable[[], bool], within_s: float = 30.0) -> None:
-    until_s = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < until_s
-        time.sleep(0.1)
-
-
-def test_a_database_that_is_away_costs_nothing_but_time_and_is_told(
+def test_an_outage_of_the_database_delays_counting_loses_nothing_and_is_reported(
     fleet_of: Make, real_kafka: object, own_postgres: object, random: Random
 ) -> None:
     fleet = fleet_of(real_kafka, own_postgres, http=f"127.0.0.1:{free_port()}")
@@ -45,22 +39,22 @@ def test_a_database_that_is_away_costs_nothing_but_time_and_is_told(
     member = fleet.join()
     traffic.start()
     fleet.wait_until_seen(1_000)
-    assert ready(fleet)[0] == 200
+    assert readyz(fleet)[0] == 200
 
     own_postgres.kill()
-    wait_until(lambda: ready(fleet)[0] == 503)
-    assert "database" in ready(fleet)[1]
+    wait_until(lambda: readyz(fleet)[0] == 503)
+    assert "database" in readyz(fleet)[1]
     time.sleep(AWAY_S)
     own_postgres.start()
 
-    wait_until(lambda: ready(fleet)[0] == 200)
+    wait_until(lambda: readyz(fleet)[0] == 200)
     traffic.stop()
-    fleet.wait_until_seen(traffic.truth.records)
-    assert fleet.counts() == traffic.truth.counts
+    fleet.wait_until_seen(traffic.expected.records)
+    assert fleet.counts() == traffic.expected.counts
     assert member.poll() is None
 
 
-def test_sigterm_stores_what_is_counted_and_ends_in_good_order(
+def test_sigterm_stores_what_is_counted_and_ends_the_process(
     fleet_of: Make, real_kafka: object, postgres: object, random: Random
 ) -> None:
     fleet = fleet_of(real_kafka, postgres, flush_s=2.0)
@@ -72,19 +66,19 @@ def test_sigterm_stores_what_is_counted_and_ends_in_good_order(
     time.sleep(1.0)
     member.terminate()
     assert member.wait(10) == 0, fleet.log()
-    assert fleet.seen() > before  # what it held was not thrown away
+    assert fleet.seen() > before  # what it had counted was stored
     assert json.loads(fleet.log().splitlines()[-1])["message"] == "stopped"
     fleet.members.remove(member)
     traffic.stop()
     fleet.join()
-    fleet.wait_until_seen(traffic.truth.records)
-    assert fleet.counts() == traffic.truth.counts
+    fleet.wait_until_seen(traffic.expected.records)
+    assert fleet.counts() == traffic.expected.counts
 
 
-def test_without_the_compare_and_set_two_owners_count_twice(
+def test_without_the_compare_and_set_two_owners_count_records_twice(
     fleet_of: Make, real_kafka: object, postgres: object, random: Random
 ) -> None:
-    """The fault run has two owners of every partition, too; with this taken out it must come out wrong."""
+    """The fault run has two owners, too; without this promise it must fail."""
     fleet = fleet_of(real_kafka, postgres, mutation="without_compare_and_set")
     traffic = fleet.traffic(random)
     fleet.join()
@@ -93,5 +87,5 @@ def test_without_the_compare_and_set_two_owners_count_twice(
     traffic.start()
     traffic.wait_until_written()
     traffic.stop()
-    fleet.wait_until_seen(traffic.truth.records + 1)
-    assert fleet.counts().total() > traffic.truth.counts.total()
+    fleet.wait_until_seen(traffic.expected.records + 1)
+    assert fleet.counts().total() > traffic.expected.counts.total()

@@ -26,7 +26,7 @@ def test_two_logs_with_the_same_first_line_are_both_counted(tmp_path: Path) -> N
     with opened(settings) as engine:
         daemon = build(settings, engine, Health(Metrics("test"), time.monotonic))
         for _ in range(10):
-            daemon.turn()
+            daemon.run_once()
         found = audit(engine)
         daemon.close()
     assert {(ledger.topic, ledger.counted) for ledger in found.partitions} == {(str(p), 51) for p in paths}

@@ -97,7 +97,7 @@ GUESTS = {
     "django": ("gatekeeper.adapters.django",),
     "fastapi": ("analyzer.web", "gatekeeper.adapters.fastapi"),
     "flask": ("gatekeeper.adapters.flask",),
-    "h11": ("analyzer.web.connection_limits",),  # what uvicorn reads HTTP with
+    "h11": ("analyzer.web.uvicorn_internals",),  # what uvicorn reads HTTP with
     "kafka": ("analyzer.kafka", "analyzer.demo", "gatekeeper.requestlog.kafka"),
     "lz4": ("analyzer.core",),
     "msgspec": ("analyzer.core", "analyzer.store", "analyzer.files", "analyzer.cli", "analyzer.demo"),

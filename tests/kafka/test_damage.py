@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.faults.story import kafka_behind_a_proxy
+from tests.faults.fault_run import kafka_behind_a_proxy
 from tests.support.installation import Installation, fill, write
 from tests.support.proxy import Proxy
 from tests.support.segments import Harm, claim, cut, harm, leader, length, payload

@@ -55,7 +55,7 @@ with opened(settings) as engine:
     for step in sys.stdin:
         (stopped, *wanted), deadline = json.loads(step), time.monotonic() + 60
         while time.monotonic() < deadline:
-            daemon.turn()
+            daemon.run_once()
             now = {part.number: offset for part, offset in source.positions().items()}
             problems = dict(source.problems())
             if [now.get(number) for number in range(len(wanted))] == wanted and len(problems) >= stopped:

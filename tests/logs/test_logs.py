@@ -1,3 +1,5 @@
+"""Log lines: their two formats, escaped text, masked secrets, and silent libraries."""
+
 from __future__ import annotations
 
 import io
@@ -15,8 +17,8 @@ from analyzer.logs import LogFormat, printable, set_up
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    """Setting up changes the root logger; afterwards it is as it was."""
+def restored_root_logger() -> Iterator[None]:
+    """Restores the root logger, which `set_up` changes."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -24,19 +26,19 @@ def as_before() -> Iterator[None]:
     root.handlers, root.level = handlers, level
 
 
-def logged(form: LogFormat | None, message: str, *args: object, **extra: object) -> str:
+def logged(log_format: LogFormat | None, message: str, *args: object, **extra: object) -> str:
     stream = io.StringIO()
-    set_up(form, stream)
+    set_up(log_format, stream)
     logging.getLogger("analyzer.daemon").warning(message, *args, extra=extra)
     return stream.getvalue()
 
 
-def test_json_has_one_object_per_line_with_what_was_given() -> None:
+def test_json_has_one_object_per_line_with_the_extra_fields() -> None:
     line = logged("json", "locked %s", "api_key:acme", policy="daily", used=100_214)
-    said = json.loads(line)
+    fields = json.loads(line)
     assert line.count("\n") == 1
-    assert said.pop("at").endswith("Z")
-    assert said == {
+    assert fields.pop("at").endswith("Z")
+    assert fields == {
         "level": "warning",
         "logger": "analyzer.daemon",
         "message": "locked api_key:acme",
@@ -45,35 +47,35 @@ def test_json_has_one_object_per_line_with_what_was_given() -> None:
     }
 
 
-def test_the_console_shows_the_same_to_eyes() -> None:
+def test_the_console_shows_time_level_module_message_and_extra_fields() -> None:
     line = logged("console", "locked %s", "api_key:acme", policy="daily", used=3)
     assert line[12:] == ' WARNING daemon: locked api_key:acme policy="daily" used=3\n'
 
 
-def test_without_a_terminal_it_is_json() -> None:
+def test_without_a_terminal_the_format_is_json() -> None:
     assert json.loads(logged(None, "hello"))["message"] == "hello"
 
 
 @given(st.text())
-def test_no_callers_name_breaks_a_line_or_moves_the_cursor(name: str) -> None:
-    for form in get_args(LogFormat):
-        line = logged(form, "locked %s", name, caller=name)
+def test_a_callers_name_neither_breaks_a_line_nor_moves_the_cursor(name: str) -> None:
+    for log_format in get_args(LogFormat):
+        line = logged(log_format, "locked %s", name, caller=name)
         assert line[:-1].isprintable()
         assert line[-1] == "\n"
     assert json.loads(logged("json", "locked %s", name, caller=name))["caller"] == name
 
 
 @given(st.text())
-def test_what_is_printable_stays_as_it_is(text: str) -> None:
+def test_printable_text_is_unchanged(text: str) -> None:
     assert printable(text).isprintable()
     assert not text.isprintable() or printable(text) == text
 
 
-def test_passwords_stand_in_no_form_of_log() -> None:
+def test_passwords_are_masked_in_both_formats() -> None:
     url = "postgresql+psycopg://ada:s3cret@db/gatelock"
-    for form in get_args(LogFormat):
+    for log_format in get_args(LogFormat):
         stream = io.StringIO()
-        set_up(form, stream)
+        set_up(log_format, stream)
         try:
             sqlite3.connect(f"/nowhere/{url} password=s3cret").close()
         except sqlite3.Error as error:
@@ -84,7 +86,7 @@ def test_passwords_stand_in_no_form_of_log() -> None:
         assert "s3cret" not in stream.getvalue()
 
 
-def test_the_clients_below_do_not_tell_what_they_send() -> None:
+def test_libraries_do_not_log_what_they_send() -> None:
     stream = io.StringIO()
     set_up("json", stream)
     for name in ("kafka.conn", "kafka.coordinator.consumer", "uvicorn.error", "sqlalchemy.engine", "alembic"):

@@ -1,4 +1,4 @@
-"""A loop that hangs ends its process; one that works, or that was stopped for a while, does not."""
+"""The watchdog ends a process whose loop hangs, and no other."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from analyzer.watchdog import HUNG_S, TOLD_S, Watchdog
+from analyzer.watchdog import END_AFTER_S, WARN_AFTER_S, Watchdog
 
 
-def watched(turns: Iterator[float | None]) -> list[str]:
-    """What becomes of a loop that says at each look when it last turned; told to stop at the end of them."""
+def watch(completions: Iterator[float | None]) -> list[str]:
+    """Runs the watchdog on a loop whose time of completion is the next of `completions` at each tick, until
+    they end; returns what the watchdog did."""
     ended: list[str] = []
     last: list[float | None] = [None]
 
     def wait(_seconds: float) -> bool:
         try:
-            last[0] = next(turns)
+            last[0] = next(completions)
         except StopIteration:
             return True
         return False
@@ -26,21 +27,21 @@ def watched(turns: Iterator[float | None]) -> list[str]:
     return ended
 
 
-def test_a_loop_that_turns_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    assert watched(float(number) for number in range(1000)) == []
-    slow = (float(number // int(TOLD_S - 1)) for number in range(1000))
-    assert watched(slow) == []
+def test_a_loop_that_completes_now_and_then_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    assert watch(float(number) for number in range(1000)) == []
+    slow = (float(number // int(WARN_AFTER_S - 1)) for number in range(1000))
+    assert watch(slow) == []
     assert caplog.records == []
 
 
-def test_a_loop_that_hangs_is_told_of_and_then_ended(caplog: pytest.LogCaptureFixture) -> None:
-    assert watched(7.0 for _ in range(int(HUNG_S))) == []
+def test_a_loop_that_hangs_is_logged_and_then_its_process_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+    assert watch(7.0 for _ in range(int(END_AFTER_S))) == []
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
     assert caplog.records[0].message == "kafka-hung: it hangs"
-    assert watched(7.0 for _ in range(int(HUNG_S) + 1)) == ["ended"]
+    assert watch(7.0 for _ in range(int(END_AFTER_S) + 1)) == ["ended"]
     assert caplog.records[-1].levelno == logging.CRITICAL
-    assert "MainThread" not in caplog.records[-1].message, "not at what the watchdog itself is"
+    assert "MainThread" not in caplog.records[-1].message, "the stack of the watchdog itself is left out"
 
 
-def test_a_loop_that_never_turned_hangs_too() -> None:
-    assert watched(None for _ in range(int(HUNG_S) + 1)) == ["ended"]
+def test_a_loop_that_never_completes_hangs_too() -> None:
+    assert watch(None for _ in range(int(END_AFTER_S) + 1)) == ["ended"]

@@ -1,4 +1,4 @@
-"""From a policy's words in the configuration, through SQL, to what a request is answered."""
+"""Actions of policies: from the configuration, through SQL or HTTP, to the decision for a request."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ window = {{ per = "month" }}
 {more}
 """
 
-# What the policy says, and what the second, fourth and fifth request of a caller who is locked are answered.
-WORDS = {
+# An action in the configuration, and (allowed, status) of the second, fourth and fifth request of a locked
+# caller.
+ACTIONS = {
     "too-many": ('action = "deny"', [(False, 429)] * 3),
     "broken": ("action = { deny = 503 }", [(False, 503)] * 3),
     "forbidden": ('action = "deny"\nstatus = 403', [(False, 403)] * 3),
@@ -44,17 +45,17 @@ def engine(migrated_url: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-def answers(gate: Gate, caller: str, **asked: str) -> list[Decision]:
-    said = [gate.check(caller, **asked) for _ in range(5)]
-    return [said[1], said[3], said[4]]
+def second_fourth_and_fifth(gate: Gate, caller: str) -> list[Decision]:
+    decisions = [gate.check(caller) for _ in range(5)]
+    return [decisions[1], decisions[3], decisions[4]]
 
 
-@pytest.mark.parametrize("name", WORDS)
-@pytest.mark.parametrize("way", ["sql", "http"])
-def test_what_a_policy_says_is_what_a_request_is_answered(
-    engine: sa.Engine, migrated_url: str, tmp_path: Path, name: str, way: str
+@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize("transport", ["sql", "http"])
+def test_the_action_of_a_policy_decides_the_requests_of_a_locked_caller(
+    engine: sa.Engine, migrated_url: str, tmp_path: Path, name: str, transport: str
 ) -> None:
-    more, wanted = WORDS[name]
+    more, expected = ACTIONS[name]
     (tmp_path / "gatelock.toml").write_text(
         f'[database]\nurl = "{migrated_url}"\n' + POLICY.format(name=name, per="caller", limit=10, more=more)
     )
@@ -65,24 +66,24 @@ def test_what_a_policy_says_is_what_a_request_is_answered(
     clock = ManualClock(datetime.now(UTC))
     source = open_source(migrated_url)
     try:
-        if way == "sql":
-            said = asked_of(source, clock)
+        if transport == "sql":
+            decisions = decisions_of(source, clock)
         else:
             with feed_server(source) as url:
-                said = asked_of(url, clock)
+                decisions = decisions_of(url, clock)
     finally:
         source.close()
-    assert [(each.allowed, each.status) for each in said] == wanted
-    assert {each.policy for each in said} == {name}
-    assert all(each.tags == ((name,) if name == "tagged" else ()) for each in said)
-    assert all("10 requests per month (UTC), 10 counted" in each.detail for each in said)
+    assert [(decision.allowed, decision.status) for decision in decisions] == expected
+    assert {decision.policy for decision in decisions} == {name}
+    assert all(decision.tags == ((name,) if name == "tagged" else ()) for decision in decisions)
+    assert all("10 requests per month (UTC), 10 counted" in decision.detail for decision in decisions)
 
 
-def asked_of(source: object, clock: ManualClock) -> list[Decision]:
+def decisions_of(source: object, clock: ManualClock) -> list[Decision]:
     with Gate(source, clock=clock) as gate:
         assert gate.ready(10.0)
         assert gate.check("user:ann") is ALLOWED
-        return answers(gate, "api_key:acme")
+        return second_fourth_and_fifth(gate, "api_key:acme")
 
 
 def test_a_policy_by_caller_and_resource_locks_that_resource_for_that_caller(
@@ -101,26 +102,26 @@ def test_a_policy_by_caller_and_resource_locks_that_resource_for_that_caller(
         assert gate.check("user:ann", resource="/v1/export/{id}") is ALLOWED
 
 
-def test_an_action_that_changes_in_the_configuration_changes_at_the_gates(
+def test_a_changed_action_reaches_the_gates_within_a_poll(
     engine: sa.Engine, migrated_url: str, tmp_path: Path
 ) -> None:
-    """The lock that stands is another one within a poll: from a refusal to a tag."""
+    """Also for a lock that is in force, for example from a refusal to a tag."""
     file = tmp_path / "gatelock.toml"
     clock = ManualClock(datetime.now(UTC))
     store = SqlStore(engine, "here")
-    said = []
+    seen = []
     with Gate(migrated_url, clock=clock) as gate:
-        for name in WORDS:
-            text = POLICY.format(name="p", per="caller", limit=10, more=WORDS[name][0])
+        for name in ACTIONS:
+            text = POLICY.format(name="p", per="caller", limit=10, more=ACTIONS[name][0])
             file.write_text(f'[database]\nurl = "{migrated_url}"\n{text}')
             plan = load(file).plan()
             store.activate(plan)
-            if not said:
+            if not seen:
                 flush(store, plan, [a_row(10, now_s(engine))])
             assert gate.ready(10.0)
             clock.advance(0.44)
             last = [gate.check("api_key:acme") for _ in range(4)][-1]
-            said.append((last.allowed, last.status, last.tags))
-    assert said == [
+            seen.append((last.allowed, last.status, last.tags))
+    assert seen == [
         (False, 429, ()), (False, 503, ()), (False, 403, ()), (False, 429, ()), (True, 429, ("p",)),
     ]  # fmt: skip

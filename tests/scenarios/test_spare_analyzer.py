@@ -1,4 +1,4 @@
-"""An analyzer that was given no partition, while others have them all."""
+"""An analyzer without partitions, while others hold them all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def counter_for(plan: Plan) -> Counter:
     return PythonCounter({}, plan.groupings, plan.meters)
 
 
-def test_a_spare_analyzer_says_that_the_database_is_back_when_it_is(tmp_path: Path) -> None:
+def test_a_spare_analyzer_reports_the_database_as_recovered_only_when_it_is(tmp_path: Path) -> None:
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     url = f"sqlite:///{here}/gatelock.db"
@@ -41,18 +41,18 @@ def test_a_spare_analyzer_says_that_the_database_is_back_when_it_is(tmp_path: Pa
     daemon = Daemon(
         pipeline, warden, store.active_plan, counter_for, health, Random(7), SqlGaps(engine, "here")
     )
-    daemon.turn()
+    daemon.run_once()
     assert not health.failures
 
     engine.dispose()
     here.rename(elsewhere)
     clock.advance(1.0)
-    for _ in range(5):  # within the second in which the warden need not look
-        assert daemon.turn() > 0.0
+    for _ in range(5):  # within the second in which the warden does not ask the database
+        assert daemon.run_once() > 0.0
         assert "database" in health.failures
         clock.advance(0.1)
     elsewhere.rename(here)
-    assert daemon.turn() == 0.0
+    assert daemon.run_once() == 0.0
     assert not health.failures
     daemon.close()
     engine.dispose()

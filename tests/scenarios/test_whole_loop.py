@@ -41,7 +41,7 @@ MAPPING = SourceMapping(
 
 
 class Log:
-    """A log of one partition in memory, and the `Source` that reads it."""
+    """A log of one partition in memory, and the source that reads it."""
 
     def __init__(self, store: SqlStore, clock: ManualClock) -> None:
         self.records: list[Record] = []
@@ -84,27 +84,29 @@ class Log:
         pass
 
 
-class Quiet:
-    """A `Health` that nobody asks."""
+class FailOnOutage:
+    """A `LoopObserver` that ignores everything except an outage, which fails the test."""
 
-    def turned(self, holding: int) -> None: ...
-    def lost(self) -> None: ...
-    def flushed(self, flushed: FlushResult) -> None: ...
-    def ended(self, changes: Sequence[Change]) -> None: ...
-    def failed(self, what: str, sentence: str) -> None:
-        raise AssertionError(sentence)
+    def loop_completed(self, partitions: int) -> None: ...
+    def partition_lost(self) -> None: ...
+    def flush_committed(self, result: FlushResult) -> None: ...
+    def locks_ended(self, changes: Sequence[Change]) -> None: ...
+    def dependency_failed(self, dependency: str, error: str) -> None:
+        raise AssertionError(error)
 
-    def recovered(self, what: str) -> None: ...
-    def stopped(self, gaps: Mapping[Partition, Gap]) -> None: ...
+    def dependency_recovered(self, dependency: str) -> None: ...
+    def partitions_stopped(self, gaps: Mapping[Partition, Gap]) -> None: ...
 
 
 class World:
-    """An analyzer, a database and a gate. Time passes when it is told to, and for all of them alike."""
+    """An analyzer, a database and a gate on one manual clock."""
 
     def __init__(self, url: str) -> None:
         # 10:00 in Kolkata is 04:30 UTC: its hours begin at half past.
         self.clock = ManualClock(datetime(2026, 11, 21, 4, 29, 58, tzinfo=UTC))
-        sa.event.listen(sa.Engine, "connect", self._keep_time)  # the analyzer's database and the gate's
+        sa.event.listen(
+            sa.Engine, "connect", self._use_manual_clock
+        )  # the analyzer's database and the gate's
         self.engine = open_engine(url)
         self.store = SqlStore(
             self.engine, "analyzer", random_mark=lambda: f"{self.random.getrandbits(32):08x}"
@@ -114,7 +116,7 @@ class World:
         self.gate = Gate(url, clock=self.clock)
         self.daemon = self._daemon()
 
-    def _keep_time(self, connection: object, _record: object) -> None:
+    def _use_manual_clock(self, connection: object, _record: object) -> None:
         days = lambda *_: self.clock.wall_ns() / 86_400e9 + 2_440_587.5  # noqa: E731 - a function for SQL
         connection.create_function("julianday", -1, days)
 
@@ -124,23 +126,25 @@ class World:
         )
         warden = Warden(SqlUpkeep(self.engine, "analyzer", lambda: "mark"), self.clock.uptime_s)
         gaps = SqlGaps(self.engine, "analyzer")
-        return Daemon(pipeline, warden, self.store.active_plan, self._counter, Quiet(), self.random, gaps)
+        return Daemon(
+            pipeline, warden, self.store.active_plan, self._counter, FailOnOutage(), self.random, gaps
+        )
 
     def _counter(self, plan: Plan) -> Counter:
         return PythonCounter({"log": MAPPING}, plan.groupings, plan.meters)
 
     def restart_analyzer(self) -> None:
-        """As after SIGKILL: nothing of the old one is left but what it stored."""
+        """Continues with a new analyzer that has nothing but what the old one stored, as after SIGKILL."""
         self.log.rewind()
         self.daemon = self._daemon()
 
     def pass_s(self, seconds: float) -> None:
         for _ in range(round(seconds * 10)):
-            self.daemon.turn()
+            self.daemon.run_once()
             self.clock.advance(0.1)
 
-    def ask(self, key: str) -> bool:
-        """A request: asked of the gate, answered, written to the log."""
+    def request(self, key: str) -> bool:
+        """Sends a request: the gate decides, and the answer is written to the log."""
         allowed = self.gate.allow(f"api_key:{key}")
         self.log.write(key, 200 if allowed else 429)
         return allowed
@@ -148,7 +152,7 @@ class World:
     def close(self) -> None:
         self.gate.close()
         self.engine.dispose()
-        sa.event.remove(sa.Engine, "connect", self._keep_time)
+        sa.event.remove(sa.Engine, "connect", self._use_manual_clock)
 
 
 @pytest.fixture
@@ -164,13 +168,13 @@ def test_a_caller_is_refused_from_its_limit_until_the_window_ends(world: World) 
     #   09:59:58          10:00 (Kolkata)                          11:00
     #      |  3 requests    |  5: the limit, refused from here on    |  allowed again
     world.gate.ready(1)
-    assert [world.ask("acme") for _ in range(3)] == [True] * 3
+    assert [world.request("acme") for _ in range(3)] == [True] * 3
     world.pass_s(3)
-    assert [world.ask("acme") for _ in range(LIMIT)] == [True] * LIMIT
-    assert world.ask("ann")
+    assert [world.request("acme") for _ in range(LIMIT)] == [True] * LIMIT
+    assert world.request("ann")
     world.pass_s(0.7)  # one flush and one poll
-    assert not world.ask("acme")
-    assert world.ask("ann")
+    assert not world.request("acme")
+    assert world.request("ann")
     decision = world.gate.check("api_key:acme")
     assert decision.policy == "hourly"
     assert decision.detail == "5 requests per hour (Asia/Kolkata), 5 counted"
@@ -179,27 +183,27 @@ def test_a_caller_is_refused_from_its_limit_until_the_window_ends(world: World) 
     assert world.gate.allow("api_key:acme")
 
 
-def test_a_killed_analyzer_goes_on_where_it_had_stored(world: World) -> None:
+def test_after_a_kill_counting_continues_from_what_was_stored(world: World) -> None:
     world.gate.ready(1)
     world.pass_s(3)
     for _ in range(LIMIT - 1):
-        world.ask("acme")
+        world.request("acme")
     world.pass_s(0.3)
-    world.ask("acme")
-    list(world.log.take(0))  # taken by the one that is killed, and not stored
+    world.request("acme")
+    list(world.log.take(0))  # read by the killed analyzer, and not stored
     world.restart_analyzer()
     world.pass_s(0.7)
     assert not world.gate.allow("api_key:acme")
 
 
-def test_refused_requests_keep_no_lock_alive_and_the_warden_ends_it(world: World) -> None:
+def test_refused_requests_do_not_extend_a_lock_and_the_warden_ends_it(world: World) -> None:
     world.gate.ready(1)
     world.pass_s(3)
     for _ in range(LIMIT):
-        world.ask("acme")
+        world.request("acme")
     for _ in range(20):
         world.pass_s(1)
-        world.ask("acme")
+        world.request("acme")
     world.pass_s(0.2)
     with world.engine.connect() as db:
         assert db.execute(
@@ -216,13 +220,13 @@ def test_refused_requests_keep_no_lock_alive_and_the_warden_ends_it(world: World
     assert world.gate.allow("api_key:acme")
 
 
-def test_records_that_cannot_be_read_are_spoken_of_once_a_minute(
+def test_rejected_records_are_logged_at_most_once_a_minute(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A mapping that does not fit must not turn a whole log into dead letters in silence."""
+    """A wrong mapping must not silently turn a whole log into dead letters."""
     for _ in range(3):
         world.log.records.append(Record(len(world.log.records), world.clock.wall_ns() // 1_000_000, b"{no"))
         world.pass_s(0.3)
-    spoken = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
-    told = "1 of 1 records cannot be read (gatelock rejects list); the first is access-log[0]@0"
-    assert spoken == [f"{told}: bad-json: b'{{no'"]
+    lines = [record.getMessage() for record in caplog.records if "rejected" in record.getMessage()]
+    expected = "1 of 1 records were rejected (gatelock rejects list); the first is access-log[0]@0"
+    assert lines == [f"{expected}: bad-json: b'{{no'"]

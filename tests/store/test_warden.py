@@ -1,4 +1,4 @@
-"""One analyzer at a time works for all, and takes up the work of one that died."""
+"""The warden: one analyzer at a time does the work, and another one continues when it dies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.store.stories import a_row, flush, now_s, publish
 
 @pytest.fixture
 def clock() -> list[float]:
-    """The uptime, moved by hand."""
+    """The uptime, moved by the test."""
     return [0.0]
 
 
@@ -44,7 +44,7 @@ def an_hour_long_lock(began: datetime) -> Lock:
     return Lock("caller", "user:ann", "hourly", began, began + timedelta(hours=1))
 
 
-def test_of_two_wardens_exactly_one_works(
+def test_of_two_analyzers_one_is_the_warden(
     store: SqlStore, wardens: tuple[Warden, Warden], clock: list[float]
 ) -> None:
     first, second = wardens
@@ -57,7 +57,7 @@ def test_of_two_wardens_exactly_one_works(
     assert first.run_once([REQUESTS]) == [Clear(lock.at)]
 
 
-def test_a_warden_looks_once_a_second(
+def test_the_warden_works_once_a_second(
     store: SqlStore, wardens: tuple[Warden, Warden], clock: list[float]
 ) -> None:
     first, _ = wardens
@@ -71,12 +71,12 @@ def test_a_warden_looks_once_a_second(
     assert first.run_once([REQUESTS]) == [Clear(lock.at)]
 
 
-def test_the_work_goes_on_elsewhere_when_its_holder_dies_or_stops(
+def test_another_analyzer_becomes_the_warden_when_the_first_one_dies_or_stops(
     engine: sa.Engine, wardens: tuple[Warden, Warden], clock: list[float]
 ) -> None:
     first, second = wardens
     assert (first.run_once([REQUESTS]), second.run_once([REQUESTS])) == ([], ())
-    with writing(engine) as db:  # as if five seconds had passed
+    with writing(engine) as db:  # as if the lease had expired
         db.execute(sa.update(leases).values(until_ms=NowMs() - 1))
     clock[0] = 1.0
     assert (second.run_once([REQUESTS]), first.run_once([REQUESTS])) == ([], ())
@@ -85,14 +85,14 @@ def test_the_work_goes_on_elsewhere_when_its_holder_dies_or_stops(
     assert (first.run_once([REQUESTS]), second.run_once([REQUESTS])) == ([], ())
 
 
-def test_what_is_left_to_tidy_is_taken_up_in_the_next_second(
+def test_a_cleanup_that_is_not_finished_continues_in_the_next_second(
     store: SqlStore,
     engine: sa.Engine,
     wardens: tuple[Warden, Warden],
     clock: list[float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Waiting a minute each time, the tables of a busy installation would grow for ever."""
+    """With a minute between bounded steps, the tables of a busy installation would grow forever."""
     monkeypatch.setattr(module, "DELETED_MAX", 2)
     store.activate(Plan())
     old_s = now_s(engine) // DAY_S * DAY_S - 50 * DAY_S
@@ -104,4 +104,4 @@ def test_what_is_left_to_tidy_is_taken_up_in_the_next_second(
         with engine.connect() as db:
             left.append(list(db.scalars(sa.select(buckets.c.width_s).order_by(buckets.c.width_s))))
     assert left == [[60, 60, 60, 86_400], [60, 86_400], [86_400], [86_400]]
-    assert first.tidied_s == 3.0
+    assert first.last_cleanup_s == 3.0

@@ -69,7 +69,7 @@ class Installation:
         daemon, end_s = self.daemon or self.start(), time.monotonic() + seconds
         while not enough():
             assert time.monotonic() < end_s, (self.open(), daemon.pipeline.source.problems())
-            time.sleep(daemon.turn())
+            time.sleep(daemon.run_once())
 
     def counted(self) -> set[str]:
         """The keys that were counted: each record has one of its own."""

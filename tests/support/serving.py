@@ -14,45 +14,45 @@ from fastapi import FastAPI
 from analyzer.store.operations.tokens import TokenList
 from analyzer.web.authentication import Authenticator
 from analyzer.web.feed_cache import FeedCache
-from analyzer.web.gates_endpoint import PendingStatuses, hear_gates
-from analyzer.web.locks_endpoint import answer_locks
+from analyzer.web.gates_endpoint import PendingStatuses, add_gates_endpoint
+from analyzer.web.locks_endpoint import add_locks_endpoint
 from analyzer.web.server import serving
 from analyzer.web.tls import TlsFiles
 from gatekeeper.model import LockSource
 
-NOBODY = TokenList((), 0)
+NO_TOKENS = TokenList((), 0)
 LINE_S = 20.0
 
 
 @contextmanager
 def feed_server(
-    source: LockSource, known: Callable[[], TokenList] = lambda: NOBODY, identity: TlsFiles | None = None,
-    port: int = 0, told: PendingStatuses | None = None,
+    source: LockSource, load_tokens: Callable[[], TokenList] = lambda: NO_TOKENS,
+    identity: TlsFiles | None = None, port: int = 0, pending: PendingStatuses | None = None,
 ) -> Iterator[str]:  # fmt: skip
-    """The URL that it answers at, inside. With `told` it hears what gates tell of themselves."""
+    """Serves the feed of `source` and yields the URL; with `pending` also the status reports of gates."""
     feed, app = FeedCache(source, time.monotonic), FastAPI(openapi_url=None)
-    bearers = Authenticator(known, time.monotonic)
-    answer_locks(app, feed, bearers)
-    if told is not None:
-        hear_gates(app, told, bearers)
+    authenticator = Authenticator(load_tokens, time.monotonic)
+    add_locks_endpoint(app, feed, authenticator)
+    if pending is not None:
+        add_gates_endpoint(app, pending, authenticator)
 
-    def leave() -> None:
+    def answer_waiting_gates() -> None:
         feed.closed = True
 
-    with serving(app, ("127.0.0.1", port), identity, leave) as address:
+    with serving(app, ("127.0.0.1", port), identity, answer_waiting_gates) as address:
         assert address is not None
         yield f"{'https' if identity else 'http'}://127.0.0.1:{address[1]}"
 
 
 @contextmanager
 def line_to(url: str, receive_bytes: int = 0) -> Iterator[socket.socket]:
-    """A connection of one's own to that server, that takes in so little at once."""
-    place = urlsplit(url)
+    """A plain connection to that server, with a receive buffer of `receive_bytes` if given."""
+    address = urlsplit(url)
     line = socket.socket()
     if receive_bytes:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
     line.settimeout(LINE_S)
-    line.connect((place.hostname, place.port))
+    line.connect((address.hostname, address.port))
     try:
         yield line
     finally:
@@ -60,7 +60,7 @@ def line_to(url: str, receive_bytes: int = 0) -> Iterator[socket.socket]:
 
 
 def certificate(folder: Path, name: str = "127.0.0.1") -> TlsFiles:
-    """One that vouches for itself, for this address."""
+    """Makes a self-signed certificate for this address."""
     import subprocess
 
     found = TlsFiles(folder / "cert.pem", folder / "key.pem")

@@ -34,28 +34,28 @@ class ImportProgress:
     failures: int = 0
     sentence: str = ""  # of the last failure
 
-    def turned(self, _holding: int) -> None:
+    def loop_completed(self, _partitions: int) -> None:
         """Ignored: an import has no liveness probe."""
 
-    def lost(self) -> None:
+    def partition_lost(self) -> None:
         """Ignored: another process imports the same file, and each record is stored once."""
 
-    def flushed(self, flushed: FlushResult) -> None:
-        for progress in flushed.counted.parts:
+    def flush_committed(self, result: FlushResult) -> None:
+        for progress in result.counted.parts:
             for name in self.stored:
                 self.stored[name] += getattr(progress, name)
 
-    def ended(self, _changes: Sequence[Change]) -> None:
+    def locks_ended(self, _changes: Sequence[Change]) -> None:
         """Ignored: locks that end are not a result of the import."""
 
-    def failed(self, _what: str, sentence: str) -> None:
+    def dependency_failed(self, _dependency: str, sentence: str) -> None:
         self.failures += 1
         self.sentence = sentence
 
-    def recovered(self, _what: str) -> None:
+    def dependency_recovered(self, _dependency: str) -> None:
         self.failures = 0
 
-    def stopped(self, _gaps: Mapping[Partition, Gap]) -> None:
+    def partitions_stopped(self, _gaps: Mapping[Partition, Gap]) -> None:
         """Ignored: the end of the import reports what stopped a file."""
 
 
@@ -111,7 +111,7 @@ def _import(daemon: Daemon, imported: ImportedFiles, progress: ImportProgress) -
     pause = threading.Event()
     try:
         while not imported.done:
-            pause.wait(daemon.turn())
+            pause.wait(daemon.run_once())
             if progress.failures >= ATTEMPTS_MAX:
                 typer.echo(
                     f"cannot reach the database: {progress.sentence}; import again to continue from there",

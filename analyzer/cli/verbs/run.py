@@ -65,17 +65,17 @@ def _run(settings: Settings) -> bool:
     from analyzer.health import Health
     from analyzer.metrics import Metrics
     from analyzer.watchdog import Watchdog
-    from analyzer.web.wiring import listening
+    from analyzer.web.wiring import web_application
 
     stop = stop_event()
     with opened(settings) as engine:
         health = Health(Metrics(version("gatelock")), time.monotonic)
         if not any(source.topic for source in settings.sources):
-            health.settle_s = 0.0
+            health.assignment_grace_s = 0.0
         daemon = build(settings, engine, health)
         problems = daemon.pipeline.source.problems
-        with listening(settings, engine, health, problems):
-            Watchdog(lambda: health.turned_s, stop.wait, _end_process, problems).start()
+        with web_application(settings, engine, health, problems):
+            Watchdog(lambda: health.loop_completed_s, stop.wait, _end_process, problems).start()
             return daemon.run(stop)
 
 

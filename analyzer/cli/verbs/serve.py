@@ -30,7 +30,7 @@ def serve(context: typer.Context, config: ConfigOption = None) -> None:
     from analyzer.health import Health
     from analyzer.logs import set_up
     from analyzer.metrics import Metrics
-    from analyzer.web.wiring import listening
+    from analyzer.web.wiring import web_application
 
     with reporting_errors():
         file = config_file(context, config)
@@ -44,9 +44,9 @@ def serve(context: typer.Context, config: ConfigOption = None) -> None:
         log.info("configured by %s", file or "the environment", extra={"database": settings.database.shown})
         stop = stop_event()
         # A server is assigned no partitions: it is ready as soon as the database is.
-        health = Health(Metrics(version("gatelock")), time.monotonic, settle_s=0.0)
-        with opened(settings) as engine, listening(settings, engine, health, dict):
-            health.turned()
+        health = Health(Metrics(version("gatelock")), time.monotonic, assignment_grace_s=0.0)
+        with opened(settings) as engine, web_application(settings, engine, health, dict):
+            health.loop_completed()
             while not stop.wait(TURN_EVERY_S):
-                health.turned()
+                health.loop_completed()
     log.info("stopped")

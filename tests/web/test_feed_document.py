@@ -1,4 +1,4 @@
-"""What docs/feed.md says is so: its examples, its bounds, and its nginx, each tried."""
+"""docs/feed.md against the code: its examples, its bounds, and its nginx configuration."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from gatekeeper.telemetry import status_json
 from tests.support.feed import HandFeed, a_lock
 from tests.support.servers.child import free_port
 from tests.support.serving import certificate, feed_server
+from tests.support.waiting import wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "feed.md").read_text()
 TOKEN = "gatelock_shop"
-KNOWN = TokenList((Token("shop", digest_of(TOKEN), "read", 0, None),), 1_000)
-PATIENCE_S = 20.0
+TOKENS = TokenList((Token("shop", digest_of(TOKEN), "read", 0, None),), 1_000)
 
 
 def blocks(kind: str) -> list[str]:
@@ -38,35 +38,36 @@ def blocks(kind: str) -> list[str]:
 
 
 def answers() -> list[str]:
+    """The two answers of the page: a snapshot and changes."""
     found = [block[block.index("{") :].rstrip("\n") for block in blocks(r"[^\n]*") if '"changes"' in block]
     assert len(found) == 2
     return found
 
 
-def test_its_answers_are_read_and_the_checksum_is_right() -> None:
+def test_its_answers_are_valid_and_the_checksum_is_right() -> None:
     snapshot, changes = map(feed_json.load, answers())
     assert (snapshot.snapshot, snapshot.at, len(snapshot.changes)) == (True, (3, "0c9a77f3"), 2)
     assert (changes.since, len(changes.changes), snapshot.unknown, changes.unknown) == (1, 3, (), ())
-    said = re.search(r"content-length: (\d+)\ncontent-type: application/json\n", PAGE)
-    assert said is not None
-    assert int(said[1]) == len(answers()[0])
+    length = re.search(r"content-length: (\d+)\ncontent-type: application/json\n", PAGE)
+    assert length is not None
+    assert int(length[1]) == len(answers()[0])
 
 
-def test_the_checksum_is_made_as_it_says(tmp_path: Path) -> None:
+def test_its_command_computes_the_checksum(tmp_path: Path) -> None:
     found = re.search(r"^\$ (sed .* \| sha256sum)\n([0-9a-f]{64})", PAGE, re.MULTILINE)
     assert found is not None
     (tmp_path / "answer.json").write_text(answers()[0])
-    told = subprocess.run(["sh", "-c", found[1]], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert told.stdout.split()[0] == found[2] == json.loads(answers()[0])["checksum"].removeprefix("sha256:")
+    ran = subprocess.run(["sh", "-c", found[1]], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ran.stdout.split()[0] == found[2] == json.loads(answers()[0])["checksum"].removeprefix("sha256:")
 
 
-def test_every_field_is_in_its_tables() -> None:
+def test_its_tables_have_every_field() -> None:
     def named(head: str) -> set[str]:
         table = PAGE.partition(head)[2].partition("\n\n")[0]
         return {name for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for name in _names(row)}
 
-    assert named("| field | is |") == feed_json.ANSWER_FIELDS
-    assert named("| of a lock | is |") == feed_json.SET_FIELDS - {"op", "slow"}
+    assert named("| field | meaning |") == feed_json.ANSWER_FIELDS
+    assert named("| field of a lock | meaning |") == feed_json.SET_FIELDS - {"op", "slow"}
 
 
 def _names(row: str) -> list[str]:
@@ -74,59 +75,59 @@ def _names(row: str) -> list[str]:
 
 
 def test_its_numbers_are_those_of_the_code() -> None:
-    for said, value in {
+    for phrase, value in {
         "more than 60 is 60": locks_endpoint.WAIT_MAX_S,
         "up to 64 characters": locks_endpoint.MARK_CHARACTERS_MAX,
         "When 2,000 wait": feed_cache.WAITERS_MAX,
-        "1,000 questions a second": feed_cache.BUSY_PER_S,
-        "up to 10.": feed_cache.PACE_MAX_S,
+        "1,000 requests a second": feed_cache.REQUESTS_PER_S_MAX,
+        "second, up to 10.": feed_cache.PACE_MAX_S,
         "2,500 are connected": connection_limits.CONNECTIONS_MAX,
-        "not whole after 10 seconds": connection_limits.QUESTION_S,
-        "is taken for 20 are": connection_limits.TAKEN_S,
+        "not complete after 10 seconds": connection_limits.REQUEST_S,
+        "of its answer for 20 seconds": connection_limits.SEND_S,
         "an idle connection | 15 s": connection_limits.IDLE_S,
-        "up to 10 s, and from half": poller.CEILING_S,
+        "pause, up to 10 s": poller.CEILING_S,
         "at least 0.05 s": poller.PACE_MIN_S,
         "or 0.01 s when": poller.PACE_WAITED_S,
     }.items():
-        assert said in PAGE
-        numbers = [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", said)]
+        assert phrase in PAGE
+        numbers = [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", phrase)]
         assert value in numbers
     assert "twenty times a second" in PAGE
-    assert feed_cache.LOOK_EVERY_S == 1 / 20
+    assert feed_cache.REFRESH_EVERY_S == 1 / 20
     assert "64 MB, some" in PAGE
     assert http.ANSWER_BYTES_MAX == 64 << 20
-    last_s = connection_limits.LATER_S + connection_limits.LATER_SPREAD - 1
-    assert f"`Retry-After` from {connection_limits.LATER_S} to {last_s}" in PAGE
-    assert locks_endpoint.PACKED_BYTES_MIN == 1 << 10
+    last_s = connection_limits.RETRY_AFTER_S + connection_limits.RETRY_AFTER_SPREAD_S - 1
+    assert f"`Retry-After` from {connection_limits.RETRY_AFTER_S} to {last_s}" in PAGE
+    assert locks_endpoint.GZIP_BYTES_MIN == 1 << 10
 
 
-def test_what_a_gate_tells_of_itself_is_heard() -> None:
+def test_its_example_of_a_status_report_is_valid() -> None:
     (example,) = [block for block in blocks("json") if '"instance"' in block]
-    told = status_json.load(example)
-    assert (told.instance, told.number, told.at, told.callers) == (
+    status = status_json.load(example)
+    assert (status.instance, status.number, status.at, status.callers) == (
         "web-1:4711:9f3c", 17, (3, "0c9a77f3"), ("api_key:acme", "api_key:bob"),
     )  # fmt: skip
-    assert json.loads(example).keys() <= json.loads(status_json.dump(told)).keys()
+    assert json.loads(example).keys() <= json.loads(status_json.dump(status)).keys()
 
 
 # Behind nginx
 
 
 class Nginx:
-    """The page's own configuration, with this machine's ports and files."""
+    """nginx with the configuration of the page, on ports and files of this machine."""
 
     def __init__(self, folder: Path, upstream: str) -> None:
         identity = certificate(folder)
         port = free_port()
         (site,) = blocks("nginx")
-        for said, here in {
+        for written, here in {
             "127.0.0.1:8321": upstream,
             "443 ssl": f"127.0.0.1:{port} ssl",
             "/etc/nginx/gatelock.pem": str(identity.certificate),
             "/etc/nginx/gatelock.key": str(identity.key),
         }.items():
-            assert said in site
-            site = site.replace(said, here)
+            assert written in site
+            site = site.replace(written, here)
         temporary = "".join(
             f"{kind}_temp_path {folder}/{kind};"
             for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -147,16 +148,13 @@ class Nginx:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[tuple[HandFeed, Nginx]]:
     if shutil.which("nginx") is None:
-        pytest.skip("there is no nginx on this machine")
-    written = HandFeed(a_lock(ends_in=10**9))
-    with feed_server(written, lambda: KNOWN) as url:
+        pytest.skip("nginx is not installed")
+    feed = HandFeed(a_lock(ends_in=10**9))
+    with feed_server(feed, lambda: TOKENS) as url:
         nginx = Nginx(tmp_path, url.removeprefix("http://"))
         try:
-            deadline_s = time.monotonic() + PATIENCE_S
-            while not _answers(nginx):
-                assert time.monotonic() < deadline_s, (tmp_path / "log").read_text()
-                time.sleep(0.05)
-            yield written, nginx
+            wait_until(lambda: _answers(nginx), message=(tmp_path / "log").read_text)
+            yield feed, nginx
         finally:
             nginx.child.terminate()
             nginx.child.wait(10)
@@ -169,39 +167,43 @@ def _answers(nginx: Nginx) -> bool:
         return False
 
 
-def test_a_gate_behind_nginx_learns_as_any_other(world: tuple[HandFeed, Nginx]) -> None:
-    written, nginx = world
+def wait_for_waiter(feed: HandFeed) -> None:
+    """Returns when a request waits: the server only refreshes again and again while one does."""
+    before = len(feed.asked)
+    wait_until(lambda: len(feed.asked) >= before + 4)
+
+
+def test_a_gate_behind_nginx_gets_a_lock_without_waiting_for_its_next_poll(
+    world: tuple[HandFeed, Nginx],
+) -> None:
+    feed, nginx = world
     source = HttpSource(nginx.url, TOKEN, ca=nginx.ca)
     with Gate(source) as gate:
         assert gate.ready(20)
-        time.sleep(0.3)
-        written.set(a_lock("user:bob", ends_in=10**9))
-        begun_s = time.monotonic()
-        while gate.allow("user:bob"):
-            assert time.monotonic() - begun_s < PATIENCE_S
-            time.sleep(0.01)
-        assert time.monotonic() - begun_s < 4.0  # not when its five seconds are over
+        wait_for_waiter(feed)
+        feed.set(a_lock("user:bob", ends_in=10**9))
+        began_s = time.monotonic()
+        wait_until(lambda: not gate.allow("user:bob"))
+        assert time.monotonic() - began_s < 4.0  # less than the five seconds for which the poll waits
     refused = nginx.get()
     assert (refused.status_code, refused.headers["content-type"]) == (401, "application/problem+json")
 
 
-def test_a_gate_that_leaves_nginx_leaves_the_server(
+def test_a_gate_that_disconnects_from_nginx_disconnects_from_the_server(
     world: tuple[HandFeed, Nginx], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_cache, "WAITERS_MAX", 1)
-    _, nginx = world
+    feed, nginx = world
     source = HttpSource(nginx.url, TOKEN, ca=nginx.ca, wait=30)
     at = source.fetch(None).at
     waiting = threading.Thread(target=_fetch, args=(source, at))
     waiting.start()
     other = HttpSource(nginx.url, TOKEN, ca=nginx.ca, wait=0.2)
-    time.sleep(0.5)
+    wait_for_waiter(feed)
     assert other.fetch(at).next_poll > 0
     source.close()
     waiting.join()
-    deadline_s = time.monotonic() + PATIENCE_S
-    while other.fetch(at).next_poll > 0:
-        assert time.monotonic() < deadline_s
+    wait_until(lambda: other.fetch(at).next_poll == 0)
     other.close()
 
 

@@ -1,4 +1,4 @@
-"""The web application over a real database: who waits is told at once."""
+"""The web application over a real database: waiting gates get a change when it is committed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from analyzer.config.settings import Settings, load
 from analyzer.health import Health
 from analyzer.metrics import Metrics
 from analyzer.store.database.engine import open_engine
-from analyzer.store.transaction import lock_feed as feed_store
-from analyzer.web import feed_cache as feed_module
-from analyzer.web.wiring import listening
+from analyzer.store.transaction import lock_feed
+from analyzer.web import feed_cache
+from analyzer.web.wiring import web_application
 from gatekeeper.model import Change, Lock, Set
 from gatekeeper.sources.http import HttpSource
 
 NOW = datetime.now(UTC)
 LOCK = Lock("caller", "api_key:acme", "daily", NOW, NOW + timedelta(hours=1))
+COMMIT_AFTER_S = 0.5
+SOON_S = 6.0  # half of the time to the next refresh that is not notified
 
 
 @pytest.fixture
@@ -41,43 +43,43 @@ def engine(migrated_url: str) -> Iterator[sa.Engine]:
 
 def publish(engine: sa.Engine, change: Change) -> None:
     with engine.begin() as db:
-        feed_store.publish(db, [change], "mark")
+        lock_feed.publish(db, [change], "mark")
 
 
-def told_after_s(settings: Settings, engine: sa.Engine, health: Health) -> float:
-    """How long after a lock was stored by another process somebody who waits is told."""
-    with listening(settings, engine, health, dict) as address:
+def delay_of_a_change_s(settings: Settings, engine: sa.Engine, health: Health) -> float:
+    """Seconds from the commit of a lock by another process to the answer for a waiting gate."""
+    with web_application(settings, engine, health, dict) as address:
         assert address is not None
         source = HttpSource(f"http://127.0.0.1:{address[1]}", wait=20, timeout=20)
         at = source.fetch(None).at
-        threading.Timer(0.5, publish, (engine, Set(LOCK))).start()
-        begun_s = time.monotonic()
+        threading.Timer(COMMIT_AFTER_S, publish, (engine, Set(LOCK))).start()
+        began_s = time.monotonic()
         assert source.fetch(at).changes[0].at == LOCK.at
         source.close()
-        return time.monotonic() - begun_s - 0.5
+        return time.monotonic() - began_s - COMMIT_AFTER_S
 
 
 @pytest.mark.parametrize("database", ["postgresql"])
-def test_what_another_analyzer_stores_is_told_without_waiting_for_a_look(
+def test_a_commit_of_another_analyzer_is_notified_by_postgresql(
     settings: Settings, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_module, "LOOK_EVERY_S", 12.0)
-    assert told_after_s(settings, engine, Health(Metrics("1"), time.monotonic)) < 6.0
+    monkeypatch.setattr(feed_cache, "REFRESH_EVERY_S", 2 * SOON_S)
+    assert delay_of_a_change_s(settings, engine, Health(Metrics("1"), time.monotonic)) < SOON_S
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_what_the_analyzer_beside_it_stores_is_told_without_waiting_for_a_look(
+def test_a_commit_of_the_analyzer_in_this_process_is_notified_by_its_loop(
     settings: Settings, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_module, "LOOK_EVERY_S", 12.0)
+    monkeypatch.setattr(feed_cache, "REFRESH_EVERY_S", 2 * SOON_S)
     health = Health(Metrics("1"), time.monotonic)
-    threading.Timer(1.0, lambda: health.ended([Set(LOCK)])).start()
-    assert told_after_s(settings, engine, health) < 6.0
+    threading.Timer(2 * COMMIT_AFTER_S, lambda: health.locks_ended([Set(LOCK)])).start()
+    assert delay_of_a_change_s(settings, engine, health) < SOON_S
 
 
-def test_where_nobody_tells_it_is_found_by_looking(
+def test_a_commit_without_a_notification_is_found_by_the_next_refresh(
     settings: Settings, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As behind a pooler, which passes no notifications on."""
+    """For example behind a connection pooler that passes no notifications."""
     monkeypatch.setattr("analyzer.store.transaction.notify.CHANNEL", "another")
-    assert told_after_s(settings, engine, Health(Metrics("1"), time.monotonic)) < 6.0
+    assert delay_of_a_change_s(settings, engine, Health(Metrics("1"), time.monotonic)) < SOON_S

@@ -1,4 +1,4 @@
-"""The web application through a real server and a real client; only the clock is moved by hand."""
+"""`/livez`, `/readyz` and `/metrics` through a real server and a real client, on a manual clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import logging
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,17 +19,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from analyzer.core.model import DrainedCounts, Gap, Lag, Partition, PartitionProgress, Rejected
 from analyzer.errors import StoreAway
-from analyzer.health import HELD_S, LOSSES_MAX, LOSSES_WITHIN_S, TURN_MAX_S, Health
+from analyzer.health import FLUSH_OVERDUE_S, LOOP_MAX_S, LOSSES_MAX, LOSSES_WITHIN_S, Health
 from analyzer.metrics import METRICS, Metrics
 from analyzer.pipeline import FlushResult
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import feed, locks
 from analyzer.store.reports.status import InstallationStatus, installation_status
-from analyzer.web.app import AppState, application
+from analyzer.web.app import AppState, create_app
 from analyzer.web.server import CannotListen, serving
 from gatekeeper.model import Clear, Lock, Set
 from tests.support import plain_http
+from tests.support.waiting import wait_until
 
 PART = Partition("cluster", "topic-id", 0, "calls", "access-log")
 OTHER = PART._replace(number=1)
@@ -40,30 +40,31 @@ A_LOCK = Lock("caller", "api_key:noisy", "daily", BEGAN, BEGAN + timedelta(days=
 
 @dataclass
 class World:
-    """An application whose surroundings a test can change."""
+    """The application, on a manual clock, over a loop, sources and a database that a test controls."""
 
     now_s: float = 1000.0
-    problems: dict[str, str] = field(default_factory=dict)
-    stands: InstallationStatus | Exception = field(
+    source_problems: dict[str, str] = field(default_factory=dict)
+    status: InstallationStatus | Exception = field(
         default_factory=lambda: InstallationStatus("head", {"daily": 2}, 57)
     )
-    gate: threading.Event = field(default_factory=threading.Event)  # a database that hangs: not set
-    asked: int = 0
+    database_answers: threading.Event = field(default_factory=threading.Event)
+    database_reads: int = 0
 
     def __post_init__(self) -> None:
-        self.gate.set()
+        self.database_answers.set()
         self.health = Health(Metrics("1.2.3"), lambda: self.now_s)
 
-    def look(self) -> InstallationStatus:
-        self.asked += 1
-        self.gate.wait(30)
-        if isinstance(self.stands, Exception):
-            raise self.stands
-        return self.stands
+    def read_status(self) -> InstallationStatus:
+        self.database_reads += 1
+        self.database_answers.wait(30)
+        if isinstance(self.status, Exception):
+            raise self.status
+        return self.status
 
     def flush(self, *, seconds: float = 0.004, lags: dict[Partition, Lag] | None = None) -> None:
-        self.health.turned()
-        self.health.flushed(
+        """Reports a loop with a flush that set a lock, after which the warden ended that lock."""
+        self.health.loop_completed()
+        self.health.flush_committed(
             FlushResult(
                 counted=DrainedCounts(
                     [PartitionProgress(PART, 0, 10, seen=10, counted=6, duplicate=1, dead=2, late=1)],
@@ -75,19 +76,19 @@ class World:
                 seconds=seconds,
             )
         )
-        self.health.ended([Clear(A_LOCK.at)])
+        self.health.locks_ended([Clear(A_LOCK.at)])
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
     world = World()
     yield world
-    world.gate.set()
+    world.database_answers.set()
 
 
 @pytest.fixture
 def client(world: World) -> Iterator[httpx2.Client]:
-    app = application(AppState(world.health, lambda: world.problems, world.look, "head"))
+    app = create_app(AppState(world.health, lambda: world.source_problems, world.read_status, "head"))
     with serving(app, ("127.0.0.1", 0)) as address:
         assert address is not None
         with plain_http.Client(base_url=f"http://127.0.0.1:{address[1]}", timeout=10) as client:
@@ -105,36 +106,32 @@ def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 # Alive
 
 
-def test_a_loop_that_turns_is_alive_and_one_that_stands_still_is_not(
-    world: World, client: httpx2.Client
-) -> None:
+def test_a_loop_is_alive_until_it_has_not_completed_for_too_long(world: World, client: httpx2.Client) -> None:
     assert client.get("/livez").json() == {"live": True, "since_turn_s": None}
-    world.health.turned()
-    world.now_s += TURN_MAX_S - 1
+    world.health.loop_completed()
+    world.now_s += LOOP_MAX_S - 1
     assert client.get("/livez").status_code == 200
     world.now_s += 1
     answer = client.get("/livez")
     assert answer.status_code == 503
-    assert answer.json() == {"live": False, "since_turn_s": TURN_MAX_S}
+    assert answer.json() == {"live": False, "since_turn_s": LOOP_MAX_S}
 
 
-def test_a_loop_that_never_began_to_turn_is_not_alive_for_ever(world: World, client: httpx2.Client) -> None:
-    world.now_s += TURN_MAX_S
+def test_a_loop_that_never_completes_is_alive_only_for_a_while(world: World, client: httpx2.Client) -> None:
+    world.now_s += LOOP_MAX_S
     assert client.get("/livez").status_code == 503
 
 
-def test_whether_the_loop_turns_is_answered_while_the_database_hangs(
-    world: World, client: httpx2.Client
-) -> None:
-    world.gate.clear()
+def test_livez_answers_without_the_database(world: World, client: httpx2.Client) -> None:
+    world.database_answers.clear()
     assert client.get("/livez").status_code == 200
-    assert world.asked == 0
+    assert world.database_reads == 0
 
 
 # Ready
 
 
-def test_it_is_ready_once_it_has_flushed(world: World, client: httpx2.Client) -> None:
+def test_the_analyzer_is_ready_once_it_has_flushed(world: World, client: httpx2.Client) -> None:
     answer = client.get("/readyz")
     assert answer.status_code == 503
     assert answer.json()["problems"] == {"partitions": "no partition is assigned yet"}
@@ -144,73 +141,73 @@ def test_it_is_ready_once_it_has_flushed(world: World, client: httpx2.Client) ->
     assert answer.json() == {"ready": True, "problems": {}, "partitions": ["access-log[0]", "access-log[1]"]}
 
 
-def test_having_no_partition_is_right_when_others_have_them_all(world: World, client: httpx2.Client) -> None:
-    """More analyzers than partitions: after the time that an assignment takes, the spare ones are ready."""
-    world.now_s += HELD_S
-    world.health.turned()
+def test_a_spare_analyzer_is_ready_after_the_time_that_an_assignment_takes(
+    world: World, client: httpx2.Client
+) -> None:
+    """With more analyzers than partitions some hold none, which is not a problem."""
+    world.now_s += FLUSH_OVERDUE_S
+    world.health.loop_completed()
     assert client.get("/readyz").json() == {"ready": True, "problems": {}, "partitions": []}
 
 
-def test_everything_that_is_in_the_way_is_named(world: World, client: httpx2.Client) -> None:
+def test_readyz_names_every_problem(world: World, client: httpx2.Client) -> None:
     world.flush()
-    world.now_s += TURN_MAX_S
-    world.problems["access-log[1]"] = "a batch is damaged: offset 7, the next batch begins at 9"
-    world.health.failed("database", "connection to postgresql://ada:s3cret@db refused")
-    world.stands = StoreAway("connection refused")
+    world.now_s += LOOP_MAX_S
+    world.source_problems["access-log[1]"] = "a batch is damaged: offset 7, the next batch begins at 9"
+    world.health.dependency_failed("database", "connection to postgresql://ada:s3cret@db refused")
+    world.status = StoreAway("connection refused")
     answer = client.get("/readyz")
     assert answer.status_code == 503
     assert answer.json()["problems"] == {
         "access-log[1]": "a batch is damaged: offset 7, the next batch begins at 9",
         "database": "connection to postgresql://ada:***@db refused",
-        "loop": "the loop has not turned for a long time",
+        "loop": "the loop has not completed for 30 s",
     }
 
 
-def test_what_is_back_is_no_problem_any_more(world: World, client: httpx2.Client) -> None:
+def test_a_dependency_that_recovered_is_not_a_problem(world: World, client: httpx2.Client) -> None:
     world.flush()
-    world.health.failed("database", "away")
+    world.health.dependency_failed("database", "away")
     assert client.get("/readyz").status_code == 503
-    world.health.recovered("database")
+    world.health.dependency_recovered("database")
     assert client.get("/readyz").status_code == 200
 
 
 @pytest.mark.parametrize("revision", [None, "0000"])
-def test_tables_of_another_version_are_a_problem_with_its_cure(
+def test_tables_of_another_version_are_a_problem_with_a_cure(
     world: World, client: httpx2.Client, revision: str | None
 ) -> None:
     world.flush()
-    world.stands = InstallationStatus(revision, {}, 0)
+    world.status = InstallationStatus(revision, {}, 0)
     assert "gatelock db upgrade" in client.get("/readyz").json()["problems"]["schema"]
 
 
-def test_a_database_that_hangs_holds_up_neither_the_answer_nor_more_than_one_thread(
+def test_a_database_that_hangs_delays_an_answer_for_a_bounded_time_and_costs_one_thread(
     world: World, client: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.web.single_flight.ANSWER_MAX_S", 0.2)
+    monkeypatch.setattr("analyzer.web.single_flight.TIMEOUT_S", 0.2)
     world.flush()
-    world.gate.clear()
+    world.database_answers.clear()
     for _ in range(3):
         answer = client.get("/readyz")
         assert answer.json()["problems"] == {"database": "the database has not answered for 0.2 s"}
-    assert world.asked == 1
-    world.gate.set()
-    deadline = time.monotonic() + 10
-    while client.get("/readyz").status_code != 200:
-        assert time.monotonic() < deadline
+    assert world.database_reads == 1
+    world.database_answers.set()
+    wait_until(lambda: client.get("/readyz").status_code == 200)
 
 
 # Metrics
 
 
-def test_metrics_tell_what_happened_and_how_it_stands(world: World, client: httpx2.Client) -> None:
+def test_metrics_have_counters_and_current_values(world: World, client: httpx2.Client) -> None:
     world.flush(seconds=0.004)
     world.flush(seconds=0.3)
-    world.health.failed("database", "away")
-    world.health.stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
+    world.health.dependency_failed("database", "away")
+    world.health.partitions_stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
     world.now_s += 2
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
-    seen = samples(answer.text)
+    values = samples(answer.text)
     part = (("partition", "0"), ("source", "calls"), ("topic", "access-log"))
     for name, labels, value in [
         ("gatelock_records_total", (("result", "counted"), ("source", "calls")), 12),
@@ -232,15 +229,15 @@ def test_metrics_tell_what_happened_and_how_it_stands(world: World, client: http
         ("gatelock_feed_version", (), 57),
         ("gatelock_build_info", (("version", "1.2.3"),), 1),
     ]:
-        assert seen[name, labels] == value, name
+        assert values[name, labels] == value, name
 
 
-def test_the_list_of_metrics_is_complete_and_no_metric_is_labelled_by_caller(
+def test_the_list_of_metrics_is_complete_and_no_metric_has_a_label_for_the_caller(
     world: World, client: httpx2.Client
 ) -> None:
     world.flush()
-    world.health.failed("database", "away")
-    world.health.stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
+    world.health.dependency_failed("database", "away")
+    world.health.partitions_stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
     families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
     listed = {metric.name.removesuffix("_total"): metric for metric in METRICS}
     assert families.keys() == listed.keys()
@@ -252,7 +249,7 @@ def test_the_list_of_metrics_is_complete_and_no_metric_is_labelled_by_caller(
         assert "caller" not in labels
 
 
-def test_metrics_speak_openmetrics_when_asked(world: World, client: httpx2.Client) -> None:
+def test_metrics_are_in_openmetrics_format_on_request(world: World, client: httpx2.Client) -> None:
     world.flush()
     accept = "application/openmetrics-text; version=1.0.0"
     answer = client.get("/metrics", headers={"accept": accept})
@@ -260,78 +257,87 @@ def test_metrics_speak_openmetrics_when_asked(world: World, client: httpx2.Clien
     assert any(family.name == "gatelock_records" for family in openmetrics(answer.text))
 
 
-def test_a_partition_that_went_elsewhere_leaves_nothing_behind(world: World, client: httpx2.Client) -> None:
+def test_a_partition_that_another_analyzer_took_over_leaves_no_time_series(
+    world: World, client: httpx2.Client
+) -> None:
     world.flush()
     world.flush(lags={PART: Lag(0, 0.0)})
-    seen = samples(client.get("/metrics").text)
-    assert {labels for name, labels in seen if name == "gatelock_lag_records"} == {
+    values = samples(client.get("/metrics").text)
+    assert {labels for name, labels in values if name == "gatelock_lag_records"} == {
         (("partition", "0"), ("source", "calls"), ("topic", "access-log"))
     }
-    world.now_s += HELD_S
+    world.now_s += FLUSH_OVERDUE_S
     assert not any(name == "gatelock_lag_records" for name, _ in samples(client.get("/metrics").text))
 
 
-def test_metrics_of_ours_are_told_while_the_database_is_away(world: World, client: httpx2.Client) -> None:
+def test_metrics_of_the_process_do_not_need_the_database(world: World, client: httpx2.Client) -> None:
     world.flush()
-    world.stands = StoreAway("away")
-    seen = samples(client.get("/metrics").text)
-    assert seen["gatelock_problems", ()] == 1
-    assert ("gatelock_flush_seconds_count", ()) in seen
-    assert not any(name in ("gatelock_active_locks", "gatelock_feed_version") for name, _ in seen)
+    world.status = StoreAway("away")
+    values = samples(client.get("/metrics").text)
+    assert values["gatelock_problems", ()] == 1
+    assert ("gatelock_flush_seconds_count", ()) in values
+    assert not any(name in ("gatelock_active_locks", "gatelock_feed_version") for name, _ in values)
 
 
 def problems_of(client: httpx2.Client) -> dict[str, str]:
-    found: dict[str, str] = client.get("/readyz").json()["problems"]
-    return found
+    problems: dict[str, str] = client.get("/readyz").json()["problems"]
+    return problems
 
 
-def test_partitions_that_are_held_and_not_stored_are_a_problem(world: World, client: httpx2.Client) -> None:
-    """Two that take everything from each other hold partitions in every other turn, and store nothing."""
+def test_holding_partitions_without_storing_anything_is_a_problem(
+    world: World, client: httpx2.Client
+) -> None:
+    """Two analyzers that keep taking partitions from each other hold some in every other loop."""
     world.flush()
-    for turn in range(60):
-        world.health.turned(turn % 2)
-        assert "flush" not in problems_of(client) or turn >= HELD_S
+    for loop in range(60):
+        world.health.loop_completed(loop % 2)
+        assert "flush" not in problems_of(client) or loop >= FLUSH_OVERDUE_S
         world.now_s += 1
-    assert "nothing has been stored for 59 s" in problems_of(client)["flush"]
+    assert "has stored nothing for 59 s" in problems_of(client)["flush"]
     world.flush()
     assert problems_of(client) == {}
 
 
-def test_who_holds_nothing_need_not_store(world: World, client: httpx2.Client) -> None:
-    world.health.turned(4)
+def test_an_analyzer_without_partitions_need_not_store(world: World, client: httpx2.Client) -> None:
+    world.health.loop_completed(4)
     world.flush()
     for _ in range(60):
-        world.health.turned(0)
+        world.health.loop_completed(0)
         world.now_s += 1
     assert "flush" not in problems_of(client)
-    world.health.turned(4)
-    assert "flush" not in problems_of(client), "it has just begun"
+    world.health.loop_completed(4)
+    assert "flush" not in problems_of(client), "the partitions have just been assigned"
 
 
-def test_two_that_read_the_same_are_told_of_each_other(world: World, client: httpx2.Client) -> None:
+def test_two_analyzers_of_the_same_partitions_are_a_problem(world: World, client: httpx2.Client) -> None:
     world.flush()
     for _ in range(LOSSES_MAX - 1):
-        world.health.lost()
+        world.health.partition_lost()
         world.now_s += 0.5
-    assert problems_of(client) == {}, "a partition changes hands now and then"
-    world.health.lost()
-    assert "two read the same partitions" in problems_of(client)["contention"]
+    assert problems_of(client) == {}, "now and then another analyzer takes over a partition"
+    world.health.partition_lost()
+    assert "two analyzers read the same partitions" in problems_of(client)["contention"]
     assert samples(client.get("/metrics").text)["gatelock_problem", (("name", "contention"),)] == 1
     world.now_s += LOSSES_WITHIN_S
     world.flush()
     assert problems_of(client) == {}
 
 
-# The database's part
+# The status in the database
 
 
-def test_a_glance_tells_locks_in_force_and_the_feeds_version(migrated_url: str) -> None:
+def test_the_status_has_locks_in_force_and_the_version_of_the_feed(migrated_url: str) -> None:
     engine = open_engine(migrated_url)
     numbers = count()
-    far, past = 4_102_444_800_000, 1
+    future_ms, past_ms = 4_102_444_800_000, 1
     with engine.begin() as db:
         db.execute(sa.update(feed).values(version=41))
-        for policy, until_ms in [("daily", far), ("daily", far), ("daily", past), ("hourly", far)]:
+        for policy, until_ms in [
+            ("daily", future_ms),
+            ("daily", future_ms),
+            ("daily", past_ms),
+            ("hourly", future_ms),
+        ]:
             db.execute(
                 sa.insert(locks).values(
                     scope="caller", key=f"user:{next(numbers)}", resource="", policy=policy, status=429,
@@ -343,7 +349,7 @@ def test_a_glance_tells_locks_in_force_and_the_feeds_version(migrated_url: str) 
     engine.dispose()
 
 
-def test_a_glance_at_an_empty_database_finds_no_tables(database_url: str) -> None:
+def test_the_status_of_an_empty_database_has_no_revision(database_url: str) -> None:
     engine = open_engine(database_url)
     assert installation_status(engine, head()) == InstallationStatus(None, {}, 0)
     engine.dispose()
@@ -352,12 +358,12 @@ def test_a_glance_at_an_empty_database_finds_no_tables(database_url: str) -> Non
 # The server
 
 
-def test_nothing_listens_when_it_is_off() -> None:
+def test_without_an_address_nothing_listens() -> None:
     with serving(None, None) as address:
         assert address is None
 
 
-def test_a_port_that_is_taken_is_said_with_its_cure() -> None:
+def test_a_port_in_use_is_an_error_with_a_cure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with (
@@ -367,7 +373,7 @@ def test_a_port_that_is_taken_is_said_with_its_cure() -> None:
             pytest.fail("it listens")
 
 
-def test_a_host_that_is_not_known_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_host_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.INFO),
         pytest.raises(CannotListen, match=r"nowhere\.invalid"),
@@ -377,9 +383,9 @@ def test_a_host_that_is_not_known_is_said(caplog: pytest.LogCaptureFixture) -> N
     assert not caplog.records
 
 
-def test_leaving_closes_the_port_and_ends_the_thread(world: World) -> None:
-    app = application(AppState(world.health, dict, world.look, "head"))
-    with plain_http.Client() as kept_alive:  # an idle connection must not hold it up
+def test_stopping_closes_the_port_and_ends_the_thread(world: World) -> None:
+    app = create_app(AppState(world.health, dict, world.read_status, "head"))
+    with plain_http.Client() as kept_alive:  # an idle connection must not delay it
         with serving(app, ("127.0.0.1", 0)) as address:
             assert address is not None
             assert kept_alive.get(f"http://127.0.0.1:{address[1]}/livez").status_code == 200
@@ -389,7 +395,7 @@ def test_leaving_closes_the_port_and_ends_the_thread(world: World) -> None:
             socket.create_connection(address)
 
 
-def test_only_what_is_offered_is_answered(client: httpx2.Client) -> None:
+def test_other_paths_and_methods_are_refused(client: httpx2.Client) -> None:
     for path in ("/", "/docs", "/openapi.json", "/redoc"):
         assert client.get(path).status_code == 404
     assert client.post("/metrics").status_code == 405

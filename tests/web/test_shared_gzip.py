@@ -1,11 +1,11 @@
-"""Large answers: packed once for all, and held once for all, however slowly they are taken."""
+"""Large answers: compressed once for all gates, and held once, however slowly each gate takes its own."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
+import select
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from gatekeeper.sources.http import HttpSource
 from tests.support import plain_http
 from tests.support.feed import HandFeed, a_lock
 from tests.support.serving import feed_server, line_to
+from tests.support.waiting import PATIENCE_S
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = st.lists(st.text(st.characters(codec="utf-8"), max_size=300), max_size=30)
@@ -36,55 +37,55 @@ def answer_of(locks: list[Lock]) -> tuple[CompressedAnswer, Update]:
 
 
 @given(NAMES)
-def test_in_pieces_packed_or_not_it_is_the_same_answer(names: list[str]) -> None:
+def test_the_parts_of_an_answer_compressed_or_not_are_the_whole_answer(names: list[str]) -> None:
     answer, update = answer_of([a_lock(name) for name in names])
-    plain = b"".join(answer.pieces())
+    plain = b"".join(answer.parts())
     assert plain == feed_json.dump(update).encode()
-    packed = b"".join(asyncio.run(answer.gzipped()))
-    assert gzip.decompress(packed) == plain
+    compressed = b"".join(asyncio.run(answer.gzipped()))
+    assert gzip.decompress(compressed) == plain
 
 
-def test_other_programs_unpack_it_too() -> None:
+def test_other_programs_decompress_an_answer() -> None:
     answer, update = answer_of([a_lock(f"user:{n}") for n in range(3_000)])
-    packed = b"".join(asyncio.run(answer.gzipped()))
-    told = subprocess.run(["gzip", "-d"], input=packed, capture_output=True, check=True)
-    assert told.stdout == feed_json.dump(update).encode()
-    assert len(packed) < len(told.stdout) / 8
+    compressed = b"".join(asyncio.run(answer.gzipped()))
+    output = subprocess.run(["gzip", "-d"], input=compressed, capture_output=True, check=True).stdout
+    assert output == feed_json.dump(update).encode()
+    assert len(compressed) < len(output) / 8
 
 
-def test_a_fleet_that_begins_at_once_is_packed_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    long: list[int] = []
-    deflated = shared_gzip._deflated
+def test_gates_that_begin_at_the_same_time_share_one_compression(monkeypatch: pytest.MonkeyPatch) -> None:
+    compressed: list[int] = []
+    deflate = shared_gzip._deflate
 
-    def counted(text: bytes, end: int) -> bytes:
-        if len(text) > 10_000:
-            long.append(len(text))
-        return deflated(text, end)
+    def counting_deflate(text: bytes) -> bytes:
+        compressed.append(len(text))
+        return deflate(text)
 
-    monkeypatch.setattr(shared_gzip, "_deflated", counted)
+    monkeypatch.setattr(shared_gzip, "_deflate", counting_deflate)
     feed = HandFeed(*(a_lock(f"user:{n}", ends_in=10**9) for n in range(3_000)))
     with feed_server(feed) as url, ThreadPoolExecutor(20) as pool:
 
         def begin(_: int) -> int:
             source = HttpSource(url)
-            held = len(source.fetch(None).changes)
+            locks = len(source.fetch(None).changes)
             source.close()
-            return held
+            return locks
 
-        plain_http.get(f"{url}/v1/locks")  # the server has looked by then
+        plain_http.get(f"{url}/v1/locks")  # the server has read the feed by then
         assert set(pool.map(begin, range(60))) == {3_000}
-    assert len(long) == 1
+    assert len(compressed) == 1
 
 
-def test_those_who_take_it_slowly_do_not_each_have_a_copy_in_memory() -> None:
+def test_slow_clients_do_not_each_hold_a_copy_in_memory() -> None:
     feed = HandFeed(*(a_lock(f"user:{n}", detail="x" * 500, ends_in=10**9) for n in range(15_000)))
     with feed_server(feed) as url, ExitStack() as held:
         size = len(plain_http.get(f"{url}/v1/locks").content)
         assert size > 10_000_000
         process = psutil.Process()
         before = process.memory_info().rss
-        for _ in range(40):
-            line = held.enter_context(line_to(url, 4096))
+        lines = [held.enter_context(line_to(url, 4096)) for _ in range(40)]
+        for line in lines:
             line.sendall(b"GET /v1/locks HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
-        time.sleep(1.5)
+        for line in lines:  # the server has begun to write to each, and none takes more
+            assert select.select([line], [], [], PATIENCE_S)[0]
         assert process.memory_info().rss - before < 10 * size

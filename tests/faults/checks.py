@@ -1,0 +1,223 @@
+"""Checks of the database after a run, against counts that were kept outside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+
+import sqlalchemy as sa
+
+from analyzer.core.counting.meters import DAY_S
+from analyzer.core.judging.judge import judge
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.totals import Standing, TotalKey
+from analyzer.core.judging.windows import window_at
+from analyzer.store.database.clock import instant
+from analyzer.store.database.engine import NowMs, reading
+from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks, offsets, rejects, totals
+from analyzer.store.transaction.lock_feed import KEY, lock_of
+from gatekeeper.model import Lock, LockKey, Set, SourceError
+from gatekeeper.sources.sql import SqlSource
+from gatekeeper.view.lock_view import EMPTY, LockView, ViewOutOfStep, apply
+from tests.faults.fleet import Fleet
+from tests.faults.traffic import CountKey, ExpectedCounts
+
+OLD_S = 30 * DAY_S  # older minutes may have been rolled up into quarter-hours and days
+
+
+def violations(fleet: Fleet, expected: ExpectedCounts, follower: Follower | None = None) -> Iterator[str]:
+    """Yields a sentence for each violation; to be called when every record was read and none is written."""
+    yield from count_violations(fleet.counts(), expected)
+    yield from ledger_violations(fleet, expected)
+    yield from total_violations(fleet, expected)
+    yield from lock_violations(fleet, expected)
+    yield from feed_violations(fleet)
+    if follower is not None:
+        yield from follower.violations(fleet)
+
+
+def count_violations(found: Counter[CountKey], expected: ExpectedCounts) -> Iterator[str]:
+    now_s = max((key.minute_s for key in expected.counts), default=0)
+    wanted, got = by_day_when_old(expected.counts, now_s), by_day_when_old(found, now_s)
+    differ = [key for key in wanted | got if wanted[key] != got[key]]
+    if differ:
+        first = min(differ)
+        yield (
+            f"{len(differ)} of {len(wanted)} counts differ, {got.total()} in all for {wanted.total()};"
+            f" first {first}: {got[first]} for {wanted[first]}"
+        )
+
+
+def by_day_when_old(counts: Counter[CountKey], now_s: int) -> Counter[CountKey]:
+    found: Counter[CountKey] = Counter()
+    for key, n in counts.items():
+        is_old = key.minute_s < now_s - OLD_S
+        found[key._replace(minute_s=key.minute_s // DAY_S * DAY_S) if is_old else key] += n
+    return found
+
+
+def ledger_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
+    """Checks `gatelock audit`, and the ledger against the expected counts."""
+    command = [sys.executable, "-m", "analyzer.cli", "--config", str(fleet.config), "audit"]
+    audited = subprocess.run(command, capture_output=True, text=True)
+    if audited.returncode or ": equal" not in audited.stdout:
+        yield f"gatelock audit: {audited.stdout[-300:]}{audited.stderr[-300:]}"
+    counted = expected.counts.total()
+    wanted = {
+        "seen": expected.records,
+        "counted": counted,
+        "duplicate": 0,
+        "dead": expected.dead,
+        "late": expected.late,
+    }
+    if (ledger := fleet.ledger()) != wanted:
+        yield f"the ledger has {ledger}, expected {wanted}"
+    with reading(fleet.engine) as db:
+        kept = db.execute(sa.select(sa.func.count()).select_from(rejects)).scalar_one()
+        parts = db.execute(sa.select(sa.func.count()).select_from(offsets)).scalar_one()
+    if kept != expected.dead + expected.late:
+        yield f"{kept} rejected records are stored, {expected.dead + expected.late} were written"
+    if parts != fleet.partitions:
+        yield f"{parts} partitions are followed, of {fleet.partitions}"
+
+
+def used_in(plan: Plan, expected: ExpectedCounts, at_s: int) -> dict[TotalKey, int]:
+    """Sums up every total in the window that contains `at_s`: slow, and obviously right."""
+    found: Counter[TotalKey] = Counter()
+    for sum_ in plan.policies_of:
+        window = window_at(sum_.window, at_s)
+        for key, n in expected.counts.items():
+            if not key.denied and window.start_s <= key.minute_s < window.until_s:
+                found[TotalKey(sum_, key.caller, "", window)] += n
+    return found
+
+
+def total_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
+    with reading(fleet.engine) as db:
+        now_s = db.execute(sa.select(NowMs())).scalar_one() // 1000
+        rows = db.execute(sa.select(totals)).all()
+    wanted = used_in(fleet.plan, expected, now_s)
+    windows = {(str(total.sum.window), total.window.start_s) for total in wanted}
+    found = {(row.period, row.key, row.window_s): row.used for row in rows}
+    found = {at: used for at, used in found.items() if (at[0], at[2]) in windows}
+    used = {(str(total.sum.window), total.key, total.window.start_s): n for total, n in wanted.items()}
+    differ = [at for at in found | used if found.get(at) != used.get(at)]
+    if differ:
+        at = min(differ)
+        yield f"{len(differ)} of {len(used)} totals differ; first {at}: {found.get(at)} for {used.get(at)}"
+
+
+def lock_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
+    """Checks the locks in force against those judged from the expected counts, at the database's time."""
+    now, found = locks_in_force(fleet)
+    standings = [
+        Standing(total, n) for total, n in used_in(fleet.plan, expected, int(now.timestamp())).items()
+    ]
+    judged = [change for change in judge(fleet.plan, standings, {}, now) if isinstance(change, Set)]
+    wanted = {change.at: change.lock.until for change in judged}
+    got = {lock.at: lock.until for lock in found}
+    if got != wanted:
+        missing, extra = sorted(wanted.keys() - got.keys()), sorted(got.keys() - wanted.keys())
+        yield f"{len(got)} locks for {len(wanted)}: missing {missing[:3]}, unexpected {extra[:3]}"
+
+
+def locks_in_force(fleet: Fleet) -> tuple[datetime, list[Lock]]:
+    with reading(fleet.engine) as db:
+        now = instant(db.execute(sa.select(NowMs())).scalar_one())
+        return now, [lock for row in db.execute(sa.select(locks)) if (lock := lock_of(row)).until > now]
+
+
+def feed_violations(fleet: Fleet) -> Iterator[str]:
+    """Checks that the feed, applied from its beginning, gives the table of locks, without a missing version
+    and without a change that changes nothing."""
+    with reading(fleet.engine) as db:
+        version = db.execute(sa.select(feed.c.version)).scalar_one()
+        versions = list(db.scalars(sa.select(feed_versions.c.version).order_by(feed_versions.c.version)))
+        order = (lock_changes.c.version, lock_changes.c.number)
+        changed = db.execute(sa.select(lock_changes).order_by(*order)).all()
+        rows = db.execute(sa.select(*KEY, locks.c.until_ms, locks.c.detail))
+        table = {row[: len(KEY)]: (row.until_ms, limit_in(row.detail)) for row in rows}
+    if versions != list(range(1, version + 1)):
+        yield f"the feed is at version {version} and has {len(versions)} versions"
+    if missing := set(versions) - {number for number, _ in groupby(changed, lambda row: row.version)}:
+        yield f"versions without a change: {sorted(missing)[:5]}"
+    locks_by_key: dict[tuple[str, ...], tuple[int, str]] = {}
+    for row in changed:
+        at = LockKey(row.scope, row.key, row.resource, row.policy)
+        lock = row.until_ms, limit_in(row.detail)
+        if row.op == "set" and locks_by_key.get(at) == lock:
+            yield f"version {row.version} sets a lock that was set: {at}"
+        if row.op == "clear" and at not in locks_by_key:
+            yield f"version {row.version} clears a lock that was not set: {at}"
+        if row.op == "set":
+            locks_by_key[at] = lock
+        else:
+            locks_by_key.pop(at, None)
+    if locks_by_key != table:
+        yield f"the feed gives {len(locks_by_key)} locks, the table has {len(table)}"
+
+
+def limit_in(detail: str) -> str:
+    """The detail of a lock without its count: a new limit sets the same lock again."""
+    return detail.partition("), ")[0]
+
+
+@dataclass(slots=True)
+class Follower:
+    """A gate's view of the feed, kept up to date from version to version throughout the run."""
+
+    database: str
+    view: LockView = EMPTY
+    polls: int = 0
+    failed: int = 0
+    snapshots: int = 0
+    out_of_step: list[str] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _follow(self) -> None:
+        source = SqlSource(self.database)
+        while not self._stop.wait(0.05):
+            self._poll(source)
+        self._poll(source)  # once more, when nothing changes any more
+        source.close()
+
+    def _poll(self, source: SqlSource) -> None:
+        self.polls += 1
+        try:
+            update = source.fetch(self.view.at)
+        except SourceError:
+            self.failed += 1
+            return
+        if self.view.at is not None and self.view.at.version > 0:  # the first poll is always a snapshot
+            self.snapshots += update.snapshot
+        try:
+            self.view = apply(self.view, update)
+        except ViewOutOfStep as wrong:
+            self.out_of_step.append(str(wrong))
+
+    def violations(self, fleet: Fleet) -> Iterator[str]:
+        """Yields a sentence for each difference between the view and the table; call it after `stop`."""
+        if self.out_of_step:
+            yield f"a gate was out of step: {self.out_of_step[0]}"
+        if self.snapshots:
+            yield f"{self.snapshots} times a gate could not continue from its version"
+        now, table = locks_in_force(fleet)
+        followed = {lock.at: lock.until for lock in self.view if lock.until > now}
+        if followed != {lock.at: lock.until for lock in table}:
+            yield f"a gate that followed the feed has {len(followed)} locks, the table {len(table)}"

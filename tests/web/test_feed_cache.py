@@ -1,0 +1,277 @@
+"""The cache of the lock feed on a manual clock: when it reads the source, and how long requests wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from analyzer.web import feed_cache as module
+from analyzer.web.feed_cache import CACHED_MAX, REFRESH_EVERY_S, REFRESH_MIN_S, FeedCache
+from gatekeeper.model import Clear, Cursor, Set, SourceError
+from gatekeeper.testing import ManualClock
+from gatekeeper.testing.manual_loop import run
+from tests.support.feed import HandFeed, a_lock
+
+T = TypeVar("T")
+BOB = a_lock("user:bob")
+
+
+@pytest.fixture(autouse=True)
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads the source at once: a thread would not wait for the manual clock."""
+
+    def call_now(call: Callable[[], Any]) -> asyncio.Future[Any]:
+        future = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(call())
+        except Exception as error:  # noqa: BLE001 - raised again in the callers
+            future.set_exception(error)
+        return future
+
+    monkeypatch.setattr(module, "run_in_thread", call_now)
+
+
+class World:
+    """A feed, a cache of it, and a clock that moves when everything waits."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.source = HandFeed(a_lock())
+        self.cache = FeedCache(self.source, self.clock.uptime_s)
+        self.started_s = self.clock.uptime_s()
+
+    @property
+    def elapsed_s(self) -> float:
+        return self.clock.uptime_s() - self.started_s
+
+    @property
+    def reads(self) -> int:
+        return len(self.source.asked)
+
+    def run(self, story: Coroutine[Any, Any, T]) -> T:
+        return run(story, self.clock)
+
+    def after(self, seconds: float, act: Callable[[], object]) -> None:
+        asyncio.get_running_loop().call_later(seconds, act)
+
+    async def version(self, held: Cursor | None = None, wait_s: float = 0.0) -> int:
+        return (await self.cache.state(held, wait_s)).update.at.version
+
+    async def pace(self, held: Cursor | None = None, wait_s: float = 0.0) -> float:
+        return (await self.cache.state(held, wait_s)).update.next_poll
+
+    async def changes(self, since: Cursor | None) -> bytes:
+        state = await self.cache.state(since, 0)
+        return b"".join((await self.cache.answer(since, state, self.clock.uptime_s())).parts())
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# Waiting for a change
+
+
+def test_a_waiting_request_is_answered_by_the_first_refresh_after_a_change(world: World) -> None:
+    async def story() -> None:
+        world.after(3.02, lambda: world.source.set(BOB))
+        assert await world.version(world.source.at, wait_s=20) == 2
+
+    world.run(story())
+    assert 3.02 <= world.elapsed_s <= 3.02 + REFRESH_EVERY_S
+
+
+def test_a_notification_makes_the_refresh_begin_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REFRESH_EVERY_S", 20.0)
+    world.cache.notify()  # before the first request: without effect
+
+    def change() -> None:
+        world.source.set(BOB)
+        world.cache.notify()
+
+    async def story() -> None:
+        world.after(3.0, change)
+        assert await world.version(world.source.at, wait_s=15) == 2
+
+    world.run(story())
+    assert world.elapsed_s == pytest.approx(3.0)
+    world.cache.notify()  # after the end of the loop: without effect
+
+
+def test_a_request_that_holds_another_version_than_the_cache_does_not_wait_for_the_next_refresh(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REFRESH_EVERY_S", 20.0)
+
+    async def story() -> None:
+        old = world.source.at
+        world.source.set(BOB)
+        assert await world.version() == 2
+        assert await world.version(old, wait_s=15) == 2
+
+    world.run(story())
+    assert world.elapsed_s <= 2 * REFRESH_MIN_S
+
+
+def test_a_request_that_is_not_up_to_date_does_not_wait(world: World) -> None:
+    async def story() -> None:
+        held = world.source.at
+        world.source.set(BOB)
+        assert await world.version(held, wait_s=20) == 2
+        assert await world.version(None, wait_s=20) == 2
+
+    world.run(story())
+    assert world.elapsed_s <= REFRESH_MIN_S
+
+
+def test_without_a_change_the_wait_ends_with_the_same_version(world: World) -> None:
+    assert world.run(world.version(world.source.at, wait_s=0.3)) == 1
+    assert world.elapsed_s == pytest.approx(0.3)
+
+
+def test_a_source_that_fails_meanwhile_ends_the_wait_with_its_error(world: World) -> None:
+    async def story() -> None:
+        world.after(3.0, lambda: setattr(world.source, "away", True))
+        with pytest.raises(SourceError):
+            await world.version(world.source.at, wait_s=20)
+
+    world.run(story())
+    assert world.elapsed_s <= 3.0 + REFRESH_EVERY_S
+
+
+def test_closing_answers_every_waiting_request(world: World) -> None:
+    async def story() -> list[int]:
+        world.after(3.0, lambda: setattr(world.cache, "closed", True))
+        return await asyncio.gather(*(world.version(world.source.at, wait_s=30) for _ in range(3)))
+
+    assert world.run(story()) == [1, 1, 1]
+    assert world.elapsed_s <= 3.0 + 2 * REFRESH_EVERY_S
+
+
+def test_a_client_that_leaves_does_not_end_the_wait_of_the_others(world: World) -> None:
+    async def story() -> None:
+        held = world.source.at
+        leaving = asyncio.ensure_future(world.version(held, wait_s=20))
+        staying = asyncio.ensure_future(world.version(held, wait_s=20))
+        world.after(0.0, leaving.cancel)
+        world.after(3.0, leaving.cancel)
+        world.after(5.0, lambda: world.source.set(BOB))
+        assert await staying == 2
+
+    world.run(story())
+    assert world.elapsed_s >= 5.0
+
+
+# Reading the source
+
+
+def test_a_hundred_waiting_requests_cost_one_read_for_each_refresh(world: World) -> None:
+    async def story() -> None:
+        world.after(2.0, lambda: world.source.set(BOB))
+        held = world.source.at
+        versions = await asyncio.gather(*(world.version(held, wait_s=20) for _ in range(100)))
+        assert set(versions) == {2}
+        answers = await asyncio.gather(*(world.changes(held) for _ in range(100)))
+        assert all(b"user:bob" in answer for answer in answers)
+
+    world.run(story())
+    assert world.reads <= 2.0 / REFRESH_EVERY_S + 4
+
+
+def test_the_source_is_not_read_while_no_request_waits(world: World) -> None:
+    async def story() -> None:
+        await world.version(world.source.at, wait_s=0.2)
+        await asyncio.sleep(REFRESH_EVERY_S)  # a refresh that has begun is completed
+        before = world.reads
+        await asyncio.sleep(60)
+        assert world.reads == before
+
+    world.run(story())
+
+
+def test_requests_one_after_the_other_are_at_least_one_refresh_apart(world: World) -> None:
+    async def story() -> None:
+        for _ in range(20):
+            await world.version(world.source.at)
+
+    world.run(story())
+    assert world.elapsed_s >= 19 * REFRESH_MIN_S
+    assert world.reads == 20, "a refresh that began before a request is not new enough for it"
+
+
+def test_unknown_versions_share_one_snapshot_in_memory(world: World) -> None:
+    async def story() -> None:
+        state = await world.cache.state(None, 0)
+        unknown = [Cursor(7, f"unknown-{n}") for n in range(5)]
+        answers = [await world.cache.answer(cursor, state, world.clock.uptime_s()) for cursor in unknown]
+        assert len({id(answer.shared) for answer in answers}) == 1
+        assert b"api_key:acme" in answers[0].shared.changes.text
+
+    world.run(story())
+
+
+def test_the_changes_are_kept_from_a_bounded_number_of_versions(world: World) -> None:
+    cursors = [world.source.at]
+    for n in range(CACHED_MAX + 10):
+        world.source.set(a_lock(f"user:{n}"))
+        cursors.append(world.source.at)
+
+    async def story() -> None:
+        for cursor in cursors[:-1]:
+            assert b'"op": "set"' in await world.changes(cursor)
+        assert len(world.cache._changes_since) <= CACHED_MAX
+
+    world.run(story())
+
+
+def test_a_new_version_replaces_the_changes_that_were_kept(world: World) -> None:
+    async def story() -> None:
+        held = world.source.at
+        world.source.set(BOB)
+        assert b"user:bob" in await world.changes(held)
+        world.source.publish(Clear(BOB.at), Set(a_lock("user:ann")))
+        assert b"user:ann" in await world.changes(held)
+
+    world.run(story())
+
+
+# The pace
+
+
+def test_beyond_the_bound_of_waiters_a_request_is_answered_at_once_with_a_pace(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WAITERS_MAX", 1)
+
+    async def story() -> None:
+        first = asyncio.ensure_future(world.pace(world.source.at, wait_s=3))
+        await asyncio.sleep(1.0)
+        assert await world.pace(world.source.at, wait_s=3) == world.source.next_poll
+        assert world.elapsed_s < 1.0 + 2 * REFRESH_EVERY_S
+        assert await first == 0.0
+
+    world.run(story())
+
+
+def test_above_the_bound_of_requests_gates_are_asked_to_poll_less_often(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REQUESTS_PER_S_MAX", 2)
+    monkeypatch.setattr(module, "REFRESH_EVERY_S", 0.0)
+    poll_s = world.source.next_poll
+
+    async def story() -> None:
+        paces = [await world.pace() for _ in range(20)]  # in a fifth of a second
+        assert paces[:3] == pytest.approx([poll_s, poll_s, 1.5 * poll_s])
+        assert paces[-1] == pytest.approx(10 * poll_s)
+        assert await world.pace(world.source.at, wait_s=0.1) == pytest.approx(9.5 * poll_s)
+        await asyncio.sleep(2.0)
+        assert await world.pace() == poll_s, "only this second and the one before count"
+
+    world.run(story())
