@@ -238,7 +238,7 @@ ACTIVATE = """\
 import sys
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.store.database.engine import open_engine
-from analyzer.store.database.revisions import require_head
+from analyzer.store.database.migrate import require_head
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlStore
