@@ -75,7 +75,7 @@ def within(name: str, *roots: str) -> bool:
 
 
 def imported_modules(module: Module, *, for_types: bool) -> set[str]:
-    """Returns the modules of both packages that `module` imports; with `for_types` also under TYPE_CHECKING."""
+    """Returns the modules of both packages that `module` imports, with `for_types` also for types alone."""
     found = set()
     for imported in module.imports():
         name = imported.name

@@ -62,7 +62,17 @@ LAWS = {
     "the core reads no clock and does no I/O": Law(
         ("analyzer.core",),
         (
-            *("asyncio", "http", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select"),
+            *(
+                "asyncio",
+                "http",
+                "logging",
+                "multiprocessing",
+                "os",
+                "pathlib",
+                "random",
+                "secrets",
+                "select",
+            ),
             *("signal", "socket", "sqlite3", "ssl", "subprocess", "tempfile", "threading", "time", "urllib"),
         ),
     ),
@@ -122,8 +132,8 @@ LAYERS = {
     ),
 }
 
-# Modules that may import each third-party package. The store has SQL, the core has codecs and parsers, and the
-# gatekeeper imports nothing unless an application chose it.
+# Modules that may import each third-party package. The store has SQL, the core has codecs and parsers, and
+# the gatekeeper imports nothing unless an application chose it.
 GUESTS = {
     "alembic": ("analyzer.store.database.migrate",),
     "asgiref": ("gatekeeper.adapters.django",),
