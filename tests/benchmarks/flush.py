@@ -23,8 +23,8 @@ from analyzer.store.database.engine import open_engine, writing
 from analyzer.store.database.migrate import upgrade
 from analyzer.store.database.row_parameters import as_parameters, rows_given
 from analyzer.store.database.schema import buckets, metadata, totals
-from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.store.transaction.buckets import ROW_COLUMNS
+from analyzer.store.transaction.sql_store import SqlStore
 from tests.benchmarks.servers import Servers
 
 TOUCHED = 10_000
