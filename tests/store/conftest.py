@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from analyzer.store.database.engine import open_engine
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.world import begin_again
+from tests.store.simulated_analyzers import begin_again
 
 if TYPE_CHECKING:
     from tests.support.servers.postgres import Postgres

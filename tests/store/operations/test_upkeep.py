@@ -18,7 +18,7 @@ from analyzer.store.operations.upkeep import CHANGES_KEPT_MS, LEASE_MS, TOTALS_K
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Clear, Lock, Set
-from tests.store.stories import PART, a_total, at_version, publish, together, told
+from tests.store.flushing import PART, a_total, at_version, publish, together, told
 
 NewEngine = Callable[[], sa.Engine]
 on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)

@@ -20,7 +20,7 @@ from analyzer.store.database.schema import TOTAL_MAX, plans, totals
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.stories import (
+from tests.store.flushing import (
     ACME,
     ANN,
     a_row,

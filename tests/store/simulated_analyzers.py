@@ -31,7 +31,7 @@ from analyzer.store.database.schema import (
     totals,
 )
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.stories import quota
+from tests.store.flushing import quota
 
 PARTS = tuple(Partition("cluster", "topic-id", number, "log", "access-log") for number in range(2))
 MAPPING = SourceMapping(

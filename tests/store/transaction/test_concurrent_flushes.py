@@ -21,7 +21,7 @@ from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from gatekeeper.model import Change
-from tests.store.stories import a_row, counts, now_s, plan, quota, together, told
+from tests.store.flushing import a_row, counts, now_s, plan, quota, together, told
 
 pytestmark = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 

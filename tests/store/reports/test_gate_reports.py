@@ -22,8 +22,8 @@ from analyzer.store.reports.gate_reports import (
 from analyzer.store.transaction import lock_feed as feed_store
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Cursor, GateStatus, Lock, LockHits, LockKey, Set
-from tests.store.stories import a_total
-from tests.store.world import PLAN
+from tests.store.flushing import a_total
+from tests.store.simulated_analyzers import PLAN
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

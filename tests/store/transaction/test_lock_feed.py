@@ -20,7 +20,7 @@ from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.lock_feed import publish as publish_last
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Lock, Set
-from tests.store.stories import (
+from tests.store.flushing import (
     a_row,
     flush,
     locked,

@@ -19,7 +19,7 @@ from analyzer.store.operations import upkeep as module
 from analyzer.store.operations.upkeep import SqlUpkeep, widened
 from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.stories import ACME, ANN, now_s
+from tests.store.flushing import ACME, ANN, now_s
 
 SLOWEST = Meter("slowest", "duration", "max")
 METERS = (REQUESTS, SLOWEST)

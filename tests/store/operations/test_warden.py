@@ -17,7 +17,7 @@ from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.warden import Warden
 from gatekeeper.model import Clear, Lock, Set
-from tests.store.stories import a_row, flush, now_s, publish
+from tests.store.flushing import a_row, flush, now_s, publish
 
 
 @pytest.fixture

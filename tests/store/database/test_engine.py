@@ -17,7 +17,7 @@ from analyzer.store.database.engine import NowMs, open_engine, reading, writing
 from analyzer.store.database.schema import buckets, leases
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.stories import PART, together
+from tests.store.flushing import PART, together
 from tests.support.servers.child import free_port
 from tests.support.servers.postgres import NativePostgres, dsn_of
 

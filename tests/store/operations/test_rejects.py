@@ -23,8 +23,8 @@ from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRej
 from analyzer.store.reports.audit import audit
 from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.stories import PART, locked, now_s, plan, quota, together, used
-from tests.store.world import MAPPING, Fate, Killed, begin_again, killed, state
+from tests.store.flushing import PART, locked, now_s, plan, quota, together, used
+from tests.store.simulated_analyzers import MAPPING, Fate, Killed, begin_again, killed, state
 
 WRONG = replace(MAPPING, fields={**MAPPING.fields, "api_key": TextField(("apikey",))}, sample_bytes=100)
 MENDED = MAPPING

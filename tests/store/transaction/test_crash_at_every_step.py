@@ -21,9 +21,9 @@ from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import buckets, named_callers, offsets
 from analyzer.store.transaction import flush as module
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
-from tests.store import world
-from tests.store.stories import now_s
-from tests.store.world import (
+from tests.store import simulated_analyzers
+from tests.store.flushing import now_s
+from tests.store.simulated_analyzers import (
     STORY,
     Analyzer,
     Fate,
@@ -119,7 +119,7 @@ def test_nor_is_it_seen_in_who_is_counted_by_name(
     engine: sa.Engine, theirs: sa.Engine, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is room for one caller in each partition."""
-    monkeypatch.setattr(world, "MAPPING", replace(world.MAPPING, callers_max=1))
+    monkeypatch.setattr(simulated_analyzers, "MAPPING", replace(simulated_analyzers.MAPPING, callers_max=1))
     fate = Fate(CALM, killed)
     lives(theirs, log, fate)
     end, names = state(engine), names_of(engine)
