@@ -1,4 +1,4 @@
-"""Helpers of the store's tests: a flush, a plan, the contents of a table."""
+"""Flushes, plans and the contents of tables, for the tests of the store."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from analyzer.store.database.schema import feed, lock_changes, locks, totals
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from gatekeeper.model import Change
+from tests.support.waiting import wait_until
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
 ACME, ANN = "api_key:acme", "user:ann"
@@ -27,7 +28,7 @@ ACME, ANN = "api_key:acme", "user:ann"
 def quota(
     limit: int, per: CalendarPeriod = "month", name: str = "daily", zone: str = "UTC", **rest: Any
 ) -> Quota:
-    """A limit for a month, unless told otherwise: a test must not fail at midnight."""
+    """Returns a limit; for a month unless `per` is given, because a test must not fail at midnight."""
     return Quota(name, limit, Calendar(per, zone), **rest)
 
 
@@ -43,20 +44,20 @@ def a_row(value: int, at_s: int, key: str = ACME, *, denied: int = 0, resource: 
 
 
 def a_total(**columns: object) -> dict[str, object]:
-    """A row of `totals`."""
+    """Returns a row of the table `totals` with these columns."""
     row: dict[str, object] = {"grouping": "caller", "meter": "requests", "period": "day UTC", "resource": ""}
     row |= {"window_s": 0, "until_s": 1 << 40, "used": 1, "next": 5, "plan": 1}
     return row | columns
 
 
 def flush(
-    store: SqlStore, agreed: Plan, rows: Iterable[CountRow], version: int | None = None
+    store: SqlStore, by_plan: Plan, rows: Iterable[CountRow], version: int | None = None
 ) -> Sequence[Change]:
     """Flushes `rows`; returns the changes of locks."""
     version = store.active_plan()[0] if version is None else version
     with store.transaction() as tx:
         now = tx.check_plan(version)
-        return tx.apply(agreed, version, counts(sorted(rows)), now)
+        return tx.apply(by_plan, version, counts(sorted(rows)), now)
 
 
 def publish(tx: SqlFlush, changes: Sequence[Change]) -> None:
@@ -69,7 +70,7 @@ def counts(rows: Sequence[CountRow]) -> DrainedCounts:
 
 
 def now_s(engine: sa.Engine) -> int:
-    """The database's clock; a window's end is kept away, so that a story happens within one window."""
+    """Returns the database's time in seconds."""
     with engine.connect() as db:
         return int(db.execute(sa.select(NowMs())).scalar_one()) // 1000
 
@@ -79,19 +80,19 @@ def until(policy: Quota, at_s: int) -> datetime:
 
 
 def locked(engine: sa.Engine) -> dict[tuple[str, str], str]:
-    """(key, policy) of every lock, with its sentence."""
+    """Returns the detail of every lock by (key, policy)."""
     with engine.connect() as db:
         return {(row.key, row.policy): row.detail for row in db.execute(sa.select(locks))}
 
 
 def used(engine: sa.Engine) -> dict[tuple[str, str, int], int]:
-    """Period, key and start of the window of every total, and its value."""
+    """Returns the value of every total by (period, key, start of its window)."""
     with engine.connect() as db:
         return {(row.period, row.key, row.window_s): row.used for row in db.execute(sa.select(totals))}
 
 
-def told(engine: sa.Engine) -> list[tuple[int, str, str]]:
-    """What the feed tells, in its order: version, op, key."""
+def feed_changes(engine: sa.Engine) -> list[tuple[int, str, str]]:
+    """Returns (version, op, key) of the feed's changes, in their order."""
     statement = sa.select(lock_changes.c["version", "op", "key"])
     with engine.connect() as db:
         rows = db.execute(statement.order_by(lock_changes.c.version, lock_changes.c.number))
@@ -103,8 +104,8 @@ def at_version(engine: sa.Engine) -> int:
         return int(db.execute(sa.select(feed.c.version)).scalar_one())
 
 
-def together(*acts: Callable[[], object]) -> list[BaseException | object]:
-    """What the acts return or raise, each begun in a thread of its own when all are ready."""
+def run_together(*acts: Callable[[], object]) -> list[BaseException | object]:
+    """Runs each act in a thread, all at one moment; returns what they return or raise."""
     barrier = threading.Barrier(len(acts))
     answers: list[BaseException | object] = [None] * len(acts)
 
@@ -115,7 +116,7 @@ def together(*acts: Callable[[], object]) -> list[BaseException | object]:
         except BaseException as error:  # noqa: BLE001 - handed to the test
             answers[number] = error
 
-    threads = [threading.Thread(target=perform, args=each) for each in enumerate(acts)]
+    threads = [threading.Thread(target=perform, args=numbered) for numbered in enumerate(acts)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -124,15 +125,14 @@ def together(*acts: Callable[[], object]) -> list[BaseException | object]:
 
 
 def wait_for_waiters(engine: sa.Engine, number: int) -> None:
-    """Returns when so many of this database's connections wait for a lock."""
+    """Returns when `number` connections of this database wait for a lock."""
     statement = sa.text(
         "select count(*) from pg_stat_activity"
         " where wait_event_type = 'Lock' and datname = current_database()"
     )
-    pause = threading.Event()
-    for _ in range(500):
+
+    def are_waiting() -> bool:
         with engine.connect() as db:
-            if db.execute(statement).scalar_one() >= number:
-                return
-        pause.wait(0.01)
-    raise AssertionError("nobody waits")
+            return bool(db.execute(statement).scalar_one() >= number)
+
+    wait_until(are_waiting)

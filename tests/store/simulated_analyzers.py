@@ -1,4 +1,4 @@
-"""A small world around one database: a log in memory, analyzers that count it, and what may befall them."""
+"""Analyzers that count a log in memory into one database, and are killed or cut off at a chosen step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.model import Gap, Lag, Partition, Position, Record, Records, SourceItem
 from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
@@ -32,6 +31,7 @@ from analyzer.store.database.schema import (
 )
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import quota
+from tests.support.counters import reference_counter
 
 PARTS = tuple(Partition("cluster", "topic-id", number, "log", "access-log") for number in range(2))
 MAPPING = SourceMapping(
@@ -43,8 +43,8 @@ MAPPING = SourceMapping(
 PLAN = plan_of([], [], [quota(5), quota(3, name="strict")])
 AT_ONCE = 6  # records of each partition, in one flush
 
-# What each partition's log says: the caller, or what cannot be read. A gate had refused "acme!".
-STORY = (
+# The caller of each record by partition, or a value that cannot be read. A gate had denied "acme!".
+CALLERS = (
     ("acme", "ann", "acme", "{", "acme", "bob", "", "acme!", "acme", "ann", "acme!", "ann"),
     ("bob", "acme", "acme", "acme", "\x00", "ann", "acme", "acme!", "bob"),
 )
@@ -53,15 +53,15 @@ Log = Mapping[Partition, list[Record]]
 
 
 class Killed(BaseException):
-    """SIGKILL: nothing of ours runs any more."""
+    """Stands for SIGKILL: no handler of the analyzer catches it."""
 
 
 def log_of(now_s: int) -> Log:
-    """The story as records, of just now; offsets have holes, as behind a transaction's markers."""
+    """Returns CALLERS as records of this time; offsets have holes, as behind the markers of transactions."""
     now_ms = now_s * 1000
     return {
         part: [Record(3 * n, now_ms, value_of(name, now_ms - 1000)) for n, name in enumerate(names)]
-        for part, names in zip(PARTS, STORY, strict=True)
+        for part, names in zip(PARTS, CALLERS, strict=True)
     }
 
 
@@ -76,8 +76,8 @@ def value_of(name: str, time_ms: int) -> bytes | None:
 
 
 @dataclass
-class Script:
-    """A `Source` that reads `log` from the stored positions on, some records at a time."""
+class LogSource:
+    """A `Source` that reads `log` from the stored positions on, AT_ONCE records at a time."""
 
     store: SqlStore
     log: Log
@@ -124,23 +124,25 @@ class Script:
 
 
 class Analyzer:
-    """One life of an analyzer, from its start to its death or to the end of the log."""
+    """One analyzer process, from its start until it is killed or has read the log."""
 
     def __init__(self, engine: sa.Engine, log: Log, owner: str = "here") -> None:
-        engine.dispose()  # connections of its own; what SQLAlchemy has compiled may stay
+        engine.dispose()  # opens new connections; SQLAlchemy's cache of compiled statements may stay
         self.engine = engine
         self.store = SqlStore(engine, owner, random_mark=lambda: "mark")
-        self.source = Script(self.store, log)
+        self.source = LogSource(self.store, log)
 
     def start(self, store: SqlStore | None = None) -> Pipeline:
-        """A pipeline that flushes at each turn."""
+        """Returns a pipeline that flushes in each round."""
         version = self.store.activate(PLAN)
-        counter = PythonCounter({"log": MAPPING}, PLAN.groupings, PLAN.meters)
-        turns = iter(range(1_000))
-        return Pipeline(self.source, counter, store or self.store, PLAN, version, lambda: float(next(turns)))
+        counter = reference_counter({"log": MAPPING}, PLAN.groupings, PLAN.meters)
+        seconds = iter(range(1_000))
+        return Pipeline(
+            self.source, counter, store or self.store, PLAN, version, lambda: float(next(seconds))
+        )
 
     def run(self, store: SqlStore | None = None) -> None:
-        """Count to the end of the log. What an analyzer gets over by itself, it does."""
+        """Counts to the end of the log, and recovers from the errors that an analyzer recovers from."""
         pipeline = None
         for _ in range(100):
             try:
@@ -151,16 +153,18 @@ class Analyzer:
                     pipeline.start_over()
             if self.source.at_end():
                 return
-        raise AssertionError("it never came to the end")
+        raise AssertionError("the end of the log was not reached")
 
 
-class Fate:
-    """Counts what an analyzer asks of its database, and strikes at step `at`: before a statement, before a
-    commit, or just after one, when its reply is lost."""
+class FaultAt:
+    """Counts the steps of an analyzer in its database, and raises an error at step `at`.
 
-    def __init__(self, at: int, strike: Callable[[sa.Dialect], BaseException]) -> None:
+    A step comes before a statement, before a commit, and after a commit, when its reply is lost.
+    """
+
+    def __init__(self, at: int, error: Callable[[sa.Dialect], BaseException]) -> None:
         self.at = at
-        self.strike = strike
+        self.error = error
         self.steps: list[str] = []
 
     @contextmanager
@@ -191,7 +195,7 @@ class Fate:
     def step(self, dialect: sa.Dialect, what: str) -> None:
         self.steps.append(what)
         if len(self.steps) == self.at + 1:
-            raise self.strike(dialect)
+            raise self.error(dialect)
 
 
 def killed(_dialect: sa.Dialect) -> BaseException:
@@ -199,12 +203,12 @@ def killed(_dialect: sa.Dialect) -> BaseException:
 
 
 def cut_off(dialect: Any) -> BaseException:
-    """What the driver raises when the server is gone."""
+    """Returns the driver's error for a server that is gone."""
     return dialect.dbapi.OperationalError("server closed the connection unexpectedly")
 
 
-def begin_again(engine: sa.Engine) -> None:
-    """Empty every table: another try of the same story."""
+def empty_tables(engine: sa.Engine) -> None:
+    """Empties every table, so that the log can be counted again."""
     with writing(engine) as db:
         for table in metadata.sorted_tables:
             if table is not feed:
@@ -213,7 +217,7 @@ def begin_again(engine: sa.Engine) -> None:
 
 
 def state(engine: sa.Engine) -> dict[str, object]:
-    """All that must be the same however often an analyzer died, and nothing that tells of it."""
+    """Returns the contents that must not depend on how often an analyzer was killed."""
     with engine.connect() as db:
 
         def rows(table: sa.Table, *without: str) -> list[tuple[object, ...]]:

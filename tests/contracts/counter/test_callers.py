@@ -1,4 +1,4 @@
-"""The log counts a caller under the very name that a gate asks for."""
+"""Callers: the log counts them under the names that gates ask for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.records.mapping import AddressField, Field, NumberField, SourceMapping, TextField
-from analyzer.core.records.value_rules import caller_rule
+from analyzer.core.records.mapping import AddressField, Field, SourceMapping, TextField
 from gatekeeper.identity import caller_of
-from tests.support.counting import counted, reasons, totals
+from tests.support.counting import Counted, reasons, totals
 from tests.support.vectors import VECTORS, Vector
 
 
@@ -24,12 +23,12 @@ def mapping_by(*names: str, prefix6: int = 128) -> SourceMapping:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=str)
-def test_a_record_is_counted_under_the_name_that_a_gate_asks_for(vector: Vector) -> None:
+def test_a_record_is_counted_under_the_name_that_a_gate_asks_for(counted: Counted, vector: Vector) -> None:
     mapping = mapping_by(*vector.names, prefix6=vector.prefix6)
     found = counted(mapping, json.dumps(vector.names).encode())
     if vector.caller:
         assert totals(found) == {(vector.caller, "requests"): (1, 0)}
-    else:  # nobody, or nobody who may be named
+    else:  # no caller, or one that cannot be a name
         assert reasons(found) == ["bad-caller"]
 
 
@@ -49,8 +48,8 @@ ADDRESS = st.one_of(
     address=st.none() | ADDRESS,
     prefix6=st.integers(1, 128),
 )
-def test_both_sides_agree_about_every_name(
-    names: dict[str, str | None], address: str | None, prefix6: int
+def test_the_log_and_the_gate_agree_about_every_name(
+    counted: Counted, names: dict[str, str | None], address: str | None, prefix6: int
 ) -> None:
     names["address"] = address
     try:
@@ -63,12 +62,12 @@ def test_both_sides_agree_about_every_name(
 
 
 @pytest.mark.parametrize("value", ["1", "1.0", "true", "false", '["acme"]', '{"id":"acme"}', "1e999"])
-def test_what_is_no_text_is_no_caller(value: str) -> None:
+def test_a_value_other_than_text_rejects_the_record(counted: Counted, value: str) -> None:
     record = f'{{"api_key": {value}, "user": "ann"}}'.encode()
     assert reasons(counted(mapping_by("api_key", "user"), record)) == ["bad-caller"]
 
 
-def test_a_number_and_a_text_never_meet() -> None:
+def test_a_number_never_counts_as_the_text_of_its_digits(counted: Counted) -> None:
     mapping = mapping_by("api_key")
     found = counted(
         mapping, b'{"api_key": "1"}', b'{"api_key": 1}', b'{"api_key": true}', b'{"api_key": "1"}'
@@ -77,7 +76,7 @@ def test_a_number_and_a_text_never_meet() -> None:
     assert [(row.key, row.value) for row in found.rows] == [("api_key:1", 2)]
 
 
-def test_fallbacks_are_asked_in_order_by_each_record_for_itself() -> None:
+def test_the_first_field_of_a_record_that_is_not_empty_names_its_caller(counted: Counted) -> None:
     mapping = mapping_by("api_key", "user", "address")
     found = counted(
         mapping,
@@ -94,25 +93,3 @@ def test_fallbacks_are_asked_in_order_by_each_record_for_itself() -> None:
         ("api_key:acme", 1),
         ("user:ann", 2),
     ]
-
-
-def test_many_callers_are_forgotten_and_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analyzer.core.records.value_rules.MEMO_VALUES_MAX", 3)
-    records = [json.dumps({"api_key": f"c{n % 7}"}).encode() for n in range(70)]
-    assert totals(counted(mapping_by("api_key"), *records)) == {
-        (f"api_key:c{n}", "requests"): (10, 0) for n in range(7)
-    }
-
-
-def test_a_mapping_by_which_nobody_can_call_is_refused() -> None:
-    with pytest.raises(ValueError, match="caller: map one of the fields api_key"):
-        counted(SourceMapping(caller=("api_key",), fields={"user": TextField(("user",))}))
-    with pytest.raises(ValueError, match="n: a NumberField cannot name a caller"):
-        counted(SourceMapping(caller=("n",), fields={"n": NumberField(("n",))}))
-
-
-def test_what_is_large_is_not_remembered() -> None:
-    """A log may be full of megabytes where a name belongs: they must not stay in memory."""
-    rule = caller_rule("api_key", TextField(("key",)), 256)
-    assert rule.read(["acme", "x" * 1000, "ann"]) == ["api_key:acme", None, "api_key:ann"]
-    assert set(rule) == {"acme", "ann"}

@@ -1,4 +1,4 @@
-"""What a record says, and the reason when it cannot be read."""
+"""Records: values, times, numbers, conditions and resources, and the reason for a rejection."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from analyzer.core.records.mapping import (
     TimeField,
     TimeUnit,
 )
-from tests.support.counting import a_record, counted, mapping_of, reasons, totals
+from tests.support.counting import Counted, a_record, mapping_of, reasons, totals
 from tests.support.recordsets import NOW_MS
 
 DAY_MS = 86_400_000
 FIELDS: dict[str, Field] = {"bytes": NumberField(("bytes",)), "status": TextField(("status",))}
 VOLUME = Meter("volume", "bytes")
 
-WRONG = {
+REJECTED = {
     "tombstone": None,
     "too-large": a_record(x="x" * 1000),
     "bad-utf8": a_record()[:-1] + b',"x":"\xff"}',
@@ -39,8 +39,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("reason", "value"), WRONG.items(), ids=WRONG.keys())
-def test_what_cannot_be_read_is_set_aside_with_the_reason(reason: str, value: bytes | None) -> None:
+@pytest.mark.parametrize(("reason", "value"), REJECTED.items(), ids=REJECTED.keys())
+def test_a_rejected_record_has_its_reason_and_a_sample(
+    counted: Counted, reason: str, value: bytes | None
+) -> None:
     mapping = mapping_of(FIELDS, value_bytes_max=999, deny_if=(("status", ("429",)),), sample_bytes=20)
     found = counted(mapping, a_record(), value, a_record(), meters=[VOLUME])
     (rejected,) = found.rejected
@@ -64,12 +66,14 @@ def test_what_cannot_be_read_is_set_aside_with_the_reason(reason: str, value: by
         ("future", {"ts": NOW_MS * 2}),
     ],
 )
-def test_of_several_faults_the_first_is_told(reason: str, faults: dict[str, object]) -> None:
+def test_the_first_of_several_faults_is_the_reason(
+    counted: Counted, reason: str, faults: dict[str, object]
+) -> None:
     mapping = mapping_of(FIELDS, deny_if=(("status", ("429",)),))
     assert reasons(counted(mapping, a_record(**faults), meters=[VOLUME])) == [reason]
 
 
-def test_a_field_that_nothing_needs_refuses_nobody() -> None:
+def test_a_field_that_the_plan_does_not_need_rejects_no_record(counted: Counted) -> None:
     assert totals(counted(mapping_of(FIELDS), a_record(bytes="many", status=[], x={"y": [1e5]}))) == {
         ("api_key:acme", "requests"): (1, 0)
     }
@@ -78,12 +82,12 @@ def test_a_field_that_nothing_needs_refuses_nobody() -> None:
 # ------------------------------------------------------------------------------------------------- JSON
 
 GOOD = {
-    "half a surrogate pair in a field that nobody reads": b'"x":"\\ud800"',
+    "half a surrogate pair in a field that is not read": b'"x":"\\ud800"',
     "a number beyond all floats": b'"x":1e999',
     "five thousand digits": b'"x":' + b"9" * 5000,
     "arrays in arrays": b'"x":' + b"[" * 100_000 + b"]" * 100_000,
     "objects in objects": b'"x":' + b'{"x":' * 100_000 + b"1" + b"}" * 100_000,
-    "ten megabytes": b'"x":"' + b"x" * 10_000_000 + b'"',
+    "two megabytes": b'"x":"' + b"x" * 2_000_000 + b'"',
     "the key written by escapes": b'"key":"other","\\u006bey":"acme"',
     "the last of equal keys": b'"key":7,"key":"acme"',
     "control characters by escapes": b'"x":"\\u0000\\u001f\\u202e"',
@@ -91,7 +95,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("more", GOOD.values(), ids=GOOD.keys())
-def test_good_json_is_read_however_strange(more: bytes) -> None:
+def test_unusual_but_valid_json_is_read(counted: Counted, more: bytes) -> None:
     value = a_record()[:-1] + b"," + more + b"}"
     found = counted(mapping_of(value_bytes_max=1 << 24), value)
     assert totals(found) == {("api_key:acme", "requests"): (1, 0)}
@@ -103,34 +107,34 @@ BAD = {
     "a leading zero": b'"x":01',
     "a bare point": b'"x":1.',
     "a control character": b'"x":"\x01"',
-    "an escape that is none": b'"x":"\\x41"',
+    "an unknown escape": b'"x":"\\x41"',
     "a comma at the end": b'"x":1,',
     "brackets that do not match": b'"x":[1}',
-    "brackets that nobody closes": b'"x":' + b"[" * 100_000,
+    "brackets that are not closed": b'"x":' + b"[" * 100_000,
     "single quotes": b"'x':1",
     "a comment": b'"x":1/**/',
 }
 
 
 @pytest.mark.parametrize("more", BAD.values(), ids=BAD.keys())
-def test_what_is_nearly_json_is_not_read(more: bytes) -> None:
+def test_invalid_json_is_rejected(counted: Counted, more: bytes) -> None:
     assert reasons(counted(mapping_of(), a_record()[:-1] + b"," + more + b"}")) == ["bad-json"]
 
 
 @pytest.mark.parametrize(
     "value", [b"", b"[]", b'"acme"', b"null", a_record() + b"{}", b"\xef\xbb\xbf" + a_record()]
 )
-def test_a_record_is_one_object_and_nothing_else(value: bytes) -> None:
+def test_any_value_other_than_one_object_is_rejected(counted: Counted, value: bytes) -> None:
     assert reasons(counted(mapping_of(), value)) == ["bad-json"]
 
 
-def test_two_broken_characters_do_not_make_a_whole_one() -> None:
-    """Values are looked at together; what is between them parts them."""
+def test_half_a_character_in_each_of_two_records_makes_both_invalid(counted: Counted) -> None:
+    """A counter may decode the values of several records together."""
     first, second = a_record()[:-2] + b"\xc3", b"\xa9" + a_record()
     assert reasons(counted(mapping_of(), first, second)) == ["bad-utf8", "bad-utf8"]
 
 
-def test_a_path_leads_into_objects_only() -> None:
+def test_a_path_leads_into_objects_only(counted: Counted) -> None:
     mapping = mapping_of({"user": TextField(("http", "user"))}, caller=("api_key", "user"))
     found = counted(
         mapping,
@@ -145,7 +149,7 @@ def test_a_path_leads_into_objects_only() -> None:
     assert [rejected.offset for rejected in found.rejected] == [1, 2, 3, 4, 5]
 
 
-def test_a_key_may_be_written_with_anything_in_it() -> None:
+def test_a_key_may_contain_quotation_marks_dots_and_any_letter(counted: Counted) -> None:
     mapping = mapping_of({"api_key": TextField(('a "key".\\', "ключ"))})
     value = json.dumps({"ts": NOW_MS, 'a "key".\\': {"ключ": "acme"}}).encode()
     assert totals(counted(mapping, value)) == {("api_key:acme", "requests"): (1, 0)}
@@ -166,23 +170,23 @@ def test_a_key_may_be_written_with_anything_in_it() -> None:
         ("clf", b'"21/Nov/2026:00:06:40 +0100"'),
     ],
 )
-def test_a_time_is_read_exactly_in_its_unit(unit: TimeUnit, written: bytes) -> None:
-    """All are the same millisecond: the last one that is not from the future."""
+def test_a_time_is_read_exactly_in_its_unit(counted: Counted, unit: TimeUnit, written: bytes) -> None:
+    """Each is one and the same millisecond: the last one that is not in the future."""
     mapping = mapping_of(time=TimeField(("ts",), unit))
     value = b'{"key":"acme","ts":%b}' % written
     assert not counted(mapping, value, kafka_ms=NOW_MS - 300_000).rejected
     assert reasons(counted(mapping, value, kafka_ms=NOW_MS - 300_001)) == ["future"]
 
 
-def test_without_a_time_of_its_own_a_record_has_that_of_kafka() -> None:
+def test_a_record_without_a_time_field_has_its_kafka_time(counted: Counted) -> None:
     mapping = mapping_of(time=None)
     assert [row.bucket_s for row in counted(mapping, a_record(ts=None), kafka_ms=119_999).rows] == [60]
     assert reasons(counted(mapping, a_record(ts=None), kafka_ms=None)) == ["bad-time"]
     assert reasons(counted(mapping, a_record(ts=None), kafka_ms=-1)) == ["bad-time"]
 
 
-def test_a_line_of_a_file_is_judged_by_nobody_but_the_calendar() -> None:
-    last_ms = 253_339_228_800_000  # 9998: a window that begins later may not end within the calendar
+def test_a_record_without_a_kafka_time_is_bounded_by_the_calendar_alone(counted: Counted) -> None:
+    last_ms = 253_339_228_800_000  # the year 9998: a window that begins later may end beyond the calendar
     found = counted(mapping_of(), *(a_record(ts=ms) for ms in (0, -1, last_ms - 1, last_ms)), kafka_ms=None)
     assert [(rejected.offset, rejected.reason) for rejected in found.rejected] == [
         (1, "bad-time"),
@@ -209,7 +213,7 @@ def test_a_line_of_a_file_is_judged_by_nobody_but_the_calendar() -> None:
     ],
 )
 def test_numbers_are_scaled_from_their_digits(
-    kind: NumberKind, unit: NumberUnit, written: bytes, amount: int
+    counted: Counted, kind: NumberKind, unit: NumberUnit, written: bytes, amount: int
 ) -> None:
     mapping = mapping_of({"n": NumberField(("n",), kind, unit)})
     found = counted(mapping, a_record(key="one")[:-1] + b',"n":%b}' % written, meters=[Meter("n", "n")])
@@ -224,13 +228,13 @@ def test_numbers_are_scaled_from_their_digits(
         *(("decimal", text) for text in (b"-0.1", b"9007199254.740993", b"1e400", b"1e9999999999", b'"0.1"')),
     ],
 )
-def test_what_is_no_amount_is_refused(kind: NumberKind, written: bytes) -> None:
+def test_an_invalid_amount_is_rejected(counted: Counted, kind: NumberKind, written: bytes) -> None:
     mapping = mapping_of({"n": NumberField(("n",), kind)})
     value = a_record()[:-1] + b',"n":%b}' % written
     assert reasons(counted(mapping, value, meters=[Meter("n", "n")])) == ["bad-number"]
 
 
-def test_a_number_that_is_missing_is_its_default_or_refused() -> None:
+def test_a_missing_number_is_the_default_or_rejects_the_record(counted: Counted) -> None:
     meters = [Meter("n", "n")]
     missing = [a_record(), a_record()[:-1] + b',"n":null}']
     assert totals(counted(mapping_of({"n": NumberField(("n",), default=5)}), *missing, meters=meters)) == {
@@ -244,29 +248,29 @@ def test_a_number_that_is_missing_is_its_default_or_refused() -> None:
 # ------------------------------------------------------------------------------- conditions and resources
 
 
-def test_conditions_compare_texts_and_ranges_of_whole_numbers() -> None:
+def test_conditions_compare_texts_and_ranges_of_whole_numbers(counted: Counted) -> None:
     mapping = mapping_of(FIELDS, deny_if=(("status", ("denied", "true", "500-599")),))
     statuses = ["denied", True, 500, "599", 600, 499, None, "", "5xx", "true", -500, "0500", 1]
     held = [bool(row.denied) for status in statuses for row in counted(mapping, a_record(status=status)).rows]
     assert held == [True, True, True, True, False, False, False, False, False, True, False, True, False]
 
 
-def test_a_condition_holds_for_the_header_of_a_refusal_whatever_the_policy() -> None:
-    """Envoy, Traefik and Caddy log the header as it is."""
+def test_a_condition_holds_for_the_header_of_a_refusal_of_any_policy(counted: Counted) -> None:
+    """Envoy, Traefik and Caddy log the whole header."""
     gate, path = {"gate": TextField(("gate",))}, {"resource": ResourceField(("gate",), ("/a", "/a;b"))}
-    said = ["denied", 'denied;policy="daily"', "denied;", "denied ;", "deniedx", ";denied", "x;denied", ""]
-    for fields, field, wanted, held in (
+    values = ["denied", 'denied;policy="daily"', "denied;", "denied ;", "deniedx", ";denied", "x;denied", ""]
+    for fields, field, condition, held in (
         (gate, "gate", "denied", [True, True, True, False, False, False, False, False]),
         (path, "resource", "/a", [False] * 8),
     ):
-        mapping = mapping_of(FIELDS | fields, deny_if=((field, (wanted,)),))
-        rows = [row for text in said for row in counted(mapping, a_record(gate=text)).rows]
+        mapping = mapping_of(FIELDS | fields, deny_if=((field, (condition,)),))
+        rows = [row for text in values for row in counted(mapping, a_record(gate=text)).rows]
         assert [bool(row.denied) for row in rows] == held
     mapping = mapping_of(FIELDS | path, deny_if=(("resource", ("/a",)),))
     assert totals(counted(mapping, a_record(gate="/a;b"))) == {("api_key:acme", "requests"): (1, 0)}
 
 
-def test_all_conditions_must_hold() -> None:
+def test_all_conditions_must_hold(counted: Counted) -> None:
     mapping = mapping_of(
         FIELDS | {"gate": TextField(("gate",))}, deny_if=(("gate", ("no",)), ("status", ("429",)))
     )
@@ -274,7 +278,7 @@ def test_all_conditions_must_hold() -> None:
     assert totals(counted(mapping, *records)) == {("api_key:acme", "requests"): (3, 1)}
 
 
-def test_a_resource_is_the_route_that_fits_best() -> None:
+def test_a_resource_is_the_most_specific_route_that_matches(counted: Counted) -> None:
     routes = ("/v1/{kind}/{id}", "/v1/items/{id}", "/v1/items/new", "/v1/{kind}/new/{tag}", "/")
     mapping = mapping_of({"resource": ResourceField(("path",), routes, "none")})
     paths = {
@@ -297,7 +301,7 @@ def test_a_resource_is_the_route_that_fits_best() -> None:
         assert [row.key for row in found.rows] == [resource], path
 
 
-def test_a_record_without_what_it_is_counted_by_counts_under_nothing() -> None:
+def test_a_record_that_lacks_the_field_of_a_grouping_has_an_empty_key(counted: Counted) -> None:
     fields: dict[str, Field] = {
         "tenant": TextField(("org",)),
         "resource": ResourceField(("path",)),

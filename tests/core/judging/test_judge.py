@@ -178,7 +178,8 @@ def test_denied_requests_add_to_no_total() -> None:
 
 
 def test_the_overflow_adds_to_no_total_of_callers() -> None:
-    assert grown(a_row(5)._replace(key="overflow:")) == {}
+    for row in (a_row(5), a_row(5, resource="/a")):
+        assert grown(row._replace(key="overflow:")) == {}
     tenants = plan_of([], [], [changed(DAILY, per="tenant")])
     row = a_row(5)._replace(key="overflow:", grouping="tenant")  # a tenant may have any name
     assert grown(row, plan=tenants) == {("tenant", "requests", ""): 5}

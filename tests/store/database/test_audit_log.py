@@ -1,4 +1,4 @@
-"""What people did by hand is written down with the act, and stays."""
+"""The audit log: manual acts of operators, recorded in the transaction of the act."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from analyzer.store.database.audit_log import entries, record
 from analyzer.store.database.engine import writing
 
 
-def test_an_act_is_told_with_who_what_and_why(engine: sa.Engine) -> None:
+def test_an_act_is_recorded_with_operator_object_and_reason(engine: sa.Engine) -> None:
     with writing(engine) as db:
         record(db, "ann@desk", "gap accepted", "access-log[3]", "disk was full")
     [event] = entries(engine)
@@ -19,7 +19,7 @@ def test_an_act_is_told_with_who_what_and_why(engine: sa.Engine) -> None:
     assert list(entries(engine, later_ms)) == []
 
 
-def test_an_act_that_failed_is_not_told(engine: sa.Engine) -> None:
+def test_an_act_that_failed_is_not_recorded(engine: sa.Engine) -> None:
     with suppress(ZeroDivisionError), writing(engine) as db:
         record(db, "ann@desk", "gap accepted", "access-log[3]", "disk was full")
         raise ZeroDivisionError

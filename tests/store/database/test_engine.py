@@ -1,4 +1,4 @@
-"""What every connection promises, whatever the server's defaults are, and how an absent database shows."""
+"""Connections: isolation, durability and time-outs, with any defaults of the server; errors of outages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from analyzer.store.database.engine import NowMs, open_engine, reading, writing
 from analyzer.store.database.schema import buckets, leases
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.flushing import PART, together
+from tests.store.flushing import PART, run_together
 from tests.support.servers.child import free_port
 from tests.support.servers.postgres import NativePostgres, dsn_of
 
@@ -26,14 +26,14 @@ on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=Tru
 on_sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
 
-def says(db: sa.Connection, setting: str) -> str:
+def setting_of(db: sa.Connection, setting: str) -> str:
     return str(db.exec_driver_sql(f"show {setting}").scalar_one())
 
 
 @pytest.fixture
-def unkind(own_postgres_url: str) -> Iterator[sa.Engine]:
-    """An engine of a database whose owner has other defaults than we need."""
-    with psycopg.connect(dsn_of(own_postgres_url), autocommit=True) as connection:
+def with_other_defaults(separate_postgres_url: str) -> Iterator[sa.Engine]:
+    """An engine of a database whose defaults differ from what the analyzer needs."""
+    with psycopg.connect(dsn_of(separate_postgres_url), autocommit=True) as connection:
         for setting in (
             "default_transaction_isolation = 'repeatable read'",
             "synchronous_commit = off",
@@ -41,27 +41,27 @@ def unkind(own_postgres_url: str) -> Iterator[sa.Engine]:
             "timezone = 'America/St_Johns'",
         ):
             connection.execute(f'alter database "{connection.info.dbname}" set {setting}'.encode())
-    engine = open_engine(own_postgres_url)
+    engine = open_engine(separate_postgres_url)
     yield engine
     engine.dispose()
 
 
-def test_writers_are_read_committed_and_durable_whatever_the_server_says(
-    unkind: sa.Engine, own_postgres_url: str
+def test_writers_are_read_committed_and_durable_with_any_defaults(
+    with_other_defaults: sa.Engine, separate_postgres_url: str
 ) -> None:
-    with psycopg.connect(dsn_of(own_postgres_url)) as plain:
+    with psycopg.connect(dsn_of(separate_postgres_url)) as plain:
         assert plain.execute("show transaction_isolation").fetchone() == ("repeatable read",)
-    with writing(unkind) as db:
-        assert says(db, "transaction_isolation") == "read committed"
-        assert says(db, "synchronous_commit") == "on"
-        assert says(db, "timezone") == "UTC"
+    with writing(with_other_defaults) as db:
+        assert setting_of(db, "transaction_isolation") == "read committed"
+        assert setting_of(db, "synchronous_commit") == "on"
+        assert setting_of(db, "timezone") == "UTC"
 
 
 @on_postgresql
-def test_nobody_waits_for_ever(engine: sa.Engine) -> None:
+def test_every_wait_is_bounded(engine: sa.Engine) -> None:
     with writing(engine) as db:
-        assert says(db, "idle_in_transaction_session_timeout") == "5s"
-        assert (says(db, "lock_timeout"), says(db, "statement_timeout")) == ("2s", "2s")
+        assert setting_of(db, "idle_in_transaction_session_timeout") == "5s"
+        assert (setting_of(db, "lock_timeout"), setting_of(db, "statement_timeout")) == ("2s", "2s")
         dbapi = db.connection.dbapi_connection
         assert dbapi is not None
         parameters = dbapi.info.get_parameters()
@@ -69,20 +69,20 @@ def test_nobody_waits_for_ever(engine: sa.Engine) -> None:
 
 
 @on_postgresql
-def test_a_reader_has_one_snapshot_and_leaves_no_trace(engine: sa.Engine) -> None:
+def test_a_reader_has_one_snapshot_and_does_not_change_its_connection(engine: sa.Engine) -> None:
     with reading(engine) as db:
-        assert (says(db, "transaction_isolation"), says(db, "transaction_read_only")) == (
+        assert (setting_of(db, "transaction_isolation"), setting_of(db, "transaction_read_only")) == (
             "repeatable read",
             "on",
         )
     with writing(engine) as db:  # the same connection again
-        assert (says(db, "transaction_isolation"), says(db, "transaction_read_only")) == (
+        assert (setting_of(db, "transaction_isolation"), setting_of(db, "transaction_read_only")) == (
             "read committed",
             "off",
         )
 
 
-def test_a_reader_sees_one_moment(engine: sa.Engine, new_engine: NewEngine) -> None:
+def test_a_reader_does_not_see_later_commits(engine: sa.Engine, new_engine: NewEngine) -> None:
     count = sa.select(sa.func.count()).select_from(leases)
     with reading(engine) as db:
         before = db.execute(count).scalar_one()
@@ -93,13 +93,13 @@ def test_a_reader_sees_one_moment(engine: sa.Engine, new_engine: NewEngine) -> N
 
 
 @on_sqlite
-def test_sqlite_writes_to_the_disk_before_it_says_so(engine: sa.Engine) -> None:
+def test_sqlite_syncs_to_the_disk_at_each_commit(engine: sa.Engine) -> None:
     with writing(engine) as db:
         assert db.exec_driver_sql("pragma journal_mode").scalar_one() == "wal"
         assert db.exec_driver_sql("pragma synchronous").scalar_one() == 2  # FULL
 
 
-def test_the_database_has_the_time_in_milliseconds_and_it_goes_on(engine: sa.Engine) -> None:
+def test_the_time_of_the_database_is_in_milliseconds_and_advances(engine: sa.Engine) -> None:
     before_ms = time.time_ns() // 1_000_000
     with writing(engine) as db:
         readings = [db.execute(sa.select(NowMs())).scalar_one()]
@@ -108,20 +108,18 @@ def test_the_database_has_the_time_in_milliseconds_and_it_goes_on(engine: sa.Eng
     assert before_ms - 1 <= readings[0] < readings[-1] <= time.time_ns() // 1_000_000 + 1
 
 
-# How a database that is away shows
+# Errors of a database that is away
 
 
 @pytest.mark.parametrize("act", [writing, reading])
-def test_a_statement_of_ours_that_is_wrong_is_not_an_outage(
-    engine: sa.Engine, act: Callable[..., object]
-) -> None:
-    """The loop would wait for ever for a database that is there."""
+def test_a_wrong_statement_is_not_an_outage(engine: sa.Engine, act: Callable[..., object]) -> None:
+    """Otherwise the loop would wait forever for a database that is there."""
     for mistake in ("select * from nowhere", "selekt 1"):
         with pytest.raises(sa.exc.DBAPIError), act(engine) as db:
             db.exec_driver_sql(mistake)
 
 
-def test_nobody_listens() -> None:
+def test_a_refused_connection_is_an_outage_without_the_password() -> None:
     store = SqlStore(open_engine(f"postgresql+psycopg://ann:hush@127.0.0.1:{free_port()}/gatelock"), "here")
     with pytest.raises(StoreAway, match=r"[Cc]onnection refused") as away:
         store.positions([PART])
@@ -129,7 +127,7 @@ def test_nobody_listens() -> None:
     assert "\n" not in str(away.value)
 
 
-def test_a_server_that_is_stopped_and_comes_back(own_postgres: NativePostgres) -> None:
+def test_a_server_that_is_killed_and_started_again(own_postgres: NativePostgres) -> None:
     from analyzer.store.database.migrate import upgrade
 
     url = own_postgres.new_database()
@@ -148,7 +146,9 @@ def test_a_server_that_is_stopped_and_comes_back(own_postgres: NativePostgres) -
 
 
 @on_postgresql
-def test_a_connection_that_is_cut_in_mid_flush(store: SqlStore, engine: sa.Engine, migrated_url: str) -> None:
+def test_a_connection_that_is_terminated_during_a_flush(
+    store: SqlStore, engine: sa.Engine, migrated_url: str
+) -> None:
     store.begin(PART, 0)
     with pytest.raises(StoreAway, match="terminating connection"), store.transaction() as tx:  # noqa: PT012 - one story
         tx.move_offsets([PartitionProgress(PART, 0, 7)], {})
@@ -161,12 +161,12 @@ def test_a_connection_that_is_cut_in_mid_flush(store: SqlStore, engine: sa.Engin
     assert store.positions([PART]) == {PART: Position(0)}
 
 
-def test_a_server_that_only_reads_is_away_for_us(own_postgres_url: str) -> None:
-    """After a failover the old address may lead to what is a standby now."""
-    with psycopg.connect(dsn_of(own_postgres_url), autocommit=True) as connection:
+def test_a_read_only_server_is_an_outage(separate_postgres_url: str) -> None:
+    """After a failover the old address may be that of a standby."""
+    with psycopg.connect(dsn_of(separate_postgres_url), autocommit=True) as connection:
         name = connection.info.dbname
         connection.execute(f'alter database "{name}" set default_transaction_read_only = on'.encode())
-    engine = open_engine(own_postgres_url)
+    engine = open_engine(separate_postgres_url)
     store = SqlStore(engine, "here")
     with pytest.raises(StoreAway, match="read-only transaction"):
         store.begin(PART, 0)
@@ -175,7 +175,7 @@ def test_a_server_that_only_reads_is_away_for_us(own_postgres_url: str) -> None:
 
 
 @on_postgresql
-def test_an_analyzer_stopped_in_mid_flush_holds_the_others_for_five_seconds(
+def test_an_analyzer_that_is_stopped_during_a_flush_blocks_others_for_five_seconds(
     store: SqlStore, new_engine: NewEngine
 ) -> None:
     store.begin(PART, 0)
@@ -191,19 +191,19 @@ def test_an_analyzer_stopped_in_mid_flush_holds_the_others_for_five_seconds(
             except StoreAway:
                 refused += 1
         waited_s = time.monotonic() - began_s
-        stopped.agree_with(1)  # it wakes up
+        stopped.check_plan(1)  # it continues
     assert other.positions([PART]) == {PART: Position(5)}
-    assert refused >= 2  # two seconds each: the loop goes on, and a supervisor sees that it does
+    assert refused >= 2, "each wait is two seconds at most"
     assert 4 < waited_s < 7
 
 
 @on_sqlite
-def test_a_file_that_somebody_else_writes_is_waited_for_and_then_away(
+def test_a_file_that_another_process_writes_is_an_outage_after_two_seconds(
     store: SqlStore, engine: sa.Engine, new_engine: NewEngine
 ) -> None:
     store.begin(PART, 0)
     with writing(new_engine()):
-        assert store.positions([PART]) == {PART: Position(0)}  # readers go on
+        assert store.positions([PART]) == {PART: Position(0)}, "readers are not blocked"
         began_s = time.monotonic()
         with pytest.raises(StoreAway, match="database is locked"):
             store.begin(PART._replace(number=1), 0)
@@ -212,7 +212,7 @@ def test_a_file_that_somebody_else_writes_is_waited_for_and_then_away(
 
 
 @on_sqlite
-def test_a_file_that_may_not_be_written_to(store: SqlStore, migrated_url: str) -> None:
+def test_a_read_only_file_is_an_outage(store: SqlStore, migrated_url: str) -> None:
     store.begin(PART, 4)
     engine = open_engine(f"sqlite:///file:{sa.make_url(migrated_url).database}?mode=ro&uri=true")
     reader = SqlStore(engine, "there")
@@ -222,7 +222,7 @@ def test_a_file_that_may_not_be_written_to(store: SqlStore, migrated_url: str) -
     engine.dispose()
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_outage(tmp_path: Path) -> None:
     with pytest.raises(StoreAway, match="unable to open database file"):
         SqlStore(open_engine(f"sqlite:///{tmp_path}/gone/gatelock.db"), "here").active_plan()
 
@@ -247,17 +247,17 @@ def test_a_full_disk_loses_the_flush_and_nothing_else(
         tx._db.execute(sa.insert(buckets), rows)
     assert store.positions([PART]) == {PART: Position(0)}
     full = False
-    engine.dispose()  # the bound was that connection's
+    engine.dispose()  # the bound was one of that connection
     with store.transaction() as tx:
         tx.move_offsets([PartitionProgress(PART, 0, 7)], {})
         tx._db.execute(sa.insert(buckets), rows)
     assert store.positions([PART]) == {PART: Position(7)}
 
 
-def test_a_new_file_that_four_open_at_once(tmp_path: Path) -> None:
-    """SQLite does not wait when it turns a file to WAL: one in fifteen was told that it is locked."""
+def test_four_may_open_a_new_file_at_one_moment(tmp_path: Path) -> None:
+    """SQLite does not wait when it changes a file to WAL: one in fifteen failed with "database is locked"."""
 
-    def open_and_look(path: Path) -> str:
+    def journal_mode(path: Path) -> str:
         engine = open_engine(f"sqlite:///{path}")
         with reading(engine) as db:
             mode = str(db.exec_driver_sql("pragma journal_mode").scalar_one())
@@ -265,5 +265,5 @@ def test_a_new_file_that_four_open_at_once(tmp_path: Path) -> None:
         return mode
 
     for n in range(40):
-        answers = together(*[lambda n=n: open_and_look(tmp_path / f"{n}.db")] * 4)
+        answers = run_together(*[lambda n=n: journal_mode(tmp_path / f"{n}.db")] * 4)
         assert answers == ["wal"] * 4

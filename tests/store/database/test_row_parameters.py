@@ -1,4 +1,4 @@
-"""Rows go into a statement and come out of it as they were, whatever is in the names."""
+"""Rows as parameters of a statement: values of any content arrive unchanged and in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from analyzer.store.database.schema import TOTAL_MAX, totals
 
 COLUMNS = [totals.c[name] for name in ("key", "used", "resource")]
 
-# The counter lets no NUL and no lone surrogate through; everything else may be in a name one day.
+# The counter rejects names with NUL or a lone surrogate; any other text may be a name.
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 odd = st.sampled_from(
     ["", "NULL", "{}", "{a,b}", '"', "\\", "\x1f", "a\x1fb", "%s", "%(x)s", ":x", "\U0001f600", "1", " "]
@@ -22,8 +22,8 @@ rows = st.lists(
 )
 
 
-def test_rows_come_back_in_their_order(engine: sa.Engine) -> None:
-    """In their order, because row locks are taken in it."""
+def test_rows_arrive_unchanged_and_in_order(engine: sa.Engine) -> None:
+    """Row locks are taken in this order."""
 
     statement = sa.select(rows_given(engine.dialect.name, COLUMNS))
 
@@ -33,9 +33,9 @@ def test_rows_come_back_in_their_order(engine: sa.Engine) -> None:
     @example([("", 0, ""), ("", 1, "")])
     @example([("\x1f", 0, "a"), ("b\x1f", TOTAL_MAX, "")])
     @example([("\x1f1", 0, "\x1f"), ("\x1f", -1, "1\x1f11"), ("", 0, "1")])
-    def compare(wanted: list[tuple[str, int, str]]) -> None:
-        found = db.execute(statement, as_parameters(engine.dialect.name, COLUMNS, wanted))
-        assert [tuple(row) for row in found] == wanted
+    def compare(given_rows: list[tuple[str, int, str]]) -> None:
+        found = db.execute(statement, as_parameters(engine.dialect.name, COLUMNS, given_rows))
+        assert [tuple(row) for row in found] == given_rows
 
     with reading(engine) as db:
         compare()

@@ -1,4 +1,4 @@
-"""Nobody waits for ever for a log that nobody follows any more."""
+"""Partitions that no analyzer follows any more do not count as behind."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ def silence(engine: sa.Engine, part: Partition, seconds: int) -> None:
         db.execute(sa.update(offsets).where(offsets.c.topic_id == part.topic_id).values(late))
 
 
-def test_an_analyzer_that_has_a_source_no_more_is_not_waited_for(engine: sa.Engine, behind: Any) -> None:
+def test_a_source_that_its_analyzer_no_longer_has_is_not_behind(engine: sa.Engine, behind: Any) -> None:
     follow(engine, OLD, "one:7")
     follow(engine, NEW, "one:7")
     silence(engine, OLD, 1000)
     assert behind() > 1000
     assert release_removed(engine, "one", {"new"}) == 1
     assert 0.4 < behind() < 60
-    assert [(each.source, each.heard_s is None) for each in followed(engine)] == [
+    assert [(part.source, part.heard_s is None) for part in followed(engine)] == [
         ("new", False),
         ("old", True),
     ]
 
 
-def test_what_another_analyzer_follows_is_its_own_affair(engine: sa.Engine) -> None:
+def test_partitions_of_other_analyzers_are_left_alone(engine: sa.Engine) -> None:
     follow(engine, OLD, "on%:7")
     follow(engine, NEW, "one1:7")
     assert release_removed(engine, "one", {"third"}) == release_removed(engine, "on_", {"third"}) == 0
 
 
-def test_a_source_whose_analyzer_is_gone_is_retired_by_hand(engine: sa.Engine, behind: Any) -> None:
+def test_an_operator_retires_a_source_whose_analyzer_is_gone(engine: sa.Engine, behind: Any) -> None:
     follow(engine, OLD, "one:7")
-    assert retire(engine, "old", "ann@desk", "switched off") == 0, "somebody follows it"
+    assert retire(engine, "old", "ann@desk", "switched off") == 0, "an analyzer follows it"
     silence(engine, OLD, 16)
     assert retire(engine, "old", "ann@desk", "switched off") == 1
     assert behind() == 0

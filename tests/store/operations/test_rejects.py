@@ -1,4 +1,4 @@
-"""Rejected records, read again when the mapping was mended: counted once, whatever befalls who does it."""
+"""Rejected records are read again after the mapping was corrected, and counted exactly once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import sqlalchemy as sa
 
 from analyzer.build import new_counter
 from analyzer.core.counting.caller_budget import OVERFLOW
-from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import Plan
-from analyzer.core.model import Record, Records
+from analyzer.core.model import Counter, Record, Records
 from analyzer.core.records.mapping import SourceMapping, TextField
 from analyzer.retry import RejectRetry, RetryOutcome, without_limits
 from analyzer.store.database.audit_log import entries
@@ -23,36 +22,37 @@ from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRej
 from analyzer.store.reports.audit import audit
 from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.flushing import PART, locked, now_s, plan, quota, together, used
-from tests.store.simulated_analyzers import MAPPING, Fate, Killed, begin_again, killed, state
+from tests.store.flushing import PART, locked, now_s, plan, quota, run_together, used
+from tests.store.simulated_analyzers import MAPPING, FaultAt, Killed, empty_tables, killed, state
+from tests.support.counters import reference_counter
 
 WRONG = replace(MAPPING, fields={**MAPPING.fields, "api_key": TextField(("apikey",))}, sample_bytes=100)
-MENDED = MAPPING
+CORRECTED = MAPPING
 PLAN = plan(quota(3))
 DAY_MS = 86_400_000
 
 
 def values(now_ms: int) -> list[bytes | None]:
-    """Nine records that a wrong mapping cannot read; the mended one reads five of them."""
+    """Returns nine records that WRONG cannot read; CORRECTED reads five of them."""
 
-    def one(key: str, ms: int = now_ms, **more: object) -> bytes:
+    def request(key: str, ms: int = now_ms, **more: object) -> bytes:
         return json.dumps({"key": key, "ts": ms, **more}).encode()
 
     return [
-        one("acme"), one("acme"), one("ann"), one("acme"), one("acme", status=429),
-        b"{", None, one("long", padding="x" * 200), one("old", now_ms - 36 * DAY_MS),
+        request("acme"), request("acme"), request("ann"), request("acme"), request("acme", status=429),
+        b"{", None, request("long", padding="x" * 200), request("old", now_ms - 36 * DAY_MS),
     ]  # fmt: skip
 
 
 def counted_under(
     mapping: SourceMapping, store: SqlStore, now: int, *, more: Sequence[bytes | None] = ()
 ) -> None:
-    """A flush of nine records from offset 5 on."""
+    """Flushes these nine records, and `more`, from offset 5 on."""
     store.activate(PLAN)
     store.begin(PART, 5)
-    every = [*values(now * 1000), *more]
-    counter = PythonCounter({"log": mapping}, PLAN.groupings, PLAN.meters)
-    items = [Record(5 + n, now * 1000, value) for n, value in enumerate(every)]
+    all_values = [*values(now * 1000), *more]
+    counter = reference_counter({"log": mapping}, PLAN.groupings, PLAN.meters)
+    items = [Record(5 + n, now * 1000, value) for n, value in enumerate(all_values)]
     counter.feed(Records(PART, 5, 5 + len(items), items))
     found = counter.drain()
     with store.transaction() as tx:
@@ -63,10 +63,10 @@ def counted_under(
         tx.apply(PLAN, version, found._replace(rows=[]), now_)
 
 
-def retry(engine: sa.Engine, mapping: SourceMapping = MENDED, agreed: Plan = PLAN) -> list[RetryOutcome]:
+def retry(engine: sa.Engine, mapping: SourceMapping = CORRECTED, by_plan: Plan = PLAN) -> list[RetryOutcome]:
     mappings = without_limits({"log": mapping})
     rejects = SqlRejects(engine, lambda: "mark")
-    again = RejectRetry(rejects, agreed, set(mappings), lambda: new_counter(mappings, agreed))
+    again = RejectRetry(rejects, by_plan, set(mappings), lambda: new_counter(mappings, by_plan))
     return list(again.run(RejectFilter(), "ann@here", "the field was renamed"))
 
 
@@ -80,7 +80,7 @@ def now(engine: sa.Engine) -> int:
     return now_s(engine)
 
 
-def test_what_can_be_read_now_is_counted_judged_and_gone(
+def test_records_that_can_be_read_now_are_counted_judged_and_deleted(
     engine: sa.Engine, store: SqlStore, now: int
 ) -> None:
     counted_under(WRONG, store, now)
@@ -98,7 +98,7 @@ def test_what_can_be_read_now_is_counted_judged_and_gone(
         "api_key:ann": 1,
     }
     assert list(locked(engine)) == [("api_key:acme", "daily")]
-    assert [each.offset for each in rejected(engine, RejectFilter())] == [13, 12, 11, 10]
+    assert [reject.offset for reject in rejected(engine, RejectFilter())] == [13, 12, 11, 10]
     (event,) = entries(engine)
     assert event[1:] == (
         "ann@here",
@@ -108,7 +108,7 @@ def test_what_can_be_read_now_is_counted_judged_and_gone(
     )
 
 
-def test_once_more_changes_nothing(engine: sa.Engine, store: SqlStore, now: int) -> None:
+def test_a_second_retry_changes_nothing(engine: sa.Engine, store: SqlStore, now: int) -> None:
     counted_under(WRONG, store, now)
     retry(engine)
     before = state(engine)
@@ -116,29 +116,31 @@ def test_once_more_changes_nothing(engine: sa.Engine, store: SqlStore, now: int)
     assert state(engine) == before
 
 
-def test_two_at_once_count_each_record_once(new_engine: Callable[[], sa.Engine], now: int) -> None:
+def test_two_retries_at_one_moment_count_each_record_once(
+    new_engine: Callable[[], sa.Engine], now: int
+) -> None:
     engine, other = new_engine(), new_engine()
     counted_under(WRONG, SqlStore(engine, "here"), now)
-    found = together(lambda: retry(engine), lambda: retry(other))
-    assert all(isinstance(each, list) for each in found), found
+    found = run_together(lambda: retry(engine), lambda: retry(other))
+    assert all(isinstance(outcomes, list) for outcomes in found), found
     assert ledger(engine) == (9, 5, 4, 0)
     assert audit(engine).buckets == 5
 
 
-def test_killed_at_any_step_it_has_counted_all_or_nothing(
+def test_a_retry_that_is_killed_at_any_step_has_counted_all_or_nothing(
     engine: sa.Engine, store: SqlStore, now: int
 ) -> None:
     counted_under(WRONG, store, now)
-    fate = Fate(10_000, killed)
-    with fate.over(engine):
+    fault = FaultAt(10_000, killed)
+    with fault.over(engine):
         retry(engine)
     calm = state(engine)
-    steps = len(fate.steps)
+    steps = len(fault.steps)
     assert steps > 10
     for at in range(steps):
-        begin_again(engine)
+        empty_tables(engine)
         counted_under(WRONG, store, now)
-        with Fate(at, killed).over(engine), pytest.raises(Killed):
+        with FaultAt(at, killed).over(engine), pytest.raises(Killed):
             retry(engine)
         engine.dispose()
         assert audit(engine).equal, at
@@ -146,44 +148,46 @@ def test_killed_at_any_step_it_has_counted_all_or_nothing(
         assert state(engine) == calm, at
 
 
-def test_a_flush_beside_it_loses_nothing(new_engine: Callable[[], sa.Engine], now: int) -> None:
+def test_a_concurrent_flush_loses_nothing(new_engine: Callable[[], sa.Engine], now: int) -> None:
     engine, other = new_engine(), new_engine()
     counted_under(WRONG, SqlStore(engine, "here"), now)
     store = SqlStore(other, "there")
 
     def flush() -> None:
-        counter = PythonCounter({"log": MENDED}, PLAN.groupings, PLAN.meters)
+        counter = reference_counter({"log": CORRECTED}, PLAN.groupings, PLAN.meters)
         counter.feed(Records(PART, 14, 16, [Record(n, now * 1000, values(now * 1000)[0]) for n in (14, 15)]))
         found = counter.drain()
         with store.transaction() as tx:
             tx.move_offsets(found.parts, {})
             tx.apply(PLAN, 1, found, tx.check_plan(1))
 
-    assert together(flush, lambda: len(retry(engine))) == [None, 9]
+    assert run_together(flush, lambda: len(retry(engine))) == [None, 9]
     assert ledger(engine) == (11, 7, 4, 0)
     assert audit(engine).equal
 
 
-def test_late_records_leave_the_late_ones(engine: sa.Engine, store: SqlStore, now: int) -> None:
-    """Under a mapping by which they had been refused as too old."""
-    counted_under(replace(MENDED, past_ms_max=-1), store, now)
+def test_retried_late_records_are_subtracted_from_the_late_ones(
+    engine: sa.Engine, store: SqlStore, now: int
+) -> None:
+    """They were rejected as `past`."""
+    counted_under(replace(CORRECTED, past_ms_max=-1), store, now)
     assert ledger(engine)[3] == 7
     counted = sum(outcome.why == "" for outcome in retry(engine))
-    assert counted == 6  # the padded one was kept whole here
+    assert counted == 6, "the sample of the padded record was long enough here"
     assert ledger(engine) == (9, 6, 2, 1)
     assert audit(engine).equal
 
 
-def test_another_plan_than_the_configured_one_counts_nothing(
+def test_a_retry_by_another_plan_than_the_active_one_counts_nothing(
     engine: sa.Engine, store: SqlStore, now: int
 ) -> None:
     counted_under(WRONG, store, now)
     with pytest.raises(PlanMismatch, match="run the analyzer with it first"):
-        retry(engine, agreed=plan(quota(4)))
+        retry(engine, by_plan=plan(quota(4)))
     assert ledger(engine) == (9, 0, 9, 0)
 
 
-def test_a_source_that_is_gone_is_named(engine: sa.Engine, store: SqlStore, now: int) -> None:
+def test_a_source_that_is_not_configured_is_named(engine: sa.Engine, store: SqlStore, now: int) -> None:
     counted_under(WRONG, store, now)
     again = RejectRetry(SqlRejects(engine), PLAN, [], lambda: new_counter({}, PLAN))
     outcomes = list(again.run(RejectFilter(reason="bad-caller"), "ann", "x"))
@@ -193,7 +197,7 @@ def test_a_source_that_is_gone_is_named(engine: sa.Engine, store: SqlStore, now:
     }
 
 
-def test_more_than_one_transaction_takes_are_all_counted(
+def test_a_retry_of_many_records_takes_several_transactions(
     engine: sa.Engine, store: SqlStore, now: int
 ) -> None:
     counted_under(replace(WRONG, rejected_in_row_max=5_000), store, now, more=values(now * 1000)[:1] * 1200)
@@ -202,30 +206,30 @@ def test_more_than_one_transaction_takes_are_all_counted(
     assert len(list(entries(engine))) == 3
 
 
-def test_they_are_asked_for_by_source_reason_time_and_place(
+def test_rejects_are_filtered_by_source_reason_time_and_place(
     engine: sa.Engine, store: SqlStore, now: int
 ) -> None:
     counted_under(WRONG, store, now)
 
-    def offsets_of(**wanted: Any) -> list[int]:
-        return [each.offset for each in rejected(engine, RejectFilter(**wanted))]
+    def offsets_of(**filters: Any) -> list[int]:
+        return [reject.offset for reject in rejected(engine, RejectFilter(**filters))]
 
     assert offsets_of(reason="tombstone") == [11]
     assert offsets_of(source="log", reason="bad-json") == [10]
     assert offsets_of(source="other") == []
     assert offsets_of(topic="access-log", number=0, offset=7) == [7]
     assert offsets_of(number=1) == []
-    in_order = [each.offset for each in rejected(engine, RejectFilter(), by_offset=True)]
+    in_order = [reject.offset for reject in rejected(engine, RejectFilter(), by_offset=True)]
     assert in_order == sorted(in_order)
     assert offsets_of(since_ms=(now + 3600) * 1000) == []
 
 
-def test_a_time_that_no_column_holds_is_kept_as_the_largest(
+def test_a_time_beyond_the_column_is_stored_as_the_largest(
     engine: sa.Engine, store: SqlStore, now: int
 ) -> None:
     store.activate(PLAN)
     store.begin(PART, 0)
-    counter = PythonCounter({"log": MENDED}, PLAN.groupings, PLAN.meters)
+    counter = reference_counter({"log": CORRECTED}, PLAN.groupings, PLAN.meters)
     counter.feed(Records(PART, 0, 2, [Record(0, 2**63 + 5, b"{"), Record(1, None, b"{")]))
     found = counter.drain()
     with store.transaction() as tx:
@@ -237,15 +241,13 @@ def test_a_time_that_no_column_holds_is_kept_as_the_largest(
     assert kept == [2**63 - 1, None]
 
 
-def test_names_and_runs_are_stored_with_the_offset_and_found_again(
-    engine: sa.Engine, store: SqlStore, now: int
-) -> None:
-    few = replace(MENDED, callers_max=1)
+def test_the_counter_state_is_stored_with_the_offset(engine: sa.Engine, store: SqlStore, now: int) -> None:
+    few = replace(CORRECTED, callers_max=1)
     store.activate(PLAN)
     store.begin(PART, 0)
     good = values(now * 1000)
 
-    def flush(counter: PythonCounter, start: int, *items: bytes | None) -> None:
+    def flush(counter: Counter, start: int, *items: bytes | None) -> None:
         records = [Record(start + n, now * 1000, value) for n, value in enumerate(items)]
         counter.feed(Records(PART, start, start + len(items), records))
         found = counter.drain()
@@ -253,13 +255,13 @@ def test_names_and_runs_are_stored_with_the_offset_and_found_again(
             tx.move_offsets(found.parts, {})
             tx.apply(PLAN, 1, found, tx.check_plan(1))
 
-    counter = PythonCounter({"log": few}, PLAN.groupings, PLAN.meters)
+    counter = reference_counter({"log": few}, PLAN.groupings, PLAN.meters)
     flush(counter, 0, good[0], b"{", b"{")
     known = store.counter_state(PART)
     hour = now // 3600
     assert (known.reject_run, known.hour, known.hour_before, known.behind_run) == (2, hour, -1, 0)
-    assert [tuple(each) for each in known.named] == [(hour, "new", ["api_key:acme"])]
-    counter = PythonCounter({"log": few}, PLAN.groupings, PLAN.meters)
+    assert [tuple(named) for named in known.named] == [(hour, "new", ["api_key:acme"])]
+    counter = reference_counter({"log": few}, PLAN.groupings, PLAN.meters)
     counter.resume(PART, known)
     flush(counter, 3, good[2], good[0])
     assert audit(engine)[1:3] == (3, 1)
@@ -267,7 +269,7 @@ def test_names_and_runs_are_stored_with_the_offset_and_found_again(
         assert db.execute(sa.select(sa.func.count()).select_from(named_callers)).scalar_one() == 1
     store.finish([PART])
     assert store.counter_state(PART).named == []
-    # The overflow is judged neither now nor when a policy comes.
+    # The overflow is not judged, and a new policy does not judge it either.
     store.activate(plan(quota(1)))
     assert OVERFLOW not in {key for _, key, _ in used(engine)}
     assert {key for key, _ in locked(engine)} == {"api_key:acme"}

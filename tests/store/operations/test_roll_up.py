@@ -1,4 +1,4 @@
-"""Old minutes become quarters of an hour, old quarters days; every count stays in exactly one row."""
+"""The roll-up: minutes become quarters of an hour, later days; each count is in exactly one row."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add(store: SqlStore, *rows: CountRow) -> None:
 
 
 def roll_up_whole(upkeep: SqlUpkeep) -> int:
-    """How many calls it took until nothing was left."""
+    """Rolls up until nothing is left; returns the number of calls."""
     calls = 0
     while upkeep.roll_up(METERS, *KEPT_S):
         calls += 1
@@ -62,7 +62,7 @@ def sums(rows: list[CountRow]) -> Counter[tuple[str, str, str]]:
 
 @pytest.fixture
 def today_s(engine: sa.Engine) -> int:
-    """When this day of UTC began; far enough from its end for one test."""
+    """The start of the current day in UTC."""
     return now_s(engine) // DAY_S * DAY_S
 
 
@@ -83,7 +83,7 @@ def test_minutes_become_quarters_after_two_days_and_quarters_days_after_forty(
     }
 
 
-def test_sums_stay_and_maxima_stay(
+def test_sums_and_maxima_are_kept(
     store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
 ) -> None:
     for first_s in (today_s - 5 * DAY_S, today_s - 50 * DAY_S):
@@ -108,7 +108,7 @@ def test_sums_stay_and_maxima_stay(
     }
 
 
-def test_once_more_changes_nothing(
+def test_a_second_roll_up_changes_nothing(
     store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
 ) -> None:
     add(store, a_row(today_s - 5 * DAY_S, 3), a_row(today_s - 50 * DAY_S, 4))
@@ -118,7 +118,7 @@ def test_once_more_changes_nothing(
     assert stored(engine) == before
 
 
-def test_a_late_record_after_a_roll_up_joins_its_quarter_the_next_time(
+def test_a_late_record_after_a_roll_up_is_joined_by_the_next_one(
     store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
 ) -> None:
     at_s = today_s - 5 * DAY_S
@@ -134,7 +134,7 @@ def test_a_late_record_after_a_roll_up_joins_its_quarter_the_next_time(
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 7])
-def test_a_few_rows_at_a_time_come_to_the_same(
+def test_bounded_steps_give_the_same_rows(
     store: SqlStore,
     upkeep: SqlUpkeep,
     engine: sa.Engine,
@@ -142,7 +142,7 @@ def test_a_few_rows_at_a_time_come_to_the_same(
     monkeypatch: pytest.MonkeyPatch,
     at_once: int,
 ) -> None:
-    """A quarter of which half the minutes are joined already goes on with the other half."""
+    """Also when only some minutes of a quarter are joined in a step."""
     monkeypatch.setattr(module, "DELETED_MAX", at_once)
     rows = [a_row(today_s - days * DAY_S + 60 * n, n + 1, key) for days in (3, 60) for n in range(4)
             for key in (ACME, ANN)]  # fmt: skip
@@ -157,16 +157,16 @@ def test_a_few_rows_at_a_time_come_to_the_same(
     ]
 
 
-def test_a_meter_that_nobody_knows_is_left_as_it_is(
+def test_rows_of_an_unknown_meter_are_left_unchanged(
     store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
 ) -> None:
-    """Whether two of its values are added up or compared was written in a plan that is gone."""
+    """The join of its values was in a plan that is deleted."""
     add(store, a_row(today_s - 5 * DAY_S, 3, meter="once"))
     assert upkeep.roll_up(METERS, *KEPT_S) == 0
     assert [row.width_s for row in stored(engine)] == [MINUTE_S]
 
 
-def test_a_day_that_is_full_to_the_last_bit_is_joined_all_the_same(
+def test_a_sum_beyond_the_column_is_capped(
     store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
 ) -> None:
     at_s = today_s - 5 * DAY_S
@@ -176,7 +176,7 @@ def test_a_day_that_is_full_to_the_last_bit_is_joined_all_the_same(
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_a_row_that_a_flush_is_adding_to_is_left_for_the_next_time(
+def test_a_row_that_a_flush_has_locked_is_rolled_up_the_next_time(
     store: SqlStore, new_engine: NewEngine, engine: sa.Engine, today_s: int
 ) -> None:
     at_s = today_s - 5 * DAY_S
@@ -191,7 +191,7 @@ def test_a_row_that_a_flush_is_adding_to_is_left_for_the_next_time(
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_a_late_record_that_comes_during_a_roll_up_is_in_neither_lost_nor_twice(
+def test_a_late_record_during_a_roll_up_is_counted_once(
     store: SqlStore, new_engine: NewEngine, engine: sa.Engine, today_s: int
 ) -> None:
     at_s = today_s - 5 * DAY_S
@@ -201,7 +201,7 @@ def test_a_late_record_that_comes_during_a_roll_up_is_in_neither_lost_nor_twice(
 
     @sa.event.listens_for(slow, "commit")
     def meanwhile(_db: sa.Connection) -> None:
-        """The minute is deleted and not yet committed: the flush waits for it, then begins it anew."""
+        """The minute is deleted and not yet committed: the flush waits, then inserts it again."""
         if not late:
             late.append(True)
             flushing.start()
@@ -215,7 +215,7 @@ def test_a_late_record_that_comes_during_a_roll_up_is_in_neither_lost_nor_twice(
     assert {(row.width_s, row.value) for row in stored(engine)} == {(QUARTER_S, 7)}
 
 
-# widened(), against adding up by hand
+# widened(), compared with a sum over single rows
 
 rows = st.lists(
     st.builds(
@@ -235,7 +235,7 @@ rows = st.lists(
 
 
 @given(rows, st.sampled_from([QUARTER_S, DAY_S]))
-def test_widened_rows_say_what_the_narrow_ones_said(narrow: list[CountRow], width_s: int) -> None:
+def test_widened_rows_have_the_sums_of_the_narrow_ones(narrow: list[CountRow], width_s: int) -> None:
     wide = widened(narrow, width_s, JOINS_OF)
     assert wide == sorted(wide)
     assert len({row[:6] for row in wide}) == len(wide)
@@ -249,12 +249,12 @@ def test_widened_rows_say_what_the_narrow_ones_said(narrow: list[CountRow], widt
 
 
 @given(rows)
-def test_days_by_way_of_quarters_are_the_same_days(narrow: list[CountRow]) -> None:
+def test_days_made_of_quarters_equal_days_made_of_minutes(narrow: list[CountRow]) -> None:
     assert widened(widened(narrow, QUARTER_S, JOINS_OF), DAY_S, JOINS_OF) == widened(narrow, DAY_S, JOINS_OF)
 
 
-def test_rows_are_written_as_they_are_read(store: SqlStore, engine: sa.Engine) -> None:
-    """The columns are read back into a Row by name."""
+def test_rows_are_read_as_they_were_written(store: SqlStore, engine: sa.Engine) -> None:
+    """The columns have the names of the fields of CountRow."""
     row = CountRow("caller+resource", ACME, "/a", "requests", MINUTE_S, 60, 1, 2)
     add(store, row)
     with writing(engine) as db:

@@ -1,4 +1,4 @@
-"""Tokens: told once, kept as digests, compared with all of them."""
+"""Tokens: shown once, stored as digests, limited by scope and time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from analyzer.store.operations import tokens
 HOUR_MS = 3_600_000
 
 
-def test_a_token_is_known_again_and_only_its_digest_is_stored(engine: sa.Engine) -> None:
+def test_a_token_is_recognised_and_only_its_digest_is_stored(engine: sa.Engine) -> None:
     token = tokens.create(engine, "shop", "read", None, "ann@desk", "the web shop")
     assert token.startswith("gatelock_")
     found = tokens.stored_tokens(engine).bearer(token)
@@ -26,11 +26,11 @@ def test_a_token_is_known_again_and_only_its_digest_is_stored(engine: sa.Engine)
     assert event[1:] == ("ann@desk", "token created", "shop (read)", "the web shop")
 
 
-@pytest.mark.parametrize("given", ["", "gatelock_", "x" * 10_000, "ü\udc80", "GATELOCK_"])
-def test_what_was_never_made_is_nobodys(engine: sa.Engine, given: str) -> None:
+@pytest.mark.parametrize("text", ["", "gatelock_", "x" * 10_000, "ü\udc80", "GATELOCK_"])
+def test_an_unknown_token_has_no_bearer(engine: sa.Engine, text: str) -> None:
     token = tokens.create(engine, "shop", "read", None, "ann", "")
     known = tokens.stored_tokens(engine)
-    assert known.bearer(given) is None
+    assert known.bearer(text) is None
     assert known.bearer(token[:-1]) is None
     assert known.bearer(token + " ") is None
 
@@ -45,7 +45,7 @@ def test_a_token_ends_by_the_databases_clock(engine: sa.Engine) -> None:
     assert known._replace(now_ms=held.until_ms).bearer(token) is None
 
 
-def test_a_revoked_token_is_forgotten_and_its_name_is_free(engine: sa.Engine) -> None:
+def test_a_revoked_token_is_deleted_and_its_name_is_free(engine: sa.Engine) -> None:
     old = tokens.create(engine, "shop", "read", None, "ann", "")
     assert tokens.revoke(engine, "shop", "bob@desk", "it leaked")
     assert not tokens.revoke(engine, "shop", "bob@desk", "it leaked")
@@ -58,7 +58,7 @@ def test_a_revoked_token_is_forgotten_and_its_name_is_free(engine: sa.Engine) ->
     ]  # fmt: skip
 
 
-def test_a_name_that_is_taken_is_left_to_its_holder(engine: sa.Engine) -> None:
+def test_a_second_token_of_the_same_name_is_an_error(engine: sa.Engine) -> None:
     token = tokens.create(engine, "shop", "read", None, "ann", "")
     with pytest.raises(tokens.TokenNameTaken, match="a token named shop"):
         tokens.create(engine, "shop", "admin", None, "eve", "")
@@ -67,7 +67,7 @@ def test_a_name_that_is_taken_is_left_to_its_holder(engine: sa.Engine) -> None:
     assert len(list(entries(engine))) == 1
 
 
-def test_there_are_only_so_many(engine: sa.Engine) -> None:
+def test_the_number_of_tokens_is_limited(engine: sa.Engine) -> None:
     with writing(engine) as db:
         rows = [{"name": f"t{n}", "scope": "read", "made_ms": 0} for n in range(tokens.TOKENS_MAX)]
         db.execute(sa.insert(table), rows)
@@ -76,7 +76,7 @@ def test_there_are_only_so_many(engine: sa.Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "asked", "may"),
+    ("held", "needed", "is_allowed"),
     [
         ("read", "read", True),
         ("read", "operate", False),
@@ -86,5 +86,5 @@ def test_there_are_only_so_many(engine: sa.Engine) -> None:
         ("of a later version", "read", False),
     ],
 )
-def test_each_scope_may_do_what_those_before_it_may(held: str, asked: tokens.TokenScope, may: bool) -> None:
-    assert tokens.Token("shop", "", held, 0, None).allows(asked) is may
+def test_each_scope_includes_the_lower_ones(held: str, needed: tokens.TokenScope, is_allowed: bool) -> None:
+    assert tokens.Token("shop", "", held, 0, None).allows(needed) is is_allowed

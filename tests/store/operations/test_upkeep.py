@@ -1,4 +1,4 @@
-"""What one analyzer at a time does for all: the lease, locks that are due, tables that stay small."""
+"""Upkeep: the lease, ending locks that are due, and pruning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from analyzer.store.operations.upkeep import CHANGES_KEPT_MS, LEASE_MS, TOTALS_K
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Clear, Lock, Set
-from tests.store.flushing import PART, a_total, at_version, publish, together, told
+from tests.store.flushing import PART, a_total, at_version, feed_changes, publish, run_together
 
 NewEngine = Callable[[], sa.Engine]
 on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -54,7 +54,7 @@ def execute(engine: sa.Engine, *statements: sa.Executable) -> None:
 # The lease
 
 
-def test_the_lease_is_held_by_one_and_kept_by_asking_again(upkeep: SqlUpkeep, engine: sa.Engine) -> None:
+def test_one_analyzer_holds_the_lease_and_renews_it(upkeep: SqlUpkeep, engine: sa.Engine) -> None:
     other = SqlUpkeep(engine, "there", str)
     assert [upkeep.hold("warden"), other.hold("warden"), upkeep.hold("warden")] == [True, False, True]
     assert other.hold("another work")
@@ -74,29 +74,29 @@ def test_a_lease_ends_by_the_clock_of_the_database(
     assert not upkeep.hold("warden")
 
 
-def test_a_lease_that_is_given_up_is_free_at_once(upkeep: SqlUpkeep, engine: sa.Engine) -> None:
+def test_a_released_lease_is_free_at_once(upkeep: SqlUpkeep, engine: sa.Engine) -> None:
     other = SqlUpkeep(engine, "there", str)
     assert upkeep.hold("warden")
-    other.release("warden")  # not theirs to give
+    other.release("warden")  # held by another one: no effect
     assert not other.hold("warden")
     upkeep.release("warden")
     assert other.hold("warden")
 
 
 @on_postgresql
-def test_of_four_that_ask_for_a_lease_at_once_one_gets_it(new_engine: NewEngine) -> None:
+def test_of_four_analyzers_at_one_moment_one_gets_the_lease(new_engine: NewEngine) -> None:
     wardens = [SqlUpkeep(new_engine(), f"analyzer {n}", str) for n in range(4)]
     for warden in wardens:
-        warden.release("nothing")  # connected: what follows is simultaneous
+        warden.release("nothing")  # connects, so that what follows is simultaneous
     for n in range(10):
-        answers = together(*(lambda w=warden, n=n: w.hold(f"work {n}") for warden in wardens))
+        answers = run_together(*(lambda w=warden, n=n: w.hold(f"work {n}") for warden in wardens))
         assert sorted(answers) == [False, False, False, True]
 
 
 # Locks that are due
 
 
-def test_locks_that_are_due_end_and_the_feed_tells(
+def test_locks_that_are_due_end_with_a_change_in_the_feed(
     store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
 ) -> None:
     due, later = a_lock("user:due", now), a_lock("user:later", now + timedelta(hours=1))
@@ -104,10 +104,10 @@ def test_locks_that_are_due_end_and_the_feed_tells(
     assert upkeep.end_locks() == [Clear(due.at)]
     assert upkeep.end_locks() == []
     assert everything(engine, locks, "key") == [("user:later",)]
-    assert told(engine)[2:] == [(2, "clear", "user:due")]
+    assert feed_changes(engine)[2:] == [(2, "clear", "user:due")]
 
 
-def test_of_very_many_locks_some_end_now_and_the_rest_in_the_next_second(
+def test_locks_end_in_bounded_steps(
     store: SqlStore, upkeep: SqlUpkeep, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("analyzer.store.transaction.lock_feed.LAPSED_MAX", 2)
@@ -116,7 +116,7 @@ def test_of_very_many_locks_some_end_now_and_the_rest_in_the_next_second(
 
 
 @on_postgresql
-def test_a_lock_that_a_flush_is_judging_is_left_for_the_next_second(
+def test_a_lock_that_a_flush_has_locked_ends_in_the_next_second(
     store: SqlStore, new_engine: NewEngine, now: datetime
 ) -> None:
     first, second = a_lock("user:first", now), a_lock("user:second", now)
@@ -129,10 +129,10 @@ def test_a_lock_that_a_flush_is_judging_is_left_for_the_next_second(
 
 
 @on_postgresql
-def test_a_lock_that_was_extended_meanwhile_stays(
+def test_a_lock_that_is_extended_at_the_same_moment_stays(
     store: SqlStore, new_engine: NewEngine, engine: sa.Engine, now: datetime
 ) -> None:
-    """The warden finds the row due, and somebody else gives it a later end before it is locked."""
+    """The warden finds the row due, and a flush gives it a later end before the row is locked."""
     lock = a_lock("user:ann", now)
     publish_in(store, Set(lock))
     warden = SqlUpkeep(new_engine(), "there", str)
@@ -144,15 +144,15 @@ def test_a_lock_that_was_extended_meanwhile_stays(
 
 
 @on_postgresql
-def test_what_is_due_is_found_by_an_index(store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine) -> None:
-    """Each second: 100,000 locks must not be read for the two that end."""
+def test_due_locks_are_found_by_an_index(store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine) -> None:
+    """Each second the warden looks for them: it must not read 100,000 locks for the two that end."""
     plans: list[str] = []
 
     @sa.event.listens_for(engine, "before_cursor_execute")
     def explain(db: sa.Connection, _cursor: object, text: str, values: dict[str, object], *_: object) -> None:
         if "FROM locks" in text:
             cursor = db.connection.cursor()
-            cursor.execute("set local enable_seqscan = off")  # an empty table is scanned for choice
+            cursor.execute("set local enable_seqscan = off")  # the planner prefers to scan an empty table
             plans.extend(line for (line,) in cursor.execute(f"explain {text}", values).fetchall())
 
     upkeep.end_locks()
@@ -161,8 +161,8 @@ def test_what_is_due_is_found_by_an_index(store: SqlStore, upkeep: SqlUpkeep, en
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_what_opens_is_found_by_its_key(store: SqlStore, engine: sa.Engine, now: datetime) -> None:
-    """A hundred that open among 100,000 kept everybody else from writing for seven seconds."""
+def test_a_cleared_lock_is_found_by_its_key(store: SqlStore, engine: sa.Engine, now: datetime) -> None:
+    """Without the index a hundred clears among 100,000 locks blocked other writers for seven seconds."""
     plans: list[str] = []
 
     @sa.event.listens_for(engine, "before_cursor_execute")
@@ -175,10 +175,10 @@ def test_what_opens_is_found_by_its_key(store: SqlStore, engine: sa.Engine, now:
     assert any(line.startswith("SEARCH locks USING INDEX") and "policy=?" in line for line in plans), plans
 
 
-# Tables that stay small
+# Pruning
 
 
-def test_changes_of_the_feed_are_forgotten_after_an_hour_by_version(
+def test_changes_of_the_feed_are_pruned_after_an_hour(
     store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
 ) -> None:
     later = now + timedelta(days=1)
@@ -191,14 +191,14 @@ def test_changes_of_the_feed_are_forgotten_after_an_hour_by_version(
     upkeep.prune()
     assert everything(engine, feed, "version", "pruned_to") == [(4, 2)]
     assert everything(engine, feed_versions, "version") == [(3,), (4,)]
-    assert [version for version, *_ in told(engine)] == [3, 3, 4, 4]
+    assert [version for version, *_ in feed_changes(engine)] == [3, 3, 4, 4]
     assert len(everything(engine, locks, "key")) == 8
 
 
-def test_the_version_that_gates_hold_keeps_its_mark_however_old(
+def test_the_current_version_is_never_pruned(
     store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
 ) -> None:
-    """Nothing happened for a day; that is no reason to send a snapshot to everybody."""
+    """After a day without changes, gates must not need a snapshot."""
     for key in ("user:ann", "user:bob"):
         publish_in(store, Set(a_lock(key, now + timedelta(days=1))))
     execute(engine, sa.update(feed_versions).values(at_ms=0))
@@ -209,7 +209,7 @@ def test_the_version_that_gates_hold_keeps_its_mark_however_old(
     assert everything(engine, feed, "pruned_to") == [(1,)]
 
 
-def test_of_very_many_changes_some_are_forgotten_now_and_a_version_never_in_part(
+def test_changes_are_pruned_in_bounded_steps_of_whole_versions(
     store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "DELETED_MAX", 4)
@@ -219,11 +219,11 @@ def test_of_very_many_changes_some_are_forgotten_now_and_a_version_never_in_part
     pruned = []
     for _ in range(4):
         upkeep.prune()
-        pruned.append((everything(engine, feed, "pruned_to")[0][0], len(told(engine))))
+        pruned.append((everything(engine, feed, "pruned_to")[0][0], len(feed_changes(engine))))
     assert pruned == [(2, 12), (4, 6), (5, 3), (5, 3)]
 
 
-def test_totals_are_forgotten_two_days_after_their_window(
+def test_totals_are_pruned_two_days_after_their_window(
     upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
 ) -> None:
     kept_s = TOTALS_KEPT_MS // 1000
@@ -254,7 +254,7 @@ def test_the_newest_rejected_records_are_kept(
     assert len(everything(engine, rejects, "offset")) == 3
 
 
-def test_each_time_so_many_rows_and_the_next_time_the_rest(
+def test_totals_are_pruned_in_bounded_steps(
     upkeep: SqlUpkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "DELETED_MAX", 2)
@@ -267,7 +267,7 @@ def test_each_time_so_many_rows_and_the_next_time_the_rest(
 def test_pruning_does_not_wait_for_a_flush(
     upkeep: SqlUpkeep, engine: sa.Engine, new_engine: NewEngine
 ) -> None:
-    """Nor does the flush wait for more than the rest: a row that it holds is left for the next minute."""
+    """A row that a flush has locked is pruned the next time."""
     execute(engine, sa.insert(totals).values([a_total(key=f"user:{n}", until_s=0) for n in range(3)]))
     with writing(new_engine()) as db:
         db.execute(sa.update(totals).where(totals.c.key == "user:1").values(used=8))

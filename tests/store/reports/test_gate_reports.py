@@ -1,4 +1,4 @@
-"""What gates told of themselves: kept, bounded, and held against the feed and the log."""
+"""Status reports of gates: stored, bounded, and compared with the feed and the log."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tests.store.simulated_analyzers import PLAN
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def told(instance: str = "host:1:ab", number: int = 1, **said: Any) -> GateStatus:
-    given: dict[str, Any] = {"application": "shop", "library": "0.1.0", "at": None, "age": 0.4, "locks": (),
+def a_status(instance: str = "host:1:ab", number: int = 1, **fields: Any) -> GateStatus:
+    usual: dict[str, Any] = {"application": "shop", "library": "0.1.0", "at": None, "age": 0.4, "locks": (),
                              "more": (0, 0), "callers": ()}  # fmt: skip
-    return GateStatus(instance=instance, number=number, **given | said)
+    return GateStatus(instance=instance, number=number, **usual | fields)
 
 
 def publish(engine: sa.Engine, times: int = 1) -> None:
@@ -41,38 +41,38 @@ def publish(engine: sa.Engine, times: int = 1) -> None:
             feed_store.publish(db, [Set(lock)], f"m{number + 1}")
 
 
-def test_of_each_gate_the_newest_is_kept_however_often_and_in_which_order_it_comes(engine: sa.Engine) -> None:
+def test_the_newest_status_of_each_gate_is_kept_in_any_order_of_arrival(engine: sa.Engine) -> None:
     ann = LockHits(LockKey("caller", "user:ann", "", "daily"), 7, 7)
-    newest = told(number=3, locks=(ann,))
-    store_statuses(engine, [told(number=1), told("other:2:cd", 9)])
-    for each in (newest, told(number=2), newest, told(number=1)):
-        store_statuses(engine, [each])
+    newest = a_status(number=3, locks=(ann,))
+    store_statuses(engine, [a_status(number=1), a_status("other:2:cd", 9)])
+    for status in (newest, a_status(number=2), newest, a_status(number=1)):
+        store_statuses(engine, [status])
     by_instance = {gate.told.instance: gate for gate in reporting_gates(engine)}
     assert by_instance.keys() == {"host:1:ab", "other:2:cd"}
     assert by_instance["host:1:ab"].told == newest
     assert by_instance["host:1:ab"].denials == 7
 
 
-def test_hundreds_are_kept_at_once(engine: sa.Engine) -> None:
-    store_statuses(engine, [told(f"host:{number}:ab") for number in range(module.AT_ONCE + 7)])
+def test_hundreds_of_statuses_are_stored_at_once(engine: sa.Engine) -> None:
+    store_statuses(engine, [a_status(f"host:{number}:ab") for number in range(module.AT_ONCE + 7)])
     assert len(reporting_gates(engine)) == module.AT_ONCE + 7
 
 
-def test_it_is_known_for_how_long_a_gate_has_been_heard_of(engine: sa.Engine) -> None:
-    store_statuses(engine, [told()])
+def test_a_gate_has_the_times_of_its_first_and_its_last_status(engine: sa.Engine) -> None:
+    store_statuses(engine, [a_status()])
     with writing(engine) as db:
         db.execute(sa.update(gates).values(first_ms=NowMs() - 600_000, at_ms=NowMs() - 60_000))
     (gate,) = reporting_gates(engine)
     assert 60 <= gate.heard_s < 90
     assert 600 <= gate.first_s < 630
-    store_statuses(engine, [told(number=2)])
+    store_statuses(engine, [a_status(number=2)])
     (gate,) = reporting_gates(engine)
     assert 0 <= gate.heard_s < 30
     assert 600 <= gate.first_s < 630
 
 
-def test_who_was_not_heard_of_for_a_day_is_forgotten(engine: sa.Engine, upkeep: SqlUpkeep) -> None:
-    store_statuses(engine, [told("gone:1:a"), told("here:1:b")])
+def test_a_gate_without_a_status_for_a_day_is_deleted(engine: sa.Engine, upkeep: SqlUpkeep) -> None:
+    store_statuses(engine, [a_status("gone:1:a"), a_status("here:1:b")])
     with writing(engine) as db:
         gone = gates.c.instance == "gone:1:a"
         db.execute(sa.update(gates).where(gone).values(at_ms=NowMs() - GATES_KEPT_MS - 1_000))
@@ -82,12 +82,12 @@ def test_who_was_not_heard_of_for_a_day_is_forgotten(engine: sa.Engine, upkeep: 
     assert len(reporting_gates(engine)) == 1
 
 
-def test_however_many_tell_the_table_stays_small(
+def test_the_number_of_gates_is_limited(
     engine: sa.Engine, upkeep: SqlUpkeep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "GATES_KEPT", 5)
     for number in range(9):
-        store_statuses(engine, [told(f"host:{number}:a")])
+        store_statuses(engine, [a_status(f"host:{number}:a")])
         with writing(engine) as db:
             db.execute(sa.update(gates).values(at_ms=gates.c.at_ms - 1_000))
     assert upkeep.prune() == 4
@@ -96,10 +96,10 @@ def test_however_many_tell_the_table_stays_small(
     ]
 
 
-def test_what_no_gate_wrote_is_passed_over(engine: sa.Engine) -> None:
-    store_statuses(engine, [told()])
+def test_a_row_that_cannot_be_read_is_skipped(engine: sa.Engine) -> None:
+    store_statuses(engine, [a_status()])
     with writing(engine) as db:
-        row = {"number": 1, "at_ms": NowMs(), "first_ms": NowMs(), "told": "no JSON"}
+        row = {"number": 1, "at_ms": NowMs(), "first_ms": NowMs(), "told": "not JSON"}
         db.execute(sa.insert(gates).values(instance="x", **row))
     assert len(reporting_gates(engine)) == 1
 
@@ -107,11 +107,16 @@ def test_what_no_gate_wrote_is_passed_over(engine: sa.Engine) -> None:
 def test_an_application_and_an_instance_can_be_forgotten(engine: sa.Engine) -> None:
     store_statuses(
         engine,
-        [told("a:1:a"), told("b:1:b"), told("c:1:c", application="till"), told("d:1:d", application="x")],
+        [
+            a_status("a:1:a"),
+            a_status("b:1:b"),
+            a_status("c:1:c", application="till"),
+            a_status("d:1:d", application="x"),
+        ],
     )
     assert forget_gates(engine, "shop", "ann", "") == 2
     assert forget_gates(engine, "c:1:c", "ann", "") == 1
-    assert forget_gates(engine, "nobody", "ann", "") == 0
+    assert forget_gates(engine, "unknown", "ann", "") == 0
     assert [gate.told.instance for gate in reporting_gates(engine)] == ["d:1:d"]
 
 
@@ -133,33 +138,33 @@ class TestBehind:
         [(Cursor(3, "m3"), 0), (Cursor(2, "m2"), 30), (Cursor(1, "m1"), 60), (None, 0)],
         ids=str,
     )
-    def test_a_gate_lacks_the_next_version_since_it_is_there(
+    def test_a_gate_is_behind_since_the_next_version_was_published(
         self, engine: sa.Engine, at: Cursor | None, missed_s: float
     ) -> None:
-        store_statuses(engine, [told(at=at)])
+        store_statuses(engine, [a_status(at=at)])
         (gate,) = reporting_gates(engine)
         assert missed_s <= gate.missed_s <= missed_s * 1.5
         assert not gate.strange
 
     @pytest.mark.parametrize("at", [Cursor(4, "m4"), Cursor(3, "other"), Cursor(1, "other")], ids=str)
-    def test_a_version_that_was_never_there_is_of_another_feed(self, engine: sa.Engine, at: Cursor) -> None:
-        store_statuses(engine, [told(at=at)])
+    def test_a_version_that_never_existed_is_one_of_another_feed(self, engine: sa.Engine, at: Cursor) -> None:
+        store_statuses(engine, [a_status(at=at)])
         (gate,) = reporting_gates(engine)
         assert gate.strange
 
-    def test_of_versions_that_are_forgotten_it_is_known_that_they_are_old(self, engine: sa.Engine) -> None:
+    def test_a_gate_at_a_pruned_version_is_behind(self, engine: sa.Engine) -> None:
         with writing(engine) as db:
             db.execute(sa.delete(feed_versions).where(feed_versions.c.version <= 2))
-        store_statuses(engine, [told(at=Cursor(1, "m1"))])
+        store_statuses(engine, [a_status(at=Cursor(1, "m1"))])
         (gate,) = reporting_gates(engine)
         assert gate.missed_s >= 29
         assert not gate.strange
 
 
 class TestLogged:
-    def test_who_was_counted_in_the_last_hours_is_known(self, engine: sa.Engine) -> None:
+    def test_callers_that_were_counted_in_the_last_hours_are_known(self, engine: sa.Engine) -> None:
         with writing(engine) as db:
-            for number, who in enumerate(("user:ann\nuser:bob", "user:cy")):
+            for number, callers in enumerate(("user:ann\nuser:bob", "user:cy")):
                 place = {
                     "cluster": "c",
                     "topic_id": "t",
@@ -168,11 +173,11 @@ class TestLogged:
                     "how": "new",
                     "next": 1,
                 }
-                db.execute(sa.insert(named_callers).values(place | {"callers": who}))
+                db.execute(sa.insert(named_callers).values(place | {"callers": callers}))
         found = known_among(engine, ["user:ann", "user:cy", "user:eve", "user:an", "ann"])
         assert found == (frozenset({"user:ann", "user:cy"}), False)
 
-    def test_who_was_counted_by_a_policy_is_known(self, engine: sa.Engine, store: SqlStore) -> None:
+    def test_callers_with_a_total_are_known(self, engine: sa.Engine, store: SqlStore) -> None:
         store.activate(PLAN)
         (sum_,) = PLAN.policies_of
         row = a_total(grouping=sum_.grouping, meter=sum_.meter, period=str(sum_.window))
@@ -182,12 +187,12 @@ class TestLogged:
         asked = [f"user:{number}" for number in range(1_250)] + ["user:eve"]
         assert known_among(engine, asked).known == {f"user:{number}" for number in range(1_200)}
 
-    def test_it_is_told_that_there_were_too_many_to_know_each(self, engine: sa.Engine) -> None:
+    def test_it_is_reported_that_there_were_too_many_callers_to_know_each(self, engine: sa.Engine) -> None:
         with writing(engine) as db:
             place = {"cluster": "c", "topic_id": "t", "partition": 0, "hour": 1, "how": "drawn", "next": 1}
             db.execute(sa.insert(named_callers).values(place | {"callers": "user:ann"}))
         assert known_among(engine, ["user:eve"]) == (frozenset(), True)
 
-    def test_what_can_be_no_name_is_not_looked_for(self, engine: sa.Engine, store: SqlStore) -> None:
+    def test_text_that_cannot_be_a_name_is_unknown(self, engine: sa.Engine, store: SqlStore) -> None:
         store.activate(PLAN)
         assert known_among(engine, ["", "user:\x00", "user:\ud800", "x" * 10_000]).known == frozenset()

@@ -1,4 +1,4 @@
-"""Usage and audit read back, on both databases, against a sum made by hand."""
+"""Usage and audit, compared with sums over single rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def minute(key: str, bucket_s: int, value: int, denied: int = 0) -> CountRow:
     return CountRow("caller", key, "", "requests", 60, bucket_s, value, denied)
 
 
-def test_minutes_are_joined_in_the_width_that_is_asked_for(engine: sa.Engine) -> None:
+def test_minutes_are_joined_to_the_requested_width(engine: sa.Engine) -> None:
     put(engine, minute("a", 3540, 1), minute("a", 3600, 2, 5), minute("a", 7140, 4), minute("b", 3600, 8))
     assert list(usage_rows(engine, UsageQuery("caller", 3600))) == [
         UsageRow("a", "", "requests", 0, 3600, 1, 0),
@@ -56,7 +56,7 @@ def test_minutes_are_joined_in_the_width_that_is_asked_for(engine: sa.Engine) ->
     assert len(list(usage_rows(engine, UsageQuery("caller", 60)))) == 4
 
 
-def test_what_was_rolled_up_comes_as_wide_as_it_is(engine: sa.Engine) -> None:
+def test_rolled_up_rows_keep_their_width(engine: sa.Engine) -> None:
     put(
         engine,
         CountRow("caller", "a", "", "requests", 86_400, 0, 10, 1),
@@ -97,16 +97,16 @@ def test_filters_are_half_open_and_exact(engine: sa.Engine) -> None:
         CountRow("caller+resource", "a", "/x", "requests", 60, 0, 1, 0),
     )
 
-    def seen(**wanted: object) -> list[tuple[str, str, int]]:
-        asked = UsageQuery("caller", 60)._replace(**wanted)
-        return [(row.key, row.meter, row.bucket_s) for row in usage_rows(engine, asked)]
+    def found(**filters: object) -> list[tuple[str, str, int]]:
+        query = UsageQuery("caller", 60)._replace(**filters)
+        return [(row.key, row.meter, row.bucket_s) for row in usage_rows(engine, query)]
 
-    assert seen(from_s=0, until_s=120, key="a", meter="requests") == [
+    assert found(from_s=0, until_s=120, key="a", meter="requests") == [
         ("a", "requests", 0),
         ("a", "requests", 60),
     ]
-    assert seen(until_s=0) == [("a", "requests", -60), ("b", "requests", -60)]
-    assert seen(meter="slowest") == [("a", "slowest", 0)]
+    assert found(until_s=0) == [("a", "requests", -60), ("b", "requests", -60)]
+    assert found(meter="slowest") == [("a", "slowest", 0)]
     assert [row.resource for row in usage_rows(engine, UsageQuery("caller+resource", 60))] == ["/x"]
 
 
@@ -129,18 +129,18 @@ ROWS = st.lists(
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS, width_s=st.sampled_from([60, 3600, 86_400]), edges=st.tuples(*[st.integers(-200, 200)] * 2))
-def test_it_agrees_with_adding_up_row_by_row(
+def test_usage_equals_a_sum_row_by_row(
     engine: sa.Engine, rows: list[CountRow], width_s: int, edges: tuple[int, int]
 ) -> None:
     from_s, until_s = (edge * 60 for edge in edges)
     put(engine, *rows)
-    wanted: dict[tuple[object, ...], list[CountRow]] = defaultdict(list)
+    joined: dict[tuple[object, ...], list[CountRow]] = defaultdict(list)
     for row in rows:
         if row.grouping == "caller" and from_s <= row.bucket_s < until_s:
             shown_s = row.bucket_s if row.width_s > width_s else row.bucket_s // width_s * width_s
-            wanted[shown_s, row.key, row.resource, row.meter, max(row.width_s, width_s)].append(row)
+            joined[shown_s, row.key, row.resource, row.meter, max(row.width_s, width_s)].append(row)
     expected = []
-    for (shown_s, key, resource, meter, stretch_s), each in sorted(wanted.items()):
+    for (shown_s, key, resource, meter, stretch_s), of_bucket in sorted(joined.items()):
         join = max if meter == "slowest" else sum
         expected.append(
             (
@@ -149,24 +149,24 @@ def test_it_agrees_with_adding_up_row_by_row(
                 meter,
                 shown_s,
                 stretch_s,
-                join(r.value for r in each),
-                join(r.denied for r in each),
+                join(row.value for row in of_bucket),
+                join(row.denied for row in of_bucket),
             )
         )
     assert list(usage_rows(engine, UsageQuery("caller", width_s, from_s, until_s))) == expected
 
 
-def test_many_rows_come_without_being_held_in_memory(engine: sa.Engine) -> None:
+def test_many_rows_are_streamed_from_one_snapshot(engine: sa.Engine) -> None:
     put(engine, *(minute(f"user:{n:05}", 0, 1) for n in range(5_000)))
     rows = usage_rows(engine, UsageQuery("caller", 60))
     assert [row.key for row in itertools.islice(rows, 2)] == ["user:00000", "user:00001"]
-    put(engine)  # a flush goes on while somebody pages; the page stays of one moment
+    put(engine)  # a change while an operator pages through the rows
     assert sum(1 for _ in rows) == 4_998
 
 
-@pytest.mark.parametrize("database", ["postgresql"])  # SQLite has no such bounds
-def test_a_reader_may_take_its_time(engine: sa.Engine) -> None:
-    """The bounds that keep a stopped analyzer from holding others up do not end a slow report."""
+@pytest.mark.parametrize("database", ["postgresql"])  # SQLite has no such time-outs
+def test_a_slow_report_is_not_ended_by_time_outs(engine: sa.Engine) -> None:
+    """The time-outs that keep a stopped analyzer from blocking others do not apply to reports."""
     seen = []
 
     @sa.event.listens_for(engine, "before_cursor_execute")
@@ -178,7 +178,7 @@ def test_a_reader_may_take_its_time(engine: sa.Engine) -> None:
     assert "set local statement_timeout = 0" in seen
 
 
-def test_a_grouping_is_counted_by_plan_or_by_what_is_there(engine: sa.Engine) -> None:
+def test_a_grouping_is_counted_if_the_plan_or_the_buckets_have_it(engine: sa.Engine) -> None:
     assert is_counted(engine, "caller")
     assert is_counted(engine, "caller+resource")
     with engine.begin() as db:
@@ -218,11 +218,11 @@ def test_the_audit_agrees_when_every_record_is_in_one_bucket(engine: sa.Engine) 
     )
     found = audit(engine)
     assert (found.buckets, found.counted, found.equal) == (10, 10, True)
-    assert [each.partition for each in found.partitions] == [0, 1]
+    assert [ledger.partition for ledger in found.partitions] == [0, 1]
 
 
 @pytest.mark.parametrize(("seen", "buckets_hold"), [(11, 6), (10, 7), (10, 5)])
-def test_the_audit_finds_what_is_missing_or_too_much(engine: sa.Engine, seen: int, buckets_hold: int) -> None:
+def test_the_audit_finds_missing_and_surplus_counts(engine: sa.Engine, seen: int, buckets_hold: int) -> None:
     ledger(engine, 0, seen=seen, counted=6, dead=4)
     put(engine, minute("a", 0, buckets_hold))
     found = audit(engine)
@@ -230,7 +230,7 @@ def test_the_audit_finds_what_is_missing_or_too_much(engine: sa.Engine, seen: in
     assert found.partitions[0].equal == (seen == 10)
 
 
-def test_an_empty_database_audits_well(engine: sa.Engine) -> None:
+def test_an_empty_database_passes_the_audit(engine: sa.Engine) -> None:
     assert audit(engine).equal
     assert audit(engine).partitions == []
 

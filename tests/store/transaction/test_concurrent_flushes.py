@@ -1,4 +1,4 @@
-"""When two analyzers cross a limit together, exactly one sees it."""
+"""Of two analyzers that reach a limit at one moment, exactly one sees it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from gatekeeper.model import Change
-from tests.store.flushing import a_row, counts, now_s, plan, quota, together, told
+from tests.store.flushing import a_row, counts, feed_changes, now_s, plan, quota, run_together
 
 pytestmark = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 
@@ -29,7 +29,7 @@ Judge = Callable[[SqlFlush, Sequence[CountRow], datetime], object]
 NewEngine = Callable[[], sa.Engine]
 TRIES = 200
 PLAN = plan(quota(100))
-HALF = 60  # each of two adds so much: neither reaches the limit alone
+HALF = 60  # what each of the two adds: neither reaches the limit alone
 
 
 def by_totals(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) -> None:
@@ -37,7 +37,7 @@ def by_totals(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) -> None:
 
 
 def by_sums_of_buckets(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) -> Sequence[Change]:
-    """Judges by the sum of the buckets, without a row that both must touch."""
+    """Judges by the sum of the buckets, without a row that both must lock."""
     add_rows(tx._db, rows, {})
     (policy,) = PLAN.policies
     window = window_at(policy.window, rows[0].bucket_s)
@@ -52,8 +52,11 @@ def by_sums_of_buckets(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) ->
 
 
 def race(new_engine: NewEngine, judge: Judge, tries: int) -> Counter[str]:
-    """How often the feed told of each caller. Both analyzers are in their transactions before either
-    counts; the buckets are different rows, as they are when two partitions hold different minutes."""
+    """Returns the number of changes in the feed by caller.
+
+    Both analyzers have begun their transactions before either counts; they add to different buckets, as when
+    two partitions are at different minutes.
+    """
     engines = [new_engine(), new_engine()]
     stores = [SqlStore(engine, f"analyzer {n}") for n, engine in enumerate(engines)]
     version = stores[0].activate(PLAN)
@@ -68,18 +71,18 @@ def race(new_engine: NewEngine, judge: Judge, tries: int) -> Counter[str]:
                 both_began.wait(10)
                 judge(tx, [row], now)
 
-    errors = together(*(lambda n=n, s=store: add(n, s) for n, store in enumerate(stores)))
+    errors = run_together(*(lambda n=n, s=store: add(n, s) for n, store in enumerate(stores)))
     assert errors == [None, None]
-    return Counter(key for _, _, key in told(engines[0]))
+    return Counter(key for _, _, key in feed_changes(engines[0]))
 
 
-def test_two_analyzers_that_cross_a_limit_together_lock_once(new_engine: NewEngine) -> None:
+def test_two_analyzers_that_reach_a_limit_together_publish_one_lock(new_engine: NewEngine) -> None:
     seen = race(new_engine, by_totals, TRIES)
     assert seen == {f"user:{attempt:03}": 1 for attempt in range(TRIES)}
 
 
-def test_without_the_row_that_both_touch_nobody_sees_it(new_engine: NewEngine) -> None:
-    """The test above has teeth: the same race, judged by sums of buckets, misses a crossing."""
+def test_without_a_row_that_both_lock_neither_sees_the_limit(new_engine: NewEngine) -> None:
+    """A mutation of the test above: the race judged by sums of buckets misses the limit."""
 
     def both_read_before_either_commits(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) -> None:
         by_sums_of_buckets(tx, rows, now)
@@ -89,6 +92,6 @@ def test_without_the_row_that_both_touch_nobody_sees_it(new_engine: NewEngine) -
     assert race(new_engine, both_read_before_either_commits, 5) == {}
 
 
-def test_and_in_a_race_without_a_referee_it_is_missed_often(new_engine: NewEngine) -> None:
+def test_without_a_row_that_both_lock_the_limit_is_often_missed(new_engine: NewEngine) -> None:
     seen = race(new_engine, by_sums_of_buckets, 50)
     assert sum(seen.values()) < 50

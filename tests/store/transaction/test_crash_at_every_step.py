@@ -1,7 +1,7 @@
-"""An analyzer dies, or loses its database, at every single step; the counts do not show it.
+"""An analyzer is killed, or loses its database, at every single step: the counts are those of a calm run.
 
-The steps are counted in a calm run, so that none is missed: each statement, each commit before it is
-sent, and each commit whose reply is lost.
+The steps are counted in the calm run, so that none is missed: each statement, each commit before it is sent,
+and each commit whose reply is lost.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from tests.store import simulated_analyzers
 from tests.store.flushing import now_s
 from tests.store.simulated_analyzers import (
-    STORY,
+    CALLERS,
     Analyzer,
-    Fate,
+    FaultAt,
     Killed,
     Log,
-    begin_again,
     cut_off,
+    empty_tables,
     killed,
     log_of,
     state,
 )
 
-CALM = -1  # a step that never comes
+CALM = -1  # a step that is never reached
 Stored = Mapping[str, object]
 StoreOf = Callable[[sa.Engine], object]
 NewEngine = Callable[[], sa.Engine]
@@ -48,37 +48,37 @@ def log(engine: sa.Engine) -> Log:
 
 
 @pytest.fixture
-def theirs(new_engine: NewEngine) -> sa.Engine:
-    """What the analyzers reach the database by; the test looks at it by `engine`."""
+def analyzer_engine(new_engine: NewEngine) -> sa.Engine:
+    """The engine of the analyzers; the test reads the database through `engine`."""
     engine = new_engine()
     engine.connect().close()  # SQLAlchemy asks the first connection what kind of server it is
     return engine
 
 
 @pytest.fixture
-def calm(engine: sa.Engine, theirs: sa.Engine, log: Log) -> tuple[Stored, Sequence[str]]:
-    """How the story ends when nothing happens, and the steps it takes."""
-    fate = Fate(CALM, killed)
-    lives(theirs, log, fate)
+def calm(engine: sa.Engine, analyzer_engine: sa.Engine, log: Log) -> tuple[Stored, Sequence[str]]:
+    """The final state of a run without a fault, and its steps."""
+    fault = FaultAt(CALM, killed)
+    count_with(analyzer_engine, log, fault)
     end = state(engine)
-    begin_again(engine)
-    return end, fate.steps
+    empty_tables(engine)
+    return end, fault.steps
 
 
-def lives(engine: sa.Engine, log: Log, fate: Fate, store_of: StoreOf | None = None) -> None:
-    """One analyzer meets its fate, and another one comes after it."""
-    with fate.over(engine), suppress(Killed):
+def count_with(engine: sa.Engine, log: Log, fault: FaultAt, store_of: StoreOf | None = None) -> None:
+    """Runs an analyzer until the fault, and another one that continues."""
+    with fault.over(engine), suppress(Killed):
         first = Analyzer(engine, log)
         first.run(store_of(engine) if store_of else None)
     second = Analyzer(engine, log)
     second.run(store_of(engine) if store_of else None)
 
 
-def test_the_calm_story_holds_what_may_go_wrong(
+def test_the_calm_run_has_everything_that_a_fault_may_change(
     calm: tuple[Stored, Sequence[str]],
 ) -> None:
     end, steps = calm
-    names = Counter(name for names in STORY for name in names)
+    names = Counter(name for names in CALLERS for name in names)
     counted = {row[4]: (row[6], row[7]) for row in end["buckets"]}
     assert counted == {
         "api_key:acme": (names["acme"], names["acme!"]),
@@ -102,37 +102,36 @@ def test_the_calm_story_holds_what_may_go_wrong(
         assert kinds[f"INSERT INTO {table}"]
 
 
-def test_killed_at_any_step_it_is_not_seen_in_the_end(
-    calm: tuple[Stored, Sequence[str]], engine: sa.Engine, theirs: sa.Engine, log: Log
+def test_another_analyzer_continues_after_a_kill_at_any_step(
+    calm: tuple[Stored, Sequence[str]], engine: sa.Engine, analyzer_engine: sa.Engine, log: Log
 ) -> None:
-    """Another analyzer goes on."""
     end, steps = calm
     for at, step in enumerate(steps):
-        begin_again(engine)
-        fate = Fate(at, killed)
-        lives(theirs, log, fate)
+        empty_tables(engine)
+        fault = FaultAt(at, killed)
+        count_with(analyzer_engine, log, fault)
         assert state(engine) == end, f"step {at}: {step}"
-        assert len(fate.steps) > at, "the blow never fell"
+        assert len(fault.steps) > at, "the step was not reached"
 
 
-def test_nor_is_it_seen_in_who_is_counted_by_name(
-    engine: sa.Engine, theirs: sa.Engine, log: Log, monkeypatch: pytest.MonkeyPatch
+def test_names_beyond_the_cardinality_limit_are_right_after_a_kill_at_any_step(
+    engine: sa.Engine, analyzer_engine: sa.Engine, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is room for one caller in each partition."""
+    """One caller per partition is counted by name."""
     monkeypatch.setattr(simulated_analyzers, "MAPPING", replace(simulated_analyzers.MAPPING, callers_max=1))
-    fate = Fate(CALM, killed)
-    lives(theirs, log, fate)
+    fault = FaultAt(CALM, killed)
+    count_with(analyzer_engine, log, fault)
     end, names = state(engine), names_of(engine)
     assert {row[4] for row in end["buckets"]} == {"api_key:acme", "api_key:bob", OVERFLOW}
     assert [name for *_, name in names] == ["api_key:acme", "api_key:bob"]
-    for at, step in enumerate(fate.steps):
-        begin_again(engine)
-        lives(theirs, log, Fate(at, killed))
+    for at, step in enumerate(fault.steps):
+        empty_tables(engine)
+        count_with(analyzer_engine, log, FaultAt(at, killed))
         assert (state(engine), names_of(engine)) == (end, names), f"step {at}: {step}"
 
 
 def names_of(engine: sa.Engine) -> list[tuple[object, ...]]:
-    """Who is counted by name in which partition and hour, and how they came to it."""
+    """Returns (partition, hour, rule, caller) of all callers that are counted by name."""
     of = named_callers.c
     with engine.connect() as db:
         rows = db.execute(
@@ -141,66 +140,70 @@ def names_of(engine: sa.Engine) -> list[tuple[object, ...]]:
         return sorted((*row[:3], name) for row in rows for name in row.callers.split("\n"))
 
 
-def test_cut_off_at_any_kind_of_step_it_goes_on_by_itself(
-    calm: tuple[Stored, Sequence[str]], engine: sa.Engine, theirs: sa.Engine, log: Log
+def test_an_analyzer_that_loses_its_connection_at_any_kind_of_step_recovers(
+    calm: tuple[Stored, Sequence[str]], engine: sa.Engine, analyzer_engine: sa.Engine, log: Log
 ) -> None:
-    """Perhaps with a commit's reply on its way: only the stored positions tell."""
+    """Also when the reply to a commit is lost: it continues from the stored positions."""
     end, steps = calm
     for at, step in enumerate(steps):
         if step.endswith("commit") or step not in steps[:at]:
-            begin_again(engine)
-            fate = Fate(at, cut_off)
-            with fate.over(theirs):
-                Analyzer(theirs, log).run()
+            empty_tables(engine)
+            fault = FaultAt(at, cut_off)
+            with fault.over(analyzer_engine):
+                Analyzer(analyzer_engine, log).run()
             assert state(engine) == end, f"step {at}: {step}"
-            assert len(fate.steps) > at, "the blow never fell"
+            assert len(fault.steps) > at, "the step was not reached"
 
 
-# Another analyzer takes the partition over from one that only slept
+# Another analyzer takes a partition over from one that was stopped for a while
 
 
-def two_owners(ours: sa.Engine, theirs: sa.Engine, log: Log) -> type[Exception] | None:
-    """What the sleeper is told when it wakes up with records that the other one has counted."""
-    sleeper, other = Analyzer(ours, log, "sleeper"), Analyzer(theirs, log, "other")
-    pipeline = sleeper.start()
-    pipeline.flushed_s = float("inf")  # it takes and counts, and then it sleeps
+def two_owners(first_engine: sa.Engine, other_engine: sa.Engine, log: Log) -> type[Exception] | None:
+    """Returns the error of an analyzer that flushes records which another one has counted meanwhile."""
+    stopped, other = Analyzer(first_engine, log, "stopped"), Analyzer(other_engine, log, "other")
+    pipeline = stopped.start()
+    pipeline.flushed_s = float("inf")  # it takes and counts, and does not flush
     assert pipeline.run_once() is None
     other.run()
-    told = None
+    error = None
     try:
-        pipeline.flush(sleeper.source.lags())
+        pipeline.flush(stopped.source.lags())
     except PartitionLost as lost:
-        told = type(lost)
+        error = type(lost)
         pipeline.start_over()
-    sleeper.run()
-    return told
+    stopped.run()
+    return error
 
 
-def test_a_sleeper_that_wakes_up_counts_nothing_twice(
-    calm: tuple[Stored, Sequence[str]], engine: sa.Engine, theirs: sa.Engine, new_engine: NewEngine, log: Log
+def test_an_analyzer_that_resumes_after_a_stop_counts_nothing_twice(
+    calm: tuple[Stored, Sequence[str]],
+    engine: sa.Engine,
+    analyzer_engine: sa.Engine,
+    new_engine: NewEngine,
+    log: Log,
 ) -> None:
-    assert two_owners(theirs, new_engine(), log) is PartitionLost
+    assert two_owners(analyzer_engine, new_engine(), log) is PartitionLost
     assert state(engine) == calm[0]
 
 
-# Without what keeps them right, the same stories come out wrong
+# Mutations: without the compare-and-set, or with two transactions, these tests fail
 
 
-def test_without_comparing_the_offset_a_sleeper_counts_twice(
+def test_without_the_compare_and_set_records_are_counted_twice(
     calm: tuple[Stored, Sequence[str]],
     engine: sa.Engine,
-    theirs: sa.Engine,
+    analyzer_engine: sa.Engine,
     new_engine: NewEngine,
     log: Log,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MOVE_OFFSET", without_comparing(module.MOVE_OFFSET))
-    assert two_owners(theirs, new_engine(), log) is None
+    assert two_owners(analyzer_engine, new_engine(), log) is None
     assert counted(engine) > sum(row[6] for row in calm[0]["buckets"])
 
 
 def without_comparing(move: sa.Update) -> sa.Update:
-    """The same statement without `next = :from`."""
+    """Returns the statement without its condition `next = :from`."""
     blind = move._clone()
     always = sa.bindparam("from", type_=sa.BigInteger) >= 0
     blind._where_criteria = tuple(
@@ -211,8 +214,8 @@ def without_comparing(move: sa.Update) -> sa.Update:
     return blind
 
 
-class Apart:
-    """A flush that commits its offsets in a transaction of their own, before the rest or after it."""
+class SplitFlush:
+    """A flush that commits its offsets in a separate transaction, before the rest or after it."""
 
     def __init__(self, engine: sa.Engine, stack: ExitStack, *, first: bool) -> None:
         self._engine = engine
@@ -236,34 +239,40 @@ class Apart:
 
 
 class TwoTransactions:
+    """A store whose flushes are split."""
+
     def __init__(self, engine: sa.Engine, *, first: bool) -> None:
         self._engine = engine
         self._first = first
         self.counter_state = SqlStore(engine, "here").counter_state
 
     @contextmanager
-    def transaction(self) -> Iterator[Apart]:
+    def transaction(self) -> Iterator[SplitFlush]:
         with ExitStack() as stack:
-            apart = Apart(self._engine, stack, first=self._first)
-            yield apart
+            split = SplitFlush(self._engine, stack, first=self._first)
+            yield split
         if not self._first:
-            apart.move()
+            split.move()
 
 
 @pytest.mark.parametrize("offsets_first", [True, False], ids=["lost", "twice"])
-def test_with_offsets_in_a_transaction_of_their_own_a_crash_shows(
-    calm: tuple[Stored, Sequence[str]], engine: sa.Engine, theirs: sa.Engine, log: Log, offsets_first: bool
+def test_with_offsets_in_a_separate_transaction_a_kill_changes_the_counts(
+    calm: tuple[Stored, Sequence[str]],
+    engine: sa.Engine,
+    analyzer_engine: sa.Engine,
+    log: Log,
+    offsets_first: bool,
 ) -> None:
-    def torn(theirs: sa.Engine) -> TwoTransactions:
-        return TwoTransactions(theirs, first=offsets_first)
+    def split(analyzer_engine: sa.Engine) -> TwoTransactions:
+        return TwoTransactions(analyzer_engine, first=offsets_first)
 
     truth = sum(row[6] for row in calm[0]["buckets"])
-    fate = Fate(CALM, killed)
-    lives(theirs, log, fate, torn)
-    assert counted(engine) == truth  # while nothing happens, all is well
-    for at in (at for at, step in enumerate(fate.steps) if step == "after commit"):
-        begin_again(engine)
-        lives(theirs, log, Fate(at, killed), torn)
+    fault = FaultAt(CALM, killed)
+    count_with(analyzer_engine, log, fault, split)
+    assert counted(engine) == truth, "without a fault the counts are right"
+    for at in (at for at, step in enumerate(fault.steps) if step == "after commit"):
+        empty_tables(engine)
+        count_with(analyzer_engine, log, FaultAt(at, killed), split)
         if counted(engine) != truth:
             break
     assert (counted(engine) < truth, counted(engine) > truth) == (offsets_first, not offsets_first)

@@ -1,4 +1,4 @@
-"""One transaction per flush: what it keeps, what it refuses, and that two of them see each other."""
+"""One transaction per flush: offsets, totals, buckets, rejected records and locks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def all_of(engine: sa.Engine, table: sa.Table) -> list[dict[str, object]]:
         return [dict(row._mapping) for row in db.execute(sa.select(table).order_by(*table.primary_key))]
 
 
-def test_a_partition_begins_where_it_was_begun_first(store: SqlStore) -> None:
+def test_the_first_begin_of_a_partition_decides_where_it_begins(store: SqlStore) -> None:
     assert store.positions([PART]) == {}
     assert store.begin(PART, 100, "digest") == Position(100, "digest")
     assert store.begin(PART, 200) == Position(100, "digest")
@@ -73,15 +73,15 @@ def test_the_offset_moves_with_its_ledger(store: SqlStore, engine: sa.Engine) ->
     )
 
 
-def test_an_idle_partition_keeps_what_is_known_of_its_place(store: SqlStore) -> None:
+def test_a_heartbeat_keeps_the_resume_token(store: SqlStore) -> None:
     store.begin(PART, 5, "digest")
     with store.transaction() as tx:
         tx.move_offsets([PartitionProgress(PART, 5, 5)], {})
     assert store.positions([PART]) == {PART: Position(5, "digest")}
 
 
-def test_what_is_known_of_one_place_is_not_said_of_the_next(store: SqlStore) -> None:
-    """Kafka would be asked whether the log was cut off by what was true further in front."""
+def test_an_offset_that_moves_without_a_resume_token_loses_the_old_one(store: SqlStore) -> None:
+    """A leader epoch of an earlier offset would make a later check for truncation wrong."""
     store.begin(PART, 5, "3")
     with store.transaction() as tx:
         tx.move_offsets([PartitionProgress(PART, 5, 9)], {})
@@ -89,7 +89,7 @@ def test_what_is_known_of_one_place_is_not_said_of_the_next(store: SqlStore) -> 
 
 
 @pytest.mark.parametrize("start", [0, 4, 6])
-def test_an_offset_that_is_not_where_we_left_it_refuses_the_whole_flush(
+def test_an_offset_that_was_moved_by_another_analyzer_refuses_the_whole_flush(
     store: SqlStore, engine: sa.Engine, start: int
 ) -> None:
     store.begin(PART, 5)
@@ -124,7 +124,7 @@ def test_buckets_add_up_and_maxima_stay(store: SqlStore, engine: sa.Engine) -> N
 
 
 def totals_of(tx: SqlFlush, grown: dict[str, int], plan: Plan = PLAN, version: int = 1) -> dict[str, int]:
-    """Adds to today's totals of callers; returns those that must be judged."""
+    """Adds to the totals of callers in DAY; returns the ones that must be judged."""
     (sum_,) = plan.policies_of
     growth = {sum_: {(key, "", DAY): number for key, number in grown.items()}}
     due = totals.add_totals(tx._db, plan, version, growth)
@@ -137,7 +137,7 @@ def test_a_sum_stops_at_the_largest_number_a_column_takes(store: SqlStore, engin
     acme, ann = "api_key:acme", "user:ann"
     for value in (TOTAL_MAX - 1, 5):
         with store.transaction() as tx:
-            # The increment of a single flush may be beyond it.
+            # The increment of a single flush may exceed it.
             totals_of(tx, {acme: value, ann: 2**70})
             add_rows(tx._db, [a_row(value), a_row(1, key=ann, denied=2**70)], {})
     assert [row["used"] for row in all_of(engine, schema.totals)] == [TOTAL_MAX, TOTAL_MAX]
@@ -187,7 +187,7 @@ def test_a_window_that_has_not_begun_is_judged_by_each_flush_that_adds_to_it(sto
         assert len(found) == due
 
 
-def test_sums_are_kept_apart(store: SqlStore, engine: sa.Engine) -> None:
+def test_each_sum_has_separate_totals(store: SqlStore, engine: sa.Engine) -> None:
     """By grouping, meter and period, in one statement."""
     policies = [
         *(Quota("day", 5, Calendar("day")), Quota("month", 5, Calendar("month"))),
@@ -225,7 +225,7 @@ def test_ten_thousand_rows_are_one_statement(store: SqlStore, engine: sa.Engine)
     assert len(all_of(engine, buckets)) == 10_000
 
 
-def test_a_caller_with_any_text_for_a_name_is_kept_as_it_is(store: SqlStore, engine: sa.Engine) -> None:
+def test_names_are_stored_unchanged(store: SqlStore, engine: sa.Engine) -> None:
     names = [
         "user:ü",
         "user:'; drop table buckets",
@@ -239,7 +239,7 @@ def test_a_caller_with_any_text_for_a_name_is_kept_as_it_is(store: SqlStore, eng
     assert sorted(row["key"] for row in all_of(engine, buckets)) == sorted(names)
 
 
-def test_a_lock_is_written_once_however_long_the_flood_lasts(store: SqlStore, engine: sa.Engine) -> None:
+def test_a_lock_is_published_once_in_a_long_flood(store: SqlStore, engine: sa.Engine) -> None:
     version = store.activate(PLAN)
     with store.transaction() as tx:
         now = tx.check_plan(version)
@@ -256,7 +256,7 @@ def test_a_lock_is_written_once_however_long_the_flood_lasts(store: SqlStore, en
     ] == [(1, 0, "set", "api_key:acme")]
 
 
-def test_a_lock_comes_back_as_it_was_stored(store: SqlStore) -> None:
+def test_a_lock_is_read_as_it_was_stored(store: SqlStore) -> None:
     began = datetime(2026, 11, 21, 10, 0, 0, 123000, tzinfo=UTC)
     lock = Lock("caller", "user:ann", "daily", began, began + timedelta(hours=2), "/v1/{id}", detail="why")
     with store.transaction() as tx:
@@ -266,17 +266,17 @@ def test_a_lock_comes_back_as_it_was_stored(store: SqlStore) -> None:
         assert lock_feed.locked(tx._db, keys) == {lock.at: lock}
 
 
-def test_more_rows_than_one_statement_has_time_for_are_several(
+def test_many_rows_are_split_over_several_statements(
     store: SqlStore, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an outage a flush may have 200,000 callers: five seconds' work for PostgreSQL, and a statement
-    has two. Dropped and read again, it would be as large the next time."""
+    """After an outage a flush may have 200,000 callers, which take PostgreSQL five seconds; the time-out of a
+    statement is two. Dropped and read again, the flush would be as large the next time."""
     monkeypatch.setattr("analyzer.store.transaction.buckets.ROWS_MAX", 3)
     grown = {f"user:{n}": n + 1 for n in range(7)}
     for times in (1, 2):
         with store.transaction() as tx:
             due = totals_of(tx, grown, version=times)
             add_rows(tx._db, [a_row(n, key=key) for key, n in grown.items()], {})
-    assert due == {key: 2 * n for key, n in grown.items()}  # of another version than when they began
+    assert due == {key: 2 * n for key, n in grown.items()}, "each total has the version of another plan"
     assert [row["used"] for row in all_of(engine, schema.totals)] == [2 * n for n in grown.values()]
     assert [row["value"] for row in all_of(engine, buckets)] == [2 * n for n in grown.values()]

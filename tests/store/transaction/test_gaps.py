@@ -1,4 +1,4 @@
-"""What stopped a partition is kept, and a decision on it is made once, by one person, and for good."""
+"""Gaps: what stopped a partition is stored, and exactly one decision of an operator resolves it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from analyzer.store.transaction.gaps import NoSuchGap, RecordedGap, SqlGaps, acc
 from analyzer.store.transaction.sql_store import SqlStore
 
 PART = Partition("cluster", "id-1", 3, "log", "access-log")
-AGAIN = PART._replace(topic_id="id-2")
+RECREATED = PART._replace(topic_id="id-2")
 CORRUPT = Gap("corrupt", 10, None, "a batch is damaged")
-CUT = Gap("past-end", 10, 1000, "cut off")
-NEW = Gap("recreated", 0, None, "made again")
+TRUNCATED = Gap("past-end", 10, 1000, "truncated")
+RECREATED_GAP = Gap("recreated", 0, None, "recreated")
 
 
 def begun(store: SqlStore, at: int = 10) -> None:
@@ -37,7 +37,7 @@ def the_only(engine: sa.Engine) -> RecordedGap:
     return found
 
 
-def test_it_is_found_again_by_whoever_reads_next_and_told_better_by_and_by(
+def test_the_next_analyzer_finds_the_gap_and_may_describe_it_better(
     engine: sa.Engine, store: SqlStore
 ) -> None:
     begun(store)
@@ -50,8 +50,8 @@ def test_it_is_found_again_by_whoever_reads_next_and_told_better_by_and_by(
     assert (the_only(engine).part, the_only(engine).gap, the_only(engine).found_by) == (PART, better, "here")
 
 
-@pytest.mark.parametrize("gap", [CORRUPT, CUT])
-def test_a_decision_moves_the_offset_and_no_zombie_moves_it_back(
+@pytest.mark.parametrize("gap", [CORRUPT, TRUNCATED])
+def test_a_decision_moves_the_offset_and_an_outdated_analyzer_cannot_move_it_back(
     engine: sa.Engine, store: SqlStore, gap: Gap
 ) -> None:
     assert gap.position is not None
@@ -71,14 +71,16 @@ def test_a_decision_moves_the_offset_and_no_zombie_moves_it_back(
     assert (ledger.skipped, ledger.seen, ledger.equal) == (15, 0, True)
 
 
-def test_of_two_people_at_once_one_decides(new_engine: Callable[[], sa.Engine], store: SqlStore) -> None:
+def test_of_two_operators_at_one_moment_one_decides(
+    new_engine: Callable[[], sa.Engine], store: SqlStore
+) -> None:
     begun(store)
     engines = [new_engine(), new_engine()]
     SqlGaps(engines[0], "here").settle({PART: CORRUPT})
-    gap, together = the_only(engines[0]), Barrier(2)
+    gap, barrier = the_only(engines[0]), Barrier(2)
 
     def decide(engine: sa.Engine, to: int) -> bool:
-        together.wait()
+        barrier.wait()
         try:
             accept(engine, gap, to, "ann", "why")
         except NoSuchGap:
@@ -92,9 +94,7 @@ def test_of_two_people_at_once_one_decides(new_engine: Callable[[], sa.Engine], 
     assert len(list(entries(engines[0]))) == 1
 
 
-def test_trying_once_more_is_a_decision_too_and_the_same_damage_is_a_new_gap(
-    engine: sa.Engine, store: SqlStore
-) -> None:
+def test_after_a_retry_the_same_damage_is_a_new_gap(engine: sa.Engine, store: SqlStore) -> None:
     begun(store)
     gaps = SqlGaps(engine, "here")
     gaps.settle({PART: CORRUPT})
@@ -106,7 +106,7 @@ def test_trying_once_more_is_a_decision_too_and_the_same_damage_is_a_new_gap(
     assert len(list(recorded_gaps(engine, decided=True))) == 2
 
 
-def test_what_another_analyzer_went_on_with_is_no_gap_any_more(engine: sa.Engine, store: SqlStore) -> None:
+def test_a_partition_that_another_analyzer_continued_has_no_gap(engine: sa.Engine, store: SqlStore) -> None:
     begun(store)
     gaps = SqlGaps(engine, "here")
     gaps.settle({PART: CORRUPT})
@@ -117,39 +117,40 @@ def test_what_another_analyzer_went_on_with_is_no_gap_any_more(engine: sa.Engine
     with pytest.raises(NoSuchGap):
         accept(engine, gap, 20, "ann", "late")
     assert store.positions([PART]) == {PART: Position(30)}
-    assert gaps.settle({PART: Gap("corrupt", 30, 40, "once more")}) == set()
+    assert gaps.settle({PART: Gap("corrupt", 30, 40, "another batch is damaged")}) == set()
     assert the_only(engine).gap.start == 30
 
 
-def test_a_log_made_again_begins_where_it_is_said_and_the_old_one_stays(
+def test_a_recreated_topic_begins_at_the_accepted_offset_and_the_old_row_stays(
     engine: sa.Engine, store: SqlStore
 ) -> None:
     begun(store)
     count(store, 10, 50)
     gaps = SqlGaps(engine, "here")
-    assert gaps.settle({AGAIN: NEW}) == set()
-    assert store.positions([PART, AGAIN]) == {PART: Position(50), AGAIN: Position(0, "", NEW)}
-    accept(engine, the_only(engine), 7, "ann", "begun anew")
-    assert gaps.settle({AGAIN: NEW}) == {AGAIN}
-    assert store.positions([PART, AGAIN]) == {PART: Position(50), AGAIN: Position(7)}
-    assert {(each.topic_id, each.next, each.skipped) for each in audit(engine).partitions} == {
+    assert gaps.settle({RECREATED: RECREATED_GAP}) == set()
+    assert store.positions([PART, RECREATED]) == {
+        PART: Position(50),
+        RECREATED: Position(0, "", RECREATED_GAP),
+    }
+    accept(engine, the_only(engine), 7, "ann", "the topic was recreated")
+    assert gaps.settle({RECREATED: RECREATED_GAP}) == {RECREATED}
+    assert store.positions([PART, RECREATED]) == {PART: Position(50), RECREATED: Position(7)}
+    assert {(ledger.topic_id, ledger.next, ledger.skipped) for ledger in audit(engine).partitions} == {
         ("id-1", 50, 0),
         ("id-2", 7, 7),
     }
 
 
-def test_only_the_last_of_several_logs_made_again_waits(engine: sa.Engine, store: SqlStore) -> None:
+def test_only_the_latest_of_several_recreated_topics_has_a_gap(engine: sa.Engine, store: SqlStore) -> None:
     begun(store)
     gaps = SqlGaps(engine, "here")
     gaps.settle({PART: CORRUPT})
-    gaps.settle({AGAIN: NEW})
-    gaps.settle({PART._replace(topic_id="id-3"): NEW})
+    gaps.settle({RECREATED: RECREATED_GAP})
+    gaps.settle({PART._replace(topic_id="id-3"): RECREATED_GAP})
     assert the_only(engine).part.topic_id == "id-3"
 
 
-def test_rejected_records_that_were_accepted_are_read_and_not_passed_over(
-    engine: sa.Engine, store: SqlStore
-) -> None:
+def test_accepted_rejects_are_read_again_and_not_skipped(engine: sa.Engine, store: SqlStore) -> None:
     begun(store)
     gap = Gap("too-many-rejected", 10, 500, "too many")
     gaps = SqlGaps(engine, "here")

@@ -1,4 +1,4 @@
-"""The feed under many writers: versions are seen in order, and nobody waits for anybody in a circle."""
+"""The feed with many writers: versions become visible in order, and no transactions wait in a circle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.store.flushing import (
     plan,
     publish,
     quota,
-    together,
+    run_together,
     used,
     wait_for_waiters,
 )
@@ -45,17 +45,19 @@ def a_lock(key: str) -> Lock:
 
 
 def write(store: SqlStore, number: int, pause: threading.Event) -> None:
-    """Versions of one to three changes, at a pace of its own."""
+    """Publishes versions of one to three changes at random moments."""
     chance = random.Random(number)
     for n in range(VERSIONS):
         keys = [f"user:{number}-{n}-{m}" for m in range(chance.randint(1, 3))]
         with store.transaction() as tx:
             publish(tx, [Set(a_lock(key)) for key in keys])
-            pause.wait(chance.random() * 0.004)  # between the version and its commit: here order is lost
+            pause.wait(
+                chance.random() * 0.004
+            )  # between the version and its commit, where order could be lost
 
 
 @on_postgresql
-def test_a_reader_that_asks_for_what_came_after_its_version_misses_nothing(
+def test_a_reader_of_the_changes_after_its_version_misses_none(
     new_engine: NewEngine, engine: sa.Engine
 ) -> None:
     pause = threading.Event()
@@ -63,29 +65,31 @@ def test_a_reader_that_asks_for_what_came_after_its_version_misses_nothing(
     writers = [threading.Thread(target=write, args=(store, n, pause)) for n, store in enumerate(stores)]
     for writer in writers:
         writer.start()
-    version, polls, heard = 0, 0, []
+    version, polls, seen = 0, 0, []
     while version < WRITERS * VERSIONS:
         assert any(writer.is_alive() for writer in writers) or polls < 10_000
         with reading(engine) as db:
             latest = db.execute(sa.select(feed.c.version)).scalar_one()
             rows = db.execute(sa.select(lock_changes).where(lock_changes.c.version > version)).all()
-        heard += [(row.version, row.number, row.key) for row in rows]
+        seen += [(row.version, row.number, row.key) for row in rows]
         assert {row.version for row in rows} == set(range(version + 1, latest + 1))
         version, polls = latest, polls + 1
     for writer in writers:
         writer.join()
     with reading(engine) as db:
         written = db.execute(sa.select(lock_changes.c.version, lock_changes.c.number, lock_changes.c.key))
-        assert sorted(heard) == sorted(tuple(row) for row in written)
-    assert polls > WRITERS  # it did ask in between
+        assert sorted(seen) == sorted(tuple(row) for row in written)
+    assert polls > WRITERS, "the reader polled while versions were written"
 
 
 @on_postgresql
-def test_lock_rows_are_taken_in_one_order_whatever_the_plan(new_engine: NewEngine, engine: sa.Engine) -> None:
-    """Two flushes that judge the same callers would otherwise each hold what the other one waits for."""
+def test_lock_rows_are_locked_in_one_order_by_every_query_plan(
+    new_engine: NewEngine, engine: sa.Engine
+) -> None:
+    """Otherwise two flushes that judge the same callers could wait for each other."""
     first, second = a_lock("user:1"), a_lock("user:2")
     with writing(engine) as db:
-        publish_last(db, [Set(second), Set(first)], "mark")  # so they lie in the table
+        publish_last(db, [Set(second), Set(first)], "mark")  # in this order they are in the table
     flush = new_engine()
     done: list[object] = []
 
@@ -109,49 +113,48 @@ def test_lock_rows_are_taken_in_one_order_whatever_the_plan(new_engine: NewEngin
 def test_flushes_activations_and_the_warden_never_wait_in_a_circle(
     new_engine: NewEngine, engine: sa.Engine
 ) -> None:
-    """PostgreSQL would say deadlock after a second. In the end locks and totals agree."""
+    """PostgreSQL would report a deadlock after a second. At the end locks and totals agree."""
     stores = [SqlStore(new_engine(), f"analyzer {n}") for n in range(4)]
     wardens = [SqlUpkeep(new_engine(), f"analyzer {n}", str) for n in range(2)]
     stores[0].activate(both_at(20))
     at_s = now_s(engine)
     done = threading.Event()
 
-    def flush_on(store: SqlStore, number: int) -> None:
+    def flush_repeatedly(store: SqlStore, number: int) -> None:
         chance = random.Random(number)
-        version, agreed = store.active_plan()
+        version, by_plan = store.active_plan()
         for _ in range(50):
             keys = chance.sample(range(12), 6)
             rows = [a_row(chance.randint(1, 3), at_s - 60 * chance.randint(0, 2), f"user:{n}") for n in keys]
             try:
-                flush(store, agreed, {row.key: row for row in rows}.values(), version)
+                flush(store, by_plan, {row.key: row for row in rows}.values(), version)
             except PlanChanged:
-                version, agreed = store.active_plan()
+                version, by_plan = store.active_plan()
 
-    def activate_on(store: SqlStore) -> None:
-        for limit in range(20, 35):
-            store.activate(both_at(limit))
-
-    def tidy_on(warden: SqlUpkeep) -> None:
+    def clean_up_repeatedly(warden: SqlUpkeep) -> None:
         while not done.is_set():
-            with writing(warden._engine) as db:  # as if time had passed
-                some = lock_feed.locked(db, [a_lock(f"user:{n}").at for n in range(0, 12, 5)])
-                match = sa.tuple_(locks.c.key, locks.c.policy).in_([(at.key, at.policy) for at in some])
+            with writing(warden._engine) as db:  # ends some locks, as if time had passed
+                ending = lock_feed.locked(db, [a_lock(f"user:{n}").at for n in range(0, 12, 5)])
+                match = sa.tuple_(locks.c.key, locks.c.policy).in_([(at.key, at.policy) for at in ending])
                 db.execute(sa.update(locks).where(match).values(until_ms=1))
             warden.end_locks()
             warden.prune()
             warden.roll_up([REQUESTS], 60, 3600)
 
-    tidying = [threading.Thread(target=lambda w=warden: tidied.extend(together(lambda: tidy_on(w))))
-               for warden in wardens]  # fmt: skip
-    tidied: list[object] = []
-    for thread in tidying:
+    cleaned: list[object] = []
+
+    def clean_up_in_thread(warden: SqlUpkeep) -> None:
+        cleaned.extend(run_together(lambda: clean_up_repeatedly(warden)))
+
+    cleaning = [threading.Thread(target=clean_up_in_thread, args=[warden]) for warden in wardens]
+    for thread in cleaning:
         thread.start()
-    flushing = [lambda s=store, n=n: flush_on(s, n) for n, store in enumerate(stores[1:])]
-    answers = together(lambda: activate_on(stores[0]), *flushing)
+    flushing = [lambda s=store, n=n: flush_repeatedly(s, n) for n, store in enumerate(stores[1:])]
+    answers = run_together(lambda: activate_repeatedly(stores[0]), *flushing)
     done.set()
-    for thread in tidying:
+    for thread in cleaning:
         thread.join()
-    assert [*answers, *tidied] == [None] * 6
+    assert [*answers, *cleaned] == [None] * 6
     stores[0].activate(both_at(40))
     reached = {key for (_, key, _), number in used(engine).items() if number >= 40}
     policies = [policy.name for policy in both_at(40).policies]
@@ -161,3 +164,8 @@ def test_flushes_activations_and_the_warden_never_wait_in_a_circle(
 
 def both_at(limit: int) -> Plan:
     return plan(quota(limit), quota(limit, name="another"))
+
+
+def activate_repeatedly(store: SqlStore) -> None:
+    for limit in range(20, 35):
+        store.activate(both_at(limit))

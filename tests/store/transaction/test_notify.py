@@ -1,10 +1,10 @@
-"""PostgreSQL tells of new versions of the feed at once."""
+"""PostgreSQL notifies listeners of new versions of the feed at once."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +17,7 @@ from analyzer.store.database.migrate import upgrade
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.notify import listening
 from gatekeeper.model import Lock, Set
+from tests.support.waiting import wait_until
 
 PATIENCE_S = 20.0
 
@@ -38,7 +39,9 @@ def opened(url: str) -> Iterator[sa.Engine]:
         engine.dispose()
 
 
-class Heard:
+class Notifications:
+    """Counts calls, and waits for one."""
+
     def __init__(self) -> None:
         self.times = 0
         self._more = threading.Semaphore(0)
@@ -47,47 +50,52 @@ class Heard:
         self.times += 1
         self._more.release()
 
-    def once(self, timeout: float = PATIENCE_S) -> bool:
+    def wait(self, timeout: float = PATIENCE_S) -> bool:
         return self._more.acquire(timeout=timeout)
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def notified() -> Notifications:
+    return Notifications()
 
 
 @pytest.mark.parametrize("database", ["postgresql"])
-def test_a_version_is_heard_of_when_it_is_committed_and_not_before(migrated_url: str, heard: Heard) -> None:
-    with opened(migrated_url) as ours, opened(migrated_url) as theirs, listening(ours, heard):
-        assert heard.once()  # of whatever was before
-        lock(theirs, "api_key:undone", commit=False)
-        assert not heard.once(0.3)
-        lock(theirs, "api_key:acme")
-        assert heard.once()
+def test_a_version_is_notified_when_it_is_committed_and_not_before(
+    migrated_url: str, notified: Notifications
+) -> None:
+    with opened(migrated_url) as reader, opened(migrated_url) as writer, listening(reader, notified):
+        assert notified.wait()  # of everything before
+        lock(writer, "api_key:rolled back", commit=False)
+        assert not notified.wait(0.3)
+        lock(writer, "api_key:acme")
+        assert notified.wait()
 
 
 @pytest.mark.parametrize("database", ["postgresql"])
-def test_it_ends_at_once_and_leaves_no_thread(migrated_url: str, heard: Heard) -> None:
+def test_listening_ends_at_once_and_leaves_no_thread(migrated_url: str, notified: Notifications) -> None:
     with opened(migrated_url) as engine:
-        with listening(engine, heard):
-            heard.once()
+        with listening(engine, notified):
+            notified.wait()
             begun_s = time.monotonic()
         assert time.monotonic() - begun_s < 1
         assert "news" not in {thread.name for thread in threading.enumerate()}
-        with engine.connect() as db:  # what listened is not used for anything else
+        with engine.connect() as db:  # the connection that listened is not reused
             assert db.exec_driver_sql("select pg_listening_channels()").all() == []
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_sqlite_tells_nobody(migrated_url: str, heard: Heard) -> None:
-    with opened(migrated_url) as engine, listening(engine, heard):
+def test_on_sqlite_nothing_is_notified(migrated_url: str, notified: Notifications) -> None:
+    with opened(migrated_url) as engine, listening(engine, notified):
         lock(engine, "api_key:acme")
         assert "news" not in {thread.name for thread in threading.enumerate()}
-    assert heard.times == 0
+    assert notified.times == 0
 
 
-def test_a_server_that_was_away_is_listened_to_again(
-    own_postgres: Any, heard: Heard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_listening_resumes_after_an_outage(
+    own_postgres: Any,
+    notified: Notifications,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("analyzer.store.transaction.notify.RETRY_S", 0.1)
     url = own_postgres.new_database()
@@ -95,21 +103,14 @@ def test_a_server_that_was_away_is_listened_to_again(
     with (
         caplog.at_level("INFO", "analyzer.store.transaction.notify"),
         opened(url) as engine,
-        listening(engine, heard),
+        listening(engine, notified),
     ):
-        assert heard.once()
+        assert notified.wait()
         own_postgres.kill()
-        _until(lambda: len(caplog.records) == 1)
+        wait_until(lambda: len(caplog.records) == 1)
         own_postgres.start()
-        assert heard.once()  # of whatever was told meanwhile
-        with opened(url) as theirs:
-            lock(theirs, "api_key:acme")
-        assert heard.once()
+        assert notified.wait()  # of what was committed meanwhile
+        with opened(url) as writer:
+            lock(writer, "api_key:acme")
+        assert notified.wait()
     assert len(caplog.records) == 1
-
-
-def _until(true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)

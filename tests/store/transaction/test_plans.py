@@ -1,4 +1,4 @@
-"""A plan is put in force: totals and locks agree with it at once, and with every flush that counts."""
+"""Activating a plan: totals and locks agree with it at once, and flushes by the old plan are refused."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.store.flushing import (
     ANN,
     a_row,
     at_version,
+    feed_changes,
     flush,
     locked,
     now_s,
     plan,
     quota,
-    together,
-    told,
+    run_together,
     until,
     used,
     wait_for_waiters,
@@ -60,9 +60,9 @@ def test_an_empty_plan_is_a_plan(store: SqlStore) -> None:
 def test_the_same_plan_again_changes_nothing(store: SqlStore, engine: sa.Engine) -> None:
     first = store.activate(plan(quota(10)))
     flush(store, plan(quota(10)), [a_row(12, now_s(engine))])
-    before = used(engine), locked(engine), told(engine), versions(engine)
+    before = used(engine), locked(engine), feed_changes(engine), versions(engine)
     assert store.activate(plan(quota(10))) == first
-    assert (used(engine), locked(engine), told(engine), versions(engine)) == before
+    assert (used(engine), locked(engine), feed_changes(engine), versions(engine)) == before
 
 
 def test_exactly_one_plan_is_in_force(store: SqlStore, engine: sa.Engine) -> None:
@@ -81,7 +81,7 @@ def test_a_new_policy_starts_from_what_was_counted_in_its_window(store: SqlStore
         a_row(100, today.start_s - 60),  # yesterday, to the minute
         a_row(4, today.start_s),
         a_row(5, today.until_s - 60, denied=7),
-        a_row(2, today.until_s),  # tomorrow, by a clock that runs ahead
+        a_row(2, today.until_s),  # tomorrow, by a clock that is ahead
         a_row(0, at_s, ANN, denied=50),
     ])  # fmt: skip
     store.activate(plan(policy))
@@ -91,20 +91,18 @@ def test_a_new_policy_starts_from_what_was_counted_in_its_window(store: SqlStore
     assert locked(engine) == {(ACME, "daily"): "10 requests per day (UTC), 10 counted"}
 
 
-def test_what_a_clock_that_runs_ahead_counted_is_there_when_its_minute_comes(
-    store: SqlStore, engine: sa.Engine
-) -> None:
-    """Five minutes ahead is not too far; a policy by the minute has that many windows before it."""
+def test_totals_of_future_windows_are_filled_as_well(store: SqlStore, engine: sa.Engine) -> None:
+    """A clock may be five minutes ahead; a policy by the minute then has that many windows in the future."""
     store.activate(Plan())
     at_s = now_s(engine) // 60 * 60
     ahead = [at_s + 60 * minutes for minutes in range(7)]
     flush(store, Plan(), [a_row(1, minute_s) for minute_s in ahead])
     store.activate(plan(quota(10, "minute")))
     filled = {start_s for _, _, start_s in used(engine)}
-    assert filled >= set(ahead) - {at_s}  # the first may be over by now
+    assert filled >= set(ahead) - {at_s}, "the first window may have ended"
 
 
-def test_a_policy_for_callers_at_a_resource_is_filled_from_its_own_grouping(
+def test_a_policy_by_caller_and_resource_is_filled_from_that_grouping(
     store: SqlStore, engine: sa.Engine
 ) -> None:
     at_s = now_s(engine)
@@ -119,7 +117,7 @@ def test_a_policy_for_callers_at_a_resource_is_filled_from_its_own_grouping(
     assert list(locked(engine)) == [(ACME, "export")]
 
 
-def test_a_lowered_limit_closes_at_once_and_a_raised_one_opens(store: SqlStore, engine: sa.Engine) -> None:
+def test_a_lowered_limit_locks_at_once_and_a_raised_one_unlocks(store: SqlStore, engine: sa.Engine) -> None:
     store.activate(plan(quota(100)))
     flush(store, plan(quota(100)), [a_row(50, now_s(engine)), a_row(20, now_s(engine), ANN)])
     assert locked(engine) == {}
@@ -129,15 +127,15 @@ def test_a_lowered_limit_closes_at_once_and_a_raised_one_opens(store: SqlStore, 
     assert locked(engine) == {}
     store.activate(plan(quota(20)))
     assert set(locked(engine)) == {(ACME, "daily"), (ANN, "daily")}
-    assert told(engine) == [(1, "set", ACME), (2, "clear", ACME), (3, "set", ACME), (3, "set", ANN)]
+    assert feed_changes(engine) == [(1, "set", ACME), (2, "clear", ACME), (3, "set", ACME), (3, "set", ANN)]
 
 
-def test_a_lock_that_stays_says_the_new_limit(store: SqlStore, engine: sa.Engine) -> None:
+def test_a_lock_that_stays_shows_the_new_limit(store: SqlStore, engine: sa.Engine) -> None:
     store.activate(plan(quota(10)))
     flush(store, plan(quota(10)), [a_row(50, now_s(engine))])
     store.activate(plan(quota(40)))
     assert locked(engine) == {(ACME, "daily"): "40 requests per month (UTC), 50 counted"}
-    assert told(engine) == [(1, "set", ACME), (2, "set", ACME)]
+    assert feed_changes(engine) == [(1, "set", ACME), (2, "set", ACME)]
 
 
 def test_a_shorter_window_ends_the_lock_sooner(store: SqlStore, engine: sa.Engine) -> None:
@@ -152,29 +150,29 @@ def test_a_shorter_window_ends_the_lock_sooner(store: SqlStore, engine: sa.Engin
     assert [lock.until for lock in locks.values()] == [until(daily, at_s)]
 
 
-def test_a_policy_that_is_gone_takes_its_locks_along(store: SqlStore, engine: sa.Engine) -> None:
+def test_the_locks_of_a_removed_policy_are_cleared(store: SqlStore, engine: sa.Engine) -> None:
     both = plan(quota(10), quota(10, name="other"))
     store.activate(both)
     flush(store, both, [a_row(50, now_s(engine))])
     store.activate(plan(quota(10, name="other")))
     assert list(locked(engine)) == [(ACME, "other")]
-    assert told(engine)[2:] == [(2, "clear", ACME)]
+    assert feed_changes(engine)[2:] == [(2, "clear", ACME)]
 
 
-def test_a_policy_that_stays_as_it_was_is_left_alone(store: SqlStore, engine: sa.Engine) -> None:
+def test_a_policy_that_did_not_change_is_left_alone(store: SqlStore, engine: sa.Engine) -> None:
     store.activate(plan(quota(10)))
     flush(store, plan(quota(10)), [a_row(50, now_s(engine))])
-    before = used(engine), locked(engine), told(engine)
+    before = used(engine), locked(engine), feed_changes(engine)
     store.activate(plan(quota(10), quota(1000, name="other")))
-    assert (used(engine), locked(engine), told(engine)) == before
+    assert (used(engine), locked(engine), feed_changes(engine)) == before
 
 
-def test_totals_of_a_sum_that_was_gone_are_computed_again(store: SqlStore, engine: sa.Engine) -> None:
-    """Nothing was added to them while no policy needed them."""
+def test_totals_of_a_sum_that_was_not_needed_are_computed_again(store: SqlStore, engine: sa.Engine) -> None:
+    """Nothing is added to totals that no policy needs."""
     at_s = now_s(engine)
-    for agreed, rows in ((plan(quota(10)), 3), (Plan(), 4), (plan(quota(10)), 2)):
-        store.activate(agreed)
-        flush(store, agreed, [a_row(rows, at_s)])
+    for by_plan, value in ((plan(quota(10)), 3), (Plan(), 4), (plan(quota(10)), 2)):
+        store.activate(by_plan)
+        flush(store, by_plan, [a_row(value, at_s)])
     assert list(used(engine).values()) == [9]
 
 
@@ -189,7 +187,7 @@ def test_a_change_of_plan_rewrites_no_total(store: SqlStore, engine: sa.Engine) 
 
 
 def test_the_fill_stops_at_the_largest_number_a_column_takes(store: SqlStore, engine: sa.Engine) -> None:
-    """SQLite's own sum gives up beyond 64 bits, and the analyzer would never start again."""
+    """SQLite's sum() fails beyond 64 bits, and the analyzer could never start again."""
     at_s = now_s(engine)
     first = window_at(quota(10).window, at_s).start_s
     store.activate(Plan())
@@ -216,21 +214,21 @@ def test_analyzers_that_start_together_agree_on_one_plan(
     for earlier in before:
         stores[0].activate(earlier)
     for store in stores:
-        store.positions([])  # connected: what follows is simultaneous
-    given = together(*(lambda store=store: store.activate(plan(quota(2))) for store in stores))
-    assert given == [len(before) + 1] * 4
+        store.positions([])  # connects, so that what follows is simultaneous
+        activated = run_together(*(lambda store=store: store.activate(plan(quota(2))) for store in stores))
+        assert activated == [len(before) + 1] * 4
     assert stores[0].active_plan() == (len(before) + 1, plan(quota(2)))
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_analyzers_that_start_together_with_plans_of_their_own_take_turns(
+def test_analyzers_that_start_together_with_different_plans_activate_one_after_the_other(
     new_engine: NewEngine, engine: sa.Engine
 ) -> None:
     stores = [SqlStore(new_engine(), f"analyzer {n}") for n in range(4)]
     for store in stores:
         store.positions([])
     acts = [lambda s=store, p=plan(quota(n)): s.activate(p) for n, store in enumerate(stores)]
-    assert sorted(map(str, together(*acts))) == ["1", "2", "3", "4"]
+    assert sorted(map(str, run_together(*acts))) == ["1", "2", "3", "4"]
     assert [active for _, active in versions(engine)] == [0, 0, 0, 1]
 
 
@@ -249,7 +247,7 @@ print(SqlStore(open_engine(sys.argv[1]), "one of three").activate(Plan()))
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_three_processes_start_on_an_empty_file(database_url: str) -> None:
-    """Each brings the tables, puts the plan in force, and none of them fails."""
+    """Each creates the tables if needed and puts the plan in force; none of them fails."""
     children = [
         subprocess.Popen(
             [sys.executable, "-c", ACTIVATE, database_url],
@@ -264,10 +262,10 @@ def test_three_processes_start_on_an_empty_file(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_an_activation_waits_for_the_flushes_that_agreed_with_the_old_plan(
+def test_an_activation_waits_for_flushes_by_the_old_plan(
     store: SqlStore, engine: sa.Engine, new_engine: NewEngine
 ) -> None:
-    """Otherwise what they add would be missing from the new policy's totals."""
+    """Otherwise their counts would be missing from the totals of the new policy."""
     old = store.activate(Plan())
     other = SqlStore(new_engine(), "there")
     activating = threading.Thread(target=other.activate, args=[plan(quota(10))])
@@ -283,16 +281,16 @@ def test_an_activation_waits_for_the_flushes_that_agreed_with_the_old_plan(
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_a_flush_waits_for_an_activation_and_then_refuses(
+def test_a_flush_waits_for_an_activation_and_is_then_refused(
     store: SqlStore, engine: sa.Engine, new_engine: NewEngine
 ) -> None:
     old = store.activate(Plan())
     other = SqlStore(new_engine(), "there")
-    reached, go_on = threading.Event(), threading.Event()
+    reached, may_commit = threading.Event(), threading.Event()
 
     def pause(*_: object) -> None:
         reached.set()
-        assert go_on.wait(10)
+        assert may_commit.wait(10)
 
     sa.event.listen(other._engine, "commit", pause)
     activating = threading.Thread(target=other.activate, args=[plan(quota(10))])
@@ -300,11 +298,11 @@ def test_a_flush_waits_for_an_activation_and_then_refuses(
     assert reached.wait(10)
     flushing: list[object] = []
     flusher = threading.Thread(
-        target=lambda: flushing.extend(together(lambda: flush(store, Plan(), [a_row(1, 0)], old)))
+        target=lambda: flushing.extend(run_together(lambda: flush(store, Plan(), [a_row(1, 0)], old)))
     )
     flusher.start()
     wait_for_waiters(engine, 1)
-    go_on.set()
+    may_commit.set()
     for thread in (activating, flusher):
         thread.join()
     assert isinstance(flushing[0], PlanChanged)
@@ -312,19 +310,19 @@ def test_a_flush_waits_for_an_activation_and_then_refuses(
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_an_activation_comes_through_however_busy_the_others_are(
-    new_engine: NewEngine, engine: sa.Engine
-) -> None:
-    """Three analyzers behind in their log flush without a pause; there is no moment at which none of
-    them agrees with the old plan. A row's lock would be handed from one reader to the next for ever."""
+def test_an_activation_is_not_starved_by_busy_analyzers(new_engine: NewEngine, engine: sa.Engine) -> None:
+    """Three analyzers flush without a pause: at each moment one of them has a shared lock on the plan's row.
+
+    A row lock alone would pass from one reader to the next forever.
+    """
     stores = [SqlStore(new_engine(), f"analyzer {n}") for n in range(4)]
     old = stores[0].activate(Plan())
     done = threading.Event()
     flushing = threading.Barrier(4)
 
-    def flush_on(store: SqlStore, first_wait_s: float) -> None:
+    def flush_repeatedly(store: SqlStore, first_wait_s: float) -> None:
         flushing.wait()
-        done.wait(first_wait_s)  # out of step
+        done.wait(first_wait_s)  # so that their transactions overlap
         with suppress(PlanChanged, StoreAway):
             while not done.is_set():
                 with store.transaction() as tx:
@@ -332,7 +330,8 @@ def test_an_activation_comes_through_however_busy_the_others_are(
                     done.wait(0.15)
 
     threads = [
-        threading.Thread(target=flush_on, args=(store, 0.05 * n)) for n, store in enumerate(stores[1:])
+        threading.Thread(target=flush_repeatedly, args=(store, 0.05 * n))
+        for n, store in enumerate(stores[1:])
     ]
     for thread in threads:
         thread.start()
@@ -346,14 +345,14 @@ def test_an_activation_comes_through_however_busy_the_others_are(
             thread.join()
 
 
-def test_nothing_is_told_when_nothing_changes_for_a_gate(store: SqlStore, engine: sa.Engine) -> None:
+def test_no_version_is_published_when_nothing_changes_for_a_gate(store: SqlStore, engine: sa.Engine) -> None:
     store.activate(plan(quota(10)))
     flush(store, plan(quota(10)), [a_row(3, now_s(engine))])
     store.activate(plan(quota(20)))
     assert at_version(engine) == 0
 
 
-def test_a_plan_of_a_version_that_knows_more_is_one_clear_sentence(
+def test_a_plan_of_a_newer_version_is_an_error_with_one_clear_sentence(
     store: SqlStore, engine: sa.Engine
 ) -> None:
     store.activate(Plan())
@@ -365,8 +364,8 @@ def test_a_plan_of_a_version_that_knows_more_is_one_clear_sentence(
             use()
 
 
-def test_a_plan_stored_by_the_version_before_stays_in_force(store: SqlStore, engine: sa.Engine) -> None:
-    """Equal in meaning, it is written again in today's format, under its version; nothing is judged."""
+def test_a_plan_stored_in_format_1_stays_in_force(store: SqlStore, engine: sa.Engine) -> None:
+    """An equal plan is stored in today's format under its version, and nothing is judged."""
     store.activate(plan(quota(10)))
     flush(store, plan(quota(10)), [a_row(50, now_s(engine))])
     old = {
@@ -388,10 +387,10 @@ def test_a_plan_stored_by_the_version_before_stays_in_force(store: SqlStore, eng
     }
     with engine.begin() as db:
         db.execute(sa.update(plans).values(digest="of format 1", body=json.dumps(old)))
-    before = used(engine), locked(engine), told(engine)
+    before = used(engine), locked(engine), feed_changes(engine)
     assert store.active_plan() == (1, plan(quota(10)))
     assert store.activate(plan(quota(10))) == 1
-    assert (used(engine), locked(engine), told(engine)) == before
+    assert (used(engine), locked(engine), feed_changes(engine)) == before
     with engine.connect() as db:
         assert db.execute(sa.select(plans.c.digest)).scalar_one() == plan(quota(10)).digest
         assert db.execute(sa.select(plans.c.body)).scalar_one() == plan(quota(10)).to_json()
