@@ -27,7 +27,7 @@ from analyzer.pipeline import FlushPace, Pipeline
 from analyzer.retry import RejectRetry, without_limits
 from analyzer.sources import CombinedSource, Source
 from analyzer.store.database.engine import open_engine
-from analyzer.store.database.revisions import require_head
+from analyzer.store.database.migrate import require_head
 from analyzer.store.operations.followed_partitions import release_removed
 from analyzer.store.operations.rejects import SqlRejects
 from analyzer.store.operations.upkeep import SqlUpkeep

@@ -1,4 +1,4 @@
-"""Servers and databases for every test; `tests/support/servers` finds them."""
+"""Servers and databases as fixtures; `tests/support/servers` starts or finds them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # a test that asks for no server does not wait for the client
     from tests.support.servers.postgres import NativePostgres, Postgres
     from tests.support.servers.redis import NativeRedis, Redis
 
-# No deadline anywhere: how long an example takes tells of the machine, not of the code.
-# Half as many examples as usual, where a test does not say how many it needs: the whole run is to stay short.
+# No deadline: the time of an example depends on the machine's load. Half of hypothesis' usual number of examples
+# where a test does not set it, so that the whole run stays short.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if in_ci() else "default")
@@ -42,8 +42,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What was imported and collected stays until the end: to look through it for garbage, again and again,
-    took a quarter of the time of tests that start nothing."""
+    """Keeps the garbage collector from what was imported and collected, which lives to the end of the run.
+
+    To scan it again and again took a quarter of the time of tests that start no process.
+    """
     gc.disable()
     found = yield
     gc.enable()
@@ -60,28 +62,30 @@ def servers(pytestconfig: pytest.Config) -> ServersUsed:
 def kafka(
     servers: ServersUsed, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Kafka]:
-    """A Kafka, or its mock; made once, for all processes that share the tests: one that idles costs a
-    twentieth of a core. Take a topic of your own: `kafka.create_topic()`."""
-    from tests.support.servers.shared import kafka_of_all
+    """A Kafka, or its mock; one for all workers, because an idle one takes a twentieth of a core.
+
+    Use a new topic: `kafka.create_topic()`.
+    """
+    from tests.support.servers.shared import shared_kafka
 
     folder = tmp_path_factory.getbasetemp()
-    everybodys = folder.parent if hasattr(pytestconfig, "workerinput") else folder
-    with kafka_of_all(everybodys / "kafka") as found:
+    of_all_workers = folder.parent if hasattr(pytestconfig, "workerinput") else folder
+    with shared_kafka(of_all_workers / "kafka") as found:
         servers.found("kafka", found.kind, real=found.real)
         yield found
 
 
 @pytest.fixture
 def real_kafka(kafka: Kafka, servers: ServersUsed) -> NativeKafka | GivenKafka:
-    """The same, but never the mock: for groups, configurations, and what must survive."""
+    """A Kafka, never the mock: for groups, configurations and records that must survive."""
     if not kafka.real:
-        servers.lacks("kafka", Missing("a mock will not do"))
+        servers.lacks("kafka", Missing("a mock is not enough"))
     return kafka
 
 
 @pytest.fixture
 def own_kafka(servers: ServersUsed) -> Iterator[NativeKafka]:
-    """A started broker of the test's own: to kill, pause, restart and leave broken."""
+    """A separate, started broker: to kill, pause, restart and leave broken."""
     from tests.support.servers.kafka import NativeKafka
 
     with tempfile.TemporaryDirectory(prefix="gatelock-kafka-", ignore_cleanup_errors=True) as folder:
@@ -97,7 +101,7 @@ def own_kafka(servers: ServersUsed) -> Iterator[NativeKafka]:
 
 @pytest.fixture(scope="session")
 def postgres(servers: ServersUsed) -> Iterator[Postgres]:
-    """A PostgreSQL, started once. Take a database of your own: `postgres.new_database()`."""
+    """A PostgreSQL, started once per worker. Use a new database: `postgres.new_database()`."""
     from tests.support.servers.postgres import find_postgres
 
     with tempfile.TemporaryDirectory(prefix="gatelock-postgres-") as folder:
@@ -112,7 +116,7 @@ def postgres(servers: ServersUsed) -> Iterator[Postgres]:
 
 @pytest.fixture
 def own_postgres(servers: ServersUsed) -> Iterator[NativePostgres]:
-    """A started server of the test's own: to kill, pause, restart and leave broken."""
+    """A separate, started server: to kill, pause, restart and leave broken."""
     from tests.support.servers.postgres import NativePostgres
 
     with tempfile.TemporaryDirectory(prefix="gatelock-postgres-") as folder:
@@ -128,7 +132,7 @@ def own_postgres(servers: ServersUsed) -> Iterator[NativePostgres]:
 
 @pytest.fixture(scope="session")
 def redis_server(servers: ServersUsed) -> Iterator[Redis]:
-    """A Redis, started once. Its keys are everybody's: take a prefix of your own."""
+    """A Redis, started once per worker. All tests share its keys: use a new prefix."""
     from tests.support.servers.redis import find_redis
 
     with tempfile.TemporaryDirectory(prefix="gatelock-redis-") as folder:
@@ -143,7 +147,7 @@ def redis_server(servers: ServersUsed) -> Iterator[Redis]:
 
 @pytest.fixture
 def own_redis(servers: ServersUsed) -> Iterator[NativeRedis]:
-    """A started server of the test's own: to kill, pause, restart, and count the round trips of."""
+    """A separate, started server: to kill, pause, restart, and to count round trips."""
     from tests.support.servers.redis import NativeRedis
 
     with tempfile.TemporaryDirectory(prefix="gatelock-redis-") as folder:
@@ -159,13 +163,13 @@ def own_redis(servers: ServersUsed) -> Iterator[NativeRedis]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest) -> str:
-    """Which kind of database a test runs on: each of them, in turn."""
+    """The kind of database: a test with this fixture runs once on each."""
     return str(request.param)
 
 
 @pytest.fixture
 def database_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of an empty database that is gone afterwards."""
+    """The URL of an empty database that is dropped afterwards."""
     if database == "sqlite":
         yield f"sqlite:///{tmp_path}/gatelock.db"
         return
@@ -177,7 +181,7 @@ def database_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) 
 
 @pytest.fixture
 def migrated_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a database with today's tables, copied from one that was migrated once."""
+    """The URL of a database with all tables, copied from one that was migrated once."""
     if database == "sqlite":
         copy = tmp_path / "gatelock.db"
         shutil.copyfile(request.getfixturevalue("sqlite_template"), copy)
@@ -191,7 +195,7 @@ def migrated_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) 
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated SQLite file that nobody has open, so that copying the file copies everything."""
+    """A migrated SQLite file that is not open, so that a copy of the file is complete."""
     from analyzer.store.database.migrate import upgrade
 
     template = tmp_path_factory.mktemp("template") / "gatelock.db"
@@ -203,7 +207,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres: Postgres) -> str:
-    """The URL of a migrated database that nobody is connected to."""
+    """The URL of a migrated database without connections, as PostgreSQL requires of a template."""
     from analyzer.store.database.migrate import upgrade
 
     url = postgres.new_database()

@@ -23,7 +23,7 @@ from analyzer.demo import mock_broker
 from analyzer.demo.guarded_app import DATABASE
 from analyzer.errors import AnalyzerError
 from analyzer.store.database.engine import open_engine, reading
-from analyzer.store.database.revisions import require_head
+from analyzer.store.database.migrate import require_head
 from analyzer.store.database.schema import offsets
 
 WORKERS = 4

@@ -21,8 +21,8 @@ from analyzer.store.database.schema import buckets, lock_changes
 from gatekeeper.sources.sql import SqlSource
 from gatekeeper.view.lock_view import EMPTY, LockView, apply
 from tests.faults.mutations import MUTATIONS
-from tests.store.stories import at_version, locked, now_s, quota, used
-from tests.store.world import PARTS, PLAN, Analyzer, Killed, begin_again, value_of
+from tests.store.flushing import at_version, locked, now_s, quota, used
+from tests.store.simulated_analyzers import PARTS, PLAN, Analyzer, Killed, begin_again, value_of
 
 REQUESTS = 2  # of acme in each partition; only both together cross its limit of three
 LOCK_MS = 200  # the lock time-out in these tests

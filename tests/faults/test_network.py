@@ -15,8 +15,8 @@ from sqlalchemy.engine import make_url
 from analyzer.errors import StoreAway
 from analyzer.store.database.engine import open_engine
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.stories import now_s
-from tests.store.world import PARTS, Analyzer, begin_again, log_of, state
+from tests.store.flushing import now_s
+from tests.store.simulated_analyzers import PARTS, Analyzer, begin_again, log_of, state
 from tests.support.proxy import Proxy
 
 

@@ -1,16 +1,25 @@
-"""The packages' source, read without importing it."""
+"""Reads the source of both packages without importing it."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("analyzer", "gatekeeper")
+
+
+class Import(NamedTuple):
+    """One imported name. `from a.b import c` is a.b.c, whether c is a module or a name in one."""
+
+    line: int
+    name: str
+    for_types: bool  # in the body of `if TYPE_CHECKING:`
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,24 +30,37 @@ class Module:
     path: Path
     tree: ast.Module
 
-    def imports(self) -> Iterator[tuple[int, str]]:
-        """Line and full name of all that is imported here, inside functions and for types alone too.
-
-        `from a.b import c` is a.b.c, whether c is a module or something in one: rules are about
-        what a name begins with.
-        """
-        for node in ast.walk(self.tree):
-            match node:
-                case ast.Import():
-                    yield from ((node.lineno, alias.name) for alias in node.names)
-                case ast.ImportFrom():
-                    assert not node.level, f"{self.name}: a relative import"
-                    yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+    def imports(self) -> Sequence[Import]:
+        """Returns every import of this file, also those inside functions and for types alone."""
+        return imports_in(self.tree)
 
 
 @cache
-def modules() -> dict[str, Module]:
-    """Every module of both packages by its dotted name."""
+def imports_in(tree: ast.Module) -> Sequence[Import]:
+    for_types = {
+        node
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING"
+        for statement in branch.body
+        for node in ast.walk(statement)
+    }
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                names = [alias.name for alias in node.names]
+            case ast.ImportFrom():
+                assert not node.level, "relative imports are banned by ruff"
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            case _:
+                continue
+        found += [Import(node.lineno, name, node in for_types) for name in names]
+    return found
+
+
+@cache
+def modules() -> Mapping[str, Module]:
+    """Returns every module of both packages by its dotted name."""
     found = {}
     for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -47,15 +69,55 @@ def modules() -> dict[str, Module]:
     return found
 
 
-def within(name: str, *rooms: str) -> bool:
-    """Whether `name` is one of `rooms` or below one.
+def within(name: str, *roots: str) -> bool:
+    """Whether `name` is one of `roots` or below one: analyzer.kafka.client is within analyzer.kafka."""
+    return any(name == root or name.startswith(f"{root}.") for root in roots)
 
-    A file that outgrew itself counts by its first word: kafka_raw is within kafka.
+
+def imported_modules(module: Module, *, for_types: bool) -> set[str]:
+    """Returns the modules of both packages that `module` imports, with `for_types` also for types alone."""
+    found = set()
+    for imported in module.imports():
+        name = imported.name
+        while name and name not in modules():
+            name = name.rpartition(".")[0]
+        if name and name != module.name and (for_types or not imported.for_types):
+            found.add(name)
+    return found
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Returns the strongly connected components of more than one node, each sorted.
+
+    Kosaraju's algorithm: depth first in order of completion, then backwards along the reversed edges.
     """
-    return any(name == room or name.startswith((f"{room}.", f"{room}_")) for room in rooms)
+    finished: list[str] = []
+    seen: set[str] = set()
+
+    def visit(node: str, edges: Mapping[str, set[str]], order: list[str]) -> None:
+        seen.add(node)
+        for following in sorted(edges[node] - seen):
+            if following not in seen:
+                visit(following, edges, order)
+        order.append(node)
+
+    for node in graph:
+        if node not in seen:
+            visit(node, graph, finished)
+    reversed_graph: dict[str, set[str]] = {node: set() for node in graph}
+    for node, targets in graph.items():
+        for target in targets:
+            reversed_graph[target].add(node)
+    seen.clear()
+    components: list[list[str]] = []
+    for node in reversed(finished):
+        if node not in seen:
+            visit(node, reversed_graph, component := [])
+            components.append(sorted(component))
+    return sorted(component for component in components if len(component) > 1)
 
 
 def tracked_files() -> list[Path]:
-    """What git knows of, relative to the root."""
+    """Returns the files that git tracks, relative to the root."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
     return [Path(name) for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]

@@ -1,29 +1,23 @@
-"""Who may import whom. Each law is one line, and the source is read, not run."""
+"""Import laws of both packages. The source is read, not run."""
 
 from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 
-from tests.house.reading import ROOT, Module, modules, within
+from tests.house.reading import ROOT, Import, Module, circles, imported_modules, modules, within
 
-EDGES = (
-    "analyzer.store",
-    "analyzer.kafka",
-    "analyzer.files",
-    "analyzer.formats",
-    "analyzer.webhooks",
-    "analyzer.config",
-)
+EDGES = ("analyzer.store", "analyzer.kafka", "analyzer.files", "analyzer.config")
 LOOP = ("analyzer.pipeline", "analyzer.warden", "analyzer.daemon")
-FACES = ("analyzer.build", "analyzer.doctor", "analyzer.cli", "analyzer.web", "analyzer.demo")
+COMMAND_LINE = ("analyzer.build", "analyzer.doctor", "analyzer.cli", "analyzer.web", "analyzer.demo")
 
 
 class Law(NamedTuple):
-    """`who` imports nothing of `never`, except what is within `but`."""
+    """Modules within `who` import nothing within `never`, except what is within `but`."""
 
     who: tuple[str, ...]
     never: tuple[str, ...]
@@ -31,7 +25,7 @@ class Law(NamedTuple):
 
 
 LAWS = {
-    "applications get no analyzer": Law(("gatekeeper",), ("analyzer",)),
+    "the gatekeeper imports nothing of the analyzer": Law(("gatekeeper",), ("analyzer",)),
     "the analyzer shares the contract alone": Law(
         ("analyzer.core", *EDGES, *LOOP),
         ("gatekeeper",),
@@ -42,28 +36,30 @@ LAWS = {
             "gatekeeper.telemetry.status_json",
         ),
     ),
-    "the contract stands on nothing": Law(("gatekeeper.model", "gatekeeper.identity"), ("gatekeeper",)),
-    "limits know the contract alone": Law(
-        ("gatekeeper.limits",), ("gatekeeper",), ("gatekeeper.limits", "gatekeeper.model", "gatekeeper.clock")
+    "the contract imports nothing of the gatekeeper": Law(
+        ("gatekeeper.model", "gatekeeper.identity"), ("gatekeeper",)
     ),
-    "sources do not know who asks them": Law(
-        (
-            "gatekeeper.sources",
-            "gatekeeper.feed.saved_view",
-            "gatekeeper.view.lock_view",
-            "gatekeeper.feed.feed_json",
+    "limiters import the contract alone": Law(
+        ("gatekeeper.limits",), ("gatekeeper",), ("gatekeeper.limits", "gatekeeper.model")
+    ),
+    "limiters without Redis": Law(
+        tuple(
+            f"gatekeeper.limits.{package}" for package in ("engine", "algorithms", "composites", "schedulers")
         ),
-        ("gatekeeper.gate", "gatekeeper.feed.poller", "gatekeeper.adapters"),
+        ("gatekeeper.limits.redis",),
     ),
-    "a gate does not know what is refused through it": Law(
-        ("gatekeeper.gate", "gatekeeper.feed.poller"), ("gatekeeper.adapters",)
+    "schedulers import no composites": Law(
+        ("gatekeeper.limits.schedulers",), ("gatekeeper.limits.composites",)
     ),
-    "the core knows itself and the contract": Law(
+    "the gate does not import what refuses requests through it": Law(
+        ("gatekeeper.gate", "gatekeeper.feed"), ("gatekeeper.adapters", "gatekeeper.requestlog")
+    ),
+    "the core imports itself and the contract alone": Law(
         ("analyzer.core",),
         ("analyzer", "gatekeeper"),
         ("analyzer.core", "gatekeeper.model", "gatekeeper.identity"),
     ),
-    "the core reads no clock and does no input or output": Law(
+    "the core reads no clock and does no I/O": Law(
         ("analyzer.core",),
         (
             *(
@@ -80,36 +76,84 @@ LAWS = {
             *("signal", "socket", "sqlite3", "ssl", "subprocess", "tempfile", "threading", "time", "urllib"),
         ),
     ),
+    "the health of gates is apart from counting and judging": Law(
+        ("analyzer.core.fleet",),
+        ("analyzer.core.counting", "analyzer.core.judging", "analyzer.core.kafka_format"),
+    ),
+    "counting and judging are apart from the health of gates": Law(
+        tuple(f"analyzer.core.{chapter}" for chapter in ("kafka_format", "records", "counting", "judging")),
+        ("analyzer.core.fleet",),
+    ),
     "the loop sees edges through protocols": Law(LOOP, EDGES),
-    "edges do not know the loop": Law((*EDGES, "analyzer.sources"), (*LOOP, *FACES)),
-    "only faces know how parts are put together": Law(LOOP, FACES),
-    **{f"{edge} knows no other edge": Law((edge,), EDGES, (edge,)) for edge in EDGES},
+    "edges do not import the loop": Law((*EDGES, "analyzer.sources"), (*LOOP, *COMMAND_LINE)),
+    "the loop does not import how it is put together": Law(LOOP, COMMAND_LINE),
+    "what commands run does not import the command line": Law(
+        ("analyzer.doctor", "analyzer.retry"), ("analyzer.cli", "analyzer.web", "analyzer.demo")
+    ),
+    "commands about things import no verbs": Law(("analyzer.cli.nouns",), ("analyzer.cli.verbs",)),
+    "the walls around kafka-python import nothing of the rest": Law(
+        ("analyzer.kafka.internals",), ("analyzer.kafka",), ("analyzer.kafka.internals",)
+    ),
+    **{f"{edge} imports no other edge": Law((edge,), EDGES, (edge,)) for edge in EDGES},
 }
 
-# Which guest sits where. A new one, or one in another room, is a line here first. The store has SQL,
-# the core has what turns bytes into numbers, and gates have nothing until it is chosen.
+# Packages from the bottom up: none imports one that stands behind it.
+LAYERS = {
+    "the core": (
+        "analyzer.core.model",
+        "analyzer.core.kafka_format",
+        "analyzer.core.records",
+        "analyzer.core.counting",
+        "analyzer.core.judging",
+    ),
+    "the store": (
+        "analyzer.store.database",
+        "analyzer.store.transaction",
+        "analyzer.store.reports",
+        "analyzer.store.operations",
+    ),
+    "the gate": (
+        "gatekeeper.model",
+        "gatekeeper.view",
+        "gatekeeper.feed",
+        "gatekeeper.telemetry",
+        "gatekeeper.sources",
+        "gatekeeper.gate_options",
+        "gatekeeper.gate",
+        "gatekeeper.adapters",
+        "gatekeeper.requestlog",
+        "gatekeeper.testing",
+    ),
+    "the limiters": (
+        "gatekeeper.limits.engine",
+        "gatekeeper.limits.algorithms",
+        "gatekeeper.limits.composites",
+        "gatekeeper.limits.redis",
+    ),
+}
+
+# Modules that may import each third-party package. The store has SQL, the core has codecs and parsers, and
+# the gatekeeper imports nothing unless an application chose it.
 GUESTS = {
-    "alembic": ("analyzer.store",),
+    "alembic": ("analyzer.store.database.migrate",),
     "asgiref": ("gatekeeper.adapters.django",),
     "confluent_kafka": ("analyzer.demo",),
-    "cramjam": ("analyzer.core",),
-    "crc32c": ("analyzer.core",),
+    "cramjam": ("analyzer.core.kafka_format",),
+    "crc32c": ("analyzer.core.kafka_format",),
     "django": ("gatekeeper.adapters.django",),
     "fastapi": ("analyzer.web", "gatekeeper.adapters.fastapi"),
     "flask": ("gatekeeper.adapters.flask",),
     "h11": ("analyzer.web.uvicorn_internals",),  # what uvicorn reads HTTP with
     "kafka": ("analyzer.kafka", "analyzer.demo", "gatekeeper.requestlog.kafka"),
-    "lz4": ("analyzer.core",),
-    "msgspec": ("analyzer.core", "analyzer.store", "analyzer.files", "analyzer.cli", "analyzer.demo"),
-    "prometheus_client": ("analyzer.metrics", "analyzer.web"),
-    "psycopg": ("analyzer.store",),
-    "pydantic": ("analyzer.config", "analyzer.config.settings", "analyzer.web"),
-    "pydantic_core": ("analyzer.config", "analyzer.config.settings"),
-    "pydantic_settings": ("analyzer.config", "analyzer.config.settings"),
-    "redis": ("gatekeeper.limits.redis",),
+    "lz4": ("analyzer.core.kafka_format",),
+    "msgspec": ("analyzer.core",),
+    "prometheus_client": ("analyzer.metrics",),
+    "pydantic": ("analyzer.config",),
+    "pydantic_core": ("analyzer.config",),
+    "pydantic_settings": ("analyzer.config",),
     "pytest": ("gatekeeper.testing.plugin",),
+    "redis": ("gatekeeper.limits.redis",),
     "rich": ("analyzer.cli", "analyzer.demo"),
-    "snappy": ("analyzer.core",),
     "sqlalchemy": (
         "analyzer.store",
         "analyzer.build",
@@ -119,55 +163,111 @@ GUESTS = {
         "gatekeeper.sources.sql",
     ),
     "starlette": ("analyzer.web",),
-    "typer": ("analyzer.cli", "analyzer.demo"),
-    "uvicorn": ("analyzer.web", "analyzer.cli", "analyzer.demo"),
+    "typer": ("analyzer.cli",),
+    "uvicorn": ("analyzer.web", "analyzer.demo"),
     "werkzeug": ("gatekeeper.adapters.flask",),
-    "zstandard": ("analyzer.core",),
+    "zstandard": ("analyzer.core.kafka_format",),
 }
-# Within the core they sit in these files alone.
-CODECS = ("cramjam", "crc32c", "lz4", "snappy", "zstandard")
-CODEC_FILES = ("analyzer.core.kafka_format.record_batches", "analyzer.core.kafka_format.codecs")
+OURS = {"analyzer", "gatekeeper"}
 
 
-def broken(law: Law, module: Module) -> list[str]:
-    """Where `module` breaks `law`, as file:line and what it imports."""
-    if not within(module.name, *law.who):
-        return []
-    return [
-        f"{module.path}:{line}: {name}"
-        for line, name in module.imports()
-        if within(name, *law.never) and not within(name, *law.but)
-    ]
+def upwards(layers: tuple[str, ...]) -> Iterator[Law]:
+    """Yields a law for each layer: it imports none of those above."""
+    for place, layer in enumerate(layers[:-1], 1):
+        yield Law((layer,), layers[place:])
 
 
-@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())
-def test_no_import_breaks_the_law(law: Law) -> None:
-    assert [breach for module in modules().values() for breach in broken(law, module)] == []
+ALL_LAWS = LAWS | {
+    f"{law.who[0]} is below {law.never[0]}": law for layers in LAYERS.values() for law in upwards(layers)
+}
+
+# Laws that do not hold yet. A test that passes fails as XPASS: then delete its line.
+OPEN = {
+    "what commands run does not import the command line": "doctor uses options of the command line",
+    "the walls around kafka-python import nothing of the rest": "raw_fetcher uses partition_state.NO_EPOCH",
+    "gatekeeper.limits.engine is below gatekeeper.limits.algorithms": "parsing returns limiters",
+}
 
 
-def test_guests_sit_where_they_were_asked_to() -> None:
-    ours = {"analyzer", "gatekeeper"} | sys.stdlib_module_names
-    strangers = [
+def breaches(law: Law, module: Module) -> Iterator[Import]:
+    """Yields the imports of `module` that break `law`."""
+    if within(module.name, *law.who):
+        for imported in module.imports():
+            if within(imported.name, *law.never) and not within(imported.name, *law.but):
+                yield imported
+
+
+@pytest.mark.parametrize("name", ALL_LAWS)
+def test_no_import_breaks_the_law(name: str, request: pytest.FixtureRequest) -> None:
+    law = ALL_LAWS[name]
+    if name in OPEN:
+        request.applymarker(pytest.mark.xfail(reason=OPEN[name]))
+    found = [
         f"{module.path}:{line}: {name}"
         for module in modules().values()
-        for line, name in module.imports()
-        if (guest := name.partition(".")[0]) not in ours and not within(module.name, *GUESTS.get(guest, ()))
+        for line, name, _ in breaches(law, module)
     ]
-    assert strangers == []
+    assert found == []
 
 
-def test_codecs_sit_in_the_files_that_unpack_batches() -> None:
-    elsewhere = [
+@pytest.mark.parametrize("law", ALL_LAWS.values(), ids=ALL_LAWS.keys())
+def test_a_law_names_existing_modules_and_needs_its_exceptions(law: Law) -> None:
+    """A law about a module that was renamed or never written holds for nothing."""
+    roots = {root for root in (*law.who, *law.never, *law.but) if within(root, *OURS)}
+    assert {root for root in roots if not any(within(name, root) for name in modules())} == set()
+    assert set(law.never) - roots <= sys.stdlib_module_names
+    used = {
+        root
+        for module in modules().values()
+        for imported in breaches(law._replace(but=()), module)
+        for root in law.but
+        if within(imported.name, root)
+    }
+    assert set(law.but) - used == set()
+
+
+def test_third_party_packages_are_imported_where_they_are_permitted() -> None:
+    found = [
         f"{module.path}:{line}: {name}"
         for module in modules().values()
-        for line, name in module.imports()
-        if within(name, *CODECS) and not within(module.name, *CODEC_FILES)
+        for line, name, _ in module.imports()
+        if (guest := name.partition(".")[0]) not in OURS | sys.stdlib_module_names
+        and not within(module.name, *GUESTS.get(guest, ()))
     ]
-    assert elsewhere == []
+    assert found == []
 
 
-def test_the_core_is_handed_the_time() -> None:
-    asked = [
+@pytest.mark.parametrize("guest", GUESTS)
+def test_every_permission_is_used(guest: str) -> None:
+    users = [
+        module.name
+        for module in modules().values()
+        if any(within(imported.name, guest) for imported in module.imports())
+    ]
+    places = GUESTS[guest]
+    assert [place for place in places if not any(within(user, place) for user in users)] == []
+    assert [place for place in places for other in places if place != other and within(place, other)] == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {name: imported_modules(module, for_types=False) for name, module in modules().items()}
+    assert circles(graph) == []
+
+
+@pytest.mark.xfail(reason="gatekeeper.limits.redis is one circle around RedisStore")
+def test_no_circle_is_closed_by_imports_for_types() -> None:
+    """The type checker could live with it; a reader has to know all of its modules at once."""
+    graph = {name: imported_modules(module, for_types=True) for name, module in modules().items()}
+    assert circles(graph) == []
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a", "f"}}
+    assert circles(graph) == [["b", "c"], ["d", "e"]]
+
+
+def test_the_core_calls_no_clock() -> None:
+    found = [
         f"{module.path}:{node.lineno}: .{node.func.attr}()"
         for module in modules().values()
         if within(module.name, "analyzer.core")
@@ -175,19 +275,24 @@ def test_the_core_is_handed_the_time() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         if node.func.attr in {"now", "today", "utcnow"}
     ]
-    assert asked == []
+    assert found == []
 
 
 @pytest.mark.parametrize(
     "line",
     [
         "import analyzer.store.database.schema",
-        "from analyzer.store import schema",
+        "from analyzer.store import database",
         "from analyzer import store",
-        "def late():\n    import analyzer.kafka_raw as raw",
-        "if TYPE_CHECKING:\n    from analyzer.files import Tail",
+        "def late():\n    import analyzer.kafka.client as client",
+        "if TYPE_CHECKING:\n    from analyzer.files import FileRecords",
     ],
 )
-def test_a_breach_is_seen_however_it_is_written(line: str) -> None:
+def test_a_breach_is_found_in_every_form_of_import(line: str) -> None:
     module = Module("analyzer.pipeline", ROOT / "analyzer" / "pipeline.py", ast.parse(line))
-    assert broken(LAWS["the loop sees edges through protocols"], module)
+    assert list(breaches(LAWS["the loop sees edges through protocols"], module))
+
+
+def test_a_name_that_only_begins_like_a_package_is_not_within_it() -> None:
+    assert not within("analyzer.kafka_raw", "analyzer.kafka")
+    assert within("analyzer.kafka.internals", "analyzer.kafka")

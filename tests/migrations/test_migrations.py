@@ -231,14 +231,14 @@ def test_a_revision_says_what_it_does_in_a_sentence() -> None:
 
 
 def test_an_empty_database_gets_the_tables(database_url: str) -> None:
-    revisions.require_head(database_url)
+    migrate.require_head(database_url)
     assert revisions.current(database_url) == revisions.head()
 
 
 def test_a_database_of_this_version_is_left_alone(database_url: str, engine: sa.Engine) -> None:
     migrate.upgrade(database_url)
     before = contents(engine)
-    revisions.require_head(database_url)
+    migrate.require_head(database_url)
     assert contents(engine) == before
 
 
@@ -253,7 +253,7 @@ def test_a_database_of_a_newer_version_is_left_alone(database_url: str, engine: 
     at_version(engine, "9999")
     before = contents(engine)
     with pytest.raises(SchemaBehind, match=rf"at version 9999, .* needs {revisions.head()}: .* newer one"):
-        revisions.require_head(database_url)
+        migrate.require_head(database_url)
     assert revisions.current(database_url) == "9999"
     assert contents(engine) == before
 
@@ -263,10 +263,10 @@ def test_a_database_of_an_older_version_waits_for_its_operator(
 ) -> None:
     migrate.upgrade(database_url, "0001")
     with pytest.raises(SchemaBehind, match=r"at version 0001, .* needs 0003: run `gatelock db upgrade`$"):
-        revisions.require_head(database_url)
+        migrate.require_head(database_url)
 
 
-@pytest.mark.parametrize("ask", [revisions.current, migrate.check, migrate.upgrade, revisions.require_head])
+@pytest.mark.parametrize("ask", [revisions.current, migrate.check, migrate.upgrade, migrate.require_head])
 def test_a_database_that_is_away_is_said_to_be(ask: Callable[[str], object]) -> None:
     with pytest.raises(StoreAway):
         ask(f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/gatelock")

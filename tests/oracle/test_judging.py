@@ -16,7 +16,7 @@ from analyzer.core.judging.totals import Standing, TotalKey, growth_of
 from analyzer.core.judging.windows import Calendar
 from analyzer.core.model import CountRow
 from gatekeeper.model import Clear, Lock, LockKey, Set
-from tests.oracle.judging import Crossing, Flush, crossings
+from tests.oracle.slow_judging import Crossing, Flush, crossings
 
 ACME, ANN = "api_key:acme", "user:ann"
 PLAN = plan_of(

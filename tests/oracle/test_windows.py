@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from analyzer.core.judging.windows import Calendar, window_at
-from tests.oracle.windows import looked_up
+from tests.oracle.slow_windows import looked_up
 
 ZONES = {
     "UTC": [],

@@ -15,7 +15,7 @@ from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper import ALLOWED, Decision, Gate
 from gatekeeper.sources import open_source
 from gatekeeper.testing import ManualClock
-from tests.store.stories import a_row, flush, now_s
+from tests.store.flushing import a_row, flush, now_s
 from tests.support.serving import feed_server
 
 POLICY = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Counter
 from analyzer.daemon import Daemon
@@ -20,10 +19,11 @@ from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.warden import Warden
 from gatekeeper.testing import ManualClock
+from tests.support.counters import reference_counter
 
 
 def counter_for(plan: Plan) -> Counter:
-    return PythonCounter({}, plan.groupings, plan.meters)
+    return reference_counter({}, plan.groupings, plan.meters)
 
 
 def test_a_spare_analyzer_reports_the_database_as_recovered_only_when_it_is(tmp_path: Path) -> None:

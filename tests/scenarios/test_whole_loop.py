@@ -11,7 +11,6 @@ from random import Random
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar
@@ -28,6 +27,7 @@ from analyzer.warden import Warden
 from gatekeeper import Gate
 from gatekeeper.model import Change
 from gatekeeper.testing import ManualClock
+from tests.support.counters import reference_counter
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
 LIMIT = 5
@@ -131,7 +131,7 @@ class World:
         )
 
     def _counter(self, plan: Plan) -> Counter:
-        return PythonCounter({"log": MAPPING}, plan.groupings, plan.meters)
+        return reference_counter({"log": MAPPING}, plan.groupings, plan.meters)
 
     def restart_analyzer(self) -> None:
         """Continues with a new analyzer that has nothing but what the old one stored, as after SIGKILL."""

@@ -1,3 +1,5 @@
+"""One server for all workers: its start, its end, and workers that are killed."""
+
 from __future__ import annotations
 
 import subprocess
@@ -10,86 +12,86 @@ from pathlib import Path
 import pytest
 
 from tests.support.servers.shared import one_for_all
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 WAIT_S_MAX = 30.0
-GUEST = """
+USER = """
 import sys
 from pathlib import Path
 from tests.support.servers.shared import one_for_all
 
-with one_for_all(Path(sys.argv[1]), None) as told:
-    print(told, flush=True)
+with one_for_all(Path(sys.argv[1]), None) as address:
+    print(address, flush=True)
     sys.stdin.read()
 """
 
 
-class Ends:
-    """What is started counts, and is open until it has ended."""
+class Starts:
+    """Counts the servers that were started, and those that have not ended."""
 
     def __init__(self) -> None:
-        self.starts = 0
-        self.open = 0
+        self.started = 0
+        self.running = 0
 
     @contextmanager
-    def started(self) -> Iterator[str]:
-        self.starts += 1
-        self.open += 1
-        yield f"number {self.starts}"
-        self.open -= 1
+    def start(self) -> Iterator[str]:
+        self.started += 1
+        self.running += 1
+        yield f"number {self.started}"
+        self.running -= 1
 
 
 @pytest.fixture
-def ends() -> Ends:
-    return Ends()
+def starts() -> Starts:
+    return Starts()
 
 
-def test_who_comes_later_is_told_what_the_first_was(tmp_path: Path, ends: Ends) -> None:
-    place = tmp_path / "it"
-    with one_for_all(place, ends.started) as first, one_for_all(place, ends.started) as second:
-        assert (first, second, ends.starts) == ("number 1", "number 1", 1)
-    assert ends.open == 0
+def test_the_second_user_gets_the_address_of_the_first_server(tmp_path: Path, starts: Starts) -> None:
+    folder = tmp_path / "server"
+    with one_for_all(folder, starts.start) as first, one_for_all(folder, starts.start) as second:
+        assert (first, second, starts.started) == ("number 1", "number 1", 1)
+    assert starts.running == 0
 
 
-def test_the_first_stays_until_the_others_have_gone(tmp_path: Path, ends: Ends) -> None:
-    host, guest = one_for_all(tmp_path, ends.started), one_for_all(tmp_path, ends.started)
-    host.__enter__()
-    guest.__enter__()
-    leaving = threading.Thread(target=host.__exit__, args=(None, None, None))
+def test_the_server_runs_until_its_last_user_has_left(tmp_path: Path, starts: Starts) -> None:
+    first, second = one_for_all(tmp_path, starts.start), one_for_all(tmp_path, starts.start)
+    first.__enter__()
+    second.__enter__()
+    leaving = threading.Thread(target=first.__exit__, args=(None, None, None))
     leaving.start()
-    while (tmp_path / "told").exists():
-        leaving.join(0.001)
-    with one_for_all(tmp_path, ends.started) as third:
-        assert (third, ends.open) == ("number 2", 2), "what ends is not given to anybody"
-        guest.__exit__(None, None, None)
+    wait_until(lambda: not (tmp_path / "address").exists())
+    with one_for_all(tmp_path, starts.start) as third:
+        assert (third, starts.running) == ("number 2", 2), "a server that ends gets no new users"
+        second.__exit__(None, None, None)
     leaving.join(WAIT_S_MAX)
     assert not leaving.is_alive()
-    assert ends.open == 0
+    assert starts.running == 0
 
 
-def test_a_guest_that_was_killed_is_not_waited_for(tmp_path: Path, ends: Ends) -> None:
-    with one_for_all(tmp_path, ends.started) as said:
-        guest = subprocess.Popen(
-            [sys.executable, "-c", GUEST, str(tmp_path)],
+def test_the_server_does_not_wait_for_a_user_that_was_killed(tmp_path: Path, starts: Starts) -> None:
+    with one_for_all(tmp_path, starts.start) as address:
+        user = subprocess.Popen(
+            [sys.executable, "-c", USER, str(tmp_path)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert guest.stdout is not None
-        assert guest.stdout.readline() == f"{said}\n"
-        guest.kill()
-        guest.communicate()
-    assert (ends.starts, ends.open) == (1, 0)
+        assert user.stdout is not None
+        assert user.stdout.readline() == f"{address}\n"
+        user.kill()
+        user.communicate()
+    assert (starts.started, starts.running) == (1, 0)
 
 
-def test_what_did_not_start_is_started_by_the_next(tmp_path: Path, ends: Ends) -> None:
+def test_after_a_failed_start_the_next_user_starts_the_server(tmp_path: Path, starts: Starts) -> None:
     @contextmanager
-    def fails() -> Iterator[str]:
+    def fail() -> Iterator[str]:
         raise OSError("no port")
         yield ""
 
-    with pytest.raises(OSError, match="no port"), one_for_all(tmp_path, fails):
+    with pytest.raises(OSError, match="no port"), one_for_all(tmp_path, fail):
         pass
-    with one_for_all(tmp_path, ends.started) as said:
-        assert said == "number 1"
+    with one_for_all(tmp_path, starts.start) as address:
+        assert address == "number 1"

@@ -6,15 +6,15 @@ import json
 from collections.abc import Callable
 
 from analyzer.config.settings import Settings
-from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.model import CountRow, Partition, Record, Records
+from tests.support.counters import reference_counter
 
 Read = Callable[[str], Settings]
 
 
 def counted(settings: Settings, source: str, *values: bytes) -> list[CountRow]:
     plan = settings.plan()
-    counter = PythonCounter(settings.mappings(), plan.groupings, plan.meters)
+    counter = reference_counter(settings.mappings(), plan.groupings, plan.meters)
     part = Partition("c", "t", 0, source, source)
     records = [Record(offset, 1_000_000, value) for offset, value in enumerate(values)]
     counter.feed(Records(part, 0, len(records), records))

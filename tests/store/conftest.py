@@ -1,4 +1,4 @@
-"""A migrated database and what stands on it, for the tests of the store."""
+"""Migrated databases, and the store's parts on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from analyzer.store.database.engine import open_engine
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.world import begin_again
+from tests.store.simulated_analyzers import empty_tables
 
 if TYPE_CHECKING:
     from tests.support.servers.postgres import Postgres
@@ -27,22 +27,25 @@ def shared_postgres_url(postgres: Postgres, postgres_template: str) -> str:
 
 @pytest.fixture
 def migrated_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A migrated database with nothing in it. On PostgreSQL all tests here take turns in one, because to
-    make and drop it costs a third of a second."""
+    """The URL of a migrated and empty database.
+
+    On PostgreSQL all tests of a process use one after the other, because to create and drop one takes a third
+    of a second.
+    """
     if database == "sqlite":
         copy = tmp_path / "gatelock.db"
         shutil.copyfile(request.getfixturevalue("sqlite_template"), copy)
         return f"sqlite:///{copy}"
     url: str = request.getfixturevalue("shared_postgres_url")
     engine = open_engine(url)
-    begin_again(engine)
+    empty_tables(engine)
     engine.dispose()
     return url
 
 
 @pytest.fixture
-def own_postgres_url(postgres: Postgres, postgres_template: str) -> Iterator[str]:
-    """A migrated database whose settings a test may change."""
+def separate_postgres_url(postgres: Postgres, postgres_template: str) -> Iterator[str]:
+    """The URL of a migrated database that no other test uses: its settings may be changed."""
     url = postgres.new_database(template=postgres_template)
     yield url
     postgres.drop(url)
@@ -50,7 +53,7 @@ def own_postgres_url(postgres: Postgres, postgres_template: str) -> Iterator[str
 
 @pytest.fixture
 def new_engine(migrated_url: str) -> Iterator[Callable[[], sa.Engine]]:
-    """Engines of one database: every analyzer has its own."""
+    """Opens further engines of one database, as each analyzer has one."""
     opened: list[sa.Engine] = []
 
     def open_another() -> sa.Engine:
@@ -69,7 +72,7 @@ def engine(new_engine: Callable[[], sa.Engine]) -> sa.Engine:
 
 @pytest.fixture
 def marks() -> Callable[[], str]:
-    """Marks that tell in which order they were given: a1, a2, ..."""
+    """Marks in the order in which they were taken: a1, a2, ..."""
     numbers = count(1)
     return lambda: f"a{next(numbers)}"
 

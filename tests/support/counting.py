@@ -1,33 +1,43 @@
-"""A counter for a few records: what they say, without a log around them."""
+"""A partition, a mapping and a few records for a counter, and what to read from its answers."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Dict
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.model import DrainedCounts, Partition, Record, Records
 from analyzer.core.records.mapping import Field, SourceMapping, TextField, TimeField
+from tests.support.counters import CounterClass, reference_counter
 from tests.support.recordsets import NOW_MS
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
 KEY: dict[str, Field] = {"api_key": TextField(("key",))}
 PLAIN = SourceMapping(time=TimeField(("ts",), "ms"), caller=("api_key",), fields=KEY)
 
+Counted = Callable[..., DrainedCounts]  # `counted` with the counter under test
+
 
 def mapping_of(fields: Dict[str, Field] | None = None, **changes: Any) -> SourceMapping:
-    """By `key` and `ts` in milliseconds, unless told otherwise."""
+    """Returns a mapping by `key` and `ts` in milliseconds, with further fields and other settings."""
     return replace(PLAIN, fields=KEY | dict(fields or {}), **changes)
 
 
 def a_record(**fields: Any) -> bytes:
-    """One request of acme, now; None leaves a field out."""
+    """Returns a request of acme at NOW_MS with these fields; a field that is None is left out."""
     found = {"key": "acme", "ts": NOW_MS} | fields
     return json.dumps({name: value for name, value in found.items() if value is not None}).encode()
+
+
+def some_records(
+    start: int, *values: bytes | None, part: Partition = PART, resume_token: str = ""
+) -> Records:
+    """Returns decoded records from offset `start` on, with Kafka times at NOW_MS."""
+    items = [Record(start + n, NOW_MS, value) for n, value in enumerate(values)]
+    return Records(part, start, start + len(items), items, resume_token)
 
 
 def counted(
@@ -36,15 +46,17 @@ def counted(
     groupings: Sequence[str] = ("caller",),
     meters: Sequence[Meter] = (REQUESTS,),
     kafka_ms: int | None = NOW_MS,
+    counter_class: CounterClass = reference_counter,
 ) -> DrainedCounts:
-    counter = PythonCounter({PART.source: mapping}, groupings, meters)
+    """Returns what a new counter drains after these records."""
+    counter = counter_class({PART.source: mapping}, groupings, meters)
     items = [Record(offset, kafka_ms, value) for offset, value in enumerate(values)]
     counter.feed(Records(PART, 0, len(items), items))
     return counter.drain()
 
 
 def totals(found: DrainedCounts) -> dict[tuple[str, ...], tuple[int, int]]:
-    """(passed, denied) of each series and meter, over all buckets. Nothing may have been rejected."""
+    """Returns (value, denied) by series and meter over all buckets; fails where a record was rejected."""
     assert not found.rejected, found.rejected
     sums: dict[tuple[str, ...], tuple[int, int]] = {}
     for row in found.rows:

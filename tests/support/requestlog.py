@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.config.settings import load
-from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.model import DrainedCounts, Partition, Record, Records
 from gatekeeper.requestlog.background_writer import WriteOutcome
 from gatekeeper.requestlog.log_record import LogLine
+from tests.support.counters import reference_counter
 
 PART = Partition("files", "log", 0, "log", "log")
 
@@ -51,7 +51,7 @@ def counted_by(configuration: Path, text: bytes, *, groupings: Sequence[str] = (
     assert not others
     part = PART._replace(source=name)
     plan = settings.plan()
-    counter = PythonCounter({name: mapping}, (*plan.groupings, *groupings), plan.meters)
+    counter = reference_counter({name: mapping}, (*plan.groupings, *groupings), plan.meters)
     lines = text.split(b"\n")
     records = [Record(number, None, line) for number, line in enumerate(lines) if line]
     counter.feed(Records(part, 0, len(lines), records))

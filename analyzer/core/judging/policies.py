@@ -12,7 +12,7 @@ import msgspec
 from analyzer.core.judging.windows import Calendar
 from gatekeeper.model import Rate
 
-Action = Literal["deny", "slow", "tag"]
+ActionName = Literal["deny", "slow", "tag"]
 
 
 class Policy(Protocol):
@@ -41,7 +41,7 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window: Calendar
     meter: str = "requests"
     per: str = "caller"  # a grouping
-    action: Action = "deny"
+    action: ActionName = "deny"
     status: int = 429
     on_stale: Literal["keep", "allow"] = "keep"
     slow: Rate | None = None  # admitted by each gate, where the action is "slow"

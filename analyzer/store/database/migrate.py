@@ -1,31 +1,53 @@
-"""Migrates the tables to the version of this program, and compares them with schema.py."""
+"""Migrates the tables to the version of this program, and compares them with schema.py.
+
+Each function that needs Alembic imports it: the import takes a second, and an analyzer that was killed must
+be back within three.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from alembic import command, context, op
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 
+from analyzer.errors import SchemaBehind
 from analyzer.store.database.engine import database_errors, open_engine, reading
-from analyzer.store.database.revisions import folder
+from analyzer.store.database.revisions import current, folder, head, revisions
 from analyzer.store.database.schema import metadata
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 LOCK = 7_165_310  # PostgreSQL advisory lock: of analyzers that start together, one migrates
 
 
+def require_head(url: str | sa.URL) -> None:
+    """Creates the tables where there are none, and checks that existing ones have the right version.
+
+    Raises SchemaBehind, StoreAway.
+    """
+    have = current(url)
+    if have is None:
+        upgrade(url)
+    elif have != head():
+        cure = "run `gatelock db upgrade`" if have in revisions() else "it belongs to a newer one: run that"
+        raise SchemaBehind(f"the database is at version {have}, this program needs {head()}: {cure}")
+
+
 def upgrade(url: str | sa.URL, to: str = "head") -> None:
     """Migrates the tables to `to`. Idempotent, and safe to call from several processes. Raises StoreAway."""
+    from alembic import command
+
     with _migrating(url) as config:
         command.upgrade(config, to)
 
 
 def downgrade(url: str | sa.URL, to: str) -> None:
     """Migrates the tables back to `to`. Raises RuntimeError rather than drop a table that has rows."""
+    from alembic import command
+
     with _migrating(url) as config:
         command.downgrade(config, to)
 
@@ -35,6 +57,8 @@ def keep_rows_of(*tables: str) -> None:
 
     `-x drop-counts=yes` overrides it.
     """
+    from alembic import context, op
+
     if context.get_x_argument(as_dictionary=True).get("drop-counts") == "yes" or context.is_offline_mode():
         return
     for table in tables:
@@ -48,6 +72,9 @@ def keep_rows_of(*tables: str) -> None:
 
 def check(url: str | sa.URL) -> list[str]:
     """Returns the differences between the database's tables and schema.py as text. Raises StoreAway."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.runtime.migration import MigrationContext
+
     engine = open_engine(url)
     try:
         with reading(engine) as connection:
@@ -71,6 +98,8 @@ def _migrating(url: str | sa.URL) -> Iterator[Config]:
 
 
 def _config(connection: sa.Connection) -> Config:
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(folder()))
     config.attributes["connection"] = connection

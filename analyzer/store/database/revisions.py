@@ -1,7 +1,4 @@
-"""The version of a database's tables, and the version that this program needs.
-
-Read without Alembic: importing it takes a second, and an analyzer that was killed must be back within three.
-"""
+"""The version of a database's tables, and the version that this program needs. Read without Alembic."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from analyzer.errors import SchemaBehind
 from analyzer.store.database.engine import open_engine, reading
 
 FILE = re.compile(r"(?P<revision>\d{4})_\w+\.py")  # applied in the order of the numbers
@@ -55,18 +51,3 @@ def current(url: str | sa.URL) -> str | None:
             return revision_of(db)
     finally:
         engine.dispose()
-
-
-def require_head(url: str | sa.URL) -> None:
-    """Creates the tables where there are none, and checks that existing ones have the right version.
-
-    Raises SchemaBehind, StoreAway.
-    """
-    have = current(url)
-    if have is None:
-        from analyzer.store.database.migrate import upgrade
-
-        upgrade(url)
-    elif have != head():
-        cure = "run `gatelock db upgrade`" if have in revisions() else "it belongs to a newer one: run that"
-        raise SchemaBehind(f"the database is at version {have}, this program needs {head()}: {cure}")

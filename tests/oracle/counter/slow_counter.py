@@ -1,7 +1,7 @@
-"""The counter's contract (docs/counter.md) in slow, obvious Python: every record is kept for ever.
+"""The counter's contract (docs/counter.md) in slow, obvious Python: it keeps every record.
 
-It shares no code with the counter but the values that cross the seam. What it says of a partition it finds
-out by going through all of its records from the first one on, each time that it is asked.
+It shares no code with other counters except the values that cross the seam. Each answer about a partition
+comes from a walk over all of its records since the partition began or was resumed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from analyzer.core.counting.meters import Meter
+from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.model import (
     CounterState,
     CountRow,
@@ -29,11 +29,11 @@ from tests.oracle.counter.slow_batches import Kept, Wrong, batches_in
 from tests.oracle.counter.slow_records import Request, judge
 
 HOUR_MS = 3_600_000
-WAYS = ("old", "new", "drawn")
+RULES = ("old", "new", "drawn")
 
 
-def with_usual_fields(mapping: mappings.SourceMapping) -> mappings.SourceMapping:
-    """Whoever maps nothing of a combined line gets its parts under their own names."""
+def with_default_fields(mapping: mappings.SourceMapping) -> mappings.SourceMapping:
+    """Returns the mapping; for combined lines without fields, one of the line's parts by their own names."""
     if mapping.format != "combined" or mapping.fields:
         return mapping
     fields: dict[str, mappings.Field] = {
@@ -48,7 +48,7 @@ def with_usual_fields(mapping: mappings.SourceMapping) -> mappings.SourceMapping
 
 
 class Read(NamedTuple):
-    """One record, and what it is: a request, or rejected."""
+    """One record, and the request in it or its rejection."""
 
     offset: int
     kafka_ms: int | None
@@ -57,23 +57,31 @@ class Read(NamedTuple):
 
 @dataclass
 class Part:
+    """A partition from the record at which this counter began."""
+
     start: int
     next: int
+    before: CounterState
     records: list[Read] = field(default_factory=list)
-    drained: int = 0  # how many of the records
-    known: set[tuple[str, int, str]] = field(default_factory=set)  # names that were told
-    hours: tuple[int, ...] = (-1, -1)
+    drained: int = 0  # number of records that were drained
+    known: set[tuple[str, int, str]] = field(default_factory=set)  # (rule, hour, caller) that were drained
     resume_token: str = ""
+
+    def __post_init__(self) -> None:
+        named = self.before.named
+        self.known = {(callers.how, callers.hour, caller) for callers in named for caller in callers.callers}
 
 
 class Names:
-    """Who is counted by name, told record by record."""
+    """The callers that are counted by name, record by record."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, before: CounterState) -> None:
         self.most = most
-        self.hour = self.before = -1
-        self.behind = 0
-        self.how: dict[int, dict[str, str]] = {-1: {}}  # by hour and caller
+        self.hour, self.before, self.behind = before.hour, before.hour_before, before.behind_run
+        self.how: dict[int, dict[str, str]] = {-1: {}, self.hour: {}, self.before: {}}  # by hour and caller
+        for callers in before.named:
+            if callers.hour in (self.hour, self.before):
+                self.how[callers.hour] |= dict.fromkeys(callers.callers, callers.how)
         self.begun: list[int] = []
 
     def of(self, caller: str, ms: int, offset: int) -> str:
@@ -86,32 +94,66 @@ class Names:
             self.hour, self.before, self.behind = hour, self.hour, 0
         mine = self.how[self.hour]
         if caller not in mine:
-            room = {how: list(mine.values()).count(how) < self.most for how in WAYS}
-            lot = (offset * 11400714819323198485) % 2**64 < 2**54
+            room = {how: list(mine.values()).count(how) < self.most for how in RULES}
+            is_drawn = (offset * 11400714819323198485) % 2**64 < 2**54
             if caller in self.how[self.before] and self.before != self.hour and room["old"]:
                 mine[caller] = "old"
             elif room["new"]:
                 mine[caller] = "new"
-            elif room["drawn"] and lot:
+            elif room["drawn"] and is_drawn:
                 mine[caller] = "drawn"
         return caller if caller in mine else "overflow:"
 
 
 class SlowCounter:
-    """The `Counter` protocol. Keeps every request and thinks of rows when it is drained."""
+    """Implements the `Counter` protocol. Keeps every request and makes rows when it is drained."""
 
     def __init__(
-        self, mapped: Mapping[str, mappings.SourceMapping], groupings: Sequence[str], meters: Sequence[Meter]
+        self,
+        mapped: Mapping[str, mappings.SourceMapping],
+        groupings: Sequence[str],
+        meters: Sequence[Meter] = (REQUESTS,),
+        *,
+        rows_max: int = 10**9,
+        rejected_max: int = 10**9,
     ) -> None:
-        self.mapped = {source: with_usual_fields(mapping) for source, mapping in mapped.items()}
+        self.mapped = {source: with_default_fields(mapping) for source, mapping in mapped.items()}
         self.groupings = groupings
         self.meters = {meter.name: meter for meter in (Meter("requests"), *meters)}
         parts = {part for grouping in groupings for part in grouping.split("+")}
         self.dimensions = sorted(parts - {"everyone"})  # as they are written: "address/24"
         self.parts: dict[Partition, Part] = {}
+        self.bounds = (rows_max, rejected_max)
+        self.resumed: dict[Partition, CounterState] = {}
+
+    def resume(self, part: Partition, state: CounterState) -> None:
+        self.forget(part)
+        self.resumed[part] = state
+
+    def forget(self, part: Partition) -> None:
+        self.parts.pop(part, None)
+        self.resumed.pop(part, None)
+
+    def full(self) -> bool:
+        requests, rejected = [], 0
+        for at, part in self.parts.items():
+            requests += [request for request in self.named(at)[part.drained :] if request is not None]
+            rejected += sum(isinstance(read.found, Rejected) for read in part.records[part.drained :])
+        return len(self.rows(requests)) >= self.bounds[0] or rejected >= self.bounds[1]
+
+    def part(self, taken: RecordSet | Records) -> Part:
+        """Returns the partition of a set. Raises KeyError without a mapping, ValueError out of order."""
+        _ = self.mapped[taken.part.source]
+        if taken.part not in self.parts:
+            state = self.resumed.get(taken.part, CounterState())
+            self.parts[taken.part] = Part(taken.start, taken.start, state)
+        part = self.parts[taken.part]
+        if part.next != taken.start:
+            raise ValueError(f"{taken.part}: a set from {taken.start} was fed after {part.next}")
+        return part
 
     def feed(self, taken: RecordSet | Records) -> FeedResult:
-        part = self.parts.setdefault(taken.part, Part(taken.start, taken.start))
+        part = self.part(taken)
         before, next_before, resume_token = list(part.records), part.next, part.resume_token
         part.resume_token = taken.resume_token or part.resume_token
         wrong = None
@@ -130,12 +172,12 @@ class SlowCounter:
         if many is not None:
             whole = isinstance(taken, Records) and taken.resume_token
             since = len(before) if whole else part.drained
-            cut = [each for each in many if each in part.records[since:]]
+            cut = [read for read in many if read in part.records[since:]]
             part.records = before if whole else part.records[: part.records.index(cut[0])]
             part.next = next_before if whole else cut[0].offset
             part.resume_token = resume_token if isinstance(taken, Records) else part.resume_token
         new = part.records[len(before) :]
-        counted = sum(isinstance(each.found, Request) for each in new)
+        counted = sum(isinstance(read.found, Request) for read in new)
         fed = FeedResult(part.next, len(new), counted)
         if many is not None:
             first = cut[0].found
@@ -158,21 +200,22 @@ class SlowCounter:
             part.records.append(Read(offset, kafka_ms, found))
 
     def too_many(self, at: Partition) -> list[Read] | None:
-        """The first run of rejected records that is as long as may be; tombstones among them left out."""
-        for run in self.runs(at):
-            if len(run) == self.mapped[at.source].rejected_in_row_max:
+        """Returns the first run of rejected records that is too long; tombstones are left out."""
+        for length, run in self.runs(at):
+            if run and length == self.mapped[at.source].rejected_in_row_max:
                 return run
         return None
 
-    def runs(self, at: Partition) -> Iterator[list[Read]]:
-        """The rejected records in a row, as they stand behind each record."""
-        run: list[Read] = []
-        for each in self.parts[at].records:
-            if isinstance(each.found, Request):
-                run = []
-            elif each.found.reason != "tombstone":
-                run = [*run, each]
-            yield run
+    def runs(self, at: Partition) -> Iterator[tuple[int, list[Read]]]:
+        """Yields the run of rejected records up to each record: its length, and those since the beginning."""
+        part = self.parts[at]
+        length, run = part.before.reject_run, list[Read]()
+        for read in part.records:
+            if isinstance(read.found, Request):
+                length, run = 0, []
+            elif read.found.reason != "tombstone" and read.offset >= part.before.rejects_accepted_to:
+                length, run = length + 1, [*run, read]
+            yield length, run
 
     def drain(self) -> DrainedCounts:
         progress, requests, rejected = [], [], []
@@ -180,58 +223,61 @@ class SlowCounter:
             new = part.records[part.drained :]
             if part.next == part.start and not new:
                 continue
-            named, carried = self.named(at)
-            named = named[part.drained :]
-            told = [request for request in named if request is not None]
-            requests += told
-            ours = [each.found for each in new if isinstance(each.found, Rejected)]
-            rejected += ours
-            late = sum(each.reason == "past" for each in ours)
+            counted = [request for request in self.named(at)[part.drained :] if request is not None]
+            requests += counted
+            unread = [read.found for read in new if isinstance(read.found, Rejected)]
+            rejected += unread
+            late = sum(found.reason == "past" for found in unread)
             progress.append(
                 PartitionProgress(
-                    at, part.start, part.next, len(new), len(told), 0, len(ours) - late, late,
+                    at, part.start, part.next, len(new), len(counted), 0, len(unread) - late, late,
                     part.resume_token,
-                    sum(request.texts.get("caller") == "overflow:" for request in told),
-                    carried,
+                    sum(request.texts.get("caller") == "overflow:" for request in counted),
+                    self.state(at),
                 )
             )  # fmt: skip
             part.start, part.drained, part.resume_token = part.next, len(part.records), ""
         return DrainedCounts(progress, self.rows(requests), rejected)
 
-    def named(self, at: Partition) -> tuple[list[Request | None], CounterState]:
-        """All requests under the names that they are counted by, and what the next record depends on."""
-        part, names = self.parts[at], Names(self.mapped[at.source].callers_max)
+    def walk(self, at: Partition) -> tuple[list[Request | None], Names]:
+        """Returns all requests under the names they are counted by, and the names behind the last record."""
+        part = self.parts[at]
+        names = Names(self.mapped[at.source].callers_max, part.before)
         found: list[Request | None] = []
-        begun: list[int] = []
-        for place, each in enumerate(part.records):
+        for place, read in enumerate(part.records):
             if place == part.drained:
-                names.begun = begun
-            if not isinstance(each.found, Request):
+                names.begun = []
+            if not isinstance(read.found, Request):
                 found.append(None)
             elif "caller" not in self.dimensions:
-                found.append(each.found)
+                found.append(read.found)
             else:
-                caller = names.of(each.found.texts["caller"], each.found.ms, each.offset)
-                found.append(each.found._replace(texts={**each.found.texts, "caller": caller}))
-        run = [*self.runs(at)][-1] if part.records else []
+                caller = names.of(read.found.texts["caller"], read.found.ms, read.offset)
+                found.append(read.found._replace(texts={**read.found.texts, "caller": caller}))
         if part.drained == len(part.records):
             names.begun = []
-        return found, self.carried(part, names, len(run))
+        return found, names
 
-    def carried(self, part: Part, names: Names, run: int) -> CounterState:
+    def named(self, at: Partition) -> list[Request | None]:
+        return self.walk(at)[0]
+
+    def state(self, at: Partition) -> CounterState:
+        """Returns what counting the next record depends on, with the names since the last drain."""
+        part, (_, names) = self.parts[at], self.walk(at)
+        length = [part.before.reject_run, *(length for length, _ in self.runs(at))][-1]
         hours = (names.before, names.hour)
-        known = {(how, hour, who) for hour in hours for who, how in names.how[hour].items()}
-        fresh = known - {each for each in part.known if each[1] not in names.begun}
+        known = {(how, hour, caller) for hour in hours for caller, how in names.how[hour].items()}
+        new = known - {name for name in part.known if name[1] not in names.begun}
         part.known = known
         added = [
-            NamedCallers(hour, how, sorted(who for h, at, who in fresh if (h, at) == (how, hour)))
+            NamedCallers(hour, how, sorted(name for by, at, name in new if (by, at) == (how, hour)))
             for hour in hours
-            for how in WAYS
+            for how in RULES
         ]
         kept = None if not names.begun else tuple(hour for hour in hours if hour not in names.begun)
         return CounterState(
-            reject_run=run, hour=names.hour, hour_before=names.before, behind_run=names.behind,
-            named=[each for each in added if each.callers], kept=kept,
+            reject_run=length, hour=names.hour, hour_before=names.before, behind_run=names.behind,
+            named=[callers for callers in added if callers.callers], kept=kept,
         )  # fmt: skip
 
     def rows(self, requests: Sequence[Request]) -> list[CountRow]:
@@ -249,7 +295,7 @@ class SlowCounter:
                     found.setdefault(series, {False: [], True: []})[request.denied].append(amount)
         rows = []
         for series, amounts in sorted(found.items()):
-            joined = sum if self.meters[series[3]].join == "sum" else lambda each: max(each, default=0)
+            joined = sum if self.meters[series[3]].join == "sum" else lambda values: max(values, default=0)
             value, denied = joined(amounts[False]), joined(amounts[True])
             if value or denied:
                 rows.append(CountRow(*series, value, denied))

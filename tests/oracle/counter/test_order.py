@@ -1,12 +1,13 @@
-"""What depends on the order of records: runs of rejected ones, and who is counted by name.
+"""Counts that depend on the order of records: runs of rejected ones, and callers that are counted by name.
 
-The counter dies now and then, and the next one goes on with what was stored; the slow one sees all records.
+The counter is replaced now and then by one that continues with what was stored; the slow one sees all
+records.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter as Tally
+from collections import Counter as Sums
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,28 +15,28 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.counting.meters import Meter
-from analyzer.core.model import CounterState, DrainedCounts, Record, Records, RecordSet, Rejected
+from analyzer.core.model import Counter, DrainedCounts, Record, Records, RecordSet, Rejected
 from analyzer.core.records.mapping import SourceMapping
 from tests.oracle.counter.slow_counter import SlowCounter
+from tests.support.counter_states import CounterStates
+from tests.support.counters import CounterClass
 from tests.support.counting import PART, mapping_of
 from tests.support.recordsets import NOW_MS, Entry, batch
-from tests.support.shelf import Shelf, names_of
 
 HOUR_MS = 3_600_000
-BEGIN = 604  # the records at 610 and, some further on, at 1597 are drawn
+BEGIN = 604  # the first records that the rule "drawn" names are at 610 and 1597
 BAD = [b"{", None, None, b"\xff", b'{"key":1}']
 
 
 class Step(NamedTuple):
-    """What happens next: some records come, in which form; then perhaps a flush, perhaps another process."""
+    """Some records, as batches or decoded; then perhaps a drain, and perhaps another counter."""
 
     values: Sequence[bytes | None]
     raw: bool
     resume_token: str
     drains: bool
-    dies: bool
+    is_replaced: bool
 
 
 def document(caller: str, hours: int) -> bytes:
@@ -76,73 +77,67 @@ def taken(step: Step, start: int) -> RecordSet | Records:
 
 
 def summed(
-    all_counted: Sequence[DrainedCounts],
-) -> tuple[Tally[tuple[object, ...]], list[Rejected], list[int]]:
-    rows: Tally[tuple[object, ...]] = Tally()
+    drained: Sequence[DrainedCounts],
+) -> tuple[Sums[tuple[object, ...]], list[Rejected], list[int]]:
+    """Returns the rows, the rejected records and the ledger of several drains together."""
+    rows: Sums[tuple[object, ...]] = Sums()
     ledger = [0, 0, 0, 0, 0]
-    for counted in all_counted:
+    for counted in drained:
         for row in counted.rows:
             rows[row[:-2]] += row.value
         for progress in counted.parts:
-            each = (progress.seen, progress.counted, progress.dead, progress.late, progress.overflow)
-            ledger = [total + more for total, more in zip(ledger, each, strict=True)]
-    return rows, [each for counted in all_counted for each in counted.rejected], ledger
-
-
-def of_two_hours(carried: CounterState) -> tuple[object, ...]:
-    names = [names_of(carried.named, hour) for hour in (carried.hour, carried.hour_before)]
-    return (carried.reject_run, carried.hour, carried.hour_before, carried.behind_run, *names)
+            numbers = (progress.seen, progress.counted, progress.dead, progress.late, progress.overflow)
+            ledger = [total + number for total, number in zip(ledger, numbers, strict=True)]
+    return rows, [rejected for counted in drained for rejected in counted.rejected], ledger
 
 
 @settings(max_examples=300, deadline=None)
 @given(MAPPINGS, STEPS, st.sampled_from([("caller",), ("caller", "everyone"), ("everyone",)]))
-def test_neither_flushes_nor_deaths_show_in_what_is_counted(
-    mapping: SourceMapping, steps: list[Step], groupings: Sequence[str]
+def test_drains_and_replaced_counters_do_not_change_the_counts(
+    counter_class: CounterClass, mapping: SourceMapping, steps: list[Step], groupings: Sequence[str]
 ) -> None:
-    def new() -> PythonCounter:
-        return PythonCounter({"log": mapping}, groupings, [Meter("fine")])
+    def new(cls: CounterClass) -> Counter:
+        return cls({"log": mapping}, groupings, [Meter("fine")])
 
-    fast, slow = new(), SlowCounter({"log": mapping}, groupings, [Meter("fine")])
-    shelf, theirs = Shelf(), Shelf()
-    ours: list[DrainedCounts] = []
-    know: list[DrainedCounts] = []
+    fast, slow = new(counter_class), new(SlowCounter)
+    states = CounterStates()
     start = BEGIN
     for step in steps:
-        given = taken(step, start)
-        said, known = fast.feed(given), slow.feed(given)
-        assert said == known
-        start = said.next
-        if step.drains or said.status != "ok":
-            know.append(slow.drain())
-            theirs.put(know[-1])
-            ours.append(fast.drain())
-            shelf.put(ours[-1])
-            assert ours[-1] == know[-1]
-        if step.drains and step.dies:
-            fast = new()
-            fast.resume(PART, shelf.of(PART))
-        if said.status != "ok":
+        result = fast.feed(taken(step, start))
+        assert result == slow.feed(taken(step, start))
+        start = result.next
+        if step.drains or result.status != "ok":
+            counted = fast.drain()
+            assert counted == slow.drain()
+            states.store(counted)
+        if step.drains and step.is_replaced:
+            fast = new(counter_class)
+            fast.resume(PART, states.of(PART))
+        if result.status != "ok":
             break
-    assert of_two_hours(shelf.of(PART)) == of_two_hours(theirs.of(PART))
+    assert fast.drain() == slow.drain()
 
 
 @settings(max_examples=200, deadline=None)
 @given(MAPPINGS, STEPS)
-def test_in_one_piece_or_in_many_the_same_is_counted(mapping: SourceMapping, steps: list[Step]) -> None:
-    """But for a run of rejected records: its part before a flush is stored, whatever comes after."""
+def test_one_drain_and_many_drains_give_the_same_counts(
+    counter_class: CounterClass, mapping: SourceMapping, steps: list[Step]
+) -> None:
+    """Runs of rejected records are left out: their part before a drain is stored whatever follows."""
     mapping = replace(mapping, rejected_in_row_max=1000)
-    at_once, parted = (PythonCounter({"log": mapping}, ["caller", "everyone"]) for _ in range(2))
-    shelf = Shelf()
-    ours = []
+    groupings = ["caller", "everyone"]
+    at_once, parted = (counter_class({"log": mapping}, groupings) for _ in range(2))
+    states = CounterStates()
+    drained = []
     start = BEGIN
     for step in steps:
         start = at_once.feed(taken(step, start)).next
         parted.feed(taken(step, start - len(step.values)))
         if step.drains:
-            ours.append(parted.drain())
-            shelf.put(ours[-1])
-        if step.drains and step.dies:
-            parted = PythonCounter({"log": mapping}, ["caller", "everyone"])
-            parted.resume(PART, shelf.of(PART))
-    ours.append(parted.drain())
-    assert summed(ours) == summed([at_once.drain()])
+            drained.append(parted.drain())
+            states.store(drained[-1])
+        if step.drains and step.is_replaced:
+            parted = counter_class({"log": mapping}, groupings)
+            parted.resume(PART, states.of(PART))
+    drained.append(parted.drain())
+    assert summed(drained) == summed([at_once.drain()])

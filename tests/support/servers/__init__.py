@@ -1,19 +1,27 @@
-"""Real servers for tests, wherever they can be had: a given address, a container, a native start."""
+"""Real servers for tests: at a given address, in a container, or started here."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+# The Debian packages with which each server can be started here.
+PACKAGES = {
+    "kafka": "default-jre-headless maven",
+    "nginx": "nginx-light",
+    "postgresql": "postgresql",
+    "redis": "redis-server",
+}
+
 
 class Missing(Exception):
-    """This way to a server is not open on this machine; the message says why, in a few words."""
+    """A server cannot be had on this machine; the message is the reason in a few words."""
 
 
 def container_engine() -> None:
-    """Nothing when an engine for containers may answer. Raises Missing.
+    """Checks for a container engine. Raises Missing.
 
-    Looked at before testcontainers is imported, which takes a second.
+    Called before testcontainers is imported, because the import takes a second.
     """
     if "DOCKER_HOST" not in os.environ and not Path("/var/run/docker.sock").exists():
         raise Missing("no container engine")

@@ -1,5 +1,5 @@
-"""One server for all processes that share the tests: whoever asks first starts it, whoever asks later is told
-where it is, and it ends when all have let go."""
+"""One server for all workers of a run: the first one starts it, later ones get its address, and it ends when the
+last one has released it."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def one_for_all(place: Path, started: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
-    """What `started` told the first who asked at `place`; it goes on until nobody is there any more.
+def one_for_all(folder: Path, start: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
+    """Yields the address that `start` gave to the first process in `folder`; ends the server after the last one.
 
-    Who asks while it ends starts another. The kernel lets go of what a dead process held.
+    A process that comes while the server ends starts another one. File locks are released by the kernel when
+    their process dies.
     """
-    place.mkdir(exist_ok=True)
-    told = place / "told"
-    with (place / "turn").open("w") as turn, (place / "guests").open("w") as guests, ExitStack() as held:
-        with locked(turn):
-            if host := not told.exists():
-                said = held.enter_context(started())
-                told.write_text(said)
+    folder.mkdir(exist_ok=True)
+    address_file = folder / "address"
+    with ExitStack() as stack:
+        mutex = stack.enter_context((folder / "mutex").open("w"))
+        users = stack.enter_context((folder / "users").open("w"))
+        with locked(mutex):
+            is_first = not address_file.exists()
+            if is_first:
+                address = stack.enter_context(start())
+                address_file.write_text(address)
             else:
-                said = told.read_text()
-                held.enter_context(locked(guests, LOCK_SH))
+                address = address_file.read_text()
+                stack.enter_context(locked(users, LOCK_SH))
         try:
-            yield said
+            yield address
         finally:
-            if host:
-                with locked(turn):
-                    told.unlink()
-                held.enter_context(locked(guests))
+            if is_first:
+                with locked(mutex):
+                    address_file.unlink()
+                stack.enter_context(locked(users))  # waits for the others
 
 
 @contextmanager
@@ -46,28 +50,30 @@ def locked(file: IO[str], how: int = LOCK_EX) -> Iterator[None]:
     try:
         yield
     finally:
-        flock(file, LOCK_UN)  # not by closing: a child that was forked meanwhile has it open, too
+        flock(
+            file, LOCK_UN
+        )  # closing is not enough: a child that was forked meanwhile has the file open, too
 
 
 @contextmanager
-def kafka_of_all(place: Path) -> Iterator[Kafka]:
-    """A Kafka. The mock lives in the process that asks, and is its own."""
+def shared_kafka(folder: Path) -> Iterator[Kafka]:
+    """Yields a Kafka that all workers share; the mock lives within each process instead."""
     from tests.support.servers.kafka import GivenKafka, find_kafka
 
-    mine: list[Kafka] = []
+    started: list[Kafka] = []  # in this process
 
     @contextmanager
-    def started() -> Iterator[str]:
-        with tempfile.TemporaryDirectory(prefix="gatelock-kafka-", ignore_cleanup_errors=True) as folder:
-            found = find_kafka(Path(folder))
+    def start() -> Iterator[str]:
+        with tempfile.TemporaryDirectory(prefix="gatelock-kafka-", ignore_cleanup_errors=True) as data:
+            found = find_kafka(Path(data))
             try:
-                mine.append(found)
+                started.append(found)
                 yield json.dumps([found.bootstrap, found.kind] if found.real else None)
             finally:
                 found.close()
 
-    with one_for_all(place, started) as said, ExitStack() as held:
-        at = json.loads(said)
-        if not mine and at is None:
-            held.enter_context(started())
-        yield mine[0] if mine else GivenKafka(*at)
+    with one_for_all(folder, start) as address, ExitStack() as stack:
+        given = json.loads(address)
+        if not started and given is None:
+            stack.enter_context(start())
+        yield started[0] if started else GivenKafka(*given)

@@ -1,0 +1,95 @@
+"""The cardinality limit: which callers are counted by name when there are too many."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from analyzer.core.counting.caller_budget import HOUR_MS, OVERFLOW, CallerBudget, is_drawn
+from analyzer.core.model import CounterState
+
+DRAWN = 610  # an offset at which the rule "drawn" applies
+
+
+def named(budget: CallerBudget, callers: Sequence[str], hour: int = 0, first: int = 1) -> list[str]:
+    """Returns the names under which requests of one hour are counted, at offsets from `first` on."""
+    times_ms = [hour * HOUR_MS + n for n in range(len(callers))]
+    offsets = range(first, first + len(callers))
+    return budget.names_of(list(callers), times_ms, (times_ms[0], times_ms[-1]), lambda: offsets)
+
+
+def test_callers_are_named_in_order_of_arrival_and_keep_their_names() -> None:
+    budget = CallerBudget(2, CounterState())
+    assert named(budget, "abcacb") == ["a", "b", OVERFLOW, "a", OVERFLOW, "b"]
+    assert named(budget, "cb") == [OVERFLOW, "b"]
+
+
+def test_a_caller_of_the_hour_before_takes_no_room_of_new_callers() -> None:
+    budget = CallerBudget(2, CounterState())
+    named(budget, "ab")
+    assert named(budget, "xyzab", hour=1) == ["x", "y", OVERFLOW, "a", "b"]
+
+
+def test_callers_of_the_hour_before_have_a_separate_bound() -> None:
+    """Whether the callers come in one column or one by one."""
+    before = [f"c{n}" for n in range(6)]
+    for at_once in (True, False):
+        budget = CallerBudget(2, CounterState())
+        named(budget, before[:2], hour=0)
+        named(budget, before[2:4], hour=1)
+        named(budget, before[:2], hour=1)  # old: four are known now
+        named(budget, ["new"], hour=2)
+        pieces = [before[:4]] if at_once else [[caller] for caller in before[:4]]
+        found = [name for piece in pieces for name in named(budget, piece, hour=2)]
+        assert found == [*before[:3], OVERFLOW]  # two as old, one in the room that is left among the new
+
+
+def test_a_drawn_record_names_its_caller() -> None:
+    budget = CallerBudget(1, CounterState())
+    assert named(budget, "abb", first=DRAWN - 1) == ["a", "b", "b"]
+    assert named(budget, "c", first=DRAWN) == [OVERFLOW]  # the bound on drawn names is reached
+
+
+def test_one_record_in_1024_is_drawn_with_any_distance_between_records() -> None:
+    assert sum(map(is_drawn, range(1 << 20))) == 1024
+    for step in (2, 10, 1000, 1024, 4096):
+        drawn = sum(is_drawn(offset) for offset in range(0, step << 16, step))
+        assert 0.8 < drawn / 64 < 1.25, step
+
+
+def test_a_frequent_caller_is_soon_counted_by_name() -> None:
+    budget = CallerBudget(100, CounterState())
+    chance = random.Random(1)
+    callers = ["big" if chance.random() < 0.2 else f"one-off-{n}" for n in range(60_000)]
+    callers[:200] = [f"early-{n}" for n in range(200)]
+    found = named(budget, callers)
+    assert found.index("big") < 20_000
+    assert found.count("big") + found.count(OVERFLOW) > 50_000
+
+
+def test_late_records_belong_to_the_hour_that_the_partition_has_reached() -> None:
+    budget = CallerBudget(1, CounterState())
+    named(budget, ["a"], hour=9)
+    assert named(budget, ["b", "a"], hour=3) == [OVERFLOW, "a"]
+    assert budget.drain().hour == 9
+
+
+def test_the_10_000th_record_in_a_row_that_is_a_day_behind_sets_the_hour_back() -> None:
+    """In one column or in several: a clock that ran ahead does not hide all callers from then on."""
+    for size in (10_000, 999):
+        budget = CallerBudget(1, CounterState())
+        named(budget, ["a"], hour=100)
+        named(budget, ["z"], hour=900_000)
+        late = ["a"] * 9_999
+        for begin in range(0, len(late), size):
+            named(budget, late[begin : begin + size], hour=100)
+        assert budget.drain().hour == 900_000
+        assert named(budget, ["b"], hour=100) == [OVERFLOW]
+        assert budget.drain()[2:5] == (100, 900_000, 0)
+
+
+def test_records_of_24_hours_ago_do_not_set_the_hour_back() -> None:
+    budget = CallerBudget(1, CounterState())
+    named(budget, ["a"], hour=100)
+    named(budget, ["a"] * 20_000, hour=76)
+    assert budget.drain()[2:5] == (100, -1, 0)

@@ -1,0 +1,126 @@
+"""Names: one for one thing, in the field's words, and without units where users see them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+import gatekeeper
+from tests.house.reading import ROOT, modules
+
+# Words that say nothing about a module, or that only this code base used for what the field has a word for.
+BANNED_MODULE_NAMES = {
+    *("base", "bits", "common", "core_utils", "extra", "functions", "general", "helper", "helpers", "lib"),
+    *("misc", "miscellaneous", "other", "shared", "stuff", "things", "tools", "types", "util", "utils"),
+    *("advice", "asking", "carried", "causes", "ending", "faces", "following", "given", "glance", "held"),
+    *("leftovers", "look", "news", "outliving", "person", "pieces", "places", "questions", "showing"),
+    *("speech", "story", "strangers", "telling", "told", "watching"),
+}
+
+PER_FRAMEWORK = "one per framework, under the name that users import"
+COMMAND = "the command, and what it runs or reads"
+TABLE = "the table of the configuration, and what it configures"
+
+# Module names that occur in several packages, and why each of them may.
+SHARED_MODULE_NAMES = {
+    "asgi": PER_FRAMEWORK,
+    "wsgi": PER_FRAMEWORK,
+    "file": "where locks are read from, and where a request log is written to",
+    "kafka": "where records are read from, and where a request log is written to",
+    "audit": COMMAND,
+    "demo": COMMAND,
+    "doctor": COMMAND,
+    "gaps": COMMAND,
+    "rejects": COMMAND,
+    "sources": f"{COMMAND}; {TABLE}",
+    "tokens": COMMAND,
+    "usage": COMMAND,
+    "clock": "the process's, and the database's",
+    "engine": "the database's, as SQLAlchemy calls it; the machinery of limiters",
+    "model": "the values of each of the two packages",
+    "operations": "manual acts in the database; what a limiter asks of Redis",
+    "options": "of commands, and of Kafka's clients",
+    "store": "the SQL database; the Redis of limiters, as users import it",
+    "totals": "how a total grows, and the statement that adds to it",
+    "waiting": "in this process, and through Redis",
+}
+
+# Classes and aliases of types that are defined in several modules, and why each of them may.
+SHARED_TYPE_NAMES = {
+    "App": PER_FRAMEWORK,
+    "AppResponse": PER_FRAMEWORK,
+    "Extractor": PER_FRAMEWORK,
+    "Guard": PER_FRAMEWORK,
+    "GuardedResponse": PER_FRAMEWORK,
+    "Headers": PER_FRAMEWORK,
+    "LoggedResponse": PER_FRAMEWORK,
+    "RequestLog": PER_FRAMEWORK,
+}
+
+
+def repeated(found: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    return {name: places for name, places in found.items() if len(places) > 1}
+
+
+def types_in(tree: ast.Module) -> Iterator[str]:
+    """Yields the classes and aliases of types that a module defines at its top level."""
+    for node in tree.body:
+        match node:
+            case ast.ClassDef():
+                yield node.name
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
+                variable = isinstance(value, ast.Call) and ast.unparse(value.func) in ("TypeVar", "ParamSpec")
+                if name[0].isupper() and not name.isupper() and not variable:
+                    yield name
+
+
+def test_no_two_types_have_one_name() -> None:
+    """Both packages are one distribution, and a reader searches all of it."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for module in modules().values():
+        for name in types_in(module.tree):
+            found[name].append(module.name)
+    assert {name: places for name, places in repeated(found).items() if name not in SHARED_TYPE_NAMES} == {}
+    assert set(SHARED_TYPE_NAMES) - set(repeated(found)) == set(), "not shared any more: delete their lines"
+
+
+def test_no_two_modules_have_one_name() -> None:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for module in modules().values():
+        found[module.name.rpartition(".")[2]].append(module.name)
+    found.pop("__main__", None)
+    assert {name: places for name, places in repeated(found).items() if name not in SHARED_MODULE_NAMES} == {}
+    assert set(SHARED_MODULE_NAMES) - set(repeated(found)) == set(), "not shared any more: delete their lines"
+
+
+def test_a_module_is_named_for_its_content() -> None:
+    assert [name for name in modules() if BANNED_MODULE_NAMES & set(name.split("."))] == []
+
+
+def test_a_mutex_is_not_called_a_lock() -> None:
+    """A lock denies requests; threads wait for a mutex."""
+    found = [
+        f"{module.path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for module in modules().values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        if re.search(r"lock\b.*= .*\bR?Lock\(\)", ast.unparse(node))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("name", gatekeeper.__all__)
+def test_public_names_carry_no_unit(name: str) -> None:
+    public = getattr(gatekeeper, name)
+    words = [word for word in dir(public) if not word.startswith("_")]
+    if callable(public):
+        words += inspect.signature(public).parameters
+    assert [word for word in words if re.search(r"_(s|ms|us|ns)$", word)] == []

@@ -1,0 +1,41 @@
+"""Rows as parameters of a statement: values of any content arrive unchanged and in order."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from analyzer.store.database.engine import reading
+from analyzer.store.database.row_parameters import as_parameters, rows_given
+from analyzer.store.database.schema import TOTAL_MAX, totals
+
+COLUMNS = [totals.c[name] for name in ("key", "used", "resource")]
+
+# The counter rejects names with NUL or a lone surrogate; any other text may be a name.
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+odd = st.sampled_from(
+    ["", "NULL", "{}", "{a,b}", '"', "\\", "\x1f", "a\x1fb", "%s", "%(x)s", ":x", "\U0001f600", "1", " "]
+)
+rows = st.lists(
+    st.tuples(names | odd, st.integers(-TOTAL_MAX, TOTAL_MAX), names | odd), min_size=1, max_size=8
+)
+
+
+def test_rows_arrive_unchanged_and_in_order(engine: sa.Engine) -> None:
+    """Row locks are taken in this order."""
+
+    statement = sa.select(rows_given(engine.dialect.name, COLUMNS))
+
+    @settings(max_examples=150)
+    @given(rows)
+    @example([("", 0, "")])
+    @example([("", 0, ""), ("", 1, "")])
+    @example([("\x1f", 0, "a"), ("b\x1f", TOTAL_MAX, "")])
+    @example([("\x1f1", 0, "\x1f"), ("\x1f", -1, "1\x1f11"), ("", 0, "1")])
+    def compare(given_rows: list[tuple[str, int, str]]) -> None:
+        found = db.execute(statement, as_parameters(engine.dialect.name, COLUMNS, given_rows))
+        assert [tuple(row) for row in found] == given_rows
+
+    with reading(engine) as db:
+        compare()

@@ -1,0 +1,69 @@
+"""Partitions that no analyzer follows any more do not count as behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.model import Lag, Partition, PartitionProgress
+from analyzer.store.database.audit_log import entries
+from analyzer.store.database.schema import offsets
+from analyzer.store.operations.followed_partitions import followed, release_removed, retire
+from analyzer.store.transaction.sql_store import SqlStore
+from gatekeeper.sources.sql import SqlSource
+
+OLD, NEW = (Partition("c", name, 0, name, f"{name}-log") for name in ("old", "new"))
+
+
+@pytest.fixture
+def behind(migrated_url: str) -> Iterator[Any]:
+    source = SqlSource(migrated_url)
+    yield lambda: source.fetch(None).behind
+    source.close()
+
+
+def follow(engine: sa.Engine, part: Partition, owner: str) -> None:
+    store = SqlStore(engine, owner)
+    at = store.begin(part, 0).next
+    with store.transaction() as tx:
+        tx.move_offsets([PartitionProgress(part, at, at + 5)], {part: Lag(2, 0.5)})
+
+
+def silence(engine: sa.Engine, part: Partition, seconds: int) -> None:
+    with engine.begin() as db:
+        late = {"beat_ms": offsets.c.beat_ms - seconds * 1000}
+        db.execute(sa.update(offsets).where(offsets.c.topic_id == part.topic_id).values(late))
+
+
+def test_a_source_that_its_analyzer_no_longer_has_is_not_behind(engine: sa.Engine, behind: Any) -> None:
+    follow(engine, OLD, "one:7")
+    follow(engine, NEW, "one:7")
+    silence(engine, OLD, 1000)
+    assert behind() > 1000
+    assert release_removed(engine, "one", {"new"}) == 1
+    assert 0.4 < behind() < 60
+    assert [(part.source, part.heard_s is None) for part in followed(engine)] == [
+        ("new", False),
+        ("old", True),
+    ]
+
+
+def test_partitions_of_other_analyzers_are_left_alone(engine: sa.Engine) -> None:
+    follow(engine, OLD, "on%:7")
+    follow(engine, NEW, "one1:7")
+    assert release_removed(engine, "one", {"third"}) == release_removed(engine, "on_", {"third"}) == 0
+
+
+def test_an_operator_retires_a_source_whose_analyzer_is_gone(engine: sa.Engine, behind: Any) -> None:
+    follow(engine, OLD, "one:7")
+    assert retire(engine, "old", "ann@desk", "switched off") == 0, "an analyzer follows it"
+    silence(engine, OLD, 16)
+    assert retire(engine, "old", "ann@desk", "switched off") == 1
+    assert behind() == 0
+    assert [event[1:] for event in entries(engine)] == [("ann@desk", "source retired", "old", "switched off")]
+    follow(engine, OLD, "two:9")
+    [again] = followed(engine)
+    assert (again.next, again.owner, again.behind_records, again.behind_s) == (10, "two:9", 2, 0.5)

@@ -1,0 +1,237 @@
+"""Analyzers that count a log in memory into one database, and are killed or cut off at a chosen step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.judging.plan import plan_of
+from analyzer.core.model import Gap, Lag, Partition, Position, Record, Records, SourceItem
+from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
+from analyzer.errors import AnalyzerError
+from analyzer.pipeline import Pipeline
+from analyzer.store.database.engine import writing
+from analyzer.store.database.schema import (
+    buckets,
+    feed,
+    feed_versions,
+    lock_changes,
+    locks,
+    metadata,
+    offsets,
+    plans,
+    rejects,
+    totals,
+)
+from analyzer.store.transaction.sql_store import SqlStore
+from tests.store.flushing import quota
+from tests.support.counters import reference_counter
+
+PARTS = tuple(Partition("cluster", "topic-id", number, "log", "access-log") for number in range(2))
+MAPPING = SourceMapping(
+    time=TimeField(("ts",), "ms"),
+    caller=("api_key",),
+    fields={"api_key": TextField(("key",)), "status": TextField(("status",))},
+    deny_if=(("status", ("429",)),),
+)
+PLAN = plan_of([], [], [quota(5), quota(3, name="strict")])
+AT_ONCE = 6  # records of each partition, in one flush
+
+# The caller of each record by partition, or a value that cannot be read. A gate had denied "acme!".
+CALLERS = (
+    ("acme", "ann", "acme", "{", "acme", "bob", "", "acme!", "acme", "ann", "acme!", "ann"),
+    ("bob", "acme", "acme", "acme", "\x00", "ann", "acme", "acme!", "bob"),
+)
+
+Log = Mapping[Partition, list[Record]]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: no handler of the analyzer catches it."""
+
+
+def log_of(now_s: int) -> Log:
+    """Returns CALLERS as records of this time; offsets have holes, as behind the markers of transactions."""
+    now_ms = now_s * 1000
+    return {
+        part: [Record(3 * n, now_ms, value_of(name, now_ms - 1000)) for n, name in enumerate(names)]
+        for part, names in zip(PARTS, CALLERS, strict=True)
+    }
+
+
+def value_of(name: str, time_ms: int) -> bytes | None:
+    if name in {"{", "\x00"}:
+        return name.encode()
+    if not name:
+        return None  # a tombstone
+    return json.dumps(
+        {"ts": time_ms, "key": name.rstrip("!"), "status": 429 if "!" in name else 200}
+    ).encode()
+
+
+@dataclass
+class LogSource:
+    """A `Source` that reads `log` from the stored positions on, AT_ONCE records at a time."""
+
+    store: SqlStore
+    log: Log
+    at: dict[Partition, int] = field(default_factory=dict)
+
+    def take(self, timeout_s: float) -> Iterator[SourceItem]:
+        if not self.at:
+            stored = self.store.positions(self.log)
+            self.at = {part: (stored.get(part) or self.begun(part)).next for part in self.log}
+        for part, records in self.log.items():
+            start = self.at[part]
+            items = [record for record in records if record.offset >= start][:AT_ONCE]
+            if items:
+                self.at[part] = items[-1].offset + 1
+                yield Records(part, start, self.at[part], items, resume_token=f"after {items[-1].offset}")
+
+    def begun(self, part: Partition) -> Position:
+        return self.store.begin(part, 0)
+
+    def lags(self) -> dict[Partition, Lag]:
+        return {part: Lag(self.log[part][-1].offset + 1 - offset, 0.0) for part, offset in self.at.items()}
+
+    def positions(self) -> dict[Partition, int]:
+        return dict(self.at)
+
+    def at_end(self) -> bool:
+        return bool(self.at) and not any(lag.records for lag in self.lags().values())
+
+    def problems(self) -> dict[str, str]:
+        return {}
+
+    def rewind(self, parts: Collection[Partition] | None = None) -> None:
+        self.at.clear()
+
+    def stop(self, part: Partition, gap: Gap) -> None:
+        raise AssertionError(f"{part}: {gap}")
+
+    def stopped(self) -> dict[Partition, Gap]:
+        return {}
+
+    def acknowledge(self, stored: Mapping[Partition, int]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Analyzer:
+    """One analyzer process, from its start until it is killed or has read the log."""
+
+    def __init__(self, engine: sa.Engine, log: Log, owner: str = "here") -> None:
+        engine.dispose()  # opens new connections; SQLAlchemy's cache of compiled statements may stay
+        self.engine = engine
+        self.store = SqlStore(engine, owner, random_mark=lambda: "mark")
+        self.source = LogSource(self.store, log)
+
+    def start(self, store: SqlStore | None = None) -> Pipeline:
+        """Returns a pipeline that flushes in each round."""
+        version = self.store.activate(PLAN)
+        counter = reference_counter({"log": MAPPING}, PLAN.groupings, PLAN.meters)
+        seconds = iter(range(1_000))
+        return Pipeline(
+            self.source, counter, store or self.store, PLAN, version, lambda: float(next(seconds))
+        )
+
+    def run(self, store: SqlStore | None = None) -> None:
+        """Counts to the end of the log, and recovers from the errors that an analyzer recovers from."""
+        pipeline = None
+        for _ in range(100):
+            try:
+                pipeline = pipeline or self.start(store)
+                pipeline.run_once()
+            except AnalyzerError:
+                if pipeline is not None:
+                    pipeline.start_over()
+            if self.source.at_end():
+                return
+        raise AssertionError("the end of the log was not reached")
+
+
+class FaultAt:
+    """Counts the steps of an analyzer in its database, and raises an error at step `at`.
+
+    A step comes before a statement, before a commit, and after a commit, when its reply is lost.
+    """
+
+    def __init__(self, at: int, error: Callable[[sa.Dialect], BaseException]) -> None:
+        self.at = at
+        self.error = error
+        self.steps: list[str] = []
+
+    @contextmanager
+    def over(self, engine: sa.Engine) -> Iterator[None]:
+        dialect: Any = engine.dialect
+        commit = dialect.do_commit
+
+        def do_commit(connection: object) -> None:
+            self.step(dialect, "before commit")
+            commit(connection)
+            self.step(dialect, "after commit")
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("do_execute", "do_executemany", "do_execute_no_params"):
+                patch.setattr(dialect, name, self.before(dialect, name))
+            patch.setattr(dialect, "do_commit", do_commit)
+            yield
+
+    def before(self, dialect: Any, name: str) -> Callable[..., object]:
+        do = getattr(dialect, name)
+
+        def watched(cursor: object, statement: str, *rest: Any, **named: Any) -> object:
+            self.step(dialect, " ".join(statement.split()[:3]))
+            return do(cursor, statement, *rest, **named)
+
+        return watched
+
+    def step(self, dialect: sa.Dialect, what: str) -> None:
+        self.steps.append(what)
+        if len(self.steps) == self.at + 1:
+            raise self.error(dialect)
+
+
+def killed(_dialect: sa.Dialect) -> BaseException:
+    return Killed()
+
+
+def cut_off(dialect: Any) -> BaseException:
+    """Returns the driver's error for a server that is gone."""
+    return dialect.dbapi.OperationalError("server closed the connection unexpectedly")
+
+
+def empty_tables(engine: sa.Engine) -> None:
+    """Empties every table, so that the log can be counted again."""
+    with writing(engine) as db:
+        for table in metadata.sorted_tables:
+            if table is not feed:
+                db.execute(sa.delete(table))
+        db.execute(sa.update(feed).values(version=0, mark="mark", pruned_to=0))
+
+
+def state(engine: sa.Engine) -> dict[str, object]:
+    """Returns the contents that must not depend on how often an analyzer was killed."""
+    with engine.connect() as db:
+
+        def rows(table: sa.Table, *without: str) -> list[tuple[object, ...]]:
+            chosen = [column for column in table.c if column.name not in without]
+            return [tuple(row) for row in db.execute(sa.select(*chosen).order_by(*table.primary_key))]
+
+        return {
+            "buckets": rows(buckets),
+            "totals": rows(totals),
+            "offsets and ledger": rows(offsets, "owner", "beat_ms"),
+            "rejects": rows(rejects, "at_ms"),
+            "locks": rows(locks, "began_ms"),
+            "feed": rows(feed),
+            "versions": rows(feed_versions, "at_ms"),
+            "changes": rows(lock_changes, "began_ms"),
+            "plans": rows(plans, "at_ms"),
+        }

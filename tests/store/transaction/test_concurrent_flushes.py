@@ -1,0 +1,97 @@
+"""Of two analyzers that reach a limit at one moment, exactly one sees it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.counting.meters import MINUTE_S
+from analyzer.core.judging.judge import judge as judge_standings
+from analyzer.core.judging.judge import lock_keys
+from analyzer.core.judging.totals import Standing, TotalKey
+from analyzer.core.judging.windows import window_at
+from analyzer.core.model import CountRow
+from analyzer.store.database.schema import buckets
+from analyzer.store.transaction import lock_feed
+from analyzer.store.transaction.buckets import add_rows
+from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
+from gatekeeper.model import Change
+from tests.store.flushing import a_row, counts, feed_changes, now_s, plan, quota, run_together
+
+pytestmark = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+
+Judge = Callable[[SqlFlush, Sequence[CountRow], datetime], object]
+NewEngine = Callable[[], sa.Engine]
+TRIES = 200
+PLAN = plan(quota(100))
+HALF = 60  # what each of the two adds: neither reaches the limit alone
+
+
+def by_totals(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) -> None:
+    tx.apply(PLAN, 1, counts(rows), now)
+
+
+def by_sums_of_buckets(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) -> Sequence[Change]:
+    """Judges by the sum of the buckets, without a row that both must lock."""
+    add_rows(tx._db, rows, {})
+    (policy,) = PLAN.policies
+    window = window_at(policy.window, rows[0].bucket_s)
+    used = sa.select(sa.func.sum(buckets.c.value)).where(buckets.c.key == rows[0].key)
+    (sum_,) = PLAN.policies_of
+    standing = Standing(TotalKey(sum_, rows[0].key, "", window), int(tx._db.execute(used).scalar_one()))
+    locks = lock_feed.locked(tx._db, lock_keys(PLAN, [standing]))
+    changes = judge_standings(PLAN, [standing], locks, now)
+    if changes:
+        lock_feed.publish(tx._db, changes, lock_feed.new_mark())
+    return changes
+
+
+def race(new_engine: NewEngine, judge: Judge, tries: int) -> Counter[str]:
+    """Returns the number of changes in the feed by caller.
+
+    Both analyzers have begun their transactions before either counts; they add to different buckets, as when
+    two partitions are at different minutes.
+    """
+    engines = [new_engine(), new_engine()]
+    stores = [SqlStore(engine, f"analyzer {n}") for n, engine in enumerate(engines)]
+    version = stores[0].activate(PLAN)
+    at_s = now_s(engines[0])
+    both_began = threading.Barrier(2)
+
+    def add(number: int, store: SqlStore) -> None:
+        for attempt in range(tries):
+            row = a_row(HALF, at_s - MINUTE_S * number, f"user:{attempt:03}")
+            with store.transaction() as tx:
+                now = tx.check_plan(version)
+                both_began.wait(10)
+                judge(tx, [row], now)
+
+    errors = run_together(*(lambda n=n, s=store: add(n, s) for n, store in enumerate(stores)))
+    assert errors == [None, None]
+    return Counter(key for _, _, key in feed_changes(engines[0]))
+
+
+def test_two_analyzers_that_reach_a_limit_together_publish_one_lock(new_engine: NewEngine) -> None:
+    seen = race(new_engine, by_totals, TRIES)
+    assert seen == {f"user:{attempt:03}": 1 for attempt in range(TRIES)}
+
+
+def test_without_a_row_that_both_lock_neither_sees_the_limit(new_engine: NewEngine) -> None:
+    """A mutation of the test above: the race judged by sums of buckets misses the limit."""
+
+    def both_read_before_either_commits(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) -> None:
+        by_sums_of_buckets(tx, rows, now)
+        both_judged.wait(10)
+
+    both_judged = threading.Barrier(2)
+    assert race(new_engine, both_read_before_either_commits, 5) == {}
+
+
+def test_without_a_row_that_both_lock_the_limit_is_often_missed(new_engine: NewEngine) -> None:
+    seen = race(new_engine, by_sums_of_buckets, 50)
+    assert sum(seen.values()) < 50

@@ -1,0 +1,16 @@
+"""The implementations of `Counter` under test. A further one is one more line of COUNTERS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.model import Counter
+
+# Takes mappings by source, names of groupings, meters, and bounds by keyword: `PythonCounter` describes them.
+CounterClass = Callable[..., Counter]
+
+COUNTERS: Mapping[str, CounterClass] = {"python": PythonCounter}
+
+# The counter of analyzers, for tests with another subject.
+reference_counter: CounterClass = COUNTERS["python"]
