@@ -10,9 +10,9 @@ from gatekeeper.limits.algorithms.sliding_log import SlidingLog
 from gatekeeper.limits.algorithms.token_bucket import TokenBucket
 from gatekeeper.limits.composites.all_of import AllOf
 from gatekeeper.limits.composites.by_plan import ByPlan
+from gatekeeper.limits.composites.parsing import parse
 from gatekeeper.limits.composites.sharded import Sharded
 from gatekeeper.limits.composites.split import Share, split
-from gatekeeper.limits.engine.parsing import parse
 from gatekeeper.limits.engine.protocol import Key, Limiter
 from gatekeeper.limits.engine.reservations import Reservation
 from gatekeeper.limits.schedulers.keyed_scheduler import AsyncKeyedScheduler, KeyedScheduler

@@ -36,8 +36,8 @@ def _renew(limiter: Any, clock: ManualClock, undo: ExitStack) -> None:
     before = getattr(limiter, "_keys", None)
     if not isinstance(before, KeyStates) or getattr(limiter, "_sharing", None) is not None:
         raise TypeError(f"expected a limiter of a rate in this process, got {limiter!r:.80}")
-    after: KeyStates[Any] = KeyStates(before.settle_ns, before.max_keys, before.overflow, clock)
-    after.places = before.places
+    after: KeyStates[Any] = KeyStates(before.forget_after_ns, before.max_keys, before.overflow, clock)
+    after.max_waiters = before.max_waiters
     undo.callback(setattr, limiter, "_keys", before)
     limiter._keys = after
     if isinstance(limiter, AllOf):

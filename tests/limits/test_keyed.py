@@ -24,7 +24,7 @@ def test_a_million_idle_keys_are_forgotten_by_the_next_ones(kind: Kind):
         limiter.allow(f"key {n}")
     assert keys_held(limiter) == 5_000
     for _ in range(2):
-        clock.now_ns += limiter._rule.settle_ns
+        clock.now_ns += limiter._rule.forget_after_ns
         limiter.allow("somebody else")
     assert keys_held(limiter) <= 1
 

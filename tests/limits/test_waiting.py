@@ -186,7 +186,7 @@ def test_threads_are_served_in_the_order_in_which_they_came():
     threads = [threading.Thread(target=one, args=(number,)) for number in range(6)]
     for number, thread in enumerate(threads):
         thread.start()
-        while bucket._keys.lines.waiting("k") + len(served) <= number:
+        while bucket._keys.waiters.waiting("k") + len(served) <= number:
             time.sleep(0)
     for thread in threads:
         thread.join()
@@ -217,7 +217,7 @@ def test_threads_and_tasks_wait_in_one_line():
         await asyncio.sleep(0)
         other = threading.Thread(target=thread)
         other.start()
-        while bucket._keys.lines.waiting("") < 2:
+        while bucket._keys.waiters.waiting("") < 2:
             await asyncio.sleep(0)
         await asyncio.gather(first, task())
         await asyncio.to_thread(other.join)
@@ -235,7 +235,7 @@ def test_a_loop_that_was_closed_over_its_waiters_holds_nobody_up():
     stuck = [loop.create_task(each) for each in waiting]
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-    log._keys.inside(lambda: log._keys.lines.wake(""))
+    log._keys.exclusively(lambda: log._keys.waiters.wake(""))
     assert log.wait(timeout=5)
     for task, coroutine in zip(stuck, waiting, strict=True):
         task._log_destroy_pending = False

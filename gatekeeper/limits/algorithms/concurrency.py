@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from gatekeeper.limits.engine import conveniences, key_states, store_backed
 from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Period
-from gatekeeper.limits.engine.reservations import wait_in_ns
+from gatekeeper.limits.engine.reservations import wait_to_ns
 from gatekeeper.limits.engine.store_backed import LimiterStore
-from gatekeeper.limits.engine.units import seconds, whole
+from gatekeeper.limits.engine.units import to_seconds, whole_number
 from gatekeeper.limits.engine.wait_queue import (
     TaskWaker,
     ThreadWaker,
     WaitQueues,
     WaitSteps,
     Waker,
-    slept_through,
-    slept_through_async,
+    run_steps,
+    run_steps_async,
 )
 from gatekeeper.model import Decision
 
@@ -52,11 +52,11 @@ class Concurrency:
         """
         if lease is not None and store is None:
             raise ValueError("lease: in this process a permit ends when it is released")
-        self.limit = whole(limit, "limit")
+        self.limit = whole_number(limit, "limit")
         self._clock = clock
         self._name = name
         self.renew()
-        key_states.renewed_in_children.add(self)
+        key_states.forked_registry.add(self)
 
     def renew(self) -> None:
         """Start with nobody in flight and nobody in line: at birth, and in a forked child."""
@@ -73,7 +73,7 @@ class Concurrency:
 
     def check(self, key: Key = "", cost: int = 1) -> Decision:
         """The same, with limit and remaining, after this one."""
-        whole(cost, "cost", least=0)
+        whole_number(cost, "cost", least=0)
         with self._mutex:
             if self._lines.waiting(key) or not self._take(key, cost):
                 return self._decision(key, False)
@@ -81,14 +81,14 @@ class Concurrency:
 
     def peek(self, key: Key = "", cost: int = 1) -> Decision:
         """What `check` would decide now, with what remains before it."""
-        whole(cost, "cost", least=0)
+        whole_number(cost, "cost", least=0)
         with self._mutex:
             room = self._in_flight.get(key, 0) + cost <= self.limit
             return self._decision(key, room and not self._lines.waiting(key))
 
     def release(self, key: Key = "", cost: int = 1) -> None:
         """`cost` of `key` are over; releasing more than is in flight leaves none."""
-        whole(cost, "cost", least=0)
+        whole_number(cost, "cost", least=0)
         with self._mutex:
             left = self._in_flight.get(key, 0) - cost
             if left > 0:
@@ -108,7 +108,7 @@ class Concurrency:
     def configure(self, limit: int) -> None:
         """Another limit from now on; those in flight stay. Raises ValueError below 1."""
         with self._mutex:
-            self.limit = whole(limit, "limit")
+            self.limit = whole_number(limit, "limit")
             for key in list(self._in_flight):
                 self._lines.wake(key)
 
@@ -122,35 +122,35 @@ class Concurrency:
 
         Refused after `timeout` seconds, and at once when `cost` is above the limit.
         """
-        bell = ThreadWaker(self._clock)
-        return slept_through(self._naps(key, cost, timeout, bell), bell)
+        waker = ThreadWaker(self._clock)
+        return run_steps(self._naps(key, cost, timeout, waker), waker)
 
     async def wait_async(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
         """The same for a task of asyncio; cancelling it takes nothing."""
-        bell = TaskWaker()
-        return await slept_through_async(self._naps(key, cost, timeout, bell), bell)
+        waker = TaskWaker()
+        return await run_steps_async(self._naps(key, cost, timeout, waker), waker)
 
-    def _naps(self, key: Key, cost: int, timeout: float | None, bell: Waker) -> WaitSteps[Decision]:
+    def _naps(self, key: Key, cost: int, timeout: float | None, waker: Waker) -> WaitSteps[Decision]:
         """How a waiter waits, whoever lets the time pass; closing it leaves the line."""
-        whole(cost, "cost", least=0)
-        timeout_ns = wait_in_ns(timeout, "timeout")
+        whole_number(cost, "cost", least=0)
+        timeout_ns = wait_to_ns(timeout, "timeout")
         end_ns = None if timeout_ns is None else self._clock() + timeout_ns
         with self._mutex:
-            self._lines.join(key, bell, None)
+            self._lines.join(key, waker, None)
         try:
             while True:
                 with self._mutex:
                     if cost > self.limit:
                         return self._decision(key, False)
-                    if self._lines.is_first(key, bell) and self._take(key, cost):
+                    if self._lines.is_first(key, waker) and self._take(key, cost):
                         return self._decision(key, True)
                     left_ns = None if end_ns is None else end_ns - self._clock()
                     if left_ns is not None and left_ns <= 0:
                         return self._decision(key, False)
-                yield None if left_ns is None else seconds(left_ns)
+                yield None if left_ns is None else to_seconds(left_ns)
         finally:
             with self._mutex:
-                self._lines.leave(key, bell)
+                self._lines.leave(key, waker)
 
     def _take(self, key: Key, cost: int) -> bool:
         in_flight = self._in_flight.get(key, 0) + cost

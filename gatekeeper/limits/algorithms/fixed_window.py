@@ -10,7 +10,7 @@ from gatekeeper.limits.engine import conveniences, decisions, persistence, reser
 from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
 from gatekeeper.limits.engine.protocol import KeyStatus, NanosecondClock, Overflow, Period
 from gatekeeper.limits.engine.store_backed import LimiterStore
-from gatekeeper.limits.engine.units import nanoseconds, no_burst, seconds_text, whole
+from gatekeeper.limits.engine.units import format_seconds, reject_burst, to_ns, whole_number
 
 # When it began, and how many passed in [start, start + period). No NamedTuple, which takes three times as
 # long to make; one is made by each request that passes.
@@ -27,18 +27,18 @@ class WindowRule:
     aligned: bool
 
     def __post_init__(self) -> None:
-        whole(self.limit, "limit")
+        whole_number(self.limit, "limit")
 
     @property
-    def sentence(self) -> str:
-        return f"{self.limit} in a window of {seconds_text(self.period_ns)}"
+    def description(self) -> str:
+        return f"{self.limit} in a window of {format_seconds(self.period_ns)}"
 
     @property
-    def settle_ns(self) -> int:
+    def forget_after_ns(self) -> int:
         return self.period_ns
 
     @property
-    def ahead_ns(self) -> None:
+    def max_ahead_ns(self) -> None:
         return None
 
     def wait_ns(self, state: WindowState | None, now_ns: int, cost: int) -> int | None:
@@ -68,15 +68,15 @@ class WindowRule:
         start_ns, used = state
         return (start_ns, used - cost) if used > cost else None
 
-    def standing(self, state: WindowState | None, now_ns: int) -> KeyStatus:
+    def status(self, state: WindowState | None, now_ns: int) -> KeyStatus:
         if state is None or now_ns >= state[0] + self.period_ns:
             return KeyStatus(self.limit, 0)
         start_ns, used = state
         remaining = self.limit - used if start_ns <= now_ns else 0
         return KeyStatus(max(0, remaining), start_ns + self.period_ns - now_ns)
 
-    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> WindowRule:
-        no_burst(burst)
+    def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> WindowRule:
+        reject_burst(burst)
         return WindowRule(limit or self.limit, period_ns or self.period_ns, self.aligned)
 
     def pack(self, state: WindowState) -> list[int]:
@@ -86,7 +86,7 @@ class WindowRule:
         start_ns, used = numbers
         return start_ns + shift_ns, used
 
-    def adopt(self, old: WindowRule, state: WindowState, now_ns: int) -> WindowState | None:
+    def convert(self, old: WindowRule, state: WindowState, now_ns: int) -> WindowState | None:
         """The same window, and what passed in it still counts; its end follows the new period."""
         return state
 
@@ -118,9 +118,9 @@ class FixedWindow:
         store: LimiterStore | None = None,
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit or a period below one unit."""
-        self._rule = rule = WindowRule(limit, nanoseconds(period), aligned)
+        self._rule = rule = WindowRule(limit, to_ns(period), aligned)
         self._keys: KeyStates[WindowState] = KeyStates(
-            rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock
+            rule.forget_after_ns, whole_number(max_keys, "max_keys"), overflow, clock
         )
         self._name = name
         if store is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from gatekeeper.limits.engine.protocol import KeyStatus
-from gatekeeper.limits.engine.units import seconds_text, whole
+from gatekeeper.limits.engine.units import format_seconds, whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class GcraRule:
     slack: int = field(init=False)  # ticks from one permit to a whole bucket
 
     def __post_init__(self) -> None:
-        whole(self.limit, "limit")
+        whole_number(self.limit, "limit")
         largest = (self.limit + 1) // 2 if self.strict else self.limit
-        burst = largest if self.burst_asked is None else whole(self.burst_asked, "burst")
+        burst = largest if self.burst_asked is None else whole_number(self.burst_asked, "burst")
         if self.strict and burst > self.limit:
             raise ValueError(f"burst: expected at most the limit of {self.limit}, got {burst}")
         rate = self.limit + 1 - burst if self.strict else self.limit
@@ -44,15 +44,15 @@ class GcraRule:
             object.__setattr__(self, name, value)
 
     @property
-    def sentence(self) -> str:
-        return f"{self.rate} per {seconds_text(self.period_ns)}, {self.burst} at once"
+    def description(self) -> str:
+        return f"{self.rate} per {format_seconds(self.period_ns)}, {self.burst} at once"
 
     @property
-    def settle_ns(self) -> int:
+    def forget_after_ns(self) -> int:
         return -(-self.depth // self.scale)
 
     @property
-    def ahead_ns(self) -> None:
+    def max_ahead_ns(self) -> None:
         return None
 
     def _due(self, state: int | None, now: int) -> int:
@@ -74,13 +74,13 @@ class GcraRule:
         less = state - cost * self.weight
         return less if less + self.slack > now_ns * self.scale else None
 
-    def standing(self, state: int | None, now_ns: int) -> KeyStatus:
+    def status(self, state: int | None, now_ns: int) -> KeyStatus:
         now = now_ns * self.scale
         debt = self._due(state, now) - now
         remaining = max(0, (self.depth - debt) // self.weight)
         return KeyStatus(remaining, -(-debt // self.scale))
 
-    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> GcraRule:
+    def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> GcraRule:
         asked = self.burst_asked if burst is None else burst
         return GcraRule(limit or self.limit, period_ns or self.period_ns, asked, self.strict)
 
@@ -90,7 +90,7 @@ class GcraRule:
     def unpack(self, numbers: list[int], shift_ns: int) -> int:
         return numbers[0] + shift_ns * self.scale
 
-    def adopt(self, old: GcraRule, state: int, now_ns: int) -> int | None:
+    def convert(self, old: GcraRule, state: int, now_ns: int) -> int | None:
         """The state under this rule: as many permits as were used under `old` stay used.
 
         Keeping the time instead would be wrong both ways: a spent bucket whose rate rises would

@@ -31,7 +31,7 @@ def allow(self: GcraLimiter, key: Key = "", cost: int = 1) -> bool:
     mutex = keys.mutex
     try:
         if not mutex.acquire(False):
-            keys.take_turns()
+            keys.acquire_mutex()
         clock = keys.clock
         now = now_ns = clock()
         rule = self._rule
@@ -46,8 +46,8 @@ def allow(self: GcraLimiter, key: Key = "", cost: int = 1) -> bool:
         full = now - rule.slack
         if ready < full:
             ready = full
-            if now_ns >= keys.turn_ns:  # here, because a bucket that was spent is no idle key
-                keys.turn(now_ns)
+            if now_ns >= keys.rotate_ns:  # here, because a bucket that was spent is no idle key
+                keys.rotate(now_ns)
                 keys.drop(key)
                 young = keys.young
         young[key] = ready + rule.weight
@@ -59,13 +59,13 @@ def allow(self: GcraLimiter, key: Key = "", cost: int = 1) -> bool:
 def _allow_newcomer(self: GcraLimiter, key: Key, now_ns: int) -> bool:
     """The same for a key that is not among the young; the caller holds the mutex."""
     keys, rule = self._keys, self._rule
-    if now_ns >= keys.turn_ns:
-        keys.turn(now_ns)
-    seat = keys.seat(key)
-    if seat is None:
+    if now_ns >= keys.rotate_ns:
+        keys.rotate(now_ns)
+    slot = keys.take_slot(key)
+    if slot is None:
         return keys.overflow == "allow"
-    state = keys.young.get(seat)
+    state = keys.young.get(slot)
     if rule.wait_ns(state, now_ns, 1) != 0:
         return False
-    keys.young[seat] = rule.spend(state, now_ns, 1)
+    keys.young[slot] = rule.spend(state, now_ns, 1)
     return True

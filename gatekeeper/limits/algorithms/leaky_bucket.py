@@ -11,7 +11,7 @@ from gatekeeper.limits.engine import conveniences, decisions, persistence, reser
 from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
 from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Overflow, Period
 from gatekeeper.limits.engine.store_backed import LimiterStore
-from gatekeeper.limits.engine.units import nanoseconds, whole
+from gatekeeper.limits.engine.units import to_ns, whole_number
 
 
 class LeakyBucket:
@@ -40,8 +40,10 @@ class LeakyBucket:
         store: LimiterStore | None = None,
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit, a burst or a period below one unit."""
-        self._rule = rule = GcraRule(limit, nanoseconds(period), burst)
-        self._keys: KeyStates[int] = KeyStates(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
+        self._rule = rule = GcraRule(limit, to_ns(period), burst)
+        self._keys: KeyStates[int] = KeyStates(
+            rule.forget_after_ns, whole_number(max_keys, "max_keys"), overflow, clock
+        )
         self._name = name
         if store is not None:
             store.attach(self)
@@ -75,5 +77,5 @@ class LeakyBucket:
 
     def level(self, key: Key = "") -> int:
         """How many requests of `key` have not drained yet, the one that is draining included."""
-        standing = self.peek(key)
-        return self._rule.burst - (standing.remaining or 0)
+        status = self.peek(key)
+        return self._rule.burst - (status.remaining or 0)

@@ -11,7 +11,7 @@ from gatekeeper.limits.engine import conveniences, decisions, persistence, reser
 from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
 from gatekeeper.limits.engine.protocol import KeyStatus, NanosecondClock, Overflow, Period
 from gatekeeper.limits.engine.store_backed import LimiterStore
-from gatekeeper.limits.engine.units import nanoseconds, no_burst, seconds_text, whole
+from gatekeeper.limits.engine.units import format_seconds, reject_burst, to_ns, whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +28,22 @@ class QueueRule:
     weight: int = field(init=False)  # ticks per departure
 
     def __post_init__(self) -> None:
-        whole(self.limit, "limit")
-        whole(self.queue, "queue", least=0)
+        whole_number(self.limit, "limit")
+        whole_number(self.queue, "queue", least=0)
         common = gcd(self.limit, self.period_ns)
         object.__setattr__(self, "scale", self.limit // common)
         object.__setattr__(self, "weight", self.period_ns // common)
 
     @property
-    def sentence(self) -> str:
-        return f"{self.limit} per {seconds_text(self.period_ns)}, one by one"
+    def description(self) -> str:
+        return f"{self.limit} per {format_seconds(self.period_ns)}, one by one"
 
     @property
-    def settle_ns(self) -> int:
+    def forget_after_ns(self) -> int:
         return -(-self.weight // self.scale)
 
     @property
-    def ahead_ns(self) -> int:
+    def max_ahead_ns(self) -> int:
         return -(-self.queue * self.weight // self.scale)
 
     def wait_ns(self, state: int | None, now_ns: int, cost: int) -> int | None:
@@ -66,12 +66,12 @@ class QueueRule:
         """Departures cannot be taken back: moving up would leave less than a turn between two."""
         return state
 
-    def standing(self, state: int | None, now_ns: int) -> KeyStatus:
+    def status(self, state: int | None, now_ns: int) -> KeyStatus:
         ahead = self.wait_ns(state, now_ns, 1) or 0
         return KeyStatus(int(not ahead), ahead)
 
-    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> QueueRule:
-        no_burst(burst)
+    def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> QueueRule:
+        reject_burst(burst)
         return QueueRule(limit or self.limit, period_ns or self.period_ns, self.queue)
 
     def pack(self, state: int) -> list[int]:
@@ -80,7 +80,7 @@ class QueueRule:
     def unpack(self, numbers: list[int], shift_ns: int) -> int:
         return numbers[0] + shift_ns * self.scale
 
-    def adopt(self, old: QueueRule, state: int, now_ns: int) -> int | None:
+    def convert(self, old: QueueRule, state: int, now_ns: int) -> int | None:
         """The next turn comes when it was going to come; those behind it at the new rate."""
         wait_ns = old.wait_ns(state, now_ns, 1)
         return (now_ns + wait_ns) * self.scale if wait_ns else None
@@ -113,9 +113,11 @@ class LeakyQueue:
         store: LimiterStore | None = None,
     ) -> None:
         """A queue for each key. Raises ValueError for a limit or period below one unit."""
-        self._rule = rule = QueueRule(limit, nanoseconds(period), queue)
-        self._keys: KeyStates[int] = KeyStates(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
-        self._keys.places = queue
+        self._rule = rule = QueueRule(limit, to_ns(period), queue)
+        self._keys: KeyStates[int] = KeyStates(
+            rule.forget_after_ns, whole_number(max_keys, "max_keys"), overflow, clock
+        )
+        self._keys.max_waiters = queue
         self._name = name
         if store is not None:
             store.attach(self)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gatekeeper.limits.engine import conveniences, decisions, persistence, reservations, waiting
 from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
 from gatekeeper.limits.engine.protocol import KeyStatus, NanosecondClock, Overflow, Period
-from gatekeeper.limits.engine.units import nanoseconds, no_burst, seconds_text, whole
+from gatekeeper.limits.engine.units import format_seconds, reject_burst, to_ns, whole_number
 
 # The number of a piece, and how many passed in it; as FixedWindow's state.
 PeriodSlice = tuple[int, int]
@@ -28,22 +28,22 @@ class PacedRule:
     least: int = field(init=False)  # what every piece admits; some admit one more
 
     def __post_init__(self) -> None:
-        whole(self.limit, "limit")
-        whole(self.k, "k")
+        whole_number(self.limit, "limit")
+        whole_number(self.k, "k")
         if self.k > self.period_ns:
             raise ValueError(f"k: expected at most one piece per nanosecond, got {self.k}")
         object.__setattr__(self, "least", self.limit // (self.k + 1))
 
     @property
-    def sentence(self) -> str:
-        return f"{self.limit} in any {seconds_text(self.period_ns)}, spread over {self.k + 1} pieces"
+    def description(self) -> str:
+        return f"{self.limit} in any {format_seconds(self.period_ns)}, spread over {self.k + 1} pieces"
 
     @property
-    def settle_ns(self) -> int:
+    def forget_after_ns(self) -> int:
         return -(-self.period_ns // self.k)
 
     @property
-    def ahead_ns(self) -> None:
+    def max_ahead_ns(self) -> None:
         return None
 
     def dealt(self, index: int) -> int:
@@ -86,15 +86,15 @@ class PacedRule:
         index, used = self._at(state, now_ns)
         return (index, used - cost) if used > cost else None
 
-    def standing(self, state: PeriodSlice | None, now_ns: int) -> KeyStatus:
+    def status(self, state: PeriodSlice | None, now_ns: int) -> KeyStatus:
         index, used = self._at(state, now_ns)
         if self._start_ns(index) > now_ns:
             return KeyStatus(0, self._start_ns(index + 1) - now_ns)
         remaining = max(0, self.dealt(index) - used)
         return KeyStatus(remaining, self._start_ns(index + 1) - now_ns if used else 0)
 
-    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> PacedRule:
-        no_burst(burst)
+    def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> PacedRule:
+        reject_burst(burst)
         return PacedRule(limit or self.limit, period_ns or self.period_ns, self.k)
 
     def pack(self, state: PeriodSlice) -> list[int]:
@@ -109,7 +109,7 @@ class PacedRule:
         free_ns = self._start_ns(number + 1) + shift_ns + self.period_ns
         return -(-free_ns * self.k // self.period_ns), 0
 
-    def adopt(self, old: PacedRule, state: PeriodSlice, now_ns: int) -> PeriodSlice | None:
+    def convert(self, old: PacedRule, state: PeriodSlice, now_ns: int) -> PeriodSlice | None:
         """What passed in the present piece counts in the present one of the new rule."""
         number, used = old._at(state, now_ns)
         start_ns = old._start_ns(number)
@@ -140,9 +140,9 @@ class Paced:
         name: str = "",
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit, a period or a k below one unit."""
-        self._rule = rule = PacedRule(limit, nanoseconds(period), k)
+        self._rule = rule = PacedRule(limit, to_ns(period), k)
         self._keys: KeyStates[PeriodSlice] = KeyStates(
-            rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock
+            rule.forget_after_ns, whole_number(max_keys, "max_keys"), overflow, clock
         )
         self._name = name
 

@@ -10,7 +10,7 @@ from gatekeeper.limits.engine import conveniences, decisions, persistence, reser
 from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
 from gatekeeper.limits.engine.protocol import KeyStatus, NanosecondClock, Overflow, Period
 from gatekeeper.limits.engine.store_backed import LimiterStore
-from gatekeeper.limits.engine.units import nanoseconds, no_burst, seconds_text, whole
+from gatekeeper.limits.engine.units import format_seconds, reject_burst, to_ns, whole_number
 
 # The number of a window, and how many passed in the one before and in itself; as FixedWindow's state.
 CounterPair = tuple[int, int, int]
@@ -25,18 +25,18 @@ class CounterRule:
     period_ns: int
 
     def __post_init__(self) -> None:
-        whole(self.limit, "limit")
+        whole_number(self.limit, "limit")
 
     @property
-    def sentence(self) -> str:
-        return f"about {self.limit} in any {seconds_text(self.period_ns)}"
+    def description(self) -> str:
+        return f"about {self.limit} in any {format_seconds(self.period_ns)}"
 
     @property
-    def settle_ns(self) -> int:
+    def forget_after_ns(self) -> int:
         return 2 * self.period_ns
 
     @property
-    def ahead_ns(self) -> None:
+    def max_ahead_ns(self) -> None:
         return None
 
     def _at(self, state: CounterPair | None, now_ns: int) -> CounterPair:
@@ -87,7 +87,7 @@ class CounterRule:
         before, used = max(0, before - rest), max(0, used - cost)
         return (index, before, used) if before or used else None
 
-    def standing(self, state: CounterPair | None, now_ns: int) -> KeyStatus:
+    def status(self, state: CounterPair | None, now_ns: int) -> KeyStatus:
         index, before, used = self._at(state, now_ns)
         start_ns = index * self.period_ns
         if used:
@@ -99,8 +99,8 @@ class CounterRule:
         weighed = before * (start_ns + self.period_ns - now_ns) // self.period_ns
         return KeyStatus(max(0, self.limit - used - weighed), reset_ns)
 
-    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> CounterRule:
-        no_burst(burst)
+    def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> CounterRule:
+        reject_burst(burst)
         return CounterRule(limit or self.limit, period_ns or self.period_ns)
 
     def pack(self, state: CounterPair) -> list[int]:
@@ -110,7 +110,7 @@ class CounterRule:
         number, before, used = numbers
         return number - -shift_ns // self.period_ns, before, used  # later, if not the same
 
-    def adopt(self, old: CounterRule, state: CounterPair, now_ns: int) -> CounterPair | None:
+    def convert(self, old: CounterRule, state: CounterPair, now_ns: int) -> CounterPair | None:
         """The counts as they are; another period puts the present windows where it has its own."""
         index, before, used = old._at(state, now_ns)
         if old.period_ns == self.period_ns:
@@ -144,9 +144,9 @@ class SlidingCounter:
         store: LimiterStore | None = None,
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit or a period below one unit."""
-        self._rule = rule = CounterRule(limit, nanoseconds(period))
+        self._rule = rule = CounterRule(limit, to_ns(period))
         self._keys: KeyStates[CounterPair] = KeyStates(
-            rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock
+            rule.forget_after_ns, whole_number(max_keys, "max_keys"), overflow, clock
         )
         self._name = name
         if store is not None:

@@ -12,7 +12,7 @@ from gatekeeper.limits.engine import conveniences, decisions, persistence, reser
 from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
 from gatekeeper.limits.engine.protocol import Key, KeyStatus, NanosecondClock, Overflow, Period
 from gatekeeper.limits.engine.store_backed import LimiterStore
-from gatekeeper.limits.engine.units import nanoseconds, no_burst, seconds_text, whole
+from gatekeeper.limits.engine.units import format_seconds, reject_burst, to_ns, whole_number
 
 STAMP_BITS: Final = 32
 STAMP_MASK: Final = (1 << STAMP_BITS) - 1
@@ -70,22 +70,22 @@ class LogRule:
     period: int = field(init=False)  # ticks
 
     def __post_init__(self) -> None:
-        whole(self.limit, "limit")
+        whole_number(self.limit, "limit")
         tick_ns = -(-self.period_ns * PERIODS_IN_STAMPS >> STAMP_BITS) if self.compact else 1
         period = -(-self.period_ns // tick_ns) + 1 if self.compact else self.period_ns
         object.__setattr__(self, "tick_ns", tick_ns)
         object.__setattr__(self, "period", period)
 
     @property
-    def sentence(self) -> str:
-        return f"{self.limit} in any {seconds_text(self.period_ns)}"
+    def description(self) -> str:
+        return f"{self.limit} in any {format_seconds(self.period_ns)}"
 
     @property
-    def settle_ns(self) -> int:
+    def forget_after_ns(self) -> int:
         return self.period * self.tick_ns
 
     @property
-    def ahead_ns(self) -> int | None:
+    def max_ahead_ns(self) -> int | None:
         return 4 * self.period_ns if self.compact else None  # far enough from where a stamp wraps
 
     def stamps(self, ticks: list[int]) -> array[int]:
@@ -149,7 +149,7 @@ class LogRule:
         kept = state.ordered()[self.gone(state, now_ns // self.tick_ns) + cost :]
         return AdmissionRing(kept) if kept else None
 
-    def standing(self, state: AdmissionRing | None, now_ns: int) -> KeyStatus:
+    def status(self, state: AdmissionRing | None, now_ns: int) -> KeyStatus:
         if state is None or not state.stamps:
             return KeyStatus(self.limit, 0)
         now = now_ns // self.tick_ns
@@ -159,8 +159,8 @@ class LogRule:
         reset = max(0, self.period - newest)
         return KeyStatus(max(0, remaining), (now + reset) * self.tick_ns - now_ns if reset else 0)
 
-    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> LogRule:
-        no_burst(burst)
+    def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> LogRule:
+        reject_burst(burst)
         return LogRule(limit or self.limit, period_ns or self.period_ns, self.compact)
 
     def pack(self, state: AdmissionRing) -> list[int]:
@@ -170,7 +170,7 @@ class LogRule:
         ticks = -(-shift_ns // self.tick_ns)  # later rather than earlier
         return AdmissionRing(self.stamps([number + ticks for number in numbers]))
 
-    def adopt(self, old: LogRule, state: AdmissionRing, now_ns: int) -> AdmissionRing | None:
+    def convert(self, old: LogRule, state: AdmissionRing, now_ns: int) -> AdmissionRing | None:
         """The state under this rule: the newest admissions, as many as can still matter."""
         now = now_ns // old.tick_ns
         # The last nanosecond that was cut to this tick: never earlier than the admission was.
@@ -208,10 +208,10 @@ class SlidingLog:
         store: LimiterStore | None = None,
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit or a period below one unit."""
-        self._rule = rule = LogRule(limit, nanoseconds(period), compact)
+        self._rule = rule = LogRule(limit, to_ns(period), compact)
         self._compact: Final = compact
         self._keys: KeyStates[AdmissionRing] = KeyStates(
-            rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock
+            rule.forget_after_ns, whole_number(max_keys, "max_keys"), overflow, clock
         )
         self._name: Final = name
         if store is not None:
@@ -233,11 +233,11 @@ class SlidingLog:
         mutex = keys.mutex
         try:
             if not mutex.acquire(False):
-                keys.take_turns()
+                keys.acquire_mutex()
             clock = keys.clock
             now_ns = clock()
-            if now_ns >= keys.turn_ns:
-                keys.turn(now_ns)
+            if now_ns >= keys.rotate_ns:
+                keys.rotate(now_ns)
             ring = keys.young.get(key)
             if ring is None:
                 return self._allow_newcomer(key, now_ns)
@@ -263,18 +263,18 @@ class SlidingLog:
         """The same for a key that is not among the young; the caller holds the mutex."""
         keys = self._keys
         rule = self._rule
-        seat = keys.seat(key)
-        if seat is None:
+        slot = keys.take_slot(key)
+        if slot is None:
             return keys.overflow == "allow"
-        ring = keys.young.get(seat)
+        ring = keys.young.get(slot)
         if ring is None:
-            keys.young[seat] = rule.spend(None, now_ns, 1)
+            keys.young[slot] = rule.spend(None, now_ns, 1)
             return True
         if rule.wait_ns(ring, now_ns, 1) != 0:
             return False
         gone = rule.gone(ring, now_ns)  # once a generation, so that a busy hour is not kept for good
         ring.stamps, ring.oldest = ring.ordered()[gone:], 0
-        keys.young[seat] = rule.spend(ring, now_ns, 1)
+        keys.young[slot] = rule.spend(ring, now_ns, 1)
         return True
 
     check = decisions.check

@@ -11,7 +11,7 @@ from gatekeeper.limits.engine import conveniences, decisions, persistence, reser
 from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
 from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Overflow, Period
 from gatekeeper.limits.engine.store_backed import LimiterStore
-from gatekeeper.limits.engine.units import SECOND_NS, nanoseconds, whole
+from gatekeeper.limits.engine.units import SECOND_NS, to_ns, whole_number
 
 
 class TokenBucket:
@@ -41,7 +41,7 @@ class TokenBucket:
         store: LimiterStore | None = None,
     ) -> None:
         """A limiter for each key. Raises ValueError for a limit, burst or period below one unit."""
-        self._open(GcraRule(limit, nanoseconds(period), burst), max_keys, overflow, clock, name)
+        self._open(GcraRule(limit, to_ns(period), burst), max_keys, overflow, clock, name)
         if store is not None:
             store.attach(self)
 
@@ -65,7 +65,7 @@ class TokenBucket:
         apart, so they are fewer than burst + (limit + 1 - burst), a whole number: at most `limit`.
         """
         bucket = store_backed.new(cls, store=store)
-        rule = GcraRule(limit, nanoseconds(period), burst, strict=True)
+        rule = GcraRule(limit, to_ns(period), burst, strict=True)
         bucket._open(rule, max_keys, overflow, clock, name)
         if store is not None:
             store.attach(bucket)
@@ -75,7 +75,9 @@ class TokenBucket:
         self, rule: GcraRule, max_keys: int, overflow: Overflow, clock: NanosecondClock, name: str
     ) -> None:
         self._rule = rule
-        self._keys: KeyStates[int] = KeyStates(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
+        self._keys: KeyStates[int] = KeyStates(
+            rule.forget_after_ns, whole_number(max_keys, "max_keys"), overflow, clock
+        )
         self._name = name
 
     allow = gcra_allow.allow

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from gatekeeper.limits.engine import conveniences, store_backed, waiting
-from gatekeeper.limits.engine.decisions import KeySnapshot, RuleLimiter, look, together
+from gatekeeper.limits.engine.decisions import KeySnapshot, RuleLimiter, combined, look
 from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.limits.engine.protocol import Key, Period, SavedState
-from gatekeeper.limits.engine.reservations import Reservation, book, wait_in_ns
-from gatekeeper.limits.engine.units import seconds, whole
+from gatekeeper.limits.engine.reservations import Reservation, book, wait_to_ns
+from gatekeeper.limits.engine.units import to_seconds, whole_number
 from gatekeeper.model import Decision
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class AllOf:
 
     def check(self, key: Key = "", cost: int = 1) -> Decision:
         """The same, with its fields."""
-        whole(cost, "cost", least=0)
+        whole_number(cost, "cost", least=0)
 
         def decide() -> Decision:
             looks = [look(part, key, cost, spending=True) for part in self._parts]
@@ -88,14 +88,14 @@ class AllOf:
 
     def peek(self, key: Key = "", cost: int = 1) -> Decision:
         """What `check` would decide now; nothing is counted."""
-        whole(cost, "cost", least=0)
+        whole_number(cost, "cost", least=0)
         return self._inside(
             lambda: self._summary([look(part, key, cost, spending=False) for part in self._parts])
         )
 
     def refund(self, key: Key = "", cost: int = 1) -> None:
         """Give `cost` permits of `key` back to each. Raises ValueError below 0."""
-        whole(cost, "cost", least=0)
+        whole_number(cost, "cost", least=0)
 
         def give() -> None:
             for part in self._parts:
@@ -118,36 +118,36 @@ class AllOf:
         Nothing is booked when that is above `max_wait` seconds. Raises ValueError for a negative
         cost or wait. Cancelling returns false when not all of them could go back.
         """
-        whole(cost, "cost", least=0)
-        max_wait_ns = wait_in_ns(max_wait, "max_wait")
+        whole_number(cost, "cost", least=0)
+        max_wait_ns = wait_to_ns(max_wait, "max_wait")
 
         def decide() -> Reservation:
             looks = [look(part, key, cost, spending=True) for part in self._parts]
             longest_ns = max(_wait_ns(each) for each in looks)
             ahead_ns = [EVER_NS - 1 if max_wait_ns is None else max_wait_ns]
-            ahead_ns += [p._rule.ahead_ns for p in self._parts if p._rule.ahead_ns is not None]
+            ahead_ns += [p._rule.max_ahead_ns for p in self._parts if p._rule.max_ahead_ns is not None]
             if longest_ns > min(ahead_ns):
                 later = self._summary(looks)
                 return Reservation(
                     later._replace(allowed=False, reason="limited"),
-                    None if longest_ns == EVER_NS else seconds(longest_ns),
+                    None if longest_ns == EVER_NS else to_seconds(longest_ns),
                 )
             booked, passed = [], []
             for each in looks:
                 due_ns = each.now_ns + longest_ns
                 state = each.state
-                if each.seat is not None and cost:
-                    one, state = book(each.limiter, each.seat, each.state, due_ns, cost)
-                    each.limiter._keys.keep_booked(longest_ns)
+                if each.slot is not None and cost:
+                    one, state = book(each.limiter, each.slot, each.state, due_ns, cost)
+                    each.limiter._keys.keep_for_booking(longest_ns)
                     booked.append(one)
                 passed.append(each._replace(state=state, now_ns=due_ns, wait_ns=0))
             due_ns = self._keys.clock() + longest_ns
-            return Reservation(self._summary(passed), seconds(longest_ns), due_ns, tuple(booked))
+            return Reservation(self._summary(passed), to_seconds(longest_ns), due_ns, tuple(booked))
 
         return self._inside(decide)
 
     def _summary(self, looks: list[KeySnapshot]) -> Decision:
-        return together([each.decision() for each in looks], self._name)
+        return combined([each.decision() for each in looks], self._name)
 
     def configure(
         self, part: str, limit: int | None = None, period: Period | None = None, burst: int | None = None
@@ -193,7 +193,7 @@ class AllOf:
 
 
 def _held(keys: KeyStates[Any], do: Callable[[], T]) -> Callable[[], T]:
-    return lambda: keys.inside(do)
+    return lambda: keys.exclusively(do)
 
 
 def _wait_ns(seen: KeySnapshot) -> int:
@@ -201,8 +201,8 @@ def _wait_ns(seen: KeySnapshot) -> int:
 
 
 def _spent(seen: KeySnapshot, cost: int) -> KeySnapshot:
-    if seen.seat is None:
+    if seen.slot is None:
         return seen
     state = seen.limiter._rule.spend(seen.state, seen.now_ns, cost)
-    seen.limiter._keys.young[seen.seat] = state
+    seen.limiter._keys.young[seen.slot] = state
     return seen._replace(state=state)

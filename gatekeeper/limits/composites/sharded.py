@@ -9,7 +9,7 @@ from gatekeeper.limits.composites.by_plan import PlanLimiter
 from gatekeeper.limits.engine import conveniences
 from gatekeeper.limits.engine.protocol import Key, SavedState
 from gatekeeper.limits.engine.reservations import Reservation
-from gatekeeper.limits.engine.units import whole
+from gatekeeper.limits.engine.units import whole_number
 from gatekeeper.model import Decision
 
 L = TypeVar("L", bound=PlanLimiter)
@@ -27,7 +27,7 @@ class Sharded(Generic[L]):
 
     def __init__(self, make: Callable[[], L], shards: int = 64) -> None:
         """Calls `make` for each shard. Raises ValueError unless `shards` is a power of two."""
-        if whole(shards, "shards") & (shards - 1):
+        if whole_number(shards, "shards") & (shards - 1):
             raise ValueError(f"shards: expected a power of two, got {shards}")
         self._shards = tuple(make() for _ in range(shards))
         self._mask = shards - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gatekeeper.limits.engine.units import whole
+from gatekeeper.limits.engine.units import whole_number
 
 
 class Share(NamedTuple):
@@ -31,8 +31,8 @@ def split(limit: int, nodes: int) -> tuple[Share, ...]:
     >>> split(2, nodes=3)  # 4 permits in 2 periods
     (Share(limit=2, periods=2), Share(limit=1, periods=2), Share(limit=1, periods=2))
     """
-    whole(limit, "limit")
-    whole(nodes, "nodes")
+    whole_number(limit, "limit")
+    whole_number(nodes, "nodes")
     periods = -(-nodes // limit)
     each, over = divmod(limit * periods, nodes)
     return tuple(Share(each + (node < over), periods) for node in range(nodes))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.limits.engine.protocol import AdmittingRule, Key, KeyStatus, Rule
-from gatekeeper.limits.engine.units import seconds, whole
+from gatekeeper.limits.engine.units import to_seconds, whole_number
 from gatekeeper.model import Decision
 
 
@@ -41,22 +41,22 @@ def allow(self: AdmittingLimiter, key: Key = "", cost: int = 1) -> bool:
     `check(key, cost).allowed`. Raises ValueError for a negative cost.
     """
     if cost != 1:
-        whole(cost, "cost", least=0)
+        whole_number(cost, "cost", least=0)
     keys, rule = self._keys, self._rule
     mutex = keys.mutex
     try:
         if not mutex.acquire(False):
-            keys.take_turns()
+            keys.acquire_mutex()
         now_ns = keys.clock()
-        if now_ns >= keys.turn_ns:
-            keys.turn(now_ns)
+        if now_ns >= keys.rotate_ns:
+            keys.rotate(now_ns)
         young = keys.young
         state = young.get(key)
         if state is None:  # a newcomer, or of the old generation
-            seat = keys.seat(key)
-            if seat is None:
+            slot = keys.take_slot(key)
+            if slot is None:
                 return keys.overflow == "allow"
-            key, state = seat, young.get(seat)
+            key, state = slot, young.get(slot)
         if not cost:
             return rule.wait_ns(state, now_ns, 0) == 0
         after = rule.admit(state, now_ns, cost)
@@ -75,68 +75,68 @@ def check(self: RuleLimiter, key: Key = "", cost: int = 1) -> Decision:
     this request. A refusal and a cost of 0 change nothing; `retry_after` is None when `cost` is
     above what can ever pass. Raises ValueError for a negative cost.
     """
-    whole(cost, "cost", least=0)
+    whole_number(cost, "cost", least=0)
     keys = self._keys
     mutex = keys.mutex
     try:
         if not mutex.acquire(False):
-            keys.take_turns()
+            keys.acquire_mutex()
         now_ns = keys.clock()
-        if now_ns >= keys.turn_ns:
-            keys.turn(now_ns)
-        seat = key if key in keys.young else keys.seat(key)
-        if seat is None:
+        if now_ns >= keys.rotate_ns:
+            keys.rotate(now_ns)
+        slot = key if key in keys.young else keys.take_slot(key)
+        if slot is None:
             return no_room(self)
-        state = keys.young.get(seat)
+        state = keys.young.get(slot)
         wait_ns = self._rule.wait_ns(state, now_ns, cost)
         if wait_ns == 0 and cost:
             state = self._rule.spend(state, now_ns, cost)
-            keys.young[seat] = state
+            keys.young[slot] = state
         rule = self._rule
-        standing = rule.standing(state, now_ns)
+        status = rule.status(state, now_ns)
     finally:
         mutex.release()
-    return in_words(rule, self._name, standing, wait_ns)  # outside: it takes as long as the rest
+    return to_decision(rule, self._name, status, wait_ns)  # outside: it takes as long as the rest
 
 
 def peek(self: RuleLimiter, key: Key = "", cost: int = 1) -> Decision:
     """What `check` would decide now, with what remains before it; nothing is counted."""
-    whole(cost, "cost", least=0)
+    whole_number(cost, "cost", least=0)
     keys = self._keys
     mutex = keys.mutex
     try:
         if not mutex.acquire(False):
-            keys.take_turns()
+            keys.acquire_mutex()
         now_ns = keys.clock()
-        if now_ns >= keys.turn_ns:
-            keys.turn(now_ns)
-        seat = keys.would_seat(key)
-        if seat is None:
+        if now_ns >= keys.rotate_ns:
+            keys.rotate(now_ns)
+        slot = keys.find_slot(key)
+        if slot is None:
             return no_room(self)
-        state, rule = keys.get(seat), self._rule
+        state, rule = keys.get(slot), self._rule
         wait_ns = rule.wait_ns(state, now_ns, cost)
-        standing = rule.standing(state, now_ns)
+        status = rule.status(state, now_ns)
     finally:
         mutex.release()
-    return in_words(rule, self._name, standing, wait_ns)
+    return to_decision(rule, self._name, status, wait_ns)
 
 
 def refund(self: RuleLimiter, key: Key = "", cost: int = 1) -> None:
     """Give `cost` permits of `key` back, at most what is counted. Raises ValueError below 0."""
-    whole(cost, "cost", least=0)
+    whole_number(cost, "cost", least=0)
     keys = self._keys
     mutex = keys.mutex
     try:
         if not mutex.acquire(False):
-            keys.take_turns()
+            keys.acquire_mutex()
         now_ns = keys.clock()
-        if now_ns >= keys.turn_ns:
-            keys.turn(now_ns)
-        seat = keys.would_seat(key)
-        state = None if seat is None else keys.get(seat)
-        if seat is not None and state is not None and cost:
-            keys.old.pop(seat, None)
-            keys.put(seat, self._rule.give_back(state, now_ns, cost))
+        if now_ns >= keys.rotate_ns:
+            keys.rotate(now_ns)
+        slot = keys.find_slot(key)
+        state = None if slot is None else keys.get(slot)
+        if slot is not None and state is not None and cost:
+            keys.old.pop(slot, None)
+            keys.put(slot, self._rule.give_back(state, now_ns, cost))
     finally:
         mutex.release()
 
@@ -147,7 +147,7 @@ def reset(self: RuleLimiter, key: Key = "") -> None:
     mutex = keys.mutex
     try:
         if not mutex.acquire(False):
-            keys.take_turns()
+            keys.acquire_mutex()
         keys.drop(key)
     finally:
         mutex.release()
@@ -155,21 +155,21 @@ def reset(self: RuleLimiter, key: Key = "") -> None:
 
 def decision(self: RuleLimiter, state: object, now_ns: int, wait_ns: int | None) -> Decision:
     """The answer in words; the caller holds the mutex."""
-    return in_words(self._rule, self._name, self._rule.standing(state, now_ns), wait_ns)
+    return to_decision(self._rule, self._name, self._rule.status(state, now_ns), wait_ns)
 
 
-def in_words(rule: Rule[Any], name: str, standing: KeyStatus, wait_ns: int | None) -> Decision:
-    """The answer; `rule` and `standing` are of the same moment."""
-    remaining, reset_ns = standing
+def to_decision(rule: Rule[Any], name: str, status: KeyStatus, wait_ns: int | None) -> Decision:
+    """The answer; `rule` and `status` are of the same moment."""
+    remaining, reset_ns = status
     if wait_ns == 0:
-        return Decision(True, "", "", "", rule.limit, remaining, 0.0, seconds(reset_ns))
-    retry_after = None if wait_ns is None else seconds(wait_ns)
+        return Decision(True, "", "", "", rule.limit, remaining, 0.0, to_seconds(reset_ns))
+    retry_after = None if wait_ns is None else to_seconds(wait_ns)
     return Decision(
-        False, name, "limited", rule.sentence, rule.limit, remaining, retry_after, seconds(reset_ns)
+        False, name, "limited", rule.description, rule.limit, remaining, retry_after, to_seconds(reset_ns)
     )
 
 
-def together(answers: Sequence[Decision], name: str) -> Decision:
+def combined(answers: Sequence[Decision], name: str) -> Decision:
     """The one answer of several limits, which `name` names where they have no names of their own.
 
     A refusal is that of the limit with the longest wait, and `also` names the others that refuse; when all
@@ -196,7 +196,7 @@ def no_room(self: RuleLimiter) -> Decision:
         reason="limited",
         detail=f"no room for another key: {keys.max_keys} are live",
         limit=self._rule.limit,
-        retry_after=seconds(keys.settle_ns),
+        retry_after=to_seconds(keys.forget_after_ns),
     )
 
 
@@ -204,14 +204,14 @@ class KeySnapshot(NamedTuple):
     """What a limiter sees of one key at one moment."""
 
     limiter: RuleLimiter
-    seat: Key | None  # None: no room for it
+    slot: Key | None  # None: no room for it
     state: Any
     now_ns: int
     wait_ns: int | None
 
     def decision(self) -> Decision:
         """The answer of this limiter alone."""
-        if self.seat is None:
+        if self.slot is None:
             return no_room(self.limiter)
         return decision(self.limiter, self.state, self.now_ns, self.wait_ns)
 
@@ -220,13 +220,13 @@ def look(self: RuleLimiter, key: Key, cost: int, spending: bool) -> KeySnapshot:
     """What `check` would see, or `peek` when not `spending`; the caller holds the mutex."""
     keys = self._keys
     now_ns = keys.clock()
-    if now_ns >= keys.turn_ns:
-        keys.turn(now_ns)
+    if now_ns >= keys.rotate_ns:
+        keys.rotate(now_ns)
     if not spending:
-        seat = keys.would_seat(key)
+        slot = keys.find_slot(key)
     else:
-        seat = key if key in keys.young else keys.seat(key)
-    if seat is None:
-        return KeySnapshot(self, None, None, now_ns, 0 if keys.overflow == "allow" else keys.settle_ns)
-    state = keys.get(seat)
-    return KeySnapshot(self, seat, state, now_ns, self._rule.wait_ns(state, now_ns, cost))
+        slot = key if key in keys.young else keys.take_slot(key)
+    if slot is None:
+        return KeySnapshot(self, None, None, now_ns, 0 if keys.overflow == "allow" else keys.forget_after_ns)
+    state = keys.get(slot)
+    return KeySnapshot(self, slot, state, now_ns, self._rule.wait_ns(state, now_ns, cost))

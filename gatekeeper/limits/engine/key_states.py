@@ -27,10 +27,10 @@ class KeyStates(Generic[S]):
         mutex = keys.mutex
         try:
             if not mutex.acquire(False):
-                keys.take_turns()
+                keys.acquire_mutex()
             now_ns = keys.clock()
-            if now_ns >= keys.turn_ns:
-                keys.turn(now_ns)
+            if now_ns >= keys.rotate_ns:
+                keys.rotate(now_ns)
             ...
         finally:
             mutex.release()
@@ -46,40 +46,42 @@ class KeyStates(Generic[S]):
     __slots__ = (
         "__weakref__",
         "clock",
-        "keep_ns",
-        "lines",
+        "forget_after_ns",
         "max_keys",
+        "max_waiters",
         "mutex",
         "old",
         "overflow",
         "overflowed",
-        "places",
-        "settle_ns",
-        "turn_ns",
+        "retention_ns",
+        "rotate_ns",
+        "waiters",
         "young",
     )
 
-    def __init__(self, settle_ns: int, max_keys: int, overflow: Overflow, clock: NanosecondClock) -> None:
+    def __init__(
+        self, forget_after_ns: int, max_keys: int, overflow: Overflow, clock: NanosecondClock
+    ) -> None:
         if overflow not in ("shared", "deny", "allow"):
             raise ValueError(f"overflow: expected 'shared', 'deny' or 'allow', got {overflow!r}")
-        self.clock = clock if clock is time.monotonic_ns else never_back(clock)
+        self.clock = clock if clock is time.monotonic_ns else monotonic(clock)
         self.max_keys = max_keys
         self.overflow: Overflow = overflow
         self.overflowed = 0  # requests of keys that found no room
-        self.places: int | None = None  # how many may wait for one key; None: any number
+        self.max_waiters: int | None = None  # how many may wait for one key; None: any number
         self.young: dict[Key, S] = {}
         self.old: dict[Key, S] = {}
-        self.settle_ns = self.keep_ns = settle_ns
-        self.turn_ns = self.clock() + settle_ns
+        self.forget_after_ns = self.retention_ns = forget_after_ns
+        self.rotate_ns = self.clock() + forget_after_ns
         self.renew()
-        renewed_in_children.add(self)
+        forked_registry.add(self)
 
     def renew(self) -> None:
         """Start with a mutex that nobody holds and nobody in line: at birth, and in a forked child."""
-        self.lines = WaitQueues()
+        self.waiters = WaitQueues()
         self.mutex = threading.RLock()
 
-    def take_turns(self) -> None:
+    def acquire_mutex(self) -> None:
         """Return with the mutex held, also when a signal handler raises meanwhile."""
         mutex = self.mutex
         try:
@@ -92,37 +94,37 @@ class KeyStates(Generic[S]):
             mutex.acquire()  # the caller's `finally` gives it back
             raise
 
-    def inside(self, do: Callable[[], T]) -> T:
+    def exclusively(self, do: Callable[[], T]) -> T:
         """What `do` returns, called with the mutex held: for what is rare enough to be called."""
         mutex = self.mutex
         try:
             if not mutex.acquire(False):
-                self.take_turns()
+                self.acquire_mutex()
             return do()
         finally:
             mutex.release()
 
-    def turn(self, now_ns: int) -> None:
+    def rotate(self, now_ns: int) -> None:
         """Forget the old generation, and let the young one be the old.
 
-        Every key in it was last written before the young generation began, `keep_ns` ago or more,
+        Every key in it was last written before the young generation began, `retention_ns` ago or more,
         and so equals a key that was never seen.
         """
-        nobody_came = now_ns >= self.turn_ns + self.keep_ns
+        nobody_came = now_ns >= self.rotate_ns + self.retention_ns
         self.old = {} if nobody_came else self.young
         self.young = {}
-        self.turn_ns = now_ns + self.keep_ns
-        self.keep_ns = self.settle_ns
+        self.rotate_ns = now_ns + self.retention_ns
+        self.retention_ns = self.forget_after_ns
 
-    def keep_booked(self, delay_ns: int) -> None:
+    def keep_for_booking(self, delay_ns: int) -> None:
         """Keep what is written now for `delay_ns` longer: a booking lies that far ahead."""
-        self.keep_ns = max(self.keep_ns, self.settle_ns + delay_ns)
+        self.retention_ns = max(self.retention_ns, self.forget_after_ns + delay_ns)
 
-    def settle(self, settle_ns: int, now_ns: int) -> None:
-        """Keep states for `settle_ns` from now on."""
-        self.settle_ns = settle_ns
-        self.keep_ns = max(self.keep_ns, settle_ns)
-        self.turn_ns = max(self.turn_ns, now_ns + settle_ns)
+    def set_retention(self, forget_after_ns: int, now_ns: int) -> None:
+        """Keep states for `forget_after_ns` from now on."""
+        self.forget_after_ns = forget_after_ns
+        self.retention_ns = max(self.retention_ns, forget_after_ns)
+        self.rotate_ns = max(self.rotate_ns, now_ns + forget_after_ns)
 
     def get(self, key: Key) -> S | None:
         """The state of `key`; None when it was never seen or is forgotten."""
@@ -130,7 +132,7 @@ class KeyStates(Generic[S]):
         return self.old.get(key) if state is None else state
 
     def put(self, key: Key, state: S | None) -> None:
-        """Write the state of a key that `seat` has given its place."""
+        """Write the state of a key that `slot` has given its place."""
         if state is None:
             self.drop(key)
         else:
@@ -141,7 +143,7 @@ class KeyStates(Generic[S]):
         self.young.pop(key, None)
         self.old.pop(key, None)
 
-    def seat(self, key: Key) -> Key | None:
+    def take_slot(self, key: Key) -> Key | None:
         """Under which key to count `key`, which is not among the young; None for not at all.
 
         A key of the old generation moves to the young. When there is no room, nobody's debt is
@@ -156,10 +158,10 @@ class KeyStates(Generic[S]):
         self.overflowed += 1
         if self.overflow != "shared":
             return None
-        return SHARED if SHARED in self.young else self.seat(SHARED)
+        return SHARED if SHARED in self.young else self.take_slot(SHARED)
 
-    def would_seat(self, key: Key) -> Key | None:
-        """What `seat` would answer, without moving or counting anything."""
+    def find_slot(self, key: Key) -> Key | None:
+        """What `slot` would answer, without moving or counting anything."""
         if key in self.young or key in self.old or len(self.young) + len(self.old) < self.max_keys:
             return key
         return SHARED if self.overflow == "shared" else None
@@ -171,8 +173,8 @@ def gil_is_enabled() -> bool:
     return ask is None or ask()
 
 
-def never_back(clock: NanosecondClock) -> NanosecondClock:
-    """`clock`, but standing still while the original is behind what it has already said."""
+def monotonic(clock: NanosecondClock) -> NanosecondClock:
+    """`clock`, but status still while the original is behind what it has already said."""
     last_ns = clock()
 
     def clamped() -> int:
@@ -196,11 +198,11 @@ class RenewableMutex(Protocol):
 
 # A child of fork has one thread: a mutex that another thread of the parent held would stay
 # held for ever.
-renewed_in_children: weakref.WeakSet[RenewableMutex] = weakref.WeakSet()
+forked_registry: weakref.WeakSet[RenewableMutex] = weakref.WeakSet()
 
 
 def _renew_in_child() -> None:
-    for holder in list(renewed_in_children):
+    for holder in list(forked_registry):
         holder.renew()
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.limits.engine.protocol import Key, Period, Rule, SavedState
-from gatekeeper.limits.engine.units import SECOND_NS, nanoseconds, whole
+from gatekeeper.limits.engine.units import SECOND_NS, to_ns, whole_number
 
 FORMAT = 1
 
@@ -32,25 +32,25 @@ def configure(
     decisions wait. Raises ValueError.
     """
     if limit is not None:
-        whole(limit, "limit")
-    rule: Rule[Any] = self._rule.changed(limit, None if period is None else nanoseconds(period), burst)
+        whole_number(limit, "limit")
+    rule: Rule[Any] = self._rule.with_limits(limit, None if period is None else to_ns(period), burst)
     keys = self._keys
 
     def change() -> None:
         old, now_ns = self._rule, keys.clock()
-        if now_ns >= keys.turn_ns:
-            keys.turn(now_ns)
+        if now_ns >= keys.rotate_ns:
+            keys.rotate(now_ns)
         for generation in (keys.young, keys.old):
             for key, state in list(generation.items()):
-                adopted = rule.adopt(old, state, now_ns)
+                adopted = rule.convert(old, state, now_ns)
                 if adopted is None:
                     del generation[key]
                 else:
                     generation[key] = adopted
         self._rule = rule
-        keys.settle(rule.settle_ns, now_ns)
+        keys.set_retention(rule.forget_after_ns, now_ns)
 
-    keys.inside(change)
+    keys.exclusively(change)
 
 
 def dump(self: PersistentLimiter, wall_ns: Callable[[], int] = time.time_ns) -> SavedState:
@@ -68,7 +68,7 @@ def dump(self: PersistentLimiter, wall_ns: Callable[[], int] = time.time_ns) -> 
             "keys": [[key, self._rule.pack(state)] for key, state in states.items()],
         }
 
-    return keys.inside(save)
+    return keys.exclusively(save)
 
 
 def load(self: PersistentLimiter, saved: SavedState, wall_ns: Callable[[], int] = time.time_ns) -> None:
@@ -90,15 +90,15 @@ def load(self: PersistentLimiter, saved: SavedState, wall_ns: Callable[[], int] 
             shift_ns = 0  # the same clock, read a moment apart
         keys.young, keys.old = {}, {}
         for name, numbers in saved["keys"]:
-            state = self._rule.adopt(old, old.unpack(numbers, shift_ns), now_ns)
+            state = self._rule.convert(old, old.unpack(numbers, shift_ns), now_ns)
             if state is not None:
                 keys.young[_key(name)] = state
         # A reservation may lie ahead; what was saved is kept for as long as the furthest.
-        keys.settle(self._rule.settle_ns, now_ns)
-        ahead_ns = max((self._rule.standing(s, now_ns).reset_ns for s in keys.young.values()), default=0)
-        keys.keep_booked(ahead_ns)
+        keys.set_retention(self._rule.forget_after_ns, now_ns)
+        ahead_ns = max((self._rule.status(s, now_ns).reset_ns for s in keys.young.values()), default=0)
+        keys.keep_for_booking(ahead_ns)
 
-    keys.inside(restore)
+    keys.exclusively(restore)
 
 
 def _key(name: Any) -> Key:

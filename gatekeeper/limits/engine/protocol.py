@@ -58,15 +58,15 @@ class Rule(Protocol[S]):
     def limit(self) -> int: ...
 
     @property
-    def settle_ns(self) -> int:
+    def forget_after_ns(self) -> int:
         """This long after it was last written, a state without bookings ahead equals None."""
 
     @property
-    def ahead_ns(self) -> int | None:
+    def max_ahead_ns(self) -> int | None:
         """How far ahead a reservation may lie; None: any distance."""
 
     @property
-    def sentence(self) -> str:
+    def description(self) -> str:
         """The limit, for a person."""
 
     def wait_ns(self, state: S | None, now_ns: int, cost: int) -> int | None:
@@ -78,13 +78,13 @@ class Rule(Protocol[S]):
     def give_back(self, state: S, now_ns: int, cost: int) -> S | None:
         """The state after a refund of `cost`."""
 
-    def standing(self, state: S | None, now_ns: int) -> KeyStatus:
+    def status(self, state: S | None, now_ns: int) -> KeyStatus:
         """Where the key stands."""
 
-    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> Self:
+    def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> Self:
         """This rule with other numbers; None leaves one as it is. Raises ValueError."""
 
-    def adopt(self, old: Self, state: S, now_ns: int) -> S | None:
+    def convert(self, old: Self, state: S, now_ns: int) -> S | None:
         """The state under this rule, when it was one under `old`: what was used stays used."""
 
     def pack(self, state: S) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from gatekeeper.limits.engine.decisions import RuleLimiter, decision, no_room
 from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.limits.engine.protocol import Key
-from gatekeeper.limits.engine.units import SECOND_NS, seconds, whole
+from gatekeeper.limits.engine.units import SECOND_NS, to_seconds, whole_number
 from gatekeeper.model import Decision
 
 
@@ -26,23 +26,23 @@ class BookedState(NamedTuple):
     """The state of one key around a booking."""
 
     keys: KeyStates[Any]
-    seat: Key
+    slot: Key
     before: object
     after: object
 
     def give_back(self) -> bool:
         """Whether nothing happened to the key since, so that it could be put back."""
-        return self.keys.inside(self._give_back)
+        return self.keys.exclusively(self._give_back)
 
     async def give_back_async(self) -> bool:
         """The same; in this process it does not suspend."""
         return self.give_back()
 
     def _give_back(self) -> bool:
-        if self.keys.get(self.seat) != self.after:
+        if self.keys.get(self.slot) != self.after:
             return False
-        self.keys.old.pop(self.seat, None)
-        self.keys.put(self.seat, self.before)
+        self.keys.old.pop(self.slot, None)
+        self.keys.put(self.slot, self.before)
         return True
 
 
@@ -95,48 +95,48 @@ def reserve(self: RuleLimiter, key: Key = "", cost: int = 1, max_wait: float | N
     The caller waits `delay` seconds by itself. Nothing is booked when that is above `max_wait`
     seconds. Raises ValueError for a negative cost or wait.
     """
-    whole(cost, "cost", least=0)
-    max_wait_ns = wait_in_ns(max_wait, "max_wait")
+    whole_number(cost, "cost", least=0)
+    max_wait_ns = wait_to_ns(max_wait, "max_wait")
     keys, rule = self._keys, self._rule
     mutex = keys.mutex
     try:
         if not mutex.acquire(False):
-            keys.take_turns()
+            keys.acquire_mutex()
         now_ns = keys.clock()
-        if now_ns >= keys.turn_ns:
-            keys.turn(now_ns)
-        seat = key if key in keys.young else keys.seat(key)
-        if seat is None:
+        if now_ns >= keys.rotate_ns:
+            keys.rotate(now_ns)
+        slot = key if key in keys.young else keys.take_slot(key)
+        if slot is None:
             answer = no_room(self)
             return Reservation(answer, answer.retry_after, now_ns)
-        state = keys.young.get(seat)
+        state = keys.young.get(slot)
         wait_ns = rule.wait_ns(state, now_ns, cost)
         if wait_ns is None or (max_wait_ns is not None and wait_ns > max_wait_ns):
             return Reservation(
-                decision(self, state, now_ns, wait_ns), None if wait_ns is None else seconds(wait_ns)
+                decision(self, state, now_ns, wait_ns), None if wait_ns is None else to_seconds(wait_ns)
             )
-        if rule.ahead_ns is not None and wait_ns > rule.ahead_ns:
-            free_ns = wait_ns - rule.ahead_ns
-            return Reservation(decision(self, state, now_ns, free_ns), seconds(wait_ns))
+        if rule.max_ahead_ns is not None and wait_ns > rule.max_ahead_ns:
+            free_ns = wait_ns - rule.max_ahead_ns
+            return Reservation(decision(self, state, now_ns, free_ns), to_seconds(wait_ns))
         due_ns = now_ns + wait_ns
         if not cost:
-            return Reservation(decision(self, state, due_ns, 0), seconds(wait_ns), due_ns)
-        booked, state = book(self, seat, state, due_ns, cost)
-        keys.keep_booked(wait_ns)
-        return Reservation(decision(self, state, due_ns, 0), seconds(wait_ns), due_ns, (booked,))
+            return Reservation(decision(self, state, due_ns, 0), to_seconds(wait_ns), due_ns)
+        booked, state = book(self, slot, state, due_ns, cost)
+        keys.keep_for_booking(wait_ns)
+        return Reservation(decision(self, state, due_ns, 0), to_seconds(wait_ns), due_ns, (booked,))
     finally:
         mutex.release()
 
 
-def book(self: RuleLimiter, seat: Key, state: object, due_ns: int, cost: int) -> tuple[BookedState, object]:
+def book(self: RuleLimiter, slot: Key, state: object, due_ns: int, cost: int) -> tuple[BookedState, object]:
     """Spend at `due_ns`, and remember how it was; the caller holds the mutex."""
     before = copy.copy(state)
     state = self._rule.spend(state, due_ns, cost)
-    self._keys.young[seat] = state
-    return BookedState(self._keys, seat, before, copy.copy(state)), state
+    self._keys.young[slot] = state
+    return BookedState(self._keys, slot, before, copy.copy(state)), state
 
 
-def wait_in_ns(duration: float | None, name: str) -> int | None:
+def wait_to_ns(duration: float | None, name: str) -> int | None:
     """`duration` in whole nanoseconds; None stays None. Raises ValueError below 0."""
     if duration is None:
         return None

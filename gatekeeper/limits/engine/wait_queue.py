@@ -16,7 +16,7 @@ R = TypeVar("R")
 class Waker(Protocol):
     """Wakes one waiter, from any thread."""
 
-    def ring(self) -> bool:
+    def wake(self) -> bool:
         """Wake it; false when it is no longer there to be woken."""
 
 
@@ -31,7 +31,7 @@ class ThreadWaker:
             clock, "wait", threading.Event.wait
         )
 
-    def ring(self) -> bool:
+    def wake(self) -> bool:
         self._event.set()
         return True
 
@@ -50,7 +50,7 @@ class TaskWaker:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
 
-    def ring(self) -> bool:
+    def wake(self) -> bool:
         try:
             self._loop.call_soon_threadsafe(self._event.set)
         except RuntimeError:  # its loop was closed over its head
@@ -67,14 +67,14 @@ class TaskWaker:
         self._event.clear()
 
 
-WaitSteps = Generator[float | None, None, R]  # yields how long to wait for the bell at most; None: for ever
+WaitSteps = Generator[float | None, None, R]  # yields how long to wait for the waker at most; None: for ever
 
 
-def slept_through(naps: WaitSteps[R], bell: ThreadWaker) -> R:
+def run_steps(naps: WaitSteps[R], waker: ThreadWaker) -> R:
     """What a waiter hears in the end; this thread waits. Leaving early, by an exception, closes `naps`."""
     try:
         while True:
-            bell.wait(next(naps))
+            waker.wait(next(naps))
     except StopIteration as done:
         heard: R = done.value
         return heard
@@ -82,11 +82,11 @@ def slept_through(naps: WaitSteps[R], bell: ThreadWaker) -> R:
         naps.close()
 
 
-async def slept_through_async(naps: WaitSteps[R], bell: TaskWaker) -> R:
+async def run_steps_async(naps: WaitSteps[R], waker: TaskWaker) -> R:
     """The same for a task, which may be cancelled."""
     try:
         while True:
-            await bell.wait(next(naps))
+            await waker.wait(next(naps))
     except StopIteration as done:
         heard: R = done.value
         return heard
@@ -102,32 +102,32 @@ class WaitQueues:
     def __init__(self) -> None:
         self._lines: dict[Key, deque[Waker]] = {}
 
-    def join(self, key: Key, bell: Waker, places: int | None) -> bool:
+    def join(self, key: Key, waker: Waker, places: int | None) -> bool:
         """Whether there was a place behind the others; at most `places` may be in line."""
         line = self._lines.setdefault(key, deque())
         if places is not None and len(line) >= places:
             return False
-        line.append(bell)
+        line.append(waker)
         return True
 
-    def is_first(self, key: Key, bell: Waker) -> bool:
-        """Whether `bell` is at the head of its line, or in none."""
+    def is_first(self, key: Key, waker: Waker) -> bool:
+        """Whether `waker` is at the head of its line, or in none."""
         line = self._lines.get(key)
-        return line is None or line[0] is bell
+        return line is None or line[0] is waker
 
-    def leave(self, key: Key, bell: Waker) -> None:
-        """Take `bell` out of its line; who is first then is woken."""
+    def leave(self, key: Key, waker: Waker) -> None:
+        """Take `waker` out of its line; who is first then is woken."""
         line = self._lines.get(key)
         if line is None:
             return
-        if bell in line:
-            line.remove(bell)
+        if waker in line:
+            line.remove(waker)
         self.wake(key)
 
     def wake(self, key: Key) -> None:
         """Ring for the first in line, and pass over those who are no longer there."""
         line = self._lines.get(key)
-        while line and not line[0].ring():
+        while line and not line[0].wake():
             line.popleft()
         if line is not None and not line:
             del self._lines[key]

@@ -11,15 +11,15 @@ from typing import Any, Protocol
 
 from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.limits.engine.protocol import Key
-from gatekeeper.limits.engine.reservations import Reservation, wait_in_ns
-from gatekeeper.limits.engine.units import seconds
+from gatekeeper.limits.engine.reservations import Reservation, wait_to_ns
+from gatekeeper.limits.engine.units import to_seconds
 from gatekeeper.limits.engine.wait_queue import (
     TaskWaker,
     ThreadWaker,
     WaitSteps,
     Waker,
-    slept_through,
-    slept_through_async,
+    run_steps,
+    run_steps_async,
 )
 from gatekeeper.model import Decision
 
@@ -42,29 +42,29 @@ def wait(self: Bookable, key: Key = "", cost: int = 1, timeout: float | None = N
     Refused, with nothing spent, as soon as it is clear that `timeout` seconds will not do, or that
     waiting never helps. An exception out of a signal handler spends nothing either.
     """
-    bell = ThreadWaker(self._keys.clock)
-    return slept_through(_naps(self, key, cost, timeout, bell), bell)
+    waker = ThreadWaker(self._keys.clock)
+    return run_steps(_naps(self, key, cost, timeout, waker), waker)
 
 
 async def wait_async(self: Bookable, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
     """The same for a task of asyncio; cancelling it spends nothing."""
-    bell = TaskWaker()
-    return await slept_through_async(_naps(self, key, cost, timeout, bell), bell)
+    waker = TaskWaker()
+    return await run_steps_async(_naps(self, key, cost, timeout, waker), waker)
 
 
-def _naps(self: Bookable, key: Key, cost: int, timeout: float | None, bell: Waker) -> WaitSteps[Decision]:
+def _naps(self: Bookable, key: Key, cost: int, timeout: float | None, waker: Waker) -> WaitSteps[Decision]:
     """How a waiter waits, whoever lets the time pass; closing it gives everything back."""
     keys = self._keys
-    timeout_ns = wait_in_ns(timeout, "timeout")
-    if not keys.lines.waiting(key):
+    timeout_ns = wait_to_ns(timeout, "timeout")
+    if not keys.waiters.waiting(key):
         at_once = self.check(key, cost)
         if at_once.allowed or at_once.retry_after is None:
             return at_once
     end_ns = None if timeout_ns is None else keys.clock() + timeout_ns
-    if not keys.inside(lambda: keys.lines.join(key, bell, keys.places)):
-        return _refused(self, key, cost, f"{keys.places} are waiting already")
+    if not keys.exclusively(lambda: keys.waiters.join(key, waker, keys.max_waiters)):
+        return _refused(self, key, cost, f"{keys.max_waiters} are waiting already")
     try:
-        while not keys.inside(lambda: keys.lines.is_first(key, bell)):
+        while not keys.exclusively(lambda: keys.waiters.is_first(key, waker)):
             if _left(self, end_ns) == 0:
                 return _refused(self, key, cost, "others came first")
             yield _left(self, end_ns)
@@ -73,20 +73,20 @@ def _naps(self: Bookable, key: Key, cost: int, timeout: float | None, bell: Wake
             yield from _until(self, booking)
         return booking.decision
     finally:
-        keys.inside(lambda: keys.lines.leave(key, bell))
+        keys.exclusively(lambda: keys.waiters.leave(key, waker))
 
 
 def _until(self: Bookable, booking: Reservation) -> Generator[float, None, None]:
     try:
         while (left_ns := booking.due_ns - self._keys.clock()) > 0:
-            yield seconds(left_ns)
+            yield to_seconds(left_ns)
     except BaseException:  # closed: the waiter was cancelled or interrupted
         booking.cancel()
         raise
 
 
 def _left(self: Bookable, end_ns: int | None) -> float | None:
-    return None if end_ns is None else seconds(max(0, end_ns - self._keys.clock()))
+    return None if end_ns is None else to_seconds(max(0, end_ns - self._keys.clock()))
 
 
 def _refused(self: Bookable, key: Key, cost: int, why: str) -> Decision:

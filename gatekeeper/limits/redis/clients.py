@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gatekeeper.limits.redis.steps import ScriptCall
+from gatekeeper.limits.redis.script_calls import ScriptCall
 
 try:
     import redis

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gatekeeper.limits.algorithms.concurrency import Concurrency
 from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Period
-from gatekeeper.limits.engine.reservations import wait_in_ns
-from gatekeeper.limits.engine.units import MICROSECOND_NS, nanoseconds, seconds, whole
+from gatekeeper.limits.engine.reservations import wait_to_ns
+from gatekeeper.limits.engine.units import MICROSECOND_NS, to_ns, to_seconds, whole_number
 from gatekeeper.limits.engine.wait_queue import TaskWaker, ThreadWaker, Waker
-from gatekeeper.limits.redis.steps import ScriptCall, Sleep, StoreSteps
-from gatekeeper.limits.redis.stored_limit import front, tag
+from gatekeeper.limits.redis.script_calls import ScriptCall, Sleep, StoreSteps
+from gatekeeper.limits.redis.stored_limit import hash_tag, key_prefix
 from gatekeeper.model import Decision, Refused
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class SharedConcurrency(Concurrency):
         """Raises ValueError for a limit below 1, or a lease of no time."""
         self._held: dict[Key, deque[PermitLease]] = {}
         super().__init__(limit, clock=clock, name=name)
-        self._lease_us = -(-nanoseconds(LEASE_S if lease is None else lease, "lease") // MICROSECOND_NS)
+        self._lease_us = -(-to_ns(LEASE_S if lease is None else lease, "lease") // MICROSECOND_NS)
         self._store = store
         self._script = store.piece("leases")
         self._local = store.local_concurrency(limit, clock, name)
@@ -74,12 +74,14 @@ class SharedConcurrency(Concurrency):
             self._local.configure(share.limit)
 
     def _call(self, do: str, key: Key, cost: int, *names: str) -> ScriptCall:
-        front_ = front(self._store.prefix, "Concurrency", self._name)
-        return ScriptCall(self._script, (front_ + tag(key),), (do, self.limit, cost, self._lease_us, *names))
+        front_ = key_prefix(self._store.prefix, "Concurrency", self._name)
+        return ScriptCall(
+            self._script, (front_ + hash_tag(key),), (do, self.limit, cost, self._lease_us, *names)
+        )
 
     def _asking(self, do: str, key: Key, cost: int, *, in_line: bool = False) -> StoreSteps[Decision]:
         """Take `cost` leases, or look whether they could be taken."""
-        whole(cost, "cost", least=0)
+        whole_number(cost, "cost", least=0)
         if do == "take" and not in_line and self._lines.waiting(key):
             do, overtakes = "look", True
         else:
@@ -129,7 +131,7 @@ class SharedConcurrency(Concurrency):
             return gone
 
     def _releasing(self, key: Key, cost: int) -> StoreSteps[None]:
-        whole(cost, "cost", least=0)
+        whole_number(cost, "cost", least=0)
         gone = self._let_go(key, cost)
         here = sum(not lease.name for lease in gone)
         if here and self._local is not None:
@@ -171,38 +173,38 @@ class SharedConcurrency(Concurrency):
         with self._mutex:
             self._lines.wake(key)
 
-    def _waiting(self, key: Key, cost: int, timeout: float | None, bell: Waker) -> StoreSteps[Decision]:
-        whole(cost, "cost", least=0)
-        timeout_ns = wait_in_ns(timeout, "timeout")
+    def _waiting(self, key: Key, cost: int, timeout: float | None, waker: Waker) -> StoreSteps[Decision]:
+        whole_number(cost, "cost", least=0)
+        timeout_ns = wait_to_ns(timeout, "timeout")
         end_ns = None if timeout_ns is None else self._clock() + timeout_ns
         with self._mutex:
-            self._lines.join(key, bell, None)
+            self._lines.join(key, waker, None)
         try:
             while True:
-                first = self._is_first(key, bell)
+                first = self._is_first(key, waker)
                 answer = yield from self._asking("take" if first else "look", key, cost, in_line=True)
                 if first and answer.allowed:
                     try:
-                        yield Sleep(0, bell)  # whoever was cancelled meanwhile hears of it here
+                        yield Sleep(0, waker)  # whoever was cancelled meanwhile hears of it here
                     except BaseException:
                         yield from self._releasing(key, cost)
                         raise
                     return answer
-                left_s = ASK_AGAIN_S if end_ns is None else seconds(end_ns - self._clock())
+                left_s = ASK_AGAIN_S if end_ns is None else to_seconds(end_ns - self._clock())
                 if left_s <= 0 or cost > self.limit or answer.status != 429:
                     return (
                         answer
                         if not answer.allowed
                         else self._told(False, self.limit - (answer.remaining or 0))
                     )
-                yield Sleep(min(left_s, ASK_AGAIN_S), bell)
+                yield Sleep(min(left_s, ASK_AGAIN_S), waker)
         finally:
             with self._mutex:
-                self._lines.leave(key, bell)
+                self._lines.leave(key, waker)
 
-    def _is_first(self, key: Key, bell: Waker) -> bool:
+    def _is_first(self, key: Key, waker: Waker) -> bool:
         with self._mutex:
-            return self._lines.is_first(key, bell)
+            return self._lines.is_first(key, waker)
 
     def allow(self, key: Key = "", cost: int = 1) -> bool:
         """Whether `cost` of `key` may begin now; `release` must follow when they may."""

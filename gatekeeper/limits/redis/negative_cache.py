@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from gatekeeper.limits.engine.protocol import Key, NanosecondClock
-from gatekeeper.limits.engine.units import MICROSECOND_NS, SECOND_NS, seconds
+from gatekeeper.limits.engine.units import MICROSECOND_NS, SECOND_NS, to_seconds
 from gatekeeper.model import Decision
 
 REFUSALS_MAX: Final = 100_000  # some 30 MB; who is forgotten costs a round trip more, no answer changes
@@ -74,4 +74,4 @@ class RefusalCache:
 
 
 def _less(duration: float | None, passed_ns: int) -> float:
-    return seconds(max(0, round((duration or 0.0) * SECOND_NS) - passed_ns))
+    return to_seconds(max(0, round((duration or 0.0) * SECOND_NS) - passed_ns))

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gatekeeper.limits.engine.protocol import Key
-from gatekeeper.limits.engine.reservations import Reservation, wait_in_ns
-from gatekeeper.limits.engine.units import MICROSECOND_NS, whole
+from gatekeeper.limits.engine.reservations import Reservation, wait_to_ns
+from gatekeeper.limits.engine.units import MICROSECOND_NS, whole_number
+from gatekeeper.limits.redis.script_calls import ScriptCalls, StoreSteps
 from gatekeeper.limits.redis.shared_state import ScriptReply, SharedLimiter, SharedState, wait_seconds
-from gatekeeper.limits.redis.steps import ScriptCalls, StoreSteps
 from gatekeeper.model import Decision
 
 
 def allowing(self: SharedLimiter, key: Key, cost: int) -> StoreSteps[bool]:
     """Whether `cost` of `key` may pass now."""
-    whole(cost, "cost", least=0)
+    whole_number(cost, "cost", least=0)
     sharing = self._sharing
     if sharing.never(cost) or sharing.refusals.refuses(key, cost):
         return False
@@ -28,7 +28,7 @@ def allowing(self: SharedLimiter, key: Key, cost: int) -> StoreSteps[bool]:
 
 def checking(self: SharedLimiter, key: Key, cost: int) -> StoreSteps[Decision]:
     """The same, with its fields; who is known to be refused is refused without a round trip."""
-    whole(cost, "cost", least=0)
+    whole_number(cost, "cost", least=0)
     known = self._sharing.refusals.find(key, cost)
     if known is not None:
         return known
@@ -37,7 +37,7 @@ def checking(self: SharedLimiter, key: Key, cost: int) -> StoreSteps[Decision]:
 
 def peeking(self: SharedLimiter, key: Key, cost: int) -> StoreSteps[Decision]:
     """What `check` would decide; the store is asked in any case, and what it says is believed."""
-    whole(cost, "cost", least=0)
+    whole_number(cost, "cost", least=0)
     self._sharing.forget(key)
     return (yield from _looking(self, "peek", key, cost))
 
@@ -69,7 +69,7 @@ def _alone(sharing: SharedState, do: str, key: Key, cost: int) -> Decision:
 
 def checking_many(self: SharedLimiter, keys: Iterable[Key], cost: int) -> StoreSteps[list[Decision]]:
     """The decisions about all `keys`, one after the other, in one round trip."""
-    whole(cost, "cost", least=0)
+    whole_number(cost, "cost", least=0)
     sharing = self._sharing
     wanted = list(keys)
     known = {n: sharing.refusals.find(key, cost) for n, key in enumerate(wanted)}
@@ -88,7 +88,7 @@ def checking_many(self: SharedLimiter, keys: Iterable[Key], cost: int) -> StoreS
 
 def refunding(self: SharedLimiter, key: Key, cost: int) -> StoreSteps[None]:
     """Give `cost` permits of `key` back."""
-    whole(cost, "cost", least=0)
+    whole_number(cost, "cost", least=0)
     sharing = self._sharing
     sharing.forget(key)
     if cost and (yield sharing.call("refund", key, cost)) is None and sharing.local is not None:
@@ -106,8 +106,8 @@ def resetting(self: SharedLimiter, key: Key) -> StoreSteps[None]:
 
 def reserving(self: SharedLimiter, key: Key, cost: int, max_wait: float | None) -> StoreSteps[Reservation]:
     """Permits for the first moment at which they are free."""
-    whole(cost, "cost", least=0)
-    max_wait_ns = wait_in_ns(max_wait, "max_wait")
+    whole_number(cost, "cost", least=0)
+    max_wait_ns = wait_to_ns(max_wait, "max_wait")
     sharing = self._sharing
     if sharing.never(cost):
         return Reservation((yield from _looking(self, "peek", key, cost)), None)
@@ -132,7 +132,7 @@ def _not_booked(self: SharedLimiter, reply: ScriptReply, *, too_late: bool) -> R
     sharing = self._sharing
     answer, delay = sharing.decision(reply), wait_seconds(reply.wait_us)
     if not too_late and len(sharing.parts) == 1:
-        ahead_us = -(-(sharing.parts[0].rule.ahead_ns or 0) // MICROSECOND_NS)
+        ahead_us = -(-(sharing.parts[0].rule.max_ahead_ns or 0) // MICROSECOND_NS)
         answer = answer._replace(retry_after=wait_seconds(max(0, reply.wait_us - ahead_us)))
     return Reservation(answer._replace(allowed=False, reason="limited"), delay)
 

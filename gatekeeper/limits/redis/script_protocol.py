@@ -38,7 +38,7 @@ class ScriptProtocol(Protocol):
     def words(self, cost: int) -> tuple[int, ...]:
         """What the script is told, after the kind."""
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
+    def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         """Where the key stands, in microseconds, by the script's numbers."""
 
 
@@ -53,7 +53,7 @@ class GcraScript:
         weights = (*divmod(cost * rule.weight, rule.scale), *divmod(rule.depth, rule.scale))
         return (rule.scale, rule.rate, rule.period_ns, rule.burst, 0, -1, *weights)
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
+    def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         due_us, part = numbers
         rule = self.rule
         debt = max(0, (due_us - now_us) * rule.scale + part)
@@ -71,9 +71,9 @@ class QueueScript:
     def words(self, cost: int) -> tuple[int, ...]:
         rule = self.rule
         weights = (*divmod(cost * rule.weight, rule.scale), *divmod(rule.weight, rule.scale))
-        return (rule.scale, rule.limit, rule.period_ns, 1, 1, rule.ahead_ns, *weights)
+        return (rule.scale, rule.limit, rule.period_ns, 1, 1, rule.max_ahead_ns, *weights)
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
+    def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         due_us, part = numbers
         ahead_us = max(0, due_us - now_us + (part > 0))
         return KeyStatus(int(not ahead_us), ahead_us)
@@ -88,7 +88,7 @@ class WindowScript:
     def words(self, cost: int) -> tuple[int, ...]:
         return (self.rule.limit, self.rule.period_ns, int(self.rule.aligned))
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
+    def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         start_us, used = numbers
         end_us = start_us + self.rule.period_ns
         if start_us < 0 or now_us >= end_us:
@@ -105,7 +105,7 @@ class CounterScript:
     def words(self, cost: int) -> tuple[int, ...]:
         return (self.rule.limit, self.rule.period_ns)
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
+    def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         number, before, used = numbers
         period_us = self.rule.period_ns
         start_us = number * period_us
@@ -128,7 +128,7 @@ class LogScript:
     def words(self, cost: int) -> tuple[int, ...]:
         return (self.rule.limit, self.rule.period_ns)
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
+    def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         live, newest_us = numbers
         if not live:
             return KeyStatus(self.rule.limit, 0)
@@ -140,7 +140,7 @@ def script_protocol_of(rule: Rule[Any]) -> ScriptProtocol:
     """How to talk about `rule`. Raises ValueError for numbers that a script cannot hold."""
     match _in_microseconds(rule):
         case GcraRule() as bucket:
-            if bucket.settle_ns >= DEPTH_US_MAX:
+            if bucket.forget_after_ns >= DEPTH_US_MAX:
                 raise ValueError("burst: expected a bucket in a store to be full again within 142 years")
             return GcraScript(bucket)
         case QueueRule() as queue:
@@ -161,4 +161,4 @@ def _in_microseconds(rule: Any) -> Any:
         raise ValueError("period: expected at most 100 days in a store")
     if rule.limit >= LIMIT_MAX:
         raise ValueError(f"limit: expected less than {LIMIT_MAX:,} in a store, got {rule.limit:,}")
-    return rule.changed(None, period_us, None)
+    return rule.with_limits(None, period_us, None)

@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-PIECES = Path(__file__).parent
+PIECES = Path(__file__).parent / "lua"
 
 
 class LuaScript(NamedTuple):

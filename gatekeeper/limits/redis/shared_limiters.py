@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 
 from gatekeeper.limits.engine.protocol import Key, Period
 from gatekeeper.limits.engine.reservations import Reservation
-from gatekeeper.limits.engine.units import nanoseconds, whole
+from gatekeeper.limits.engine.units import to_ns, whole_number
 from gatekeeper.limits.engine.wait_queue import TaskWaker, ThreadWaker
 from gatekeeper.limits.redis import operations
 from gatekeeper.limits.redis.shared_state import SharedLimiter
@@ -122,8 +122,8 @@ def configure(
     Raises ValueError.
     """
     if limit is not None:
-        whole(limit, "limit")
-    rule = self._rule.changed(limit, None if period is None else nanoseconds(period), burst)
+        whole_number(limit, "limit")
+    rule = self._rule.with_limits(limit, None if period is None else to_ns(period), burst)
     sharing = self._sharing
     for part in sharing.parts:
         part.change(rule)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from gatekeeper.limits.engine.decisions import together
+from gatekeeper.limits.engine.decisions import combined
 from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.limits.engine.protocol import Key, NanosecondClock
 from gatekeeper.limits.engine.reservations import Reservation
-from gatekeeper.limits.engine.units import MICROSECOND_NS, seconds
+from gatekeeper.limits.engine.units import MICROSECOND_NS, to_seconds
 from gatekeeper.limits.redis.negative_cache import RefusalCache
+from gatekeeper.limits.redis.script_calls import ScriptCall
 from gatekeeper.limits.redis.scripts import LuaScript
-from gatekeeper.limits.redis.steps import ScriptCall
-from gatekeeper.limits.redis.stored_limit import StoredLimit, tag
+from gatekeeper.limits.redis.stored_limit import StoredLimit, hash_tag
 from gatekeeper.model import Decision
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class SharedState:
         self, do: str, key: Key, cost: int, longest_us: int = -1, texts: tuple[str | bytes, ...] = ()
     ) -> ScriptCall:
         """The script's run for one key."""
-        caller = tag(key)
+        caller = hash_tag(key)
         if len(self.parts) == 1:
             part = self.parts[0]
             return ScriptCall(
@@ -90,7 +90,7 @@ class SharedState:
             part.decision(numbers, reply.now_us, None if cost and part.never(cost) else wait_us)
             for part, (wait_us, numbers) in zip(self.parts, reply.each, strict=True)
         ]
-        return answers[0] if len(answers) == 1 else together(answers, self.name)
+        return answers[0] if len(answers) == 1 else combined(answers, self.name)
 
     def passed(self, reply: ScriptReply) -> Decision:
         """The answer of all parts to a booking, as of the moment that was booked."""
@@ -125,4 +125,4 @@ class SharedLimiter(Protocol):
 
 def wait_seconds(wait_us: int) -> float:
     """Microseconds as seconds."""
-    return seconds(wait_us * MICROSECOND_NS)
+    return to_seconds(wait_us * MICROSECOND_NS)

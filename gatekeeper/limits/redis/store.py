@@ -10,16 +10,16 @@ from typing import Any, Final, Literal, TypeVar, cast
 from gatekeeper.limits.algorithms.concurrency import Concurrency
 from gatekeeper.limits.composites.all_of import AllOf
 from gatekeeper.limits.engine.protocol import NanosecondClock
-from gatekeeper.limits.engine.units import SECOND_NS, whole
+from gatekeeper.limits.engine.units import SECOND_NS, whole_number
 from gatekeeper.limits.engine.wait_queue import TaskWaker, ThreadWaker
-from gatekeeper.limits.redis.circuit import CircuitBreaker
+from gatekeeper.limits.redis.circuit_breaker import CircuitBreaker
 from gatekeeper.limits.redis.clients import AsyncioClient, BlockingClient, is_awaited, is_failure
 from gatekeeper.limits.redis.leases import SharedConcurrency
 from gatekeeper.limits.redis.local_fallback import local_share
+from gatekeeper.limits.redis.script_calls import ScriptCall, ScriptCalls, Sleep, StoreSteps
 from gatekeeper.limits.redis.scripts import LuaScript, deciding, piece, script
 from gatekeeper.limits.redis.shared_limiters import shared_class
 from gatekeeper.limits.redis.shared_state import SharedState
-from gatekeeper.limits.redis.steps import ScriptCall, ScriptCalls, Sleep, StoreSteps
 from gatekeeper.limits.redis.stored_limit import StoredLimit
 from gatekeeper.model import Decision
 
@@ -63,7 +63,7 @@ class RedisStore:
         """
         if on_error not in ("allow", "deny", "local"):
             raise ValueError(f"on_error: expected 'allow', 'deny' or 'local', got {on_error!r}")
-        if on_error == "local" and (nodes is None or not 0 <= node < whole(nodes, "nodes")):
+        if on_error == "local" and (nodes is None or not 0 <= node < whole_number(nodes, "nodes")):
             raise ValueError(
                 f"nodes: expected how many share a limit, and node below that, got {nodes!r}, {node!r}"
             )
@@ -164,7 +164,7 @@ class RedisStore:
     def _do(self, calls: BlockingClient, step: StoreStep) -> Any:
         if isinstance(step, Sleep):
             if step.duration != 0:
-                cast("ThreadWaker", step.bell).wait(step.duration)
+                cast("ThreadWaker", step.waker).wait(step.duration)
             return None
         if not self._circuit.lets_ask():
             return None
@@ -214,7 +214,7 @@ class RedisStore:
         if cancelled is not None:
             raise cancelled
         if nap.duration != 0:
-            await cast("TaskWaker", nap.bell).wait(nap.duration)
+            await cast("TaskWaker", nap.waker).wait(nap.duration)
 
     async def _ask(self, calls: AsyncioClient, step: ScriptCall | ScriptCalls) -> Any:
         if not self._circuit.lets_ask():

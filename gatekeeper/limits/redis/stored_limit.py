@@ -9,13 +9,13 @@ from typing import Any
 from urllib.parse import quote
 
 from gatekeeper.limits.engine.protocol import Key, Rule
-from gatekeeper.limits.engine.units import MICROSECOND_NS, seconds
+from gatekeeper.limits.engine.units import MICROSECOND_NS, to_seconds
 from gatekeeper.limits.redis.negative_cache import RefusalCache
 from gatekeeper.limits.redis.script_protocol import script_protocol_of
 from gatekeeper.model import Decision
 
 
-def tag(key: Key) -> bytes:
+def hash_tag(key: Key) -> bytes:
     """`key` in braces: a cluster looks at what is within them alone, so that whatever is decided
     about one key is in one slot. Text and tuples never meet."""
     if isinstance(key, str):
@@ -23,7 +23,7 @@ def tag(key: Key) -> bytes:
     return b"{" + json.dumps(key, separators=(",", ":")).encode() + b"}"
 
 
-def front(prefix: str, kind: str, name: str) -> bytes:
+def key_prefix(prefix: str, kind: str, name: str) -> bytes:
     """What stands before the tag. No brace is in it, so that the first one is that of the tag."""
     return f"{prefix}:{kind}:{quote(name, safe='/')}:".encode()
 
@@ -43,7 +43,7 @@ class StoredLimit:
         self.change(rule)
         numbers = (getattr(rule, field.name) for field in dataclasses.fields(rule) if field.init)
         called = name or "/".join(map(str, numbers))
-        self._front = front(prefix, kind, called)
+        self._front = key_prefix(prefix, kind, called)
 
     def change(self, rule: Rule[Any]) -> None:
         """Another rule for the same keys."""
@@ -65,9 +65,9 @@ class StoredLimit:
     def _said(self, cost: int) -> tuple[bytes, ...]:
         return tuple(str(word).encode() for word in (self.speech.kind, *self.speech.words(cost)))
 
-    def key(self, tag: bytes) -> bytes:
+    def key(self, hash_tag: bytes) -> bytes:
         """Where the state of a caller is."""
-        return self._front + tag
+        return self._front + hash_tag
 
     def never(self, cost: int) -> bool:
         """Whether `cost` is above what can ever pass."""
@@ -76,10 +76,10 @@ class StoredLimit:
     def decision(self, numbers: Sequence[int], now_us: int, wait_us: int | None) -> Decision:
         """The script's answer; a wait of None is one without an end."""
         limit = self.rule.limit
-        remaining, reset_us = self.speech.standing(numbers, now_us)
-        reset_after = seconds(reset_us * MICROSECOND_NS)
+        remaining, reset_us = self.speech.status(numbers, now_us)
+        reset_after = to_seconds(reset_us * MICROSECOND_NS)
         if wait_us == 0:
             return Decision(True, "", "", "", limit, remaining, 0.0, reset_after)
-        retry_after = None if wait_us is None else seconds(wait_us * MICROSECOND_NS)
-        sentence = self.rule.sentence
-        return Decision(False, self.name, "limited", sentence, limit, remaining, retry_after, reset_after)
+        retry_after = None if wait_us is None else to_seconds(wait_us * MICROSECOND_NS)
+        description = self.rule.description
+        return Decision(False, self.name, "limited", description, limit, remaining, retry_after, reset_after)

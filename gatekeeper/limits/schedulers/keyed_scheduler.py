@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from gatekeeper.limits.engine import key_states
 from gatekeeper.limits.engine.protocol import Key
-from gatekeeper.limits.engine.units import whole
+from gatekeeper.limits.engine.units import whole_number
 from gatekeeper.limits.schedulers.lanes import JobResult, LaneJob, Lanes
 
 R = TypeVar("R")
@@ -30,9 +30,9 @@ class KeyedScheduler:
 
     def __init__(self, workers: int, yield_after: int = 10) -> None:
         """Raises ValueError for a number below 1."""
-        self._lanes = Lanes(whole(workers, "workers"), whole(yield_after, "yield_after"))
+        self._lanes = Lanes(whole_number(workers, "workers"), whole_number(yield_after, "yield_after"))
         self._threads: set[threading.Thread] = set()
-        key_states.renewed_in_children.add(self._lanes)
+        key_states.forked_registry.add(self._lanes)
 
     def submit(self, key: Key, function: Callable[[], R], high: bool = False) -> Future[R]:
         """The result to come of `function`. Raises RuntimeError once the key is being removed."""
@@ -88,9 +88,9 @@ class AsyncKeyedScheduler:
 
     def __init__(self, workers: int, yield_after: int = 10) -> None:
         """Raises ValueError for a number below 1."""
-        self._lanes = Lanes(whole(workers, "workers"), whole(yield_after, "yield_after"))
+        self._lanes = Lanes(whole_number(workers, "workers"), whole_number(yield_after, "yield_after"))
         self._tasks: set[asyncio.Task[None]] = set()
-        key_states.renewed_in_children.add(self._lanes)
+        key_states.forked_registry.add(self._lanes)
 
     def submit(
         self, key: Key, function: Callable[[], Coroutine[Any, Any, R]], high: bool = False

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple, Self, TypeVar
 from gatekeeper.limits.algorithms.gcra import GcraRule
 from gatekeeper.limits.engine import key_states
 from gatekeeper.limits.engine.protocol import NanosecondClock, Period
-from gatekeeper.limits.engine.reservations import wait_in_ns
-from gatekeeper.limits.engine.units import nanoseconds, seconds, whole
+from gatekeeper.limits.engine.reservations import wait_to_ns
+from gatekeeper.limits.engine.units import to_ns, to_seconds, whole_number
 from gatekeeper.limits.engine.wait_queue import (
     TaskWaker,
     ThreadWaker,
     WaitSteps,
     Waker,
-    slept_through,
-    slept_through_async,
+    run_steps,
+    run_steps_async,
 )
 
 R = TypeVar("R")
@@ -29,15 +29,15 @@ R = TypeVar("R")
 class QueuedWaiter:
     """One who waits, and how to wake it."""
 
-    __slots__ = ("bell", "number", "priority", "since_ns", "work")
+    __slots__ = ("number", "priority", "since_ns", "waker", "work")
 
     def __init__(
-        self, priority: int, number: int, since_ns: int, bell: Waker, work: ScheduledWork | None
+        self, priority: int, number: int, since_ns: int, waker: Waker, work: ScheduledWork | None
     ) -> None:
         self.priority = priority
         self.number = number  # in the order of arrival
         self.since_ns = since_ns
-        self.bell = bell
+        self.waker = waker
         self.work = work  # None: it goes by itself
 
 
@@ -91,16 +91,16 @@ class PriorityScheduler:
         clock: NanosecondClock = time.monotonic_ns,
     ) -> None:
         """Raises ValueError for a limit, period or number of priorities below one unit."""
-        whole(burst, "burst", least=0)
-        self._rule = GcraRule(limit, nanoseconds(period), max(1, burst))
-        self._queues = [deque[QueuedWaiter]() for _ in range(whole(priorities, "priorities"))]
-        self._age_ns = None if age_after is None else nanoseconds(age_after, "age_after")
-        self._clock = clock if clock is time.monotonic_ns else key_states.never_back(clock)
+        whole_number(burst, "burst", least=0)
+        self._rule = GcraRule(limit, to_ns(period), max(1, burst))
+        self._queues = [deque[QueuedWaiter]() for _ in range(whole_number(priorities, "priorities"))]
+        self._age_ns = None if age_after is None else to_ns(age_after, "age_after")
+        self._clock = clock if clock is time.monotonic_ns else key_states.monotonic(clock)
         self._due: int | None = None  # the state of the rule
         self._number = 0
         self._closed = False
         self.renew()
-        key_states.renewed_in_children.add(self)
+        key_states.forked_registry.add(self)
 
     def renew(self) -> None:
         """Start with nobody waiting: at birth, and in a forked child, which has no other thread."""
@@ -115,13 +115,13 @@ class PriorityScheduler:
         False after `timeout` seconds, and when the scheduler is closed; nothing was used up then.
         Raises ValueError for a priority that there is not.
         """
-        bell = ThreadWaker(self._clock)
-        return slept_through(self._naps(priority, timeout, bell), bell)
+        waker = ThreadWaker(self._clock)
+        return run_steps(self._naps(priority, timeout, waker), waker)
 
     async def acquire_async(self, priority: int = 0, timeout: float | None = None) -> bool:
         """The same for a task; cancelling it uses nothing up."""
-        bell = TaskWaker()
-        return await slept_through_async(self._naps(priority, timeout, bell), bell)
+        waker = TaskWaker()
+        return await run_steps_async(self._naps(priority, timeout, waker), waker)
 
     def try_acquire(self, priority: int = 0) -> bool:
         """Whether the caller may go now, overtaking nobody of its own or a higher priority."""
@@ -146,7 +146,7 @@ class PriorityScheduler:
                 self._leader = ThreadWaker()
                 self._start_leader(self._leader)
             self._join(priority, self._leader, ScheduledWork(future, function))
-            self._leader.ring()
+            self._leader.wake()
         return future
 
     def waiting(self) -> int:
@@ -162,15 +162,15 @@ class PriorityScheduler:
         None leaves a number as it is. Raises ValueError.
         """
         if limit is not None:
-            whole(limit, "limit")
-        period_ns = None if period is None else nanoseconds(period)
-        size = None if burst is None else max(1, whole(burst, "burst", least=0))
+            whole_number(limit, "limit")
+        period_ns = None if period is None else to_ns(period)
+        size = None if burst is None else max(1, whole_number(burst, "burst", least=0))
         with self._mutex:
             old, now_ns = self._rule, self._clock()
-            self._rule = old.changed(limit, period_ns, size)
-            self._due = None if self._due is None else self._rule.adopt(old, self._due, now_ns)
+            self._rule = old.with_limits(limit, period_ns, size)
+            self._due = None if self._due is None else self._rule.convert(old, self._due, now_ns)
             if (first := self._first(now_ns)) is not None:
-                first.bell.ring()  # its moment may be another one now
+                first.waker.wake()  # its moment may be another one now
 
     def close(self, timeout: float | None = None) -> None:
         """Let nobody go any more: who waits gets False, jobs are cancelled, running ones are waited
@@ -182,7 +182,7 @@ class PriorityScheduler:
                     if waiter.work is not None:
                         queue.remove(waiter)
                         waiter.work.future.cancel()
-                    waiter.bell.ring()
+                    waiter.waker.wake()
             threads = self._threads - {threading.current_thread()}
         for thread in threads:
             thread.join(timeout)
@@ -193,13 +193,13 @@ class PriorityScheduler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _naps(self, priority: int, timeout: float | None, bell: Waker) -> WaitSteps[bool]:
+    def _naps(self, priority: int, timeout: float | None, waker: Waker) -> WaitSteps[bool]:
         """How a waiter waits, whoever lets the time pass; closing it leaves the queue."""
         self._known(priority)
-        timeout_ns = wait_in_ns(timeout, "timeout")
+        timeout_ns = wait_to_ns(timeout, "timeout")
         end_ns = None if timeout_ns is None else self._clock() + timeout_ns
         with self._mutex:
-            waiter = self._join(priority, bell, None)
+            waiter = self._join(priority, waker, None)
         try:
             while not self._closed:
                 with self._mutex:
@@ -211,7 +211,7 @@ class PriorityScheduler:
                     if left_ns is not None and left_ns <= 0:
                         return False
                 naps_ns = [nap for nap in (nap_ns, left_ns) if nap is not None]
-                yield seconds(min(naps_ns)) if naps_ns else None
+                yield to_seconds(min(naps_ns)) if naps_ns else None
             return False
         finally:
             with self._mutex:
@@ -221,9 +221,9 @@ class PriorityScheduler:
         if not 0 <= priority < len(self._queues):
             raise ValueError(f"priority: expected 0 to {len(self._queues) - 1}, got {priority!r}")
 
-    def _join(self, priority: int, bell: Waker, work: ScheduledWork | None) -> QueuedWaiter:
+    def _join(self, priority: int, waker: Waker, work: ScheduledWork | None) -> QueuedWaiter:
         self._number += 1
-        waiter = QueuedWaiter(priority, self._number, self._clock(), bell, work)
+        waiter = QueuedWaiter(priority, self._number, self._clock(), waker, work)
         self._queues[priority].append(waiter)
         return waiter
 
@@ -232,7 +232,7 @@ class PriorityScheduler:
         queue = self._queues[waiter.priority]
         if waiter in queue:
             queue.remove(waiter)
-        while (first := self._first(self._clock())) is not None and not first.bell.ring():
+        while (first := self._first(self._clock())) is not None and not first.waker.wake():
             self._queues[first.priority].remove(first)  # its loop was closed over its head
 
     def _first(self, now_ns: int) -> QueuedWaiter | None:
@@ -250,7 +250,7 @@ class PriorityScheduler:
         if first is waiter:
             return self._rule.wait_ns(self._due, now_ns, 1)
         if first is not None:
-            first.bell.ring()  # it may have come to the front by age while nobody looked
+            first.waker.wake()  # it may have come to the front by age while nobody looked
         return None
 
     def _go(self, now_ns: int) -> bool:
@@ -260,20 +260,20 @@ class PriorityScheduler:
         self._due = self._rule.spend(self._due, now_ns, 1)
         return True
 
-    def _start_leader(self, bell: ThreadWaker) -> None:
-        thread = threading.Thread(target=self._lead, args=(bell,), name="priority scheduler", daemon=True)
+    def _start_leader(self, waker: ThreadWaker) -> None:
+        thread = threading.Thread(target=self._lead, args=(waker,), name="priority scheduler", daemon=True)
         self._threads.add(thread)
         thread.start()
 
-    def _lead(self, bell: ThreadWaker) -> None:
+    def _lead(self, waker: ThreadWaker) -> None:
         """Wait for the next job's turn, hand the waiting on to a new thread, and run the job."""
-        work = self._next_work(bell)
+        work = self._next_work(waker)
         if work is not None:
             work.run()
         with self._mutex:
             self._threads.discard(threading.current_thread())
 
-    def _next_work(self, bell: ThreadWaker) -> ScheduledWork | None:
+    def _next_work(self, waker: ThreadWaker) -> ScheduledWork | None:
         while True:
             with self._mutex:
                 jobs = [waiter for queue in self._queues for waiter in queue if waiter.work is not None]
@@ -289,7 +289,7 @@ class PriorityScheduler:
                         self._go(now_ns)
                     self._leave(first)
                     if runs:
-                        self._start_leader(bell)
+                        self._start_leader(waker)
                         return first.work
                     continue
-            bell.wait(None if nap_ns is None else seconds(nap_ns))
+            waker.wait(None if nap_ns is None else to_seconds(nap_ns))

@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 from gatekeeper.limits.engine.protocol import NanosecondClock
-from gatekeeper.limits.engine.units import SECOND_NS, seconds
+from gatekeeper.limits.engine.units import SECOND_NS, to_seconds
 
 log: Final = logging.getLogger("gatekeeper.limits")
 
@@ -48,4 +48,4 @@ class CircuitBreaker:
 
     def left(self) -> float:
         """Seconds until somebody asks again."""
-        return seconds(max(0, self._shut_ns - self._clock()))
+        return to_seconds(max(0, self._shut_ns - self._clock()))

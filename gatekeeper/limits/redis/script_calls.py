@@ -26,14 +26,14 @@ class ScriptCalls(NamedTuple):
 
 
 class Sleep(NamedTuple):
-    """Let `duration` seconds pass, or less when the bell rings; None: until it rings.
+    """Let `duration` seconds pass, or less when the waker rings; None: until it rings.
 
     Whoever was cancelled or interrupted hears of it here and nowhere else, and may then have
     something to give back.
     """
 
     duration: float | None
-    bell: Waker
+    waker: Waker
 
 
 StoreSteps = Generator[ScriptCall | ScriptCalls | Sleep, Any, T]
