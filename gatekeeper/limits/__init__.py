@@ -1,4 +1,9 @@
-"""Exact limiters for short periods, in this process: they ask nobody."""
+"""Exact limiters for short periods, and schedulers, in this process or shared through Redis.
+
+`algorithms` has one module per limiter, `composites` limiters made of limiters, `schedulers` what runs jobs
+in order, `engine` the machinery of all of them, and `redis` the store for several processes. Quotas over
+hours and days are not in here: those are judged by the analyzer and enforced by `gatekeeper.Gate`.
+"""
 
 from gatekeeper.limits.algorithms.concurrency import Concurrency
 from gatekeeper.limits.algorithms.fixed_window import FixedWindow

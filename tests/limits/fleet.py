@@ -94,7 +94,7 @@ def press(
     return admitted, refused
 
 
-def acquire_mutex(
+def wait_for_turns(
     store: RedisStore, client: redis.Redis, kind: int, limit: int, period: float, name: str, turns: int
 ) -> Admitted:
     """Wait for `turns` turns; when each was asked for and when it came."""

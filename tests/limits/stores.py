@@ -75,7 +75,7 @@ class HandServer:
         self.client = redis.Redis.from_url(url)
         self._key = f"tests:{new_name()}:now"
         self.store = RedisStore(self.client, remember=0, prefix=f"tests:{os.getpid()}")
-        self.store._time = f"local now = tonumber(redis.call('GET', '{self._key}'))\n"
+        self.store._time_code = f"local now = tonumber(redis.call('GET', '{self._key}'))\n"
         self.now_us = 0
         self.move_to(1_800_000_000_000_000)
 

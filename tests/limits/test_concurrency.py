@@ -43,7 +43,7 @@ def test_never_more_than_the_limit_are_at_work_when_bodies_raise_or_are_cancelle
     run(story(), clock)
     assert most == {"a": 3, "b": 3}
     assert limiter.in_flight("a") == limiter.in_flight("b") == 0
-    assert not limiter._lines._lines
+    assert not limiter._waiters._queues
 
 
 def test_threads_that_wait_and_raise_leave_nobody_in_flight():

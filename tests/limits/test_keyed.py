@@ -52,7 +52,7 @@ def test_keys_that_find_no_room_are_answered_as_was_chosen(overflow, answers):
         assert all(ask(key) for key in ("a", "b", "c"))
         assert [bool(ask(f"stranger {n}")) for n in range(3)] == answers
         assert ask("a"), "those who have a place keep it"
-    assert limiters[0]._keys.overflowed == 3
+    assert limiters[0].overflowed == 3
 
 
 def test_a_refusal_for_want_of_room_says_so():

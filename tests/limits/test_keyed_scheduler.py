@@ -140,7 +140,7 @@ def test_an_exception_reaches_who_looks_and_the_log_when_nobody_does(caplog):
         del looked
         gc.collect()
     assert [record.getMessage() for record in caplog.records] == [
-        "a job of ('b', 1) failed, and nobody looked"
+        "a job of ('b', 1) failed, and its result was not read"
     ]
     assert caplog.records[0].exc_info[0] is KeyError
 

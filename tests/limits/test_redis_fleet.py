@@ -14,7 +14,7 @@ from tests.limits.fleet import (
     PROCESSES,
     Admitted,
     Fleet,
-    acquire_mutex,
+    wait_for_turns,
     hold_and_die,
     press,
     race_for,
@@ -71,7 +71,7 @@ def test_under_pressure_no_period_holds_more_than_was_promised(fleet: Fleet, kin
 
 def test_departures_from_a_queue_are_a_turn_apart_in_all_processes_together(fleet: Fleet):
     queue = next(n for n, kind in enumerate(KINDS) if kind.name == "LeakyQueue")
-    answers = fleet.run(acquire_mutex, queue, 100, 1.0, new_name(), 6)
+    answers = fleet.run(wait_for_turns, queue, 100, 1.0, new_name(), 6)
     asked = min(before for theirs in answers for before, _ in theirs)
     left = sorted(after for theirs in answers for _, after in theirs)
     assert len(left) == PROCESSES * 6

@@ -194,7 +194,7 @@ def test_several_limits_in_one_store_decide_as_one(hand):
     assert [both.check("a").allowed for _ in range(3)] == [True, True, False]
     assert daily.peek("a").remaining == 3, "what one refuses is spent in none"
     refusal = both.check("a")
-    assert (refusal.policy, refusal.retry_after) == (burst._name, 600.0)
+    assert (refusal.policy, refusal.retry_after) == (burst.name, 600.0)
     hand.move(600_000_000)
     booked = both.reserve("a", 2)
     assert booked

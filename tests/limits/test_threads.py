@@ -77,20 +77,26 @@ def test_an_exception_out_of_a_signal_handler_leaves_no_limiter_shut():
 
     bucket, log = TokenBucket(10**6, 1), SlidingLog(5, 1)
 
-    def ask_until_interrupted(after_s: float) -> None:
-        signal.setitimer(signal.ITIMER_REAL, after_s)
-        while True:
-            bucket.allow("k")
-            log.allow("k")
+    def decide_until_interrupted(after_s: float) -> bool:
+        """Whether the timer's signal came. Bounded: a busy virtual machine may lose the timer."""
+        try:
+            signal.setitimer(signal.ITIMER_REAL, after_s)
+            for _ in range(100_000):
+                bucket.allow("k")
+                log.allow("k")
+        except InterruptError:
+            return True
+        return False
 
+    interrupted = 0
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         for round_ in range(400):
-            with pytest.raises(InterruptError):
-                ask_until_interrupted(0.0005 + round_ * 1e-7)
+            interrupted += decide_until_interrupted(0.0005 + round_ * 1e-7)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    assert interrupted > 200
     answers: list[bool] = []
     other = threading.Thread(
         target=lambda: answers.extend([bucket.allow("k"), log.allow("new")]), daemon=True
