@@ -259,7 +259,7 @@ def _holds(limiter: GuardLimiter) -> TypeGuard[InFlightLimiter]:
 
 
 def _awaited_form(limiter: Any) -> Callable[[str, int], Awaitable[Decision]] | None:
-    """Returns the limiter's `check_async`; None where it has none or would not suspend: `check` costs less."""
+    """Returns `check_async`; None if the limiter has none, or it would not suspend: `check` costs less."""
     check_async: Callable[[str, int], Awaitable[Decision]] | None = getattr(limiter, "check_async", None)
     return check_async if getattr(limiter, "is_awaited", True) else None
 

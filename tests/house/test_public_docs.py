@@ -44,7 +44,17 @@ def public_classes() -> Iterator[tuple[str, type]]:
 
 
 # Not described yet; gets shorter with each commit and then goes.
-UNREVIEWED = ("gatekeeper",)
+UNREVIEWED = (
+    "gatekeeper.Decision",
+    "gatekeeper.Gate",
+    "gatekeeper.Lock",
+    "gatekeeper.Refused",
+    "gatekeeper.SourceError",
+    "gatekeeper.adapters",
+    "gatekeeper.requestlog",
+    "gatekeeper.sources",
+    "gatekeeper.testing",
+)
 CLASSES = {name: each for name, each in public_classes() if not name.startswith(UNREVIEWED)}
 
 

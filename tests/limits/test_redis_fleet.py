@@ -14,10 +14,10 @@ from tests.limits.fleet import (
     PROCESSES,
     Admitted,
     Fleet,
-    wait_for_turns,
     hold_and_die,
     press,
     race_for,
+    wait_for_turns,
     work,
 )
 from tests.limits.stores import KINDS, Kind, new_name

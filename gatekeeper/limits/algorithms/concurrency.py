@@ -39,7 +39,7 @@ class Concurrency(LimiterMethods):
         clock: Returns the time in whole nanoseconds since any moment; `time.monotonic_ns` by default. Only
             waiting needs it.
         name: The policy that refusals name; with a store also the name that processes share it by.
-        store: A `RedisStore` that holds the permits for several processes; None, the default, is this
+        store: A `RedisStore` for permits that several processes share; None, the default, keeps them
             process.
         lease: Seconds after which a permit in a store ends by itself, or a timedelta; above 0. None, the
             default, is 60 seconds. Only with a store.

@@ -112,7 +112,7 @@ class FixedWindow(AdmittingLimiter):
             keys as one; "deny" refuses them, "allow" admits them. `overflowed` counts their requests.
         clock: Returns the time in whole nanoseconds since any moment; `time.monotonic_ns` by default.
         name: The policy that refusals name; with a store also the name that processes share it by.
-        store: A `RedisStore` that holds the keys for several processes; None, the default, is this process.
+        store: A `RedisStore` for keys that several processes share; None, the default, keeps them here.
 
     Raises:
         ValueError: A limit or `max_keys` below 1, a period below one nanosecond, or an unknown `overflow`.

@@ -14,7 +14,7 @@ from gatekeeper.limits.engine.units import format_seconds, reject_burst, to_ns, 
 
 @dataclass(frozen=True, slots=True)
 class QueueRule:
-    """One departure every period / limit, booked at most `queue` departures ahead.
+    """Schedule of one departure every period / limit, booked at most `queue` departures ahead.
 
     The state is when the next may leave, in ticks as in `GcraRule`: nothing rounds.
     """
@@ -105,7 +105,7 @@ class LeakyQueue(AdmittingLimiter):
             keys as one; "deny" refuses them, "allow" admits them. `overflowed` counts their requests.
         clock: Returns the time in whole nanoseconds since any moment; `time.monotonic_ns` by default.
         name: The policy that refusals name; with a store also the name that processes share it by.
-        store: A `RedisStore` that holds the keys for several processes; None, the default, is this process.
+        store: A `RedisStore` for keys that several processes share; None, the default, keeps them here.
 
     Raises:
         ValueError: A limit or `max_keys` below 1, a queue below 0, a period below one nanosecond, or an

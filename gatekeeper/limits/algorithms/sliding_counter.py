@@ -141,7 +141,7 @@ class SlidingCounter(AdmittingLimiter):
             Windows are multiples of the period by this clock, so with `time.time_ns` they are those of the
             wall clock.
         name: The policy that refusals name; with a store also the name that processes share it by.
-        store: A `RedisStore` that holds the keys for several processes; None, the default, is this process.
+        store: A `RedisStore` for keys that several processes share; None, the default, keeps them here.
 
     Raises:
         ValueError: A limit or `max_keys` below 1, a period below one nanosecond, or an unknown `overflow`.

@@ -19,7 +19,7 @@ NEVER_NS: Final = 1 << 62  # stands for "never" where waits are compared; longer
 
 
 class KeySnapshot(NamedTuple):
-    """One key in one limiter, at one moment."""
+    """State of one key in one limiter, at one moment."""
 
     limiter: RateLimiter
     slot: Key | None  # None: no room for the key

@@ -1,4 +1,4 @@
-"""One limiter per plan; each request names its plan."""
+"""A limiter per plan; each request names its plan."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def start_over_all(limiters: Iterable[PlanLimiter], clock: NanosecondClock) -> C
 
 
 class ByPlan(Generic[L]):
-    """One limiter per plan: `by_plan.allow(key, plan="pro")`, or `by_plan.of("pro")` to keep the limiter.
+    """A limiter per plan: `by_plan.allow(key, plan="pro")`, or `by_plan.of("pro")` to keep the limiter.
 
     Each plan counts separately, so a caller whose plan changes starts there as a new one. A request whose
     plan is unknown or missing is decided by the default plan; without a default it raises ValueError. Costs
@@ -92,7 +92,7 @@ class ByPlan(Generic[L]):
         self._default = default
 
     def of(self, plan: str | None = None) -> L:
-        """Returns the limiter of `plan`. Raises ValueError when it is unknown and there is no default."""
+        """Returns the limiter of `plan`. Raises ValueError when it is unknown and no default is set."""
         limiter = self._limiters.get("" if plan is None else plan)
         if limiter is None and self._default is not None:
             limiter = self._limiters[self._default]

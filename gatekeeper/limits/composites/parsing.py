@@ -29,7 +29,7 @@ def parse(text: str, limiter: Callable[..., RateLimiter] = SlidingLog, **options
     """Returns the limiter that `text` describes: one rate, or an `AllOf` of several.
 
     "100/minute", "10 per 2 minutes", "5/30s", "10/second; 1000/hour" (or with commas). Units are s, m, h, d,
-    second, minute, hour, day and their plurals; there is no month, because it is not a fixed time.
+    second, minute, hour, day and their plurals; a month is not accepted, because it is not a fixed time.
 
     Args:
         text: One or more rates, separated by semicolons or commas.

@@ -17,7 +17,7 @@ L = TypeVar("L", bound=PlanLimiter)
 
 
 class Sharded(RateMethods, Generic[L]):
-    """One limiter in `shards` parts, each with its part of the keys: for more than some 100,000 keys.
+    """A limiter in `shards` parts, each with its part of the keys: for more than some 100,000 keys.
 
     Decides what one limiter would decide. A dict that grows moves all of its keys, and a generation that is
     forgotten frees them; meanwhile no thread runs: tens of milliseconds at a million keys, less than one

@@ -8,7 +8,7 @@ from gatekeeper.limits.engine.units import whole_number
 
 
 class Share(NamedTuple):
-    """One node's part of a limit: `limit` permits in `periods` periods of that limit.
+    """A node's part of a limit: `limit` permits in `periods` periods of that limit.
 
     Returned by `split`; a node creates its limiter from it.
 

@@ -27,7 +27,7 @@ def to_ns(period: float | timedelta, name: str = "period") -> int:
 
 
 def wait_to_ns(duration: float | None, name: str) -> int | None:
-    """Returns a longest wait (seconds) in whole nanoseconds; None, which is no bound, stays None.
+    """Returns a longest wait (seconds) in whole nanoseconds; None, for any wait, stays None.
 
     Raises ValueError for a negative or infinite duration.
     """

@@ -119,7 +119,7 @@ class WaitQueues:
         return True
 
     def is_first(self, key: Key, waker: Waker) -> bool:
-        """Whether `waker` is at the head of its queue, or there is no queue."""
+        """Whether `waker` is at the head of its queue, or no waiter is."""
         queue = self._queues.get(key)
         return queue is None or queue[0] is waker
 

@@ -21,7 +21,7 @@ POLL_S: Final = 0.05  # waiters poll, because no message announces a release in 
 
 
 class PermitLease(NamedTuple):
-    """One permit that this process holds."""
+    """A permit that this process holds."""
 
     name: str  # "" for a permit of the local limiter, taken while the store failed
     ends_ns: int

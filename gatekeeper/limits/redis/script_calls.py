@@ -59,7 +59,7 @@ StoreSteps = Generator[StoreStep, Any, T]
 
 
 class NodePosition(NamedTuple):
-    """One process among those that share the limits of a store."""
+    """Number of a process among those that share the limits of a store."""
 
     node: int  # from 0
     nodes: int

@@ -1,4 +1,4 @@
-"""How a rule is passed to its Lua script, and how the script's numbers are read back.
+"""Encoding of a rule for its Lua script, and decoding of the script's numbers.
 
 A store counts whole microseconds, so a rule is first converted to them; a period that is not a whole number
 of microseconds becomes the next longer one, which never admits more. In this module the `..._ns` fields of
@@ -34,7 +34,7 @@ class ScriptProtocol(Protocol):
 
     @property
     def size(self) -> int:
-        """How many numbers it returns."""
+        """Count of the numbers that it returns."""
 
     def arguments(self, cost: int) -> tuple[int, ...]:
         """Returns the script's arguments after the kind."""

@@ -26,7 +26,7 @@ class ScriptReply(NamedTuple):
 
 
 class SharedState:
-    """One limit or several (`AllOf`), decided together in one store.
+    """A limit, or several (`AllOf`), decided together in one store.
 
     `keys` of the limiter provides the clock and the waiters of this process; its states stay empty.
     """
@@ -96,13 +96,13 @@ class SharedState:
         return self.decision(reply._replace(now_us=reply.now_us + reply.wait_us, limits=limits))
 
     def fallback_decision(self) -> Decision:
-        """Returns the decision while the store fails and there is no local limiter."""
+        """Returns the decision while the store fails, without a local limiter."""
         limit = min(limit.rule.limit for limit in self.limits)
         if self.store.on_error == "allow":
             return Decision(True, limit=limit)
         return self.store.unavailable(self.name, limit)
 
     def fallback_reservation(self) -> Reservation:
-        """Returns the reservation while the store fails and there is no local limiter."""
+        """Returns the reservation while the store fails, without a local limiter."""
         decision = self.fallback_decision()
         return Reservation(decision, decision.retry_after, self.clock())

@@ -1,4 +1,4 @@
-"""One limit in a store: the names of its keys, the arguments of its script, and its decisions."""
+"""A limit in a store: the names of its keys, the arguments of its script, and its decisions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def key_prefix(prefix: str, kind: str, name: str) -> bytes:
 
 
 class StoredLimit:
-    """One limit: its rule, its name, and its encoding for the script.
+    """A limit in a store: its rule, its name, and its encoding for the script.
 
     Two limits of one kind and name are one limit; without a name, those with equal numbers are. Raises
     ValueError for numbers that a script cannot hold.

@@ -1,4 +1,4 @@
-"""One throughput for all, the most important first.
+"""A throughput shared by all callers, the most important first.
 
 Waiters stand in one queue per priority. The first of all queues waits until the rule (a GCRA bucket) has a
 departure; all others sleep until they are woken because they have become first. A waiter that leaves wakes
