@@ -310,7 +310,7 @@ class SlidingLog(RateLimiter):
         if rule.wait_ns(ring, now_ns, 1) != 0:
             return False
         # Once a generation expired stamps are removed, so that a busy hour is not kept forever.
-        expired = rule.expired(ring, now_ns)
-        ring.stamps, ring.oldest = ring.ordered()[expired:], 0
-        keys.young[slot] = rule.spend(ring, now_ns, 1)
+        # In a new ring, so that an exception raised by a signal handler cannot leave an empty one behind.
+        kept = AdmissionRing(ring.ordered()[rule.expired(ring, now_ns) :])
+        keys.young[slot] = rule.spend(kept, now_ns, 1)
         return True
