@@ -40,7 +40,7 @@ class Concurrency(LimiterMethods):
             waiting needs it.
         name: The policy that refusals name; with a store also the name that processes share it by.
         store: A `RedisStore` for permits that several processes share; None, the default, keeps them
-            process.
+            here.
         lease: Seconds after which a permit in a store ends by itself, or a timedelta; above 0. None, the
             default, is 60 seconds. Only with a store.
 

@@ -1,4 +1,4 @@
-"""Limiters in a real Redis: with its own clock, or with one that is moved by hand."""
+"""Each kind of limiter in a store, and a Redis whose clock a test moves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _numbers = itertools.count()
 
 
 def new_name() -> str:
-    """A name that no other limiter of any test run has."""
+    """Returns a name that is unique among all limiters of all test runs."""
     return f"{os.getpid()}-{next(_numbers)}"
 
 
@@ -68,8 +68,8 @@ KINDS = [
 ]
 
 
-class HandServer:
-    """A Redis whose scripts read the time from a key. What they write lives by the server's own clock."""
+class SteppedRedis:
+    """A Redis whose scripts read the time from a key. Keys still expire by the server's real clock."""
 
     def __init__(self, url: str) -> None:
         self.client = redis.Redis.from_url(url)
