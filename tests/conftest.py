@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # a test that asks for no server does not wait for the client
     from tests.support.servers.postgres import NativePostgres, Postgres
     from tests.support.servers.redis import NativeRedis, Redis
 
-# No deadline: the time of an example depends on the machine's load. Half of hypothesis' usual number of examples
-# where a test does not set it, so that the whole run stays short.
+# No deadline: the time of an example depends on the machine's load. Half of hypothesis' usual number of
+# examples where a test does not set it, so that the whole run stays short.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if in_ci() else "default")

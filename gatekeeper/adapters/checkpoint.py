@@ -22,9 +22,18 @@ Request = TypeVar("Request")
 
 
 class GuardLimiter(Protocol):
-    """A limiter, as far as a guard needs one.
+    """The part of a limiter that a guard needs.
 
-    Where there is a loop its async forms are asked, if it has any: `check_async` and `refund_async`.
+    In an asyncio application `check_async` and `refund_async` are called instead, if there are any. A guard
+    also reads these attributes, as all limiters of `gatekeeper.limits` have them; without them it assumes the
+    default:
+
+    - `name`: the policy in headers; "".
+    - `store`: where the keys are; its `awaited` must fit the application. None.
+    - `is_awaited`: whether `check_async` may suspend; if not, `check` is called, which costs less. True for
+      a limiter that has `check_async`.
+    - `holds_permits`: whether `leave` must be called when the response is over. True for a limiter that has
+      `leave`.
     """
 
     def check(self, key: str, cost: int, /) -> Decision: ...
@@ -207,7 +216,7 @@ class Admission:
         if _left(answer) < _left(self.decision):
             tags = self.decision.tags
             self.decision = answer._replace(tags=tags) if tags else answer
-            self.limiter = getattr(limiter, "_name", "")  # ours all have one; an answer names who refuses
+            self.limiter = getattr(limiter, "name", "")
         return True
 
     def verdict(self) -> Verdict:
@@ -217,8 +226,7 @@ class Admission:
 def require_form(limiters: Iterable[object], *, awaited: bool) -> None:
     """Raises ValueError for a limiter whose store cannot be asked here: rather now than at each request."""
     for limiter in limiters:
-        inner = getattr(limiter, "_limiter", limiter)
-        store = getattr(getattr(inner, "_sharing", None), "store", None) or getattr(inner, "_store", None)
+        store = getattr(limiter, "store", None)
         if getattr(store, "awaited", awaited) is not awaited:
             client = (
                 "redis.asyncio.Redis, not one that blocks"
@@ -247,24 +255,13 @@ def exemption(
 
 
 def _holds(limiter: GuardLimiter) -> TypeGuard[InFlightLimiter]:
-    leave = getattr(type(limiter), "leave", None)
-    if leave is None:
-        return False
-    from gatekeeper.limits.engine.conveniences import (
-        nothing_to_leave,  # who has a limiter of ours has this, too
-    )
-
-    return leave is not nothing_to_leave
+    return bool(getattr(limiter, "holds_permits", hasattr(limiter, "leave")))
 
 
 def _awaited_form(limiter: Any) -> Callable[[str, int], Awaitable[Decision]] | None:
-    """How to ask where there is a loop; None where nothing is ever waited for, which is cheaper."""
-    if not hasattr(limiter, "check_async"):
-        return None
-    from gatekeeper.limits.engine.conveniences import check_async  # of a limiter that lives in this process
-
-    found: Callable[[str, int], Awaitable[Decision]] = limiter.check_async
-    return None if getattr(type(limiter), "check_async", None) is check_async else found
+    """Returns `check_async`; None if the limiter has none, or it would not suspend: `check` costs less."""
+    check_async: Callable[[str, int], Awaitable[Decision]] | None = getattr(limiter, "check_async", None)
+    return check_async if getattr(limiter, "is_awaited", True) else None
 
 
 async def refunded(limiter: Any, key: str, cost: int) -> None:

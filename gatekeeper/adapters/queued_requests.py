@@ -32,7 +32,11 @@ class Waiting:
             raise ValueError(f"timeout: expected seconds from 0, got {timeout!r}")
         self._limiter = limiter
         self._timeout = timeout
-        self._name: str = getattr(limiter, "_name", "")
+        # As a guard reads them: see `GuardLimiter`.
+        self.name: str = getattr(limiter, "name", "")
+        self.store: object = getattr(limiter, "store", None)
+        self.holds_permits: bool = getattr(limiter, "holds_permits", True)
+        self.is_awaited = True
 
     def check(self, key: str, cost: int) -> Decision:
         """The decision, when it is there."""

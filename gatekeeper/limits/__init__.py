@@ -1,4 +1,9 @@
-"""Exact limiters for short periods, in this process: they ask nobody."""
+"""Exact limiters for short periods, and schedulers, in this process or shared through Redis.
+
+`algorithms` has one module per limiter, `composites` limiters made of limiters, `schedulers` what runs jobs
+in order, `engine` the machinery of all of them, and `redis` the store for several processes. Quotas over
+hours and days are not in here: those are judged by the analyzer and enforced by `gatekeeper.Gate`.
+"""
 
 from gatekeeper.limits.algorithms.concurrency import Concurrency
 from gatekeeper.limits.algorithms.fixed_window import FixedWindow
@@ -10,9 +15,9 @@ from gatekeeper.limits.algorithms.sliding_log import SlidingLog
 from gatekeeper.limits.algorithms.token_bucket import TokenBucket
 from gatekeeper.limits.composites.all_of import AllOf
 from gatekeeper.limits.composites.by_plan import ByPlan
+from gatekeeper.limits.composites.parsing import parse
 from gatekeeper.limits.composites.sharded import Sharded
 from gatekeeper.limits.composites.split import Share, split
-from gatekeeper.limits.engine.parsing import parse
 from gatekeeper.limits.engine.protocol import Key, Limiter
 from gatekeeper.limits.engine.reservations import Reservation
 from gatekeeper.limits.schedulers.keyed_scheduler import AsyncKeyedScheduler, KeyedScheduler

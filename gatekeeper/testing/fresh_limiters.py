@@ -6,10 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from gatekeeper.limits.composites.all_of import AllOf
-from gatekeeper.limits.composites.by_plan import ByPlan
-from gatekeeper.limits.composites.sharded import Sharded
-from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.testing.manual_clock import ManualClock
 
 __all__ = ["fresh"]
@@ -40,24 +36,8 @@ def fresh(*limiters: Any, clock: ManualClock | None = None) -> Iterator[ManualCl
     manual_clock = ManualClock() if clock is None else clock
     with ExitStack() as undo:
         for limiter in limiters:
-            _renew(limiter, manual_clock, undo)
+            start_over = getattr(limiter, "start_over", None)
+            if start_over is None:
+                raise TypeError(f"expected a limiter of a rate in this process, got {limiter!r:.80}")
+            undo.callback(start_over(manual_clock))
         yield manual_clock
-
-
-def _renew(limiter: Any, clock: ManualClock, undo: ExitStack) -> None:
-    if isinstance(limiter, ByPlan | Sharded):
-        for part in limiter._limiters.values() if isinstance(limiter, ByPlan) else limiter._shards:
-            _renew(part, clock, undo)
-        return
-    before = getattr(limiter, "_keys", None)
-    if not isinstance(before, KeyStates) or getattr(limiter, "_sharing", None) is not None:
-        raise TypeError(f"expected a limiter of a rate in this process, got {limiter!r:.80}")
-    after: KeyStates[Any] = KeyStates(before.settle_ns, before.max_keys, before.overflow, clock)
-    after.places = before.places
-    undo.callback(setattr, limiter, "_keys", before)
-    limiter._keys = after
-    if isinstance(limiter, AllOf):
-        for part in limiter._parts:
-            _renew(part, clock, undo)
-        undo.callback(setattr, limiter, "_ordered", limiter._ordered)
-        limiter._ordered = sorted((part._keys for part in limiter._parts), key=id)

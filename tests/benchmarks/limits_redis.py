@@ -32,7 +32,7 @@ from gatekeeper.limits import (
     parse,
 )
 from gatekeeper.limits.redis import RedisStore
-from tests.limits.turns import Turns
+from tests.limits.round_trips import RoundTripCounter
 from tests.support.servers import Missing
 from tests.support.servers.redis import NativeRedis
 
@@ -122,7 +122,7 @@ def tell_costs(server: NativeRedis, calls: int) -> None:
 
 
 def tell_round_trips(server: NativeRedis) -> None:
-    turns = Turns(server.port)
+    turns = RoundTripCounter(server.port)
     store = RedisStore(redis.Redis(port=turns.port), timeout=5)
     asked: dict[str, Any] = ours(store)
     print(f"\n{'round trips of':28}{'a decision':>12}{'a hundred':>12}{'50 refused':>12}")
@@ -149,7 +149,7 @@ def tell_round_trips(server: NativeRedis) -> None:
     turns.close()
 
 
-def trips(turns: Turns, do: Callable[[], Any]) -> int:
+def trips(turns: RoundTripCounter, do: Callable[[], Any]) -> int:
     before = turns.count
     do()
     return turns.count - before

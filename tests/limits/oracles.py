@@ -1,4 +1,4 @@
-"""A clock moved by hand, and the slow, obvious answer for each limiter."""
+"""A clock that tests move, and a slow but obvious implementation of each limiter."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from fractions import Fraction
 
 
 @dataclass
-class HandClock:
-    """Nanoseconds that pass when told, or while tasks sleep on it (`gatekeeper.testing.run`)."""
+class StepClock:
+    """Nanoseconds that pass when a test moves them, or while tasks sleep in `gatekeeper.testing.run`."""
 
     now_ns: int = 0
 
@@ -28,7 +28,7 @@ class HandClock:
 
 @dataclass
 class LogOracle:
-    """Counts all admissions of all time, again and again."""
+    """Counts the admissions of all time for each decision."""
 
     limit: int
     period_ns: int
@@ -51,7 +51,7 @@ class LogOracle:
 
 @dataclass
 class BucketOracle:
-    """The definition of a token bucket, in fractions: tokens run in, are capped, and are taken."""
+    """The definition of a token bucket, in fractions: tokens are added, capped, and taken."""
 
     rate: Fraction  # tokens per nanosecond
     burst: int
@@ -79,13 +79,13 @@ class BucketOracle:
 
 
 def worst_in_any(admitted: list[int], period_ns: int) -> int:
-    """The largest number of admissions in any half-open stretch of `period_ns`."""
+    """Returns the largest number of admissions in any half-open stretch of `period_ns`."""
     return max((sum(at - period_ns < other <= at for other in admitted) for at in admitted), default=0)
 
 
 @dataclass
 class WindowOracle:
-    """The present window's admissions, one by one."""
+    """Counts the admissions of the present window."""
 
     limit: int
     period_ns: int
@@ -93,12 +93,12 @@ class WindowOracle:
     start_ns: int | None = None
     used: int = 0
 
-    def _turn(self, now_ns: int) -> None:
+    def _end_window(self, now_ns: int) -> None:
         if self.start_ns is not None and now_ns - self.start_ns >= self.period_ns:
             self.start_ns, self.used = None, 0
 
     def allow(self, now_ns: int, cost: int) -> bool:
-        self._turn(now_ns)
+        self._end_window(now_ns)
         if self.used + cost > self.limit:
             return False
         if cost and self.start_ns is None:
@@ -107,19 +107,19 @@ class WindowOracle:
         return True
 
     def refund(self, now_ns: int, cost: int) -> None:
-        self._turn(now_ns)
+        self._end_window(now_ns)
         self.used = max(0, self.used - cost)
         if not self.used and cost:
             self.start_ns = None
 
     def remaining(self, now_ns: int) -> int:
-        self._turn(now_ns)
+        self._end_window(now_ns)
         return self.limit - self.used
 
 
 @dataclass
 class CounterOracle:
-    """Counts of all windows of all time, weighed in fractions."""
+    """Counts of all windows of all time, weighed as fractions."""
 
     limit: int
     period_ns: int
@@ -149,7 +149,7 @@ class CounterOracle:
 
 @dataclass
 class PacedOracle:
-    """Deals the whole numbers 0, 1, 2 ... to pieces: piece j holds those in [j, j + 1) * share."""
+    """Deals the whole numbers 0, 1, 2 ... to slices: slice j holds those in [j, j + 1) * share."""
 
     limit: int
     period_ns: int
@@ -157,27 +157,27 @@ class PacedOracle:
     used: dict[int, int] = field(default_factory=dict)
 
     def remaining(self, now_ns: int) -> int:
-        piece = now_ns * self.k // self.period_ns
+        slice_ = now_ns * self.k // self.period_ns
         share = Fraction(self.limit, self.k + 1)
-        low, high = piece * share, (piece + 1) * share
+        low, high = slice_ * share, (slice_ + 1) * share
         dealt = sum(low <= n < high for n in range(math.floor(low) - 1, math.ceil(high) + 1))
-        return dealt - self.used.get(piece, 0)
+        return dealt - self.used.get(slice_, 0)
 
     def allow(self, now_ns: int, cost: int) -> bool:
         if self.remaining(now_ns) < cost:
             return False
-        piece = now_ns * self.k // self.period_ns
-        self.used[piece] = self.used.get(piece, 0) + cost
+        slice_ = now_ns * self.k // self.period_ns
+        self.used[slice_] = self.used.get(slice_, 0) + cost
         return True
 
     def refund(self, now_ns: int, cost: int) -> None:
-        piece = now_ns * self.k // self.period_ns
-        self.used[piece] = max(0, self.used.get(piece, 0) - cost)
+        slice_ = now_ns * self.k // self.period_ns
+        self.used[slice_] = max(0, self.used.get(slice_, 0) - cost)
 
 
 @dataclass
 class QueueOracle:
-    """When the next may leave, in fractions."""
+    """The time of the next departure, in fractions."""
 
     limit: int
     period_ns: int

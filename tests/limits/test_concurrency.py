@@ -1,4 +1,4 @@
-"""Concurrency: never above the limit, whatever happens to the work."""
+"""Concurrency: never above the limit, even if the work raises or is cancelled."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import pytest
 from gatekeeper.limits import Concurrency
 from gatekeeper.model import Refused
 from gatekeeper.testing import ManualClock, run
-from tests.limits.oracles import HandClock
+from tests.limits.oracles import StepClock
 
 
-def test_never_more_than_the_limit_are_at_work_when_bodies_raise_or_are_cancelled():
-    clock, chance = HandClock(), random.Random(5)
+def test_never_more_than_the_limit_are_in_flight_when_work_raises_or_is_cancelled():
+    clock, chance = StepClock(), random.Random(5)
     limiter = Concurrency(3, clock=clock)
-    at_work, most = Counter(), Counter()
+    in_flight, most = Counter(), Counter()
 
     async def work(key: str, fails: bool) -> None:
         async with limiter.guard(key):
-            at_work[key] += 1
-            most[key] = max(most[key], at_work[key])
+            in_flight[key] += 1
+            most[key] = max(most[key], in_flight[key])
             try:
                 await asyncio.sleep(chance.random())
                 if fails:
                     raise OSError
             finally:
-                at_work[key] -= 1
+                in_flight[key] -= 1
 
     async def story() -> None:
         tasks = []
@@ -43,23 +43,23 @@ def test_never_more_than_the_limit_are_at_work_when_bodies_raise_or_are_cancelle
     run(story(), clock)
     assert most == {"a": 3, "b": 3}
     assert limiter.in_flight("a") == limiter.in_flight("b") == 0
-    assert not limiter._lines._lines
+    assert not limiter._waiters._queues
 
 
-def test_threads_that_wait_and_raise_leave_nobody_in_flight():
+def test_threads_that_wait_and_raise_leave_no_permit_in_use():
     limiter = Concurrency(2)
-    at_work, most, passed = 0, 0, 0
+    in_flight, most, passed = 0, 0, 0
     mutex = threading.Lock()
 
     @limiter.guard()
     def work(fails: bool) -> None:
-        nonlocal at_work, most, passed
+        nonlocal in_flight, most, passed
         with mutex:
-            at_work += 1
-            most = max(most, at_work)
+            in_flight += 1
+            most = max(most, in_flight)
             passed += 1
         with mutex:
-            at_work -= 1
+            in_flight -= 1
         if fails:
             raise OSError
 
@@ -79,8 +79,8 @@ def test_threads_that_wait_and_raise_leave_nobody_in_flight():
     assert most <= 2
 
 
-def test_who_waits_is_not_overtaken_and_is_served_in_order():
-    clock = HandClock()
+def test_waiters_are_not_overtaken_and_are_served_in_order():
+    clock = StepClock()
     limiter = Concurrency(2, clock=clock)
     served: list[str] = []
 
@@ -94,7 +94,7 @@ def test_who_waits_is_not_overtaken_and_is_served_in_order():
         await asyncio.sleep(0)
         small = asyncio.create_task(one("small", 1))
         await asyncio.sleep(0)
-        assert not limiter.allow(), "there is room for one, but others came first"
+        assert not limiter.allow(), "there is room for one, but a waiter came first"
         limiter.release()
         await large
         limiter.release(cost=2)
@@ -104,13 +104,13 @@ def test_who_waits_is_not_overtaken_and_is_served_in_order():
     assert served == ["large", "small"]
 
 
-def test_a_refusal_cannot_say_when():
+def test_a_refusal_has_no_retry_after():
     limiter = Concurrency(1, name="workers")
     assert limiter.check().remaining == 0
     refused = limiter.check()
     assert (refused.allowed, refused.policy, refused.retry_after) == (False, "workers", None)
     assert not limiter.wait(timeout=0.01)
-    assert not limiter.wait(cost=2), "at once: it never will"
+    assert not limiter.wait(cost=2), "at once, because it never passes"
     with pytest.raises(Refused), limiter.guard(timeout=0):
         pass
     limiter.release()
@@ -118,8 +118,8 @@ def test_a_refusal_cannot_say_when():
     assert limiter.peek().remaining == 1
 
 
-def test_a_higher_limit_lets_those_in_who_wait():
-    clock = HandClock()
+def test_a_higher_limit_admits_waiters():
+    clock = StepClock()
     limiter = Concurrency(1, clock=clock)
 
     async def story() -> None:
@@ -133,7 +133,7 @@ def test_a_higher_limit_lets_those_in_who_wait():
     assert limiter.in_flight() == 2
 
 
-def test_on_a_clock_moved_by_hand_waiting_moves_it():
+def test_waiting_on_a_manual_clock_moves_the_clock():
     clock = ManualClock()
     printer = Concurrency(1, clock=clock)
     assert printer.allow("a")

@@ -1,4 +1,4 @@
-"""What docs/limiters.md shows runs."""
+"""Examples in docs/limiters.md run, and its tables and links are complete."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gatekeeper.limits
-from tests.limits.picture import picture
+from tests.limits.burst_picture import picture
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "limiters.md").read_text()
@@ -19,25 +19,27 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 def test_an_example_of_the_page_runs(block: str):
     names: dict[str, object] = {}
     exec(compile(block, "docs/limiters.md", "exec"), names)  # noqa: S102 - that is the test
-    assert names.keys() - {"__builtins__"}, "it makes nothing"
+    assert names.keys() - {"__builtins__"}, "it defines nothing"
 
 
 def test_every_public_limiter_is_on_the_page():
-    values = {"Key", "Limiter", "Reservation", "Share"}
-    missing = [name for name in gatekeeper.limits.__all__ if f"{name}(" not in PAGE and name not in values]
+    not_called = {"Key", "Limiter", "Reservation", "Share"}
+    missing = [
+        name for name in gatekeeper.limits.__all__ if f"{name}(" not in PAGE and name not in not_called
+    ]
     assert not missing
 
 
-def test_the_picture_shows_what_passes():
+def test_the_picture_shows_the_admissions():
     assert picture() in PAGE
 
 
-def test_the_tests_that_are_shown_pass(pytester: pytest.Pytester):
+def test_the_tests_on_the_page_pass(pytester: pytest.Pytester):
     shown = next(block for block in BLOCKS if block.startswith("# test_uploads.py"))
     pytester.makepyfile(test_uploads=shown)
     pytester.runpytest_subprocess("-q", "-W", "error").assert_outcomes(passed=3)
 
 
 @pytest.mark.parametrize("name", re.findall(r"\]\((examples/[\w.]+)\)", PAGE))
-def test_what_is_there_to_copy_is_there(name: str):
+def test_every_linked_example_exists(name: str):
     assert (ROOT / "docs" / name).is_file()

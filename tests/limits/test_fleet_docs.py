@@ -1,4 +1,4 @@
-"""What docs/limiters-fleet.md shows runs, on a real Redis."""
+"""Examples in docs/limiters-fleet.md run, on a real Redis."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def test_an_example_of_the_page_runs(block: str, own_redis: NativeRedis, monkeyp
     exec(compile(block, "docs/limiters-fleet.md", "exec"), {})  # noqa: S102 - that is the test
 
 
-def test_every_way_of_the_table_of_failures_is_one():
+def test_the_table_of_failures_lists_every_value_of_on_error():
     assert set(re.findall(r'^\| `"(\w+)"`', PAGE, re.MULTILINE)) == {"allow", "deny", "local"}

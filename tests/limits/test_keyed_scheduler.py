@@ -1,4 +1,4 @@
-"""Never two at once for one key, high before low, nobody starves, nothing is lost."""
+"""Jobs per key: never two at once, high before low, no key starves, no job is lost."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def no_threads_left() -> bool:
 
 
 def blocked(scheduler: KeyedScheduler, key: str) -> threading.Event:
-    """Keeps `key` busy until it is set."""
-    started, go_on = threading.Event(), threading.Event()
+    """Returns an event; `key` is busy until it is set."""
+    started, may_end = threading.Event(), threading.Event()
 
     def work() -> None:
         started.set()
-        go_on.wait(10)
+        may_end.wait(10)
 
     scheduler.submit(key, work)
     assert started.wait(5)
-    return go_on
+    return may_end
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
-def test_threads_that_race_to_submit_lose_nothing_and_no_key_runs_twice_at_once(workers):
+def test_racing_submitters_lose_no_job_and_no_key_runs_twice_at_once(workers):
     ran = defaultdict(list)
     inside = defaultdict(int)
     overlaps: list[str] = []
@@ -50,7 +50,7 @@ def test_threads_that_race_to_submit_lose_nothing_and_no_key_runs_twice_at_once(
             inside[key] += 1
             if inside[key] > 1:
                 overlaps.append(key)
-            time.sleep(0)  # let the others run in the middle
+            time.sleep(0)  # lets other threads run in between
             threads_seen.add(threading.current_thread().name)
             ran[key, submitter].append(n)
             inside[key] -= 1
@@ -69,83 +69,83 @@ def test_threads_that_race_to_submit_lose_nothing_and_no_key_runs_twice_at_once(
     assert sum(map(len, ran.values())) == 1200
     assert all(order == sorted(order) for order in ran.values())
     assert overlaps == []
-    assert threads_seen == {"keyed scheduler"}, "one ran where it was submitted"
+    assert threads_seen == {"keyed scheduler"}, "a job ran in the thread that submitted it"
     assert no_threads_left()
 
 
-def test_high_ones_go_before_all_that_wait_but_never_interrupt():
+def test_high_jobs_run_before_all_that_wait_but_never_interrupt():
     with KeyedScheduler(2) as scheduler:
-        go_on, ran = blocked(scheduler, "a"), []
+        may_end, ran = blocked(scheduler, "a"), []
         for name in ("low 1", "low 2"):
             scheduler.submit("a", lambda name=name: ran.append(name))
         for name in ("high 1", "high 2"):
             scheduler.submit("a", lambda name=name: ran.append(name), high=True)
         assert (scheduler.pending("a"), ran) == (4, [])
-        go_on.set()
+        may_end.set()
     assert ran == ["high 1", "high 2", "low 1", "low 2"]
     assert scheduler.pending("a") == 0
 
 
 @pytest.mark.parametrize(
-    ("others_wait", "order"), [(True, "aaabaa"), (False, "aaaaa")], ids=["others wait", "nobody waits"]
+    ("others_wait", "order"), [(True, "aaabaa"), (False, "aaaaa")], ids=["others wait", "no other waits"]
 )
-def test_a_worker_yields_after_so_many_only_if_others_wait(others_wait, order):
+def test_a_worker_yields_only_if_other_keys_wait(others_wait, order):
     with KeyedScheduler(1, yield_after=3) as scheduler:
-        go_on, ran = blocked(scheduler, "first"), []
+        may_end, ran = blocked(scheduler, "first"), []
         for _ in range(5):
             scheduler.submit("a", lambda: ran.append("a"))
         if others_wait:
             scheduler.submit("b", lambda: ran.append("b"))
-        go_on.set()
+        may_end.set()
     assert "".join(ran) == order
 
 
-def test_a_removed_key_drains_first_and_is_a_new_one_then():
+def test_a_removed_key_runs_its_jobs_first_and_is_a_new_key_then():
     with KeyedScheduler(1) as scheduler:
-        go_on, ran = blocked(scheduler, "a"), []
+        may_end, ran = blocked(scheduler, "a"), []
         for n in range(3):
             scheduler.submit("a", lambda n=n: ran.append(n))
         drained = scheduler.remove("a")
         with pytest.raises(RuntimeError, match="'a' takes no more jobs"):
             scheduler.submit("a", lambda: None)
         assert not drained.done()
-        go_on.set()
+        may_end.set()
         drained.result(5)
         assert ran == [0, 1, 2]
         assert scheduler.submit("a", lambda: "new").result(5) == "new"
         assert scheduler.remove("never seen").result(0) is None
 
 
-def test_aborting_cancels_what_waits_and_lets_the_running_one_end():
+def test_aborting_cancels_waiting_jobs_and_lets_the_running_one_end():
     with KeyedScheduler(1) as scheduler:
-        go_on, ran = blocked(scheduler, "a"), []
+        may_end, ran = blocked(scheduler, "a"), []
         waiting = [scheduler.submit("a", lambda: ran.append("never"), high=n > 1) for n in range(4)]
-        assert waiting[0].cancel(), "one alone can be cancelled, too"
-        assert scheduler.abort("a") == 3, "the other ones"
+        assert waiting[0].cancel(), "a single job can be cancelled, too"
+        assert scheduler.abort("a") == 3, "the other three"
         assert scheduler.abort("never seen") == scheduler.pending("a") == 0
-        go_on.set()
+        may_end.set()
         assert scheduler.submit("a", lambda: "after").result(5) == "after"
     assert ran == []
     assert all(future.cancelled() for future in waiting)
 
 
-def test_an_exception_reaches_who_looks_and_the_log_when_nobody_does(caplog):
+def test_an_exception_is_raised_from_the_future_or_logged_if_the_future_is_dropped(caplog):
     with KeyedScheduler(1) as scheduler:
-        looked = scheduler.submit("a", lambda: 1 // 0)
+        read = scheduler.submit("a", lambda: 1 // 0)
         with pytest.raises(ZeroDivisionError):
-            looked.result(5)
+            read.result(5)
         scheduler.submit(("b", 1), lambda: {}["missing"])
-        assert scheduler.submit("a", lambda: "goes on").result(5) == "goes on"
+        assert scheduler.submit("a", lambda: "continues").result(5) == "continues"
     with caplog.at_level(logging.ERROR):
-        del looked
+        del read
         gc.collect()
     assert [record.getMessage() for record in caplog.records] == [
-        "a job of ('b', 1) failed, and nobody looked"
+        "a job of ('b', 1) failed, and its result was not read"
     ]
     assert caplog.records[0].exc_info[0] is KeyError
 
 
-def test_a_closed_scheduler_drains_and_takes_nothing_more():
+def test_a_closed_scheduler_runs_its_jobs_and_takes_no_more():
     scheduler = KeyedScheduler(2)
     ran: list[int] = []
     for n in range(50):
@@ -177,7 +177,7 @@ def test_tasks_run_in_order_per_key_and_many_keys_at_once():
         async with AsyncKeyedScheduler(3, yield_after=2) as scheduler:
             for n in range(200):
                 scheduler.submit(key := chance.choice("abcde"), lambda key=key, n=n: job(key, n))
-            assert inside == {}, "none runs inside submit"
+            assert inside == {}, "no job runs inside submit"
 
     asyncio.run(story())
     assert sum(map(len, ran.values())) == 200
@@ -186,25 +186,25 @@ def test_tasks_run_in_order_per_key_and_many_keys_at_once():
     assert all(most[key] == 1 for key in "abcde")
 
 
-def test_tasks_go_high_first_abort_and_drain():
+def test_tasks_run_high_jobs_first_abort_and_drain():
     async def story() -> None:
-        scheduler, go_on, ran = AsyncKeyedScheduler(1), asyncio.Event(), []
+        scheduler, may_end, ran = AsyncKeyedScheduler(1), asyncio.Event(), []
 
-        async def note(what: str) -> str:
-            ran.append(what)
-            return what
+        async def note(name: str) -> str:
+            ran.append(name)
+            return name
 
         async def fail() -> None:
             raise OSError("no")
 
-        scheduler.submit("a", go_on.wait)
+        scheduler.submit("a", may_end.wait)
         await asyncio.sleep(0)
         low = scheduler.submit("a", lambda: note("low"))
         high = scheduler.submit("a", lambda: note("high"), high=True)
         failed = scheduler.submit("a", fail)
         dropped = scheduler.submit("b", lambda: note("dropped"))
         assert (scheduler.pending("a"), scheduler.abort("b")) == (3, 1)
-        go_on.set()
+        may_end.set()
         await scheduler.remove("a")
         assert ran == ["high", "low"]
         assert [await low, await high] == ["low", "high"]
@@ -217,7 +217,7 @@ def test_tasks_go_high_first_abort_and_drain():
     asyncio.run(story())
 
 
-def test_an_exception_of_a_task_is_reported_when_nobody_looks():
+def test_an_exception_of_a_task_is_reported_if_its_future_is_dropped():
     reported: list[str] = []
 
     async def fail() -> None:

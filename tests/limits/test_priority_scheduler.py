@@ -1,4 +1,4 @@
-"""Who goes when: TPControl's four runs, and what it could not do."""
+"""Order and spacing of departures: the four examples of TPControl, and beyond them."""
 
 from __future__ import annotations
 
@@ -12,81 +12,81 @@ import pytest
 
 from gatekeeper.limits import PriorityScheduler
 from gatekeeper.testing import run
-from tests.limits.oracles import HandClock
+from tests.limits.oracles import StepClock
 
 MS_NS = 1_000_000
 
 
 def departures(
-    scheduler: PriorityScheduler, clock: HandClock, priorities: list[int]
+    scheduler: PriorityScheduler, clock: StepClock, priorities: list[int]
 ) -> list[tuple[int, int]]:
-    """Milliseconds and priority of each departure, when all arrive at once in this order."""
-    went: list[tuple[int, int]] = []
+    """Returns milliseconds and priority of each departure, when all arrive at once in this order."""
+    departed: list[tuple[int, int]] = []
 
     async def worker(priority: int) -> None:
         assert await scheduler.acquire_async(priority)
-        went.append((clock.now_ns // MS_NS, priority))
+        departed.append((clock.now_ns // MS_NS, priority))
 
     async def story() -> None:
         await asyncio.gather(*(worker(priority) for priority in priorities))
 
     run(story(), clock)
-    return went
+    return departed
 
 
-def test_five_a_second_go_two_hundred_milliseconds_apart():
-    clock = HandClock()
-    went = departures(PriorityScheduler(5, 1, clock=clock), clock, [0] * 5)
-    assert went == [(0, 0), (200, 0), (400, 0), (600, 0), (800, 0)]
+def test_five_a_second_depart_two_hundred_milliseconds_apart():
+    clock = StepClock()
+    departed = departures(PriorityScheduler(5, 1, clock=clock), clock, [0] * 5)
+    assert departed == [(0, 0), (200, 0), (400, 0), (600, 0), (800, 0)]
 
 
-def test_a_pool_of_five_goes_at_once_and_then_evenly():
-    clock = HandClock()
-    went = departures(PriorityScheduler(5, 1, burst=5, clock=clock), clock, [0] * 10)
-    assert [at for at, _ in went] == [0, 0, 0, 0, 0, 200, 400, 600, 800, 1000]
+def test_a_burst_of_five_departs_at_once_and_the_rest_evenly():
+    clock = StepClock()
+    departed = departures(PriorityScheduler(5, 1, burst=5, clock=clock), clock, [0] * 10)
+    assert [at for at, _ in departed] == [0, 0, 0, 0, 0, 200, 400, 600, 800, 1000]
 
 
-def test_three_priorities_go_in_their_order_and_evenly():
-    clock = HandClock()
+def test_three_priorities_depart_in_their_order_and_evenly():
+    clock = StepClock()
     scheduler = PriorityScheduler(5, 1, priorities=3, clock=clock)
     assert scheduler.try_acquire()
-    went = departures(scheduler, clock, [2, 1, 0] * 3)
-    assert went == [(200 * (n + 1), priority) for n, priority in enumerate([0, 0, 0, 1, 1, 1, 2, 2, 2])]
+    departed = departures(scheduler, clock, [2, 1, 0] * 3)
+    assert departed == [(200 * (n + 1), priority) for n, priority in enumerate([0, 0, 0, 1, 1, 1, 2, 2, 2])]
 
 
-def test_ten_in_three_seconds_with_a_pool_and_three_priorities():
-    clock = HandClock()
-    went = departures(PriorityScheduler(10, 3, 3, 5, clock=clock), clock, [0, 1, 2] * 4)
-    assert [at for at, _ in went] == [0] * 5 + [300 * n for n in range(1, 8)]
-    assert [priority for _, priority in went] == [0, 1, 2, 0, 1, 0, 0, 1, 1, 2, 2, 2]
+def test_ten_in_three_seconds_with_a_burst_and_three_priorities():
+    clock = StepClock()
+    departed = departures(PriorityScheduler(10, 3, 3, 5, clock=clock), clock, [0, 1, 2] * 4)
+    assert [at for at, _ in departed] == [0] * 5 + [300 * n for n in range(1, 8)]
+    assert [priority for _, priority in departed] == [0, 1, 2, 0, 1, 0, 0, 1, 1, 2, 2, 2]
 
 
-def test_an_important_one_that_comes_late_goes_first_and_the_spacing_holds():
-    clock = HandClock()
+def test_a_late_waiter_of_higher_priority_departs_first_and_the_spacing_holds():
+    clock = StepClock()
     scheduler = PriorityScheduler(1, 1, 2, clock=clock)
-    went: list[tuple[str, int]] = []
+    departed: list[tuple[str, int]] = []
 
     async def worker(name: str, priority: int, after: float) -> None:
         await asyncio.sleep(after)
         assert await scheduler.acquire_async(priority)
-        went.append((name, clock.now_ns // MS_NS))
+        departed.append((name, clock.now_ns // MS_NS))
 
     async def story() -> None:
         await asyncio.gather(worker("a", 1, 0), worker("b", 1, 0.1), worker("c", 1, 0.2), worker("d", 0, 1.5))
 
     run(story(), clock)
-    assert went == [("a", 0), ("b", 1000), ("d", 2000), ("c", 3000)]
+    assert departed == [("a", 0), ("b", 1000), ("d", 2000), ("c", 3000)]
 
 
 @pytest.mark.parametrize(("age_after", "unimportant_at"), [(None, 20), (3, 6)])
-def test_a_flood_of_important_ones_starves_nobody_who_ages(age_after, unimportant_at):
-    clock = HandClock()
+def test_a_flood_of_high_priority_does_not_starve_waiters_that_age(age_after, unimportant_at):
+    clock = StepClock()
     scheduler = PriorityScheduler(1, 1, 3, age_after=age_after, clock=clock)
-    went: list[str] = []
+    departed: list[str] = []
 
     async def worker(name: str, priority: int) -> None:
         assert await scheduler.acquire_async(priority)
-        went.append(name)
+        departed.append(name)
 
     async def story() -> None:
         tasks = [asyncio.create_task(worker("important", 0)) for _ in range(2)]
@@ -97,18 +97,18 @@ def test_a_flood_of_important_ones_starves_nobody_who_ages(age_after, unimportan
         await asyncio.gather(*tasks)
 
     run(story(), clock)
-    assert abs(went.index("unimportant") - unimportant_at) <= 1
+    assert abs(departed.index("unimportant") - unimportant_at) <= 1
 
 
-def test_who_leaves_uses_nothing_up_and_holds_nobody_up():
-    clock, chance = HandClock(), random.Random(3)
+def test_waiters_that_leave_use_nothing_up_and_delay_no_other():
+    clock, chance = StepClock(), random.Random(3)
     scheduler = PriorityScheduler(10, 1, 3, clock=clock)
-    went: list[int] = []
+    departed: list[int] = []
 
     async def worker() -> None:
         timeout = chance.choice([None, None, 0.3])
         if await scheduler.acquire_async(chance.randrange(3), timeout):
-            went.append(clock.now_ns // MS_NS)
+            departed.append(clock.now_ns // MS_NS)
 
     async def story() -> None:
         tasks = [asyncio.create_task(worker()) for _ in range(60)]
@@ -118,18 +118,18 @@ def test_who_leaves_uses_nothing_up_and_holds_nobody_up():
         await asyncio.gather(*tasks, return_exceptions=True)
 
     run(story(), clock)
-    assert len(went) > 20
-    assert went == [100 * n for n in range(len(went))]
+    assert len(departed) > 20
+    assert departed == [100 * n for n in range(len(departed))]
     assert scheduler.waiting() == 0
 
 
-def test_trying_overtakes_nobody_of_its_priority_or_above():
-    clock = HandClock()
+def test_try_acquire_overtakes_no_waiter_of_its_priority_or_above():
+    clock = StepClock()
     scheduler = PriorityScheduler(1, 1, 3, clock=clock)
 
     async def story() -> None:
         assert scheduler.try_acquire(2)
-        assert not scheduler.try_acquire(0), "nothing is there"
+        assert not scheduler.try_acquire(0), "no departure is free"
         waiting = asyncio.create_task(scheduler.acquire_async(1))
         await asyncio.sleep(0)
         clock.now_ns += 1000 * MS_NS
@@ -144,7 +144,7 @@ def test_trying_overtakes_nobody_of_its_priority_or_above():
             scheduler.try_acquire(priority)
 
 
-def test_jobs_run_in_the_order_of_their_priority_and_leave_no_thread():
+def test_jobs_run_in_order_of_priority_and_leave_no_thread():
     scheduler = PriorityScheduler(100, 1, 2)
     ran: list[str] = []
     assert scheduler.try_acquire()
@@ -165,7 +165,7 @@ def test_jobs_run_in_the_order_of_their_priority_and_leave_no_thread():
     assert "priority scheduler" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_slow_job_does_not_hold_up_the_next():
+def test_a_slow_job_does_not_delay_the_next():
     scheduler = PriorityScheduler(1000, 1)
     done = threading.Event()
     slow = scheduler.submit(lambda: done.wait(10))
@@ -175,28 +175,28 @@ def test_a_slow_job_does_not_hold_up_the_next():
     scheduler.close(5)
 
 
-def test_closing_tells_everybody_and_waits_for_what_runs():
+def test_closing_refuses_waiters_cancels_jobs_and_waits_for_running_ones():
     scheduler = PriorityScheduler(1, 60, 2)
-    started, go_on = threading.Event(), threading.Event()
+    started, may_end = threading.Event(), threading.Event()
 
     def work() -> str:
         started.set()
-        go_on.wait(5)
+        may_end.wait(5)
         return "done"
 
     running = scheduler.submit(work)
     assert started.wait(5)
     pending = scheduler.submit(lambda: "never")
-    answers: list[bool] = []
-    waiting = threading.Thread(target=lambda: answers.append(scheduler.acquire(1)))
+    acquired: list[bool] = []
+    waiting = threading.Thread(target=lambda: acquired.append(scheduler.acquire(1)))
     waiting.start()
     while scheduler.waiting() < 2:
         time.sleep(0)
-    threading.Timer(0.02, go_on.set).start()
+    threading.Timer(0.02, may_end.set).start()
     with scheduler:
         pass
     waiting.join(5)
-    assert answers == [False]
+    assert acquired == [False]
     assert running.result(0) == "done"
     with pytest.raises(CancelledError):
         pending.result(0)
@@ -207,15 +207,15 @@ def test_closing_tells_everybody_and_waits_for_what_runs():
         scheduler.submit(work)
 
 
-def test_many_threads_and_jobs_all_get_their_turn():
+def test_many_threads_and_jobs_all_have_their_turn():
     scheduler = PriorityScheduler(4000, 1, 3)
-    went: list[bool] = []
+    departed: list[bool] = []
 
     def worker(seed: int) -> None:
         chance = random.Random(seed)
         for _ in range(20):
-            went.append(scheduler.acquire(chance.randrange(3), timeout=20))
-            went.append(scheduler.submit(lambda: True, chance.randrange(3)).result(20))
+            departed.append(scheduler.acquire(chance.randrange(3), timeout=20))
+            departed.append(scheduler.submit(lambda: True, chance.randrange(3)).result(20))
 
     began_ns = time.monotonic_ns()
     threads = [threading.Thread(target=worker, args=(seed,)) for seed in range(6)]
@@ -223,19 +223,19 @@ def test_many_threads_and_jobs_all_get_their_turn():
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert went == [True] * 240
+    assert departed == [True] * 240
     assert time.monotonic_ns() - began_ns >= 239 * 250_000
     assert scheduler.waiting() == 0
 
 
-def test_another_throughput_holds_from_now_on_and_places_are_kept():
-    clock = HandClock()
+def test_another_throughput_applies_at_once_and_waiters_keep_their_places():
+    clock = StepClock()
     scheduler = PriorityScheduler(1, 1, 2, clock=clock)
-    went: list[tuple[str, int]] = []
+    departed: list[tuple[str, int]] = []
 
     async def worker(name: str, priority: int) -> None:
         assert await scheduler.acquire_async(priority)
-        went.append((name, clock.now_ns // MS_NS))
+        departed.append((name, clock.now_ns // MS_NS))
 
     async def story() -> None:
         arrivals = [("a", 1), ("b", 1), ("c", 0), ("d", 1)]
@@ -245,7 +245,7 @@ def test_another_throughput_holds_from_now_on_and_places_are_kept():
         await asyncio.gather(*tasks)
 
     run(story(), clock)
-    assert went == [("a", 0), ("c", 550), ("b", 650), ("d", 750)]
+    assert departed == [("a", 0), ("c", 550), ("b", 650), ("d", 750)]
     for wrong in ({"limit": 0}, {"period": 0}, {"burst": -1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             scheduler.configure(**wrong)

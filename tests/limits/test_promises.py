@@ -1,4 +1,4 @@
-"""What every limiter promises, against a slow oracle and a clock moved by hand."""
+"""Properties of every limiter in memory, compared with a slow oracle, by a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gatekeeper.limits import TokenBucket
-from tests.limits.kinds import KINDS, Kind
-from tests.limits.oracles import HandClock, worst_in_any
+from tests.limits.memory_kinds import KINDS, Kind
+from tests.limits.oracles import StepClock, worst_in_any
 
 NEVER = None
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
@@ -34,8 +34,8 @@ def in_ns(duration: float) -> int:
     return round(duration * 1e9)
 
 
-def start(kind: Kind, limit: int, period_ns: int, at_ns: int = 0) -> tuple[Any, HandClock]:
-    clock = HandClock(at_ns)
+def start(kind: Kind, limit: int, period_ns: int, at_ns: int = 0) -> tuple[Any, StepClock]:
+    clock = StepClock(at_ns)
     return kind.make(limit, period_ns, clock), clock
 
 
@@ -43,21 +43,21 @@ def start(kind: Kind, limit: int, period_ns: int, at_ns: int = 0) -> tuple[Any, 
 @modest
 @given(limits, periods, plays)
 def test_a_limiter_agrees_with_its_oracle_in_every_step(kind, limit, period_ns, play):
-    """Also when keys were forgotten meanwhile: the oracle forgets nothing, and the generations
-    of the limiter turn with almost every step."""
+    """Also when keys are forgotten: the oracle forgets nothing, and the limiter's generations rotate in
+    almost every step."""
     limiter, clock = start(kind, limit, period_ns)
     oracles = defaultdict(lambda: kind.oracle(limit, period_ns))
-    for what, key, cost, periods_pass in play:
+    for action, key, cost, periods_pass in play:
         clock.now_ns += int(periods_pass * period_ns)
         oracle = oracles[key]
-        if what == "refund":
+        if action == "refund":
             limiter.refund(key, cost)
             oracle.refund(clock.now_ns, cost)
-        elif what == "peek":
+        elif action == "peek":
             assert limiter.peek(key, cost).remaining == oracle.remaining(clock.now_ns)
         else:
             peeked = limiter.peek(key, cost)
-            decided = getattr(limiter, what)(key, cost)
+            decided = getattr(limiter, action)(key, cost)
             assert bool(decided) == peeked.allowed == oracle.allow(clock.now_ns, cost)
             assert limiter.peek(key).remaining == oracle.remaining(clock.now_ns)
 
@@ -75,7 +75,7 @@ def test_retry_after_is_exact_to_the_nanosecond(kind, limit, period_ns, play, co
         assert decision.retry_after == 0.0
     elif decision.retry_after is NEVER:
         clock.now_ns += 10 * period_ns
-        assert not limiter.check("a", cost), "a fresh key would have room for it"
+        assert not limiter.check("a", cost), "a new key would admit it"
     else:
         clock.now_ns += in_ns(decision.retry_after) - 1
         assert not limiter.peek("a", cost)
@@ -100,20 +100,20 @@ def test_reset_after_is_when_the_key_equals_a_new_one(kind, limit, period_ns, pl
 @modest
 @given(limits, periods, plays)
 def test_refusals_peeks_and_a_cost_of_0_change_nothing(kind, limit, period_ns, play):
-    """The same play with and without them ends in the same state."""
+    """One sequence with and without them ends in the same state."""
     plain, clock = start(kind, limit, period_ns)
-    asked = kind.make(limit, period_ns, clock)
-    for what, key, cost, periods_pass in play:
+    peeked = kind.make(limit, period_ns, clock)
+    for action, key, cost, periods_pass in play:
         clock.now_ns += int(periods_pass * period_ns)
-        asked.peek(key, cost)
-        asked.check(key, 0)
-        asked.allow(key, 0)
-        asked.check(key, 1000)
-        if what != "peek" and plain.peek(key, cost):
-            assert plain.check(key, cost) == asked.check(key, cost)
+        peeked.peek(key, cost)
+        peeked.check(key, 0)
+        peeked.allow(key, 0)
+        peeked.check(key, 1000)
+        if action != "peek" and plain.peek(key, cost):
+            assert plain.check(key, cost) == peeked.check(key, cost)
         else:
-            asked.peek(key, cost)
-    assert [plain.peek(key) for key in ("a", "b")] == [asked.peek(key) for key in ("a", "b")]
+            peeked.peek(key, cost)
+    assert [plain.peek(key) for key in ("a", "b")] == [peeked.peek(key) for key in ("a", "b")]
 
 
 @every_kind
@@ -121,8 +121,8 @@ def test_refusals_peeks_and_a_cost_of_0_change_nothing(kind, limit, period_ns, p
 @given(st.integers(1, 300), st.integers(1, 10**12))
 @example(7, 10_000_000_000)
 @example(3, 1)
-def test_a_fresh_burst_admits_exactly_what_remains(kind, limit, period_ns):
-    """No rate and no period rounds a permit away."""
+def test_a_new_key_admits_exactly_what_remains(kind, limit, period_ns):
+    """No permit is lost to rounding, for any rate and period."""
     limiter, _ = start(kind, limit, period_ns)
     promised = limiter.peek().remaining
     assert sum(limiter.allow() for _ in range(limit + 5)) == promised
@@ -130,15 +130,15 @@ def test_a_fresh_burst_admits_exactly_what_remains(kind, limit, period_ns):
 
 @given(st.integers(1, 10**9), st.integers(1, 10**13), st.integers(1, 500))
 @modest
-def test_a_token_bucket_admits_its_burst_at_once_and_not_one_more(limit, period_ns, burst):
-    bucket = TokenBucket(limit, period_ns / 1e9, burst, clock=HandClock())
+def test_a_token_bucket_admits_exactly_its_burst_at_once(limit, period_ns, burst):
+    bucket = TokenBucket(limit, period_ns / 1e9, burst, clock=StepClock())
     assert [bucket.allow() for _ in range(burst + 1)] == [True] * burst + [False]
 
 
 @every_kind
 @modest
 @given(limits, periods, st.lists(st.fractions(0, 1, max_denominator=9), max_size=60))
-def test_no_period_holds_more_than_was_promised(kind, limit, period_ns, pauses):
+def test_no_period_holds_more_than_the_limit(kind, limit, period_ns, pauses):
     limiter, clock = start(kind, limit, period_ns)
     admitted = []
     for pause in pauses:
@@ -150,37 +150,37 @@ def test_no_period_holds_more_than_was_promised(kind, limit, period_ns, pauses):
 @every_kind
 @modest
 @given(limits, periods, st.lists(st.integers(-50, 50), max_size=60))
-def test_a_clock_that_goes_back_equals_one_that_stands_still(kind, limit, period_ns, moves):
+def test_a_clock_that_goes_back_equals_one_that_stops(kind, limit, period_ns, moves):
     limiter, clock = start(kind, limit, period_ns)
-    clamped, still = start(kind, limit, period_ns)
+    stopped, stopping_clock = start(kind, limit, period_ns)
     for move in moves:
         clock.now_ns += move * period_ns // 20
-        still.now_ns = max(still.now_ns, clock.now_ns)
+        stopping_clock.now_ns = max(stopping_clock.now_ns, clock.now_ns)
         key = f"key {move % 3}"
-        assert limiter.check(key) == clamped.check(key)
+        assert limiter.check(key) == stopped.check(key)
 
 
 @every_kind
 @pytest.mark.parametrize("at_ns", [0, -50_000, 10**18])
-def test_the_first_use_does_not_depend_on_what_the_clock_says(kind, at_ns):
-    """All of these are whole multiples of every window and every turn of the pieces."""
+def test_the_first_use_does_not_depend_on_the_clock(kind, at_ns):
+    """All of these are whole multiples of every window, and of every cycle of slices."""
     limiter, _ = start(kind, 4, 1000, at_ns)
-    here, _ = start(kind, 4, 1000, 120_000)
-    assert [limiter.check() for _ in range(6)] == [here.check() for _ in range(6)]
+    other, _ = start(kind, 4, 1000, 120_000)
+    assert [limiter.check() for _ in range(6)] == [other.check() for _ in range(6)]
 
 
 @every_kind
-def test_a_cost_above_what_can_ever_pass_is_never_and_not_later(kind):
+def test_a_cost_above_what_can_ever_pass_has_no_retry_after(kind):
     limiter, _ = start(kind, 5, 1000)
     assert limiter.check(cost=6).retry_after is NEVER
 
 
 @every_kind
 @pytest.mark.parametrize("cost", [-1, 1.5, True, "1"])
-def test_only_a_cost_that_is_a_whole_number_from_0_is_taken(kind, cost):
+def test_a_cost_that_is_not_a_whole_number_from_0_raises(kind, cost):
     limiter, _ = start(kind, 5, 1000)
     if cost is True:
-        assert limiter.allow(cost=cost), "a True is 1 on the hot path"
+        assert limiter.allow(cost=cost), "True counts as 1, because allow tests for 1 first"
         return
     with pytest.raises(ValueError, match="cost: expected a whole number"):
         limiter.allow(cost=cost)
@@ -196,7 +196,7 @@ def test_reset_makes_a_key_new(kind):
 
 
 @every_kind
-def test_a_refusal_tells_who_why_and_how_much(kind):
+def test_a_refusal_has_reason_limit_and_detail(kind):
     limiter, _ = start(kind, 3, 1000)
     while (decision := limiter.check()).allowed:
         assert (decision.reason, decision.detail, decision.limit) == ("", "", 3)

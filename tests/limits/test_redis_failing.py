@@ -1,4 +1,4 @@
-"""A Redis that is killed, paused, restarted or full: what is answered meanwhile, and how soon."""
+"""A Redis that is killed, paused, restarted or full: decisions meanwhile, and how soon they are made."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import redis.asyncio
 
 from gatekeeper.limits import AllOf, Concurrency, FixedWindow, LeakyQueue, SlidingLog, TokenBucket
 from gatekeeper.limits.redis import RedisStore
-from tests.limits.stores import KINDS
+from tests.limits.redis_kinds import KINDS
 from tests.support.servers.redis import NativeRedis, client_of
 
 TIMEOUT_S = 0.1
 
 
 def store_of(server: NativeRedis, on_error: str = "allow", **options: object) -> RedisStore:
-    """With a plain client: its own time-outs and retries would take many seconds."""
+    """Returns a store of a plain client, whose own time-outs and retries would take many seconds."""
     client = redis.Redis.from_url(server.url)
     return RedisStore(client, on_error=on_error, timeout=TIMEOUT_S, **options)
 
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
-def test_nobody_waits_for_a_dead_redis_but_the_one_who_finds_out(own_redis: NativeRedis, how: str):
+def test_only_the_first_call_waits_for_a_dead_redis(own_redis: NativeRedis, how: str):
     store = store_of(own_redis, pause=30)
     limiter = SlidingLog(2, 60, store=store)
     assert limiter.allow("a")
@@ -34,19 +34,19 @@ def test_nobody_waits_for_a_dead_redis_but_the_one_who_finds_out(own_redis: Nati
     assert time.monotonic() - began_s < 2 * TIMEOUT_S + 0.5
     assert store.failing
     began_s = time.monotonic()
-    assert all(limiter.allow("a") for _ in range(1000)), "there are two permits, and nobody counts"
+    assert all(limiter.allow("a") for _ in range(1000)), "there are two permits, and they are not counted"
     assert limiter.check_many(["a", "b"])[1]
     assert time.monotonic() - began_s < 0.5
     store.close()
 
 
-def test_deny_says_why_and_for_how_long(own_redis: NativeRedis):
+def test_deny_refuses_with_reason_and_duration(own_redis: NativeRedis):
     store = store_of(own_redis, "deny", pause=30)
     limiter, at_once = FixedWindow(9, 60, store=store, name="uploads"), Concurrency(2, store=store)
     both = AllOf(limiter, TokenBucket(5, 60, store=store))
     own_redis.kill()
-    answers = [each.check("a") for each in (limiter, both, at_once)]
-    for refused in (*answers, limiter.wait("a", timeout=60)):
+    refusals = [refusing.check("a") for refusing in (limiter, both, at_once)]
+    for refused in (*refusals, limiter.wait("a", timeout=60)):
         assert (refused.allowed, refused.reason, refused.status) == (
             False,
             "temporary-reduced-capacity",
@@ -67,7 +67,7 @@ def test_local_shares_add_up_to_the_limit(own_redis: NativeRedis):
         passed = [sum(limiter.allow("a") for _ in range(30)) for limiter in limiters]
         most = {"TokenBucket, burst 2": nodes, "LeakyQueue": nodes}.get(kind.name, 20)
         assert sum(passed) == most or (kind.name == "TokenBucket.strict" and sum(passed) <= 20)
-        assert all(passed), "every node has a share"
+        assert all(passed), "every node has a share of its limit"
     at_once = [Concurrency(3, store=store) for store in stores]
     assert sum(limiter.allow("a") for limiter in at_once for _ in range(3)) == 3
     at_once[0].release("a")
@@ -82,7 +82,7 @@ def test_local_shares_add_up_to_the_limit(own_redis: NativeRedis):
         store.close()
 
 
-def test_local_books_waits_and_gives_back(own_redis: NativeRedis):
+def test_local_limiters_book_wait_and_give_back(own_redis: NativeRedis):
     store = store_of(own_redis, "local", nodes=2, pause=30)
     log = SlidingLog(2, 0.2, store=store)
     own_redis.kill()
@@ -102,7 +102,23 @@ def test_local_books_waits_and_gives_back(own_redis: NativeRedis):
     store.close()
 
 
-def test_a_restarted_redis_is_found_again_and_taught_the_scripts(own_redis: NativeRedis, caplog):
+def test_a_limit_that_changes_meanwhile_changes_for_the_local_share_and_keeps_its_history(
+    own_redis: NativeRedis,
+):
+    store = store_of(own_redis, "local", nodes=2, pause=30)
+    log, bucket = SlidingLog(4, 3600, store=store), TokenBucket(20, 3600, 4, store=store, name="n")
+    both = AllOf(log, bucket)
+    own_redis.kill()
+    assert [both.check("a").remaining for _ in range(2)] == [1, 0]
+    log.configure(limit=10)
+    bucket.configure(burst=8)
+    assert (log.peek("a").limit, log.peek("a").remaining) == (5, 3)
+    assert (both.peek("a").limit, both.peek("a").remaining) == (10, 2)
+    assert log.overflowed == 0
+    store.close()
+
+
+def test_a_restarted_redis_is_used_again_and_receives_the_scripts(own_redis: NativeRedis, caplog):
     store = store_of(own_redis, pause=0.1, remember=0)
     log, at_once = SlidingLog(1, 60, store=store), Concurrency(1, store=store)
     assert log.allow("a")
@@ -112,7 +128,7 @@ def test_a_restarted_redis_is_found_again_and_taught_the_scripts(own_redis: Nati
     assert store.failing
     own_redis.start()
     time.sleep(0.15)
-    assert log.allow("a"), "it keeps nothing on disk, so this is its first"
+    assert log.allow("a"), "it stores nothing on disk, so this is the first request"
     assert not log.allow("a")
     assert not store.failing
     with client_of(own_redis.url) as client:
@@ -123,7 +139,7 @@ def test_a_restarted_redis_is_found_again_and_taught_the_scripts(own_redis: Nati
     store.close()
 
 
-def test_after_the_pause_one_caller_tries_for_all(own_redis: NativeRedis):
+def test_after_the_pause_one_caller_tries(own_redis: NativeRedis):
     store = store_of(own_redis, pause=0.3)
     log = SlidingLog(1, 60, store=store)
     own_redis.pause()
@@ -140,7 +156,7 @@ def test_after_the_pause_one_caller_tries_for_all(own_redis: NativeRedis):
     store.close()
 
 
-def test_a_full_redis_is_one_that_does_not_answer(own_redis: NativeRedis):
+def test_a_full_redis_counts_as_failing(own_redis: NativeRedis):
     store = store_of(own_redis)
     log = SlidingLog(1, 60, store=store)
     with client_of(own_redis.url) as client:
@@ -152,18 +168,18 @@ def test_a_full_redis_is_one_that_does_not_answer(own_redis: NativeRedis):
     store.close()
 
 
-def test_a_bug_is_not_taken_for_a_dead_redis(own_redis: NativeRedis):
+def test_an_error_in_a_script_is_raised(own_redis: NativeRedis):
     store = store_of(own_redis)
     log = SlidingLog(1, 60, store=store, name="n")
     with client_of(own_redis.url) as client:
-        client.set("gatelock:SlidingLog:n:{=a}", "somebody else's")
+        client.set("gatelock:SlidingLog:n:{=a}", "of another program")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         log.allow("a")
     assert not store.failing
     store.close()
 
 
-def test_a_task_does_not_wait_either(own_redis: NativeRedis):
+def test_tasks_do_not_wait_for_a_dead_redis(own_redis: NativeRedis):
     async def main() -> None:
         client = redis.asyncio.Redis.from_url(own_redis.url)
         store = RedisStore(client, on_error="deny", timeout=TIMEOUT_S, pause=30)
@@ -171,9 +187,9 @@ def test_a_task_does_not_wait_either(own_redis: NativeRedis):
         assert await log.allow_async("a")
         own_redis.pause()
         began_s = time.monotonic()
-        answers = await asyncio.gather(*(log.check_async("a") for _ in range(20)))
-        assert time.monotonic() - began_s < TIMEOUT_S + 0.5, "they wait side by side, and once"
-        assert {answer.status for answer in answers} == {503}
+        decisions = await asyncio.gather(*(log.check_async("a") for _ in range(20)))
+        assert time.monotonic() - began_s < TIMEOUT_S + 0.5, "they wait concurrently, and once"
+        assert {decision.status for decision in decisions} == {503}
         assert not await log.allow_async("a")
         await store.aclose()
         await client.aclose()
@@ -182,7 +198,7 @@ def test_a_task_does_not_wait_either(own_redis: NativeRedis):
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "message"),
     [
         ({"on_error": "shrug"}, "on_error: expected"),
         ({"on_error": "local"}, "nodes: expected"),
@@ -193,6 +209,6 @@ def test_a_task_does_not_wait_either(own_redis: NativeRedis):
         ({"prefix": ""}, "prefix: expected"),
     ],
 )
-def test_what_cannot_be_is_said_when_the_store_is_made(options, why):
-    with pytest.raises(ValueError, match=why):
+def test_invalid_options_raise_when_the_store_is_created(options, message):
+    with pytest.raises(ValueError, match=message):
         RedisStore(redis.Redis(), **options)

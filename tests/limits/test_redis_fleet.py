@@ -1,4 +1,4 @@
-"""Eight processes on one real Redis: what each class promises, it promises to all of them together."""
+"""Eight processes on one real Redis: each limit holds for all of them together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from gatekeeper.limits import Concurrency
 from gatekeeper.limits.redis import RedisStore
-from tests.limits.fleet import (
+from tests.limits.fleet_processes import (
     PARENT,
     PROCESSES,
     Admitted,
@@ -17,10 +17,10 @@ from tests.limits.fleet import (
     hold_and_die,
     press,
     race_for,
-    take_turns,
+    wait_for_turns,
     work,
 )
-from tests.limits.stores import KINDS, Kind, new_name
+from tests.limits.redis_kinds import KINDS, Kind, new_name
 from tests.support.servers.redis import Redis, client_of
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
@@ -34,8 +34,10 @@ def fleet(redis_server: Redis) -> Iterator[Fleet]:
 
 
 def surely_within(admitted: Admitted, period_s: float) -> int:
-    """The most admissions that were within one period for certain: the server's moment of each lies
-    between before and after."""
+    """Returns the most admissions that lay within one period for certain.
+
+    The server's time of each lies between before and after.
+    """
     return max(
         sum(before >= first and after < first + period_s for before, after in admitted)
         for first, _ in admitted
@@ -43,20 +45,20 @@ def surely_within(admitted: Admitted, period_s: float) -> int:
 
 
 @every_kind
-def test_racing_processes_get_exactly_what_there_is(fleet: Fleet, kind: Kind):
-    """Not one more, and none is lost either."""
+def test_racing_processes_get_exactly_the_permits_that_there_are(fleet: Fleet, kind: Kind):
+    """Not one more, and no permit is lost."""
     name = new_name()
     passed = fleet.run(race_for, KINDS.index(kind), 300, name, 60)
-    there = {"TokenBucket, burst 2": 2, "TokenBucket.strict": 150, "LeakyQueue": 1}.get(kind.name, 300)
-    assert sum(passed) == there
+    available = {"TokenBucket, burst 2": 2, "TokenBucket.strict": 150, "LeakyQueue": 1}.get(kind.name, 300)
+    assert sum(passed) == available
 
 
 @every_kind
-def test_under_pressure_no_period_holds_more_than_was_promised(fleet: Fleet, kind: Kind):
+def test_under_pressure_no_period_holds_more_than_the_limit(fleet: Fleet, kind: Kind):
     limit, period_s, for_s = 20, 0.2, 0.8
     began_s = time.time() + 0.05
-    answers = fleet.run(press, KINDS.index(kind), limit, period_s, new_name(), began_s + for_s)
-    admitted = [each for theirs, _ in answers for each in theirs]
+    results = fleet.run(press, KINDS.index(kind), limit, period_s, new_name(), began_s + for_s)
+    admitted = [admission for admissions, _ in results for admission in admissions]
     most = {
         "SlidingLog": limit,
         "TokenBucket.strict": limit,
@@ -64,27 +66,29 @@ def test_under_pressure_no_period_holds_more_than_was_promised(fleet: Fleet, kin
         "LeakyQueue": limit + 1,
     }.get(kind.name, 2 * limit)
     assert surely_within(admitted, period_s) <= most
-    rate = {"TokenBucket.strict": 11, "LeakyQueue": 12}.get(kind.name, limit)  # who only asks misses turns
+    rate = {"TokenBucket.strict": 11, "LeakyQueue": 12}.get(
+        kind.name, limit
+    )  # a caller that does not wait misses turns
     assert len(admitted) >= rate * (for_s / period_s - 1), "permits were lost"
-    assert sum(refused for _, refused in answers) > 0
+    assert sum(refused for _, refused in results) > 0
 
 
 def test_departures_from_a_queue_are_a_turn_apart_in_all_processes_together(fleet: Fleet):
     queue = next(n for n, kind in enumerate(KINDS) if kind.name == "LeakyQueue")
-    answers = fleet.run(take_turns, queue, 100, 1.0, new_name(), 6)
-    asked = min(before for theirs in answers for before, _ in theirs)
-    left = sorted(after for theirs in answers for _, after in theirs)
+    results = fleet.run(wait_for_turns, queue, 100, 1.0, new_name(), 6)
+    first = min(before for admissions in results for before, _ in admissions)
+    left = sorted(after for admissions in results for _, after in admissions)
     assert len(left) == PROCESSES * 6
-    assert all(at >= asked + n * 0.01 for n, at in enumerate(left)), "somebody left before their turn"
-    assert left[-1] - asked < 48 * 0.01 + 2, "turns were lost"
+    assert all(at >= first + n * 0.01 for n, at in enumerate(left)), "a request left before its turn"
+    assert left[-1] - first < 48 * 0.01 + 2, "turns were lost"
 
 
-def test_never_more_at_work_than_allowed_also_when_work_fails(fleet: Fleet):
+def test_never_more_work_in_flight_than_allowed_even_if_work_fails(fleet: Fleet):
     most = fleet.run(work, 3, new_name(), 12)
     assert 1 <= max(most) <= 3
 
 
-def test_a_lease_of_a_process_that_died_ends_by_itself(redis_server: Redis):
+def test_the_lease_of_a_killed_process_ends_by_itself(redis_server: Redis):
     name, lease_s = new_name(), 0.5
     holder = PARENT.Process(target=hold_and_die, args=(redis_server.url, name, lease_s))
     holder.start()

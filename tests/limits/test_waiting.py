@@ -1,4 +1,4 @@
-"""Reservations, and waiting in line as a task or a thread."""
+"""Reservations, and waiting in order as a task or a thread."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gatekeeper.limits import FixedWindow, LeakyQueue, SlidingLog, TokenBucket
 from gatekeeper.testing import run
-from tests.limits.kinds import KINDS, Kind
-from tests.limits.oracles import HandClock, worst_in_any
-from tests.limits.plays import assert_in_order, bookings
+from tests.limits.booking_plays import assert_in_order, bookings
+from tests.limits.memory_kinds import KINDS, Kind
+from tests.limits.oracles import StepClock, worst_in_any
 
 SECOND_NS = 1_000_000_000
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
@@ -24,9 +24,9 @@ modest = settings(max_examples=35, deadline=None)
 @every_kind
 @modest
 @given(st.integers(1, 6), st.sampled_from([1, 7, 10_000_000_000, 999_999_937]), bookings(most=30))
-def test_what_is_booked_keeps_every_promise_and_the_order(kind: Kind, limit, period_ns, play):
-    """Whatever is cancelled in between: times already given stand, and nobody overtakes them."""
-    clock = HandClock()
+def test_bookings_keep_the_limit_and_their_order(kind: Kind, limit, period_ns, play):
+    """With cancellations in between: promised times stand, and no request overtakes them."""
+    clock = StepClock()
     limiter = kind.make(limit, period_ns, clock)
     admitted = assert_in_order(limiter, play, clock, clock.move, period_ns, SECOND_NS)
     assert worst_in_any(admitted, period_ns) <= (limit if kind.exact else 2 * limit)
@@ -35,34 +35,34 @@ def test_what_is_booked_keeps_every_promise_and_the_order(kind: Kind, limit, per
 @every_kind
 @modest
 @given(st.integers(1, 6), st.lists(st.integers(0, 2), max_size=12), st.integers(1, 2))
-def test_a_cancelled_reservation_was_never_made(kind: Kind, limit, before, cost):
-    clock = HandClock()
+def test_a_cancelled_reservation_leaves_no_trace(kind: Kind, limit, before, cost):
+    clock = StepClock()
     limiter = kind.make(limit, 1000, clock)
     for spent in before:
         clock.now_ns += 130
         limiter.allow("a", spent)
-    looked = limiter.peek("a")
+    before_booking = limiter.peek("a")
     booked = limiter.reserve("a", cost)
     if booked:
         assert booked.cancel()
-        assert not booked.cancel(), "twice gives nothing more"
-    assert limiter.peek("a") == looked
+        assert not booked.cancel(), "a second call gives nothing back"
+    assert limiter.peek("a") == before_booking
 
 
 @every_kind
 def test_a_reservation_is_not_forgotten_while_it_lies_ahead(kind: Kind):
-    """Generations turn many times before the last of them is due."""
-    clock = HandClock()
+    """Generations rotate many times before the last of them is due."""
+    clock = StepClock()
     limiter = kind.make(2, 1000, clock)
     booked = [limiter.reserve("a") for _ in range(20)]
     while clock.now_ns < booked[-1].due_ns - 1:
         clock.now_ns = min(clock.now_ns + 50, booked[-1].due_ns - 1)
-        limiter.allow("somebody else")
+        limiter.allow("another")
         assert not limiter.peek("a")
 
 
-def test_a_reservation_says_how_long_and_is_not_made_beyond_max_wait():
-    log = SlidingLog(1, 10, clock=HandClock())
+def test_a_reservation_has_its_delay_and_is_not_made_beyond_max_wait():
+    log = SlidingLog(1, 10, clock=StepClock())
     assert log.reserve().delay == 0.0
     assert (bool(late := log.reserve(max_wait=9.9)), late.delay) == (False, 10.0)
     assert (bool(never := log.reserve(cost=2)), never.delay) == (False, None)
@@ -72,7 +72,7 @@ def test_a_reservation_says_how_long_and_is_not_made_beyond_max_wait():
 
 
 def test_a_compact_log_books_four_periods_ahead_and_no_further():
-    clock = HandClock()
+    clock = StepClock()
     log = SlidingLog(1, 10, compact=True, clock=clock)
     delays = [log.reserve().delay for _ in range(6)]
     assert [delay // 10 for delay in delays[:4]] == [0, 1, 2, 3]
@@ -82,19 +82,19 @@ def test_a_compact_log_books_four_periods_ahead_and_no_further():
 
 @every_kind
 def test_waiting_tasks_are_served_in_order_at_the_exact_time(kind: Kind):
-    clock = HandClock()
+    clock = StepClock()
     limiter = kind.make(2, 10 * SECOND_NS, clock)
     served: list[tuple[int, int]] = []
 
-    async def one(number: int) -> None:
+    async def wait_once(number: int) -> None:
         assert await limiter.wait_async()
         served.append((number, clock.now_ns))
 
-    async def all_of_them() -> None:
-        await asyncio.gather(*(one(number) for number in range(8)))
+    async def story() -> None:
+        await asyncio.gather(*(wait_once(number) for number in range(8)))
 
-    run(all_of_them(), clock)
-    twin_clock = HandClock()
+    run(story(), clock)
+    twin_clock = StepClock()
     twin = kind.make(2, 10 * SECOND_NS, twin_clock)
     due = [twin.reserve().due_ns for _ in range(8)]
     assert [number for number, _ in served] == list(range(8))
@@ -102,27 +102,27 @@ def test_waiting_tasks_are_served_in_order_at_the_exact_time(kind: Kind):
 
 
 @every_kind
-def test_a_task_that_is_cancelled_spends_nothing_and_holds_nobody_up(kind: Kind):
-    """The first in line and one in the middle leave; those behind are served as if they never came."""
-    clock = HandClock()
+def test_a_cancelled_task_spends_nothing_and_delays_no_other(kind: Kind):
+    """The first waiter and one in the middle leave; the others are served as if those never came."""
+    clock = StepClock()
     limiter = kind.make(1, 10 * SECOND_NS, clock)
     served: list[tuple[str, float]] = []
 
-    async def one(name: str) -> None:
+    async def wait_once(name: str) -> None:
         await limiter.wait_async()
         served.append((name, clock.now_ns))
 
     async def story() -> None:
         while limiter.allow():
             pass
-        tasks = {name: asyncio.create_task(one(name)) for name in "abcd"}
+        tasks = {name: asyncio.create_task(wait_once(name)) for name in "abcd"}
         await asyncio.sleep(0.5)
         tasks["a"].cancel()
         tasks["c"].cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     run(story(), clock)
-    twin = kind.make(1, 10 * SECOND_NS, HandClock())
+    twin = kind.make(1, 10 * SECOND_NS, StepClock())
     while twin.allow():
         pass
     due = [twin.reserve().due_ns for _ in range(2)]
@@ -130,8 +130,8 @@ def test_a_task_that_is_cancelled_spends_nothing_and_holds_nobody_up(kind: Kind)
     assert all(0 <= at - expected <= 1_000 for (_, at), expected in zip(served, due, strict=True))
 
 
-def test_who_cannot_be_served_in_time_is_told_at_once_when_first_and_in_time_when_not():
-    clock = HandClock()
+def test_a_first_waiter_is_refused_at_once_if_its_timeout_does_not_suffice_and_others_in_time():
+    clock = StepClock()
     log = SlidingLog(1, 10, clock=clock)
 
     async def story() -> list[tuple[bool, int]]:
@@ -139,11 +139,11 @@ def test_who_cannot_be_served_in_time_is_told_at_once_when_first_and_in_time_whe
         first = asyncio.create_task(log.wait_async())
         await asyncio.sleep(0)
         behind = await log.wait_async(timeout=3)
-        told_at = clock.now_ns
-        other_log_says = await log.wait_async("another key", timeout=0)
+        refused_at = clock.now_ns
+        other_key = await log.wait_async("another key", timeout=0)
         return [
-            (bool(behind), told_at),
-            (bool(other_log_says), clock.now_ns),
+            (bool(behind), refused_at),
+            (bool(other_key), clock.now_ns),
             (bool(await first), clock.now_ns),
         ]
 
@@ -159,48 +159,48 @@ def test_who_cannot_be_served_in_time_is_told_at_once_when_first_and_in_time_whe
     assert time.monotonic() - began < 1
 
 
-def test_a_queue_turns_away_who_finds_no_place():
-    clock = HandClock()
+def test_a_full_queue_refuses():
+    clock = StepClock()
     queue = LeakyQueue(1, 10, queue=2, clock=clock)
 
     async def story() -> list[bool]:
-        return [bool(answer) for answer in await asyncio.gather(*(queue.wait_async() for _ in range(5)))]
+        return [bool(decision) for decision in await asyncio.gather(*(queue.wait_async() for _ in range(5)))]
 
     assert run(story(), clock) == [True, True, True, False, False]
     assert clock.now_ns == 20 * SECOND_NS
-    reservations = LeakyQueue(1, 10, queue=2, clock=HandClock())
+    reservations = LeakyQueue(1, 10, queue=2, clock=StepClock())
     assert [reservations.reserve().delay for _ in range(3)] == [0.0, 10.0, 20.0]
     full = reservations.reserve()
     assert (bool(full), full.decision.retry_after) == (False, 10.0)
 
 
-def test_threads_are_served_in_the_order_in_which_they_came():
+def test_threads_are_served_in_order_of_arrival():
     bucket = TokenBucket(200, 1, burst=1)
     served: list[int] = []
 
-    def one(number: int) -> None:
+    def wait_once(number: int) -> None:
         if bucket.wait("k"):
             served.append(number)
 
     bucket.allow("k")
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(6)]
+    threads = [threading.Thread(target=wait_once, args=(number,)) for number in range(6)]
     for number, thread in enumerate(threads):
         thread.start()
-        while bucket._keys.lines.waiting("k") + len(served) <= number:
+        while bucket._keys.waiters.waiting("k") + len(served) <= number:
             time.sleep(0)
     for thread in threads:
         thread.join()
     assert served == list(range(6))
 
 
-def test_a_thread_waits_as_long_as_it_must_and_no_shorter():
+def test_a_thread_waits_as_long_as_the_limit_requires():
     log = SlidingLog(3, 0.03)
     began_ns = time.monotonic_ns()
     assert all(log.wait() for _ in range(10))
     assert time.monotonic_ns() - began_ns >= 90_000_000
 
 
-def test_threads_and_tasks_wait_in_one_line():
+def test_threads_and_tasks_wait_in_one_queue():
     bucket = TokenBucket(100, 1, burst=1)
     served: list[str] = []
 
@@ -217,7 +217,7 @@ def test_threads_and_tasks_wait_in_one_line():
         await asyncio.sleep(0)
         other = threading.Thread(target=thread)
         other.start()
-        while bucket._keys.lines.waiting("") < 2:
+        while bucket._keys.waiters.waiting("") < 2:
             await asyncio.sleep(0)
         await asyncio.gather(first, task())
         await asyncio.to_thread(other.join)
@@ -227,15 +227,15 @@ def test_threads_and_tasks_wait_in_one_line():
     assert served == ["task", "thread", "task"]
 
 
-def test_a_loop_that_was_closed_over_its_waiters_holds_nobody_up():
+def test_waiters_of_a_closed_loop_delay_no_other_waiter():
     log = FixedWindow(1, 0.05)
     loop = asyncio.new_event_loop()
     log.allow()
     waiting = [log.wait_async() for _ in range(2)]
-    stuck = [loop.create_task(each) for each in waiting]
+    stuck = [loop.create_task(coroutine) for coroutine in waiting]
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-    log._keys.inside(lambda: log._keys.lines.wake(""))
+    log._keys.exclusively(lambda: log._keys.waiters.wake(""))
     assert log.wait(timeout=5)
     for task, coroutine in zip(stuck, waiting, strict=True):
         task._log_destroy_pending = False

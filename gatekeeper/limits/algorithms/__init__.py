@@ -1,4 +1,5 @@
-"""The limiters, one module each: a pure rule on a key's state, and the class that users see.
+"""Algorithms, one module each: a rule (pure functions on one key's state) and the limiter that applies it.
 
-What all limiters have in common is in `gatekeeper.limits.engine`.
+`gcra` is the rule of both buckets. Methods that all limiters share are in `gatekeeper.limits.engine`;
+limiters composed of others in `gatekeeper.limits.composites`.
 """

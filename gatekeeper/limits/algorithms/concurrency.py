@@ -1,41 +1,62 @@
-"""Concurrency: how many may be at work at the same time."""
+"""Concurrency: a bound on the work in flight at one time."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
 
-from gatekeeper.limits.engine import conveniences, key_states, store_backed
-from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Period
-from gatekeeper.limits.engine.reservations import wait_in_ns
-from gatekeeper.limits.engine.store_backed import LimiterStore
-from gatekeeper.limits.engine.units import seconds, whole
+from gatekeeper.limits.engine.conveniences import LimiterMethods
+from gatekeeper.limits.engine.key_states import init_in_children
+from gatekeeper.limits.engine.protocol import Key, LimiterStore, NanosecondClock, Period
+from gatekeeper.limits.engine.units import to_seconds, wait_to_ns, whole_number
 from gatekeeper.limits.engine.wait_queue import (
     TaskWaker,
     ThreadWaker,
     WaitQueues,
     WaitSteps,
     Waker,
-    slept_through,
-    slept_through_async,
+    run_steps,
+    run_steps_async,
 )
 from gatekeeper.model import Decision
 
 
-class Concurrency:
-    """At most `limit` in flight per key, threads and tasks together.
+class Concurrency(LimiterMethods):
+    """Concurrency limit: at most `limit` requests of a key in flight, threads and asyncio tasks together.
 
-    Promise: never more than `limit` between passing and `release`, also when the work raises or is
-    cancelled: `with limiter.guard(key):` and the decorator give back what they took. Those who wait
-    are served in the order in which they came, and nobody overtakes them. `retry_after` is None in
-    a refusal: nobody knows when the work of others will end. Remembers only keys that are at work.
+    A counting semaphore per key (Dijkstra) that serves waiters in order of arrival. Never more than `limit`
+    are between a passing decision and `release`, also when the work raises or is cancelled: `with
+    limiter.guard(key):` and the decorator give back what they took. A request never overtakes a waiter.
+    `retry_after` is None in a refusal: when other work will end is not known. Remembers only keys with work
+    in flight.
+
+    With a store each permit is a lease that ends by itself, so that a process that dies gives back what it
+    held; `extend` renews the leases of work that takes longer.
+
+    Args:
+        limit: Requests in flight at most; a whole number from 1.
+        clock: Returns the time in whole nanoseconds since any moment; `time.monotonic_ns` by default. Only
+            waiting needs it.
+        name: The policy that refusals name; with a store also the name that processes share it by.
+        store: A `RedisStore` for permits that several processes share; None, the default, keeps them
+            here.
+        lease: Seconds after which a permit in a store ends by itself, or a timedelta; above 0. None, the
+            default, is 60 seconds. Only with a store.
+
+    Raises:
+        ValueError: A limit below 1, or a lease without a store.
+
+    Example:
+        >>> workers = Concurrency(limit=2)
+        >>> with workers.guard("acme"), workers.guard("acme"):
+        ...     workers.in_flight("acme"), workers.allow("acme")
+        (2, False)
     """
 
-    __slots__ = ("__weakref__", "_clock", "_in_flight", "_lines", "_mutex", "_name", "limit")
-
-    if not TYPE_CHECKING:  # for which __init__ says it all
-        __new__ = store_backed.new
+    __slots__ = ("__weakref__", "_clock", "_in_flight", "_mutex", "_waiters", "limit", "name")
+    limit: int
+    name: str
 
     def __init__(
         self,
@@ -46,111 +67,128 @@ class Concurrency:
         store: LimiterStore | None = None,
         lease: Period | None = None,
     ) -> None:
-        """In a store each permit is a lease, which ends by itself after `lease` seconds, 60 unless told.
-
-        Raises ValueError for a limit below 1, and for a lease without a store.
-        """
         if lease is not None and store is None:
-            raise ValueError("lease: in this process a permit ends when it is released")
-        self.limit = whole(limit, "limit")
+            raise ValueError("lease: in this process a permit ends when it is released; leave it out")
+        self.limit = whole_number(limit, "limit")
         self._clock = clock
-        self._name = name
-        self.renew()
-        key_states.renewed_in_children.add(self)
+        self.name = name
+        self.init_process_state()
+        init_in_children(self)
 
-    def renew(self) -> None:
-        """Start with nobody in flight and nobody in line: at birth, and in a forked child."""
-        self._mutex = threading.RLock()  # re-entrant: a signal handler may ask, too
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}: {self.limit} at the same time>"
+
+    def init_process_state(self) -> None:
+        """Starts with no work in flight and no waiters: on creation, and in a forked child."""
+        self._mutex = threading.RLock()  # re-entrant: a signal handler may call the limiter, too
         self._in_flight: dict[Key, int] = {}
-        self._lines = WaitQueues()
+        self._waiters = WaitQueues()
+
+    @property
+    def holds_permits(self) -> bool:
+        """True: a permit stays in use until `release` or `leave`."""
+        return True
 
     def allow(self, key: Key = "", cost: int = 1) -> bool:
-        """Whether `cost` of `key` may begin now; `release` must follow when they may.
+        """Whether `cost` requests of `key` may begin now; if so `release` must follow.
 
         Raises ValueError for a negative cost.
         """
         return self.check(key, cost).allowed
 
     def check(self, key: Key = "", cost: int = 1) -> Decision:
-        """The same, with limit and remaining, after this one."""
-        whole(cost, "cost", least=0)
+        """Decides as `allow` does; returns limit and remaining (after this request), too.
+
+        Raises ValueError for a negative cost.
+        """
+        whole_number(cost, "cost", least=0)
         with self._mutex:
-            if self._lines.waiting(key) or not self._take(key, cost):
+            if self._waiters.waiting(key) or not self._take(key, cost):
                 return self._decision(key, False)
             return self._decision(key, True)
 
     def peek(self, key: Key = "", cost: int = 1) -> Decision:
-        """What `check` would decide now, with what remains before it."""
-        whole(cost, "cost", least=0)
+        """Returns the decision that `check` would make now, with what remains before it; takes nothing."""
+        whole_number(cost, "cost", least=0)
         with self._mutex:
-            room = self._in_flight.get(key, 0) + cost <= self.limit
-            return self._decision(key, room and not self._lines.waiting(key))
+            has_room = self._in_flight.get(key, 0) + cost <= self.limit
+            return self._decision(key, has_room and not self._waiters.waiting(key))
 
     def release(self, key: Key = "", cost: int = 1) -> None:
-        """`cost` of `key` are over; releasing more than is in flight leaves none."""
-        whole(cost, "cost", least=0)
+        """Ends `cost` requests of `key`. Releasing more than are in flight leaves none in flight.
+
+        Raises ValueError for a negative cost.
+        """
+        whole_number(cost, "cost", least=0)
         with self._mutex:
             left = self._in_flight.get(key, 0) - cost
             if left > 0:
                 self._in_flight[key] = left
             else:
                 self._in_flight.pop(key, None)
-            self._lines.wake(key)
+            self._waiters.wake(key)
 
     refund = release
 
     def reset(self, key: Key = "") -> None:
-        """Forget who is in flight for `key`."""
+        """Forgets the work of `key` that is in flight."""
         with self._mutex:
             self._in_flight.pop(key, None)
-            self._lines.wake(key)
+            self._waiters.wake(key)
 
     def configure(self, limit: int) -> None:
-        """Another limit from now on; those in flight stay. Raises ValueError below 1."""
+        """Applies another limit from now on; work in flight continues. Raises ValueError below 1."""
         with self._mutex:
-            self.limit = whole(limit, "limit")
+            self.limit = whole_number(limit, "limit")
             for key in list(self._in_flight):
-                self._lines.wake(key)
+                self._waiters.wake(key)
 
     def in_flight(self, key: Key = "") -> int:
-        """How many of `key` are at work."""
+        """Returns how many requests of `key` are in flight."""
         with self._mutex:
             return self._in_flight.get(key, 0)
 
     def wait(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
-        """Allowed once `cost` of `key` may begin, after those who came before; `release` must follow.
+        """Returns an allowed decision once `cost` requests of `key` may begin; `release` must follow.
 
-        Refused after `timeout` seconds, and at once when `cost` is above the limit.
+        Waiters of one key are served in order of arrival; this thread waits. Returns a refusal after
+        `timeout` seconds, and at once when `cost` is above the limit. Raises ValueError for a negative cost
+        or timeout.
         """
-        bell = ThreadWaker(self._clock)
-        return slept_through(self._naps(key, cost, timeout, bell), bell)
+        waker = ThreadWaker(self._clock)
+        return run_steps(self._wait_steps(key, cost, timeout, waker), waker)
 
     async def wait_async(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
-        """The same for a task of asyncio; cancelling it takes nothing."""
-        bell = TaskWaker()
-        return await slept_through_async(self._naps(key, cost, timeout, bell), bell)
+        """Waits as `wait` does, as an asyncio task; cancelling it takes nothing."""
+        waker = TaskWaker()
+        return await run_steps_async(self._wait_steps(key, cost, timeout, waker), waker)
 
-    def _naps(self, key: Key, cost: int, timeout: float | None, bell: Waker) -> WaitSteps[Decision]:
-        """How a waiter waits, whoever lets the time pass; closing it leaves the line."""
-        whole(cost, "cost", least=0)
-        timeout_ns = wait_in_ns(timeout, "timeout")
+    def leave(self, key: Key, cost: int) -> Awaitable[None] | None:
+        """Releases `cost` permits of `key`, as a guard does after its block."""
+        self.release(key, cost)
+        return None
+
+    def _wait_steps(self, key: Key, cost: int, timeout: float | None, waker: Waker) -> WaitSteps[Decision]:
+        """Waits in steps; closing the generator leaves the queue."""
+        whole_number(cost, "cost", least=0)
+        timeout_ns = wait_to_ns(timeout, "timeout")
         end_ns = None if timeout_ns is None else self._clock() + timeout_ns
         with self._mutex:
-            self._lines.join(key, bell, None)
+            self._waiters.join(key, waker, None)
         try:
             while True:
                 with self._mutex:
                     if cost > self.limit:
                         return self._decision(key, False)
-                    if self._lines.is_first(key, bell) and self._take(key, cost):
+                    if self._waiters.is_first(key, waker) and self._take(key, cost):
                         return self._decision(key, True)
                     left_ns = None if end_ns is None else end_ns - self._clock()
                     if left_ns is not None and left_ns <= 0:
                         return self._decision(key, False)
-                yield None if left_ns is None else seconds(left_ns)
+                yield None if left_ns is None else to_seconds(left_ns)
         finally:
             with self._mutex:
-                self._lines.leave(key, bell)
+                self._waiters.leave(key, waker)
 
     def _take(self, key: Key, cost: int) -> bool:
         in_flight = self._in_flight.get(key, 0) + cost
@@ -161,26 +199,11 @@ class Concurrency:
         return True
 
     def _decision(self, key: Key, allowed: bool) -> Decision:
-        return self._told(allowed, self._in_flight.get(key, 0))
+        return self._decision_for(allowed, self._in_flight.get(key, 0))
 
-    def _told(self, allowed: bool, in_flight: int) -> Decision:
+    def _decision_for(self, allowed: bool, in_flight: int) -> Decision:
         remaining = max(0, self.limit - in_flight)
         if allowed:
             return Decision(True, limit=self.limit, remaining=remaining)
         detail = f"{self.limit} at the same time"
-        return Decision(False, self._name, "limited", detail, self.limit, remaining, None, None)
-
-    def leave(self, key: Key, cost: int) -> None:
-        """The guarded work is over."""
-        self.release(key, cost)
-
-    enforce = conveniences.enforce
-    guard = conveniences.guard
-    allow_async = conveniences.allow_async
-    check_async = conveniences.check_async
-    peek_async = conveniences.peek_async
-    enforce_async = conveniences.enforce_async
-    __enter__ = conveniences.enter
-    __exit__ = conveniences.leave_block
-    __aenter__ = conveniences.enter_async
-    __aexit__ = conveniences.leave_block_async
+        return Decision(False, self.name, "limited", detail, self.limit, remaining, None, None)

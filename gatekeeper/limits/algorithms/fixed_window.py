@@ -1,44 +1,45 @@
-"""FixedWindow: a counter that starts again with each window."""
+"""Fixed window: a counter that starts again with each window."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from gatekeeper.limits.engine import conveniences, decisions, persistence, reservations, store_backed, waiting
-from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
-from gatekeeper.limits.engine.protocol import KeyStatus, NanosecondClock, Overflow, Period
-from gatekeeper.limits.engine.store_backed import LimiterStore
-from gatekeeper.limits.engine.units import nanoseconds, no_burst, seconds_text, whole
+from gatekeeper.limits.engine.key_states import KEYS_MAX
+from gatekeeper.limits.engine.protocol import KeyStatus, LimiterStore, NanosecondClock, Overflow, Period
+from gatekeeper.limits.engine.rate_limiter import AdmittingLimiter
+from gatekeeper.limits.engine.units import format_seconds, reject_burst, to_ns, whole_number
 
-# When it began, and how many passed in [start, start + period). No NamedTuple, which takes three times as
-# long to make; one is made by each request that passes.
+# Start of the window in nanoseconds, and requests that passed in [start, start + period). Not a NamedTuple,
+# which takes three times as long to create; each request that passes creates one.
 WindowState = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRule:
-    """At most `limit` in each window; the first begins with a key's first request, or all of them
-    at whole multiples of the period by the clock."""
+    """At most `limit` in each window.
+
+    The first window begins with a key's first request; with `aligned` all windows begin at whole multiples
+    of the period by the clock.
+    """
 
     limit: int
     period_ns: int
     aligned: bool
 
     def __post_init__(self) -> None:
-        whole(self.limit, "limit")
+        whole_number(self.limit, "limit")
 
     @property
-    def sentence(self) -> str:
-        return f"{self.limit} in a window of {seconds_text(self.period_ns)}"
+    def description(self) -> str:
+        return f"{self.limit} in a window of {format_seconds(self.period_ns)}"
 
     @property
-    def settle_ns(self) -> int:
+    def forget_after_ns(self) -> int:
         return self.period_ns
 
     @property
-    def ahead_ns(self) -> None:
+    def max_ahead_ns(self) -> None:
         return None
 
     def wait_ns(self, state: WindowState | None, now_ns: int, cost: int) -> int | None:
@@ -64,19 +65,19 @@ class WindowRule:
         used += cost
         return None if used > self.limit or start_ns > now_ns else (start_ns, used)
 
-    def give_back(self, state: WindowState, now_ns: int, cost: int) -> WindowState | None:
+    def refund(self, state: WindowState, now_ns: int, cost: int) -> WindowState | None:
         start_ns, used = state
         return (start_ns, used - cost) if used > cost else None
 
-    def standing(self, state: WindowState | None, now_ns: int) -> KeyStatus:
+    def status(self, state: WindowState | None, now_ns: int) -> KeyStatus:
         if state is None or now_ns >= state[0] + self.period_ns:
             return KeyStatus(self.limit, 0)
         start_ns, used = state
         remaining = self.limit - used if start_ns <= now_ns else 0
         return KeyStatus(max(0, remaining), start_ns + self.period_ns - now_ns)
 
-    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> WindowRule:
-        no_burst(burst)
+    def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> WindowRule:
+        reject_burst(burst)
         return WindowRule(limit or self.limit, period_ns or self.period_ns, self.aligned)
 
     def pack(self, state: WindowState) -> list[int]:
@@ -86,24 +87,44 @@ class WindowRule:
         start_ns, used = numbers
         return start_ns + shift_ns, used
 
-    def adopt(self, old: WindowRule, state: WindowState, now_ns: int) -> WindowState | None:
-        """The same window, and what passed in it still counts; its end follows the new period."""
+    def convert(self, old: WindowRule, state: WindowState, now_ns: int) -> WindowState | None:
+        """Keeps the window and its count; its end follows the new period."""
         return state
 
 
-class FixedWindow:
-    """At most `limit` in each window of `period`; the cheapest to understand.
+class FixedWindow(AdmittingLimiter):
+    """Fixed window counter: at most `limit` requests of a key in each window of `period`.
 
-    Promise: never more than `limit` in a window, no refusal unless admitting would break that.
-    A stretch of one period may lie across two windows and so hold up to twice the limit. A key's
-    windows begin with its first request; `aligned=True` begins all of them at whole multiples of
-    the period by the clock: with `clock=time.time_ns` and a period of 60, at each full minute.
+    Never admits more than `limit` in a window, and refuses only what would break that. The simplest
+    limiter to explain, and the least exact: a stretch of one period may lie across two windows and so hold
+    up to twice the limit. A key's windows begin with its first request, or with `aligned` on the clock.
+
+    Costs some 125 bytes per key without the key itself.
+
+    Args:
+        limit: Requests that may pass in one window; a whole number from 1.
+        period: Length of a window in seconds, or a timedelta; above 0.
+        aligned: True begins the windows of all keys at whole multiples of the period by the clock: with
+            `clock=time.time_ns` and a period of 60 at each full minute. False, the default, begins a key's
+            first window with its first request.
+        max_keys: Keys that are held at most; one million by default.
+        overflow: Decides about a key that finds `max_keys` live keys: "shared", the default, counts all such
+            keys as one; "deny" refuses them, "allow" admits them. `overflowed` counts their requests.
+        clock: Returns the time in whole nanoseconds since any moment; `time.monotonic_ns` by default.
+        name: The policy that refusals name; with a store also the name that processes share it by.
+        store: A `RedisStore` for keys that several processes share; None, the default, keeps them here.
+
+    Raises:
+        ValueError: A limit or `max_keys` below 1, a period below one nanosecond, or an unknown `overflow`.
+
+    Example:
+        >>> from gatekeeper.testing import ManualClock
+        >>> window = FixedWindow(limit=2, period=60, clock=ManualClock())
+        >>> [window.allow("acme") for _ in range(3)], window.check("acme").retry_after
+        ([True, True, False], 60.0)
     """
 
-    __slots__ = ("_keys", "_name", "_rule")
-
-    if not TYPE_CHECKING:  # for which __init__ says it all
-        __new__ = store_backed.new
+    __slots__ = ()
 
     def __init__(
         self,
@@ -117,38 +138,4 @@ class FixedWindow:
         name: str = "",
         store: LimiterStore | None = None,
     ) -> None:
-        """A limiter for each key. Raises ValueError for a limit or a period below one unit."""
-        self._rule = rule = WindowRule(limit, nanoseconds(period), aligned)
-        self._keys: KeyStates[WindowState] = KeyStates(
-            rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock
-        )
-        self._name = name
-        if store is not None:
-            store.attach(self)
-
-    allow = decisions.allow
-    check = decisions.check
-    check_many = conveniences.check_many
-    peek = decisions.peek
-    refund = decisions.refund
-    reset = decisions.reset
-    reserve = reservations.reserve
-    wait = waiting.wait
-    wait_async = waiting.wait_async
-    configure = persistence.configure
-    dump = persistence.dump
-    load = persistence.load
-    enforce = conveniences.enforce
-    guard = conveniences.guard
-    ticks = conveniences.ticks
-    leave = conveniences.nothing_to_leave
-    allow_async = conveniences.allow_async
-    check_async = conveniences.check_async
-    check_many_async = conveniences.check_many_async
-    peek_async = conveniences.peek_async
-    reserve_async = conveniences.reserve_async
-    enforce_async = conveniences.enforce_async
-    __enter__ = conveniences.enter
-    __exit__ = conveniences.leave_block
-    __aenter__ = conveniences.enter_async
-    __aexit__ = conveniences.leave_block_async
+        self._init(WindowRule(limit, to_ns(period), aligned), max_keys, overflow, clock, name, store)

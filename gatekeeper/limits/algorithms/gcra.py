@@ -1,21 +1,31 @@
-"""The generic cell rate algorithm (ITU-T I.371), as a virtual schedule in whole numbers."""
+"""The generic cell rate algorithm (GCRA, ITU-T I.371) as a virtual schedule, in whole numbers.
+
+A bucket of `burst` permits that refills evenly is equal to one number: the theoretical arrival time (TAT),
+when the bucket will be full again. A request may pass if the TAT after it lies no further ahead than a
+whole bucket. Stored is TAT - tolerance: the moment since when, or from when on, the bucket has a permit, so
+that `allow` only compares it with the clock.
+
+Times are ticks of 1 / `scale` ns, chosen so that the emission interval (one permit's time) is a whole number
+of ticks. Nothing is divided, no error accumulates, and a new key admits exactly `burst` for every rate and
+period.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import gcd
 
-from gatekeeper.limits.engine.protocol import KeyStatus
-from gatekeeper.limits.engine.units import seconds_text, whole
+from gatekeeper.limits.engine.key_states import KeyStates
+from gatekeeper.limits.engine.protocol import Key, KeyStatus
+from gatekeeper.limits.engine.rate_limiter import RateLimiter
+from gatekeeper.limits.engine.units import format_seconds, whole_number
 
 
 @dataclass(frozen=True, slots=True)
 class GcraRule:
     """A bucket of `burst` permits that gains `rate` of them per `period_ns`.
 
-    The state is one number: since when, or when first, there is a permit, in ticks of 1/`scale` ns,
-    chosen so that a permit weighs a whole number of ticks. So nothing is divided, no error gathers,
-    and a fresh key admits exactly `burst` for every rate and period.
+    The state is one number: TAT - tolerance, in ticks.
     """
 
     limit: int
@@ -25,62 +35,62 @@ class GcraRule:
     burst: int = field(init=False)
     rate: int = field(init=False)  # permits per period
     scale: int = field(init=False)  # ticks per nanosecond
-    weight: int = field(init=False)  # ticks per permit
-    depth: int = field(init=False)  # ticks of a whole bucket
-    slack: int = field(init=False)  # ticks from one permit to a whole bucket
+    interval: int = field(init=False)  # ticks per permit: the emission interval
+    capacity: int = field(init=False)  # ticks of a full bucket
+    tolerance: int = field(init=False)  # ticks from one permit to a full bucket
 
     def __post_init__(self) -> None:
-        whole(self.limit, "limit")
+        whole_number(self.limit, "limit")
         largest = (self.limit + 1) // 2 if self.strict else self.limit
-        burst = largest if self.burst_asked is None else whole(self.burst_asked, "burst")
+        burst = largest if self.burst_asked is None else whole_number(self.burst_asked, "burst")
         if self.strict and burst > self.limit:
             raise ValueError(f"burst: expected at most the limit of {self.limit}, got {burst}")
         rate = self.limit + 1 - burst if self.strict else self.limit
         common = gcd(rate, self.period_ns)
-        weight = self.period_ns // common
-        derived = {"burst": burst, "rate": rate, "scale": rate // common, "weight": weight}
-        derived |= {"depth": burst * weight, "slack": (burst - 1) * weight}
+        interval = self.period_ns // common
+        derived = {"burst": burst, "rate": rate, "scale": rate // common, "interval": interval}
+        derived |= {"capacity": burst * interval, "tolerance": (burst - 1) * interval}
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 
     @property
-    def sentence(self) -> str:
-        return f"{self.rate} per {seconds_text(self.period_ns)}, {self.burst} at once"
+    def description(self) -> str:
+        return f"{self.rate} per {format_seconds(self.period_ns)}, {self.burst} at once"
 
     @property
-    def settle_ns(self) -> int:
-        return -(-self.depth // self.scale)
+    def forget_after_ns(self) -> int:
+        return -(-self.capacity // self.scale)
 
     @property
-    def ahead_ns(self) -> None:
+    def max_ahead_ns(self) -> None:
         return None
 
-    def _due(self, state: int | None, now: int) -> int:
-        """When the bucket is full again, `now` when it is."""
-        return now if state is None or state + self.slack < now else state + self.slack
+    def _arrival_time(self, state: int | None, now: int) -> int:
+        """Returns the TAT in ticks: when the bucket is full again, `now` if it is full."""
+        return now if state is None or state + self.tolerance < now else state + self.tolerance
 
     def wait_ns(self, state: int | None, now_ns: int, cost: int) -> int | None:
         if cost > self.burst:
             return None
         now = now_ns * self.scale
-        early = self._due(state, now) + cost * self.weight - self.depth - now
+        early = self._arrival_time(state, now) + cost * self.interval - self.capacity - now
         return -(-early // self.scale) if early > 0 else 0
 
     def spend(self, state: int | None, at_ns: int, cost: int) -> int:
-        return self._due(state, at_ns * self.scale) + cost * self.weight - self.slack
+        return self._arrival_time(state, at_ns * self.scale) + cost * self.interval - self.tolerance
 
-    def give_back(self, state: int, now_ns: int, cost: int) -> int | None:
-        """Counted from now on: the level falls by `cost`, to empty at most."""
-        less = state - cost * self.weight
-        return less if less + self.slack > now_ns * self.scale else None
+    def refund(self, state: int, now_ns: int, cost: int) -> int | None:
+        """Refills `cost` permits now, at most up to a full bucket."""
+        earlier = state - cost * self.interval
+        return earlier if earlier + self.tolerance > now_ns * self.scale else None
 
-    def standing(self, state: int | None, now_ns: int) -> KeyStatus:
+    def status(self, state: int | None, now_ns: int) -> KeyStatus:
         now = now_ns * self.scale
-        debt = self._due(state, now) - now
-        remaining = max(0, (self.depth - debt) // self.weight)
-        return KeyStatus(remaining, -(-debt // self.scale))
+        missing = self._arrival_time(state, now) - now
+        remaining = max(0, (self.capacity - missing) // self.interval)
+        return KeyStatus(remaining, -(-missing // self.scale))
 
-    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> GcraRule:
+    def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> GcraRule:
         asked = self.burst_asked if burst is None else burst
         return GcraRule(limit or self.limit, period_ns or self.period_ns, asked, self.strict)
 
@@ -90,16 +100,76 @@ class GcraRule:
     def unpack(self, numbers: list[int], shift_ns: int) -> int:
         return numbers[0] + shift_ns * self.scale
 
-    def adopt(self, old: GcraRule, state: int, now_ns: int) -> int | None:
-        """The state under this rule: as many permits as were used under `old` stay used.
+    def convert(self, old: GcraRule, state: int, now_ns: int) -> int | None:
+        """Keeps permits, not time: as many as were used under `old` stay used.
 
-        Keeping the time instead would be wrong both ways: a spent bucket whose rate rises would
-        stay shut for as long as at the old rate, and one whose rate falls would be full at once.
+        Keeping the time would be wrong both ways: a spent bucket whose rate rises would stay empty for as
+        long as at the old rate, and one whose rate falls would be full at once.
         """
-        debt = state + old.slack - now_ns * old.scale
-        if debt <= 0:
+        missing = state + old.tolerance - now_ns * old.scale
+        if missing <= 0:
             return None
-        booked = max(0, debt - old.depth)
-        used = min(debt, old.depth)
-        spent = min(-(-used * self.weight // old.weight), self.depth)
-        return now_ns * self.scale + spent + -(-booked * self.weight // old.weight) - self.slack
+        booked = max(0, missing - old.capacity)
+        used = min(missing, old.capacity)
+        spent = min(-(-used * self.interval // old.interval), self.capacity)
+        ahead = -(-booked * self.interval // old.interval)
+        return now_ns * self.scale + spent + ahead - self.tolerance
+
+
+class GcraLimiter(RateLimiter):
+    """A limiter whose rule is a `GcraRule`, with an `allow` written out for speed."""
+
+    __slots__ = ()
+    _keys: KeyStates[int]
+    _rule: GcraRule
+
+    def allow(self, key: Key = "", cost: int = 1) -> bool:
+        """Whether `cost` requests of `key` may pass now; if so they are counted.
+
+        Equals `check(key, cost).allowed`, and is several times as fast for a cost of 1. Raises ValueError
+        for a negative cost.
+        """
+        if cost != 1:
+            return self.check(key, cost).allowed
+        keys = self._keys
+        mutex = keys.mutex
+        try:
+            if not mutex.acquire(False):
+                keys.acquire_mutex()
+            clock = keys.clock
+            now = now_ns = clock()
+            rule = self._rule
+            if rule.scale != 1:
+                now *= rule.scale
+            young = keys.young
+            ready = young.get(key)
+            if ready is None:
+                return self._allow_new_key(key, now_ns)
+            if ready > now:
+                return False
+            full = now - rule.tolerance
+            if ready < full:
+                ready = full
+                # Only here, which saves most calls a comparison: a bucket that is not full was used lately.
+                if now_ns >= keys.rotate_ns:
+                    keys.rotate(now_ns)
+                    keys.drop(key)
+                    young = keys.young
+            young[key] = ready + rule.interval
+            return True
+        finally:
+            mutex.release()
+
+    def _allow_new_key(self, key: Key, now_ns: int) -> bool:
+        """Decides about a key that is not in the young generation; the caller holds the mutex."""
+        keys, rule = self._keys, self._rule
+        if now_ns >= keys.rotate_ns:
+            keys.rotate(now_ns)
+        slot = keys.take_slot(key)
+        if slot is None:
+            return keys.overflow == "allow"
+        state = keys.young.get(slot)
+        if rule.wait_ns(state, now_ns, 1) != 0:
+            return False
+        keys.young[slot] = rule.spend(state, now_ns, 1)
+        return True

@@ -1,50 +1,48 @@
-"""LeakyQueue: callers wait their turn and leave one by one, evenly."""
+"""Leaky bucket as a queue: callers wait their turn and leave one by one, evenly."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
 from math import gcd
-from typing import TYPE_CHECKING
 
-from gatekeeper.limits.engine import conveniences, decisions, persistence, reservations, store_backed, waiting
-from gatekeeper.limits.engine.key_states import KEYS_MAX, KeyStates
-from gatekeeper.limits.engine.protocol import KeyStatus, NanosecondClock, Overflow, Period
-from gatekeeper.limits.engine.store_backed import LimiterStore
-from gatekeeper.limits.engine.units import nanoseconds, no_burst, seconds_text, whole
+from gatekeeper.limits.engine.key_states import KEYS_MAX
+from gatekeeper.limits.engine.protocol import KeyStatus, LimiterStore, NanosecondClock, Overflow, Period
+from gatekeeper.limits.engine.rate_limiter import AdmittingLimiter
+from gatekeeper.limits.engine.units import format_seconds, reject_burst, to_ns, whole_number
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRule:
-    """One departure every period / limit, those of `queue` callers at most ahead.
+    """Schedule of one departure every period / limit, booked at most `queue` departures ahead.
 
-    The state is when the next may leave, in ticks as GcraRule has them: nothing rounds.
+    The state is when the next may leave, in ticks as in `GcraRule`: nothing rounds.
     """
 
     limit: int
     period_ns: int
     queue: int
     scale: int = field(init=False)  # ticks per nanosecond
-    weight: int = field(init=False)  # ticks per departure
+    interval: int = field(init=False)  # ticks between departures
 
     def __post_init__(self) -> None:
-        whole(self.limit, "limit")
-        whole(self.queue, "queue", least=0)
+        whole_number(self.limit, "limit")
+        whole_number(self.queue, "queue", least=0)
         common = gcd(self.limit, self.period_ns)
         object.__setattr__(self, "scale", self.limit // common)
-        object.__setattr__(self, "weight", self.period_ns // common)
+        object.__setattr__(self, "interval", self.period_ns // common)
 
     @property
-    def sentence(self) -> str:
-        return f"{self.limit} per {seconds_text(self.period_ns)}, one by one"
+    def description(self) -> str:
+        return f"{self.limit} per {format_seconds(self.period_ns)}, one by one"
 
     @property
-    def settle_ns(self) -> int:
-        return -(-self.weight // self.scale)
+    def forget_after_ns(self) -> int:
+        return -(-self.interval // self.scale)
 
     @property
-    def ahead_ns(self) -> int:
-        return -(-self.queue * self.weight // self.scale)
+    def max_ahead_ns(self) -> int:
+        return -(-self.queue * self.interval // self.scale)
 
     def wait_ns(self, state: int | None, now_ns: int, cost: int) -> int | None:
         if cost > 1:
@@ -54,24 +52,24 @@ class QueueRule:
 
     def spend(self, state: int | None, at_ns: int, cost: int) -> int:
         at = at_ns * self.scale
-        return (at if state is None or state < at else state) + cost * self.weight
+        return (at if state is None or state < at else state) + cost * self.interval
 
     def admit(self, state: int | None, now_ns: int, cost: int) -> int | None:
         now = now_ns * self.scale
         if cost > 1 or (state is not None and state > now):
             return None
-        return now + cost * self.weight
+        return now + cost * self.interval
 
-    def give_back(self, state: int, now_ns: int, cost: int) -> int | None:
-        """Departures cannot be taken back: moving up would leave less than a turn between two."""
+    def refund(self, state: int, now_ns: int, cost: int) -> int | None:
+        """Changes nothing: with a departure taken back, two others would lie less than a turn apart."""
         return state
 
-    def standing(self, state: int | None, now_ns: int) -> KeyStatus:
+    def status(self, state: int | None, now_ns: int) -> KeyStatus:
         ahead = self.wait_ns(state, now_ns, 1) or 0
         return KeyStatus(int(not ahead), ahead)
 
-    def changed(self, limit: int | None, period_ns: int | None, burst: int | None) -> QueueRule:
-        no_burst(burst)
+    def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> QueueRule:
+        reject_burst(burst)
         return QueueRule(limit or self.limit, period_ns or self.period_ns, self.queue)
 
     def pack(self, state: int) -> list[int]:
@@ -80,25 +78,47 @@ class QueueRule:
     def unpack(self, numbers: list[int], shift_ns: int) -> int:
         return numbers[0] + shift_ns * self.scale
 
-    def adopt(self, old: QueueRule, state: int, now_ns: int) -> int | None:
-        """The next turn comes when it was going to come; those behind it at the new rate."""
+    def convert(self, old: QueueRule, state: int, now_ns: int) -> int | None:
+        """Keeps the time of the next turn; the turns after it follow at the new rate."""
         wait_ns = old.wait_ns(state, now_ns, 1)
         return (now_ns + wait_ns) * self.scale if wait_ns else None
 
 
-class LeakyQueue:
-    """Callers wait their turn and leave one by one, period / limit apart; at most `queue` wait.
+class LeakyQueue(AdmittingLimiter):
+    """Leaky bucket as a queue: requests of one key leave one by one, period / limit apart.
 
-    Promise: departures are never closer than period / limit, in the order of arrival, and a caller
-    is turned away only when `queue` are waiting already. `wait` and `guard` wait for the turn;
-    `reserve` books one, at most `queue` turns ahead; `allow` and `check` pass when nobody has to be
-    waited for. A cost above 1 never passes; a departure cannot be refunded.
+    Departures are never closer than period / limit, in order of arrival, and a request is turned away only
+    when `queue` wait already. `wait` and `guard` wait for the turn; `reserve` books one, at most `queue`
+    turns ahead; `allow` and `check` pass when no wait is necessary. A cost above 1 never passes, and a
+    refund changes nothing: a departure cannot be taken back.
+
+    Source: the leaky bucket as Tanenbaum's "Computer Networks" has it, as a schedule of departures. Costs
+        some
+    75 bytes per key without the key itself.
+
+    Args:
+        limit: Departures per period; a whole number from 1.
+        period: Seconds in which `limit` requests leave, or a timedelta; above 0.
+        queue: Requests of one key that may wait; a whole number from 0, 100 by default.
+        max_keys: Keys that are held at most; one million by default.
+        overflow: Decides about a key that finds `max_keys` live keys: "shared", the default, queues all such
+            keys as one; "deny" refuses them, "allow" admits them. `overflowed` counts their requests.
+        clock: Returns the time in whole nanoseconds since any moment; `time.monotonic_ns` by default.
+        name: The policy that refusals name; with a store also the name that processes share it by.
+        store: A `RedisStore` for keys that several processes share; None, the default, keeps them here.
+
+    Raises:
+        ValueError: A limit or `max_keys` below 1, a queue below 0, a period below one nanosecond, or an
+            unknown `overflow`.
+
+    Example:
+        >>> from gatekeeper.testing import ManualClock
+        >>> queue = LeakyQueue(limit=10, period=1, queue=2, clock=ManualClock())
+        >>> [queue.reserve("printer").delay for _ in range(3)], bool(queue.reserve("printer"))
+        ([0.0, 0.1, 0.2], False)
     """
 
-    __slots__ = ("_keys", "_name", "_rule")
-
-    if not TYPE_CHECKING:  # for which __init__ says it all
-        __new__ = store_backed.new
+    __slots__ = ()
 
     def __init__(
         self,
@@ -112,37 +132,5 @@ class LeakyQueue:
         name: str = "",
         store: LimiterStore | None = None,
     ) -> None:
-        """A queue for each key. Raises ValueError for a limit or period below one unit."""
-        self._rule = rule = QueueRule(limit, nanoseconds(period), queue)
-        self._keys: KeyStates[int] = KeyStates(rule.settle_ns, whole(max_keys, "max_keys"), overflow, clock)
-        self._keys.places = queue
-        self._name = name
-        if store is not None:
-            store.attach(self)
-
-    allow = decisions.allow
-    check = decisions.check
-    check_many = conveniences.check_many
-    peek = decisions.peek
-    refund = decisions.refund
-    reset = decisions.reset
-    reserve = reservations.reserve
-    wait = waiting.wait
-    wait_async = waiting.wait_async
-    configure = persistence.configure
-    dump = persistence.dump
-    load = persistence.load
-    enforce = conveniences.enforce
-    guard = conveniences.guard
-    ticks = conveniences.ticks
-    leave = conveniences.nothing_to_leave
-    allow_async = conveniences.allow_async
-    check_async = conveniences.check_async
-    check_many_async = conveniences.check_many_async
-    peek_async = conveniences.peek_async
-    reserve_async = conveniences.reserve_async
-    enforce_async = conveniences.enforce_async
-    __enter__ = conveniences.enter
-    __exit__ = conveniences.leave_block
-    __aenter__ = conveniences.enter_async
-    __aexit__ = conveniences.leave_block_async
+        self._init(QueueRule(limit, to_ns(period), queue), max_keys, overflow, clock, name, store)
+        self._keys.max_waiters = queue

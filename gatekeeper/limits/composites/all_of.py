@@ -1,208 +1,272 @@
-"""AllOf: several limits that decide as one."""
+"""All of several limits, decided as one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from gatekeeper.limits.engine import conveniences, store_backed, waiting
-from gatekeeper.limits.engine.decisions import KeySnapshot, RuleLimiter, look, together
+from gatekeeper.limits.engine.decisions import combined
 from gatekeeper.limits.engine.key_states import KeyStates
-from gatekeeper.limits.engine.protocol import Key, Period, SavedState
-from gatekeeper.limits.engine.reservations import Reservation, book, wait_in_ns
-from gatekeeper.limits.engine.units import seconds, whole
+from gatekeeper.limits.engine.protocol import Key, LimiterStore, NanosecondClock, Period, SavedState
+from gatekeeper.limits.engine.rate_limiter import RateLimiter
+from gatekeeper.limits.engine.reservations import BookedState, Reservation
+from gatekeeper.limits.engine.units import to_seconds, wait_to_ns, whole_number
+from gatekeeper.limits.engine.waiting import WaitingMethods
 from gatekeeper.model import Decision
 
 T = TypeVar("T")
-EVER_NS: Final = 1 << 62  # longer than any wait: what never passes, for comparison
+NEVER_NS: Final = 1 << 62  # stands for "never" where waits are compared; longer than any wait
 
 
-class RateLimiter(RuleLimiter, Protocol):
-    """A limiter of a rate; not Concurrency, whose permits come back by hand."""
+class KeySnapshot(NamedTuple):
+    """State of one key in one limiter, at one moment."""
 
-    def refund(self, key: Key = "", cost: int = 1) -> None: ...
-    def reset(self, key: Key = "") -> None: ...
-    def dump(self) -> SavedState: ...
-    def load(self, saved: SavedState) -> None: ...
-    def configure(
-        self, limit: int | None = None, period: Period | None = None, burst: int | None = None
-    ) -> None: ...
+    limiter: RateLimiter
+    slot: Key | None  # None: no room for the key
+    state: Any
+    now_ns: int
+    wait_ns: int | None
+
+    def decision(self) -> Decision:
+        """Returns the decision of this limiter alone."""
+        if self.slot is None:
+            return self.limiter._without_slot()
+        return self.limiter._decision(self.state, self.now_ns, self.wait_ns)
+
+    def spend(self, cost: int) -> KeySnapshot:
+        """Spends now; returns the snapshot after it."""
+        if self.slot is None:
+            return self
+        state = self.limiter._rule.spend(self.state, self.now_ns, cost)
+        self.limiter._keys.young[self.slot] = state
+        return self._replace(state=state)
+
+    def book(self, cost: int, delay_ns: int) -> tuple[KeySnapshot, list[BookedState]]:
+        """Spends `delay_ns` from now; returns the snapshot of that moment, and how to undo it."""
+        due_ns, state = self.now_ns + delay_ns, self.state
+        undo: list[BookedState] = []
+        if self.slot is not None and cost:
+            booked, state = self.limiter._book(self.slot, self.state, due_ns, cost)
+            self.limiter._keys.keep_for_booking(delay_ns)
+            undo.append(booked)
+        return self._replace(state=state, now_ns=due_ns, wait_ns=0), undo
 
 
-class AllOf:
-    """Passes when all of its limiters let it pass, and then counts in each of them.
+class AllOf(WaitingMethods):
+    """All of several limits as one: a request passes when all admit it, and then counts in each of them.
 
-    Promise: one decision. Nothing is counted anywhere unless all allow, and no other thread comes
-    between. A refusal is that of the limiter with the longest wait, and `also` names the others
-    that refuse; when it passes, the limit and what remains are of the one that is nearest to its
-    end. The parts stay what they are and may be asked alone. Limiters of one store are decided there
-    as one, too; they do not mix with others.
+    One decision: nothing is counted anywhere unless all admit the request, and no other thread comes
+    between. A refusal is that of the limiter with the longest wait, and `also` names the others that
+    refuse; when the request passes, limit and remaining are of the limiter that has least left. The parts
+    stay separate limiters and may be called alone. Limiters in one store are decided there as one, too, in
+    one round trip; they do not mix with limiters in memory.
+
+    Costs the `check` of each part, and half as much again.
+
+    Args:
+        parts: Limiters of a rate, or other AllOf, whose parts it then has; one or more, each of them once.
+        name: The policy that a refusal names when the refusing part has no name.
+
+    Raises:
+        ValueError: No part, one part twice, or parts of which some are in a store and some not, or in
+            different stores.
+        TypeError: A part that is not a limiter of a rate, as `Concurrency`.
+
+    Example:
+        >>> from gatekeeper.limits import SlidingLog
+        >>> both = AllOf(SlidingLog(10, 1, name="burst"), SlidingLog(1000, 3600, name="hourly"))
+        >>> both.check("acme").remaining, both.check("acme", cost=20).policy
+        (9, 'burst')
     """
 
-    __slots__ = ("_keys", "_name", "_ordered", "_parts")
+    __slots__ = ("_keys", "_ordered", "_parts", "name")
+    _keys: KeyStates[Any]
+    _ordered: list[KeyStates[Any]]
     _parts: tuple[RateLimiter, ...]
+    name: str
 
-    if not TYPE_CHECKING:  # for which __init__ says it all
-        __new__ = store_backed.new_of
+    def __new__(cls, *parts: RateLimiter | AllOf, name: str = "") -> Self:
+        """An empty limiter: with parts in a store, of the subclass that decides there."""
+        store = common_store(parts)
+        return object.__new__(cls if store is None else store.class_for(cls))
 
     def __init__(self, *parts: RateLimiter | AllOf, name: str = "") -> None:
-        """Raises ValueError for no part, and for one that is given twice."""
         flat: list[Any] = []
         for part in parts:
             flat += part._parts if isinstance(part, AllOf) else [part]
-        if not flat or len({id(part._keys) for part in flat}) < len(flat):
+        if not flat or len({id(part) for part in flat}) < len(flat):
             raise ValueError("AllOf: expected one limiter or more, each of them once")
+        if wrong := [part for part in flat if not isinstance(part, RateLimiter)]:
+            raise TypeError(f"AllOf: expected limiters of a rate, got {wrong[0]!r:.80}")
         self._parts = tuple(flat)
-        # Whoever takes several mutexes takes them in this order, or two could wait for each other.
-        self._ordered = sorted((part._keys for part in flat), key=id)
-        self._keys: KeyStates[Any] = KeyStates(
-            1, 1, "shared", flat[0]._keys.clock
-        )  # for the line of its waiters
-        self._name = name
-        if (store := store_backed.store_of(self._parts)) is not None:
-            store.attach_all(self)
+        self._order_mutexes()
+        self._keys = KeyStates(1, 1, "shared", flat[0]._keys.clock)  # for its waiters alone
+        self.name = name
 
-    def _inside(self, do: Callable[[], T]) -> T:
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}: {', '.join(map(repr, self._parts))}>"
+
+    def _order_mutexes(self) -> None:
+        # Threads that need several mutexes acquire them in this order, or two could wait for each other.
+        self._ordered = sorted((part._keys for part in self._parts), key=id)
+
+    def _exclusively(self, action: Callable[[], T]) -> T:
         for keys in self._ordered:
-            do = _held(keys, do)
-        return do()
+            action = _within(keys, action)
+        return action()
+
+    @property
+    def overflowed(self) -> int:
+        """Requests so far whose key found no room in one of the parts; the sum over the parts."""
+        return sum(part.overflowed for part in self._parts)
 
     def allow(self, key: Key = "", cost: int = 1) -> bool:
-        """Whether `cost` requests of `key` may pass now; they are counted in all when they may.
+        """Whether `cost` requests of `key` may pass now; if so they are counted in all parts.
 
         Raises ValueError for a negative cost.
         """
         return self.check(key, cost).allowed
 
     def check(self, key: Key = "", cost: int = 1) -> Decision:
-        """The same, with its fields."""
-        whole(cost, "cost", least=0)
+        """Decides as `allow` does; returns the decision of all parts together, of one moment.
+
+        Raises ValueError for a negative cost.
+        """
+        whole_number(cost, "cost", least=0)
 
         def decide() -> Decision:
-            looks = [look(part, key, cost, spending=True) for part in self._parts]
-            if cost and all(each.wait_ns == 0 for each in looks):
-                looks = [_spent(each, cost) for each in looks]
-            return self._summary(looks)
+            snapshots = [_snapshot(part, key, cost, spending=True) for part in self._parts]
+            if cost and all(snapshot.wait_ns == 0 for snapshot in snapshots):
+                snapshots = [snapshot.spend(cost) for snapshot in snapshots]
+            return self._combined(snapshots)
 
-        return self._inside(decide)
+        return self._exclusively(decide)
 
     def peek(self, key: Key = "", cost: int = 1) -> Decision:
-        """What `check` would decide now; nothing is counted."""
-        whole(cost, "cost", least=0)
-        return self._inside(
-            lambda: self._summary([look(part, key, cost, spending=False) for part in self._parts])
+        """Returns the decision that `check` would make now; counts nothing."""
+        whole_number(cost, "cost", least=0)
+        return self._exclusively(
+            lambda: self._combined([_snapshot(part, key, cost, spending=False) for part in self._parts])
         )
 
     def refund(self, key: Key = "", cost: int = 1) -> None:
-        """Give `cost` permits of `key` back to each. Raises ValueError below 0."""
-        whole(cost, "cost", least=0)
+        """Gives `cost` permits of `key` back in each part. Raises ValueError for a negative cost."""
+        whole_number(cost, "cost", least=0)
 
-        def give() -> None:
+        def give_back() -> None:
             for part in self._parts:
                 part.refund(key, cost)
 
-        self._inside(give)
+        self._exclusively(give_back)
 
     def reset(self, key: Key = "") -> None:
-        """Forget `key` in each."""
+        """Forgets `key` in each part."""
 
         def forget() -> None:
             for part in self._parts:
                 part.reset(key)
 
-        self._inside(forget)
+        self._exclusively(forget)
 
     def reserve(self, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation:
-        """Permits of all for the first moment at which all have them.
+        """Books `cost` permits of `key` in all parts, for the first moment at which all have them.
 
-        Nothing is booked when that is above `max_wait` seconds. Raises ValueError for a negative
-        cost or wait. Cancelling returns false when not all of them could go back.
+        Returns the reservation; nothing is booked when its `delay` is above `max_wait` seconds. Cancelling
+        it returns false when not all parts could take the permits back. Raises ValueError for a negative
+        cost or wait.
         """
-        whole(cost, "cost", least=0)
-        max_wait_ns = wait_in_ns(max_wait, "max_wait")
+        whole_number(cost, "cost", least=0)
+        max_wait_ns = wait_to_ns(max_wait, "max_wait")
 
         def decide() -> Reservation:
-            looks = [look(part, key, cost, spending=True) for part in self._parts]
-            longest_ns = max(_wait_ns(each) for each in looks)
-            ahead_ns = [EVER_NS - 1 if max_wait_ns is None else max_wait_ns]
-            ahead_ns += [p._rule.ahead_ns for p in self._parts if p._rule.ahead_ns is not None]
-            if longest_ns > min(ahead_ns):
-                later = self._summary(looks)
-                return Reservation(
-                    later._replace(allowed=False, reason="limited"),
-                    None if longest_ns == EVER_NS else seconds(longest_ns),
-                )
-            booked, passed = [], []
-            for each in looks:
-                due_ns = each.now_ns + longest_ns
-                state = each.state
-                if each.seat is not None and cost:
-                    one, state = book(each.limiter, each.seat, each.state, due_ns, cost)
-                    each.limiter._keys.keep_booked(longest_ns)
-                    booked.append(one)
-                passed.append(each._replace(state=state, now_ns=due_ns, wait_ns=0))
+            snapshots = [_snapshot(part, key, cost, spending=True) for part in self._parts]
+            longest_ns = max(
+                NEVER_NS if snapshot.wait_ns is None else snapshot.wait_ns for snapshot in snapshots
+            )
+            bounds_ns = [NEVER_NS - 1 if max_wait_ns is None else max_wait_ns]
+            bounds_ns += [
+                part._rule.max_ahead_ns for part in self._parts if part._rule.max_ahead_ns is not None
+            ]
+            if longest_ns > min(bounds_ns):
+                refusal = self._combined(snapshots)._replace(allowed=False, reason="limited")
+                return Reservation(refusal, None if longest_ns == NEVER_NS else to_seconds(longest_ns))
+            pairs = [snapshot.book(cost, longest_ns) for snapshot in snapshots]
+            decision = self._combined([snapshot for snapshot, _ in pairs])
             due_ns = self._keys.clock() + longest_ns
-            return Reservation(self._summary(passed), seconds(longest_ns), due_ns, tuple(booked))
+            booked = tuple(one for _, undo in pairs for one in undo)
+            return Reservation(decision, to_seconds(longest_ns), due_ns, booked)
 
-        return self._inside(decide)
+        return self._exclusively(decide)
 
-    def _summary(self, looks: list[KeySnapshot]) -> Decision:
-        return together([each.decision() for each in looks], self._name)
+    def _combined(self, snapshots: list[KeySnapshot]) -> Decision:
+        return combined([snapshot.decision() for snapshot in snapshots], self.name)
 
     def configure(
         self, part: str, limit: int | None = None, period: Period | None = None, burst: int | None = None
     ) -> None:
-        """Another limit for the part of that name, with the history kept; the others stay as they are.
+        """Applies another limit to the part of that name, and keeps the history; other parts stay as they
+        are.
 
-        Parts of `parse` are named by their text, such as "10/second". Raises ValueError.
+        Parts of `parse` are named by their text, such as "10/second". Raises ValueError for a name that not
+        exactly one part has, and for numbers that the part does not accept.
         """
-        named = [each for each in self._parts if each._name == part]
+        named = [limiter for limiter in self._parts if limiter.name == part]
         if len(named) != 1:
-            names = [each._name for each in self._parts]
+            names = [limiter.name for limiter in self._parts]
             raise ValueError(f"part: expected the name of one of {names}, got {part!r}")
-        self._inside(lambda: named[0].configure(limit, period, burst))
+        self._exclusively(lambda: named[0].configure(limit, period, burst))
 
     def dump(self) -> SavedState:
-        """All that is counted in its limiters, as json.dumps takes it."""
+        """Returns all that is counted in its parts, as json.dumps accepts it."""
         return {"limiter": "AllOf", "parts": [part.dump() for part in self._parts]}
 
     def load(self, saved: SavedState) -> None:
-        """Count on from what `dump` saved of as many limiters in the same order. Raises ValueError."""
+        """Continues from what `dump` saved of as many limiters in the same order. Raises ValueError."""
         if saved.get("limiter") != "AllOf" or len(saved["parts"]) != len(self._parts):
             raise ValueError(f"saved: expected AllOf of {len(self._parts)} limiters, got {saved!r:.80}")
-        for part, its in zip(self._parts, saved["parts"], strict=True):
-            part.load(its)
+        for part, saved_part in zip(self._parts, saved["parts"], strict=True):
+            part.load(saved_part)
 
-    check_many = conveniences.check_many
-    wait = waiting.wait
-    wait_async = waiting.wait_async
-    enforce = conveniences.enforce
-    guard = conveniences.guard
-    ticks = conveniences.ticks
-    leave = conveniences.nothing_to_leave
-    allow_async = conveniences.allow_async
-    check_async = conveniences.check_async
-    check_many_async = conveniences.check_many_async
-    peek_async = conveniences.peek_async
-    reserve_async = conveniences.reserve_async
-    enforce_async = conveniences.enforce_async
-    __enter__ = conveniences.enter
-    __exit__ = conveniences.leave_block
-    __aenter__ = conveniences.enter_async
-    __aexit__ = conveniences.leave_block_async
+    def start_over(self, clock: NanosecondClock) -> Callable[[], None]:
+        """Counts from zero, by another clock, until the function that it returns is called: for tests."""
+        before = self._keys
+        restore_parts = [part.start_over(clock) for part in self._parts]
+        self._keys = before.empty_copy(clock)
+        self._order_mutexes()
+
+        def restore() -> None:
+            for restore_part in restore_parts:
+                restore_part()
+            self._keys = before
+            self._order_mutexes()
+
+        return restore
 
 
-def _held(keys: KeyStates[Any], do: Callable[[], T]) -> Callable[[], T]:
-    return lambda: keys.inside(do)
+def common_store(parts: Iterable[object]) -> LimiterStore | None:
+    """Returns the store of all `parts`; None when none is in a store. Raises ValueError for a mixture."""
+    stores: set[LimiterStore | None] = {getattr(part, "store", None) for part in parts}
+    if len(stores) > 1:
+        raise ValueError("AllOf: expected all limiters in one store, or none in any")
+    return stores.pop() if stores else None
 
 
-def _wait_ns(seen: KeySnapshot) -> int:
-    return EVER_NS if seen.wait_ns is None else seen.wait_ns
+def _within(keys: KeyStates[Any], action: Callable[[], T]) -> Callable[[], T]:
+    return lambda: keys.exclusively(action)
 
 
-def _spent(seen: KeySnapshot, cost: int) -> KeySnapshot:
-    if seen.seat is None:
-        return seen
-    state = seen.limiter._rule.spend(seen.state, seen.now_ns, cost)
-    seen.limiter._keys.young[seen.seat] = state
-    return seen._replace(state=state)
+def _snapshot(limiter: RateLimiter, key: Key, cost: int, spending: bool) -> KeySnapshot:
+    """Returns what `check` would see, or `peek` unless `spending`; the caller holds the mutex."""
+    keys = limiter._keys
+    now_ns = keys.clock()
+    if now_ns >= keys.rotate_ns:
+        keys.rotate(now_ns)
+    if not spending:
+        slot = keys.find_slot(key)
+    else:
+        slot = key if key in keys.young else keys.take_slot(key)
+    if slot is None:
+        wait_ns = 0 if keys.overflow == "allow" else keys.forget_after_ns
+        return KeySnapshot(limiter, None, None, now_ns, wait_ns)
+    state = keys.get(slot)
+    return KeySnapshot(limiter, slot, state, now_ns, limiter._rule.wait_ns(state, now_ns, cost))

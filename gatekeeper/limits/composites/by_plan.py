@@ -1,20 +1,30 @@
-"""ByPlan: which limiter applies is said with each request."""
+"""A limiter per plan; each request names its plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from gatekeeper.limits.engine import conveniences
-from gatekeeper.limits.engine.conveniences import PermitGuard, Ticks
-from gatekeeper.limits.engine.protocol import Key, SavedState
+from gatekeeper.limits.engine.conveniences import PermitGuard, Ticks, raise_refusal
+from gatekeeper.limits.engine.protocol import Key, LimiterStore, NanosecondClock, SavedState
 from gatekeeper.limits.engine.reservations import Reservation
 from gatekeeper.model import Decision
 
 
 class PlanLimiter(Protocol):
-    """A limiter of a plan."""
+    """The part of a limiter that `ByPlan` and `Sharded` need: that of all limiters of a rate, and of
+    AllOf."""
 
+    @property
+    def name(self) -> str: ...
+    @property
+    def store(self) -> LimiterStore | None: ...
+    @property
+    def is_awaited(self) -> bool: ...
+    @property
+    def holds_permits(self) -> bool: ...
+    @property
+    def overflowed(self) -> int: ...
     def allow(self, key: Key = "", cost: int = 1) -> bool: ...
     def check(self, key: Key = "", cost: int = 1) -> Decision: ...
     def peek(self, key: Key = "", cost: int = 1) -> Decision: ...
@@ -23,9 +33,16 @@ class PlanLimiter(Protocol):
     def reserve(self, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation: ...
     def wait(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision: ...
     async def wait_async(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision: ...
-    def leave(self, key: Key, cost: int) -> None: ...
+    async def allow_async(self, key: Key = "", cost: int = 1) -> bool: ...
+    async def check_async(self, key: Key = "", cost: int = 1) -> Decision: ...
+    async def peek_async(self, key: Key = "", cost: int = 1) -> Decision: ...
+    async def reserve_async(
+        self, key: Key = "", cost: int = 1, max_wait: float | None = None
+    ) -> Reservation: ...
+    def leave(self, key: Key, cost: int) -> Awaitable[None] | None: ...
     def dump(self) -> SavedState: ...
     def load(self, saved: SavedState) -> None: ...
+    def start_over(self, clock: NanosecondClock) -> Callable[[], None]: ...
 
     @property
     def configure(self) -> Callable[..., None]: ...
@@ -34,24 +51,48 @@ class PlanLimiter(Protocol):
 L = TypeVar("L", bound=PlanLimiter)
 
 
-class ByPlan(Generic[L]):
-    """One limiter per plan: `by_plan.allow(key, plan="pro")`, or `by_plan.of("pro")` to keep one.
+def start_over_all(limiters: Iterable[PlanLimiter], clock: NanosecondClock) -> Callable[[], None]:
+    """Lets all `limiters` count from zero by `clock`, until the function that it returns is called."""
+    restore_all = [limiter.start_over(clock) for limiter in limiters]
 
-    Each plan counts for itself, so a caller whose plan changes starts there as a new one. A plan
-    that is not known is the `default` one, and a ValueError when there is none.
+    def restore() -> None:
+        for restore_one in restore_all:
+            restore_one()
+
+    return restore
+
+
+class ByPlan(Generic[L]):
+    """A limiter per plan: `by_plan.allow(key, plan="pro")`, or `by_plan.of("pro")` to keep the limiter.
+
+    Each plan counts separately, so a caller whose plan changes starts there as a new one. A request whose
+    plan is unknown or missing is decided by the default plan; without a default it raises ValueError. Costs
+    one look-up more than the plan's limiter.
+
+    Args:
+        limiters: The limiter of each plan, by the plan's name; one or more.
+        default: The plan of requests whose plan is unknown or None; None, the default, raises for them.
+
+    Raises:
+        ValueError: No plan, or a default that is not one of them.
+
+    Example:
+        >>> from gatekeeper.limits import SlidingLog
+        >>> plans = ByPlan({"free": SlidingLog(10, 60), "pro": SlidingLog(1000, 60)}, default="free")
+        >>> plans.check("acme", plan="pro").limit, plans.check("initech").limit
+        (1000, 10)
     """
 
     __slots__ = ("_default", "_limiters")
 
     def __init__(self, limiters: Mapping[str, L], default: str | None = None) -> None:
-        """Raises ValueError for no plan, or a default that is none of them."""
         self._limiters = dict(limiters)
         if not self._limiters or (default is not None and default not in self._limiters):
             raise ValueError(f"default: expected one of the plans {sorted(self._limiters)}, got {default!r}")
         self._default = default
 
     def of(self, plan: str | None = None) -> L:
-        """The limiter of `plan`. Raises ValueError when it is not known and there is no default."""
+        """Returns the limiter of `plan`. Raises ValueError when it is unknown and no default is set."""
         limiter = self._limiters.get("" if plan is None else plan)
         if limiter is None and self._default is not None:
             limiter = self._limiters[self._default]
@@ -59,70 +100,102 @@ class ByPlan(Generic[L]):
             raise ValueError(f"plan: expected one of {sorted(self._limiters)}, got {plan!r}")
         return limiter
 
+    @property
+    def name(self) -> str:
+        """The name of the default plan's limiter, "" without a default."""
+        return "" if self._default is None else self.of().name
+
+    @property
+    def store(self) -> LimiterStore | None:
+        """The store of the default plan's limiter; None without a default."""
+        return None if self._default is None else self.of().store
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether decisions of the default plan must be awaited; False without a default."""
+        return self._default is not None and self.of().is_awaited
+
+    @property
+    def holds_permits(self) -> bool:
+        """Whether a permit of the default plan stays in use until `leave`; False without a default."""
+        return self._default is not None and self.of().holds_permits
+
+    @property
+    def overflowed(self) -> int:
+        """Requests so far whose key found no room; the sum over the plans."""
+        return sum(limiter.overflowed for limiter in self._limiters.values())
+
     def allow(self, key: Key = "", cost: int = 1, *, plan: str | None = None) -> bool:
-        """Whether `cost` requests of `key` may pass now under `plan`."""
+        """Whether `cost` requests of `key` may pass now under `plan`; if so they are counted."""
         return self.of(plan).allow(key, cost)
 
     def check(self, key: Key = "", cost: int = 1, *, plan: str | None = None) -> Decision:
-        """The same, with its fields."""
+        """Decides as `allow` does; returns the decision with its numbers."""
         return self.of(plan).check(key, cost)
 
     def peek(self, key: Key = "", cost: int = 1, *, plan: str | None = None) -> Decision:
-        """What `check` would decide now."""
+        """Returns the decision that `check` would make now; counts nothing."""
         return self.of(plan).peek(key, cost)
 
     def refund(self, key: Key = "", cost: int = 1, *, plan: str | None = None) -> None:
-        """Give `cost` permits back under `plan`."""
+        """Gives `cost` permits of `key` back under `plan`."""
         self.of(plan).refund(key, cost)
 
     def reset(self, key: Key = "") -> None:
-        """Forget `key` under every plan."""
+        """Forgets `key` under every plan."""
         for limiter in self._limiters.values():
             limiter.reset(key)
 
     def reserve(
         self, key: Key = "", cost: int = 1, max_wait: float | None = None, *, plan: str | None = None
     ) -> Reservation:
-        """Permits under `plan` for the first moment at which they are free."""
+        """Books `cost` permits of `key` under `plan`, for the first moment at which they are free."""
         return self.of(plan).reserve(key, cost, max_wait)
 
     def wait(
         self, key: Key = "", cost: int = 1, timeout: float | None = None, *, plan: str | None = None
     ) -> Decision:
-        """Allowed once `cost` requests may pass under `plan`; this thread waits."""
+        """Returns an allowed decision once `cost` requests may pass under `plan`; this thread waits.
+
+        Returns a refusal when `timeout` seconds do not suffice.
+        """
         return self.of(plan).wait(key, cost, timeout)
 
     async def wait_async(
         self, key: Key = "", cost: int = 1, timeout: float | None = None, *, plan: str | None = None
     ) -> Decision:
-        """The same for a task; cancelling it spends nothing."""
+        """Waits as `wait` does, as an asyncio task; cancelling it spends nothing."""
         return await self.of(plan).wait_async(key, cost, timeout)
 
+    def leave(self, key: Key, cost: int, *, plan: str | None = None) -> Awaitable[None] | None:
+        """Ends the work that permits of `key` were taken for under `plan`."""
+        return self.of(plan).leave(key, cost)
+
     async def allow_async(self, key: Key = "", cost: int = 1, *, plan: str | None = None) -> bool:
-        """As `allow`."""
-        return self.allow(key, cost, plan=plan)
+        """Decides as `allow` does."""
+        return await self.of(plan).allow_async(key, cost)
 
     async def check_async(self, key: Key = "", cost: int = 1, *, plan: str | None = None) -> Decision:
-        """As `check`."""
-        return self.check(key, cost, plan=plan)
+        """Decides as `check` does."""
+        return await self.of(plan).check_async(key, cost)
 
     async def peek_async(self, key: Key = "", cost: int = 1, *, plan: str | None = None) -> Decision:
-        """As `peek`."""
-        return self.peek(key, cost, plan=plan)
+        """Returns the decision as `peek` does."""
+        return await self.of(plan).peek_async(key, cost)
 
     async def reserve_async(
         self, key: Key = "", cost: int = 1, max_wait: float | None = None, *, plan: str | None = None
     ) -> Reservation:
-        """As `reserve`."""
-        return self.reserve(key, cost, max_wait, plan=plan)
+        """Books as `reserve` does."""
+        return await self.of(plan).reserve_async(key, cost, max_wait)
 
     def enforce(self, key: Key = "", cost: int = 1, *, plan: str | None = None) -> Decision:
-        """As `check`, but a refusal is raised: Refused."""
-        return conveniences.enforce(self.of(plan), key, cost)
+        """Decides as `check` does. Raises Refused, which carries the decision, if refused."""
+        return raise_refusal(self.check(key, cost, plan=plan))
 
     async def enforce_async(self, key: Key = "", cost: int = 1, *, plan: str | None = None) -> Decision:
-        """As `enforce`."""
-        return self.enforce(key, cost, plan=plan)
+        """Decides as `enforce` does. Raises Refused."""
+        return raise_refusal(await self.of(plan).check_async(key, cost))
 
     def guard(
         self,
@@ -132,8 +205,11 @@ class ByPlan(Generic[L]):
         *,
         plan: str | Callable[..., str | None] | None = None,
     ) -> PermitGuard:
-        """Permits under `plan` around a block or a function; for a function, `key` and `plan` may be
-        functions of the same arguments. Raises Refused when `timeout` seconds will not do."""
+        """Returns permits under `plan` around a block or a function.
+
+        For a function, `key` and `plan` may be functions of the same arguments. Entering raises Refused when
+        `timeout` seconds do not suffice.
+        """
         if callable(plan):
             return PermitGuard(
                 None, key, cost, timeout, lambda *args, **kwargs: self.of(plan(*args, **kwargs))
@@ -141,23 +217,31 @@ class ByPlan(Generic[L]):
         return PermitGuard(self.of(plan), key, cost, timeout)
 
     def ticks(self, key: Key = "", cost: int = 1, *, plan: str | None = None) -> Ticks:
-        """Goes on for ever, each turn when its permits are there under `plan`."""
+        """Returns an endless iterator, each turn of which waits for its permits under `plan`."""
         return Ticks(self.of(plan), key, cost)
 
     def configure(self, *, plan: str, **changes: Any) -> None:
-        """Another limit for `plan`, as its limiter's own `configure` takes it. Raises ValueError."""
+        """Applies another limit to `plan`; `changes` are those of its limiter's `configure`.
+
+        Raises ValueError for an unknown plan.
+        """
         if plan not in self._limiters:
             raise ValueError(f"plan: expected one of {sorted(self._limiters)}, got {plan!r}")
         self._limiters[plan].configure(**changes)
 
     def dump(self) -> SavedState:
-        """All that is counted under all plans, as json.dumps takes it."""
-        return {"limiter": "ByPlan", "plans": {plan: each.dump() for plan, each in self._limiters.items()}}
+        """Returns all that is counted under all plans, as json.dumps accepts it."""
+        plans = {plan: limiter.dump() for plan, limiter in self._limiters.items()}
+        return {"limiter": "ByPlan", "plans": plans}
 
     def load(self, saved: SavedState) -> None:
-        """Count on from what `dump` saved, for each plan that there still is. Raises ValueError."""
+        """Continues from what `dump` saved, for each plan that still exists. Raises ValueError."""
         if saved.get("limiter") != "ByPlan":
             raise ValueError(f"saved: expected ByPlan, got {saved!r:.80}")
-        for plan, its in saved["plans"].items():
+        for plan, saved_plan in saved["plans"].items():
             if plan in self._limiters:
-                self._limiters[plan].load(its)
+                self._limiters[plan].load(saved_plan)
+
+    def start_over(self, clock: NanosecondClock) -> Callable[[], None]:
+        """Counts from zero, by another clock, until the function that it returns is called: for tests."""
+        return start_over_all(self._limiters.values(), clock)

@@ -1,16 +1,27 @@
-"""split: what each of several nodes may let through by itself, so that together they keep a limit."""
+"""Shares of a limit: what each of several nodes admits by itself, so that together they keep the limit."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from gatekeeper.limits.engine.units import whole
+from gatekeeper.limits.engine.units import whole_number
 
 
 class Share(NamedTuple):
     """A node's part of a limit: `limit` permits in `periods` periods of that limit.
 
-    `SlidingLog(share.limit, share.periods * period)`.
+    Returned by `split`; a node creates its limiter from it.
+
+    Attributes:
+        limit: Permits of this node; 1 or more.
+        periods: Periods of the whole limit in which they may be used; 1 unless there are more nodes than
+            permits.
+
+    Example:
+        >>> from gatekeeper.limits import SlidingLog
+        >>> share = split(100, nodes=8)[3]
+        >>> SlidingLog(share.limit, share.periods * 10)  # this node's share of 100 in 10 s
+        <SlidingLog '': 13 in any 10 s>
     """
 
     limit: int
@@ -18,12 +29,13 @@ class Share(NamedTuple):
 
 
 def split(limit: int, nodes: int) -> tuple[Share, ...]:
-    """The share of each node: `split(100, nodes=8)[node]`, with nodes numbered from 0.
+    """Returns the share of each node: `split(100, nodes=8)[node]`, with nodes numbered from 0.
 
-    The shares of all nodes are the limit exactly, as equal as whole permits can be, the larger ones
-    first; equal arguments give equal shares, so each node finds its own without asking anybody.
-    With more nodes than permits no node is left with none: shares are then of several periods, as
-    few as give each node one, and it is in so many periods that the fleet keeps the limit.
+    The shares of all nodes are the limit exactly, as equal as whole permits can be, the larger ones first.
+    Equal arguments give equal shares, so each node computes its own without a message. With more nodes
+    than permits, no share is empty: shares are then of several periods, as few as give each node one
+    permit, and it is in so many periods that the nodes keep the limit together.
+
     Raises ValueError for a limit or a number of nodes below 1.
 
     >>> split(5, nodes=3)
@@ -31,8 +43,8 @@ def split(limit: int, nodes: int) -> tuple[Share, ...]:
     >>> split(2, nodes=3)  # 4 permits in 2 periods
     (Share(limit=2, periods=2), Share(limit=1, periods=2), Share(limit=1, periods=2))
     """
-    whole(limit, "limit")
-    whole(nodes, "nodes")
+    whole_number(limit, "limit")
+    whole_number(nodes, "nodes")
     periods = -(-nodes // limit)
-    each, over = divmod(limit * periods, nodes)
-    return tuple(Share(each + (node < over), periods) for node in range(nodes))
+    base, larger = divmod(limit * periods, nodes)
+    return tuple(Share(base + (node < larger), periods) for node in range(nodes))

@@ -1,14 +1,19 @@
-"""The comfortable ways to use a limiter: with blocks, decorators, loops, exceptions, `await`."""
+"""Methods that all limiters share, each written in terms of `check`, `peek`, `reserve` and `wait`.
+
+`LimiterMethods` is for every limiter, `RateMethods` adds what only limits on a rate have. Both are mixins
+without slots, so inheriting them costs neither memory nor time.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, Self, TypeVar, cast
 
-from gatekeeper.limits.engine.protocol import Key
+from gatekeeper.limits.engine.protocol import Key, LimiterStore
 from gatekeeper.limits.engine.reservations import Reservation
 from gatekeeper.model import Decision, Refused
 
@@ -16,97 +21,92 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Waitable(Protocol):
-    """A limiter that can be waited for."""
+class GuardingLimiter(Protocol):
+    """The part of a limiter that a `PermitGuard` needs."""
 
-    def check(self, key: Key = "", cost: int = 1) -> Decision: ...
     def wait(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision: ...
     async def wait_async(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision: ...
-    def leave(self, key: Key, cost: int) -> Awaitable[None] | None:
-        """The guarded work is over; something to await when a store has to be told."""
-
-
-class Checkable(Protocol):
-    """A limiter that decides."""
-
-    def allow(self, key: Key = "", cost: int = 1) -> bool: ...
-    def check(self, key: Key = "", cost: int = 1) -> Decision: ...
-    def peek(self, key: Key = "", cost: int = 1) -> Decision: ...
-
-
-class Reservable(Protocol):
-    """A limiter that books."""
-
-    def reserve(self, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation: ...
+    def leave(self, key: Key, cost: int) -> Awaitable[None] | None: ...
 
 
 class PermitGuard:
-    """Permits around a `with` block, an `async with` block, or each call of a function."""
+    """Permits around a `with` block, an `async with` block, or each call of a function.
+
+    Args:
+        limiter: The limiter; None when `choose` is given.
+        key: The key, or a function of the guarded function's arguments that returns it.
+        cost: Permits that one block or call takes.
+        timeout: Longest wait in seconds; 0 waits not at all, None as long as it takes.
+        choose: A function of the guarded function's arguments that returns the limiter.
+    """
 
     def __init__(
         self,
-        limiter: Waitable | None,
+        limiter: GuardingLimiter | None,
         key: Key | Callable[..., Key],
         cost: int,
         timeout: float | None,
-        choose: Callable[..., Waitable] | None = None,
+        choose: Callable[..., GuardingLimiter] | None = None,
     ) -> None:
         self._limiter = limiter
-        self._choose = choose  # the limiter, by the arguments of the guarded function
+        self._choose = choose
         self._key = key
         self._cost = cost
         self._timeout = timeout
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """`function`, each call of which waits for its permits. Raises Refused when called."""
+        """Returns `function`, each call of which waits for its permits. The call raises Refused."""
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def guarded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                async with self._of(*args, **kwargs):
+                async with self._for_call(*args, **kwargs):
                     return await function(*args, **kwargs)
 
             return cast("Callable[P, R]", guarded_async)
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self._of(*args, **kwargs):
+            with self._for_call(*args, **kwargs):
                 return function(*args, **kwargs)
 
         return guarded
 
-    def _of(self, *args: Any, **kwargs: Any) -> PermitGuard:
+    def _for_call(self, *args: Any, **kwargs: Any) -> PermitGuard:
         key = self._key(*args, **kwargs) if callable(self._key) else self._key
         limiter = self._limiter if self._choose is None else self._choose(*args, **kwargs)
         return PermitGuard(limiter, key, self._cost, self._timeout)
 
     def __enter__(self) -> Decision:
-        limiter, key = self._fixed()
-        return _passed(limiter.wait(key, self._cost, self._timeout))
+        limiter, key = self._limiter_and_key()
+        return raise_refusal(limiter.wait(key, self._cost, self._timeout))
 
     def __exit__(self, *_: object) -> None:
-        limiter, key = self._fixed()
+        limiter, key = self._limiter_and_key()
         limiter.leave(key, self._cost)
 
     async def __aenter__(self) -> Decision:
-        limiter, key = self._fixed()
-        return _passed(await limiter.wait_async(key, self._cost, self._timeout))
+        limiter, key = self._limiter_and_key()
+        return raise_refusal(await limiter.wait_async(key, self._cost, self._timeout))
 
     async def __aexit__(self, *_: object) -> None:
-        limiter, key = self._fixed()
+        limiter, key = self._limiter_and_key()
         if (leaving := limiter.leave(key, self._cost)) is not None:
             await leaving
 
-    def _fixed(self) -> tuple[Waitable, Key]:
+    def _limiter_and_key(self) -> tuple[GuardingLimiter, Key]:
         if callable(self._key) or self._limiter is None:
             raise TypeError("key, plan: a function of the arguments needs a function to guard")
         return self._limiter, self._key
 
 
 class Ticks:
-    """An endless loop that runs no faster than its limiter: `for` or `async for`."""
+    """An endless iterator that runs no faster than its limiter, for `for` and `async for`.
 
-    def __init__(self, limiter: Waitable, key: Key, cost: int) -> None:
+    Yields the decision of each turn. Raises Refused when waiting never helps.
+    """
+
+    def __init__(self, limiter: GuardingLimiter, key: Key, cost: int) -> None:
         self._limiter = limiter
         self._key = key
         self._cost = cost
@@ -115,110 +115,179 @@ class Ticks:
         return self
 
     def __next__(self) -> Decision:
-        return _passed(self._limiter.wait(self._key, self._cost))
+        return raise_refusal(self._limiter.wait(self._key, self._cost))
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Decision:
-        return _passed(await self._limiter.wait_async(self._key, self._cost))
+        return raise_refusal(await self._limiter.wait_async(self._key, self._cost))
 
 
-def _passed(decision: Decision) -> Decision:
+def raise_refusal(decision: Decision) -> Decision:
+    """Returns `decision`. Raises Refused when it is a refusal."""
     if not decision.allowed:
         raise Refused(decision)
     return decision
 
 
-def guard(
-    self: Waitable, key: Key | Callable[..., Key] = "", cost: int = 1, timeout: float | None = None
-) -> PermitGuard:
-    """Permits around a block or a function: `with limiter.guard("a"):`, `@limiter.guard(timeout=0)`.
+class LimiterMethods(ABC):
+    """Methods of every limiter: blocks, decorators, exceptions, and the forms for asyncio.
 
-    Waits at most `timeout` seconds, 0 not at all, None for as long as it takes, and raises Refused
-    when that will not do. For a function, `key` may be a function of the same arguments.
+    In this process a decision never waits, so the asyncio forms (`check_async` and others) do not suspend;
+    only `wait_async` does. They exist so that code can be written before it is known whether the limiter
+    will have a store.
     """
-    return PermitGuard(self, key, cost, timeout)
+
+    __slots__ = ()
+
+    def __new__(cls, *_: object, store: LimiterStore | None = None, **__: object) -> Self:
+        """An empty limiter: with a store, of the subclass whose keys are there.
+
+        So the methods of a limiter in memory need not ask whether there is a store.
+        """
+        return object.__new__(cls if store is None else store.class_for(cls))
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The policy that refusals name, "" unless given."""
+
+    @property
+    def store(self) -> LimiterStore | None:
+        """The store that holds the keys for several processes; None when this process holds them."""
+        return None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether decisions must be awaited (`check_async`), because the store's client is an asyncio one."""
+        return False
+
+    @property
+    def holds_permits(self) -> bool:
+        """Whether a permit stays in use until the work is over, so that `leave` must follow.
+
+        True for `Concurrency`. The permits of a rate come back with time alone.
+        """
+        return False
+
+    @property
+    def overflowed(self) -> int:
+        """Requests so far whose key found `max_keys` live keys, and so shared a limit or got `overflow`.
+
+        Counted since the limiter was created, in this process. If it grows, raise `max_keys`, or find out
+        why there are so many keys.
+        """
+        return 0
+
+    @abstractmethod
+    def allow(self, key: Key = "", cost: int = 1) -> bool:
+        """Whether `cost` requests of `key` may pass now; if so they are counted."""
+
+    @abstractmethod
+    def check(self, key: Key = "", cost: int = 1) -> Decision:
+        """Decides as `allow` does, and returns the decision with its numbers."""
+
+    @abstractmethod
+    def peek(self, key: Key = "", cost: int = 1) -> Decision:
+        """Returns the decision that `check` would make now; counts nothing."""
+
+    @abstractmethod
+    def wait(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
+        """Returns when `cost` requests of `key` may pass, or as soon as `timeout` seconds cannot suffice."""
+
+    @abstractmethod
+    async def wait_async(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
+        """Waits as `wait` does, as an asyncio task; cancelling it spends nothing."""
+
+    def leave(self, key: Key, cost: int) -> Awaitable[None] | None:
+        """Ends the work that `cost` permits of `key` were taken for, as a guard does after its block.
+
+        Does nothing unless `holds_permits`. Returns None, or for a store with an asyncio client an
+        awaitable that must be awaited.
+        """
+        return None
+
+    def enforce(self, key: Key = "", cost: int = 1) -> Decision:
+        """Decides as `check` does, and returns the decision. Raises Refused, which carries it, if refused."""
+        return raise_refusal(self.check(key, cost))
+
+    def guard(
+        self, key: Key | Callable[..., Key] = "", cost: int = 1, timeout: float | None = None
+    ) -> PermitGuard:
+        """Returns permits around a block or a function: `with limiter.guard("a"):`, `@limiter.guard()`.
+
+        Entering waits at most `timeout` seconds, 0 not at all, None as long as it takes, and raises
+        Refused when that does not suffice. For a function, `key` may be a function of the same arguments.
+        """
+        return PermitGuard(self, key, cost, timeout)
+
+    def __enter__(self) -> Decision:
+        """Waits for one permit of the key ""."""
+        return raise_refusal(self.wait())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.leave("", 1)
+
+    async def __aenter__(self) -> Decision:
+        """Waits for one permit of the key ""."""
+        return raise_refusal(await self.wait_async())
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if (leaving := self.leave("", 1)) is not None:
+            await leaving
+
+    async def allow_async(self, key: Key = "", cost: int = 1) -> bool:
+        """Decides as `allow` does."""
+        return self.allow(key, cost)
+
+    async def check_async(self, key: Key = "", cost: int = 1) -> Decision:
+        """Decides as `check` does."""
+        return self.check(key, cost)
+
+    async def peek_async(self, key: Key = "", cost: int = 1) -> Decision:
+        """Returns the decision as `peek` does."""
+        return self.peek(key, cost)
+
+    async def enforce_async(self, key: Key = "", cost: int = 1) -> Decision:
+        """Decides as `enforce` does. Raises Refused."""
+        return raise_refusal(await self.check_async(key, cost))
 
 
-def ticks(self: Waitable, key: Key = "", cost: int = 1) -> Ticks:
-    """Goes on for ever, each turn when its permits are there: `for _ in limiter.ticks():`.
+class RateMethods(LimiterMethods):
+    """Methods of limiters of a rate, whose permits come back with time."""
 
-    Raises Refused when waiting never helps.
-    """
-    return Ticks(self, key, cost)
+    __slots__ = ()
 
+    @abstractmethod
+    def reserve(self, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation:
+        """Books `cost` permits for the first moment at which they are free."""
 
-def enforce(self: Checkable, key: Key = "", cost: int = 1) -> Decision:
-    """As `check`, but a refusal is raised: Refused, which carries the decision."""
-    return _passed(self.check(key, cost))
+    def check_many(self, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
+        """Returns the decisions about `keys`, made one after the other; in a store, in one round trip."""
+        return [self.check(key, cost) for key in keys]
 
+    def ticks(self, key: Key = "", cost: int = 1) -> Ticks:
+        """Returns an endless iterator, each turn of which waits for its permits: `for _ in limiter.ticks():`.
 
-def check_many(self: Checkable, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
-    """The decisions about all of `keys`, one after the other; from a store, in one round trip."""
-    return [self.check(key, cost) for key in keys]
+        Raises Refused when waiting never helps.
+        """
+        return Ticks(self, key, cost)
 
+    async def check_many_async(self, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
+        """Decides as `check_many` does."""
+        return self.check_many(keys, cost)
 
-def nothing_to_leave(self: object, key: Key, cost: int) -> None:
-    """A permit of a rate is spent; nothing comes back when the work is over."""
-
-
-def enter(self: Waitable) -> Decision:
-    """Wait for one permit of the key ""."""
-    return _passed(self.wait())
-
-
-def leave_block(
-    self: Waitable, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-) -> None:
-    """The block is over."""
-    self.leave("", 1)
-
-
-async def enter_async(self: Waitable) -> Decision:
-    """Wait for one permit of the key ""."""
-    return _passed(await self.wait_async())
-
-
-async def leave_block_async(
-    self: Waitable, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-) -> None:
-    """The block is over."""
-    if (leaving := self.leave("", 1)) is not None:
-        await leaving
-
-
-# In this process deciding never waits, so these do not suspend. They are here so that code can be
-# written before it is known whether the limiter will live in this process.
-
-
-async def allow_async(self: Checkable, key: Key = "", cost: int = 1) -> bool:
-    """As `allow`."""
-    return self.allow(key, cost)
-
-
-async def check_async(self: Checkable, key: Key = "", cost: int = 1) -> Decision:
-    """As `check`."""
-    return self.check(key, cost)
-
-
-async def check_many_async(self: Checkable, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
-    """As `check_many`."""
-    return [self.check(key, cost) for key in keys]
-
-
-async def peek_async(self: Checkable, key: Key = "", cost: int = 1) -> Decision:
-    """As `peek`."""
-    return self.peek(key, cost)
-
-
-async def enforce_async(self: Checkable, key: Key = "", cost: int = 1) -> Decision:
-    """As `enforce`."""
-    return _passed(self.check(key, cost))
-
-
-async def reserve_async(
-    self: Reservable, key: Key = "", cost: int = 1, max_wait: float | None = None
-) -> Reservation:
-    """As `reserve`."""
-    return self.reserve(key, cost, max_wait)
+    async def reserve_async(self, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation:
+        """Books as `reserve` does."""
+        return self.reserve(key, cost, max_wait)

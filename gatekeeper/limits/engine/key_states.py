@@ -1,4 +1,9 @@
-"""The state of each key, the mutex around it, and forgetting those that are idle."""
+"""The state of each key, the mutex that guards it, and forgetting of idle keys.
+
+Keys are kept in two generations. A request writes into the young one; every `forget_after_ns` the young
+one becomes the old one and the old one is dropped. All keys in the dropped generation were last written at
+least that long ago, so each equals a key that was never seen: no timer, no scan, and no decision changes.
+"""
 
 from __future__ import annotations
 
@@ -8,79 +13,89 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Overflow, S
+from gatekeeper.limits.engine.units import whole_number
 from gatekeeper.limits.engine.wait_queue import WaitQueues
 
 T = TypeVar("T")
 
-KEYS_MAX: Final = 1_000_000  # some 80 MB of token buckets; a limiter never holds more unless told to
+KEYS_MAX: Final = 1_000_000  # default bound: some 80 MB of token buckets
+# The key that all keys without a slot share. Saved states contain it, so it must not change.
 SHARED: Final[Key] = ("", 0, "", "shared by the keys that found no room")
 
 
 class KeyStates(Generic[S]):
-    """The states of at most `max_keys` keys, in two generations.
+    """States of at most `max_keys` keys, in two generations.
 
-    Whoever reads or writes holds the mutex, in this form and no other:
+    Every reader and writer holds the mutex, in this form and no other:
 
         mutex = keys.mutex
         try:
             if not mutex.acquire(False):
-                keys.take_turns()
+                keys.acquire_mutex()
             now_ns = keys.clock()
-            if now_ns >= keys.turn_ns:
-                keys.turn(now_ns)
+            if now_ns >= keys.rotate_ns:
+                keys.rotate(now_ns)
             ...
         finally:
             mutex.release()
 
-    The mutex is tried, never slept on: under the GIL a thread that sleeps on a mutex must win
-    back the GIL too, which makes each decision two context switches and costs a factor of ten.
-    It is taken inside `try` because a signal handler may raise right after it was taken. It is
-    re-entrant because then giving it back checks the owner, and because a signal handler or a
-    finaliser that asks the limiter, while its own thread is inside, must not wait for itself.
-    The clock is read inside, or time could run backwards between two threads.
+    The mutex is polled, never slept on: under the GIL a thread that sleeps on a mutex has to win back the
+    GIL as well, which makes each decision two context switches and costs a factor of ten. It is acquired
+    inside `try` because a signal handler may raise right after it was acquired. It is re-entrant for two
+    reasons: releasing it then checks the owner, and a signal handler or a finaliser that calls the limiter
+    while its own thread is inside must not wait for itself. The clock is read inside, or time could run
+    backwards between two threads.
     """
 
     __slots__ = (
         "__weakref__",
         "clock",
-        "keep_ns",
-        "lines",
+        "forget_after_ns",
         "max_keys",
+        "max_waiters",
         "mutex",
         "old",
         "overflow",
         "overflowed",
-        "places",
-        "settle_ns",
-        "turn_ns",
+        "retention_ns",
+        "rotate_ns",
+        "waiters",
         "young",
     )
 
-    def __init__(self, settle_ns: int, max_keys: int, overflow: Overflow, clock: NanosecondClock) -> None:
+    def __init__(
+        self, forget_after_ns: int, max_keys: int, overflow: Overflow, clock: NanosecondClock
+    ) -> None:
         if overflow not in ("shared", "deny", "allow"):
             raise ValueError(f"overflow: expected 'shared', 'deny' or 'allow', got {overflow!r}")
-        self.clock = clock if clock is time.monotonic_ns else never_back(clock)
-        self.max_keys = max_keys
+        self.clock = clock if clock is time.monotonic_ns else monotonic(clock)
+        self.max_keys = whole_number(max_keys, "max_keys")
         self.overflow: Overflow = overflow
-        self.overflowed = 0  # requests of keys that found no room
-        self.places: int | None = None  # how many may wait for one key; None: any number
+        self.overflowed = 0  # requests of keys that found no slot
+        self.max_waiters: int | None = None  # for one key; None: any number
         self.young: dict[Key, S] = {}
         self.old: dict[Key, S] = {}
-        self.settle_ns = self.keep_ns = settle_ns
-        self.turn_ns = self.clock() + settle_ns
-        self.renew()
-        renewed_in_children.add(self)
+        self.forget_after_ns = self.retention_ns = forget_after_ns
+        self.rotate_ns = self.clock() + forget_after_ns
+        self.init_process_state()
+        init_in_children(self)
 
-    def renew(self) -> None:
-        """Start with a mutex that nobody holds and nobody in line: at birth, and in a forked child."""
-        self.lines = WaitQueues()
+    def init_process_state(self) -> None:
+        """Starts with a free mutex and no waiters: on creation, and in a forked child."""
+        self.waiters = WaitQueues()
         self.mutex = threading.RLock()
 
-    def take_turns(self) -> None:
-        """Return with the mutex held, also when a signal handler raises meanwhile."""
+    def empty_copy(self, clock: NanosecondClock) -> KeyStates[Any]:
+        """Returns the same settings without keys, by another clock."""
+        copy: KeyStates[Any] = KeyStates(self.forget_after_ns, self.max_keys, self.overflow, clock)
+        copy.max_waiters = self.max_waiters
+        return copy
+
+    def acquire_mutex(self) -> None:
+        """Returns with the mutex held, even when a signal handler raises meanwhile."""
         mutex = self.mutex
         try:
             if gil_is_enabled():
@@ -89,63 +104,63 @@ class KeyStates(Generic[S]):
             else:
                 mutex.acquire()
         except BaseException:
-            mutex.acquire()  # the caller's `finally` gives it back
+            mutex.acquire()  # the caller's `finally` releases it
             raise
 
-    def inside(self, do: Callable[[], T]) -> T:
-        """What `do` returns, called with the mutex held: for what is rare enough to be called."""
+    def exclusively(self, action: Callable[[], T]) -> T:
+        """Returns the result of `action`, called with the mutex held: for rare operations."""
         mutex = self.mutex
         try:
             if not mutex.acquire(False):
-                self.take_turns()
-            return do()
+                self.acquire_mutex()
+            return action()
         finally:
             mutex.release()
 
-    def turn(self, now_ns: int) -> None:
-        """Forget the old generation, and let the young one be the old.
+    def rotate(self, now_ns: int) -> None:
+        """Forgets the old generation; the young one becomes the old one.
 
-        Every key in it was last written before the young generation began, `keep_ns` ago or more,
-        and so equals a key that was never seen.
+        Every key of the old generation was last written before the young one began, `retention_ns` ago
+        or more, and so equals a key that was never seen.
         """
-        nobody_came = now_ns >= self.turn_ns + self.keep_ns
-        self.old = {} if nobody_came else self.young
+        is_idle = now_ns >= self.rotate_ns + self.retention_ns  # no request in a whole generation
+        self.old = {} if is_idle else self.young
         self.young = {}
-        self.turn_ns = now_ns + self.keep_ns
-        self.keep_ns = self.settle_ns
+        self.rotate_ns = now_ns + self.retention_ns
+        self.retention_ns = self.forget_after_ns
 
-    def keep_booked(self, delay_ns: int) -> None:
-        """Keep what is written now for `delay_ns` longer: a booking lies that far ahead."""
-        self.keep_ns = max(self.keep_ns, self.settle_ns + delay_ns)
+    def keep_for_booking(self, delay_ns: int) -> None:
+        """Keeps what is written now for `delay_ns` longer, because a booking lies that far ahead."""
+        self.retention_ns = max(self.retention_ns, self.forget_after_ns + delay_ns)
 
-    def settle(self, settle_ns: int, now_ns: int) -> None:
-        """Keep states for `settle_ns` from now on."""
-        self.settle_ns = settle_ns
-        self.keep_ns = max(self.keep_ns, settle_ns)
-        self.turn_ns = max(self.turn_ns, now_ns + settle_ns)
+    def set_retention(self, forget_after_ns: int, now_ns: int) -> None:
+        """Keeps states for `forget_after_ns` from now on."""
+        self.forget_after_ns = forget_after_ns
+        self.retention_ns = max(self.retention_ns, forget_after_ns)
+        self.rotate_ns = max(self.rotate_ns, now_ns + forget_after_ns)
 
     def get(self, key: Key) -> S | None:
-        """The state of `key`; None when it was never seen or is forgotten."""
+        """Returns the state of `key`; None when it was never seen or is forgotten."""
         state = self.young.get(key)
         return self.old.get(key) if state is None else state
 
     def put(self, key: Key, state: S | None) -> None:
-        """Write the state of a key that `seat` has given its place."""
+        """Writes the state of a key that `take_slot` returned."""
         if state is None:
             self.drop(key)
         else:
             self.young[key] = state
 
     def drop(self, key: Key) -> None:
-        """Forget `key` now."""
+        """Forgets `key` now."""
         self.young.pop(key, None)
         self.old.pop(key, None)
 
-    def seat(self, key: Key) -> Key | None:
-        """Under which key to count `key`, which is not among the young; None for not at all.
+    def take_slot(self, key: Key) -> Key | None:
+        """Returns the key under which to count `key`, which is not in the young generation; None: nowhere.
 
-        A key of the old generation moves to the young. When there is no room, nobody's debt is
-        forgotten: strangers share one state, or `overflow` answers for them.
+        A key of the old generation moves to the young one. When `max_keys` are live, none of them is
+        dropped for a new one: new keys share one state, or `overflow` decides about them.
         """
         state = self.old.pop(key, None)
         if state is not None:
@@ -156,10 +171,10 @@ class KeyStates(Generic[S]):
         self.overflowed += 1
         if self.overflow != "shared":
             return None
-        return SHARED if SHARED in self.young else self.seat(SHARED)
+        return SHARED if SHARED in self.young else self.take_slot(SHARED)
 
-    def would_seat(self, key: Key) -> Key | None:
-        """What `seat` would answer, without moving or counting anything."""
+    def find_slot(self, key: Key) -> Key | None:
+        """Returns what `take_slot` would return, without moving or counting anything."""
         if key in self.young or key in self.old or len(self.young) + len(self.old) < self.max_keys:
             return key
         return SHARED if self.overflow == "shared" else None
@@ -171,8 +186,8 @@ def gil_is_enabled() -> bool:
     return ask is None or ask()
 
 
-def never_back(clock: NanosecondClock) -> NanosecondClock:
-    """`clock`, but standing still while the original is behind what it has already said."""
+def monotonic(clock: NanosecondClock) -> NanosecondClock:
+    """Returns `clock`, except that its time stops while the original is behind an earlier reading."""
     last_ns = clock()
 
     def clamped() -> int:
@@ -182,27 +197,33 @@ def never_back(clock: NanosecondClock) -> NanosecondClock:
             last_ns = now_ns
         return last_ns
 
-    if hasattr(clock, "wait"):  # it lets the time pass itself
+    if hasattr(clock, "wait"):  # a clock that lets the time pass by itself, see ThreadWaker
         clamped.wait = clock.wait  # type: ignore[attr-defined]  # a function may have one
     return clamped
 
 
-class RenewableMutex(Protocol):
-    """Holds a mutex."""
+class ProcessState(Protocol):
+    """An object with state that belongs to one process: mutexes, waiters, threads."""
 
-    def renew(self) -> None:
-        """Start with a mutex that nobody holds."""
-
-
-# A child of fork has one thread: a mutex that another thread of the parent held would stay
-# held for ever.
-renewed_in_children: weakref.WeakSet[RenewableMutex] = weakref.WeakSet()
+    def init_process_state(self) -> None:
+        """Starts with a free mutex and no waiters."""
 
 
-def _renew_in_child() -> None:
-    for holder in list(renewed_in_children):
-        holder.renew()
+_in_children: weakref.WeakSet[ProcessState] = weakref.WeakSet()
+
+
+def init_in_children(holder: ProcessState) -> None:
+    """Calls `holder.init_process_state` in each forked child, for as long as `holder` exists.
+
+    A child of fork has one thread: a mutex that another thread of the parent held would stay held forever.
+    """
+    _in_children.add(holder)
+
+
+def _after_fork() -> None:
+    for holder in list(_in_children):
+        holder.init_process_state()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_renew_in_child)
+    os.register_at_fork(after_in_child=_after_fork)

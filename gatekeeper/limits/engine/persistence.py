@@ -1,105 +1,80 @@
-"""Limits that change while they are in force, and limits that survive a restart."""
+"""States that outlive a change of the limit, or a restart of the process."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.limits.engine.protocol import Key, Period, Rule, SavedState
-from gatekeeper.limits.engine.units import SECOND_NS, nanoseconds, whole
+from gatekeeper.limits.engine.units import SECOND_NS, to_ns, whole_number
 
 FORMAT = 1
 
 
-class PersistentLimiter(Protocol):
-    """A limiter whose rule may be replaced."""
-
-    _rule: Any
-
-    @property
-    def _keys(self) -> KeyStates[Any]: ...
-
-
-def configure(
-    self: PersistentLimiter, limit: int | None = None, period: Period | None = None, burst: int | None = None
-) -> None:
-    """Another limit from now on, with the history kept: what was used stays used.
-
-    None leaves a number as it is. All keys are converted at once, one to three microseconds each, while
-    decisions wait. Raises ValueError.
-    """
+def changed_rule(rule: Any, limit: int | None, period: Period | None, burst: int | None) -> Any:
+    """Returns `rule` with other numbers; None keeps one. Raises ValueError."""
     if limit is not None:
-        whole(limit, "limit")
-    rule: Rule[Any] = self._rule.changed(limit, None if period is None else nanoseconds(period), burst)
-    keys = self._keys
-
-    def change() -> None:
-        old, now_ns = self._rule, keys.clock()
-        if now_ns >= keys.turn_ns:
-            keys.turn(now_ns)
-        for generation in (keys.young, keys.old):
-            for key, state in list(generation.items()):
-                adopted = rule.adopt(old, state, now_ns)
-                if adopted is None:
-                    del generation[key]
-                else:
-                    generation[key] = adopted
-        self._rule = rule
-        keys.settle(rule.settle_ns, now_ns)
-
-    keys.inside(change)
+        whole_number(limit, "limit")
+    return rule.with_limits(limit, None if period is None else to_ns(period), burst)
 
 
-def dump(self: PersistentLimiter, wall_ns: Callable[[], int] = time.time_ns) -> SavedState:
-    """All that is counted, as json.dumps takes it; `load` counts on from there."""
-    keys, rule = self._keys, self._rule
-
-    def save() -> SavedState:
-        states = keys.old | keys.young
-        return {
-            "format": FORMAT,
-            "limiter": type(self).__name__,
-            "rule": {f.name: getattr(rule, f.name) for f in dataclasses.fields(rule) if f.init},
-            "wall_ns": wall_ns(),
-            "clock_ns": keys.clock(),
-            "keys": [[key, self._rule.pack(state)] for key, state in states.items()],
-        }
-
-    return keys.inside(save)
+def convert_states(keys: KeyStates[Any], old: Rule[Any], new: Rule[Any]) -> None:
+    """Converts all states from one rule to another; the caller holds the mutex."""
+    now_ns = keys.clock()
+    if now_ns >= keys.rotate_ns:
+        keys.rotate(now_ns)
+    for generation in (keys.young, keys.old):
+        for key, state in list(generation.items()):
+            converted = new.convert(old, state, now_ns)
+            if converted is None:
+                del generation[key]
+            else:
+                generation[key] = converted
+    keys.set_retention(new.forget_after_ns, now_ns)
 
 
-def load(self: PersistentLimiter, saved: SavedState, wall_ns: Callable[[], int] = time.time_ns) -> None:
-    """Count on from what `dump` saved, under the limit that this limiter has.
-
-    The time in between counts. Where the clock is another one since, as after a reboot, the wall
-    clock tells how much time passed. Raises ValueError for what another class or version saved.
-    """
-    if saved.get("format") != FORMAT or saved.get("limiter") != type(self).__name__:
-        raise ValueError(f"saved: expected {type(self).__name__} in format {FORMAT}, got {saved!r:.80}")
-    old: Rule[Any] = type(self._rule)(**saved["rule"])
-    keys = self._keys
-
-    def restore() -> None:
-        now_ns = keys.clock()
-        passed_ns = max(0, wall_ns() - saved["wall_ns"])
-        shift_ns = now_ns - passed_ns - saved["clock_ns"]
-        if abs(shift_ns) < SECOND_NS and now_ns >= saved["clock_ns"]:
-            shift_ns = 0  # the same clock, read a moment apart
-        keys.young, keys.old = {}, {}
-        for name, numbers in saved["keys"]:
-            state = self._rule.adopt(old, old.unpack(numbers, shift_ns), now_ns)
-            if state is not None:
-                keys.young[_key(name)] = state
-        # A reservation may lie ahead; what was saved is kept for as long as the furthest.
-        keys.settle(self._rule.settle_ns, now_ns)
-        ahead_ns = max((self._rule.standing(s, now_ns).reset_ns for s in keys.young.values()), default=0)
-        keys.keep_booked(ahead_ns)
-
-    keys.inside(restore)
+def dump_states(keys: KeyStates[Any], rule: Rule[Any], kind: str, wall_ns: Callable[[], int]) -> SavedState:
+    """Returns all states, as json.dumps accepts them; the caller holds the mutex."""
+    numbers: Any = rule
+    return {
+        "format": FORMAT,
+        "limiter": kind,
+        "rule": {
+            field.name: getattr(rule, field.name) for field in dataclasses.fields(numbers) if field.init
+        },
+        "wall_ns": wall_ns(),
+        "clock_ns": keys.clock(),
+        "keys": [[key, rule.pack(state)] for key, state in (keys.old | keys.young).items()],
+    }
 
 
-def _key(name: Any) -> Key:
+def require_saved_by(kind: str, saved: SavedState) -> None:
+    """Raises ValueError unless `saved` is of this class of limiters, in this format."""
+    if saved.get("format") != FORMAT or saved.get("limiter") != kind:
+        raise ValueError(f"saved: expected {kind} in format {FORMAT}, got {saved!r:.80}")
+
+
+def load_states(keys: KeyStates[Any], rule: Rule[Any], saved: SavedState, wall_ns: Callable[[], int]) -> None:
+    """Replaces all states by the saved ones, under `rule`; the caller holds the mutex."""
+    saved_under: Rule[Any] = type(rule)(**saved["rule"])
+    now_ns = keys.clock()
+    passed_ns = max(0, wall_ns() - saved["wall_ns"])
+    shift_ns = now_ns - passed_ns - saved["clock_ns"]
+    if abs(shift_ns) < SECOND_NS and now_ns >= saved["clock_ns"]:
+        shift_ns = 0  # the same clock; both clocks are read a moment apart
+    keys.young, keys.old = {}, {}
+    for name, numbers in saved["keys"]:
+        state = rule.convert(saved_under, saved_under.unpack(numbers, shift_ns), now_ns)
+        if state is not None:
+            keys.young[key_of(name)] = state
+    # A reservation may lie ahead; all states are kept for as long as the furthest.
+    keys.set_retention(rule.forget_after_ns, now_ns)
+    ahead_ns = max((rule.status(state, now_ns).reset_ns for state in keys.young.values()), default=0)
+    keys.keep_for_booking(ahead_ns)
+
+
+def key_of(name: Any) -> Key:
+    """Returns a key as it was before it became JSON, which has lists for tuples."""
     return tuple(name) if isinstance(name, list) else name

@@ -2,54 +2,66 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, NamedTuple, Protocol
 
-from gatekeeper.limits.engine.decisions import RuleLimiter, decision, no_room
 from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.limits.engine.protocol import Key
-from gatekeeper.limits.engine.units import SECOND_NS, seconds, whole
 from gatekeeper.model import Decision
 
 
-class RefundablePermits(Protocol):
-    """What a reservation has to give back."""
+class BookedPermits(Protocol):
+    """Permits of one limiter that a reservation can give back."""
 
     def give_back(self) -> bool:
-        """Whether it could be put back as if nothing had been booked."""
+        """Whether the permits went back, as if they had never been booked."""
 
     async def give_back_async(self) -> bool:
-        """The same."""
+        """Gives back as `give_back` does, from an asyncio task."""
 
 
 class BookedState(NamedTuple):
-    """The state of one key around a booking."""
+    """The state of one key before and after a booking."""
 
     keys: KeyStates[Any]
-    seat: Key
+    slot: Key
     before: object
     after: object
 
     def give_back(self) -> bool:
-        """Whether nothing happened to the key since, so that it could be put back."""
-        return self.keys.inside(self._give_back)
+        """Whether the key is as the booking left it; if so its earlier state is restored."""
+        return self.keys.exclusively(self._restore)
 
     async def give_back_async(self) -> bool:
-        """The same; in this process it does not suspend."""
+        """Gives back as `give_back` does, and does not suspend."""
         return self.give_back()
 
-    def _give_back(self) -> bool:
-        if self.keys.get(self.seat) != self.after:
+    def _restore(self) -> bool:
+        if self.keys.get(self.slot) != self.after:
             return False
-        self.keys.old.pop(self.seat, None)
-        self.keys.put(self.seat, self.before)
+        self.keys.old.pop(self.slot, None)
+        self.keys.put(self.slot, self.before)
         return True
 
 
 class Reservation:
-    """Permits booked for `delay` seconds from now; true when they are.
+    """Permits for a moment ahead, or the reason why none were booked; true when they are booked.
 
-    When they are not, `delay` is how long it would take, or None when it never helps to wait.
+    Limiters return it from `reserve`; an application does not create it. The caller waits `delay` seconds by
+    itself, and calls `cancel` when it no longer wants the permits.
+
+    Args:
+        decision: The limiter's decision, as of the moment that was booked.
+        delay: Seconds from the call of `reserve` to that moment. If nothing is booked: seconds that a
+            booking would take, or None when waiting never helps.
+        due_ns: That moment in nanoseconds of the limiter's clock; 0 if nothing is booked.
+        booked: One entry per limiter that `cancel` gives permits back to.
+
+    Example:
+        >>> from gatekeeper.limits import TokenBucket
+        >>> from gatekeeper.testing import ManualClock
+        >>> bucket = TokenBucket(1, 10, clock=ManualClock())
+        >>> bucket.reserve("acme"), bucket.reserve("acme"), bucket.reserve("acme", max_wait=5)
+        (<Reservation booked, delay=0.0>, <Reservation booked, delay=10.0>, <Reservation refused, delay=20.0>)
     """
 
     __slots__ = ("_booked", "decision", "delay", "due_ns")
@@ -59,11 +71,11 @@ class Reservation:
         decision: Decision,
         delay: float | None,
         due_ns: int = 0,
-        booked: tuple[RefundablePermits, ...] = (),
+        booked: tuple[BookedPermits, ...] = (),
     ) -> None:
-        self.decision = decision  # as of the moment that was booked
+        self.decision = decision
         self.delay = delay
-        self.due_ns = due_ns  # by the limiter's clock
+        self.due_ns = due_ns
         self._booked = booked
 
     def __bool__(self) -> bool:
@@ -75,71 +87,16 @@ class Reservation:
     def cancel(self) -> bool:
         """Whether the permits went back, as if they had never been booked.
 
-        They do unless somebody passed or booked behind this reservation: times already given to
-        others stand, and moving up behind them could let too many pass. Calling twice is safe.
+        False when a later request passed or was booked behind this reservation: times already promised
+        to others stand, and moving up behind them could let too many pass. False, too, when nothing was
+        booked, or on the second call.
         """
         booked, self._booked = self._booked, ()
-        back = [each.give_back() for each in booked]  # each of them, also after a False
-        return bool(back) and all(back)
+        results = [permits.give_back() for permits in booked]  # all of them, also after a False
+        return bool(results) and all(results)
 
     async def cancel_async(self) -> bool:
-        """As `cancel`, for a limiter whose store is awaited."""
+        """Cancels as `cancel` does, for a limiter whose store has an asyncio client."""
         booked, self._booked = self._booked, ()
-        back = [await each.give_back_async() for each in booked]
-        return bool(back) and all(back)
-
-
-def reserve(self: RuleLimiter, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation:
-    """Permits for the first moment at which they are free, behind all that is booked already.
-
-    The caller waits `delay` seconds by itself. Nothing is booked when that is above `max_wait`
-    seconds. Raises ValueError for a negative cost or wait.
-    """
-    whole(cost, "cost", least=0)
-    max_wait_ns = wait_in_ns(max_wait, "max_wait")
-    keys, rule = self._keys, self._rule
-    mutex = keys.mutex
-    try:
-        if not mutex.acquire(False):
-            keys.take_turns()
-        now_ns = keys.clock()
-        if now_ns >= keys.turn_ns:
-            keys.turn(now_ns)
-        seat = key if key in keys.young else keys.seat(key)
-        if seat is None:
-            answer = no_room(self)
-            return Reservation(answer, answer.retry_after, now_ns)
-        state = keys.young.get(seat)
-        wait_ns = rule.wait_ns(state, now_ns, cost)
-        if wait_ns is None or (max_wait_ns is not None and wait_ns > max_wait_ns):
-            return Reservation(
-                decision(self, state, now_ns, wait_ns), None if wait_ns is None else seconds(wait_ns)
-            )
-        if rule.ahead_ns is not None and wait_ns > rule.ahead_ns:
-            free_ns = wait_ns - rule.ahead_ns
-            return Reservation(decision(self, state, now_ns, free_ns), seconds(wait_ns))
-        due_ns = now_ns + wait_ns
-        if not cost:
-            return Reservation(decision(self, state, due_ns, 0), seconds(wait_ns), due_ns)
-        booked, state = book(self, seat, state, due_ns, cost)
-        keys.keep_booked(wait_ns)
-        return Reservation(decision(self, state, due_ns, 0), seconds(wait_ns), due_ns, (booked,))
-    finally:
-        mutex.release()
-
-
-def book(self: RuleLimiter, seat: Key, state: object, due_ns: int, cost: int) -> tuple[BookedState, object]:
-    """Spend at `due_ns`, and remember how it was; the caller holds the mutex."""
-    before = copy.copy(state)
-    state = self._rule.spend(state, due_ns, cost)
-    self._keys.young[seat] = state
-    return BookedState(self._keys, seat, before, copy.copy(state)), state
-
-
-def wait_in_ns(duration: float | None, name: str) -> int | None:
-    """`duration` in whole nanoseconds; None stays None. Raises ValueError below 0."""
-    if duration is None:
-        return None
-    if not 0 <= duration < float("inf"):
-        raise ValueError(f"{name}: expected seconds from 0, or None for any time, got {duration!r}")
-    return round(duration * SECOND_NS)
+        results = [await permits.give_back_async() for permits in booked]
+        return bool(results) and all(results)

@@ -1,4 +1,9 @@
-"""Who waits for a key, in the order in which they came."""
+"""Waiting in order of arrival: queues of waiters per key, and ways to wake a thread or a task.
+
+A wait is written once, as a generator that yields how long to sleep at most (`WaitSteps`). `run_steps`
+sleeps in a thread, `run_steps_async` in an asyncio task; an exception or a cancellation closes the generator,
+whose `finally` then gives back what the waiter had.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +21,15 @@ R = TypeVar("R")
 class Waker(Protocol):
     """Wakes one waiter, from any thread."""
 
-    def ring(self) -> bool:
-        """Wake it; false when it is no longer there to be woken."""
+    def wake(self) -> bool:
+        """Wakes the waiter; false when it no longer exists."""
 
 
 class ThreadWaker:
-    """Wakes a waiting thread. A clock that can wait, as one moved by hand, lets the time pass itself."""
+    """Wakes a waiting thread.
+
+    A clock with a `wait` method, such as `ManualClock`, is asked to let the time pass instead.
+    """
 
     __slots__ = ("_event", "_wait")
 
@@ -31,12 +39,12 @@ class ThreadWaker:
             clock, "wait", threading.Event.wait
         )
 
-    def ring(self) -> bool:
+    def wake(self) -> bool:
         self._event.set()
         return True
 
     def wait(self, timeout: float | None) -> None:
-        """Return when it rings, or after `timeout` seconds."""
+        """Returns when woken, or after `timeout` seconds."""
         if self._wait(self._event, timeout):
             self._event.clear()
 
@@ -50,15 +58,15 @@ class TaskWaker:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
 
-    def ring(self) -> bool:
+    def wake(self) -> bool:
         try:
             self._loop.call_soon_threadsafe(self._event.set)
-        except RuntimeError:  # its loop was closed over its head
+        except RuntimeError:  # the loop was closed while the task waited
             return False
         return True
 
     async def wait(self, timeout: float | None) -> None:
-        """Return when it rings, or after `timeout` seconds."""
+        """Returns when woken, or after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self._event.wait()
@@ -67,71 +75,71 @@ class TaskWaker:
         self._event.clear()
 
 
-WaitSteps = Generator[float | None, None, R]  # yields how long to wait for the bell at most; None: for ever
+WaitSteps = Generator[float | None, None, R]  # yields the longest sleep in seconds; None: until woken
 
 
-def slept_through(naps: WaitSteps[R], bell: ThreadWaker) -> R:
-    """What a waiter hears in the end; this thread waits. Leaving early, by an exception, closes `naps`."""
+def run_steps(steps: WaitSteps[R], waker: ThreadWaker) -> R:
+    """Returns the result of `steps`; this thread sleeps. An exception closes `steps`."""
     try:
         while True:
-            bell.wait(next(naps))
+            waker.wait(next(steps))
     except StopIteration as done:
-        heard: R = done.value
-        return heard
+        result: R = done.value
+        return result
     finally:
-        naps.close()
+        steps.close()
 
 
-async def slept_through_async(naps: WaitSteps[R], bell: TaskWaker) -> R:
-    """The same for a task, which may be cancelled."""
+async def run_steps_async(steps: WaitSteps[R], waker: TaskWaker) -> R:
+    """Returns the result of `steps`; this task sleeps. An exception or a cancellation closes `steps`."""
     try:
         while True:
-            await bell.wait(next(naps))
+            await waker.wait(next(steps))
     except StopIteration as done:
-        heard: R = done.value
-        return heard
+        result: R = done.value
+        return result
     finally:
-        naps.close()
+        steps.close()
 
 
 class WaitQueues:
-    """One line of waiters for each key that has any. The caller holds the mutex."""
+    """A queue of waiters for each key that has any. The caller holds the mutex."""
 
-    __slots__ = ("_lines",)
+    __slots__ = ("_queues",)
 
     def __init__(self) -> None:
-        self._lines: dict[Key, deque[Waker]] = {}
+        self._queues: dict[Key, deque[Waker]] = {}
 
-    def join(self, key: Key, bell: Waker, places: int | None) -> bool:
-        """Whether there was a place behind the others; at most `places` may be in line."""
-        line = self._lines.setdefault(key, deque())
-        if places is not None and len(line) >= places:
+    def join(self, key: Key, waker: Waker, max_waiters: int | None) -> bool:
+        """Adds a waiter; false, and nothing is added, when `max_waiters` wait already."""
+        queue = self._queues.setdefault(key, deque())
+        if max_waiters is not None and len(queue) >= max_waiters:
             return False
-        line.append(bell)
+        queue.append(waker)
         return True
 
-    def is_first(self, key: Key, bell: Waker) -> bool:
-        """Whether `bell` is at the head of its line, or in none."""
-        line = self._lines.get(key)
-        return line is None or line[0] is bell
+    def is_first(self, key: Key, waker: Waker) -> bool:
+        """Whether `waker` is at the head of its queue, or no waiter is."""
+        queue = self._queues.get(key)
+        return queue is None or queue[0] is waker
 
-    def leave(self, key: Key, bell: Waker) -> None:
-        """Take `bell` out of its line; who is first then is woken."""
-        line = self._lines.get(key)
-        if line is None:
+    def leave(self, key: Key, waker: Waker) -> None:
+        """Removes `waker` from its queue, and wakes the waiter that is first then."""
+        queue = self._queues.get(key)
+        if queue is None:
             return
-        if bell in line:
-            line.remove(bell)
+        if waker in queue:
+            queue.remove(waker)
         self.wake(key)
 
     def wake(self, key: Key) -> None:
-        """Ring for the first in line, and pass over those who are no longer there."""
-        line = self._lines.get(key)
-        while line and not line[0].ring():
-            line.popleft()
-        if line is not None and not line:
-            del self._lines[key]
+        """Wakes the first waiter of `key`, and removes waiters that no longer exist."""
+        queue = self._queues.get(key)
+        while queue and not queue[0].wake():
+            queue.popleft()
+        if queue is not None and not queue:
+            del self._queues[key]
 
     def waiting(self, key: Key) -> int:
-        """How many are in line."""
-        return len(self._lines.get(key, ()))
+        """Returns how many wait for `key`."""
+        return len(self._queues.get(key, ()))

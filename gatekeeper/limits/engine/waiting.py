@@ -1,94 +1,85 @@
-"""Waiting for permits, first come first served per key, as a thread or as a task.
+"""Waiting for permits of a rate, first come first served per key, as a thread or as an asyncio task.
 
-Only the first in line books; so who is further behind can leave and nothing was spent for it, and
-when the first one leaves, its booking goes back.
+Only the first waiter of a key books a permit. So a waiter further back can leave and nothing was spent for
+it, and when the first one leaves, its booking goes back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Any
 
+from gatekeeper.limits.engine.conveniences import RateMethods
 from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.limits.engine.protocol import Key
-from gatekeeper.limits.engine.reservations import Reservation, wait_in_ns
-from gatekeeper.limits.engine.units import seconds
+from gatekeeper.limits.engine.reservations import Reservation
+from gatekeeper.limits.engine.units import to_seconds, wait_to_ns
 from gatekeeper.limits.engine.wait_queue import (
     TaskWaker,
     ThreadWaker,
     WaitSteps,
     Waker,
-    slept_through,
-    slept_through_async,
+    run_steps,
+    run_steps_async,
 )
 from gatekeeper.model import Decision
 
 
-class Bookable(Protocol):
-    """A limiter that can be booked, with the line in which its waiters stand."""
+class WaitingMethods(RateMethods):
+    """`wait` and `wait_async`, in terms of `check`, `peek` and `reserve`, with a queue of waiters per key."""
 
-    @property
-    def _keys(self) -> KeyStates[Any]: ...
-    @property
-    def _name(self) -> str: ...
-    def check(self, key: Key = "", cost: int = 1) -> Decision: ...
-    def peek(self, key: Key = "", cost: int = 1) -> Decision: ...
-    def reserve(self, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation: ...
+    __slots__ = ()
+    _keys: KeyStates[Any]
 
+    def wait(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
+        """Returns an allowed decision once `cost` requests of `key` may pass; this thread waits.
 
-def wait(self: Bookable, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
-    """Allowed once `cost` requests may pass, after those who came before; this thread waits.
+        Waiters of one key are served in order of arrival. Returns a refusal, with nothing spent, as soon
+        as it is clear that `timeout` seconds do not suffice, or that waiting never helps. An exception
+        raised by a signal handler spends nothing either. Raises ValueError for a negative cost or timeout.
+        """
+        waker = ThreadWaker(self._keys.clock)
+        return run_steps(self._wait_steps(key, cost, timeout, waker), waker)
 
-    Refused, with nothing spent, as soon as it is clear that `timeout` seconds will not do, or that
-    waiting never helps. An exception out of a signal handler spends nothing either.
-    """
-    bell = ThreadWaker(self._keys.clock)
-    return slept_through(_naps(self, key, cost, timeout, bell), bell)
+    async def wait_async(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
+        """Waits as `wait` does, as an asyncio task; cancelling it spends nothing."""
+        waker = TaskWaker()
+        return await run_steps_async(self._wait_steps(key, cost, timeout, waker), waker)
 
+    def _wait_steps(self, key: Key, cost: int, timeout: float | None, waker: Waker) -> WaitSteps[Decision]:
+        """Waits in steps; closing the generator gives everything back."""
+        keys = self._keys
+        timeout_ns = wait_to_ns(timeout, "timeout")
+        if not keys.waiters.waiting(key):
+            at_once = self.check(key, cost)
+            if at_once.allowed or at_once.retry_after is None:
+                return at_once
+        end_ns = None if timeout_ns is None else keys.clock() + timeout_ns
+        if not keys.exclusively(lambda: keys.waiters.join(key, waker, keys.max_waiters)):
+            return self._refused(key, cost, f"{keys.max_waiters} are waiting already")
+        try:
+            while not keys.exclusively(lambda: keys.waiters.is_first(key, waker)):
+                if self._time_left(end_ns) == 0:
+                    return self._refused(key, cost, "others came first")
+                yield self._time_left(end_ns)
+            booking = self.reserve(key, cost, self._time_left(end_ns))
+            if booking:
+                yield from self._sleep_until_due(booking)
+            return booking.decision
+        finally:
+            keys.exclusively(lambda: keys.waiters.leave(key, waker))
 
-async def wait_async(self: Bookable, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
-    """The same for a task of asyncio; cancelling it spends nothing."""
-    bell = TaskWaker()
-    return await slept_through_async(_naps(self, key, cost, timeout, bell), bell)
+    def _sleep_until_due(self, booking: Reservation) -> Generator[float, None, None]:
+        try:
+            while (left_ns := booking.due_ns - self._keys.clock()) > 0:
+                yield to_seconds(left_ns)
+        except BaseException:  # closed: the waiter was cancelled or interrupted
+            booking.cancel()
+            raise
 
+    def _time_left(self, end_ns: int | None) -> float | None:
+        return None if end_ns is None else to_seconds(max(0, end_ns - self._keys.clock()))
 
-def _naps(self: Bookable, key: Key, cost: int, timeout: float | None, bell: Waker) -> WaitSteps[Decision]:
-    """How a waiter waits, whoever lets the time pass; closing it gives everything back."""
-    keys = self._keys
-    timeout_ns = wait_in_ns(timeout, "timeout")
-    if not keys.lines.waiting(key):
-        at_once = self.check(key, cost)
-        if at_once.allowed or at_once.retry_after is None:
-            return at_once
-    end_ns = None if timeout_ns is None else keys.clock() + timeout_ns
-    if not keys.inside(lambda: keys.lines.join(key, bell, keys.places)):
-        return _refused(self, key, cost, f"{keys.places} are waiting already")
-    try:
-        while not keys.inside(lambda: keys.lines.is_first(key, bell)):
-            if _left(self, end_ns) == 0:
-                return _refused(self, key, cost, "others came first")
-            yield _left(self, end_ns)
-        booking = self.reserve(key, cost, _left(self, end_ns))
-        if booking:
-            yield from _until(self, booking)
-        return booking.decision
-    finally:
-        keys.inside(lambda: keys.lines.leave(key, bell))
-
-
-def _until(self: Bookable, booking: Reservation) -> Generator[float, None, None]:
-    try:
-        while (left_ns := booking.due_ns - self._keys.clock()) > 0:
-            yield seconds(left_ns)
-    except BaseException:  # closed: the waiter was cancelled or interrupted
-        booking.cancel()
-        raise
-
-
-def _left(self: Bookable, end_ns: int | None) -> float | None:
-    return None if end_ns is None else seconds(max(0, end_ns - self._keys.clock()))
-
-
-def _refused(self: Bookable, key: Key, cost: int, why: str) -> Decision:
-    answer = self.peek(key, cost)
-    return answer._replace(allowed=False, policy=self._name, reason="limited", detail=why)
+    def _refused(self, key: Key, cost: int, detail: str) -> Decision:
+        decision = self.peek(key, cost)
+        return decision._replace(allowed=False, policy=self.name, reason="limited", detail=detail)

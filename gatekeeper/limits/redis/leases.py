@@ -1,42 +1,39 @@
-"""Concurrency in a store: each permit is a lease, which ends by itself when its process does not."""
+"""Concurrency in a store: each permit is a lease, which ends by itself when its process dies."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Awaitable
+from typing import Final, NamedTuple, cast
 
 from gatekeeper.limits.algorithms.concurrency import Concurrency
-from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Period
-from gatekeeper.limits.engine.reservations import wait_in_ns
-from gatekeeper.limits.engine.units import MICROSECOND_NS, nanoseconds, seconds, whole
+from gatekeeper.limits.engine.protocol import Key, LimiterStore, NanosecondClock, Period
+from gatekeeper.limits.engine.units import MICROSECOND_NS, to_ns, to_seconds, wait_to_ns, whole_number
 from gatekeeper.limits.engine.wait_queue import TaskWaker, ThreadWaker, Waker
-from gatekeeper.limits.redis.steps import ScriptCall, Sleep, StoreSteps
-from gatekeeper.limits.redis.stored_limit import front, tag
-from gatekeeper.model import Decision, Refused
-
-if TYPE_CHECKING:
-    from gatekeeper.limits.redis.store import RedisStore
+from gatekeeper.limits.redis.script_calls import ScriptCall, ScriptStore, Sleep, StoreSteps
+from gatekeeper.limits.redis.stored_limit import hash_tag, key_prefix
+from gatekeeper.model import Decision
 
 LEASE_S: Final = 60.0
-ASK_AGAIN_S: Final = 0.05  # nobody tells a waiter of what ends in another process
+POLL_S: Final = 0.05  # waiters poll, because no message announces a release in another process
 
 
 class PermitLease(NamedTuple):
-    """One permit that this process holds."""
+    """A permit that this process holds."""
 
-    name: str  # "" for one of this process's share, while the store was failing
+    name: str  # "" for a permit of the local limiter, taken while the store failed
     ends_ns: int
 
 
 class SharedConcurrency(Concurrency):
-    """Concurrency whose permits a store counts, for all processes together.
+    """A `Concurrency` whose permits are leases in a store, counted for all processes together.
 
-    Promise: never more than `limit` leases that run. A lease ends when it is released, or `lease`
-    seconds after it was taken or extended, by the server's clock: so a process that dies gives back
-    what it held, and work that takes longer must call `extend` meanwhile or is counted no more.
-    `release` gives back the leases that this process took, the oldest first.
+    Never more than `limit` leases run. A lease ends when it is released, or `lease` seconds after it was
+    taken or extended, by the server's clock: a process that dies gives back what it held, and work that takes
+    longer must call `extend` in time or is no longer counted. `release` gives back the leases that this
+    process took, the oldest first.
     """
 
     __slots__ = ("_held", "_lease_us", "_local", "_script", "_store")
@@ -45,242 +42,262 @@ class SharedConcurrency(Concurrency):
         self,
         limit: int,
         *,
-        store: RedisStore,
+        store: LimiterStore | None = None,
         lease: Period | None = None,
         clock: NanosecondClock = time.monotonic_ns,
         name: str = "",
     ) -> None:
-        """Raises ValueError for a limit below 1, or a lease of no time."""
+        if store is None:
+            raise TypeError(f"{type(self).__name__}: expected store=RedisStore(...)")
         self._held: dict[Key, deque[PermitLease]] = {}
         super().__init__(limit, clock=clock, name=name)
-        self._lease_us = -(-nanoseconds(LEASE_S if lease is None else lease, "lease") // MICROSECOND_NS)
-        self._store = store
-        self._script = store.piece("leases")
-        self._local = store.local_concurrency(limit, clock, name)
+        self._lease_us = -(-to_ns(LEASE_S if lease is None else lease, "lease") // MICROSECOND_NS)
+        self._store = cast("ScriptStore", store)
+        self._script = self._store.script("leases")
+        self._local = self._local_limiter(limit)
 
-    def renew(self) -> None:
-        """In a forked child: what was taken is the parent's."""
-        super().renew()
+    def init_process_state(self) -> None:
+        """Starts with no leases and no waiters: those of a forked child are the parent's."""
+        super().init_process_state()
         self._held = {}
 
+    @property
+    def store(self) -> LimiterStore:
+        """The store that holds the leases."""
+        return self._store
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether decisions must be awaited (`check_async`), because the store's client is an asyncio one."""
+        return self._store.awaited
+
     def configure(self, limit: int) -> None:
-        """Another limit from now on, in this process, and for its share while the store is failing; those in
-        flight stay. Raises ValueError below 1."""
+        """Applies another limit from now on, in this process and to its share while the store fails.
+
+        Work in flight continues. Raises ValueError below 1.
+        """
         super().configure(limit)
-        share = self._store.local_concurrency(limit, self._clock, self._name)
+        share = self._local_limiter(limit)
         if share is None or self._local is None:
             self._local = share
         else:
             self._local.configure(share.limit)
 
-    def _call(self, do: str, key: Key, cost: int, *names: str) -> ScriptCall:
-        front_ = front(self._store.prefix, "Concurrency", self._name)
-        return ScriptCall(self._script, (front_ + tag(key),), (do, self.limit, cost, self._lease_us, *names))
+    def _local_limiter(self, limit: int) -> Concurrency | None:
+        """Returns the limiter that decides while the store fails; None without one, or for an empty share."""
+        position = self._store.local_position
+        if position is None:
+            return None
+        share = limit // position.nodes + (position.node < limit % position.nodes)
+        return Concurrency(share, clock=self._clock, name=self.name) if share else None
 
-    def _asking(self, do: str, key: Key, cost: int, *, in_line: bool = False) -> StoreSteps[Decision]:
-        """Take `cost` leases, or look whether they could be taken."""
-        whole(cost, "cost", least=0)
-        if do == "take" and not in_line and self._lines.waiting(key):
-            do, overtakes = "look", True
-        else:
-            overtakes = False
+    def _call(self, op: str, key: Key, cost: int, *names: str) -> ScriptCall:
+        name = key_prefix(self._store.prefix, "Concurrency", self.name) + hash_tag(key)
+        return ScriptCall(self._script, (name,), (op, self.limit, cost, self._lease_us, *names))
+
+    def _decide_steps(self, op: str, key: Key, cost: int, *, is_waiter: bool = False) -> StoreSteps[Decision]:
+        """Takes `cost` leases ("take"), or tests whether they could be taken ("peek")."""
+        whole_number(cost, "cost", least=0)
+        would_overtake = op == "take" and not is_waiter and bool(self._waiters.waiting(key))
+        if would_overtake:
+            op = "peek"
         token = secrets.token_hex(8)
-        names = [f"{token}.{n}" for n in range(cost if do == "take" and cost <= self.limit else 0)]
-        asked_ns = self._clock()
-        answer = yield self._call(do, key, cost, *names)
-        if answer is None:
-            return self._alone(do, key, cost)
-        done, in_flight = answer
+        names = [f"{token}.{n}" for n in range(cost if op == "take" and cost <= self.limit else 0)]
+        sent_ns = self._clock()
+        reply = yield self._call(op, key, cost, *names)
+        if reply is None:
+            return self._decide_without_store(op, key, cost)
+        done, in_flight = reply
         if done and names:
-            self._hold(key, [PermitLease(name, asked_ns + self._lease_us * MICROSECOND_NS) for name in names])
-        return self._told(bool(done) and not overtakes, in_flight)
+            self._hold(key, [PermitLease(name, sent_ns + self._lease_us * MICROSECOND_NS) for name in names])
+        return self._decision_for(bool(done) and not would_overtake, in_flight)
 
-    def _alone(self, do: str, key: Key, cost: int) -> Decision:
+    def _decide_without_store(self, op: str, key: Key, cost: int) -> Decision:
         if self._store.on_error == "allow":
             return Decision(True, limit=self.limit)
         if self._local is None:
-            return self._store.unavailable(self._name, self.limit)
-        if do != "take":
+            return self._store.unavailable(self.name, self.limit)
+        if op != "take":
             return self._local.peek(key, cost)
-        answer = self._local.check(key, cost)
-        if answer.allowed and cost:
+        decision = self._local.check(key, cost)
+        if decision.allowed and cost:
             self._hold(key, [PermitLease("", self._clock() + self._lease_us * MICROSECOND_NS)] * cost)
-        return answer
+        return decision
 
     def _hold(self, key: Key, leases: list[PermitLease]) -> None:
         with self._mutex:
             held = self._held.setdefault(key, deque())
             while held and held[0].name and held[0].ends_ns <= self._clock():
-                held.popleft()  # its time is over, and nobody will release it
+                held.popleft()  # it has ended, and no release will follow
             held.extend(leases)
 
-    def _let_go(self, key: Key, cost: int) -> list[PermitLease]:
-        """The oldest `cost` leases of this process that still run."""
+    def _drop_oldest(self, key: Key, cost: int) -> list[PermitLease]:
+        """Returns the oldest `cost` leases of this process that still run; it no longer holds them."""
         with self._mutex:
             held = self._held.get(key, deque())
-            gone: list[PermitLease] = []
-            while held and len(gone) < cost:
+            dropped: list[PermitLease] = []
+            while held and len(dropped) < cost:
                 lease = held.popleft()
                 if not lease.name or lease.ends_ns > self._clock():
-                    gone.append(lease)
+                    dropped.append(lease)
             if not held:
                 self._held.pop(key, None)
-            self._lines.wake(key)
-            return gone
+            self._waiters.wake(key)
+            return dropped
 
-    def _releasing(self, key: Key, cost: int) -> StoreSteps[None]:
-        whole(cost, "cost", least=0)
-        gone = self._let_go(key, cost)
-        here = sum(not lease.name for lease in gone)
-        if here and self._local is not None:
-            self._local.release(key, here)
-        if names := [lease.name for lease in gone if lease.name]:
-            yield self._call("give back", key, 0, *names)
+    def _release_steps(self, key: Key, cost: int) -> StoreSteps[None]:
+        whole_number(cost, "cost", least=0)
+        dropped = self._drop_oldest(key, cost)
+        local = sum(not lease.name for lease in dropped)
+        if local and self._local is not None:
+            self._local.release(key, local)
+        if names := [lease.name for lease in dropped if lease.name]:
+            yield self._call("release", key, 0, *names)
             with self._mutex:
-                self._lines.wake(key)
+                self._waiters.wake(key)
 
-    def _extending(self, key: Key) -> StoreSteps[int]:
+    def _extend_steps(self, key: Key) -> StoreSteps[int]:
         with self._mutex:
             leases = list(self._held.get(key, ()))
         names = [lease.name for lease in leases if lease.name]
-        asked_ns = self._clock()
-        answer = (yield self._call("renew", key, 0, *names)) if names else None
-        if answer is None:
+        sent_ns = self._clock()
+        reply = (yield self._call("extend", key, 0, *names)) if names else None
+        if reply is None:
             return len(leases) - len(names)
-        ends_ns = asked_ns + self._lease_us * MICROSECOND_NS
-        renewed = {name.decode() if isinstance(name, bytes) else name for name in answer[2:]}
+        ends_ns = sent_ns + self._lease_us * MICROSECOND_NS
+        extended = {name.decode() if isinstance(name, bytes) else name for name in reply[2:]}
         with self._mutex:
             held = self._held.get(key, deque())
             for n, lease in enumerate(held):
-                if lease.name in renewed:
+                if lease.name in extended:
                     held[n] = lease._replace(ends_ns=ends_ns)
-        return int(answer[0]) + len(leases) - len(names)
+        return int(reply[0]) + len(leases) - len(names)
 
-    def _looking(self, key: Key) -> StoreSteps[int]:
-        answer = yield self._call("look", key, 0)
-        if answer is None:
+    def _count_steps(self, key: Key) -> StoreSteps[int]:
+        reply = yield self._call("peek", key, 0)
+        if reply is None:
             return 0 if self._local is None else self._local.in_flight(key)
-        return int(answer[1])
+        return int(reply[1])
 
-    def _resetting(self, key: Key) -> StoreSteps[None]:
+    def _reset_steps(self, key: Key) -> StoreSteps[None]:
         with self._mutex:
             self._held.pop(key, None)
         if self._local is not None:
             self._local.reset(key)
         yield self._call("reset", key, 0)
         with self._mutex:
-            self._lines.wake(key)
+            self._waiters.wake(key)
 
-    def _waiting(self, key: Key, cost: int, timeout: float | None, bell: Waker) -> StoreSteps[Decision]:
-        whole(cost, "cost", least=0)
-        timeout_ns = wait_in_ns(timeout, "timeout")
+    def _acquire_steps(
+        self, key: Key, cost: int, timeout: float | None, waker: Waker
+    ) -> StoreSteps[Decision]:
+        """Waits until `cost` leases are taken; the first waiter of this process polls."""
+        whole_number(cost, "cost", least=0)
+        timeout_ns = wait_to_ns(timeout, "timeout")
         end_ns = None if timeout_ns is None else self._clock() + timeout_ns
         with self._mutex:
-            self._lines.join(key, bell, None)
+            self._waiters.join(key, waker, None)
         try:
             while True:
-                first = self._is_first(key, bell)
-                answer = yield from self._asking("take" if first else "look", key, cost, in_line=True)
-                if first and answer.allowed:
+                first = self._is_first(key, waker)
+                op = "take" if first else "peek"
+                decision = yield from self._decide_steps(op, key, cost, is_waiter=True)
+                if first and decision.allowed:
                     try:
-                        yield Sleep(0, bell)  # whoever was cancelled meanwhile hears of it here
+                        yield Sleep(0, waker)  # a waiter that was cancelled during the call notices it here
                     except BaseException:
-                        yield from self._releasing(key, cost)
+                        yield from self._release_steps(key, cost)
                         raise
-                    return answer
-                left_s = ASK_AGAIN_S if end_ns is None else seconds(end_ns - self._clock())
-                if left_s <= 0 or cost > self.limit or answer.status != 429:
-                    return (
-                        answer
-                        if not answer.allowed
-                        else self._told(False, self.limit - (answer.remaining or 0))
-                    )
-                yield Sleep(min(left_s, ASK_AGAIN_S), bell)
+                    return decision
+                left_s = POLL_S if end_ns is None else to_seconds(end_ns - self._clock())
+                if left_s <= 0 or cost > self.limit or decision.status != 429:
+                    if not decision.allowed:
+                        return decision
+                    return self._decision_for(False, self.limit - (decision.remaining or 0))
+                yield Sleep(min(left_s, POLL_S), waker)
         finally:
             with self._mutex:
-                self._lines.leave(key, bell)
+                self._waiters.leave(key, waker)
 
-    def _is_first(self, key: Key, bell: Waker) -> bool:
+    def _is_first(self, key: Key, waker: Waker) -> bool:
         with self._mutex:
-            return self._lines.is_first(key, bell)
+            return self._waiters.is_first(key, waker)
 
     def allow(self, key: Key = "", cost: int = 1) -> bool:
-        """Whether `cost` of `key` may begin now; `release` must follow when they may."""
+        """Whether `cost` requests of `key` may begin now; if so `release` must follow."""
         return self.check(key, cost).allowed
 
     async def allow_async(self, key: Key = "", cost: int = 1) -> bool:
-        """The same for a task."""
+        """Decides as `allow` does."""
         return (await self.check_async(key, cost)).allowed
 
     def check(self, key: Key = "", cost: int = 1) -> Decision:
-        """The same, with limit and remaining, after this one."""
-        return self._store.run(self._asking("take", key, cost))
+        """Decides as `allow` does; returns limit and remaining (after this request), too."""
+        return self._store.run(self._decide_steps("take", key, cost))
 
     async def check_async(self, key: Key = "", cost: int = 1) -> Decision:
-        """The same for a task."""
-        return await self._store.run_async(self._asking("take", key, cost))
+        """Decides as `check` does."""
+        return await self._store.run_async(self._decide_steps("take", key, cost))
 
     def peek(self, key: Key = "", cost: int = 1) -> Decision:
-        """What `check` would decide now, with what remains before it."""
-        return self._store.run(self._asking("look", key, cost))
+        """Returns the decision that `check` would make now, with what remains before it; takes nothing."""
+        return self._store.run(self._decide_steps("peek", key, cost))
 
     async def peek_async(self, key: Key = "", cost: int = 1) -> Decision:
-        """The same for a task."""
-        return await self._store.run_async(self._asking("look", key, cost))
-
-    async def enforce_async(self, key: Key = "", cost: int = 1) -> Decision:
-        """As `check_async`, but a refusal is raised."""
-        decision = await self.check_async(key, cost)
-        if not decision.allowed:
-            raise Refused(decision)
-        return decision
+        """Returns the decision as `peek` does."""
+        return await self._store.run_async(self._decide_steps("peek", key, cost))
 
     def release(self, key: Key = "", cost: int = 1) -> None:
-        """`cost` of `key` are over; what this process does not hold it cannot release."""
-        self._store.run(self._releasing(key, cost))
+        """Ends `cost` requests of `key`; leases that this process does not hold stay."""
+        self._store.run(self._release_steps(key, cost))
 
     async def release_async(self, key: Key = "", cost: int = 1) -> None:
-        """The same for a task."""
-        await self._store.run_async(self._releasing(key, cost))
+        """Ends requests as `release` does."""
+        await self._store.run_async(self._release_steps(key, cost))
 
     refund = release
     refund_async = release_async
 
-    def leave(self, key: Key, cost: int) -> Any:
-        """The guarded work is over; something to await when the store's client is one of asyncio."""
-        return self.release_async(key, cost) if self._store.awaited else self.release(key, cost)
+    def leave(self, key: Key, cost: int) -> Awaitable[None] | None:
+        """Releases `cost` permits of `key`; returns an awaitable if the store's client is an asyncio one."""
+        if self._store.awaited:
+            return self.release_async(key, cost)
+        self.release(key, cost)
+        return None
 
     def extend(self, key: Key = "") -> int:
-        """How many leases of `key` that this process holds begin anew; those that are over do not."""
-        return self._store.run(self._extending(key))
+        """Restarts the leases of `key` that this process holds; returns how many. Ended leases stay ended."""
+        return self._store.run(self._extend_steps(key))
 
     async def extend_async(self, key: Key = "") -> int:
-        """The same for a task."""
-        return await self._store.run_async(self._extending(key))
+        """Restarts leases as `extend` does."""
+        return await self._store.run_async(self._extend_steps(key))
 
     def reset(self, key: Key = "") -> None:
-        """Forget who is in flight for `key`, in all processes."""
-        self._store.run(self._resetting(key))
+        """Forgets the work of `key` that is in flight, in all processes."""
+        self._store.run(self._reset_steps(key))
 
     async def reset_async(self, key: Key = "") -> None:
-        """The same for a task."""
-        await self._store.run_async(self._resetting(key))
+        """Forgets as `reset` does."""
+        await self._store.run_async(self._reset_steps(key))
 
     def in_flight(self, key: Key = "") -> int:
-        """How many of `key` are at work, in all processes."""
-        return self._store.run(self._looking(key))
+        """Returns how many requests of `key` are in flight, in all processes."""
+        return self._store.run(self._count_steps(key))
 
     async def in_flight_async(self, key: Key = "") -> int:
-        """The same for a task."""
-        return await self._store.run_async(self._looking(key))
+        """Counts as `in_flight` does."""
+        return await self._store.run_async(self._count_steps(key))
 
     def wait(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
-        """Allowed once `cost` of `key` may begin; `release` must follow.
+        """Returns an allowed decision once `cost` requests of `key` may begin; `release` must follow.
 
-        First come, first served in this process; what ends in another is seen within 50 ms.
+        Waiters of this process are served in order of arrival; a release in another process is noticed
+        within 50 ms.
         """
-        return self._store.run(self._waiting(key, cost, timeout, ThreadWaker(self._clock)))
+        return self._store.run(self._acquire_steps(key, cost, timeout, ThreadWaker(self._clock)))
 
     async def wait_async(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
-        """The same for a task; cancelling it takes nothing."""
-        return await self._store.run_async(self._waiting(key, cost, timeout, TaskWaker()), to_the_end=True)
+        """Waits as `wait` does, as an asyncio task; cancelling it takes nothing."""
+        steps = self._acquire_steps(key, cost, timeout, TaskWaker())
+        return await self._store.run_async(steps, finish_calls=True)

@@ -1,7 +1,8 @@
-"""A rule in the words of its script, and the script's numbers read back.
+"""Encoding of a rule for its Lua script, and decoding of the script's numbers.
 
-A store counts whole microseconds, so a rule is put into them first; a period that is none becomes the
-next longer one, which never lets more pass. Where the rules say nanoseconds, these here mean microseconds.
+A store counts whole microseconds, so a rule is first converted to them; a period that is not a whole number
+of microseconds becomes the next longer one, which never admits more. In this module the `..._ns` fields of
+such converted rules contain microseconds.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ from gatekeeper.limits.algorithms.sliding_log import LogRule
 from gatekeeper.limits.engine.protocol import KeyStatus, Rule
 from gatekeeper.limits.engine.units import MICROSECOND_NS
 
-# A script has doubles for numbers: whole ones are exact below 2**53.
+# Lua has doubles for numbers: whole ones are exact below 2**53.
 PERIOD_US_MAX: Final = 1 << 43  # 101 days
-DEPTH_US_MAX: Final = 1 << 52  # 142 years until a bucket is full
+CAPACITY_US_MAX: Final = 1 << 52  # 142 years until a bucket is full
 LIMIT_MAX: Final = 1 << 40
 
 
 class ScriptProtocol(Protocol):
-    """How to talk with the script about one rule."""
+    """The script's arguments and results for one rule."""
 
     @property
     def kind(self) -> str:
-        """The piece of the script that knows such rules."""
+        """The Lua file that decides by such rules, without its suffix."""
 
     @property
     def size(self) -> int:
-        """How many numbers it answers."""
+        """Count of the numbers that it returns."""
 
-    def words(self, cost: int) -> tuple[int, ...]:
-        """What the script is told, after the kind."""
+    def arguments(self, cost: int) -> tuple[int, ...]:
+        """Returns the script's arguments after the kind."""
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
-        """Where the key stands, in microseconds, by the script's numbers."""
+    def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
+        """Returns what the key has left, in microseconds, from the numbers that the script returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +49,32 @@ class GcraScript:
     kind: str = "gcra"
     size: int = 2
 
-    def words(self, cost: int) -> tuple[int, ...]:
+    def arguments(self, cost: int) -> tuple[int, ...]:
         rule = self.rule
-        weights = (*divmod(cost * rule.weight, rule.scale), *divmod(rule.depth, rule.scale))
-        return (rule.scale, rule.rate, rule.period_ns, rule.burst, 0, -1, *weights)
+        ticks = (*divmod(cost * rule.interval, rule.scale), *divmod(rule.capacity, rule.scale))
+        return (rule.scale, rule.rate, rule.period_ns, rule.burst, 0, -1, *ticks)
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
+    def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         due_us, part = numbers
         rule = self.rule
-        debt = max(0, (due_us - now_us) * rule.scale + part)
-        return KeyStatus(max(0, (rule.depth - debt) // rule.weight), -(-debt // rule.scale))
+        missing = max(0, (due_us - now_us) * rule.scale + part)
+        return KeyStatus(max(0, (rule.capacity - missing) // rule.interval), -(-missing // rule.scale))
 
 
 @dataclass(frozen=True, slots=True)
 class QueueScript:
-    """A queue is a bucket of one, in which a booking may lie so many turns ahead and no further."""
+    """A queue as a bucket of one permit, in which bookings lie a bounded number of turns ahead."""
 
     rule: QueueRule
     kind: str = "gcra"
     size: int = 2
 
-    def words(self, cost: int) -> tuple[int, ...]:
+    def arguments(self, cost: int) -> tuple[int, ...]:
         rule = self.rule
-        weights = (*divmod(cost * rule.weight, rule.scale), *divmod(rule.weight, rule.scale))
-        return (rule.scale, rule.limit, rule.period_ns, 1, 1, rule.ahead_ns, *weights)
+        ticks = (*divmod(cost * rule.interval, rule.scale), *divmod(rule.interval, rule.scale))
+        return (rule.scale, rule.limit, rule.period_ns, 1, 1, rule.max_ahead_ns, *ticks)
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
+    def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         due_us, part = numbers
         ahead_us = max(0, due_us - now_us + (part > 0))
         return KeyStatus(int(not ahead_us), ahead_us)
@@ -85,10 +86,10 @@ class WindowScript:
     kind: str = "window"
     size: int = 2
 
-    def words(self, cost: int) -> tuple[int, ...]:
+    def arguments(self, cost: int) -> tuple[int, ...]:
         return (self.rule.limit, self.rule.period_ns, int(self.rule.aligned))
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
+    def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         start_us, used = numbers
         end_us = start_us + self.rule.period_ns
         if start_us < 0 or now_us >= end_us:
@@ -102,21 +103,21 @@ class CounterScript:
     kind: str = "counter"
     size: int = 3
 
-    def words(self, cost: int) -> tuple[int, ...]:
+    def arguments(self, cost: int) -> tuple[int, ...]:
         return (self.rule.limit, self.rule.period_ns)
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
-        number, before, used = numbers
+    def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
+        index, before, used = numbers
         period_us = self.rule.period_ns
-        start_us = number * period_us
+        start_us = index * period_us
         end_us = start_us + period_us
         if not used and not before:
             return KeyStatus(self.rule.limit, 0)
         # Until the last of them weighs less than one whole request.
-        forgotten_us = (end_us if used else start_us) + period_us - (period_us - 1) // (used or before)
+        reset_us = (end_us if used else start_us) + period_us - (period_us - 1) // (used or before)
         weighed = before * (end_us - now_us) // period_us
         remaining = self.rule.limit - used - weighed if start_us <= now_us else 0
-        return KeyStatus(max(0, remaining), max(0, forgotten_us - now_us))
+        return KeyStatus(max(0, remaining), max(0, reset_us - now_us))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +126,10 @@ class LogScript:
     kind: str = "log"
     size: int = 2
 
-    def words(self, cost: int) -> tuple[int, ...]:
+    def arguments(self, cost: int) -> tuple[int, ...]:
         return (self.rule.limit, self.rule.period_ns)
 
-    def standing(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
+    def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         live, newest_us = numbers
         if not live:
             return KeyStatus(self.rule.limit, 0)
@@ -137,10 +138,10 @@ class LogScript:
 
 
 def script_protocol_of(rule: Rule[Any]) -> ScriptProtocol:
-    """How to talk about `rule`. Raises ValueError for numbers that a script cannot hold."""
+    """Returns the protocol for `rule`. Raises ValueError for numbers that a script cannot hold."""
     match _in_microseconds(rule):
         case GcraRule() as bucket:
-            if bucket.settle_ns >= DEPTH_US_MAX:
+            if bucket.forget_after_ns >= CAPACITY_US_MAX:
                 raise ValueError("burst: expected a bucket in a store to be full again within 142 years")
             return GcraScript(bucket)
         case QueueRule() as queue:
@@ -152,7 +153,7 @@ def script_protocol_of(rule: Rule[Any]) -> ScriptProtocol:
         case LogRule() as log:
             return LogScript(LogRule(log.limit, log.period_ns))
         case other:
-            raise TypeError(f"store: {type(other).__name__} cannot be kept in one")
+            raise TypeError(f"store: limiters with a {type(other).__name__} cannot be kept in a store")
 
 
 def _in_microseconds(rule: Any) -> Any:
@@ -161,4 +162,4 @@ def _in_microseconds(rule: Any) -> Any:
         raise ValueError("period: expected at most 100 days in a store")
     if rule.limit >= LIMIT_MAX:
         raise ValueError(f"limit: expected less than {LIMIT_MAX:,} in a store, got {rule.limit:,}")
-    return rule.changed(None, period_us, None)
+    return rule.with_limits(None, period_us, None)

@@ -1,128 +1,108 @@
-"""What a limiter holds that keeps its keys in a store."""
+"""State of one limiter whose keys are in a store: its limits, its store, and what this process remembers."""
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from gatekeeper.limits.engine.decisions import together
+from gatekeeper.limits.engine.decisions import combined
 from gatekeeper.limits.engine.key_states import KeyStates
-from gatekeeper.limits.engine.protocol import Key, NanosecondClock
+from gatekeeper.limits.engine.protocol import Key
 from gatekeeper.limits.engine.reservations import Reservation
-from gatekeeper.limits.engine.units import MICROSECOND_NS, seconds
 from gatekeeper.limits.redis.negative_cache import RefusalCache
-from gatekeeper.limits.redis.scripts import LuaScript
-from gatekeeper.limits.redis.steps import ScriptCall
-from gatekeeper.limits.redis.stored_limit import StoredLimit, tag
+from gatekeeper.limits.redis.script_calls import LuaScript, ScriptCall, ScriptStore
+from gatekeeper.limits.redis.stored_limit import StoredLimit, hash_tag
 from gatekeeper.model import Decision
-
-if TYPE_CHECKING:
-    from gatekeeper.limits.redis.store import RedisStore
 
 
 class ScriptReply(NamedTuple):
-    """A script's answer, sorted."""
+    """The result of a decision script, decoded."""
 
     now_us: int
-    wait_us: int  # until all of it may pass
+    wait_us: int  # until all limits admit the request
     spent: bool
-    each: list[tuple[int, list[int]]]  # of each part: its own wait, its numbers
-    texts: list[bytes | str]  # of a booking: each part's line before and after
+    limits: list[tuple[int, list[int]]]  # of each limit: its wait, its numbers
+    bookings: list[bytes | str]  # of each limit that was booked: its stored value before and after
 
 
 class SharedState:
-    """The parts of one shared limiter, their store, and what this process knows by itself."""
+    """A limit, or several (`AllOf`), decided together in one store.
 
-    __slots__ = ("clock", "local", "name", "parts", "refusals", "script", "store")
+    `keys` of the limiter provides the clock and the waiters of this process; its states stay empty.
+    """
+
+    __slots__ = ("clock", "keys", "limits", "local", "name", "refusals", "script", "store")
 
     def __init__(
-        self, store: RedisStore, parts: tuple[StoredLimit, ...], name: str, clock: NanosecondClock
+        self, store: ScriptStore, limits: tuple[StoredLimit, ...], name: str, keys: KeyStates[Any]
     ) -> None:
         self.store = store
-        self.parts = parts
+        self.limits = limits
         self.name = name
-        self.clock = clock
-        self.script: LuaScript = store.script(frozenset(part.speech.kind for part in parts))
-        self.refusals = RefusalCache(clock, store.remember_ns)
-        for part in parts:
-            part.remembered.append(self.refusals)
-        self.local: Any = None  # this process's share, where that is what the store's failing asks for
+        self.keys = keys
+        self.clock = keys.clock
+        self.script: LuaScript = store.decision_script(frozenset(limit.protocol.kind for limit in limits))
+        self.refusals = RefusalCache(self.clock, store.remember_ns)
+        for limit in limits:
+            limit.refusal_caches.append(self.refusals)
+        self.local: Any = None  # limiter of this process's share, for on_error="local"
 
     def call(
-        self, do: str, key: Key, cost: int, longest_us: int = -1, texts: tuple[str | bytes, ...] = ()
+        self, op: str, key: Key, cost: int, max_wait_us: int = -1, bookings: tuple[str | bytes, ...] = ()
     ) -> ScriptCall:
-        """The script's run for one key."""
-        caller = tag(key)
-        if len(self.parts) == 1:
-            part = self.parts[0]
-            return ScriptCall(
-                self.script, (part.key(caller),), (do, cost, longest_us, *part.words(cost), *texts)
-            )
-        keys = tuple(part.key(caller) for part in self.parts)
-        words = itertools.chain.from_iterable(part.words(cost) for part in self.parts)
-        return ScriptCall(self.script, keys, (do, cost, longest_us, *words, *texts))
+        """Returns a call of the script for one key."""
+        tag = hash_tag(key)
+        if len(self.limits) == 1:
+            limit = self.limits[0]
+            arguments = (op, cost, max_wait_us, *limit.arguments(cost), *bookings)
+            return ScriptCall(self.script, (limit.key(tag),), arguments)
+        keys = tuple(limit.key(tag) for limit in self.limits)
+        encoded = itertools.chain.from_iterable(limit.arguments(cost) for limit in self.limits)
+        return ScriptCall(self.script, keys, (op, cost, max_wait_us, *encoded, *bookings))
 
-    def reply(self, raw: list[Any]) -> ScriptReply:
-        """The answer to such a run."""
+    def decode(self, raw: list[Any]) -> ScriptReply:
+        """Returns the script's result as a value."""
         now_us, wait_us, spent = raw[:3]
-        at, each = 3, []
-        for part in self.parts:
-            end = at + 1 + part.speech.size
-            each.append((raw[at], raw[at + 1 : end]))
-            at = end
-        return ScriptReply(now_us, wait_us, bool(spent), each, raw[at:])
+        start, limits = 3, []
+        for limit in self.limits:
+            end = start + 1 + limit.protocol.size
+            limits.append((raw[start], raw[start + 1 : end]))
+            start = end
+        return ScriptReply(now_us, wait_us, bool(spent), limits, raw[start:])
 
     def forget(self, key: Key) -> None:
-        """Ask again about `key`, here and wherever else in this process its parts are decided about."""
-        for part in self.parts:
-            part.forget(key)
+        """Drops the refusals of `key`, here and in other limiters of this process with the same limits."""
+        for limit in self.limits:
+            limit.forget(key)
 
-    def never(self, cost: int) -> bool:
+    def can_never_pass(self, cost: int) -> bool:
         """Whether `cost` is above what can ever pass."""
-        return any(part.never(cost) for part in self.parts)
+        return any(limit.can_never_pass(cost) for limit in self.limits)
 
     def decision(self, reply: ScriptReply, cost: int = 0) -> Decision:
-        """The answer of all parts together, of the moment at which the script ran.
+        """Returns the decision of all limits together, as of the moment at which the script ran.
 
-        A `cost` that can never pass was not asked about.
+        For a `cost` that can never pass the script was called with a cost of 0.
         """
-        answers = [
-            part.decision(numbers, reply.now_us, None if cost and part.never(cost) else wait_us)
-            for part, (wait_us, numbers) in zip(self.parts, reply.each, strict=True)
+        decisions = [
+            limit.decision(numbers, reply.now_us, None if cost and limit.can_never_pass(cost) else wait_us)
+            for limit, (wait_us, numbers) in zip(self.limits, reply.limits, strict=True)
         ]
-        return answers[0] if len(answers) == 1 else together(answers, self.name)
+        return decisions[0] if len(decisions) == 1 else combined(decisions, self.name)
 
-    def passed(self, reply: ScriptReply) -> Decision:
-        """The answer of all parts to a booking, as of the moment that was booked."""
-        free = [(0, numbers) for _, numbers in reply.each]
-        return self.decision(reply._replace(now_us=reply.now_us + reply.wait_us, each=free))
+    def booked_decision(self, reply: ScriptReply) -> Decision:
+        """Returns the decision about a booking, as of the moment that was booked."""
+        limits = [(0, numbers) for _, numbers in reply.limits]
+        return self.decision(reply._replace(now_us=reply.now_us + reply.wait_us, limits=limits))
 
-    def alone(self) -> Decision:
-        """The answer while the store is failing and nobody decides in its place."""
-        limit = min(part.rule.limit for part in self.parts)
+    def fallback_decision(self) -> Decision:
+        """Returns the decision while the store fails, without a local limiter."""
+        limit = min(limit.rule.limit for limit in self.limits)
         if self.store.on_error == "allow":
             return Decision(True, limit=limit)
         return self.store.unavailable(self.name, limit)
 
-    def alone_booked(self) -> Reservation:
-        """The same for a booking."""
-        answer = self.alone()
-        return Reservation(answer, answer.retry_after, self.clock())
-
-
-class SharedLimiter(Protocol):
-    """A limiter whose keys a store holds."""
-
-    _rule: Any
-
-    @property
-    def _keys(self) -> KeyStates[Any]: ...
-    @property
-    def _name(self) -> str: ...
-    @property
-    def _sharing(self) -> SharedState: ...
-
-
-def wait_seconds(wait_us: int) -> float:
-    """Microseconds as seconds."""
-    return seconds(wait_us * MICROSECOND_NS)
+    def fallback_reservation(self) -> Reservation:
+        """Returns the reservation while the store fails, without a local limiter."""
+        decision = self.fallback_decision()
+        return Reservation(decision, decision.retry_after, self.clock())

@@ -1,43 +1,82 @@
-"""RedisStore: limiters that many processes share, each decision one script in one round trip."""
+"""`RedisStore`: limiters that several processes share; each decision is one script in one round trip.
+
+The store runs the steps of a decision (`script_calls.StoreSteps`) in a thread or in an asyncio task: it
+sends calls of scripts, sleeps, and opens its circuit breaker when a call fails. A failed call's result is
+None, and the steps then decide as `on_error` says. Exceptions are thrown into the steps, which give back
+what they had.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Coroutine
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
-from gatekeeper.limits.algorithms.concurrency import Concurrency
-from gatekeeper.limits.composites.all_of import AllOf
 from gatekeeper.limits.engine.protocol import NanosecondClock
-from gatekeeper.limits.engine.units import SECOND_NS, whole
+from gatekeeper.limits.engine.units import SECOND_NS, whole_number
 from gatekeeper.limits.engine.wait_queue import TaskWaker, ThreadWaker
-from gatekeeper.limits.redis.circuit import CircuitBreaker
-from gatekeeper.limits.redis.clients import AsyncioClient, BlockingClient, is_awaited, is_failure
-from gatekeeper.limits.redis.leases import SharedConcurrency
-from gatekeeper.limits.redis.local_fallback import local_share
-from gatekeeper.limits.redis.scripts import LuaScript, deciding, piece, script
+from gatekeeper.limits.redis.circuit_breaker import CircuitBreaker
+from gatekeeper.limits.redis.clients import AsyncioClient, BlockingClient, is_asyncio_client, is_failure
+from gatekeeper.limits.redis.script_calls import (
+    LuaScript,
+    NodePosition,
+    OnError,
+    ScriptCall,
+    ScriptCalls,
+    Sleep,
+    StoreStep,
+    StoreSteps,
+    build_script,
+    read_time_code,
+)
 from gatekeeper.limits.redis.shared_limiters import shared_class
-from gatekeeper.limits.redis.shared_state import SharedState
-from gatekeeper.limits.redis.steps import ScriptCall, ScriptCalls, Sleep, StoreSteps
-from gatekeeper.limits.redis.stored_limit import StoredLimit
 from gatekeeper.model import Decision
 
 L = TypeVar("L")
 T = TypeVar("T")
-StoreStep = ScriptCall | ScriptCalls | Sleep
-OnError = Literal["allow", "deny", "local"]
 
 
 class RedisStore:
-    """Keeps limiters in Redis 6 or newer: `SlidingLog(100, 10, store=RedisStore(redis.Redis()))`.
+    """Store for limiters in Redis 6 or newer: `SlidingLog(100, 10, store=RedisStore(redis.Redis()))`.
 
-    Each decision is one script, atomic, in one round trip, by the server's clock in whole microseconds;
-    a period that is none becomes the next longer one. Everything that it writes expires by itself. The
-    client says which form of the methods works: `redis.asyncio.Redis` the awaited one, `redis.Redis`
-    the other. Whoever was refused is refused from memory until its time comes; a refund, a reset, a
-    cancelled booking or a raised limit in *another* process is seen when that time is over (`remember`
-    bounds it), and by `peek` at once.
+    Each decision is one Lua script: atomic, in one round trip, by the server's clock in whole microseconds
+    (a period that is not a whole number of them becomes the next longer one). Every key that it writes
+    expires by itself. The client decides which form of a limiter's methods works: with
+    `redis.asyncio.Redis` the awaited one (`check_async`), with `redis.Redis` the other; the wrong form
+    raises TypeError.
+
+    A key that was refused is refused from memory until its wait ends. A refund, a reset, a cancelled
+    booking or a raised limit in *another* process is noticed when that time is over (`remember` bounds it),
+    and by `peek` at once. `failing` says whether the last call failed, so that `on_error` decides.
+
+    Args:
+        client: A `redis.Redis`, `redis.RedisCluster`, or one of their asyncio forms. Of a plain client only
+            the settings are used, not the connections.
+        on_error: Decides while Redis does not answer: "allow", the default, admits every request; "deny"
+            refuses with status 503, and `retry_after` until the next attempt; "local" decides in memory, by
+            this process's share of the limit.
+        nodes: Processes that share the limits; required for "local".
+        node: This process's number among them, from 0, which is the default.
+        timeout: Seconds that a call may take, and as many again to connect; above 0, 0.2 by default.
+        pause: Seconds after a failure in which no call is made; then one caller tries. 1 by default.
+        remember: Seconds for which a refusal is remembered at most; 0 calls Redis for each decision. None,
+            the default, remembers it to its end.
+        prefix: Text before the name of each Redis key, without braces; "gatelock" by default.
+        clock: Returns the time in whole nanoseconds, for pauses and for refusals in memory;
+            `time.monotonic_ns` by default.
+
+    Raises:
+        ValueError: An unknown `on_error`, "local" without `nodes` or with a `node` that is not below it, a
+            timeout of 0, a negative pause or remember, or a prefix that is empty or has braces.
+        TypeError: A client that is not one of redis.
+
+    Example:
+        >>> import redis
+        >>> from gatekeeper.limits import TokenBucket
+        >>> store = RedisStore(redis.Redis(), on_error="deny")  # connects with the first decision
+        >>> TokenBucket(100, 60, name="uploads", store=store)
+        <SharedTokenBucket 'uploads': 100 per 60 s, 100 at once>
     """
 
     def __init__(
@@ -53,135 +92,104 @@ class RedisStore:
         prefix: str = "gatelock",
         clock: NanosecondClock = time.monotonic_ns,
     ) -> None:
-        """`on_error`: what a limiter answers while Redis does not: "allow", "deny" (503, `retry_after` as
-        long as nobody asks), or "local": a limiter in memory with this process's share of the limit, which
-        is that of `node`, counted from 0, among `nodes`.
-
-        A call waits `timeout` seconds at most, once more to connect; after a failure nobody asks for `pause`
-        seconds, and then one caller does for all. A refusal is remembered until its end, or for `remember`
-        seconds at most; 0 asks each time. Raises ValueError for what cannot be.
-        """
         if on_error not in ("allow", "deny", "local"):
             raise ValueError(f"on_error: expected 'allow', 'deny' or 'local', got {on_error!r}")
-        if on_error == "local" and (nodes is None or not 0 <= node < whole(nodes, "nodes")):
+        if on_error == "local" and (nodes is None or not 0 <= node < whole_number(nodes, "nodes")):
             raise ValueError(
                 f"nodes: expected how many share a limit, and node below that, got {nodes!r}, {node!r}"
             )
         if not timeout > 0 or not pause >= 0 or (remember is not None and not remember >= 0):
-            raise ValueError("timeout: expected seconds above 0, and pause and remember none below")
+            raise ValueError("timeout: expected seconds above 0, and pause and remember from 0")
         if not prefix or set("{}") & set(prefix):
             raise ValueError(
-                f"prefix: expected text without braces, which mark what a cluster looks at, got {prefix!r}"
+                f"prefix: expected text without braces, which mark the hash tag of a cluster, got {prefix!r}"
             )
-        self.on_error: Final = on_error
+        self.on_error: Final[OnError] = on_error
         self.remember_ns: Final = None if remember is None else round(remember * SECOND_NS)
         self.prefix: Final = prefix
-        self._nodes, self._node = nodes, node
+        self.local_position: Final = (
+            NodePosition(node, nodes) if on_error == "local" and nodes is not None else None
+        )
         self._circuit = CircuitBreaker(pause, clock)
-        self.awaited: Final = is_awaited(client)
-        self._plain = None if self.awaited else BlockingClient(client, timeout)
-        self._async = AsyncioClient(client, timeout) if self.awaited else None
-        self._time = piece("time")
+        self.awaited: Final = is_asyncio_client(client)
+        self._blocking = None if self.awaited else BlockingClient(client, timeout)
+        self._asyncio = AsyncioClient(client, timeout) if self.awaited else None
+        self._time_code = read_time_code()
 
     @property
     def failing(self) -> bool:
-        """Whether the last call failed, so that `on_error` answers."""
+        """Whether the last call failed, so that `on_error` decides."""
         return self._circuit.failing
 
-    def script(self, kinds: frozenset[str]) -> LuaScript:
-        """The script that decides over limits of these kinds."""
-        return deciding(self._time, kinds)
+    def class_for(self, kind: type[L]) -> type[L]:
+        """Returns the subclass of `kind` whose keys are in a store, such as SharedTokenBucket.
 
-    def piece(self, name: str) -> LuaScript:
-        """The script of one piece alone."""
-        return script(self._time, name)
+        Raises TypeError for a limiter that a store cannot hold.
+        """
+        return shared_class(kind)
 
-    def shared(self, kind: type[L]) -> type[L]:
-        """`kind`, with methods that ask a store."""
-        return cast(
-            "type[L]", SharedConcurrency if issubclass(kind, Concurrency) else shared_class(cast(Any, kind))
-        )
+    def decision_script(self, kinds: frozenset[str]) -> LuaScript:
+        """Returns the script that decides over limits of these kinds."""
+        return build_script(self._time_code, "head", *sorted(kinds), "decide")
 
-    def attach(self, limiter: Any) -> None:
-        """Let `limiter` keep its keys here. Raises ValueError for numbers that a script cannot hold."""
-        part = StoredLimit(type(limiter).__name__, limiter._rule, limiter._name, self.prefix)
-        limiter._sharing = SharedState(self, (part,), limiter._name, limiter._keys.clock)
-        limiter._sharing.local = self.share_of(limiter)
-
-    def attach_all(self, limiter: Any) -> None:
-        """The same for an AllOf. Raises ValueError for two parts with the same keys."""
-        parts = tuple(part for each in limiter._parts for part in each._sharing.parts)
-        if len({part.key(b"") for part in parts}) < len(parts):
-            raise ValueError("AllOf: expected limiters with a name each where their numbers are equal")
-        sharing = SharedState(self, parts, limiter._name, limiter._keys.clock)
-        if self.on_error == "local":
-            sharing.local = AllOf(*(each._sharing.local for each in limiter._parts), name=limiter._name)
-        limiter._sharing = sharing
-
-    def share_of(self, limiter: Any) -> Any:
-        """What decides in memory for `limiter` while Redis does not answer; None where nothing does."""
-        if self.on_error != "local" or self._nodes is None:
-            return None
-        return local_share(limiter, self._nodes, self._node)
-
-    def local_concurrency(self, limit: int, clock: NanosecondClock, name: str) -> Concurrency | None:
-        """The same for what is at work at once; None also for a node whose share is none at all."""
-        if self.on_error != "local" or self._nodes is None:
-            return None
-        share = limit // self._nodes + (self._node < limit % self._nodes)
-        return Concurrency(share, clock=clock, name=name) if share else None
+    def script(self, name: str) -> LuaScript:
+        """Returns the script in `lua/NAME.lua`."""
+        return build_script(self._time_code, name)
 
     def unavailable(self, name: str, limit: int) -> Decision:
-        """The refusal of everybody while Redis does not answer."""
+        """Returns the refusal of every request while Redis does not answer."""
         return Decision(
             False,
             name,
             "temporary-reduced-capacity",
             "the store of limits does not answer",
             limit,
-            retry_after=self._circuit.left(),
+            retry_after=self._circuit.seconds_left(),
             status=503,
         )
 
     def run(self, steps: StoreSteps[T]) -> T:
-        """What `steps` come to, in this thread. Raises TypeError when the client is one of asyncio."""
-        if self._plain is None:
+        """Returns the result of `steps`, run in this thread. Raises TypeError for an asyncio client."""
+        if self._blocking is None:
             steps.close()
             raise TypeError("this store's client is one of asyncio: await the form that ends in _async")
         try:
             step = next(steps)
             while True:
                 try:
-                    answer = self._do(self._plain, step)
+                    result = self._do(self._blocking, step)
                 except BaseException as error:  # noqa: BLE001 - the steps raise it again
-                    step = steps.throw(error)  # ... once they have given back what they had
+                    step = steps.throw(error)  # after they have given back what they had
                 else:
-                    step = steps.send(answer)
+                    step = steps.send(result)
         except StopIteration as done:
-            came_to: T = done.value
-            return came_to
+            returned: T = done.value
+            return returned
 
-    def _do(self, calls: BlockingClient, step: StoreStep) -> Any:
+    def _do(self, client: BlockingClient, step: StoreStep) -> Any:
         if isinstance(step, Sleep):
             if step.duration != 0:
-                cast("ThreadWaker", step.bell).wait(step.duration)
+                cast("ThreadWaker", step.waker).wait(step.duration)
             return None
-        if not self._circuit.lets_ask():
+        if not self._circuit.permits_call():
             return None
         try:
-            answer = calls.one(step) if isinstance(step, ScriptCall) else calls.many(step.calls)
+            result = client.call(step) if isinstance(step, ScriptCall) else client.call_many(step.calls)
         except Exception as error:
             if not is_failure(error):
                 raise
             self._circuit.failed(error, self.on_error)
             return None
         self._circuit.succeeded()
-        return answer
+        return result
 
-    async def run_async(self, steps: StoreSteps[T], *, to_the_end: bool = False) -> T:
-        """The same in a task. With `to_the_end` a cancelled task still hears what its call came to,
-        which takes no longer than the time-out, so that `steps` can give it back."""
-        if self._async is None:
+    async def run_async(self, steps: StoreSteps[T], *, finish_calls: bool = False) -> T:
+        """Returns the result of `steps`, run in this task. Raises TypeError for a client that blocks.
+
+        With `finish_calls` a cancelled task still receives the result of its call, which takes no longer than
+        the time-out, so that the steps can give back what it took; the next sleep raises the cancellation.
+        """
+        if self._asyncio is None:
             steps.close()
             raise TypeError(
                 "this store's client blocks, which would stop the event loop: call the form without _async, "
@@ -193,58 +201,60 @@ class RedisStore:
             while True:
                 try:
                     if isinstance(step, Sleep):
-                        await self._nap(step, cancelled)
-                        answer = None
-                    elif to_the_end:
-                        answer, cancelled = await _to_the_end(self._ask(self._async, step), cancelled)
+                        await self._sleep(step, cancelled)
+                        result = None
+                    elif finish_calls:
+                        result, cancelled = await _finished(self._call(self._asyncio, step), cancelled)
                     else:
-                        answer = await self._ask(self._async, step)
+                        result = await self._call(self._asyncio, step)
                 except BaseException as error:  # noqa: BLE001 - the steps raise it again
                     cancelled = None
                     step = steps.throw(error)
                 else:
-                    step = steps.send(answer)
+                    step = steps.send(result)
         except StopIteration as done:
             if cancelled is not None:
                 raise cancelled from None
-            came_to: T = done.value
-            return came_to
+            returned: T = done.value
+            return returned
 
-    async def _nap(self, nap: Sleep, cancelled: asyncio.CancelledError | None) -> None:
+    async def _sleep(self, step: Sleep, cancelled: asyncio.CancelledError | None) -> None:
         if cancelled is not None:
             raise cancelled
-        if nap.duration != 0:
-            await cast("TaskWaker", nap.bell).wait(nap.duration)
+        if step.duration != 0:
+            await cast("TaskWaker", step.waker).wait(step.duration)
 
-    async def _ask(self, calls: AsyncioClient, step: ScriptCall | ScriptCalls) -> Any:
-        if not self._circuit.lets_ask():
+    async def _call(self, client: AsyncioClient, step: ScriptCall | ScriptCalls) -> Any:
+        if not self._circuit.permits_call():
             return None
         try:
-            answer = await (calls.one(step) if isinstance(step, ScriptCall) else calls.many(step.calls))
+            result = await (
+                client.call(step) if isinstance(step, ScriptCall) else client.call_many(step.calls)
+            )
         except Exception as error:
             if not is_failure(error):
                 raise
             self._circuit.failed(error, self.on_error)
             return None
         self._circuit.succeeded()
-        return answer
+        return result
 
     def close(self) -> None:
-        """Give back the connections; asking again afterwards makes new ones."""
-        if self._plain is not None:
-            self._plain.close()
+        """Closes the connections; a later decision opens new ones."""
+        if self._blocking is not None:
+            self._blocking.close()
 
     async def aclose(self) -> None:
-        """The same for a client of asyncio."""
-        if self._async is not None:
-            await self._async.close()
+        """Closes the connections of an asyncio client; a later decision opens new ones."""
+        if self._asyncio is not None:
+            await self._asyncio.close()
 
 
-async def _to_the_end(
-    asking: Coroutine[Any, Any, Any], before: asyncio.CancelledError | None
+async def _finished(
+    call: Coroutine[Any, Any, Any], before: asyncio.CancelledError | None
 ) -> tuple[Any, asyncio.CancelledError | None]:
-    """The answer, and by what this task was cancelled, now or before."""
-    task = asyncio.ensure_future(asking)
+    """Returns the result of `call`, and the cancellation of this task, now or before."""
+    task = asyncio.ensure_future(call)
     cancelled = before
     while not task.done():
         try:

@@ -1,4 +1,4 @@
-"""One limit in a store: how its keys are called, and its answers in words."""
+"""A limit in a store: the names of its keys, the arguments of its script, and its decisions."""
 
 from __future__ import annotations
 
@@ -9,77 +9,79 @@ from typing import Any
 from urllib.parse import quote
 
 from gatekeeper.limits.engine.protocol import Key, Rule
-from gatekeeper.limits.engine.units import MICROSECOND_NS, seconds
+from gatekeeper.limits.engine.units import MICROSECOND_NS, to_seconds
 from gatekeeper.limits.redis.negative_cache import RefusalCache
 from gatekeeper.limits.redis.script_protocol import script_protocol_of
 from gatekeeper.model import Decision
 
 
-def tag(key: Key) -> bytes:
-    """`key` in braces: a cluster looks at what is within them alone, so that whatever is decided
-    about one key is in one slot. Text and tuples never meet."""
+def hash_tag(key: Key) -> bytes:
+    """Returns `key` as a hash tag of Redis Cluster, in braces, so that all about one key is in one slot.
+
+    Text and tuples never result in the same tag.
+    """
     if isinstance(key, str):
         return b"{=" + key.encode("utf-8", "surrogatepass") + b"}"
     return b"{" + json.dumps(key, separators=(",", ":")).encode() + b"}"
 
 
-def front(prefix: str, kind: str, name: str) -> bytes:
-    """What stands before the tag. No brace is in it, so that the first one is that of the tag."""
+def key_prefix(prefix: str, kind: str, name: str) -> bytes:
+    """Returns the part of a key's name before its hash tag. It contains no brace."""
     return f"{prefix}:{kind}:{quote(name, safe='/')}:".encode()
 
 
 class StoredLimit:
-    """One limit: its rule, its name, and what the script is told."""
+    """A limit in a store: its rule, its name, and its encoding for the script.
 
-    __slots__ = ("_front", "_one", "name", "remembered", "rule", "speech")
+    Two limits of one kind and name are one limit; without a name, those with equal numbers are. Raises
+    ValueError for numbers that a script cannot hold.
+    """
+
+    __slots__ = ("_key_prefix", "_unit_arguments", "name", "protocol", "refusal_caches", "rule")
 
     def __init__(self, kind: str, rule: Any, name: str, prefix: str) -> None:
-        """Two limits of one kind and name are one limit; without a name, those of equal numbers are.
-
-        Raises ValueError for what a store cannot hold.
-        """
         self.name = name
-        self.remembered: list[RefusalCache] = []  # of all limiters of this process that it is a part of
+        self.refusal_caches: list[RefusalCache] = []  # of all limiters in this process that it is part of
         self.change(rule)
         numbers = (getattr(rule, field.name) for field in dataclasses.fields(rule) if field.init)
-        called = name or "/".join(map(str, numbers))
-        self._front = front(prefix, kind, called)
+        self._key_prefix = key_prefix(prefix, kind, name or "/".join(map(str, numbers)))
 
     def change(self, rule: Rule[Any]) -> None:
-        """Another rule for the same keys."""
-        self.speech = script_protocol_of(rule)
-        self._one = self._said(1)
-        self.rule = rule  # in nanoseconds, for people
-        for refusals in self.remembered:
+        """Applies another rule to the same keys."""
+        self.protocol = script_protocol_of(rule)
+        self._unit_arguments = self._encoded(1)
+        self.rule = rule  # in nanoseconds, for descriptions
+        for refusals in self.refusal_caches:
             refusals.clear()
 
     def forget(self, key: Key) -> None:
-        """Something was given back to `key`, so what is remembered of it holds no more."""
-        for refusals in self.remembered:
+        """Drops the cached refusals of `key`, because permits were given back."""
+        for refusals in self.refusal_caches:
             refusals.forget(key)
 
-    def words(self, cost: int) -> tuple[bytes, ...]:
-        """What the script is told of this limit."""
-        return self._one if cost == 1 else self._said(cost)
+    def arguments(self, cost: int) -> tuple[bytes, ...]:
+        """Returns the arguments of the script for this limit, its kind first."""
+        return self._unit_arguments if cost == 1 else self._encoded(cost)
 
-    def _said(self, cost: int) -> tuple[bytes, ...]:
-        return tuple(str(word).encode() for word in (self.speech.kind, *self.speech.words(cost)))
+    def _encoded(self, cost: int) -> tuple[bytes, ...]:
+        protocol = self.protocol
+        return tuple(str(word).encode() for word in (protocol.kind, *protocol.arguments(cost)))
 
     def key(self, tag: bytes) -> bytes:
-        """Where the state of a caller is."""
-        return self._front + tag
+        """Returns the name of the Redis key that holds the state of one key."""
+        return self._key_prefix + tag
 
-    def never(self, cost: int) -> bool:
+    def can_never_pass(self, cost: int) -> bool:
         """Whether `cost` is above what can ever pass."""
         return self.rule.wait_ns(None, 0, cost) is None
 
     def decision(self, numbers: Sequence[int], now_us: int, wait_us: int | None) -> Decision:
-        """The script's answer; a wait of None is one without an end."""
+        """Returns the decision from the script's numbers; a wait of None never ends."""
         limit = self.rule.limit
-        remaining, reset_us = self.speech.standing(numbers, now_us)
-        reset_after = seconds(reset_us * MICROSECOND_NS)
+        remaining, reset_us = self.protocol.status(numbers, now_us)
+        reset_after = to_seconds(reset_us * MICROSECOND_NS)
         if wait_us == 0:
             return Decision(True, "", "", "", limit, remaining, 0.0, reset_after)
-        retry_after = None if wait_us is None else seconds(wait_us * MICROSECOND_NS)
-        sentence = self.rule.sentence
-        return Decision(False, self.name, "limited", sentence, limit, remaining, retry_after, reset_after)
+        retry_after = None if wait_us is None else to_seconds(wait_us * MICROSECOND_NS)
+        detail = self.rule.description
+        return Decision(False, self.name, "limited", detail, limit, remaining, retry_after, reset_after)

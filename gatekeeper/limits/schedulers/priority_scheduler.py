@@ -1,4 +1,10 @@
-"""PriorityScheduler: one throughput for all, and the important ones go first."""
+"""A throughput shared by all callers, the most important first.
+
+Waiters stand in one queue per priority. The first of all queues waits until the rule (a GCRA bucket) has a
+departure; all others sleep until they are woken because they have become first. A waiter that leaves wakes
+the next one. Jobs share one thread that waits for them in turn: when a job's turn comes, the thread starts a
+successor that waits for the next job, and runs the job itself.
+"""
 
 from __future__ import annotations
 
@@ -10,60 +16,81 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, Self, TypeVar
 
 from gatekeeper.limits.algorithms.gcra import GcraRule
-from gatekeeper.limits.engine import key_states
+from gatekeeper.limits.engine.key_states import init_in_children, monotonic
 from gatekeeper.limits.engine.protocol import NanosecondClock, Period
-from gatekeeper.limits.engine.reservations import wait_in_ns
-from gatekeeper.limits.engine.units import nanoseconds, seconds, whole
+from gatekeeper.limits.engine.units import to_ns, to_seconds, wait_to_ns, whole_number
 from gatekeeper.limits.engine.wait_queue import (
     TaskWaker,
     ThreadWaker,
     WaitSteps,
     Waker,
-    slept_through,
-    slept_through_async,
+    run_steps,
+    run_steps_async,
 )
 
 R = TypeVar("R")
 
 
-class QueuedWaiter:
-    """One who waits, and how to wake it."""
-
-    __slots__ = ("bell", "number", "priority", "since_ns", "work")
-
-    def __init__(
-        self, priority: int, number: int, since_ns: int, bell: Waker, work: ScheduledWork | None
-    ) -> None:
-        self.priority = priority
-        self.number = number  # in the order of arrival
-        self.since_ns = since_ns
-        self.bell = bell
-        self.work = work  # None: it goes by itself
-
-
 class ScheduledWork(NamedTuple):
-    """What a thread of ours runs for a waiter."""
+    """A job, and the future of its result."""
 
     future: Future[Any]
     function: Callable[[], Any]
 
     def run(self) -> None:
-        """Run it, and tell the future."""
+        """Runs the job, and sets the future."""
         try:
             self.future.set_result(self.function())
-        except BaseException as error:  # noqa: BLE001 - whatever it is belongs to whoever holds the future
+        except BaseException as error:  # noqa: BLE001 - every exception belongs to the reader of the future
             self.future.set_exception(error)
 
 
-class PriorityScheduler:
-    """Lets `limit` go per `period`, evenly, the highest priority first: 0, then 1, then 2 ...
+class QueuedWaiter:
+    """A caller or a job that waits for its turn."""
 
-    Promise: departures are period / limit apart, but for `burst` that an idle time saved up; within
-    a priority first come, first served; nobody overtakes a waiter of its own or a higher priority.
-    `age_after` seconds of waiting move a waiter up by one priority, so that a flood of important
-    ones cannot starve the others; None, as it is unless told, moves nobody. Whoever waits sleeps
-    until its moment, so an idle scheduler has no thread and uses no processor. Threads and tasks may
-    wait for the same one.
+    __slots__ = ("number", "priority", "since_ns", "waker", "work")
+
+    def __init__(
+        self, priority: int, number: int, since_ns: int, waker: Waker, work: ScheduledWork | None
+    ) -> None:
+        self.priority = priority
+        self.number = number  # in order of arrival
+        self.since_ns = since_ns
+        self.waker = waker
+        self.work = work  # None: a caller, which continues by itself
+
+
+class PriorityScheduler:
+    """Admits `limit` callers or jobs per `period`, evenly, the highest priority first.
+
+    Departures are period / limit apart, except for a `burst` saved up by idle time (a GCRA bucket, ITU-T
+    I.371). Within one priority callers are served in order of arrival; a caller never overtakes a waiter of
+    its own or a higher priority. Strict priorities starve the low ones under a flood of important callers,
+    unless `age_after` moves waiters up.
+
+    Waiters sleep until their moment, so an idle scheduler has no thread and uses no processor. Threads and
+    asyncio tasks may wait for the same one. Each running job has a thread.
+
+    Args:
+        limit: Departures per period; a whole number from 1.
+        period: Seconds in which `limit` depart, or a timedelta; above 0.
+        priorities: How many priorities there are: 0, the highest, up to `priorities` - 1. 1 by default.
+        burst: Departures that idle time saves up, to leave at once; a whole number from 0. 0, the default,
+            and 1 save none.
+        age_after: Seconds of waiting that move a waiter up by one priority; above 0. None, the default, moves
+            none.
+        clock: Returns the time in whole nanoseconds since any moment; `time.monotonic_ns` by default.
+
+    Raises:
+        ValueError: A limit or a number of priorities below 1, a burst below 0, or a period or `age_after`
+            below one nanosecond.
+
+    Example:
+        >>> from gatekeeper.testing import ManualClock
+        >>> clock = ManualClock()
+        >>> throttle = PriorityScheduler(limit=10, period=1, priorities=2, clock=clock)
+        >>> throttle.acquire(priority=0), throttle.acquire(priority=1), clock.uptime_s()
+        (True, True, 0.1)
     """
 
     __slots__ = (
@@ -71,12 +98,12 @@ class PriorityScheduler:
         "_age_ns",
         "_clock",
         "_closed",
-        "_due",
-        "_leader",
+        "_job_waker",
         "_mutex",
         "_number",
         "_queues",
         "_rule",
+        "_state",
         "_threads",
     )
 
@@ -90,91 +117,96 @@ class PriorityScheduler:
         age_after: float | None = None,
         clock: NanosecondClock = time.monotonic_ns,
     ) -> None:
-        """Raises ValueError for a limit, period or number of priorities below one unit."""
-        whole(burst, "burst", least=0)
-        self._rule = GcraRule(limit, nanoseconds(period), max(1, burst))
-        self._queues = [deque[QueuedWaiter]() for _ in range(whole(priorities, "priorities"))]
-        self._age_ns = None if age_after is None else nanoseconds(age_after, "age_after")
-        self._clock = clock if clock is time.monotonic_ns else key_states.never_back(clock)
-        self._due: int | None = None  # the state of the rule
+        whole_number(burst, "burst", least=0)
+        self._rule = GcraRule(limit, to_ns(period), max(1, burst))
+        self._queues = [deque[QueuedWaiter]() for _ in range(whole_number(priorities, "priorities"))]
+        self._age_ns = None if age_after is None else to_ns(age_after, "age_after")
+        self._clock = clock if clock is time.monotonic_ns else monotonic(clock)
+        self._state: int | None = None  # of the rule
         self._number = 0
         self._closed = False
-        self.renew()
-        key_states.renewed_in_children.add(self)
+        self.init_process_state()
+        init_in_children(self)
 
-    def renew(self) -> None:
-        """Start with nobody waiting: at birth, and in a forked child, which has no other thread."""
+    def init_process_state(self) -> None:
+        """Starts without waiters: on creation, and in a forked child, which has no other thread."""
         self._mutex = threading.RLock()
         self._queues = [deque[QueuedWaiter]() for _ in self._queues]
-        self._leader: ThreadWaker | None = None  # wakes the thread that waits for all jobs
+        self._job_waker: ThreadWaker | None = None  # of the thread that waits for all jobs
         self._threads: set[threading.Thread] = set()
 
     def acquire(self, priority: int = 0, timeout: float | None = None) -> bool:
-        """True once it is the caller's turn; this thread waits.
+        """Waits for the caller's turn, and returns True; this thread waits.
 
-        False after `timeout` seconds, and when the scheduler is closed; nothing was used up then.
-        Raises ValueError for a priority that there is not.
+        Returns False after `timeout` seconds, or when the scheduler is closed; nothing is used up then.
+        Raises ValueError for an unknown priority or a negative timeout.
         """
-        bell = ThreadWaker(self._clock)
-        return slept_through(self._naps(priority, timeout, bell), bell)
+        waker = ThreadWaker(self._clock)
+        return run_steps(self._wait_steps(priority, timeout, waker), waker)
 
     async def acquire_async(self, priority: int = 0, timeout: float | None = None) -> bool:
-        """The same for a task; cancelling it uses nothing up."""
-        bell = TaskWaker()
-        return await slept_through_async(self._naps(priority, timeout, bell), bell)
+        """Waits as `acquire` does, as an asyncio task; cancelling it uses nothing up."""
+        waker = TaskWaker()
+        return await run_steps_async(self._wait_steps(priority, timeout, waker), waker)
 
     def try_acquire(self, priority: int = 0) -> bool:
-        """Whether the caller may go now, overtaking nobody of its own or a higher priority."""
-        self._known(priority)
+        """Whether the caller may go now, without a wait; false while its own or a higher priority waits.
+
+        Raises ValueError for an unknown priority.
+        """
+        self._require_priority(priority)
         with self._mutex:
-            waits = any(self._queues[: priority + 1])
-            return not waits and not self._closed and self._go(self._clock())
+            has_waiters = any(self._queues[: priority + 1])
+            return not has_waiters and not self._closed and self._depart(self._clock())
 
     def submit(self, function: Callable[[], R], priority: int = 0) -> Future[R]:
-        """The result to come of `function`, which is run by a thread when its turn comes.
+        """Returns the future result of `function`, which a thread runs when its turn comes.
 
-        One thread waits for the turns of all jobs, and none is left when there are no more. A job
-        that runs longer than the next one waits does not hold that up. A job whose future is
-        cancelled in time uses nothing up. Raises RuntimeError when the scheduler is closed.
+        A job that runs longer than the next one waits does not delay it. A job whose future is cancelled
+        before its turn uses nothing up. Raises ValueError for an unknown priority, and RuntimeError when the
+        scheduler is closed.
         """
-        self._known(priority)
+        self._require_priority(priority)
         future: Future[R] = Future()
         with self._mutex:
             if self._closed:
                 raise RuntimeError("this scheduler is closed: it takes no more work")
-            if self._leader is None:
-                self._leader = ThreadWaker()
-                self._start_leader(self._leader)
-            self._join(priority, self._leader, ScheduledWork(future, function))
-            self._leader.ring()
+            if self._job_waker is None:
+                self._job_waker = ThreadWaker()
+                self._start_thread(self._job_waker)
+            self._join(priority, self._job_waker, ScheduledWork(future, function))
+            self._job_waker.wake()
         return future
 
     def waiting(self) -> int:
-        """How many wait, jobs included."""
+        """Returns how many callers and jobs wait."""
         with self._mutex:
             return sum(map(len, self._queues))
 
     def configure(
         self, limit: int | None = None, period: Period | None = None, burst: int | None = None
     ) -> None:
-        """Another throughput from now on; who waits keeps its place, and what was used stays used.
+        """Applies another throughput from now on; waiters keep their places, and what was used stays used.
 
-        None leaves a number as it is. Raises ValueError.
+        None keeps a number. Raises ValueError, and nothing changes.
         """
         if limit is not None:
-            whole(limit, "limit")
-        period_ns = None if period is None else nanoseconds(period)
-        size = None if burst is None else max(1, whole(burst, "burst", least=0))
+            whole_number(limit, "limit")
+        period_ns = None if period is None else to_ns(period)
+        size = None if burst is None else max(1, whole_number(burst, "burst", least=0))
         with self._mutex:
             old, now_ns = self._rule, self._clock()
-            self._rule = old.changed(limit, period_ns, size)
-            self._due = None if self._due is None else self._rule.adopt(old, self._due, now_ns)
+            self._rule = old.with_limits(limit, period_ns, size)
+            self._state = None if self._state is None else self._rule.convert(old, self._state, now_ns)
             if (first := self._first(now_ns)) is not None:
-                first.bell.ring()  # its moment may be another one now
+                first.waker.wake()  # its turn may come at another moment now
 
     def close(self, timeout: float | None = None) -> None:
-        """Let nobody go any more: who waits gets False, jobs are cancelled, running ones are waited
-        for, at most `timeout` seconds each. Calling twice is safe."""
+        """Admits none from now on: waiting callers get False, waiting jobs are cancelled.
+
+        Returns when running jobs have ended, or after `timeout` seconds for each of them. Calling twice is
+        safe.
+        """
         with self._mutex:
             self._closed = True
             for queue in self._queues:
@@ -182,7 +214,7 @@ class PriorityScheduler:
                     if waiter.work is not None:
                         queue.remove(waiter)
                         waiter.work.future.cancel()
-                    waiter.bell.ring()
+                    waiter.waker.wake()
             threads = self._threads - {threading.current_thread()}
         for thread in threads:
             thread.join(timeout)
@@ -193,50 +225,50 @@ class PriorityScheduler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _naps(self, priority: int, timeout: float | None, bell: Waker) -> WaitSteps[bool]:
-        """How a waiter waits, whoever lets the time pass; closing it leaves the queue."""
-        self._known(priority)
-        timeout_ns = wait_in_ns(timeout, "timeout")
+    def _wait_steps(self, priority: int, timeout: float | None, waker: Waker) -> WaitSteps[bool]:
+        """Waits in steps; closing the generator leaves the queue."""
+        self._require_priority(priority)
+        timeout_ns = wait_to_ns(timeout, "timeout")
         end_ns = None if timeout_ns is None else self._clock() + timeout_ns
         with self._mutex:
-            waiter = self._join(priority, bell, None)
+            waiter = self._join(priority, waker, None)
         try:
             while not self._closed:
                 with self._mutex:
                     now_ns = self._clock()
-                    nap_ns = self._nap_ns(waiter, now_ns)
-                    if nap_ns == 0:
-                        return self._go(now_ns)
+                    wait_ns = self._wait_ns(waiter, now_ns)
+                    if wait_ns == 0:
+                        return self._depart(now_ns)
                     left_ns = None if end_ns is None else end_ns - now_ns
                     if left_ns is not None and left_ns <= 0:
                         return False
-                naps_ns = [nap for nap in (nap_ns, left_ns) if nap is not None]
-                yield seconds(min(naps_ns)) if naps_ns else None
+                bounds_ns = [bound_ns for bound_ns in (wait_ns, left_ns) if bound_ns is not None]
+                yield to_seconds(min(bounds_ns)) if bounds_ns else None
             return False
         finally:
             with self._mutex:
                 self._leave(waiter)
 
-    def _known(self, priority: int) -> None:
+    def _require_priority(self, priority: int) -> None:
         if not 0 <= priority < len(self._queues):
             raise ValueError(f"priority: expected 0 to {len(self._queues) - 1}, got {priority!r}")
 
-    def _join(self, priority: int, bell: Waker, work: ScheduledWork | None) -> QueuedWaiter:
+    def _join(self, priority: int, waker: Waker, work: ScheduledWork | None) -> QueuedWaiter:
         self._number += 1
-        waiter = QueuedWaiter(priority, self._number, self._clock(), bell, work)
+        waiter = QueuedWaiter(priority, self._number, self._clock(), waker, work)
         self._queues[priority].append(waiter)
         return waiter
 
     def _leave(self, waiter: QueuedWaiter) -> None:
-        """Take `waiter` out, and wake who is first then."""
+        """Removes `waiter`, and wakes the one that is first then."""
         queue = self._queues[waiter.priority]
         if waiter in queue:
             queue.remove(waiter)
-        while (first := self._first(self._clock())) is not None and not first.bell.ring():
-            self._queues[first.priority].remove(first)  # its loop was closed over its head
+        while (first := self._first(self._clock())) is not None and not first.waker.wake():
+            self._queues[first.priority].remove(first)  # its loop was closed while it waited
 
     def _first(self, now_ns: int) -> QueuedWaiter | None:
-        """Who goes next if it goes now."""
+        """Returns the waiter whose turn is next, with ageing as of now."""
         heads = [queue[0] for queue in self._queues if queue]
         return min(heads, key=lambda head: (self._rank(head, now_ns), head.number), default=None)
 
@@ -244,52 +276,54 @@ class PriorityScheduler:
         aged = 0 if self._age_ns is None else (now_ns - waiter.since_ns) // self._age_ns
         return max(0, waiter.priority - aged)
 
-    def _nap_ns(self, waiter: QueuedWaiter, now_ns: int) -> int | None:
-        """How long until it may be the turn of `waiter`; None: until it is woken."""
+    def _wait_ns(self, waiter: QueuedWaiter, now_ns: int) -> int | None:
+        """Returns the time until the turn of `waiter`; None: it sleeps until it is woken."""
         first = self._first(now_ns)
         if first is waiter:
-            return self._rule.wait_ns(self._due, now_ns, 1)
+            return self._rule.wait_ns(self._state, now_ns, 1)
         if first is not None:
-            first.bell.ring()  # it may have come to the front by age while nobody looked
+            first.waker.wake()  # it may have become first by ageing, which wakes no waiter by itself
         return None
 
-    def _go(self, now_ns: int) -> bool:
-        """Whether there was a departure to use up."""
-        if self._rule.wait_ns(self._due, now_ns, 1) != 0:
+    def _depart(self, now_ns: int) -> bool:
+        """Whether a departure is free now; if so it is used up."""
+        if self._rule.wait_ns(self._state, now_ns, 1) != 0:
             return False
-        self._due = self._rule.spend(self._due, now_ns, 1)
+        self._state = self._rule.spend(self._state, now_ns, 1)
         return True
 
-    def _start_leader(self, bell: ThreadWaker) -> None:
-        thread = threading.Thread(target=self._lead, args=(bell,), name="priority scheduler", daemon=True)
+    def _start_thread(self, waker: ThreadWaker) -> None:
+        thread = threading.Thread(
+            target=self._run_one_job, args=(waker,), name="priority scheduler", daemon=True
+        )
         self._threads.add(thread)
         thread.start()
 
-    def _lead(self, bell: ThreadWaker) -> None:
-        """Wait for the next job's turn, hand the waiting on to a new thread, and run the job."""
-        work = self._next_work(bell)
+    def _run_one_job(self, waker: ThreadWaker) -> None:
+        """Waits for the next job's turn, starts the thread for the one after it, and runs the job."""
+        work = self._next_work(waker)
         if work is not None:
             work.run()
         with self._mutex:
             self._threads.discard(threading.current_thread())
 
-    def _next_work(self, bell: ThreadWaker) -> ScheduledWork | None:
+    def _next_work(self, waker: ThreadWaker) -> ScheduledWork | None:
         while True:
             with self._mutex:
                 jobs = [waiter for queue in self._queues for waiter in queue if waiter.work is not None]
                 if not jobs:
-                    self._leader = None
+                    self._job_waker = None
                     return None
                 now_ns = self._clock()
                 first = self._first(now_ns)
-                nap_ns = self._nap_ns(first if first in jobs and first is not None else jobs[0], now_ns)
-                if nap_ns == 0 and first is not None and first.work is not None:
+                wait_ns = self._wait_ns(first if first in jobs and first is not None else jobs[0], now_ns)
+                if wait_ns == 0 and first is not None and first.work is not None:
                     runs = first.work.future.set_running_or_notify_cancel()
                     if runs:
-                        self._go(now_ns)
+                        self._depart(now_ns)
                     self._leave(first)
                     if runs:
-                        self._start_leader(bell)
+                        self._start_thread(waker)
                         return first.work
                     continue
-            bell.wait(None if nap_ns is None else seconds(nap_ns))
+            waker.wait(None if wait_ns is None else to_seconds(wait_ns))

@@ -133,6 +133,16 @@ class TestWaiting:
         assert not checkpoint.ask(BOB).decision.allowed
         assert clock.uptime_s() == 0.0
 
+    def test_a_refund_goes_to_the_limiter_that_was_waited_for(self, gate: Gate, clock: ManualClock) -> None:
+        burst = SlidingLog(5, 10, clock=clock, name="burst")
+        checkpoint = Checkpoint(gate, [Waiting(burst, timeout=1)])
+        verdict = checkpoint.ask(BOB)
+        assert (verdict.limiter, burst.peek("api_key:bob").remaining) == ("burst", 4)
+        checkpoint.leave(verdict)
+        assert burst.peek("api_key:bob").remaining == 4, "nothing is at work"
+        checkpoint.refund(verdict)
+        assert burst.peek("api_key:bob").remaining == 5
+
     def test_work_waits_for_room(self, gate: Gate) -> None:
         work = Concurrency(1)
         waiting = Checkpoint(gate, [Waiting(work, timeout=5)])

@@ -54,7 +54,10 @@ class ServersUsed:
             self._uses[server][suite] += 1
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Counts the tests that `lacks` has skipped; a fixture of the session calls it for its first test only."""
+        """Counts the tests that `lacks` has skipped;
+
+        a fixture of the session calls it for its first test only.
+        """
         if report.skipped and isinstance(report.longrepr, tuple):
             skipped = SKIPPED.match(report.longrepr[2])
             if skipped:

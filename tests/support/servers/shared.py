@@ -1,5 +1,5 @@
-"""One server for all workers of a run: the first one starts it, later ones get its address, and it ends when the
-last one has released it."""
+"""One server for all workers of a run: the first one starts it, later ones get its address, and it ends when
+the last one has released it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def one_for_all(folder: Path, start: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
-    """Yields the address that `start` gave to the first process in `folder`; ends the server after the last one.
+    """Yields the address that `start` gave to the first process in `folder`; ends the server after the last
+    one.
 
     A process that comes while the server ends starts another one. File locks are released by the kernel when
     their process dies.

@@ -1,4 +1,4 @@
-"""Limiters in a real Redis: with its own clock, or with one that is moved by hand."""
+"""Each kind of limiter in a store, and a Redis whose clock a test moves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _numbers = itertools.count()
 
 
 def new_name() -> str:
-    """A name that no other limiter of any test run has."""
+    """Returns a name that is unique among all limiters of all test runs."""
     return f"{os.getpid()}-{next(_numbers)}"
 
 
@@ -68,14 +68,14 @@ KINDS = [
 ]
 
 
-class HandServer:
-    """A Redis whose scripts read the time from a key. What they write lives by the server's own clock."""
+class SteppedRedis:
+    """A Redis whose scripts read the time from a key. Keys still expire by the server's real clock."""
 
     def __init__(self, url: str) -> None:
         self.client = redis.Redis.from_url(url)
         self._key = f"tests:{new_name()}:now"
         self.store = RedisStore(self.client, remember=0, prefix=f"tests:{os.getpid()}")
-        self.store._time = f"local now = tonumber(redis.call('GET', '{self._key}'))\n"
+        self.store._time_code = f"local now = tonumber(redis.call('GET', '{self._key}'))\n"
         self.now_us = 0
         self.move_to(1_800_000_000_000_000)
 

@@ -1,4 +1,4 @@
-"""Eight processes that decide together: each runs what it is told, all at the same moment."""
+"""Eight processes that decide together: each runs the same function, all at the same moment."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ import redis
 
 from gatekeeper.limits import Concurrency
 from gatekeeper.limits.redis import RedisStore
-from tests.limits.stores import KINDS
+from tests.limits.redis_kinds import KINDS
 
 PROCESSES = 8
-# Imports once, in a process that has no threads, and is forked from there.
+# The parent imports once, without threads, and is forked for each process.
 PARENT = multiprocessing.get_context("forkserver")
 PARENT.set_forkserver_preload([__name__])
 Story = Callable[..., Any]
-Admitted = list[tuple[float, float]]  # before and after each call that was allowed, by the wall clock
+Admitted = list[tuple[float, float]]  # wall clock before and after each call that was allowed
 
 
 class Fleet:
-    """Processes that wait for a story; started once for many of them."""
+    """Processes that wait for a story; started once for many stories."""
 
     def __init__(self, url: str) -> None:
         self._pipes: list[Connection] = []
         self.processes = []
         for _ in range(PROCESSES):
-            ours, theirs = PARENT.Pipe()
-            process = PARENT.Process(target=_member, args=(theirs, url), daemon=True)
+            parent_end, child_end = PARENT.Pipe()
+            process = PARENT.Process(target=_run_stories, args=(child_end, url), daemon=True)
             process.start()
-            theirs.close()
-            self._pipes.append(ours)
+            child_end.close()
+            self._pipes.append(parent_end)
             self.processes.append(process)
-        self.run(nothing)  # all of them are there
+        self.run(do_nothing)  # returns when all of them run
 
-    def run(self, story: Story, *words: Any) -> list[Any]:
-        """What the story comes to in each of them."""
+    def run(self, story: Story, *arguments: Any) -> list[Any]:
+        """Returns the result of the story in each process."""
         start_s = time.time() + 0.05
         for pipe in self._pipes:
-            pipe.send((story, start_s, words))
+            pipe.send((story, start_s, arguments))
         return [pipe.recv() for pipe in self._pipes]
 
     def close(self) -> None:
@@ -55,26 +55,26 @@ class Fleet:
             process.join(10)
 
 
-def _member(pipe: Connection, url: str) -> None:
+def _run_stories(pipe: Connection, url: str) -> None:
     client = redis.Redis.from_url(url)
     store = RedisStore(client, timeout=5)
     while True:
         try:
-            story, start_s, words = pipe.recv()
+            story, start_s, arguments = pipe.recv()
         except EOFError:
             break
         time.sleep(max(0.0, start_s - time.time()))
-        pipe.send(story(store, client, *words))
+        pipe.send(story(store, client, *arguments))
     store.close()
     client.close()
 
 
-def nothing(store: RedisStore, client: redis.Redis) -> None:
-    """Be there."""
+def do_nothing(store: RedisStore, client: redis.Redis) -> None:
+    """Shows that the process runs."""
 
 
 def race_for(store: RedisStore, client: redis.Redis, kind: int, limit: int, name: str, calls: int) -> int:
-    """How many of `calls` passed, in a period that does not end."""
+    """Returns how many of `calls` passed, in a period that does not end."""
     limiter = KINDS[kind].make(limit, 36_000, store=store, name=name)
     return sum(limiter.allow("a") for _ in range(calls))
 
@@ -82,7 +82,7 @@ def race_for(store: RedisStore, client: redis.Redis, kind: int, limit: int, name
 def press(
     store: RedisStore, client: redis.Redis, kind: int, limit: int, period: float, name: str, until_s: float
 ) -> tuple[Admitted, int]:
-    """Ask without a pause; when each admission was, and how often the store was asked in vain."""
+    """Calls `allow` without a pause; returns when each admission was, and how many calls were refused."""
     limiter = KINDS[kind].make(limit, period, store=store, name=name)
     admitted: Admitted = []
     refused = 0
@@ -94,10 +94,10 @@ def press(
     return admitted, refused
 
 
-def take_turns(
+def wait_for_turns(
     store: RedisStore, client: redis.Redis, kind: int, limit: int, period: float, name: str, turns: int
 ) -> Admitted:
-    """Wait for `turns` turns; when each was asked for and when it came."""
+    """Waits for `turns` turns; returns when each wait began and ended."""
     queue = KINDS[kind].make(limit, period, store=store, name=name)
     admitted: Admitted = []
     for _ in range(turns):
@@ -108,7 +108,7 @@ def take_turns(
 
 
 def work(store: RedisStore, client: redis.Redis, limit: int, name: str, jobs: int) -> int:
-    """Work under a guard; the most that this process saw at work. Every third job raises."""
+    """Works under a guard; returns the most jobs that this process saw in flight. Every third job raises."""
     limiter = Concurrency(limit, store=store, name=name)
     most = 0
     for job in range(jobs):
@@ -122,7 +122,7 @@ def work(store: RedisStore, client: redis.Redis, limit: int, name: str, jobs: in
 
 
 def hold_and_die(url: str, name: str, lease: float) -> None:
-    """Take a lease, and be killed with it."""
+    """Takes a lease, and is killed while it holds it."""
     limiter = Concurrency(1, store=RedisStore(redis.Redis.from_url(url)), name=name, lease=lease)
     assert limiter.allow("a")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,29 +1,29 @@
 if op == 'reset' then return redis.call('DEL', unpack(KEYS)) end
 
-local limits, word, wait = {}, 4, 0
+local limits, argument, wait = {}, 4, 0
 for n, key in ipairs(KEYS) do
-  local rule = rules[ARGV[word]]
-  local limit = rule.read(key, word)
+  local rule = rules[ARGV[argument]]
+  local limit = rule.read(key, argument)
   limit.key, limit.rule = key, rule
-  word = word + rule.words
+  argument = argument + rule.arguments
   limits[n] = limit
 end
 
 if op == 'cancel' then
-  local back = 1
+  local cancelled = 1
   for n, limit in ipairs(limits) do
-    local before, after = ARGV[word + 2 * n - 2], ARGV[word + 2 * n - 1]
+    local before, after = ARGV[argument + 2 * n - 2], ARGV[argument + 2 * n - 1]
     if limit.rule.put_back then
-      back = math.min(back, limit.rule.put_back(limit, after))
+      cancelled = math.min(cancelled, limit.rule.put_back(limit, after))
     elseif redis.call('GET', limit.key) ~= after then
-      back = 0 -- it is no more as the booking left it
+      cancelled = 0 -- a later request changed it
     elseif before == '' then
       redis.call('DEL', limit.key)
     else
       redis.call('SET', limit.key, before, 'KEEPTTL')
     end
   end
-  return back
+  return cancelled
 end
 
 if op == 'refund' then
@@ -37,30 +37,30 @@ for _, limit in ipairs(limits) do
   wait = math.max(wait, limit.wait)
 end
 for _, limit in ipairs(limits) do
-  too_far = too_far or (limit.ahead and wait > limit.ahead)
+  too_far = too_far or (limit.max_ahead and wait > limit.max_ahead)
 end
 
 local spent = 0
 if (op == 'check' or op == 'allow') and wait == 0 then spent = 1 end
-if op == 'reserve' and not too_far and (longest_wait < 0 or wait <= longest_wait) then spent = 1 end
+if op == 'reserve' and not too_far and (max_wait < 0 or wait <= max_wait) then spent = 1 end
 
-if op == 'allow' and spent == 1 then -- as most are
+if op == 'allow' and spent == 1 then -- the most frequent case
   for _, limit in ipairs(limits) do
     if cost > 0 then limit.rule.spend(limit, now) end
   end
   return 1
 end
 
-local answer, texts = {now, wait, spent}, {}
+local reply, bookings = {now, wait, spent}, {}
 for _, limit in ipairs(limits) do
   if spent == 1 and cost > 0 then
     local before, after = limit.rule.spend(limit, now + wait)
-    texts[#texts + 1], texts[#texts + 2] = before, after
+    bookings[#bookings + 1], bookings[#bookings + 2] = before, after
   end
-  answer[#answer + 1] = limit.wait
-  for _, number in ipairs(limit.rule.standing(limit)) do answer[#answer + 1] = number end
+  reply[#reply + 1] = limit.wait
+  for _, number in ipairs(limit.rule.status(limit)) do reply[#reply + 1] = number end
 end
 if op == 'reserve' then
-  for _, line in ipairs(texts) do answer[#answer + 1] = line end
+  for _, value in ipairs(bookings) do reply[#reply + 1] = value end
 end
-return answer
+return reply

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gatekeeper.limits.algorithms.sliding_log import SlidingLog
-from gatekeeper.limits.composites.all_of import AllOf, RateLimiter
+from gatekeeper.limits.composites.all_of import AllOf
+from gatekeeper.limits.engine.rate_limiter import RateLimiter
 
 PERIODS_S: Final = {
     "s": 1,
@@ -19,17 +20,28 @@ PERIODS_S: Final = {
     "d": 86400,
     "day": 86400,
 }
-ONE: Final = re.compile(
+RATE: Final = re.compile(
     r"(?P<limit>[0-9][0-9_]*)\s*(?:/|\bper\b)\s*(?P<times>[0-9]+)?\s*(?P<period>[a-z]+?)s?", re.IGNORECASE
 )
 
 
 def parse(text: str, limiter: Callable[..., RateLimiter] = SlidingLog, **options: Any) -> RateLimiter | AllOf:
-    """The limiter that `text` asks for: one rate, or several that all hold.
+    """Returns the limiter that `text` describes: one rate, or an `AllOf` of several.
 
-    "100/minute", "10 per 2 minutes", "5/30s", "10/second; 1000/hour" (or with commas). Each becomes
-    `limiter(limit, period, **options)`, a SlidingLog unless told, and several an AllOf. Raises
-    ValueError that shows what was not understood. There is no month: it is never thirty days.
+    "100/minute", "10 per 2 minutes", "5/30s", "10/second; 1000/hour" (or with commas). Units are s, m, h, d,
+    second, minute, hour, day and their plurals; a month is not accepted, because it is not a fixed time.
+
+    Args:
+        text: One or more rates, separated by semicolons or commas.
+        limiter: The class of each, called as `limiter(limit, period, **options)`; `SlidingLog` by default.
+        options: Further arguments of the class, such as `store`. `name` is the rate's text by default.
+
+    Raises:
+        ValueError: Text that is not a rate; the message shows the part that is not.
+
+    Example:
+        >>> parse("10/second; 1000/hour").check("acme").remaining
+        9
     """
     parts = [_parse_one(part.strip(), limiter, options) for part in re.split(r"[;,]", text) if part.strip()]
     if not parts:
@@ -38,7 +50,7 @@ def parse(text: str, limiter: Callable[..., RateLimiter] = SlidingLog, **options
 
 
 def _parse_one(text: str, limiter: Callable[..., RateLimiter], options: dict[str, Any]) -> RateLimiter:
-    found = ONE.fullmatch(text)
+    found = RATE.fullmatch(text)
     period_s = PERIODS_S.get(found["period"].lower()) if found else None
     if found is None or period_s is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""How many keys a limiter holds, and which it forgets."""
+"""Bounds of the keys that a limiter holds, and forgetting of idle keys."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from gatekeeper.limits import SlidingLog, TokenBucket
-from tests.limits.kinds import KINDS, Kind
-from tests.limits.oracles import HandClock
+from gatekeeper.limits import AllOf, ByPlan, Concurrency, Sharded, SlidingLog, TokenBucket
+from tests.limits.memory_kinds import KINDS, Kind
+from tests.limits.oracles import StepClock
 
 
 def keys_held(limiter) -> int:
@@ -17,25 +17,25 @@ def keys_held(limiter) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=repr)
-def test_a_million_idle_keys_are_forgotten_by_the_next_ones(kind: Kind):
-    clock = HandClock()
+def test_idle_keys_are_forgotten_when_later_requests_rotate_the_generations(kind: Kind):
+    clock = StepClock()
     limiter = kind.make(3, 1000, clock)
     for n in range(5_000):
         limiter.allow(f"key {n}")
     assert keys_held(limiter) == 5_000
     for _ in range(2):
-        clock.now_ns += limiter._rule.settle_ns
-        limiter.allow("somebody else")
+        clock.now_ns += limiter._rule.forget_after_ns
+        limiter.allow("another")
     assert keys_held(limiter) <= 1
 
 
-def test_a_caller_that_is_locked_out_is_not_forgotten_for_others():
-    """Thousands of strangers do not buy an attacker a fresh start."""
-    clock = HandClock()
+def test_a_refused_caller_is_not_forgotten_in_favour_of_new_keys():
+    """Thousands of unknown callers do not reset an attacker's limit."""
+    clock = StepClock()
     log = SlidingLog(2, 1, max_keys=100, clock=clock)
     assert [log.allow("attacker") for _ in range(3)] == [True, True, False]
     for n in range(5_000):
-        log.allow(f"stranger {n}")
+        log.allow(f"new {n}")
         clock.now_ns += 100_000
         assert not log.allow("attacker")
     assert keys_held(log) == 101
@@ -44,27 +44,46 @@ def test_a_caller_that_is_locked_out_is_not_forgotten_for_others():
 @pytest.mark.parametrize(
     ("overflow", "answers"), [("shared", [True, True, False]), ("deny", [False] * 3), ("allow", [True] * 3)]
 )
-def test_keys_that_find_no_room_are_answered_as_was_chosen(overflow, answers):
-    limiters = [SlidingLog(2, 1, max_keys=3, overflow=overflow, clock=HandClock()) for _ in range(3)]
-    buckets = [TokenBucket(2, 1, max_keys=3, overflow=overflow, clock=HandClock()) for _ in range(2)]
-    asked = [log.allow for log in limiters[:1]] + [limiters[1].check, buckets[0].allow, buckets[1].check]
-    for ask in asked:
+def test_overflow_decides_about_keys_without_a_slot(overflow, answers):
+    limiters = [SlidingLog(2, 1, max_keys=3, overflow=overflow, clock=StepClock()) for _ in range(3)]
+    buckets = [TokenBucket(2, 1, max_keys=3, overflow=overflow, clock=StepClock()) for _ in range(2)]
+    calls = [log.allow for log in limiters[:1]] + [limiters[1].check, buckets[0].allow, buckets[1].check]
+    for ask in calls:
         assert all(ask(key) for key in ("a", "b", "c"))
-        assert [bool(ask(f"stranger {n}")) for n in range(3)] == answers
-        assert ask("a"), "those who have a place keep it"
-    assert limiters[0]._keys.overflowed == 3
+        assert [bool(ask(f"new {n}")) for n in range(3)] == answers
+        assert ask("a"), "a key with a slot keeps it"
+    assert limiters[0].overflowed == 3
 
 
-def test_a_refusal_for_want_of_room_says_so():
-    bucket = TokenBucket(2, 1, max_keys=1, overflow="deny", clock=HandClock())
+def test_overflowed_counts_the_requests_of_keys_without_a_slot():
+    def make() -> TokenBucket:
+        return TokenBucket(9, 1, max_keys=1, clock=StepClock())
+
+    bucket, both = make(), AllOf(make(), SlidingLog(9, 1, max_keys=2, clock=StepClock()))
+    plans = ByPlan({"free": make()}, default="free")
+    cut = Sharded(make, shards=1)
+    for limiter in (bucket, both, plans, cut):
+        assert limiter.overflowed == 0
+        for key in ("a", "b", "b", "a"):
+            limiter.check(key)
+        assert limiter.overflowed == 2, "b, twice"
+        limiter.peek("c")
+        assert limiter.overflowed == 2, "looking counts nothing"
+    both.check("c")
+    assert both.overflowed == 4, "both parts have no room for it"
+    assert Concurrency(1).overflowed == 0
+
+
+def test_a_refusal_without_a_slot_gives_the_reason():
+    bucket = TokenBucket(2, 1, max_keys=1, overflow="deny", clock=StepClock())
     bucket.allow("a")
     refused = bucket.check("b")
     assert (refused.allowed, refused.detail) == (False, "no room for another key: 1 are live")
     assert bucket.peek("b") == refused
 
 
-def test_a_key_is_text_or_a_tuple_and_its_parts_never_meet():
-    bucket = TokenBucket(1, 1, clock=HandClock())
+def test_keys_of_text_and_tuples_never_collide():
+    bucket = TokenBucket(1, 1, clock=StepClock())
     keys = ["a", ("a",), ("a", "b"), ("a_b",), ("ab",), ("a", 1), ("a", "1"), ("", "a")]
     assert all(bucket.allow(key) for key in keys)
 
@@ -84,13 +103,13 @@ def test_a_key_is_text_or_a_tuple_and_its_parts_never_meet():
     ],
 )
 @pytest.mark.parametrize("limiter", [SlidingLog, TokenBucket, TokenBucket.strict])
-def test_arguments_that_no_limiter_has_are_refused_with_their_name(limiter, arguments, fault):
+def test_invalid_arguments_raise_with_their_name(limiter, arguments, fault):
     with pytest.raises(ValueError, match=fault):
         limiter(**arguments)
 
 
-def test_a_token_bucket_holds_a_caller_in_ninety_bytes():
-    """The number itself and its place in the dict; the key belongs to the caller."""
+def test_a_token_bucket_holds_a_key_in_ninety_bytes():
+    """The number and its entry in the dict; the key itself belongs to the caller."""
     bucket = TokenBucket(100, 60)
     for n in range(100_000):
         bucket.allow(f"key {n}")
@@ -98,13 +117,13 @@ def test_a_token_bucket_holds_a_caller_in_ninety_bytes():
     assert (sys.getsizeof(young) + sum(map(sys.getsizeof, young.values()))) / len(young) <= 90
 
 
-def test_a_ring_is_as_long_as_its_busiest_period_needed():
-    clock = HandClock()
+def test_a_ring_is_as_long_as_its_busiest_period_requires():
+    clock = StepClock()
     log = SlidingLog(1000, 1, clock=clock)
     for _ in range(50):
         log.allow("calm")
         clock.now_ns += 400_000_000
-    assert len(log._keys.young["calm"].stamps) <= 4, "three, and they double"
+    assert len(log._keys.young["calm"].stamps) <= 4, "three, and the ring doubles"
     for _ in range(1000):
         log.allow("busy")
     clock.now_ns += 1_100_000_000
@@ -114,5 +133,5 @@ def test_a_ring_is_as_long_as_its_busiest_period_needed():
     assert len(log._keys.young["busy"].stamps) <= 2
 
 
-def test_decisions_can_be_told_as_json():
+def test_a_decision_can_be_written_as_json():
     assert json.dumps(SlidingLog(1, 1).check()._asdict())

@@ -1,4 +1,4 @@
-"""Several limits as one, limits as text, by plan, and in shards."""
+"""Several limits as one, limits written as text, per plan, and in shards."""
 
 from __future__ import annotations
 
@@ -11,10 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatekeeper.limits import AllOf, ByPlan, FixedWindow, LeakyQueue, Sharded, SlidingLog, TokenBucket, parse
+from gatekeeper.limits import (
+    AllOf,
+    ByPlan,
+    Concurrency,
+    FixedWindow,
+    LeakyQueue,
+    Sharded,
+    SlidingLog,
+    TokenBucket,
+    parse,
+)
 from gatekeeper.model import Refused
 from gatekeeper.testing import run
-from tests.limits.oracles import HandClock, LogOracle
+from tests.limits.oracles import LogOracle, StepClock
 
 SECOND_NS = 1_000_000_000
 modest = settings(max_examples=80, deadline=None)
@@ -29,24 +39,24 @@ modest = settings(max_examples=80, deadline=None)
         max_size=50,
     ),
 )
-def test_all_of_passes_when_each_would_and_spends_in_all_or_none(few, many, play):
-    clock = HandClock()
+def test_all_of_passes_when_each_part_would_and_spends_in_all_or_none(few, many, play):
+    clock = StepClock()
     both = AllOf(SlidingLog(few, 10, clock=clock), SlidingLog(many, 40, clock=clock))
     oracles = {key: (LogOracle(few, 10 * SECOND_NS), LogOracle(many, 40 * SECOND_NS)) for key in "ab"}
-    for key, cost, what, seconds_pass in play:
+    for key, cost, action, seconds_pass in play:
         clock.now_ns += seconds_pass * SECOND_NS
-        if what == "p":
+        if action == "p":
             both.peek(key, cost)
             continue
         passes = all(oracle.remaining(clock.now_ns) >= cost for oracle in oracles[key])
         if passes:
             for oracle in oracles[key]:
                 oracle.allow(clock.now_ns, cost)
-        looked = both.peek(key, cost)
-        answer = both.check(key, cost)
-        assert answer.allowed == looked.allowed == passes
+        peeked = both.peek(key, cost)
+        decision = both.check(key, cost)
+        assert decision.allowed == peeked.allowed == passes
         if passes:
-            assert answer.remaining == min(oracle.remaining(clock.now_ns) for oracle in oracles[key])
+            assert decision.remaining == min(oracle.remaining(clock.now_ns) for oracle in oracles[key])
     refused = both.peek("a", 2)
     if not refused and refused.retry_after is not None:
         clock.now_ns += round(refused.retry_after * 1e9) - 1
@@ -55,21 +65,21 @@ def test_all_of_passes_when_each_would_and_spends_in_all_or_none(few, many, play
         assert both.check("a", 2)
 
 
-def test_the_longest_wait_answers_and_names_the_others():
-    clock = HandClock()
+def test_a_refusal_is_that_of_the_longest_wait_and_names_the_others():
+    clock = StepClock()
     per_second = SlidingLog(1, 1, name="per second", clock=clock)
     per_minute = SlidingLog(1, 60, name="per minute", clock=clock)
     both = AllOf(per_second, per_minute)
     assert both.allow("a")
     refused = both.check("a")
     assert (refused.policy, refused.retry_after, refused.also) == ("per minute", 60.0, ("per second",))
-    assert per_second.peek("a").remaining == 0, "the parts are the same limiters"
+    assert per_second.peek("a").remaining == 0, "the parts stay limiters that can be called"
     clock.now_ns += SECOND_NS
     assert (both.check("a").also, per_second.peek("a").remaining) == ((), 1)
 
 
-def test_a_reservation_of_all_is_for_the_moment_that_suits_all():
-    clock = HandClock()
+def test_a_reservation_of_all_is_for_the_first_moment_at_which_all_have_permits():
+    clock = StepClock()
     log, bucket = SlidingLog(2, 10, clock=clock), TokenBucket(1, 3, clock=clock)
     both = AllOf(log, AllOf(bucket))
     booked = [both.reserve() for _ in range(5)]
@@ -81,8 +91,8 @@ def test_a_reservation_of_all_is_for_the_moment_that_suits_all():
     assert not AllOf(LeakyQueue(1, 10, queue=0, clock=clock), SlidingLog(1, 5, clock=clock)).reserve(cost=2)
 
 
-def test_tasks_wait_in_line_for_all_of_it():
-    clock = HandClock()
+def test_tasks_wait_in_order_for_all_parts():
+    clock = StepClock()
     both = AllOf(SlidingLog(2, 10, clock=clock), TokenBucket(1, 3, clock=clock))
     served = []
 
@@ -96,7 +106,7 @@ def test_tasks_wait_in_line_for_all_of_it():
     assert served == [0, 3, 10, 13, 20]
 
 
-def test_threads_that_take_the_same_limiters_in_opposite_order_do_not_wait_for_each_other():
+def test_all_of_the_same_limiters_in_opposite_order_does_not_deadlock():
     a, b = SlidingLog(500, 3600), FixedWindow(700, 3600)
     passed: list[bool] = []
     limiters = [AllOf(a, b), AllOf(b, a)]
@@ -113,14 +123,19 @@ def test_threads_that_take_the_same_limiters_in_opposite_order_do_not_wait_for_e
 
 
 @pytest.mark.parametrize("parts", [[], "twice"])
-def test_all_of_nothing_or_of_the_same_twice_is_refused(parts):
+def test_all_of_no_limiter_or_of_one_twice_raises(parts):
     one = SlidingLog(1, 1)
     with pytest.raises(ValueError, match="each of them once"):
         AllOf(*([one, AllOf(one)] if parts == "twice" else parts))
 
 
-def test_all_of_gives_back_forgets_and_survives_a_restart():
-    clock = HandClock()
+def test_all_of_takes_limiters_of_a_rate_alone():
+    with pytest.raises(TypeError, match="AllOf: expected limiters of a rate, got <Concurrency"):
+        AllOf(SlidingLog(1, 1), Concurrency(1))
+
+
+def test_all_of_refunds_resets_and_survives_a_restart():
+    clock = StepClock()
 
     def make() -> AllOf:
         return AllOf(SlidingLog(3, 10, clock=clock), TokenBucket(5, 10, clock=clock))
@@ -148,32 +163,32 @@ def test_all_of_gives_back_forgets_and_survives_a_restart():
         ("1/S, 2 per Minute; 3/2d;", [(1, 1), (2, 60), (3, 172_800)]),
     ],
 )
-def test_a_rate_is_written_as_people_write_it(text, rates):
-    limiter = parse(text, clock=HandClock())
+def test_rates_are_parsed_in_common_notations(text, rates):
+    limiter = parse(text, clock=StepClock())
     parts = limiter._parts if isinstance(limiter, AllOf) else [limiter]
     assert [(part._rule.limit, part._rule.period_ns // SECOND_NS) for part in parts] == rates
     assert limiter.peek().limit == min(limit for limit, _ in rates)
 
 
-def test_text_can_ask_for_any_limiter():
-    bucket = parse("10/second", TokenBucket, burst=3, clock=HandClock())
+def test_a_rate_can_be_parsed_into_any_limiter():
+    bucket = parse("10/second", TokenBucket, burst=3, clock=StepClock())
     assert sum(bucket.allow() for _ in range(9)) == 3
-    assert parse("1/s", clock=HandClock()).check(cost=2).policy == "1/s"
+    assert parse("1/s", clock=StepClock()).check(cost=2).policy == "1/s"
 
 
 @pytest.mark.parametrize(
     "text", ["", ";", "10", "/second", "ten/second", "10/month", "10/second/hour", "0/s", "1.5/s"]
 )
-def test_what_is_not_a_rate_is_shown(text):
+def test_text_that_is_not_a_rate_raises(text):
     with pytest.raises(ValueError, match="expected a"):
         parse(text)
 
 
 def test_a_plan_is_chosen_per_request():
-    clock = HandClock()
+    clock = StepClock()
     plans = ByPlan({"free": SlidingLog(1, 10, clock=clock), "pro": SlidingLog(3, 10, clock=clock)}, "free")
     assert [plans.allow("a", plan="pro") for _ in range(4)] == [True, True, True, False]
-    assert [plans.allow("a"), plans.allow("a", plan="gold")] == [True, False], "the default, twice"
+    assert [plans.allow("a"), plans.allow("a", plan="gold")] == [True, False], "both by the default plan"
     assert plans.check("b", plan="pro").limit == 3
     assert plans.reserve("a", plan="pro").delay == plans.wait("a", timeout=0).retry_after == 10.0
     assert plans.of("pro").peek("b").remaining == 2
@@ -186,34 +201,37 @@ def test_a_plan_is_chosen_per_request():
 
     assert run(wait(), clock)
     strict = ByPlan({"free": SlidingLog(1, 1)})
-    for asked in (None, "gold"):
+    for plan in (None, "gold"):
         with pytest.raises(ValueError, match=r"plan: expected one of \['free'\]"):
-            strict.allow(plan=asked)
+            strict.allow(plan=plan)
     with pytest.raises(ValueError, match="default"):
         ByPlan({"free": SlidingLog(1, 1)}, "gold")
 
 
-def test_shards_answer_as_one_limiter_would():
-    clock = HandClock()
-    whole, cut = SlidingLog(2, 10, clock=clock), Sharded(lambda: SlidingLog(2, 10, clock=clock), shards=8)
+def test_shards_decide_as_one_limiter_would():
+    clock = StepClock()
+    single, sharded = (
+        SlidingLog(2, 10, clock=clock),
+        Sharded(lambda: SlidingLog(2, 10, clock=clock), shards=8),
+    )
     for n, key in itertools.product(range(3), [f"key {n}" for n in range(50)]):
         clock.now_ns += n * SECOND_NS // 50
-        assert cut.check(key) == whole.check(key)
-        assert cut.allow(key) == whole.allow(key)
-        assert cut.peek(key) == whole.peek(key)
-    assert len({id(cut.of(f"key {n}")) for n in range(50)}) == 8
-    cut.reset("key 1")
-    cut.allow("key 1")
-    cut.refund("key 1")
-    assert cut.peek("key 1").remaining == 2
-    assert cut.reserve("key 2").delay == whole.reserve("key 2").delay
-    assert not cut.wait("key 2", timeout=0)
+        assert sharded.check(key) == single.check(key)
+        assert sharded.allow(key) == single.allow(key)
+        assert sharded.peek(key) == single.peek(key)
+    assert len({id(sharded.of(f"key {n}")) for n in range(50)}) == 8
+    sharded.reset("key 1")
+    sharded.allow("key 1")
+    sharded.refund("key 1")
+    assert sharded.peek("key 1").remaining == 2
+    assert sharded.reserve("key 2").delay == single.reserve("key 2").delay
+    assert not sharded.wait("key 2", timeout=0)
     with pytest.raises(ValueError, match="shards: expected a power of two"):
-        Sharded(lambda: whole, shards=6)
+        Sharded(lambda: single, shards=6)
 
 
 def test_shards_survive_a_restart_with_another_number_of_them():
-    clock = HandClock()
+    clock = StepClock()
     before = Sharded(lambda: TokenBucket(5, 10, clock=clock), shards=8)
     for n in range(100):
         before.allow(f"key {n}", 1 + n % 4)
@@ -224,8 +242,8 @@ def test_shards_survive_a_restart_with_another_number_of_them():
     assert [after.peek(key) for key in keys] == [before.peek(key) for key in keys]
 
 
-def test_several_clients_share_ten_requests_a_second():
-    """What a service allows holds for all threads together, here ten times as fast."""
+def test_several_threads_share_one_limit():
+    """Ten a second, here ten times as fast."""
     log = SlidingLog(10, 0.1)
     calls: list[str] = []
 
@@ -242,8 +260,8 @@ def test_several_clients_share_ten_requests_a_second():
     assert time.monotonic_ns() - began_ns >= 200_000_000, "30 calls lie in three periods at least"
 
 
-def test_one_of_several_limits_changes_by_its_name_and_the_history_stays():
-    clock = HandClock()
+def test_a_part_of_all_of_is_configured_by_name_and_keeps_its_history():
+    clock = StepClock()
     both = parse("2/second; 3/hour", clock=clock)
     assert both.allow("a", 2)
     both.configure("2/second", limit=9)
@@ -253,14 +271,14 @@ def test_one_of_several_limits_changes_by_its_name_and_the_history_stays():
     for part in ("4/second", ""):
         with pytest.raises(ValueError, match="part: expected the name of one of"):
             both.configure(part, limit=1)
-    cut = Sharded(lambda: SlidingLog(1, 10, clock=clock), shards=4)
-    assert [cut.allow(f"key {n}") for n in range(9)] == [True] * 9
-    cut.configure(limit=2)
-    assert [cut.peek(f"key {n}").remaining for n in range(9)] == [1] * 9
+    sharded = Sharded(lambda: SlidingLog(1, 10, clock=clock), shards=4)
+    assert [sharded.allow(f"key {n}") for n in range(9)] == [True] * 9
+    sharded.configure(limit=2)
+    assert [sharded.peek(f"key {n}").remaining for n in range(9)] == [1] * 9
 
 
-def test_plans_have_guards_ticks_changes_and_survive_a_restart():
-    clock = HandClock()
+def test_plans_have_guards_and_ticks_can_change_and_survive_a_restart():
+    clock = StepClock()
 
     def make() -> ByPlan:
         return ByPlan({"free": SlidingLog(1, 10, clock=clock), "pro": SlidingLog(2, 10, clock=clock)}, "free")
@@ -291,8 +309,12 @@ def test_plans_have_guards_ticks_changes_and_survive_a_restart():
     with pytest.raises(ValueError, match="saved: expected ByPlan"):
         plans.load({})
 
-    async def twins() -> list[bool]:
-        answers = [await plans.check_async("d"), await plans.peek_async("d"), await plans.enforce_async("e")]
-        return [*map(bool, answers), await plans.allow_async("f"), bool(await plans.reserve_async("g"))]
+    async def methods_for_asyncio() -> list[bool]:
+        decisions = [
+            await plans.check_async("d"),
+            await plans.peek_async("d"),
+            await plans.enforce_async("e"),
+        ]
+        return [*map(bool, decisions), await plans.allow_async("f"), bool(await plans.reserve_async("g"))]
 
-    assert run(twins(), clock) == [True, False, True, True, True]
+    assert run(methods_for_asyncio(), clock) == [True, False, True, True, True]

@@ -1,4 +1,4 @@
-"""Each limiter beside its oracle, made from the same small numbers."""
+"""Each kind of limiter in memory, and the oracle that decides like it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gatekeeper.limits import (
 from tests.limits.oracles import (
     BucketOracle,
     CounterOracle,
-    HandClock,
     LogOracle,
     PacedOracle,
     QueueOracle,
+    StepClock,
     WindowOracle,
 )
 
@@ -38,51 +38,56 @@ class Kind:
         return self.name
 
 
-def s(period_ns: int) -> float:
+def seconds(period_ns: int) -> float:
     return period_ns / 1_000_000_000
 
 
 KINDS = [
-    Kind("SlidingLog", lambda n, t, clock: SlidingLog(n, s(t), clock=clock), LogOracle),
+    Kind("SlidingLog", lambda n, t, clock: SlidingLog(n, seconds(t), clock=clock), LogOracle),
     Kind(
         "TokenBucket",
-        lambda n, t, clock: TokenBucket(n, s(t), clock=clock),
+        lambda n, t, clock: TokenBucket(n, seconds(t), clock=clock),
         lambda n, t: BucketOracle(Fraction(n, t), n),
         exact=False,
     ),
     Kind(
         "TokenBucket, burst 2",
-        lambda n, t, clock: TokenBucket(n, s(t), 2, clock=clock),
+        lambda n, t, clock: TokenBucket(n, seconds(t), 2, clock=clock),
         lambda n, t: BucketOracle(Fraction(n, t), 2),
         exact=False,
     ),
     Kind(
         "TokenBucket.strict",
-        lambda n, t, clock: TokenBucket.strict(n, s(t), clock=clock),
+        lambda n, t, clock: TokenBucket.strict(n, seconds(t), clock=clock),
         lambda n, t: BucketOracle(Fraction(n + 1 - (n + 1) // 2, t), (n + 1) // 2),
     ),
-    Kind("FixedWindow", lambda n, t, clock: FixedWindow(n, s(t), clock=clock), WindowOracle, exact=False),
+    Kind(
+        "FixedWindow", lambda n, t, clock: FixedWindow(n, seconds(t), clock=clock), WindowOracle, exact=False
+    ),
     Kind(
         "FixedWindow, aligned",
-        lambda n, t, clock: FixedWindow(n, s(t), aligned=True, clock=clock),
+        lambda n, t, clock: FixedWindow(n, seconds(t), aligned=True, clock=clock),
         lambda n, t: WindowOracle(n, t, aligned=True),
         exact=False,
     ),
     Kind(
-        "SlidingCounter", lambda n, t, clock: SlidingCounter(n, s(t), clock=clock), CounterOracle, exact=False
+        "SlidingCounter",
+        lambda n, t, clock: SlidingCounter(n, seconds(t), clock=clock),
+        CounterOracle,
+        exact=False,
     ),
     Kind(
         "Paced",
-        lambda n, t, clock: Paced(n, s(t), min(9, t), clock=clock),
+        lambda n, t, clock: Paced(n, seconds(t), min(9, t), clock=clock),
         lambda n, t: PacedOracle(n, t, min(9, t)),
     ),
     Kind(
         "LeakyBucket",
-        lambda n, t, clock: LeakyBucket(n, s(t), clock=clock),
+        lambda n, t, clock: LeakyBucket(n, seconds(t), clock=clock),
         lambda n, t: BucketOracle(Fraction(n, t), n),
         exact=False,
     ),
-    Kind("LeakyQueue", lambda n, t, clock: LeakyQueue(n, s(t), clock=clock), QueueOracle),
+    Kind("LeakyQueue", lambda n, t, clock: LeakyQueue(n, seconds(t), clock=clock), QueueOracle),
 ]
 
-__all__ = ["KINDS", "HandClock", "Kind"]
+__all__ = ["KINDS", "Kind", "StepClock"]

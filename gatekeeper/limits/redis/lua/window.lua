@@ -1,15 +1,15 @@
--- A counter that starts again with each window. Words: limit, period, 1 for windows at whole multiples of
--- the period. The line: when the window began, and what passed in it.
+-- Fixed window: a counter that starts again with each window. Arguments: limit, period, 1 for windows at whole
+-- multiples of the period. Stored: when the window began, and what passed in it.
 
-rules.window = {words = 4}
+rules.window = {arguments = 4}
 
-function rules.window.read(key, word)
+function rules.window.read(key, argument)
   local limit = {
-    limit = tonumber(ARGV[word + 1]), period = tonumber(ARGV[word + 2]), aligned = ARGV[word + 3] == '1',
-    used = 0, line = redis.call('GET', key) or '',
+    limit = tonumber(ARGV[argument + 1]), period = tonumber(ARGV[argument + 2]),
+    aligned = ARGV[argument + 3] == '1', used = 0, value = redis.call('GET', key) or '',
   }
-  if limit.line ~= '' then
-    local start, used = string.match(limit.line, '^(%d+) (%d+)$')
+  if limit.value ~= '' then
+    local start, used = string.match(limit.value, '^(%d+) (%d+)$')
     start, used = tonumber(start), tonumber(used)
     if now < start + limit.period then limit.start, limit.used = start, used end
   end
@@ -23,9 +23,9 @@ function rules.window.wait(limit)
 end
 
 local function write_window(limit)
-  local line = string.format('%.0f %.0f', limit.start, limit.used)
-  keep(limit.key, line, limit.start + limit.period)
-  return limit.line, line
+  local value = string.format('%.0f %.0f', limit.start, limit.used)
+  store(limit.key, value, limit.start + limit.period)
+  return limit.value, value
 end
 
 function rules.window.spend(limit, at)
@@ -45,6 +45,6 @@ if op == 'refund' then
   end
 end
 
-function rules.window.standing(limit)
+function rules.window.status(limit)
   return {limit.start or -1, limit.used}
 end

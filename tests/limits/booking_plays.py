@@ -1,4 +1,4 @@
-"""Plays of bookings, for limiters in memory and in a store alike."""
+"""Random sequences of bookings, for limiters in memory and in a store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-Step = tuple[str, int, Fraction]  # what, cost, periods that pass before
+Step = tuple[str, int, Fraction]  # action, cost, periods that pass before
 
 
 def bookings(most: int) -> st.SearchStrategy[list[Step]]:
@@ -30,24 +30,26 @@ def assert_in_order(
     period: int,
     second: int,
 ) -> list[int]:
-    """When each permit of the play passes: nobody overtakes a booking that stands, whatever is cancelled in
-    between. `period` and `second` in ticks of the clock, which `now` reads and `move` moves."""
-    passing: list[tuple[int, int, Any]] = []  # due, cost, who
-    for what, cost, periods in play:
+    """Asserts that no request overtakes a booking, with cancellations in between; returns when each passes.
+
+    `period` and `second` are in ticks of the clock, which `now` reads and `move` moves.
+    """
+    passing: list[tuple[int, int, Any]] = []  # due, cost, reservation
+    for action, cost, periods in play:
         move(int(periods * period))
-        if what == "reserve":
+        if action == "reserve":
             booked = limiter.reserve("a", cost)
             if booked and cost:
                 due = now() + round(booked.delay * second)
                 assert due >= max([now(), *(earlier for earlier, _, _ in passing)])
                 passing.append((due, cost, booked))
-        elif what == "allow" and limiter.allow("a", cost) and cost:
+        elif action == "allow" and limiter.allow("a", cost) and cost:
             assert all(due <= now() for due, _, _ in passing), "it overtook a booking"
             passing.append((now(), cost, None))
-        elif what.startswith("cancel"):
-            ahead = [n for n, (due, _, who) in enumerate(passing) if who and due > now()]
+        elif action.startswith("cancel"):
+            ahead = [n for n, (due, _, booked) in enumerate(passing) if booked and due > now()]
             if ahead:
-                n = ahead[-1 if what == "cancel the last" else 0]
+                n = ahead[-1 if action == "cancel the last" else 0]
                 passing[n][2].cancel()
                 del passing[n]
     return [due for due, cost, _ in passing for _ in range(cost)]

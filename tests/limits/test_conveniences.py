@@ -1,4 +1,4 @@
-"""Blocks, decorators, loops, exceptions, and the twins for `await`."""
+"""Blocks, decorators, loops, exceptions, and the methods for asyncio."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from gatekeeper.limits import SlidingLog, TokenBucket
 from gatekeeper.model import Refused
 from gatekeeper.testing import run
-from tests.limits.kinds import KINDS, Kind
-from tests.limits.oracles import HandClock
+from tests.limits.memory_kinds import KINDS, Kind
+from tests.limits.oracles import StepClock
 
 SECOND_NS = 1_000_000_000
 
 
 def test_enforce_raises_the_decision_that_check_returns():
-    log = SlidingLog(1, 10, name="burst", clock=HandClock())
+    log = SlidingLog(1, 10, name="burst", clock=StepClock())
     assert log.enforce("a").remaining == 0
     with pytest.raises(Refused) as refused:
         log.enforce("a")
@@ -24,8 +24,8 @@ def test_enforce_raises_the_decision_that_check_returns():
     assert refused.value.decision.policy == "burst"
 
 
-def test_a_guarded_function_is_refused_when_its_time_will_not_do():
-    log = SlidingLog(2, 10, clock=HandClock())
+def test_a_guarded_function_raises_when_its_timeout_does_not_suffice():
+    log = SlidingLog(2, 10, clock=StepClock())
 
     @log.guard(key=lambda name, **_: ("greet", name), timeout=0)
     def greet(name: str, loud: bool = False) -> str:
@@ -39,7 +39,7 @@ def test_a_guarded_function_is_refused_when_its_time_will_not_do():
 
 
 def test_a_guarded_coroutine_waits_for_its_turn():
-    clock = HandClock()
+    clock = StepClock()
     log = SlidingLog(1, 10, clock=clock)
 
     @log.guard()
@@ -53,8 +53,8 @@ def test_a_guarded_coroutine_waits_for_its_turn():
     assert run(story(), clock) == [0, 10 * SECOND_NS, 20 * SECOND_NS]
 
 
-def test_blocks_take_one_permit():
-    clock = HandClock()
+def test_a_block_takes_one_permit():
+    clock = StepClock()
     log = SlidingLog(3, 10, clock=clock)
     with log as decision:
         assert decision.remaining == 2
@@ -72,8 +72,8 @@ def test_blocks_take_one_permit():
         pass
 
 
-def test_ticks_go_on_at_the_pace_of_the_limiter():
-    clock = HandClock()
+def test_ticks_run_at_the_pace_of_the_limiter():
+    clock = StepClock()
     bucket = TokenBucket(1, 10, clock=clock)
     seen = []
 
@@ -91,18 +91,18 @@ def test_ticks_go_on_at_the_pace_of_the_limiter():
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=repr)
-def test_the_twins_answer_the_same_and_do_not_suspend(kind: Kind):
-    clock = HandClock()
+def test_methods_for_asyncio_decide_alike_and_do_not_suspend(kind: Kind):
+    clock = StepClock()
     limiter, twin = kind.make(3, 1000, clock), kind.make(3, 1000, clock)
 
-    def at_once(coroutine):
+    def result_without_suspending(coroutine):
         with pytest.raises(StopIteration) as done:
             coroutine.send(None)
         return done.value.value
 
     for _ in range(5):
-        assert at_once(twin.peek_async("a")) == limiter.peek("a")
-        assert at_once(twin.check_async("a")) == limiter.check("a")
-        assert at_once(twin.allow_async("a")) == limiter.allow("a")
-    assert at_once(twin.reserve_async("a")).delay == limiter.reserve("a").delay
-    assert at_once(twin.enforce_async("c", 0)) == limiter.enforce("c", 0)
+        assert result_without_suspending(twin.peek_async("a")) == limiter.peek("a")
+        assert result_without_suspending(twin.check_async("a")) == limiter.check("a")
+        assert result_without_suspending(twin.allow_async("a")) == limiter.allow("a")
+    assert result_without_suspending(twin.reserve_async("a")).delay == limiter.reserve("a").delay
+    assert result_without_suspending(twin.enforce_async("c", 0)) == limiter.enforce("c", 0)
