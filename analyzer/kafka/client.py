@@ -24,16 +24,14 @@ from kafka.errors import (
 from analyzer.core.kafka_format.batch_header import NO_LEADER_EPOCH
 from analyzer.core.model import Gap, GapKind, Partition, Record, Records, RecordSet
 from analyzer.kafka.connection_errors import ConnectionTrouble, FailureCause, cause_of
-from analyzer.kafka.internals.consumer import (
+from analyzer.kafka.internals.consumer import ConsumerInternals, Features, open_consumer
+from analyzer.kafka.internals.features import version
+from analyzer.kafka.internals.interfaces import (
     BatchFetcher,
     BatchTooLarge,
     ConnectionFailures,
-    ConsumerInternals,
-    Features,
     FetchedBatches,
-    open_consumer,
 )
-from analyzer.kafka.internals.features import version
 from analyzer.kafka.metadata import NAME_PREFIX, AdminMetadata, ClusterMetadata, TopicMetadata
 from analyzer.kafka.options import Options
 

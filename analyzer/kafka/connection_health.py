@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from analyzer.kafka.connection_errors import ConnectionTrouble, FailureCause, cause_of, missing_right
-from analyzer.kafka.internals.consumer import ConnectionFailures
+from analyzer.kafka.internals.interfaces import ConnectionFailures
 from analyzer.kafka.options import Options
 
 log = logging.getLogger(__name__)

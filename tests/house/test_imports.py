@@ -91,8 +91,10 @@ LAWS = {
         ("analyzer.doctor", "analyzer.retry"), ("analyzer.cli", "analyzer.web", "analyzer.demo")
     ),
     "commands about things import no verbs": Law(("analyzer.cli.nouns",), ("analyzer.cli.verbs",)),
-    "the walls around kafka-python import nothing of the rest": Law(
-        ("analyzer.kafka.internals",), ("analyzer.kafka",), ("analyzer.kafka.internals",)
+    "the wall around kafka-python imports values of the rest alone": Law(
+        ("analyzer.kafka.internals",),
+        ("analyzer.kafka",),
+        ("analyzer.kafka.internals", "analyzer.kafka.metadata", "analyzer.kafka.options"),
     ),
     **{f"{edge} imports no other edge": Law((edge,), EDGES, (edge,)) for edge in EDGES},
 }
@@ -181,13 +183,6 @@ ALL_LAWS = LAWS | {
     f"{law.who[0]} is below {law.never[0]}": law for layers in LAYERS.values() for law in upwards(layers)
 }
 
-# Laws that do not hold yet. A test that passes fails as XPASS: then delete its line.
-OPEN = {
-    "what commands run does not import the command line": "doctor uses options of the command line",
-    "the walls around kafka-python import nothing of the rest": "raw_fetcher uses partition_state.NO_EPOCH",
-    "gatekeeper.limits.engine is below gatekeeper.limits.algorithms": "parsing returns limiters",
-}
-
 
 def breaches(law: Law, module: Module) -> Iterator[Import]:
     """Yields the imports of `module` that break `law`."""
@@ -198,10 +193,8 @@ def breaches(law: Law, module: Module) -> Iterator[Import]:
 
 
 @pytest.mark.parametrize("name", ALL_LAWS)
-def test_no_import_breaks_the_law(name: str, request: pytest.FixtureRequest) -> None:
+def test_no_import_breaks_the_law(name: str) -> None:
     law = ALL_LAWS[name]
-    if name in OPEN:
-        request.applymarker(pytest.mark.xfail(reason=OPEN[name]))
     found = [
         f"{module.path}:{line}: {name}"
         for module in modules().values()
@@ -254,7 +247,6 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circles(graph) == []
 
 
-@pytest.mark.xfail(reason="gatekeeper.limits.redis is one circle around RedisStore")
 def test_no_circle_is_closed_by_imports_for_types() -> None:
     """The type checker could live with it; a reader has to know all of its modules at once."""
     graph = {name: imported_modules(module, for_types=True) for name, module in modules().items()}

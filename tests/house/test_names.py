@@ -41,13 +41,16 @@ SHARED_MODULE_NAMES = {
     "tokens": COMMAND,
     "usage": COMMAND,
     "clock": "the process's, and the database's",
+    "analyzer": f"{TABLE} (the package)",
+    "database": TABLE,
+    "meters": TABLE,
+    "policies": TABLE,
     "engine": "the database's, as SQLAlchemy calls it; the machinery of limiters",
     "model": "the values of each of the two packages",
     "operations": "manual acts in the database; what a limiter asks of Redis",
     "options": "of commands, and of Kafka's clients",
     "store": "the SQL database; the Redis of limiters, as users import it",
     "totals": "how a total grows, and the statement that adds to it",
-    "waiting": "in this process, and through Redis",
 }
 
 # Classes and aliases of types that are defined in several modules, and why each of them may.

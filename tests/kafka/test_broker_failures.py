@@ -15,7 +15,7 @@ from analyzer.core.model import Gap, RecordSet
 from analyzer.kafka.client import REQUEST_S_MAX
 from analyzer.kafka.connection_errors import FailureCause
 from analyzer.kafka.connection_health import RECONNECT_MAX_S, SILENT_S, ConnectionHealth
-from analyzer.kafka.internals.consumer import ConnectionFailures
+from analyzer.kafka.internals.interfaces import ConnectionFailures
 from tests.support.batches import records_of
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.places import MemoryPlaces, Reader

@@ -14,7 +14,7 @@ from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 
 from analyzer.kafka.internals.class_swap import swap_class
-from analyzer.kafka.internals.consumer import ConnectionFailures
+from analyzer.kafka.internals.interfaces import ConnectionFailures
 
 
 class WatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types

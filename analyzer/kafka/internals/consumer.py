@@ -1,4 +1,4 @@
-"""The typed facade of this package: everything else in `analyzer.kafka` imports from here alone.
+"""The typed facade of this package: the rest of `analyzer.kafka` calls nothing else of it.
 
 The modules that rest on private names are imported inside the functions that need them: a feature that is
 off must not fail an import.
@@ -9,79 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple, Protocol
-from uuid import UUID
+from typing import Any
 
 from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.errors import CorruptRecordError
 
-from analyzer.core.kafka_format.batch_header import HEADER_BYTES, NO_LEADER_EPOCH, read_header
+from analyzer.core.kafka_format.batch_header import NO_LEADER_EPOCH
 from analyzer.kafka.internals.features import FeatureName
+from analyzer.kafka.internals.interfaces import BatchFetcher, ConnectionFailures
 from analyzer.kafka.metadata import TopicMetadata, topic_id_or_name
 from analyzer.kafka.options import Options
 
 Features = AbstractSet[FeatureName]
 
 BATCH_BYTES_MAX = 64 << 20  # of one decompressed batch, as in analyzer.core.records.mapping
-FAILURES_MAX = 16
 CONFIRM_MS_MAX = 2_000  # a broker that has just sent records answers sooner
 TOPIC_IDS_SINCE = (2, 8)  # the release of Kafka
 # kafka-python names the partition of a damaged batch in some of its messages.
 PARTITION_IN_MESSAGE = re.compile(r"topic='(?P<topic>[^']+)', partition=(?P<number>\d+)\) at offset")
-
-
-class BatchRefused(CorruptRecordError):  # type: ignore[misc]  # kafka-python has no types
-    """A batch is not decompressed."""
-
-
-class BatchTooLarge(BatchRefused):
-    """A batch is not decompressed because it expands beyond the bound."""
-
-
-class FetchedBatches(NamedTuple):
-    """The record batches that one fetch brought of one partition."""
-
-    start: int  # the offset that was requested
-    next: int
-    raw: bytes
-    aborted: list[tuple[int, int]]  # (producer id, first offset) of aborted transactions
-    last_ms: int | None
-    leader_epoch: int  # of the last batch, or NO_LEADER_EPOCH
-
-    @property
-    def is_cut_short(self) -> bool:
-        """Whether not even the first batch is complete, which Kafka promises."""
-        return len(self.raw) < HEADER_BYTES or read_header(self.raw).size_bytes > len(self.raw)
-
-
-class BatchFetcher(Protocol):
-    """A consumer's fetcher that makes `poll()` return `FetchedBatches` instead of records."""
-
-    answers: int  # of brokers, so far
-    ends: dict[TopicPartition, int]  # the offset after the last record that can be read
-    damaged: set[TopicPartition]  # those that a broker refuses to serve, because it cannot read its own log
-    ids: dict[str, UUID]  # topics are requested by these ids, by name where there is none
-
-
-class ConnectionFailures:
-    """The errors by which the last connections failed; empty once one is established.
-
-    Written on the consumer's own thread, read on any.
-    """
-
-    def __init__(self) -> None:
-        self._last: tuple[BaseException, ...] = ()
-
-    @property
-    def last(self) -> tuple[BaseException, ...]:
-        return self._last
-
-    def note(self, error: BaseException) -> None:
-        if error not in self._last:  # a connection may report its error twice: failed, and closed for it
-            self._last = (*self._last, error)[-FAILURES_MAX:]
-
-    def clear(self) -> None:
-        self._last = ()
 
 
 def open_consumer(options: Options, failures: ConnectionFailures, features: Features) -> KafkaConsumer:

@@ -15,7 +15,7 @@ from kafka.record import MemoryRecords, default_records, legacy_records
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from analyzer.core.kafka_format.codecs import DamagedError, Decompressor, TooLargeError
-from analyzer.kafka.internals.consumer import BatchRefused, BatchTooLarge
+from analyzer.kafka.internals.interfaces import BatchRefused, BatchTooLarge
 
 Decode = Callable[[Any], bytes]
 

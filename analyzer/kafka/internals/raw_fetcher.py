@@ -18,7 +18,7 @@ from kafka.record import MemoryRecords
 from analyzer.core.kafka_format.batch_header import NO_LEADER_EPOCH, span_of
 from analyzer.core.kafka_format.damage import without_damage_before
 from analyzer.kafka.internals.class_swap import swap_class
-from analyzer.kafka.internals.consumer import FetchedBatches
+from analyzer.kafka.internals.interfaces import FetchedBatches
 
 TOPIC_IDS_FROM = 13  # the version of fetch requests that names topics by their ids
 
