@@ -74,7 +74,7 @@ def build_import(
     store = SqlStore(engine, owner_of(settings))
     imported = ImportedFiles(files, source, store)
     daemon = _daemon(settings, engine, store, imported, health)
-    # An old log would be rolled up while it is read, before its minutes could be looked at.
+    # An old log would be rolled up while it is read, before its minutes could be reported.
     daemon.warden.last_cleanup_s = inf
     return daemon, imported
 

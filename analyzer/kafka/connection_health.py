@@ -95,7 +95,7 @@ class ConnectionHealth:
         self.idle_s = self.idle_s + seconds if is_idle else 0.0
 
     def should_check_group(self, session_s: float) -> bool:
-        """Whether we have had no partition for so long that the group should be asked why."""
+        """Whether the member has been without a partition long enough to ask the group for the reason."""
         return self.idle_s >= max(SILENT_S, min(2 * session_s, IDLE_S_MAX))
 
     def spare(self) -> None:

@@ -19,8 +19,8 @@ DEFAULTS: Options = {
     "metadata_max_age_ms": 10_000,  # the delay until new partitions and recreated topics are noticed
     "reconnect_backoff_max_ms": 1_000,  # or a broker that is back waits up to 30 s for us
     "bootstrap_timeout_ms": 5_000,
-    # A member that has not polled for so long leaves its group: one that cannot reach its database must not
-    # keep its partitions for minutes.
+    # A member leaves its group when its last poll is older than this: one that cannot reach its database must
+    # not keep its partitions for minutes.
     "max_poll_interval_ms": 30_000,
     # Eager rebalancing: all members give up all partitions, for 0.2 s, whenever a member joins or leaves.
     # Cooperative-sticky takes a second round, at the next heartbeat: partitions that move stalled for 1.1 to

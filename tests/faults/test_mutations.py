@@ -22,7 +22,7 @@ from gatekeeper.sources.sql import SqlSource
 from gatekeeper.view.lock_view import EMPTY, LockView, apply
 from tests.faults.mutations import MUTATIONS
 from tests.store.flushing import at_version, locked, now_s, quota, used
-from tests.store.simulated_analyzers import PARTS, PLAN, Analyzer, Killed, begin_again, value_of
+from tests.store.simulated_analyzers import PARTS, PLAN, Analyzer, Killed, empty_tables, value_of
 
 REQUESTS = 2  # of acme in each partition; only both together cross its limit of three
 LOCK_MS = 200  # the lock time-out in these tests
@@ -182,7 +182,7 @@ def url(postgres: Any, postgres_template: str) -> Iterator[str]:
 def situation(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Situation]:
     monkeypatch.setattr(engines, "STATEMENT_MS", LOCK_MS)
     situation = Situation(url, [])
-    begin_again(situation.engine())
+    empty_tables(situation.engine())
     yield situation
     for engine in situation.opened:
         engine.dispose()

@@ -16,7 +16,7 @@ from analyzer.errors import StoreAway
 from analyzer.store.database.engine import open_engine
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import now_s
-from tests.store.simulated_analyzers import PARTS, Analyzer, begin_again, log_of, state
+from tests.store.simulated_analyzers import PARTS, Analyzer, empty_tables, log_of, state
 from tests.support.proxy import Proxy
 
 
@@ -58,7 +58,7 @@ def test_a_commit_that_is_lost_or_whose_reply_is_lost_takes_effect_once(
     undisturbed = network.run()
     lost = 0
     while True:
-        begin_again(network.engine)
+        empty_tables(network.engine)
         triggered = network.proxy.lose(b"COMMIT", loss, after=lost)
         assert network.run() == undisturbed, f"commit {lost}"
         if not triggered.is_set():
@@ -70,7 +70,7 @@ def test_a_commit_that_is_lost_or_whose_reply_is_lost_takes_effect_once(
 def test_a_fragmented_or_slow_network_changes_nothing(network: Network) -> None:
     undisturbed = network.run()
     for disturb in (lambda: network.proxy.shred(7), lambda: network.proxy.slow(0.005)):
-        begin_again(network.engine)
+        empty_tables(network.engine)
         network.far_engine.dispose()
         disturb()
         assert network.run() == undisturbed

@@ -178,7 +178,7 @@ def test_a_running_analyzer_continues_within_a_second_after_a_gap_is_accepted(
             assert time.monotonic() < end_s
             time.sleep(0.1)
         analyzer.well()
-        continued_s = analyzer.logged(f"with {topic}[0]")  # before the first record is counted
+        continued_s = analyzer.logged(f"resuming {topic}[0]")  # before the first record is counted
         assert continued_s is not None
         assert continued_s - accepted_s < 5.0, "it checks twice a second; a loaded machine may be late"
     finally:

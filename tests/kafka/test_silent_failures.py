@@ -235,7 +235,7 @@ def test_two_analyzers_of_the_same_partitions_are_named(real_kafka: RealKafka, s
         assert time.monotonic() < end_s, (first.log[-3:], second.log[-3:])
         produce(real_kafka, topic, [LINE.format(number).encode() for number in range(200)])
         problems = first.problems() | second.problems()
-    assert "two read the same partitions" in problems["contention"]
+    assert "two analyzers read the same partitions" in problems["contention"]
 
 
 def test_a_refused_login_does_not_look_like_a_broker_that_is_down(

@@ -1,4 +1,4 @@
-"""The gates of an installation: what is wrong with each, and why the log may not know their callers.
+"""Health of the gates of an installation: the problems of each, and why the log may not have their callers.
 
-No count and no lock depends on anything in here.
+Counting and judging do not depend on anything in here.
 """

@@ -34,9 +34,14 @@ def split(limit: int, nodes: int) -> tuple[Share, ...]:
     The shares of all nodes are the limit exactly, as equal as whole permits can be, the larger ones first.
     Equal arguments give equal shares, so each node computes its own without a message. With more nodes
     than permits, no share is empty: shares are then of several periods, as few as give each node one
-    permit, and it is in so many periods that the nodes keep the limit together.
+    permit; over that number of periods the nodes together keep the limit.
 
-    Raises ValueError for a limit or a number of nodes below 1.
+    Args:
+        limit: Permits of all nodes together; 1 or more.
+        nodes: Number of nodes; 1 or more.
+
+    Raises:
+        ValueError: `limit` or `nodes` is below 1, or not a whole number.
 
     >>> split(5, nodes=3)
     (Share(limit=2, periods=1), Share(limit=2, periods=1), Share(limit=1, periods=1))

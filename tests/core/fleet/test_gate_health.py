@@ -124,28 +124,28 @@ class TestCauses:
         assert "caller" in cure
 
     @pytest.mark.parametrize(
-        ("asked", "seen", "said"),
+        ("asked", "log", "why"),
         [
             (["acme"], LogKnowledge(set(), ()), "has no kind of name"),
-            (["user:a\x00"], LogKnowledge(set(), ()), "can be no name"),
-            (["user:" + "x" * 257], LogKnowledge(set(), ()), "can be no name"),
+            (["user:a\x00"], LogKnowledge(set(), ()), "cannot be a name"),
+            (["user:" + "x" * 257], LogKnowledge(set(), ()), "cannot be a name"),
             (
                 ["session:1"],
                 LogKnowledge(set(), ("user", "address")),
                 "no source counts by session: .* user or address",
             ),
             ([ANN], LogKnowledge(set(), ("user",), overflow=True), "too many callers"),
-            ([ANN], LogKnowledge(set(), ("user",), behind_s=BEHIND_MAX_S + 1), "61 s late"),
+            ([ANN], LogKnowledge(set(), ("user",), behind_s=BEHIND_MAX_S + 1), "61 s behind"),
             (["address:10.0.0.7"], LogKnowledge(set(), ("address",)), "of a proxy"),
             ([ANN], LogKnowledge(set(), ("user",)), "may be new"),
         ],
     )
-    def test_without_another_name_the_likeliest_cause_is_told(
-        self, asked: list[str], seen: LogKnowledge, said: str
+    def test_without_another_spelling_the_likeliest_cause_is_returned(
+        self, asked: list[str], log: LogKnowledge, why: str
     ) -> None:
-        assert re.search(said, cause(asked, seen).why)
+        assert re.search(why, cause(asked, log).why)
 
-    def test_nothing_that_an_application_asks_for_is_too_strange_to_look_at(self) -> None:
+    def test_every_name_that_an_application_asks_for_has_a_cause(self) -> None:
         for caller in ("", ":", "a:", "\ud800", "address:", "address:[", "user:%", "x" * 300):
             assert all(other.name != caller for other in spellings(caller))
             assert cause([caller], LogKnowledge(set(), ("user",))).why
