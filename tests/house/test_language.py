@@ -115,7 +115,6 @@ def written() -> list[Path]:
         path
         for path in tracked_files()
         if path.suffix in (".py", ".md", "") or path.name == "pyproject.toml"
-        if path.parts[:2] != ("docs", "decisions")
         if path.name not in ("LICENSE", "test_language.py")
     ]
 
