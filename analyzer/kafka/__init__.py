@@ -8,8 +8,9 @@
   is recognised;
 - `group`: `membership`, `dead_members`, and `offset_commits` for lag monitors;
 - `probes` over separate connections: `damage_probe`, `log_bounds`, `reachability`;
-- `internals`, the wall around private names of kafka-python: the facade `consumer`, the table `features`, and
-  `raw_fetcher`, `patient_coordinator`, `connection_watch`, `decompression_bound`, `class_swap`.
+- `internals`, the only package that uses private names of kafka-python: the facade `consumer`, the table
+`features`, and
+  `raw_fetcher`, `join_coordinator`, `connection_watch`, `decompression_bound`, `class_swap`.
 
 Not here: the format of batches and records (`analyzer.core.kafka_format`), and where positions are stored.
 """

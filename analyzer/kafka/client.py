@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 RAW_SETS_MAX = 64  # of one poll: 64 MiB at the default size of a fetch
 PLAIN_RECORDS_MAX = 10_000
 REQUEST_S_MAX = 2.0
-PROBE_EVERY_S = 4.0  # where fetches do not show whether a broker answers
+CHECK_EVERY_S = 4.0  # where fetches do not show whether a broker answers
 
 UNREADABLE = FailureCause(
     "python",
@@ -163,7 +163,7 @@ class KafkaClient:
         self._ends: dict[TopicPartition, int] = {}
         self._answers = 0
         self._failed: KafkaError | None = None
-        self._probed_s = float("-inf")
+        self._checked_s = float("-inf")
         # Partitions that this connection cannot read any more. One is a partition with a damaged batch:
         # kafka-python hangs when it continues there.
         self.needs_reconnect: set[TopicPartition] = set()
@@ -182,7 +182,7 @@ class KafkaClient:
 
     @property
     def answers(self) -> int:
-        """Rises when a broker answers."""
+        """Number of answers from brokers over this connection so far."""
         return self._answers + (self._fetcher.answers if self._fetcher is not None else 0)
 
     def known(self) -> Collection[str]:
@@ -198,7 +198,7 @@ class KafkaClient:
 
     def subscribe(self, listener: ConsumerRebalanceListener) -> None:
         """Joins the group."""
-        self._internals.join_patiently()
+        self._internals.keep_join_outcomes()
         self._consumer.subscribe(self._topics, listener=listener)
 
     def assign(self, more: Collection[TopicPartition]) -> None:
@@ -207,8 +207,8 @@ class KafkaClient:
     def assignment(self) -> set[TopicPartition]:
         return set(self._consumer.assignment())
 
-    def hold(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetches nothing of these until `resume`. Any thread may call it; no request is sent."""
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetches nothing of these partitions until `resume`. Any thread may call it; it sends no request."""
         for tp in partitions:
             was_fetched = self._next.pop(tp, None) is not None
             if was_fetched and not self._internals.forgets_paused:
@@ -237,10 +237,13 @@ class KafkaClient:
         self._next.pop(tp, None)
 
     def poll(self, timeout_s: float) -> list[FetchedPartition | UnreadablePartition]:
-        """Returns what was fetched, waiting at most `timeout_s`. Calls the listener; raises anything."""
+        """Returns what was fetched, waiting at most `timeout_s`.
+
+        Calls the listener; may raise any exception.
+        """
         try:
             return self._poll(timeout_s)
-        except OffsetOutOfRangeError as error:  # from each poll, until these partitions are held
+        except OffsetOutOfRangeError as error:  # from each poll, until these partitions are paused
             return [*self._out_of_range(error.args[0])]
         except LogTruncationError as error:
             divergent = error.divergent_offsets.items()
@@ -271,7 +274,7 @@ class KafkaClient:
         ]
         batches += self._skipped(fetched)
         self._ends |= {tp: self._consumer.highwater(tp) or 0 for tp in self._next}
-        self._probe()
+        self._check_answers()
         return batches
 
     def _out_of_range(self, offsets: Mapping[TopicPartition, int]) -> list[UnreadablePartition]:
@@ -331,10 +334,10 @@ class KafkaClient:
             self._failed = error  # raised by the next poll, so that what this one fetched is not lost
         return batches
 
-    def _probe(self) -> None:
-        """Sends a request that shows whether a broker answers, now and then."""
-        if self._next and self._uptime_s() - self._probed_s >= PROBE_EVERY_S:
-            self._probed_s = self._uptime_s()
+    def _check_answers(self) -> None:
+        """Sends a request every few seconds, where fetches do not show whether a broker answers."""
+        if self._next and self._uptime_s() - self._checked_s >= CHECK_EVERY_S:
+            self._checked_s = self._uptime_s()
             try:
                 self.ends(self._next)
                 self._answers += 1
@@ -366,7 +369,7 @@ class KafkaClient:
     def close(self) -> None:
         try:
             self._closing.close()
-        except Exception as error:  # noqa: BLE001 - it is thrown away, in any state
+        except Exception as error:  # noqa: BLE001 - the client is discarded in any case
             log.debug("closing the Kafka client: %r", error)
 
 

@@ -34,7 +34,7 @@ TLS_ALERT = 0x15030000  # a TLS alert, read as the length of a Kafka response
 class FailureCause(NamedTuple):
     """The cause of a failure: a kind for programs, and a sentence for operators.
 
-    Kinds are "away", "login", "tls", "right", "topic", "group", "hung" and "python".
+    Kinds are "away", "login", "tls", "permission", "topic", "group", "hung" and "python".
     """
 
     kind: str
@@ -56,7 +56,7 @@ def cause_of(errors: Iterable[BaseException], options: Options) -> FailureCause:
     so the error that says most counts for all of them.
     """
     found = list(errors)
-    for explain in (_right, _login, _file, _tls, _unexpected_tls):
+    for explain in (_permission, _login, _file, _tls, _unexpected_tls):
         for error in reversed(found):
             if (cause := explain(error, options)) is not None:
                 return cause
@@ -65,23 +65,23 @@ def cause_of(errors: Iterable[BaseException], options: Options) -> FailureCause:
     return (_closed(answered[-1], options) if answered else None) or _away(found)
 
 
-def _right(error: BaseException, options: Options) -> FailureCause | None:
-    """Explains a missing right."""
+def _permission(error: BaseException, options: Options) -> FailureCause | None:
+    """Explains a missing permission."""
     if isinstance(error, TopicAuthorizationFailedError):
         topics = error.args[0] if error.args else ()
         return FailureCause(
-            "right", missing_right([topics] if isinstance(topics, str) else sorted(topics), options)
+            "permission", missing_permission([topics] if isinstance(topics, str) else sorted(topics), options)
         )
     if isinstance(error, GroupAuthorizationFailedError):
         group = options.get("group_id")
         return FailureCause(
-            "right",
+            "permission",
             f"{_user(options)} may not use the group {group}: grant READ on that group, or change group_id",
         )
     return None
 
 
-def missing_right(topics: Iterable[str], options: Options) -> str:
+def missing_permission(topics: Iterable[str], options: Options) -> str:
     return f"{_user(options)} may not read {', '.join(topics)}: grant READ on the topic"
 
 
@@ -188,7 +188,7 @@ def _unexpected_tls(error: BaseException, options: Options) -> FailureCause | No
 
 
 def _closed(error: BaseException, options: Options) -> FailureCause | None:
-    """Explains a connection that the broker closes without a word."""
+    """Explains a connection that the broker closes without an error message."""
     protocol = options.get("security_protocol", "PLAINTEXT")
     if "disconnected" not in str(error):
         return None

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from analyzer.kafka.connection_errors import ConnectionTrouble, FailureCause, cause_of, missing_right
+from analyzer.kafka.connection_errors import ConnectionTrouble, FailureCause, cause_of, missing_permission
 from analyzer.kafka.internals.interfaces import ConnectionFailures
 from analyzer.kafka.options import Options
 
@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 RECONNECT_FIRST_S = 0.5
 RECONNECT_MAX_S = 10.0
 SILENT_S = 10.0  # a fetch is answered within a fraction of a second, also when there is nothing to read
-FAILING_S = 3.0  # the same where connections report why they fail: a broker that restarts is back by then
-IDLE_S_MAX = 20.0  # without a partition, before the group is asked whether that is right
+FAILING_S = 3.0  # where connections report why they fail; a broker that restarts is back by then
+IDLE_S_MAX = 20.0  # without a partition, before the group is asked for the reason
 LOG_EVERY_S = 60.0
 
 
@@ -45,13 +45,13 @@ class ConnectionHealth:
         self._topics = sorted(topics)
         self._failures = 0
         self._opened_s = float("-inf")
-        self._reconnect_s = uptime_s()  # not before
+        self._reconnect_s = uptime_s()  # earliest time of the next attempt
         self._answers = 0
         self._logged: FailureCause | None = None
         self._logged_s = float("-inf")
         # Why the last connection was given up, until a broker answers; or why none could be established.
         self.trouble: FailureCause | None = None
-        self._is_unconnected = False  # whether `trouble` is the latter
+        self._is_unconnected = False  # whether no connection could be established
         self.silent_s = 0.0  # spent waiting for records since a broker last answered
         self.idle_s = 0.0  # spent waiting without a partition
 
@@ -72,8 +72,11 @@ class ConnectionHealth:
             self.trouble = None
 
     def failed(self, error: Exception, *, at_once: bool = False) -> float:
-        """Notes that the connection is given up; returns the seconds until the next attempt (exponential
-        back-off). `at_once`: the next one will ask for something else, so nothing is wrong yet."""
+        """Notes that the connection is given up; returns the seconds until the next attempt.
+
+        Exponential back-off; with `at_once` none, because the next attempt uses other options, and no
+        trouble.
+        """
         if self.connected_s > 2 * RECONNECT_MAX_S:
             self._failures = 0
         pause_s = min(RECONNECT_MAX_S, RECONNECT_FIRST_S * 2.0 ** min(self._failures, 10))
@@ -98,8 +101,8 @@ class ConnectionHealth:
         """Whether the member has been without a partition long enough to ask the group for the reason."""
         return self.idle_s >= max(SILENT_S, min(2 * session_s, IDLE_S_MAX))
 
-    def spare(self) -> None:
-        """Notes that we have no partition because others have all of them."""
+    def note_no_partition_is_left(self) -> None:
+        """Notes that this member has no partition because the others have all of them."""
         self.idle_s, self.trouble = 0.0, None
 
     def cause(self, connection: ConnectionState | None, polling_since_s: float | None) -> FailureCause | None:
@@ -112,8 +115,8 @@ class ConnectionHealth:
                 "the watchdog ends the process",
             )
         if connection is not None and (forbidden := connection.forbidden()):
-            # Without the right no broker ever answers, which would end an earlier trouble.
-            return FailureCause("right", missing_right(sorted(forbidden), self._options))
+            # Without the permission no broker ever answers, which would end an earlier trouble.
+            return FailureCause("permission", missing_permission(sorted(forbidden), self._options))
         if self.trouble is not None or connection is None:
             return self.trouble
         if (failures := connection.failures.last) and self.silent_s >= FAILING_S:

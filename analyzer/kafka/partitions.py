@@ -89,7 +89,7 @@ class AssignedPartitions:
         self._uptime_s = uptime_s
         self.client: KafkaClient | None = None
         self.topic_ids = TopicIds(sources, positions)
-        self.unplaced: set[TopicPartition] = set()  # assigned to us, but their position is not known yet
+        self.without_position: set[TopicPartition] = set()  # assigned to us; their position is not known yet
         self._states: dict[TopicPartition, PartitionState] = {}
         self._revoked: deque[Partition] = deque()
         self._fetched: deque[tuple[PartitionState, FetchedPartition]] = deque()
@@ -146,7 +146,8 @@ class AssignedPartitions:
             self.stop(state.part, found.gap)
             return
         if found.start != state.fetched:
-            # Never seen: the client would have continued at another offset than we told it.
+            # Defensive, not observed: the client would have continued at another offset than the requested
+            # one.
             log.error("%s: Kafka returned offset %d instead of %d", state.part, found.start, state.fetched)
             self._revoked.append(state.part)
             self.rewind([state.part])
@@ -168,7 +169,7 @@ class AssignedPartitions:
         state = self._states.get(tp)
         if state is None or state.part != part:
             return
-        # Damage on the way from the broker disappears when the batch is fetched again.
+        # Damage in transit is gone after a second fetch.
         if gap.kind == "corrupt" and self._read_again.get(part) != gap.start:
             log.warning("%s: %s; reading it again", part, gap.why)
             self._read_again[part] = gap.start
@@ -183,8 +184,8 @@ class AssignedPartitions:
         for tp in again:
             self._drop(tp)
         if self.client is not None:
-            self.client.hold(again)
-            self.unplaced |= again
+            self.client.pause(again)
+            self.without_position |= again
 
     def _fetch_again(self, tp: TopicPartition, state: PartitionState, offset: int) -> None:
         """Fetches from `offset` once more; everything before it was counted."""
@@ -200,7 +201,7 @@ class AssignedPartitions:
     def _hold_at(self, tp: TopicPartition, state: PartitionState, gap: Gap) -> None:
         state.stopped = gap
         if self.client is not None:
-            self.client.hold([tp])
+            self.client.pause([tp])
         if gap.end is None and gap.kind in ("corrupt", "unsupported"):
             self._measure_damage(tp, gap.start, partial(state.set_gap_end, gap))
 
@@ -221,17 +222,17 @@ class AssignedPartitions:
         client = self.client
         if client is None:
             return
-        client.hold(partitions)  # so that nothing is fetched from a wrong offset if the store fails
-        self.unplaced |= set(partitions)
+        client.pause(partitions)  # so that nothing is fetched from a wrong offset if the store fails
+        self.without_position |= set(partitions)
         try:
-            self._place_stored(client)
-        except Exception as error:  # noqa: BLE001 - the next `place` repeats it, and raises
+            self._find_stored_positions(client)
+        except Exception as error:  # noqa: BLE001 - the next `find_positions` repeats it, and raises
             log.warning("%d partitions wait for their stored positions: %s", len(partitions), error)
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
         """Gives these partitions up. May be called on the client's own thread."""
         for tp in partitions:
-            self.unplaced.discard(tp)
+            self.without_position.discard(tp)
             if tp in self._states:
                 self._revoked.append(self._states[tp].part)
                 self._drop(tp)
@@ -241,7 +242,7 @@ class AssignedPartitions:
     def disconnected(self) -> None:
         """Gives all partitions up, with their connection."""
         self.revoked(list(self._states))
-        self.unplaced.clear()
+        self.without_position.clear()
         self.client = None
 
     def check_topic_ids(self, client: KafkaClient) -> None:
@@ -253,17 +254,17 @@ class AssignedPartitions:
 
     # --------------------------------------------------------------------------------------- positions
 
-    def place(self, client: KafkaClient) -> None:
+    def find_positions(self, client: KafkaClient) -> None:
         """Finds the position of each partition that has none, and fetches from there. Raises StoreAway."""
-        if self.unplaced:
-            self._place_stored(client)
-        for topic in sorted({tp.topic for tp in self.topic_ids.parts(self.unplaced).values()}):
+        if self.without_position:
+            self._find_stored_positions(client)
+        for topic in sorted({tp.topic for tp in self.topic_ids.parts(self.without_position).values()}):
             self._begin(client, topic)
 
-    def _place_stored(self, client: KafkaClient) -> None:
+    def _find_stored_positions(self, client: KafkaClient) -> None:
         """Continues the partitions whose position is stored. Raises StoreAway; sends no request to Kafka."""
         self.topic_ids.update(client.cluster, client.topics())
-        parts = self.topic_ids.parts(self.unplaced)
+        parts = self.topic_ids.parts(self.without_position)
         stored = self._positions.positions(list(parts)) if parts else {}
         for part, position in stored.items():
             self._continue(client, parts[part], position)
@@ -273,7 +274,7 @@ class AssignedPartitions:
         is_known = self.topic_ids.is_counted(topic)
         # All partitions of a new topic begin as configured. A partition that is added later begins at its
         # first record: what was written before it was noticed must be counted, too.
-        new = {tp for tp in self.topic_ids.parts(self.unplaced).values() if tp.topic == topic}
+        new = {tp for tp in self.topic_ids.parts(self.without_position).values() if tp.topic == topic}
         if not new:
             return
         wanted = new if is_known else new | partitions_of_topic(topic, client.topics())
@@ -289,7 +290,7 @@ class AssignedPartitions:
                 self._continue(client, tp, position)
 
     def _continue(self, client: KafkaClient, tp: TopicPartition, position: Position) -> None:
-        self.unplaced.discard(tp)
+        self.without_position.discard(tp)
         offset, now_ms = position.next, int(self._wall_s() * 1000)
         part = self.topic_ids.part(tp)
         self._states[tp] = PartitionState(part, offset, offset, offset, now_ms)

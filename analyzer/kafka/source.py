@@ -141,11 +141,11 @@ class KafkaRecords:
         if client is None:
             self._sleep(min(timeout_s, self._health.wait_s))
             return
-        if client.needs_reconnect & self._partitions.unplaced:
+        if client.needs_reconnect & self._partitions.without_position:
             self._give_up(ReconnectNeeded("a partition must be read again, which takes a new connection"))
             return
         self._check_topics(client)
-        self._partitions.place(client)  # raises StoreAway: then nothing is read either
+        self._partitions.find_positions(client)  # raises StoreAway: then nothing is read either
         if self._group_id:
             self._commits.send(client)
         began_s = self.polling_since = self._uptime_s()
@@ -190,7 +190,7 @@ class KafkaRecords:
         if not self._is_readable:
             self._give_up(ConnectionTrouble(UNREADABLE))
             return None
-        if obstacle := self._membership.obstacle():
+        if obstacle := self._membership.reason_not_to_join():
             self._give_up(obstacle)
             return None
         options = {**self._options}
@@ -214,14 +214,16 @@ class KafkaRecords:
         return client
 
     def _give_up(self, error: Exception) -> None:
-        """Discards the connection. What was read and not stored is read again over the next one, which is
-        opened after a back-off, or at once where it asks for something else."""
-        self._health.failed(error, at_once=self._changes_request(error))
+        """Discards the connection. Records that were read and not stored are read again over the next one.
+
+        That is opened after a back-off, or at once if it uses other options.
+        """
+        self._health.failed(error, at_once=self._drop_refused_option(error))
         self._health.report(self._health.trouble)
         self._disconnect()
 
-    def _changes_request(self, error: Exception) -> bool:
-        """Drops what the broker refused, if we can do without it; whether it did."""
+    def _drop_refused_option(self, error: Exception) -> bool:
+        """Changes an option that the broker refuses, if it is optional; returns whether it was changed."""
         if isinstance(error, InvalidSessionTimeoutError) and self._session_ms < SESSION_MS_MAX:
             self._session_ms *= 2  # the broker allows no shorter one
             return True

@@ -1,4 +1,4 @@
-"""Which log a topic's name stands for: a topic that was deleted and created again is another log."""
+"""Maps the name of a topic to one log: a topic that was deleted and created again is another log."""
 
 from __future__ import annotations
 

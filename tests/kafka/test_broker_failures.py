@@ -208,7 +208,7 @@ class TestConnectionHealth:
         health.opened()
         assert health.cause(Healthy(), None) is None
 
-    def test_a_missing_right_is_reported_in_place_of_an_earlier_failure(self) -> None:
+    def test_a_missing_permission_is_reported_in_place_of_an_earlier_failure(self) -> None:
         """Without the right no broker answers, so the earlier failure would never end."""
         health = ConnectionHealth(lambda: 0.0, {}, ["t"])
         health.opened()
@@ -218,7 +218,7 @@ class TestConnectionHealth:
         forbidden.forbidden = lambda: ["t"]  # type: ignore[method-assign]  # of this one
         found = health.cause(forbidden, None)
         assert found is not None
-        assert found.kind == "right"
+        assert found.kind == "permission"
 
     def test_the_failure_of_a_connection_is_reported_until_a_broker_answers(self) -> None:
         health = ConnectionHealth(lambda: 0.0, {}, [])

@@ -29,7 +29,7 @@ from kafka import KafkaConsumer
 bootstrap, topic, name = sys.argv[1:]
 consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=topic, client_id=client_id(name),
                          session_timeout_ms=30_000, auto_offset_reset="earliest", enable_auto_commit=False)
-ConsumerInternals(consumer, ALL_FEATURES).join_patiently()
+ConsumerInternals(consumer, ALL_FEATURES).keep_join_outcomes()
 while True:
     consumer.poll(100)
     if consumer.assignment():

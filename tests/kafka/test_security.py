@@ -275,7 +275,7 @@ def test_a_mistake_is_reported_in_time_with_the_option_to_change(secured: Secure
 
 
 @pytest.mark.parametrize("assign", ["all", "group"])
-def test_a_missing_right_is_reported_in_time(secured: SecuredKafka, assign: str) -> None:
+def test_a_missing_permission_is_reported_in_time(secured: SecuredKafka, assign: str) -> None:
     topic = secured.create_topic()
     produce(secured, topic, lines(4))
     for group, words in ((f"{topic}-a", f"the user guest may not read {topic}"), (f"{topic}-b", "group")):
@@ -288,7 +288,7 @@ def test_a_missing_right_is_reported_in_time(secured: SecuredKafka, assign: str)
             options=scram(secured, sasl_plain_username="guest"),
         )
         name, sentence = problem_of(source)
-        assert name == "kafka-right"
+        assert name == "kafka-permission"
         assert words in sentence
         if assign == "all":
             return  # it uses the group only to commit offsets for lag monitors
@@ -301,4 +301,4 @@ def test_the_right_to_describe_a_topic_is_not_enough(secured: SecuredKafka) -> N
     secured.allow("guest", topic=topic, operation="DESCRIBE")
     options = scram(secured, sasl_plain_username="guest")
     name, sentence = problem_of(open_source(secured, MemoryPlaces(), topic, options=options))
-    assert (name, f"may not read {topic}" in sentence) == ("kafka-right", True)
+    assert (name, f"may not read {topic}" in sentence) == ("kafka-permission", True)

@@ -141,11 +141,11 @@ def test_rights_passwords_and_brokers_that_fail_while_it_reads_are_named(
 
     write_and_count(10)
     secured.forbid("ada", topic=topics["ada"])
-    assert f"the user ada may not read {topics['ada']}" in ada.named("kafka-right")
+    assert f"the user ada may not read {topics['ada']}" in ada.named("kafka-permission")
     secured.add_scram("bob", "another one")
     secured.restart()
     assert "the broker refuses the login of bob" in bob.named("kafka-login")
-    ada.named("kafka-right")
+    ada.named("kafka-permission")
 
     secured.allow("ada", topic=topics["ada"])
     secured.add_scram("bob", PASSWORD)
@@ -196,7 +196,7 @@ def test_a_member_that_is_left_out_and_one_that_is_replaced_are_named(
 MISTAKES = {
     "kafka-login": {"sasl_plain_password": "wrong"},
     "kafka-tls": {"security_protocol": "SASL_SSL", "ssl_cafile": "other-authority.pem"},
-    "kafka-right": {"sasl_plain_username": "guest"},
+    "kafka-permission": {"sasl_plain_username": "guest"},
 }
 
 
@@ -212,7 +212,7 @@ def test_a_mistake_in_the_connection_is_one_error_within_ten_seconds(
             more["ssl_cafile"] = str(secured.folder / more["ssl_cafile"])
             more["bootstrap_servers"] = secured.doors["SASLTLS"]
         analyzers.append((name, start(login(secured, topic, USER, **more))))
-    analyzers.append(("kafka-right", start(login(secured, topic, USER, group_id="not-ours"))))
+    analyzers.append(("kafka-permission", start(login(secured, topic, USER, group_id="not-ours"))))
     for name, analyzer in analyzers:
         analyzer.named(name)
         began_s, logged_s = analyzer.logged("listening"), analyzer.logged(name)

@@ -32,13 +32,13 @@ class CompiledGrouping(NamedTuple):
     grouping: Grouping
     key: int | None
     resource: int | None
-    dimensions: int  # how many there are
+    dimension_count: int
 
     def series(self, aggregate: Aggregate) -> Iterator[tuple[BucketSeries, int]]:
         """Yields series and slot; a series comes several times where the grouping leaves a dimension out."""
         for number, slots in aggregate.buckets.items():
             empty = repeat("")
-            columns = [slots.keys()] if self.dimensions == 1 else list(zip(*slots, strict=True))
+            columns = [slots.keys()] if self.dimension_count == 1 else list(zip(*slots, strict=True))
             keys = empty if self.key is None else columns[self.key]
             resources = empty if self.resource is None else columns[self.resource]
             yield from zip(zip(keys, resources, repeat(number)), slots.values(), strict=False)
@@ -69,7 +69,7 @@ class CountLayout:
             numbers=tuple(dict.fromkeys(meter.field for meter in self.meters if meter.field is not None)),
             conditions=tuple(dict.fromkeys(meter.where for meter in self.meters if meter.where)),
         )
-        self.caller_index = index.get(CALLER)  # of the callers' column; None: no grouping needs it
+        self.caller_index = index.get(CALLER)  # index of the caller's column; None: no grouping uses it
 
 
 class MeterValues:
@@ -96,8 +96,9 @@ class MeterValues:
         if True not in denied:
             self._add(self.admitted, slots, numbers)
             return
-        for values, chosen in ((self.admitted, [not each for each in denied]), (self.denied, denied)):
-            self._add(values, compress(slots, chosen), None if numbers is None else compress(numbers, chosen))
+        admitted = [not is_denied for is_denied in denied]
+        self._add(self.admitted, *_selected(admitted, slots, numbers))
+        self._add(self.denied, *_selected(denied, slots, numbers))
 
     def _add(self, values: list[int], slots: Iterable[int], numbers: Iterable[int] | None) -> None:
         if numbers is not None:
@@ -105,6 +106,12 @@ class MeterValues:
             return
         for slot in slots:
             values[slot] += 1
+
+
+def _selected(
+    wanted: Sequence[bool], slots: Sequence[int], numbers: Sequence[int] | None
+) -> tuple[Iterable[int], Iterable[int] | None]:
+    return compress(slots, wanted), None if numbers is None else compress(numbers, wanted)
 
 
 class SlotTable(dict[Any, int]):
@@ -162,13 +169,13 @@ class Aggregate:
 
 
 def rows_of(layout: CountLayout, aggregates: Sequence[Aggregate]) -> list[CountRow]:
-    """Returns one row per grouping, series, meter and bucket, partitions joined, sorted;
+    """Returns one row per grouping, series, meter and bucket, sorted, over all partitions.
 
-    none where all is 0.
+    A row is left out where both of its values are 0.
     """
     rows: list[CountRow] = []
     for compiled in layout.groupings:
-        # Sorted as plain tuples, which is several times as fast as sorting rows.
+        # Plain tuples are sorted several times as fast as rows.
         entries: list[tuple[Any, ...]] = []
         series = [list(compiled.series(aggregate)) for aggregate in aggregates]
         for at, meter in enumerate(layout.meters):

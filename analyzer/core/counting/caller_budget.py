@@ -1,8 +1,8 @@
-"""The cardinality limit: which callers of a partition are counted by name when there are too many.
+"""The cardinality limit: selects the callers of a partition that are counted by name.
 
-The rule and its reasons: docs/decisions/0010. For each caller and hour there is one record from which on the
-caller is counted by name, and which one that is depends on the partition's earlier records alone, so that a
-replay gives the same counts.
+The rule and its reasons are in docs/decisions/0010. For each caller and hour, one record is the first that is
+counted by name. Which one depends only on the earlier records of the partition, so that reading the log again
+gives the same counts.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 from analyzer.core.model import CounterState, NamedCallers, NamedHow
 
-# The name of all callers beyond the limit. No caller has it: behind a caller's colon there is always
-# something.
+# The name of all callers beyond the limit. No caller can have it: a caller's name does not end with its
+# colon.
 OVERFLOW = "overflow:"
 
 HOUR_MS = 3_600_000
 BEHIND_HOURS = 24
-BEHIND_RUN_MAX = 10_000  # so many records in a row further behind show that the hour was a mistake
-RULES: tuple[NamedHow, ...] = ("old", "new", "drawn")
-MIX, WORD = 0x9E3779B97F4A7C15, 2**64 - 1
+BEHIND_RUN_MAX = (
+    10_000  # after this many consecutive records further behind, the reached hour counts as wrong
+)
+NAMING_RULES: tuple[NamedHow, ...] = ("old", "new", "drawn")
+FIBONACCI_MULTIPLIER, WORD_MASK = 0x9E3779B97F4A7C15, 2**64 - 1
 DRAWN_BITS = 10  # one record in 1,024
 
 
@@ -30,13 +32,13 @@ class NamedHour:
         self.number = number
         self.stored = stored  # whether the database holds what is not in `added`
         self.names: set[str] = set()
-        self.taken: dict[NamedHow, int] = dict.fromkeys(RULES, 0)
-        self.added: dict[NamedHow, list[str]] = {how: [] for how in RULES}
+        self.used: dict[NamedHow, int] = dict.fromkeys(NAMING_RULES, 0)
+        self.added: dict[NamedHow, list[str]] = {how: [] for how in NAMING_RULES}
 
     def add(self, how: NamedHow, callers: Iterable[str]) -> None:
         callers = list(callers)
         self.names.update(callers)
-        self.taken[how] += len(callers)
+        self.used[how] += len(callers)
         self.added[how] += callers
 
     def drain(self) -> list[NamedCallers]:
@@ -44,7 +46,7 @@ class NamedHour:
         added = [
             NamedCallers(self.number, how, sorted(callers)) for how, callers in self.added.items() if callers
         ]
-        self.added = {how: [] for how in RULES}
+        self.added = {how: [] for how in NAMING_RULES}
         self.stored = True
         return added
 
@@ -86,26 +88,26 @@ class CallerBudget:
     def drain(self) -> CounterState:
         """Returns the state for the records to come, with the names that are new since the last call."""
         hours = (self._before, self._hour)
-        kept = None
+        hours_to_keep = None
         if not all(hour.stored for hour in hours):
-            kept = tuple(hour.number for hour in hours if hour.stored)
+            hours_to_keep = tuple(hour.number for hour in hours if hour.stored)
         return CounterState(
             hour=self._hour.number,
             hour_before=self._before.number,
             behind_run=self._behind_run,
             named=[named for hour in hours for named in hour.drain()],
-            kept=kept,
+            kept=hours_to_keep,
         )
 
     def _all_fit(self, callers: list[str]) -> bool:
-        """Names all callers where there is room for all, so that their order does not matter."""
+        """Names all callers at once. Returns False, and names none, if a limit would be exceeded."""
         hour = self._hour
         if hour.names.issuperset(callers):
             return True
         unnamed = set(callers) - hour.names
         old = unnamed & self._before.names
         new = unnamed - old
-        if hour.taken["old"] + len(old) > self._max or hour.taken["new"] + len(new) > self._max:
+        if hour.used["old"] + len(old) > self._max or hour.used["new"] + len(new) > self._max:
             return False
         hour.add("old", old)
         hour.add("new", new)
@@ -116,9 +118,9 @@ class CallerBudget:
         hour = self._hour
         if caller in hour.names:
             return caller
-        how: NamedHow = "old" if caller in self._before.names and hour.taken["old"] < self._max else "new"
-        if hour.taken[how] >= self._max:
-            if hour.taken["drawn"] >= self._max or not is_drawn(offset):
+        how: NamedHow = "old" if caller in self._before.names and hour.used["old"] < self._max else "new"
+        if hour.used[how] >= self._max:
+            if hour.used["drawn"] >= self._max or not is_drawn(offset):
                 return OVERFLOW
             how = "drawn"
         hour.add(how, [caller])
@@ -135,11 +137,11 @@ class CallerBudget:
 
 
 def is_drawn(offset: int) -> bool:
-    """Whether the record at `offset` gets its caller a name beyond the limit: one in 1,024.
+    """Whether the record at `offset` gives its caller a name although the limit is reached: one in 1,024.
 
-    Spread evenly and without a rhythm (Fibonacci hashing; Knuth, TAOCP 3, 6.4).
+    Spread evenly and without a period (Fibonacci hashing; Knuth, TAOCP 3, 6.4).
 
     >>> [offset for offset in range(4000) if is_drawn(offset)]
     [0, 610, 1597, 3194]
     """
-    return (offset * MIX & WORD) >> (64 - DRAWN_BITS) == 0
+    return (offset * FIBONACCI_MULTIPLIER & WORD_MASK) >> (64 - DRAWN_BITS) == 0

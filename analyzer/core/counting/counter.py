@@ -17,7 +17,7 @@ from analyzer.core.records.reader import RecordReader
 
 ROWS_MAX = 200_000  # values in memory; one flush of them takes a second or two
 REJECTED_MAX = 10_000
-# Records of small batches are read together: a column costs some calls, however short it is.
+# Records of small batches are read together, because every column has a fixed cost.
 READ_TOGETHER = 2_000
 
 
@@ -59,8 +59,8 @@ class PythonCounter:
     def feed(self, taken: RecordSet | Records) -> FeedResult:
         """See `Counter.feed`.
 
-        Raises ValueError for a set that does not follow what was fed before, because the offsets between
-        would pass for counted; KeyError for a source without a mapping.
+        Raises ValueError for a set that does not follow the one before, because the skipped offsets would
+        then be treated as counted; KeyError for a source without a mapping.
         """
         partition = self._partition(taken.part, taken.start)
         seen, counted = partition.seen, partition.counted
@@ -95,12 +95,14 @@ class PythonCounter:
         self._memories.pop(part, None)
 
     def drain(self) -> DrainedCounts:
-        moved = [partition for _, partition in sorted(self._partitions.items()) if partition.moved]
+        progressed = [
+            partition for _, partition in sorted(self._partitions.items()) if partition.has_progress
+        ]
         self._partitions = {}
         return DrainedCounts(
-            [partition.drain() for partition in moved],
-            rows_of(self._layout, [partition.aggregate for partition in moved]),
-            [rejected for partition in moved for rejected in partition.rejected],
+            [partition.drain() for partition in progressed],
+            rows_of(self._layout, [partition.aggregate for partition in progressed]),
+            [rejected for partition in progressed for rejected in partition.rejected],
         )
 
     def _partition(self, part: Partition, start: int) -> PartitionCounter:

@@ -1,8 +1,11 @@
-"""Groupings: by what a meter is counted, and which locks follow from a sum over it.
+"""Groupings: the fields by which a meter is counted, and the scope of the locks on their series.
 
 Configuration, counting, judging, usage and documentation read the list in this module. A grouping is written
-`caller`, `tenant`, `resource`, `address`, `address/24`, `address6/56` or `everyone`; each of them but the
-last two of one resource (`resource` and `everyone`) can be split by resource: `caller+resource`.
+`caller`, `tenant`, `resource`, `address`, `address/24`, `address6/56` or `everyone`. All except `resource`
+and `everyone` can be combined with the resource: `caller+resource`.
+
+The scope must be one that gates know (`gatekeeper.view.lock_view.SCOPES`) before a policy may judge the
+grouping.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ BY_RESOURCE = "+resource"
 RESOURCE = Dimension("resource")
 NETWORK = re.compile(r"address(6?)/([0-9]{1,3})")
 PREFIX_MAX = {4: 32, 6: 128}
-SHOWN = ("caller", "tenant", "resource", "address", "address/24", "address6/56", "everyone")
 
 
 class Grouping(NamedTuple):
@@ -27,9 +29,9 @@ class Grouping(NamedTuple):
 
     name: str
     key: Dimension | None  # None: the key is always ""
-    resource: Dimension | None  # of the key's second part; None: always ""
-    scope: str  # of the locks on its series
-    phrase: str  # for display: at most 5 requests for "each caller"
+    resource: Dimension | None  # None: the resource is always ""
+    scope: str  # the scope of locks on its series
+    phrase: str  # in "at most 5 requests for each caller"
 
     @property
     def is_of_callers(self) -> bool:
@@ -51,7 +53,9 @@ BASES: Mapping[str, Grouping] = {
         Grouping("everyone", None, None, "everyone", "all callers together"),
     )
 }
-NOT_BY_RESOURCE = ("resource", "everyone")  # `resource` says the same
+NETWORK_EXAMPLES = ("address/24", "address6/56")
+SHOWN = (*BASES, *NETWORK_EXAMPLES)  # in messages and documentation
+NOT_BY_RESOURCE = ("resource", "everyone")  # both would equal `resource`
 
 
 @lru_cache(maxsize=256)

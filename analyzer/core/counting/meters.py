@@ -1,4 +1,4 @@
-"""Meters: the numbers kept per series and bucket, and how two values of one become one."""
+"""Meters: the numbers kept per series and bucket, and the joins by which two values become one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,19 @@ WIDTHS_S = (MINUTE_S, QUARTER_S, DAY_S)  # of all buckets that are stored
 
 
 class Join(NamedTuple):
-    """A rule by which the values of a meter in one bucket become one value."""
+    """A rule by which the values of a meter in one bucket become one value.
 
-    phrase: str  # in front of the field's name, for display
+    Must be commutative and associative, with 0 as its identity over numbers of 0 and more: a value starts at
+    0, and a row whose values are 0 is not stored. (A minimum would need a start value of its own.)
+
+    Attributes:
+        phrase: In front of the field's name, for display.
+        merge: Joins two values.
+        add_column: Joins numbers into the values at the given slots, one by one; the counter's inner loop.
+    """
+
+    phrase: str
     merge: Callable[[int, int], int]
-    # Joins numbers into the values at the given slots, one by one; the counter's inner loop.
     add_column: Callable[[list[int], Iterable[int], Iterable[int]], None]
 
 
@@ -36,8 +44,8 @@ def _add_maxima(values: list[int], slots: Iterable[int], numbers: Iterable[int])
             values[slot] = number
 
 
-# A new join is an entry here, its SQL in analyzer.store.transaction.sql_joins, a line in docs/counter.md,
-# tests.
+# A new join is an entry here, its SQL in analyzer.store.transaction.sql_joins, a key in
+# analyzer.config.tables.meters, a line in docs/counter.md, tests.
 JOINS: Mapping[str, Join] = {
     "sum": Join("sum of", int.__add__, _add_sums),
     "max": Join("largest", max, _add_maxima),

@@ -47,7 +47,12 @@ class ReadChunk(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionCounter:
-    """Counts the records of one partition from one drain to the next."""
+    """Counts the records of one partition from one drain to the next.
+
+    `count` reads records chunk by chunk; `_add` extends the run of rejected records over a chunk and, unless
+    the run is now too long, counts the chunk's requests (`_count`) and keeps its rejected records
+    (`_reject`).
+    """
 
     part: Partition
     start: int
@@ -64,23 +69,23 @@ class PartitionCounter:
 
     def count(self, records: RecordColumns) -> TooManyRejected | None:
         """Counts the records up to a run of rejected ones that is too long; nothing of that run is kept."""
-        for stretch in chunked(records):
-            if stretch.values:
-                too_many = self._add(ReadChunk(stretch, *self.reader.read(stretch)))
+        for chunk in chunked(records):
+            if chunk.values:
+                too_many = self._add(ReadChunk(chunk, *self.reader.read(chunk)))
                 if too_many is not None:
                     return too_many
         return None
 
     def count_all_or_none(self, records: RecordColumns) -> TooManyRejected | None:
-        """Counts the records; none of them where too many in a row are rejected."""
-        chunks = [ReadChunk(each, *self.reader.read(each)) for each in chunked(records) if each.values]
+        """Counts all records, or none of them if too many in a row are rejected."""
+        chunks = [ReadChunk(chunk, *self.reader.read(chunk)) for chunk in chunked(records) if chunk.values]
         trial = replace(self.memory.run, first=None)
         rejected: list[Rejected] = []
         for chunk in chunks:
             rejected += self._rejected_of(chunk)
             index = trial.extend(chunk.records.offsets, chunk.reasons)
             if index is not None:
-                first = next(each for each in rejected if each.offset == trial.first)
+                first = next(record for record in rejected if record.offset == trial.first)
                 return TooManyRejected(first, chunk.records.offsets[index] + 1)
         for chunk in chunks:
             self._add(chunk)
@@ -96,14 +101,14 @@ class PartitionCounter:
         return None
 
     def _stop_before_run(self, chunk: ReadChunk, end: int) -> TooManyRejected:
-        """Keeps what comes before the run, rejected records of earlier chunks included."""
+        """Counts the requests before the run, and keeps the records that were rejected before it."""
         run, rejected = self.memory.run, self.rejected + self._rejected_of(chunk)
-        first = next(each for each in rejected if each.offset == run.first)
+        first = next(record for record in rejected if record.offset == run.first)
         before = [offset < first.offset for offset in chunk.counted_offsets()]
         self._count(chunk.requests.only(before), chunk)
         self.seen -= len(self.rejected)
         self.rejected, self.late = [], 0
-        self._reject([each for each in rejected if each.offset < first.offset])
+        self._reject([record for record in rejected if record.offset < first.offset])
         self.next = first.offset
         run.rewind()
         return TooManyRejected(first, end)
@@ -120,14 +125,15 @@ class PartitionCounter:
     def _within_budget(
         self, requests: RequestColumns, column: int, span_ms: tuple[int, int], chunk: ReadChunk
     ) -> RequestColumns:
-        """Returns the requests with OVERFLOW in place of callers beyond the limit;
+        """Returns the requests with OVERFLOW in place of callers beyond the limit.
 
-        `column` is the callers'.
+        `column` is the index of the caller's column.
         """
 
         def offsets() -> list[int]:
             counted = chunk.counted_offsets() if chunk.reasons else chunk.records.offsets
-            return counted[: len(requests.times_ms)]  # of a chunk that is cut at a run, the beginning is left
+            # If the chunk was cut before a run, only its first requests remain.
+            return counted[: len(requests.times_ms)]
 
         callers = requests.dimensions[column]
         names = self.memory.budget.names_of(callers, requests.times_ms, span_ms, offsets)
@@ -140,7 +146,7 @@ class PartitionCounter:
     def _reject(self, rejected: list[Rejected]) -> None:
         self.rejected += rejected
         self.seen += len(rejected)
-        self.late += sum(each.reason == "past" for each in rejected)
+        self.late += sum(record.reason == "past" for record in rejected)
 
     def _rejected_of(self, chunk: ReadChunk) -> list[Rejected]:
         offsets, kafka_ms, values, _ = chunk.records
@@ -161,7 +167,7 @@ class PartitionCounter:
         return self.seen - len(self.rejected)
 
     @property
-    def moved(self) -> bool:
+    def has_progress(self) -> bool:
         return self.next > self.start or self.seen > 0
 
     def drain(self) -> PartitionProgress:

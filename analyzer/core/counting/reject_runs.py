@@ -16,7 +16,7 @@ class RejectRun:
     `accepted_to`, which an operator has accepted.
     """
 
-    longest: int  # a run of this length is too long
+    too_long_at: int
     length: int = 0
     accepted_to: int = 0
     first: int | None = None  # offset at which the part of the run begins that is not drained yet
@@ -37,7 +37,7 @@ class RejectRun:
             if self.first is None:
                 self.first, self.drained = offsets[index], self.length
             self.length += 1
-            if self.length >= self.longest:
+            if self.length >= self.too_long_at:
                 return index
         if expected < len(offsets):
             self.end()

@@ -1,7 +1,7 @@
 """Likely causes for which the log does not have the callers that a gate is asked for.
 
-Gate and log name callers independently. If the two names of one caller differ, its requests are counted under one
-and checked under the other, and no lock ever applies.
+Gate and log name callers independently. If the two names of one caller differ, its requests are counted under
+one and checked under the other, and no lock ever applies.
 """
 
 from __future__ import annotations

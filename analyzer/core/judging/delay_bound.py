@@ -14,10 +14,7 @@ class FrontLimiter(NamedTuple):
 
 
 class LockDelay(NamedTuple):
-    """The delays between the end of a request and the last gate that applies the lock;
-
-    seconds, worst case.
-    """
+    """The longest delays, in seconds, from the start of a request to the last gate that applies the lock."""
 
     request_s: float  # logs are written when a request ends
     shipping_s: float
@@ -57,7 +54,7 @@ def overshoot_max(front: FrontLimiter, delay_s: float, in_flight: int, *, weight
 
     A limiter that admits at most `limit` in any stretch of `period_s` admits at most `limit` per period begun
     within the delay, in each process. Requests that were admitted before the limit was reached and are still
-    being answered are added. It holds while no alarm is up.
+    being answered are added. It holds while no delay exceeds its part of `delay_s`.
 
     >>> overshoot_max(FrontLimiter(20, 1.0, 8), 1.2, in_flight=0)
     320

@@ -1,6 +1,6 @@
-"""Our membership in the consumer group: whether we were left out, or another process has our name.
+"""Membership in the consumer group: whether the group leaves this member out, or another one replaced it.
 
-A group reports neither to its members.
+The protocol reports neither to a member, so the group is described by an admin client.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ REBALANCING = ("PreparingRebalance", "CompletingRebalance")
 
 
 class Membership:
+    """Membership of this process in its consumer group."""
+
     def __init__(self, options: Options, health: ConnectionHealth) -> None:
         self._options = options
         self._health = health
@@ -39,17 +41,17 @@ class Membership:
             return self._trouble(REPLACED)
         if not self._health.should_check_group(session_s):
             return None
-        # Having no partition is right when others have all of them. But members have been left out, too.
+        # A member may have no partition because the others have all of them, or because it was left out.
         try:
             if leaves_partitions_unread(self._options, client.topics()):
                 return self._trouble(LEFT_OUT)
         except KafkaError as error:
             return ConnectionTrouble(cause_of([error], self._options))
-        self._health.spare()
+        self._health.note_no_partition_is_left()
         return None
 
-    def obstacle(self) -> Exception | None:
-        """Returns why we must not join: another process still has our name, and joining would fence it."""
+    def reason_not_to_join(self) -> Exception | None:
+        """Returns an error while another process has our group_instance_id: joining would fence it."""
         if not self._is_replaced:
             return None
         try:

@@ -84,12 +84,12 @@ class ConsumerInternals:
 
         return raw_fetcher_of(self._consumer, keeps_epochs="leader-epochs" in self._features)
 
-    def join_patiently(self) -> None:
-        """Keeps the outcome of joining a group until the next poll, and notices that the member is fenced."""
+    def keep_join_outcomes(self) -> None:
+        """Keeps the outcome of joining a group until the next poll, and notes when the member is fenced."""
         if "group-membership" in self._features:
-            from analyzer.kafka.internals.patient_coordinator import make_patient
+            from analyzer.kafka.internals.join_coordinator import keep_join_outcomes
 
-            make_patient(self._consumer)
+            keep_join_outcomes(self._consumer)
 
     @property
     def is_fenced(self) -> bool:

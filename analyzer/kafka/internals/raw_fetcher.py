@@ -37,13 +37,13 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
     ) -> Iterator[FetchedBatches]:
         raw = without_damage_before(bytes(records._buffer), self.fetch_offset)  # mostly no copy
         span = span_of(raw, self.fetch_offset)
-        # The checksum does not cover the epoch. A broker that is asked about one that never was answers as if
-        # the log had been cut off.
+        # The checksum does not cover the epoch. A broker answers a request with an unknown epoch as if the
+        # log had been truncated.
         is_credible = self.newest_epoch is None or span.leader_epoch <= self.newest_epoch
         epoch = span.leader_epoch if self.keeps_epochs and is_credible else NO_LEADER_EPOCH
-        aborted = [(each.producer_id, each.first_offset) for each in self.aborted_transactions]
-        # The next fetch asks for this offset, with the epoch: so the broker notices when what was read has
-        # been cut off since.
+        aborted = [(entry.producer_id, entry.first_offset) for entry in self.aborted_transactions]
+        # The next fetch requests this offset with the epoch, so that the broker notices a truncation of what
+        # was read.
         self.next_fetch_offset = span.next
         self.bytes_read = span.size_bytes
         if span.size_bytes:

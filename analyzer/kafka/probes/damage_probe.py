@@ -78,7 +78,7 @@ class DamageProbe:
                 [self.tp.topic], options, raw=self.raw, features=self.features, uptime_s=time.monotonic
             )
             self.client.assign([self.tp])
-            self.client.hold([self.tp])
+            self.client.pause([self.tp])
         return self.client
 
     def _close(self) -> None:

@@ -9,7 +9,7 @@ from kafka.errors import KafkaError
 
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.client import connect
-from analyzer.kafka.connection_errors import ConnectionTrouble, missing_right
+from analyzer.kafka.connection_errors import ConnectionTrouble, missing_permission
 from analyzer.kafka.internals.features import supported_features
 from analyzer.kafka.metadata import AdminMetadata
 from analyzer.kafka.options import Options, consumer_options
@@ -41,7 +41,7 @@ def partitions_of(topics: Collection[str], options: Options) -> dict[str, int | 
         if topic in found:
             return len(found[topic].partitions)
         if topic in forbidden:
-            return missing_right([topic], options)
+            return missing_permission([topic], options)
         return f"the cluster does not have the topic {topic}: create it, or correct the name"
 
     return {topic: of(topic) for topic in topics}

@@ -53,10 +53,7 @@ def same_partition(one: sa.Table, other: sa.Table) -> sa.ColumnElement[bool]:
 
 
 def unfollow(db: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
-    """Marks the followed partitions that meet `condition` as followed by no analyzer;
-
-    returns their number.
-    """
+    """Marks followed partitions that meet `condition` as followed by no analyzer; returns their number."""
     # One statement each, in the order in which a flush locks the rows: no deadlock.
     key = key_columns(offsets)
     wanted = sa.select(*key).where(condition, offsets.c.beat_ms.is_not(None))

@@ -44,10 +44,7 @@ class SqlUpkeep:
         self._random_mark = random_mark
 
     def hold(self, name: str) -> bool:
-        """Takes or extends the lease `name` for five seconds, by the database's clock;
-
-        returns whether we hold it.
-        """
+        """Takes or extends the lease `name` for five seconds; returns whether we hold it."""
         with writing(self._engine) as db:
             lease = insert(db, leases).values(name=name, holder=self._owner, until_ms=NowMs() + LEASE_MS)
             taken = lease.on_conflict_do_update(

@@ -13,10 +13,7 @@ from analyzer.store.database.schema import named_callers, offsets
 
 
 def stored_state(db: sa.Connection, part: Partition) -> CounterState:
-    """Returns the state that was stored with the offset of `part`;
-
-    the initial one for an unknown partition.
-    """
+    """Returns the state stored with the offset of `part`; for an unknown partition the initial state."""
     of = offsets.c
     columns = (of.reject_run, of.rejects_accepted_to, of.hour, of.hour_before, of.behind_run)
     row = db.execute(sa.select(*columns).where(is_of(offsets, part))).first()
@@ -56,9 +53,12 @@ def add_names(db: sa.Connection, progress: PartitionProgress) -> None:
         db.execute(sa.delete(named_callers).where(is_of(named_callers, progress.part), past))
     if state.named:
         key = key_row_of(progress.part) | {"next": progress.next}
-        rows = [key | {"hour": hour, "how": how, "callers": "\n".join(who)} for hour, how, who in state.named]
+        rows = [
+            key | {"hour": hour, "how": how, "callers": "\n".join(callers)}
+            for hour, how, callers in state.named
+        ]
         added = insert(db, named_callers)
-        # A partition that was rewound passes the same offset again.
+        # After a rewind the same offset is stored again.
         both = named_callers.c.callers + "\n" + added.excluded.callers
         db.execute(
             added.on_conflict_do_update(index_elements=named_callers.primary_key, set_={"callers": both}),

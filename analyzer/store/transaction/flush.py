@@ -27,7 +27,7 @@ from gatekeeper.model import Change
 
 
 class SqlFlush:
-    """An open transaction. Its methods are called in the order in which they are defined."""
+    """An open transaction of one flush. Call `move_offsets`, then `check_plan`, then `apply`."""
 
     def __init__(self, connection: sa.Connection, owner: str, random_mark: Callable[[], str]) -> None:
         self._db = connection

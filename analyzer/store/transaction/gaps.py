@@ -33,7 +33,7 @@ from analyzer.store.database.schema import gaps, offsets
 GAP_COLUMNS = [gaps.c[name] for name in Gap._fields]
 SAME_PARTITION = same_partition(offsets, gaps)
 UNDECIDED = gaps.c.accepted_ms.is_(None)
-# A partition at another position was moved on by an analyzer that met no gap there.
+# If the partition is at another position, an analyzer has read past the gap.
 OPEN = sa.and_(UNDECIDED, offsets.c.next.is_not_distinct_from(gaps.c.position))
 # Accepted runs of rejected records are read once more instead of being skipped.
 SKIPPED = sa.and_(gaps.c.accepted_to > gaps.c.start, gaps.c.kind != "too-many-rejected")
@@ -74,7 +74,7 @@ class SqlGaps:
     def settle(self, stopped: Mapping[Partition, Gap]) -> set[Partition]:
         """Stores the gaps of the stopped partitions, and returns the partitions that may continue.
 
-        A partition may continue when an operator decided, or another analyzer moved it on.
+        A partition may continue when an operator decided, or another analyzer read past the gap.
         """
         with writing(self._engine) as db:
             undecided = _undecided(db, stopped)
@@ -82,9 +82,9 @@ class SqlGaps:
             released = set()
             for part, gap in sorted(stopped.items()):
                 key = key_of(part)
-                moved_on = positions.get(key) != gap.position
-                decided = key not in undecided and (key, gap.start) in self._stored
-                if moved_on or decided:
+                is_passed = positions.get(key) != gap.position
+                is_decided = key not in undecided and (key, gap.start) in self._stored
+                if is_passed or is_decided:
                     released.add(part)
                 elif undecided.get(key) != (gap.position, *gap):
                     self._store(db, part, gap)
@@ -99,7 +99,8 @@ class SqlGaps:
         )
         if gap.kind == "recreated":
             _delete_older(db, part)
-        # An undecided one of the same partition is this gap, described better now, or is over.
+        # An undecided row of the same partition is this gap, which now has a better description, or an
+        # obsolete one.
         updated: dict[str, sa.ColumnElement[object]] = {
             name: new.excluded[name] for name in (*Gap._fields, "position")
         }
@@ -117,7 +118,7 @@ def open_gaps(db: sa.Connection, parts: Collection[Partition]) -> dict[Partition
     statement = sa.select(*key_columns(gaps), *GAP_COLUMNS).select_from(
         gaps.outerjoin(offsets, SAME_PARTITION)
     )
-    # Whether records can be read is found out by reading: the mapping may have been corrected since.
+    # Rejected records are read again on start: the mapping may have been corrected meanwhile.
     statement = statement.where(OPEN, gaps.c.kind != "too-many-rejected")
     statement = statement.where(gaps.c.topic_id.in_({part.topic_id for part in parts}))
     found = (((row[0], row[1], row[2]), Gap(*row[3:])) for row in db.execute(statement))
@@ -158,22 +159,21 @@ def skipped_offsets(offsets: sa.Table) -> sa.ScalarSelect[int]:
 
 
 def sources_with_gaps(db: sa.Connection) -> set[str]:
-    """Returns the sources with an undecided gap, open or over."""
+    """Returns the sources with an undecided gap, open or obsolete."""
     return set(db.execute(sa.select(gaps.c.source).where(UNDECIDED).distinct()).scalars())
 
 
 def forget(db: sa.Connection, source: str) -> None:
     """Deletes the undecided gaps of partitions that no analyzer follows.
 
-    One that follows them meets them again.
+    An analyzer that follows such a partition later finds and stores its gap again.
     """
-    here = sa.and_(SAME_PARTITION, offsets.c.beat_ms.is_not(None))
-    followed = sa.select(offsets.c.next).where(here).correlate(gaps).exists()
+    is_followed = offsets.c.beat_ms.is_not(None)
+    followed = sa.select(offsets.c.next).where(SAME_PARTITION, is_followed).correlate(gaps).exists()
     # A recreated log has no stored offset yet: its gap goes with the last partition of the old log.
-    followed_by_any = sa.and_(offsets.c.source == source, offsets.c.beat_ms.is_not(None))
-    others = sa.select(offsets.c.next).where(followed_by_any).exists()
-    over = sa.case((gaps.c.position.is_(None), ~others), else_=~followed)
-    db.execute(sa.delete(gaps).where(gaps.c.source == source, UNDECIDED, over))
+    source_followed = sa.select(offsets.c.next).where(offsets.c.source == source, is_followed).exists()
+    is_obsolete = sa.case((gaps.c.position.is_(None), ~source_followed), else_=~followed)
+    db.execute(sa.delete(gaps).where(gaps.c.source == source, UNDECIDED, is_obsolete))
 
 
 def accept(engine: sa.Engine, recorded: RecordedGap, to: int, who: str, reason: str) -> None:
@@ -189,7 +189,7 @@ def accept(engine: sa.Engine, recorded: RecordedGap, to: int, who: str, reason: 
         decided = sa.update(gaps).where(is_of(gaps, part), UNDECIDED, gaps.c.start == gap.start)
         decision = {"accepted_to": to, "accepted_ms": NowMs(), "accepted_by": who, "reason": reason}
         if not moved or db.execute(decided.values(**decision)).rowcount != 1:
-            raise NoSuchGap(f"{part}: the gap was decided or is over: see `gatelock gaps list --all`")
+            raise NoSuchGap(f"{part}: the gap was decided or is obsolete: see `gatelock gaps list --all`")
         record(db, who, "gap accepted", f"{part}: {gap.kind} {range_of(gap)}, on at {to}", reason)
 
 
@@ -229,14 +229,14 @@ def _delete_older(db: sa.Connection, part: Partition) -> None:
 
 
 def _undecided(db: sa.Connection, parts: Collection[Partition]) -> dict[PartitionKey, tuple[object, ...]]:
-    """Returns the columns of the undecided gaps of these partitions, open or over."""
+    """Returns the columns of the undecided gaps of these partitions, open or obsolete."""
     statement = sa.select(*key_columns(gaps), gaps.c.position, *GAP_COLUMNS)
     statement = statement.where(UNDECIDED, gaps.c.topic_id.in_({part.topic_id for part in parts}))
     return {(row[0], row[1], row[2]): tuple(row[3:]) for row in db.execute(statement)}
 
 
 def _positions(db: sa.Connection, parts: Collection[Partition]) -> dict[PartitionKey, int]:
-    """Returns the stored offsets, their rows locked until commit, so that a decision waits for the gap."""
+    """Returns the stored offsets, and locks their rows until commit, so that a decision waits for the gap."""
     key = key_columns(offsets)
     statement = sa.select(*key, offsets.c.next)
     statement = statement.where(sa.or_(*(is_of(offsets, part) for part in parts)))

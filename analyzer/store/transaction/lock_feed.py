@@ -29,7 +29,7 @@ def new_mark() -> str:
 
 
 def locked(db: sa.Connection, keys: Collection[LockKey]) -> dict[LockKey, Lock]:
-    """Returns the locks at `keys`, their rows locked until the transaction ends."""
+    """Returns the locks at `keys`, and blocks other writers of their rows until commit."""
     if not keys:
         return {}
     wanted = rows_given(db.dialect.name, KEY)
@@ -39,13 +39,14 @@ def locked(db: sa.Connection, keys: Collection[LockKey]) -> dict[LockKey, Lock]:
 
 
 def of_policies(db: sa.Connection, policies: Collection[str]) -> dict[LockKey, Lock]:
-    """Returns every lock of these policies, their rows locked until the transaction ends."""
+    """Returns every lock of these policies, and blocks other writers of their rows until commit."""
     statement = sa.select(locks).where(locks.c.policy.in_(policies)).order_by(*KEY).with_for_update()
     return _by_key(db.execute(statement))
 
 
 def due(db: sa.Connection, now_ms: int) -> list[Lock]:
-    """Returns the locks whose time is over, the oldest first, up to a bound, their rows locked.
+    """Returns the locks whose time is over, the oldest first, up to a bound, and blocks other writers of
+    them.
 
     Rows that a flush holds at the moment are left for the next call.
     """
@@ -56,7 +57,7 @@ def due(db: sa.Connection, now_ms: int) -> list[Lock]:
 
 
 def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
-    """Applies `changes` (at least one) to the locks, and returns the feed's new version, which has them.
+    """Applies `changes` (at least one) to the locks, and returns the new version of the feed.
 
     Must be the last statement of its transaction.
     """

@@ -54,7 +54,7 @@ def _listen(engine: sa.Engine, on_change: Callable[[], None], stopped: threading
             with database_errors():
                 _receive(engine, on_change, stopped)
         except StoreAway as away:
-            if not logged:  # once: health shows whether the database is away
+            if not logged:  # the rest of the outage is shown by /readyz
                 log.info("the database cannot send notifications, polling the feed instead: %s", away)
             logged = True
             stopped.wait(RETRY_S)

@@ -65,8 +65,9 @@ def _block_flushes(db: sa.Connection) -> None:
     From here on the buckets are complete. SQLite has one writer anyway.
     """
     if db.dialect.name == "postgresql":
-        # The table and not the row: flushes overtake a writer that waits for a row, and among busy analyzers
-        # one always holds it. For a table they queue behind the writer.
+        # The table and not the row: new flushes can take their shared lock on the row while a writer waits
+        # for it, so among busy analyzers the writer would never get it. For a table they queue behind the
+        # writer.
         db.exec_driver_sql("lock table plans in exclusive mode")
         db.exec_driver_sql(f"set local statement_timeout = {ACTIVATION_MS}")
 

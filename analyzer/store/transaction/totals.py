@@ -29,21 +29,21 @@ from analyzer.store.transaction.buckets import in_chunks, upsert
 from analyzer.store.transaction.sql_joins import bounded_sum, plus
 
 KEY = tuple(totals.primary_key)
-SUMS_MAX = 64  # statements kept in memory; one analyzer uses one set of sums
+STATEMENTS_MAX = 64  # kept in memory; one analyzer uses one set of sums
 
-# The parameters of one row. The sum is given by its index: three texts per row would cost more than the
-# upsert.
-GIVEN_KEY: list[sa.ColumnClause[Any]] = [
+# The parameters of one row. A sum is passed as its index among the sums of the plan: to pass three texts per
+# row would cost more than the upsert.
+KEY_PARAMETERS: list[sa.ColumnClause[Any]] = [
     sa.column("sum", sa.BigInteger),
     sa.column("key", sa.Text),
     sa.column("resource", sa.Text),
     sa.column("window_s", sa.BigInteger),
     sa.column("until_s", sa.BigInteger),
 ]
-ADDED = [*GIVEN_KEY, sa.column("used", sa.BigInteger)]
-JUDGED = [*GIVEN_KEY, sa.column("next", sa.BigInteger)]
+ADD_PARAMETERS = [*KEY_PARAMETERS, sa.column("used", sa.BigInteger)]
+NEXT_PARAMETERS = [*KEY_PARAMETERS, sa.column("next", sa.BigInteger)]
 
-SumNames = tuple[tuple[str, str, str], ...]  # keys of the sums, in the order of their indexes
+SumNames = tuple[tuple[str, str, str], ...]  # grouping, meter and period of each sum, by its index
 
 
 class StoredTotal(NamedTuple):
@@ -60,42 +60,43 @@ def add_totals(
     """Adds to the totals, in the order of `growth`; returns those that must be judged by plan `version`."""
     if not growth:
         return []
-    names, first = _sums(plan)
-    rows = [
-        (index, key, resource, *window, min(number, TOTAL_MAX))
-        for sum_, grown in growth.items()
-        for index in (names.index(order_of(sum_)),)
-        for (key, resource, window), number in grown.items()
-    ]
+    names, first_thresholds = _sums_of(plan)
+    rows = []
+    for sum_, grown in growth.items():
+        index = names.index(order_of(sum_))
+        rows += [
+            (index, key, resource, *window, min(number, TOTAL_MAX))
+            for (key, resource, window), number in grown.items()
+        ]
     sums = {order_of(sum_): sum_ for sum_ in growth}
-    statement = _adding(db.dialect.name, names, first)
+    statement = _add_statement(db.dialect.name, names, first_thresholds)
     due = []
     for chunk in in_chunks(rows):
-        parameters = as_parameters(db.dialect.name, ADDED, chunk) | {"plan": version}
+        parameters = as_parameters(db.dialect.name, ADD_PARAMETERS, chunk) | {"plan": version}
         for *name, key, resource, window_s, used, next_, judged_by in db.execute(statement, parameters):
             if used >= next_ or judged_by != version:
                 sum_ = sums[tuple(name)]
                 total = TotalKey(sum_, key, resource, window_at(sum_.window, window_s))
                 due.append(StoredTotal(Standing(total, used), next_, judged_by))
-    return sorted(due, key=lambda stored: _key(stored.standing.total))
+    return sorted(due, key=lambda stored: _sort_key(stored.standing.total))
 
 
 def set_next(
     db: sa.Connection, plan: Plan, version: int, judged: Sequence[StoredTotal], now_s: float
 ) -> None:
     """Stores the `next` of totals that were judged just now, where it differs from the stored one."""
-    names, _ = _sums(plan)
-    rows = [
-        (names.index(order_of(total.sum)), total.key, total.resource, *total.window, next_)
-        for stored in judged
-        for total in (stored.standing.total,)
-        if (next_ := plan.next_judgement(stored.standing, now_s), version) != (stored.next, stored.plan)
-    ]
+    names, _ = _sums_of(plan)
+    rows = []
+    for stored in judged:
+        total = stored.standing.total
+        next_ = plan.next_judgement(stored.standing, now_s)
+        if (next_, version) != (stored.next, stored.plan):
+            rows.append((names.index(order_of(total.sum)), total.key, total.resource, *total.window, next_))
     if not rows:
         return
-    statement = _judging(db.dialect.name, names)
+    statement = _set_next_statement(db.dialect.name, names)
     for chunk in in_chunks(rows):
-        db.execute(statement, as_parameters(db.dialect.name, JUDGED, chunk) | {"plan": version})
+        db.execute(statement, as_parameters(db.dialect.name, NEXT_PARAMETERS, chunk) | {"plan": version})
 
 
 def fill(db: sa.Connection, plan: Plan, version: int, sum_: Sum, now_s: int) -> None:
@@ -124,49 +125,49 @@ def reached(db: sa.Connection, plan: Plan, sum_: Sum, now_s: int) -> list[Standi
     ]
 
 
-def _sums(plan: Plan) -> tuple[SumNames, tuple[int, ...]]:
-    """Returns the keys of the plan's sums, and the least threshold of each."""
+def _sums_of(plan: Plan) -> tuple[SumNames, tuple[int, ...]]:
+    """Returns the names of the plan's sums in the order of their indexes, and the least threshold of each."""
     sums = sorted(plan.thresholds_of, key=order_of)
     return tuple(map(order_of, sums)), tuple(plan.thresholds_of[sum_][0] for sum_ in sums)
 
 
-def _key(total: TotalKey) -> tuple[Any, ...]:
+def _sort_key(total: TotalKey) -> tuple[Any, ...]:
     return (*order_of(total.sum), total.key, total.resource, total.window.start_s)
 
 
-@lru_cache(maxsize=SUMS_MAX)
-def _adding(dialect: str, names: SumNames, first: tuple[int, ...]) -> sa.Executable:
+@lru_cache(maxsize=STATEMENTS_MAX)
+def _add_statement(dialect: str, names: SumNames, first_thresholds: tuple[int, ...]) -> sa.Executable:
     """The upsert that adds; returns key, used, next and plan of the rows that must be judged.
 
     SQLite cannot filter what an INSERT returns: there it returns all rows.
     """
-    given = rows_given(dialect, ADDED)
+    given = rows_given(dialect, ADD_PARAMETERS)
     select = sa.select(
-        *_key_of_given(given, names),
+        *_key_columns(given, names),
         given.c.until_s,
         given.c.used,
-        _by_sum(given, first).label("next"),
+        _value_of_sum(given, first_thresholds).label("next"),
         sa.bindparam("plan", type_=sa.BigInteger).label("plan"),
     )
     added = upsert(dialect, totals, select, lambda table, new: {"used": plus(table.c.used, new.used)})
     grown = added.returning(*KEY, totals.c.used, totals.c.next, totals.c.plan)
     if dialect != "postgresql":
         return grown
-    # To transfer ten thousand rows that need no judgement takes as long as to add them up.
+    # Returning also the rows that need no judgement would double the time.
     rows = grown.cte("grown")
     due = sa.or_(rows.c.used >= rows.c.next, rows.c.plan != sa.bindparam("plan", type_=sa.BigInteger))
     return sa.select(rows).where(due)
 
 
-@lru_cache(maxsize=SUMS_MAX)
-def _judging(dialect: str, names: SumNames) -> sa.Executable:
+@lru_cache(maxsize=STATEMENTS_MAX)
+def _set_next_statement(dialect: str, names: SumNames) -> sa.Executable:
     """The upsert that stores `next`.
 
     All its rows exist; a plain UPDATE with a join is planned by statistics.
     """
-    given = rows_given(dialect, JUDGED)
+    given = rows_given(dialect, NEXT_PARAMETERS)
     select = sa.select(
-        *_key_of_given(given, names),
+        *_key_columns(given, names),
         given.c.until_s,
         sa.literal(0, sa.BigInteger).label("used"),
         given.c.next,
@@ -175,11 +176,11 @@ def _judging(dialect: str, names: SumNames) -> sa.Executable:
     return upsert(dialect, totals, select, lambda _table, new: {"next": new.next, "plan": new.plan})
 
 
-def _key_of_given(given: Any, names: SumNames) -> list[sa.ColumnElement[Any]]:
+def _key_columns(given: Any, names: SumNames) -> list[sa.ColumnElement[Any]]:
     texts = list(zip(*names, strict=True))
     return [
         *(
-            _by_sum(given, texts[at], sa.Text).label(name)
+            _value_of_sum(given, texts[at], sa.Text).label(name)
             for at, name in enumerate(("grouping", "meter", "period"))
         ),
         given.c.key,
@@ -188,7 +189,8 @@ def _key_of_given(given: Any, names: SumNames) -> list[sa.ColumnElement[Any]]:
     ]
 
 
-def _by_sum(given: Any, values: Sequence[Any], kind: Any = sa.BigInteger) -> sa.ColumnElement[Any]:
+def _value_of_sum(given: Any, values: Sequence[Any], kind: Any = sa.BigInteger) -> sa.ColumnElement[Any]:
+    """Returns the expression for the value that belongs to a row's sum; `values` are by the sum's index."""
     if len(values) == 1:
         return sa.literal(values[0], kind)
     cases = {at: sa.literal(value, kind) for at, value in enumerate(values)}
@@ -205,7 +207,7 @@ def _counted(sum_: Sum) -> sa.ColumnElement[bool]:
     conditions = [
         buckets.c.grouping == sum_.grouping,
         buckets.c.meter == sum_.meter,
-        buckets.c.width_s.in_(WIDTHS_S),  # every width there is: with it, the index finds a stretch of time
+        buckets.c.width_s.in_(WIDTHS_S),  # all widths: so the index of the primary key finds the time range
         buckets.c.value > 0,
     ]
     if grouping_of(sum_.grouping).is_of_callers:

@@ -2,12 +2,12 @@
 
 kafka-python (3.0.12) discards the outcome of a join that arrives between two polls, and joins again. When the
 group's leader does that, all members have to join again, so a group whose members poll for a tenth of a
-second and flush in between may never settle. And a leader that joins again because metadata of its topics
-came late forgets that it is joining: it never asks for the outcome, and stays without a partition, silently.
-This subclass holds the outcome back until a poll waits for it, and remembers that it is joining.
+second and flush in between may never settle. And a leader that joins again because the metadata of its topics
+arrived late forgets that it is joining: it never requests the outcome, and silently stays without a
+partition. This subclass holds the outcome back until a poll waits for it, and remembers that it is joining.
 
-A member whose group.instance.id another process has taken learns of it in the answer to its heartbeat:
-kafka-python stops its heartbeats and continues to read. This subclass notes it in `fenced`.
+When another process joins with the same group.instance.id, the answer to the next heartbeat says so.
+kafka-python then stops its heartbeats and continues to read. This subclass notes it in `fenced`.
 
 Import it only where the feature is supported.
 """
@@ -23,7 +23,7 @@ from analyzer.kafka.internals.class_swap import swap_class
 CHECK_EVERY_S = 0.01
 
 
-class PatientCoordinator(ConsumerCoordinator):  # type: ignore[misc]  # kafka-python has no types
+class JoinKeepingCoordinator(ConsumerCoordinator):  # type: ignore[misc]  # kafka-python has no types
     fenced = False  # whether another process has taken our group.instance.id
     is_awaited = False  # whether a poll waits for the outcome; read and written by one thread
 
@@ -51,5 +51,5 @@ class PatientCoordinator(ConsumerCoordinator):  # type: ignore[misc]  # kafka-py
             raise
 
 
-def make_patient(consumer: KafkaConsumer) -> None:
-    swap_class(consumer._coordinator, ConsumerCoordinator, PatientCoordinator)
+def keep_join_outcomes(consumer: KafkaConsumer) -> None:
+    swap_class(consumer._coordinator, ConsumerCoordinator, JoinKeepingCoordinator)
