@@ -80,7 +80,7 @@ STOPPED = Metric(
     ("source", "kind"),
 )
 SINCE_FLUSH = Metric("gatelock_since_flush_seconds", "gauge", "Time since a flush was last committed.")
-SINCE_LOOP = Metric("gatelock_since_turn_seconds", "gauge", "Time since the loop last completed.")
+SINCE_LOOP = Metric("gatelock_since_loop_seconds", "gauge", "Time since the loop last completed.")
 PROBLEMS = Metric("gatelock_problems", "gauge", "Number of current problems; /readyz describes them.")
 PROBLEM = Metric(
     "gatelock_problem", "gauge", "1 for each current problem, by its name in /readyz.", ("name",)

@@ -42,7 +42,7 @@ class ChangeCallbacks(Generic[G]):
         self._on_change = on_change
         self._on_health = on_health
         self._clock = clock
-        self._at: Cursor | None = None
+        self._last_cursor: Cursor | None = None
         self._healthy: bool | None = None  # None before the first call
         self.reset_threads()
 
@@ -58,8 +58,8 @@ class ChangeCallbacks(Generic[G]):
 
         Returns seconds until the next call may be due.
         """
-        if at != self._at:
-            self._at = at
+        if at != self._last_cursor:
+            self._last_cursor = at
             self._call("change", self._on_change)
         healthy = self._gate.healthy
         # Not called for a gate that has just started and is not healthy yet.

@@ -33,8 +33,8 @@ class Clock(Protocol):
     def random(self) -> float:
         """A random number in [0, 1)."""
 
-    def run(self, turn: Callable[[], float], name: str) -> PeriodicTask:
-        """Calls `turn` now, and again whenever the seconds that it returned have passed; ends when it returns
+    def run(self, step: Callable[[], float], name: str) -> PeriodicTask:
+        """Calls `step` now, and again whenever the seconds that it returned have passed; ends when it returns
         inf.
 
         Raises RuntimeError when no thread can be started.
@@ -62,8 +62,8 @@ class SystemClock:
         # Not the `random` module: all forked children would draw the same numbers and poll in step.
         return int.from_bytes(os.urandom(6), "big") / (1 << 48)
 
-    def run(self, turn: Callable[[], float], name: str) -> PeriodicTask:
-        return PeriodicThread(turn, name)
+    def run(self, step: Callable[[], float], name: str) -> PeriodicTask:
+        return PeriodicThread(step, name)
 
     def wait(self, event: threading.Event, timeout: float) -> bool:
         return event.wait(timeout)
@@ -72,15 +72,15 @@ class SystemClock:
 class PeriodicThread:
     """A daemon thread that calls a function periodically until it is stopped or the function raises."""
 
-    def __init__(self, turn: Callable[[], float], name: str) -> None:
+    def __init__(self, step: Callable[[], float], name: str) -> None:
         self.alive = True
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._work, args=(turn,), name=name, daemon=True)
+        self._thread = threading.Thread(target=self._work, args=(step,), name=name, daemon=True)
         self._thread.start()
 
-    def _work(self, turn: Callable[[], float]) -> None:
+    def _work(self, step: Callable[[], float]) -> None:
         try:
-            while not self._stopped.is_set() and (wait_s := turn()) < inf:
+            while not self._stopped.is_set() and (wait_s := step()) < inf:
                 self._stopped.wait(wait_s)
         finally:
             self.alive = False

@@ -1,4 +1,4 @@
-"""The gate: decides from memory whether a request may pass, and tells how current its knowledge is."""
+"""The gate: decides from memory whether a request may pass, and reports how current its view is."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Gate:
 
     The first check starts the thread, also in a process that was forked later; so do `start`, `ready` and
     `with`. Making a gate starts nothing, connects to nothing and cannot block. All methods may be called from
-    any thread. A request never waits: no method that answers one takes a mutex, does I/O or raises (`enforce`
-    raises Refused).
+    any thread. A request never waits: no method that decides on one waits for a mutex, does I/O or raises
+    (`enforce` raises Refused).
 
-    The view is stale when more than `stale_after` seconds have passed since the last question to the source
-    that was answered. Then each lock follows the `on_stale` of its policy: it is enforced until its end, or
-    ignored. Callers without a lock follow the `on_stale` of the gate. A new gate has `stale_after` seconds to
-    get its first answer, in which callers without a lock pass.
+    The view is stale when more than `stale_after` seconds have passed since the last successful poll began.
+    Then each lock follows the `on_stale` of its policy: it is enforced until its end, or ignored. Callers
+    without a lock follow the `on_stale` of the gate. A new gate has `stale_after` seconds to get its first
+    answer, in which callers without a lock pass.
 
     Args:
         source: The URL of a source (`https://HOST:PORT`, `postgresql+psycopg://USER@HOST/DATABASE`,
@@ -103,17 +103,18 @@ class Gate:
             clock=clock,
         )
         callbacks = ChangeCallbacks(self, on_change, on_health, clock)
-        self._runtime = GateRuntime(self._options, self._look_at, callbacks)
+        self._runtime = GateRuntime(self._options, self._set_fast_path, callbacks)
         self._limiter_failed = False
 
-    def _look_at(self, path: FastPath) -> None:
-        """Replaces what requests look at. Called by the runtime's FastPathSwitch and nothing else."""
+    def _set_fast_path(self, path: FastPath) -> None:
+        """Has requests look names up in `path` from now on. Called by FastPathSwitch and nothing else."""
         self._path, self._locked_callers = path, path.callers
 
     # -- deciding ------------------------------------------------------------------------------
 
     def allow(self, caller: str) -> bool:
-        """Returns whether a request of `caller` may pass. Never blocks, never raises, mostly reads no clock.
+        """Returns whether a request of `caller` may pass. Never blocks, never raises; reads no clock unless
+        the caller may have a lock.
 
         Args:
             caller: The typed name under which the log counts the caller, such as "api_key:acme".
@@ -227,7 +228,7 @@ class Gate:
 
     @property
     def age(self) -> float:
-        """Seconds since the question was asked that the view answers; infinite before the first answer."""
+        """Seconds since the start of the poll that the view is from; infinite before the first answer."""
         return self._options.clock.uptime_s() - self._runtime.knowledge.confirmed_s
 
     @property

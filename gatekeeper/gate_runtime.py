@@ -1,4 +1,7 @@
-"""The runtime of a gate: its poller's thread, from the first start through crashes and forks to `close`."""
+"""The runtime of a gate:
+
+the thread of its poller, from the first start through crashes and forks to `close`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ CLOSE_S = 2.0  # how long `close` waits for a poll that is running
 
 
 class NotRunning:
-    """The task of a gate that polls not yet, or no longer."""
+    """The task of a gate that is not polling."""
 
     alive = False
 
@@ -44,24 +47,27 @@ NOT_RUNNING: PeriodicTask = NotRunning()
 
 
 class GateRuntime:
-    """Runs the poller of one gate and hands what it learns to the gate's requests.
+    """Runs the poller of one gate, and publishes its knowledge to the requests of the gate.
 
     Attributes:
         knowledge: The view, with its age.
-        is_off: Whether GATEKEEPER=off was set when it was last looked up.
+        is_off: Whether GATEKEEPER=off was set at the last poll.
         slow_locks: The token buckets of locks that slow; None before the first such lock.
         status: What is recorded for reports; None before the first one in this process.
         task: The poller's thread.
     """
 
     def __init__(
-        self, options: GateOptions, look_at: Callable[[FastPath], object], callbacks: ChangeCallbacks[Any]
+        self,
+        options: GateOptions,
+        set_fast_path: Callable[[FastPath], object],
+        callbacks: ChangeCallbacks[Any],
     ) -> None:
         self.knowledge = GateKnowledge()
         self.slow_locks: SlowLimit | None = None
         self._options = options
         self._callbacks = callbacks
-        self._switch = FastPathSwitch(look_at)
+        self._switch = FastPathSwitch(set_fast_path)
         self._started_s: float | None = None  # uptime at the first start
         self._reset_threads()
         lifecycle.register(self, after_fork=GateRuntime._after_fork, at_exit=GateRuntime.close)
@@ -82,7 +88,7 @@ class GateRuntime:
     # -- for requests: none of these waits -----------------------------------------------------
 
     def restart(self) -> None:
-        """Starts the poller, unless the gate is closed, another thread does it, or it has just been done."""
+        """Starts the poller, unless the gate is closed, another thread starts it, or it was just started."""
         switch = self._switch
         if (
             switch.mode is Mode.CLOSED
@@ -98,7 +104,7 @@ class GateRuntime:
             switch.mutex.release()
 
     def finish_sampling(self) -> None:
-        """Lets clear requests take the fast path again after the last caller of a sample."""
+        """Returns requests to the fast path after the last caller of a sample."""
         mutex = self._switch.mutex
         if mutex.acquire(blocking=False):  # otherwise the next poll does it
             try:
@@ -162,19 +168,19 @@ class GateRuntime:
             pace_max_s=options.stale_after_s / 2,
             view_file=options.view_file,
         )
-        turn = functools.partial(self._turn, self._poller)
-        self.task = options.clock.run(turn, f"gatelock {options.name}".strip())
+        step = functools.partial(self._step, self._poller)
+        self.task = options.clock.run(step, f"gatelock {options.name}".strip())
 
     # -- the poller's thread -------------------------------------------------------------------
 
-    def _turn(self, poller: Poller) -> float:
+    def _step(self, poller: Poller) -> float:
         """Polls once; returns seconds until the next poll."""
         try:
             self.is_off = is_switched_off()
             if self._options.status_sink is not None and not poller.failures:
                 self._report_status(poller, self._options.status_sink)
             self._prepare_for(longest_fetch(self._options.source), poller)
-            wait_s = poller.turn()
+            wait_s = poller.step()
             if self.slow_locks is not None:
                 self.slow_locks.prune()
             elif poller.known.view.slows:
@@ -194,15 +200,15 @@ class GateRuntime:
             raise
 
     def _prepare_for(self, longest_s: float, poller: Poller) -> None:
-        """Has each request read the clock if the view may become stale during the next `longest_s`."""
-        back_s = self._options.clock.uptime_s() + longest_s
-        if self._options.on_stale != "allow" and back_s >= self.trusted_until_s(self.knowledge):
+        """Puts requests on the slow path if the view may become stale during the next `longest_s` seconds."""
+        fetch_end_s = self._options.clock.uptime_s() + longest_s
+        if self._options.on_stale != "allow" and fetch_end_s >= self.trusted_until_s(self.knowledge):
             with self._switch.mutex:
                 if poller is self._poller:
                     self._switch.settle(Mode.STALE, is_sampling=self._is_sampling)
 
     def _publish(self, known: GateKnowledge, wait_s: float) -> None:
-        """Has requests decided by what the poll that ended has learned."""
+        """Has requests decided by the knowledge from the poll that has just ended."""
         self.knowledge = known
         if known.view.at is not None:
             self._has_answered.set()
@@ -219,7 +225,7 @@ class GateRuntime:
         return self.status is not None and self.status.is_sampling
 
     def _release(self, replaced: list[LockTable]) -> None:
-        """Frees what only the replaced tables hold."""
+        """Frees entries that only the replaced tables refer to."""
         for _ in with_pauses(release(replaced, self.knowledge.view.tables.values())):
             pass
 

@@ -1,4 +1,4 @@
-"""The typed name of a caller, by which the log counts it and a gate asks for it.
+"""The typed name of a caller, under which the analyzer counts it and a gate checks it.
 
 The analyzer and the gate call the same functions, and the same vectors test both. Standard library only.
 """

@@ -1,7 +1,7 @@
 """The values that gates, limiters, lock sources and the analyzer share: decisions, locks, and the feed's
 updates.
 
-Standard library only. The analyzer imports this module, never the other way round.
+Standard library only. The analyzer imports this module; this module imports nothing from the analyzer.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A closed gate for one scope, with the policy that closed it, the reason, and the time when it ends.
+    """A decision to deny, slow or tag the requests of one scope, with its policy and the time when it ends.
 
     Args:
         scope: "caller", "tenant", "address", "range", "resource" or "everyone".

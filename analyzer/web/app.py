@@ -36,7 +36,7 @@ def create_app(state: AppState) -> FastAPI:
     @app.get("/livez")
     async def livez() -> Response:
         """200 while the loop works; otherwise 503, and the supervisor should restart the process."""
-        body = {"live": health.is_alive, "since_turn_s": health.since_loop_s}
+        body = {"live": health.is_alive, "since_loop_s": health.since_loop_s}
         return JSONResponse(body, 200 if health.is_alive else 503)
 
     @app.get("/readyz")
@@ -46,9 +46,8 @@ def create_app(state: AppState) -> FastAPI:
         partitions = sorted(str(part) for part in health.current_lags)
         body = {"ready": not problems, "problems": problems, "partitions": partitions}
         if status is not None and status.suspended_until is not None:
-            body["suspended_until"] = time_text(
-                status.suspended_until
-            )  # an operator chose that: not a problem
+            # Not a problem: an operator chose it.
+            body["suspended_until"] = time_text(status.suspended_until)
         return JSONResponse(body, 503 if problems else 200)
 
     @app.get("/metrics")

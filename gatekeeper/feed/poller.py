@@ -30,7 +30,7 @@ class GateKnowledge(NamedTuple):
 
     Attributes:
         view: The locks.
-        confirmed_s: Uptime when the question was asked that the view answers.
+        confirmed_s: Uptime at the start of the poll that the view is from.
         behind: Seconds that the analyzers were behind the log.
         clock_skew: Seconds that this machine's clock is ahead of the source's.
     """
@@ -41,17 +41,17 @@ class GateKnowledge(NamedTuple):
     clock_skew: float = 0.0
 
 
-def next_delay(pace_s: float, failures: int, luck: float) -> float:
-    """Seconds until the next poll, after `failures` in a row; `luck` is random, in [0, 1).
+def next_delay(pace_s: float, failures: int, jitter: float) -> float:
+    """Seconds until the next poll, after `failures` in a row; `jitter` is random, in [0, 1).
 
     Without failures the pace, plus or minus a tenth, so that gates which start together do not stay in step.
     After failures an exponential back-off up to CEILING_S with half of it random, so that gates which failed
     together do not return together.
     """
     if not failures:
-        return pace_s * (0.9 + 0.2 * luck)
+        return pace_s * (0.9 + 0.2 * jitter)
     backed_off_s = pace_s * 2.0 ** min(failures, 16)  # 16 doublings reach the ceiling from the shortest pace
-    return min(CEILING_S, backed_off_s) * (0.5 + 0.5 * luck)
+    return min(CEILING_S, backed_off_s) * (0.5 + 0.5 * jitter)
 
 
 def longest_fetch(source: object) -> float:
@@ -60,7 +60,7 @@ def longest_fetch(source: object) -> float:
 
 
 class Poller:
-    """A series of polls. Its owner calls `turn` again when the seconds that it returned have passed.
+    """A series of polls. Its owner calls `step` again when the seconds that it returned have passed.
 
     `known` is replaced, never changed. No exception of a source ends the polling.
     """
@@ -87,7 +87,7 @@ class Poller:
         self._view_file = view_file
         self._loads_view = view_file is not None and known.view is EMPTY
 
-    def turn(self) -> float:
+    def step(self) -> float:
         """Does what is due; returns seconds until something will be due again."""
         if self._loads_view:
             self._load_view()
@@ -104,14 +104,14 @@ class Poller:
         self._save_view(at_once=True)
 
     def _fetch(self) -> None:
-        asked_s, asked_ns = self._clock.uptime_s(), self._clock.wall_ns()
+        began_s, began_ns = self._clock.uptime_s(), self._clock.wall_ns()
         self._retry_after_s = 0.0
         # The wall clock went back: locks that were removed as ended may be in force again.
-        if asked_ns < self._pruned_ns:
+        if began_ns < self._pruned_ns:
             self._since, self._pruned_ns = None, 0
         try:
             update = self._source.fetch(self._since)
-            self._confirm(apply(self.known.view, update), update, asked_s, asked_ns)
+            self._confirm(apply(self.known.view, update), update, began_s, began_ns)
             self._since = update.at
         except ViewOutOfStep as error:
             self._since = None
@@ -120,13 +120,13 @@ class Poller:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - a bug in a source must not end the polling
             self._fail(error, with_trace=True)
-        luck = self._clock.random()
-        pause_s = next_delay(self._pace_s, self.failures, luck)
+        jitter = self._clock.random()
+        pause_s = next_delay(self._pace_s, self.failures, jitter)
         # Never before the time that the source asked for, and not together with all the others.
-        retry_after_s = min(self._retry_after_s * (1.0 + RETRY_AFTER_SPREAD * luck), self._pace_max_s)
+        retry_after_s = min(self._retry_after_s * (1.0 + RETRY_AFTER_SPREAD * jitter), self._pace_max_s)
         self._fetch_s = self._clock.uptime_s() + max(pause_s, retry_after_s)
 
-    def _confirm(self, view: LockView, update: Update, asked_s: float, asked_ns: int) -> None:
+    def _confirm(self, view: LockView, update: Update, began_s: float, began_ns: int) -> None:
         if self.failures:
             log.info("the lock feed answers again, after %d failures", self.failures)
         for word in view.ignored.keys() - self.known.view.ignored.keys():
@@ -135,13 +135,13 @@ class Poller:
         least_s = PACE_WAITED_S if update.waited >= PACE_MIN_S else PACE_MIN_S
         # In this order NaN, which compares as neither more nor less, becomes the least pace.
         self._pace_s = min(self._pace_max_s, max(least_s, update.next_poll))
-        # The time of a long poll lies between question and answer and is neither's delay. A negative `waited`
-        # means that another process asked for this answer earlier.
-        waited_s = min(update.waited, self._clock.uptime_s() - asked_s)
-        begun_ns = asked_ns + round(waited_s * 1e9)
-        midway_ns = begun_ns if waited_s < 0 else (begun_ns + self._clock.wall_ns()) // 2
+        # The server's wait in a long poll is not part of the delay of request or response. A negative
+        # `waited` means that another process requested this answer earlier.
+        waited_s = min(update.waited, self._clock.uptime_s() - began_s)
+        waited_until_ns = began_ns + round(waited_s * 1e9)
+        midway_ns = waited_until_ns if waited_s < 0 else (waited_until_ns + self._clock.wall_ns()) // 2
         skew = midway_ns / 1e9 - update.now.timestamp()
-        self.known = GateKnowledge(view, asked_s + waited_s, update.behind, skew)
+        self.known = GateKnowledge(view, began_s + waited_s, update.behind, skew)
 
     def _fail(self, error: Exception, *, with_trace: bool = False) -> None:
         self.failures += 1

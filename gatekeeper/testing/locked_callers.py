@@ -64,7 +64,7 @@ def locked(
     if was_started:
         gate.close()
     gate._options = GateOptions(FixedSource(*locks), clock, shadow=options.shadow)
-    gate._runtime = GateRuntime(gate._options, gate._look_at, ChangeCallbacks(gate, None, None, clock))
+    gate._runtime = GateRuntime(gate._options, gate._set_fast_path, ChangeCallbacks(gate, None, None, clock))
     gate.ready(0)
     try:
         yield

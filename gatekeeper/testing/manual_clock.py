@@ -62,10 +62,10 @@ class ManualClock:
         """Returns `luck`."""
         return self.luck
 
-    def run(self, turn: Callable[[], float], name: str) -> PeriodicTask:
-        """Calls `turn` from `advance` when it is due: first at the current moment, then whenever the seconds
+    def run(self, step: Callable[[], float], name: str) -> PeriodicTask:
+        """Calls `step` from `advance` when it is due: first at the current moment, then whenever the seconds
         that it returned have passed."""
-        self._tasks.append(ManualTask(turn, self))
+        self._tasks.append(ManualTask(step, self))
         return self._tasks[-1]
 
     def wait(self, event: threading.Event, timeout: float | None) -> bool:
@@ -110,17 +110,17 @@ class ManualClock:
 class ManualTask:
     """A function that a ManualClock calls periodically."""
 
-    def __init__(self, turn: Callable[[], float], clock: Callable[[], int]) -> None:
+    def __init__(self, step: Callable[[], float], clock: Callable[[], int]) -> None:
         self.alive = True
         self.is_running = False
         self.due_ns = clock()
-        self._turn = turn
+        self._step = step
         self._clock = clock
 
     def call(self) -> None:
         self.is_running = True
         try:
-            wait_s = self._turn()
+            wait_s = self._step()
             if wait_s == inf:
                 self.alive = False
                 return

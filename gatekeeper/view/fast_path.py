@@ -1,4 +1,4 @@
-"""The fast path: what a request without a lock looks at, and the modes that decide what that is.
+"""The fast path: the containers in which a request is looked up, and the modes that select them.
 
 Most requests have no lock. For them `Gate.allow` is one look-up in a container of callers, and `Gate.check`
 one look-up per scope: no clock is read, no mutex is taken, nothing is called in the poller. A request that is
@@ -10,10 +10,10 @@ to. The poller builds a new `FastPath` and then replaces the gate's two referenc
 one for `check`. Replacing a reference is atomic, so a request sees the old containers or the new ones, never
 a mixture; it reads its reference once and needs no other, so that the two need not be replaced together.
 
-Everything that needs more than a look-up is also said by a container: those of TO_SLOW_PATH claim to hold
-every name. So a clear request does not pay for what it does not need, not even for testing a flag. What a
-gate looks at depends on its mode. MODES is the table of modes; `FastPathSwitch` moves a gate from one to
-another as that table allows, and nothing else replaces the references.
+A mode in which a look-up is not enough needs no flag that each request would have to test: the gate then
+refers to TO_SLOW_PATH, whose containers claim to hold every name. MODES is the table of modes with their
+containers; `FastPathSwitch` moves a gate from one to another as that table allows, and nothing else replaces
+the references.
 """
 
 from __future__ import annotations
@@ -128,16 +128,16 @@ Mover = Literal["poller", "request", "application"]
 
 
 class ModeRule(NamedTuple):
-    """The rule of a mode: what requests look at, and who may move the gate to which modes.
+    """The rule of a mode: the containers for requests, and which mover may move the gate to which modes.
 
     Attributes:
-        looks_at: What `allow` and `check` look at; None: at the names that have a lock in the view.
+        path: The containers for `allow` and `check`; None: those of the view.
         poller: Modes to which the poller's thread may move the gate.
         request: Modes to which a request may move it.
         application: Modes to which `start`, `close` and a fork may move it.
     """
 
-    looks_at: FastPath | None
+    path: FastPath | None
     poller: frozenset[Mode] = frozenset()
     request: frozenset[Mode] = frozenset()
     application: frozenset[Mode] = frozenset()
@@ -162,19 +162,19 @@ MODES = {
 
 
 class FastPathSwitch:
-    """The mode of one gate, and the only place that changes it and what the gate's requests look at.
+    """The mode of one gate, and the only place that changes it and the fast path of the gate.
 
     The caller of every method holds `mutex`. Requests try it without waiting.
     """
 
-    __slots__ = ("_look_at", "_settled", "mode", "mutex")
+    __slots__ = ("_set_fast_path", "_settled", "mode", "mutex")
 
-    def __init__(self, look_at: Callable[[FastPath], object]) -> None:
+    def __init__(self, set_fast_path: Callable[[FastPath], object]) -> None:
         self.mode = Mode.COLD
         self.mutex = threading.Lock()
-        self._look_at = look_at  # replaces the gate's references
+        self._set_fast_path = set_fast_path  # of the gate: replaces its two references
         self._settled = Mode.COLD, TO_SLOW_PATH  # the mode after SAMPLING, and the path for READY
-        look_at(TO_SLOW_PATH)
+        set_fast_path(TO_SLOW_PATH)
 
     def settle(self, mode: Mode, path: FastPath = TO_SLOW_PATH, *, is_sampling: bool) -> None:
         """Moves to `mode`, READY with `path`; while callers are sampled, only when the sample is complete."""
@@ -212,6 +212,6 @@ class FastPathSwitch:
         self.mode = mode
         if mode is Mode.COLD:
             self._settled = Mode.COLD, TO_SLOW_PATH
-        looks_at = MODES[mode].looks_at
-        self._look_at(self._settled[1] if looks_at is None else looks_at)
+        path = MODES[mode].path
+        self._set_fast_path(self._settled[1] if path is None else path)
         return True

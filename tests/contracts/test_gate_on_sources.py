@@ -57,7 +57,7 @@ def a_gate(source: LockSource, clock: ManualClock, **settings: object) -> Gate:
 def polled(poller: Poller, clock: ManualClock, times: int = 1) -> LockView:
     for _ in range(times):
         clock.advance(POLL_S)
-        poller.turn()
+        poller.step()
     return poller.known.view
 
 

@@ -70,19 +70,19 @@ def test_a_gate_moves_as_the_table_allows_and_not_otherwise(by: str, before: Mod
     if after in getattr(MODES[before], by):
         assert switch.move(by, after)
         assert switch.mode is after
-        assert shown == [PATH if MODES[after].looks_at is None else MODES[after].looks_at]
+        assert shown == [PATH if MODES[after].path is None else MODES[after].path]
     else:
         assert not switch.move(by, after)
         assert (switch.mode, shown) == (before, [])
 
 
 def test_only_a_request_without_a_lock_in_ready_or_off_mode_is_decided_by_look_ups() -> None:
-    assert {mode for mode, rule in MODES.items() if rule.looks_at is not TO_SLOW_PATH} == {
+    assert {mode for mode, rule in MODES.items() if rule.path is not TO_SLOW_PATH} == {
         Mode.READY,
         Mode.OFF,
     }
-    assert MODES[Mode.OFF].looks_at is ALLOW_ALL
-    assert MODES[Mode.READY].looks_at is None
+    assert MODES[Mode.OFF].path is ALLOW_ALL
+    assert MODES[Mode.READY].path is None
 
 
 def test_a_closed_gate_is_opened_only_by_the_application() -> None:

@@ -36,7 +36,7 @@ class World:
 
         def turn() -> float:
             before = len(self.feed.asked)
-            wait_s = self.poller.turn()
+            wait_s = self.poller.step()
             moments.extend([self.clock.uptime_s()] * (len(self.feed.asked) - before))
             return wait_s
 
@@ -152,7 +152,7 @@ def test_age_counts_from_the_question_not_from_the_answer(world: World) -> None:
         return update
 
     world.feed.fetch = slow
-    world.poller.turn()
+    world.poller.step()
     assert world.clock.uptime_s() - world.poller.known.confirmed_s == 3.0
 
 
@@ -168,7 +168,7 @@ def test_clock_skew_is_measured_midway_between_question_and_answer(world: World)
 
     world.feed.fetch = slow
     world.feed.behind = 7.5
-    world.poller.turn()
+    world.poller.step()
     assert world.poller.known.clock_skew == pytest.approx(20.0)
     assert world.poller.known.behind == 7.5
 
@@ -182,7 +182,7 @@ def test_the_time_of_a_long_poll_does_not_age_the_view(world: World) -> None:
         return good(since)._replace(waited=5.0)
 
     world.feed.fetch = waits
-    world.poller.turn()
+    world.poller.step()
     assert world.clock.uptime_s() - world.poller.known.confirmed_s == 0.0
     assert world.poller.known.clock_skew == pytest.approx(20.0)
 
@@ -197,7 +197,7 @@ def test_after_a_long_poll_it_fetches_again_almost_at_once(world: World, waited:
         return good(since)._replace(waited=waited, next_poll=0.0)
 
     world.feed.fetch = waits
-    assert world.poller.turn() == pytest.approx(pause, rel=0.1)
+    assert world.poller.step() == pytest.approx(pause, rel=0.1)
 
 
 def test_gates_that_a_busy_server_refused_return_at_different_times() -> None:
@@ -205,7 +205,7 @@ def test_gates_that_a_busy_server_refused_return_at_different_times() -> None:
         world = World()
         world.clock.random = lambda: luck
         world.feed.fetch = later(4.0)
-        return world.poller.turn()
+        return world.poller.step()
 
     assert [delay_s(luck) for luck in (0.0, 0.5, 0.99)] == pytest.approx([4.0, 5.0, 5.98])
 
@@ -214,7 +214,7 @@ def test_gates_that_a_busy_server_refused_return_at_different_times() -> None:
 def test_a_view_is_never_younger_than_its_answer(world: World, waited: float) -> None:
     good = world.feed.fetch
     world.feed.fetch = lambda since: good(since)._replace(waited=waited)
-    world.poller.turn()
+    world.poller.step()
     assert world.poller.known.confirmed_s <= world.clock.uptime_s()
 
 
@@ -225,7 +225,7 @@ def test_retry_after_is_followed_but_never_into_staleness(
     world: World, retry_after: float, at_least: float, at_most: float
 ) -> None:
     world.feed.fetch = later(retry_after)
-    assert at_least <= world.poller.turn() <= at_most
+    assert at_least <= world.poller.step() <= at_most
 
 
 def later(retry_after: float) -> Callable[[Cursor | None], Update]:
@@ -252,7 +252,7 @@ def test_locks_that_end_in_quick_succession_are_pruned_together(world: World) ->
     world.feed.set(*(a_lock(f"user:{n}", ends_in=1 + n / 1000) for n in range(1000)))
     turns = 0
     while world.clock.uptime_s() < 3.0:
-        world.clock.advance(world.poller.turn())
+        world.clock.advance(world.poller.step())
         turns += 1
     assert world.callers == []
     assert turns < 10
@@ -318,7 +318,7 @@ class TestSavedView:
         """A fetch from an unavailable source takes as long as its time-out."""
         write(path, a_saved_view(NOON, a_lock()))
         world = World(view_file=ViewFile(path))
-        world.poller.turn()
+        world.poller.step()
         assert (world.callers, world.feed.asked) == (["api_key:acme"], [])
 
     def test_the_first_fetch_asks_for_a_snapshot_despite_a_saved_view(self, path: Path) -> None:

@@ -236,7 +236,7 @@ def test_each_scope_of_a_request_costs_one_look_up(counted: type[Counted], given
     """When every scope has locks, but no range has."""
     scopes = ("caller", "tenant", "resource", "address")
     gate = a_gate(*(a_lock("198.51.100.9", scope=scope) for scope in scopes))
-    gate._look_at(fast_path_of(counting(gate._runtime.knowledge.view)))
+    gate._set_fast_path(fast_path_of(counting(gate._runtime.knowledge.view)))
     assert gate.check(**{name: REQUEST[name] for name in given}) is ALLOWED
     # The caller is looked up even if it is "".
     assert counted.look_ups == len({"caller", *given})
@@ -244,7 +244,7 @@ def test_each_scope_of_a_request_costs_one_look_up(counted: type[Counted], given
 
 def test_allow_costs_one_look_up(counted: type[Counted]) -> None:
     gate = a_gate(a_lock(ACME), in_range("10.0.0.0/8"))
-    gate._look_at(fast_path_of(counting(gate._runtime.knowledge.view)))
+    gate._set_fast_path(fast_path_of(counting(gate._runtime.knowledge.view)))
     assert gate.allow("api_key:zoe")
     assert counted.look_ups == 1
 

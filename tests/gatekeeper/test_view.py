@@ -213,6 +213,6 @@ def test_after_lost_repeated_and_incomplete_answers_the_view_equals_the_locks(
             case "poll":
                 line.does = str(argument)
                 clock.advance(11.0)  # beyond the longest delay
-                poller.turn()
+                poller.step()
     assert {lock.at: lock for lock in poller.known.view} == feed.locks
     assert poller.known.view.at == feed.at

@@ -107,14 +107,14 @@ def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 
 def test_a_loop_is_alive_until_it_has_not_completed_for_too_long(world: World, client: httpx2.Client) -> None:
-    assert client.get("/livez").json() == {"live": True, "since_turn_s": None}
+    assert client.get("/livez").json() == {"live": True, "since_loop_s": None}
     world.health.loop_completed()
     world.now_s += LOOP_MAX_S - 1
     assert client.get("/livez").status_code == 200
     world.now_s += 1
     answer = client.get("/livez")
     assert answer.status_code == 503
-    assert answer.json() == {"live": False, "since_turn_s": LOOP_MAX_S}
+    assert answer.json() == {"live": False, "since_loop_s": LOOP_MAX_S}
 
 
 def test_a_loop_that_never_completes_is_alive_only_for_a_while(world: World, client: httpx2.Client) -> None:
@@ -221,7 +221,7 @@ def test_metrics_have_counters_and_current_values(world: World, client: httpx2.C
         ("gatelock_flush_seconds_count", (), 2),
         ("gatelock_flush_seconds_bucket", (("le", "0.005"),), 1),
         ("gatelock_since_flush_seconds", (), 2),
-        ("gatelock_since_turn_seconds", (), 2),
+        ("gatelock_since_loop_seconds", (), 2),
         ("gatelock_stopped_partitions", (("kind", "retention"), ("source", "calls")), 1),
         ("gatelock_problems", (), 1),
         ("gatelock_problem", (("name", "database"),), 1),
