@@ -1,4 +1,4 @@
-"""A background job and the requests of users share what a service allows, and users go first."""
+"""A background job and user requests share the rate limit of a service; users have priority."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from gatekeeper.limits import PriorityScheduler
 
 USER, BACKGROUND = 0, 1
 
-# Ten calls a second, evenly. Whoever has waited for a minute moves up, so the job ends one day
-# even when there are always users.
+# Ten calls per second, evenly. After a minute a waiter moves up by one priority, so the job
+# finishes even under a constant flow of user requests.
 throttle = PriorityScheduler(limit=10, period=1, priorities=2, age_after=60)
 
 
 def answer_user(call: Callable[[str], str], question: str) -> str:
-    """Waits for its turn in the thread of the request, behind other users only."""
+    """Waits for its turn in the request's thread, behind other users only."""
     if not throttle.acquire(USER, timeout=2):
-        raise TimeoutError("too many users ask at the same time")
+        raise TimeoutError("too many users at the same time: try again later")
     return call(question)
 
 
 def reindex(call: Callable[[str], str], documents: Iterable[str]) -> list[Future[str]]:
-    """Hands in the whole job at once; each call runs when nobody else wants its turn."""
+    """Submits the whole job at once; each call runs when no user waits for the turn."""
     return [throttle.submit(partial(call, document), BACKGROUND) for document in documents]

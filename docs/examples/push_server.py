@@ -1,6 +1,6 @@
-"""Messages to WebSocket sessions: in order for each, some ahead of the others, and a receipt for every one.
+"""Messages to WebSocket sessions: in order per session, urgent ones first, with a receipt for each.
 
-uvicorn push_server:app
+Run with: uvicorn push_server:app
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from gatekeeper.limits import AsyncKeyedScheduler
 
 S = TypeVar("S", bound="Session")
 
-# A hundred sessions are sent to at the same time, each by one task; after ten messages to one
-# session it is the turn of another, if one waits.
+# A hundred tasks send at the same time, each to one session; after ten messages to one session a
+# task continues with another, if one waits.
 pushes = AsyncKeyedScheduler(workers=100, yield_after=10)
-numbers = itertools.count()
+session_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """What was handed to the network, and when."""
+    """A message that was handed to the network, and the time."""
 
     message: dict[str, object]
     sent_at: float
@@ -40,26 +40,26 @@ class Session:
         self.name = name
         self.ended = asyncio.Event()
         self._socket = socket
-        # With a number of its own: who connects again does not inherit what was waiting.
-        self._key = (type(self).__name__, name, next(numbers))
+        # The number is unique, so that a client that connects again gets no messages of its old session.
+        self._key = (type(self).__name__, name, next(session_numbers))
 
     def send(self, message: dict[str, object], *, ahead: bool = False) -> asyncio.Future[Receipt]:
-        """The receipt to come; `ahead` of all that wait, but never in the middle of one."""
+        """Returns the future receipt; `ahead` sends before all waiting messages, after the one being sent."""
         return pushes.submit(self._key, lambda: self._deliver(message), high=ahead)
 
     async def close(self) -> None:
-        """Say goodbye after the message that is being sent; what waits is cancelled."""
+        """Closes the socket after the message being sent; waiting messages are cancelled."""
         pushes.abort(self._key)
         await self.drain_and_close()
 
     async def drain_and_close(self) -> None:
-        """Take nothing new, send all that waits, and then say goodbye."""
+        """Accepts no more messages, sends all waiting ones, and then closes the socket."""
         await pushes.remove(self._key)
         await self._socket.close()
         self.ended.set()
 
     def abort(self) -> None:
-        """Hang up at once, without a word; what waits is cancelled."""
+        """Drops the connection at once, without a close frame; waiting messages are cancelled."""
         pushes.abort(self._key)
         self.ended.set()
 
@@ -69,7 +69,7 @@ class Session:
 
 
 class CustomerSession(Session):
-    """A customer who looks at an account."""
+    """A session of a customer, about an account."""
 
     def balance(self, cents: int) -> asyncio.Future[Receipt]:
         return self.send({"balance": cents})
@@ -79,7 +79,7 @@ class CustomerSession(Session):
 
 
 class OrderSession(Session):
-    """Somebody who follows an order."""
+    """A session about the delivery of an order."""
 
     def shipped(self, parcel: str) -> asyncio.Future[Receipt]:
         return self.send({"shipped": parcel})
@@ -89,7 +89,7 @@ sessions: dict[tuple[type[Session], str], Session] = {}
 
 
 def find(kind: type[S], name: str) -> S | None:
-    """The session of that kind and name, when it is connected."""
+    """Returns the connected session of that kind and name, or None."""
     session = sessions.get((kind, name))
     return session if isinstance(session, kind) else None
 
@@ -110,7 +110,7 @@ async def serve(socket: WebSocket, kind: type[Session]) -> None:
 
 async def until_disconnected(session: Session, socket: WebSocket) -> None:
     while (await socket.receive())["type"] != "websocket.disconnect":
-        pass  # this server only talks
+        pass  # this server ignores messages of clients
     session.ended.set()
 
 

@@ -1,4 +1,4 @@
-"""Several threads with HTTP clients share one throttle, for a service that allows 10 requests per second."""
+"""Threads with several HTTP clients share one throttle, for a service that allows 10 requests per second."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import httpx2
 
 from gatekeeper.limits import LeakyQueue
 
-# One object, in a module that all of them import: that is all there is to sharing it. Requests leave one
-# by one, evenly. The service counts arrivals, and not all travel equally long: hence more than a second.
+# All threads import this object from one module. Requests leave evenly, but their travel times
+# differ and the service counts arrivals; so the period is longer than a second.
 throttle = LeakyQueue(limit=10, period=1.2, queue=1000)
 
 
 def fetch(client: httpx2.Client, item: int) -> str:
-    with throttle.guard():  # first come, first served, whichever client or thread asks
+    with throttle.guard():  # in order of arrival, for all clients and threads together
         return client.get(f"/items/{item}").raise_for_status().text
 
 
@@ -27,7 +27,7 @@ def fetch_all(url: str, items: Iterable[int]) -> list[str]:
         ThreadPoolExecutor(max_workers=8) as pool,
     ):
         waiting = [pool.submit(fetch, stock if item % 2 else sales, item) for item in items]
-        return [each.result() for each in waiting]
+        return [future.result() for future in waiting]
 
 
 if __name__ == "__main__":

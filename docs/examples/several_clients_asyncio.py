@@ -1,4 +1,4 @@
-"""Several asyncio tasks share one throttle, for a service that allows 10 requests per second."""
+"""Asyncio tasks share one throttle, for a service that allows 10 requests per second."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import httpx2
 
 from gatekeeper.limits import LeakyQueue
 
-# Requests leave one by one, evenly; threads may share it, too. The service counts arrivals, and not
-# all requests travel equally long: hence more than a second.
+# Threads may share it, too. Requests leave evenly, but their travel times differ and the service
+# counts arrivals; so the period is longer than a second.
 throttle = LeakyQueue(limit=10, period=1.2, queue=1000)
 
 

@@ -1,4 +1,4 @@
-"""`make bench`: every figure beside its rival, within one run. `make bench ARGS='allow refusal'` for some."""
+"""`make bench`: all figures with comparisons, in one run. `make bench ARGS='allow refusal'` runs two."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main(names: list[str]) -> None:
     wanted = names or [*ALONE, *WITH_SERVERS]
     unknown = set(wanted) - ALONE.keys() - WITH_SERVERS.keys()
     if unknown:
-        sys.exit(f"there is no {', '.join(unknown)}; there are {', '.join([*ALONE, *WITH_SERVERS])}")
+        sys.exit(f"unknown: {', '.join(unknown)}; expected one of {', '.join([*ALONE, *WITH_SERVERS])}")
     print(f"Python {platform.python_version()}, {platform.machine()}")
     for name in wanted:
         if name in ALONE:

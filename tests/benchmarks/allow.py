@@ -1,4 +1,4 @@
-"""The cost of asking a gate on a clear view, each time beside a method with as many look-ups in dicts."""
+"""The cost of a gate's decision compared with a method that has as many look-ups in dicts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANY = 100_000
 
 
 class LookUps:
-    """Methods that look for one, two, three or four names, each in a dict of its own."""
+    """Methods that look up one, two, three or four names, each in another dict."""
 
     def __init__(self) -> None:
         self._a: dict[str, bool] = {}
@@ -48,21 +48,21 @@ class LookUps:
 
 
 class Pair(NamedTuple):
-    """A way to ask, and what it is compared with."""
+    """A call of the gate, and the method that it is compared with."""
 
-    ours: Callable[..., object]
-    rival: Callable[..., object]
+    decide: Callable[..., object]
+    look_up: Callable[..., object]
     arguments: str
 
 
-# A lock on somebody else in each scope, so that all of them are in use.
+# A lock of another caller in each scope, so that all scopes are in use.
 LOCKS = {
     "caller": ("caller", "api_key:eve"),
     "tenant": ("tenant", "eve"),
     "resource": ("resource", "/v1/export"),
     "address": ("address", "198.51.100.1"),
 }
-ASKED = ("'api_key:acme'", "tenant='acme'", "resource='/v1/items'", "address='192.0.2.7'")
+ARGUMENTS = ("'api_key:acme'", "tenant='acme'", "resource='/v1/items'", "address='192.0.2.7'")
 
 
 def gate_on(*locks: tuple[str, str]) -> Gate:
@@ -77,31 +77,31 @@ def pairs() -> tuple[dict[str, Pair], list[Gate]]:
     one_range = gate_on(*LOCKS.values(), ("range", "203.0.113.0/24"))
     four_ranges = gate_on(*LOCKS.values(), *(("range", f"10.0.0.0/{length}") for length in (8, 12, 16, 24)))
     found = {
-        "allow": Pair(few.allow, plain.allow, ASKED[0]),
-        f"allow among {MANY:,} locks": Pair(large.allow, plain.allow, ASKED[0]),
+        "allow": Pair(few.allow, plain.allow, ARGUMENTS[0]),
+        f"allow among {MANY:,} locks": Pair(large.allow, plain.allow, ARGUMENTS[0]),
     }
-    rivals = (plain.one, plain.two, plain.three, plain.four)
-    for number, rival in enumerate(rivals, 1):
+    methods = (plain.one, plain.two, plain.three, plain.four)
+    for number, look_up in enumerate(methods, 1):
         scopes = ", ".join(list(LOCKS)[:number])
-        found[f"check by {scopes}"] = Pair(few.check, rival, ", ".join(ASKED[:number]))
-    found["the same, a range in use"] = Pair(one_range.check, plain.four, ", ".join(ASKED))
-    found["the same, 4 prefix lengths in use"] = Pair(four_ranges.check, plain.four, ", ".join(ASKED))
+        found[f"check by {scopes}"] = Pair(few.check, look_up, ", ".join(ARGUMENTS[:number]))
+    found["check by all, a range in use"] = Pair(one_range.check, plain.four, ", ".join(ARGUMENTS))
+    found["check by all, 4 prefix lengths in use"] = Pair(four_ranges.check, plain.four, ", ".join(ARGUMENTS))
     return found, [few, large, one_range, four_ranges]
 
 
 def figures(rounds: int = 100, calls: int = 5_000) -> dict[str, tuple[float, float]]:
-    """Nanoseconds of this thread's own time, ours and the rival's: the best of many short rounds in turn."""
+    """Returns ns of thread time per call, of gate and method: the best of many interleaved rounds."""
     found, gates = pairs()
     best = dict.fromkeys(found, (1e9, 1e9))
     for _ in range(rounds):
         for name, pair in found.items():
             took = tuple(
                 timeit.timeit(
-                    f"ask({pair.arguments})", globals={"ask": ask}, number=calls, timer=time.thread_time
+                    f"call({pair.arguments})", globals={"call": call}, number=calls, timer=time.thread_time
                 )
                 / calls
                 * 1e9
-                for ask in (pair.ours, pair.rival)
+                for call in (pair.decide, pair.look_up)
             )
             best[name] = (min(best[name][0], took[0]), min(best[name][1], took[1]))
     for gate in gates:
@@ -110,5 +110,6 @@ def figures(rounds: int = 100, calls: int = 5_000) -> dict[str, tuple[float, flo
 
 
 def run() -> None:
-    for name, (ours, rival) in figures().items():
-        print(f"{name}: {ours:.0f} ns, {ours / rival:.2f}x a method with as many look-ups ({rival:.0f} ns)")
+    for name, (gate_ns, method_ns) in figures().items():
+        ratio = gate_ns / method_ns
+        print(f"{name}: {gate_ns:.0f} ns, {ratio:.2f}x a method with as many look-ups ({method_ns:.0f} ns)")

@@ -38,7 +38,7 @@ class Analyzer:
     def rss_mb(self) -> float:
         return float(self._process.memory_info().rss) / 1e6
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self._log.read_text(errors="replace")
 
     def kill(self) -> None:

@@ -1,5 +1,7 @@
-"""What a flush of 10,000 touched callers costs with its judgement, beside a bare upsert of the same rows; and
-whether a million known callers make it dearer."""
+"""Cost of a flush of 10,000 touched callers with its judgement, compared with a bare upsert of the same rows.
+
+Measured with few and with a million known callers.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,7 @@ def _measure(servers: Servers, known: int, rounds: int) -> tuple[list[float], li
     for _ in range(rounds):
         prepared.rows = _rows(chance.sample(range(known), TOUCHED))
         in_turn = list(zip(took, acts, strict=True))
-        chance.shuffle(in_turn)  # whoever comes later finds the caches warm
+        chance.shuffle(in_turn)  # the later ones find warm caches
         for times_s, act in in_turn:
             began_s = time.perf_counter()
             act()
@@ -134,8 +136,8 @@ def _upsert(engine: sa.Engine, rows: Sequence[CountRow], *, totals_too: bool) ->
         _add(db, BUCKETS, ("value", "denied"), ROW_COLUMNS, rows)
         if totals_too:
             sum_, window = ("caller", "requests", "day UTC"), (DAY_START_S, DAY_START_S + DAY_S)
-            some = [(*sum_, row.key, "", *window, row.value, 10**12, 1) for row in rows]
-            _add(db, TOTALS, ("used",), list(totals.c), some)
+            total_rows = [(*sum_, row.key, "", *window, row.value, 10**12, 1) for row in rows]
+            _add(db, TOTALS, ("used",), list(totals.c), total_rows)
 
 
 def _add(

@@ -1,4 +1,4 @@
-"""The same application with nothing, with our Guard, and with slowapi: APP PORT LOOP HTTP."""
+"""One application without limits, with `Guard`, and with slowapi. Arguments: APP PORT LOOP HTTP."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gatekeeper.adapters.asgi import Guard
 from gatekeeper.model import Lock
 from gatekeeper.sources.fixed import FixedSource
 
-LOCKED = 200  # callers; the one that asks is not among them, nor in one of the ranges
-LIMIT = 1_000_000  # a second: nobody is refused by it
+LOCKED = 200  # callers; the one that sends requests has no lock
+LIMIT = 1_000_000  # per second; refuses no request
 
 
 def api(wrap: Callable[[Any], Any] = lambda endpoint: endpoint) -> FastAPI:

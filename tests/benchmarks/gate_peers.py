@@ -1,13 +1,13 @@
-"""The gate beside its peers: what a check costs, and what is left of an application's requests per second.
+"""The gate compared with other libraries: the cost of a decision, and an application's requests per second.
 
-    make bench-gate                              # some two minutes; starts a redis-server of its own
+    make bench-gate                              # some two minutes; starts a redis-server
     make bench-gate ARGS='--only requests'       # or: checks
     make bench-gate ARGS='--rounds 9 --seconds 3'
 
-Rounds take turns, so that a neighbour's noise falls on all; compare within one run. uvicorn runs with uvloop
-and httptools (or with neither: --plain), one process, and the load comes from one process over sixteen
-connections that are kept. CPU is the server's own, for each request, in its best round: the firmer figure, as
-who else is busy hardly counts.
+Rounds are interleaved, so that other load on the machine affects all of them; compare within one run. uvicorn
+runs in one process with uvloop and httptools (--plain: with neither). The load comes from one process over
+sixteen kept connections. CPU is the server's, per request, in its best round; it depends less on other load
+than requests per second do.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ REQUEST = b"GET /items HTTP/1.1\r\nhost: 127.0.0.1\r\nx-api-key: acme\r\naccept:
 NAMES = ("pycrowdsec", "limits", "redis", "slowapi", "fastapi", "uvicorn", "uvloop", "httptools")
 
 
-# -- what a check costs ------------------------------------------------------------------------------
+# -- the cost of a decision --------------------------------------------------------------------------
 
 
-def a_gate(*scopes: tuple[str, str]) -> Gate:
+def gate_on(*scopes: tuple[str, str]) -> Gate:
     now = datetime.now(UTC)
     found = Gate(FixedSource(*(Lock(*scope, "p", now, now + timedelta(days=1)) for scope in scopes)))
     assert found.ready(20)
@@ -62,18 +62,18 @@ def a_gate(*scopes: tuple[str, str]) -> Gate:
 
 
 class Check(NamedTuple):
-    """What is called again and again; and the same for somebody who must be refused."""
+    """A decision to measure, and whether the library refuses a locked caller."""
 
-    ask: Callable[[], object]
+    call: Callable[[], object]
     refused: Callable[[], bool]
     calls: int = 100_000
 
 
-def checks(redis_url: str | None, held: ExitStack) -> dict[str, Check]:
-    callers = a_gate(*(("caller", f"api_key:locked-{n}") for n in range(len(LOCKED))))
-    addresses = a_gate(*(("address", address) for address in LOCKED), ("range", "203.0.113.0/24"))
+def checks(redis_url: str | None, stack: ExitStack) -> dict[str, Check]:
+    callers = gate_on(*(("caller", f"api_key:locked-{n}") for n in range(len(LOCKED))))
+    addresses = gate_on(*(("address", address) for address in LOCKED), ("range", "203.0.113.0/24"))
     for gate in (callers, addresses):
-        held.callback(gate.close)
+        stack.callback(gate.close)
     cache = Cache()
     for address in LOCKED:
         cache.insert(address, "ban")
@@ -117,28 +117,28 @@ def over_redis(url: str) -> dict[str, Check]:
     }
 
 
-def tell_checks(rounds: int) -> None:
-    with ExitStack() as held:
+def print_checks(rounds: int) -> None:
+    with ExitStack() as stack:
         try:
             server = NativeRedis(
-                Path(held.enter_context(tempfile.TemporaryDirectory(prefix="gatelock-redis-")))
+                Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gatelock-redis-")))
             )
             server.start()
-            held.callback(server.close)
+            stack.callback(server.close)
             url = server.url
         except Missing as missing:
             print(f"Redis was not measured: {missing}")
             url = None
-        found = checks(url, held)
+        found = checks(url, stack)
         for name, check in found.items():
-            assert check.refused(), f"{name} refuses nobody"  # or nothing was measured
+            assert check.refused(), f"{name} does not refuse a locked caller"
         took: dict[str, list[float]] = {name: [] for name in found}
         for _ in range(rounds):
             for name, check in found.items():
-                seconds = timeit.timeit("ask()", globals={"ask": check.ask}, number=check.calls)
+                seconds = timeit.timeit("call()", globals={"call": check.call}, number=check.calls)
                 took[name].append(seconds / check.calls * 1e9)
         least = min(took["Gate.check, by caller"])
-        print("\n| for somebody who may pass | best, ns | median, ns | times Gate.check |\n|---|---|---|---|")
+        print("\n| decision, no lock applies | best, ns | median, ns | times Gate.check |\n|---|---|---|---|")
         for name, ns in took.items():
             print(f"| {name} | {min(ns):,.0f} | {statistics.median(ns):,.0f} | {min(ns) / least:,.1f} |")
 
@@ -148,54 +148,54 @@ def tell_checks(rounds: int) -> None:
 
 class Round(NamedTuple):
     per_s: float
-    cpu_us: float  # the server's, for each request
+    cpu_us: float  # of the server, per request
 
 
 class Load:
-    """Sixteen connections to one server, each asking again as soon as it has its answer."""
+    """Sixteen connections to one server; each sends the next request as soon as it has a response."""
 
     def __init__(self, port: int) -> None:
-        self._lines = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS)]
-        self._lines[0].sendall(REQUEST)
+        self._connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS)]
+        self._connections[0].sendall(REQUEST)
         first = b""
         while not first.endswith((b'{"for":"acme"}', b"\r\n\r\nok")):
-            first += self._lines[0].recv(65_536)
-        self._bytes = len(first)  # of every answer: they differ in nothing but the second of their date
+            first += self._connections[0].recv(65_536)
+        self._bytes = len(first)  # of every response: they differ only in their date
         self._selector = selectors.EpollSelector()
-        for number, line in enumerate(self._lines):
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._selector.register(line, selectors.EVENT_READ, number)
+        for number, connection in enumerate(self._connections):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._selector.register(connection, selectors.EVENT_READ, number)
 
     def close(self) -> None:
         self._selector.close()
-        for line in self._lines:
-            line.close()
+        for connection in self._connections:
+            connection.close()
 
     def run(self, seconds: float) -> int:
-        """How many answers came, all of them good."""
-        missing, answers = [0] * CONNECTIONS, 0
-        for number, line in enumerate(self._lines):
-            line.sendall(REQUEST)
+        """Returns how many responses came. Asserts that all have status 200."""
+        missing, responses = [0] * CONNECTIONS, 0
+        for number, connection in enumerate(self._connections):
+            connection.sendall(REQUEST)
             missing[number] = self._bytes
         end_s = time.perf_counter() + seconds
-        asking, over = CONNECTIONS, False
-        while asking:
+        busy, over = CONNECTIONS, False
+        while busy:
             for key, _ in self._selector.select():
-                line, number = key.fileobj, key.data
-                data = line.recv(65_536)  # type: ignore[union-attr]  # a socket
+                connection, number = key.fileobj, key.data
+                data = connection.recv(65_536)  # type: ignore[union-attr]  # a socket
                 assert missing[number] < self._bytes or data.startswith(b"HTTP/1.1 200 "), data[:200]
                 missing[number] -= len(data)
-                assert missing[number] >= 0, "an answer is longer than the first"
+                assert missing[number] >= 0, "a response is longer than the first"
                 if missing[number]:
                     continue
-                answers += 1
+                responses += 1
                 if over:
-                    asking -= 1
+                    busy -= 1
                 else:
-                    line.sendall(REQUEST)
+                    connection.sendall(REQUEST)
                     missing[number] = self._bytes
             over = over or time.perf_counter() >= end_s
-        return answers
+        return responses
 
 
 @contextmanager
@@ -218,19 +218,19 @@ def served(name: str, plain: bool) -> Iterator[tuple[psutil.Process, int]]:
 
 
 def one_round(process: psutil.Process, port: int, seconds: float) -> Round:
-    load = Load(port)  # anew: a server closes what was idle for five seconds
+    load = Load(port)  # new connections: a server closes those that were idle for five seconds
     cpu_s, began_s = sum(process.cpu_times()[:2]), time.perf_counter()
-    answers = load.run(seconds)
+    responses = load.run(seconds)
     took_s = time.perf_counter() - began_s
     load.close()
-    return Round(answers / took_s, (sum(process.cpu_times()[:2]) - cpu_s) / answers * 1e6)
+    return Round(responses / took_s, (sum(process.cpu_times()[:2]) - cpu_s) / responses * 1e6)
 
 
-def tell_requests(rounds: int, seconds: float, plain: bool) -> None:
-    with ExitStack() as held:
-        servers: dict[str, Any] = {name: held.enter_context(served(name, plain)) for name in APPS}
+def print_requests(rounds: int, seconds: float, plain: bool) -> None:
+    with ExitStack() as stack:
+        servers: dict[str, Any] = {name: stack.enter_context(served(name, plain)) for name in APPS}
         for process, port in servers.values():
-            one_round(process, port, 0.5)  # warm
+            one_round(process, port, 0.5)  # warms up
         seen: dict[str, list[Round]] = {name: [] for name in APPS}
         for number in range(rounds):
             for name in APPS if number % 2 else APPS[::-1]:
@@ -239,9 +239,9 @@ def tell_requests(rounds: int, seconds: float, plain: bool) -> None:
     print("|---|---|---|---|---|---|")
     for name, all_rounds in seen.items():
         nothing = seen["bare ASGI" if name.startswith("bare") else "nothing"]
-        best, most = max(r.per_s for r in all_rounds), max(r.per_s for r in nothing)
-        cpu_us, least_us = (min(r.cpu_us for r in each) for each in (all_rounds, nothing))
-        middle = statistics.median(r.per_s for r in all_rounds)
+        best, most = (max(round_.per_s for round_ in rounds_) for rounds_ in (all_rounds, nothing))
+        cpu_us, least_us = (min(round_.cpu_us for round_ in rounds_) for rounds_ in (all_rounds, nothing))
+        middle = statistics.median(round_.per_s for round_ in all_rounds)
         per_s = f"{best:,.0f} | {best / most:.2f} | {middle:,.0f}"
         print(f"| {name} | {per_s} | {cpu_us:.0f} | {cpu_us / least_us:.2f} |")
 
@@ -249,16 +249,16 @@ def tell_requests(rounds: int, seconds: float, plain: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-gate", description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each round of requests")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of each round of requests")
     parser.add_argument("--plain", action="store_true", help="uvicorn without uvloop and httptools")
     parser.add_argument("--only", choices=("checks", "requests"))
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print(f"Python {platform.python_version()}, {platform.machine()}; "
           + ", ".join(f"{name} {version(name)}" for name in NAMES))  # fmt: skip
-    if asked.only != "requests":
-        tell_checks(asked.rounds)
-    if asked.only != "checks":
-        tell_requests(asked.rounds, asked.seconds, asked.plain)
+    if options.only != "requests":
+        print_checks(options.rounds)
+    if options.only != "checks":
+        print_requests(options.rounds, options.seconds, options.plain)
 
 
 if __name__ == "__main__":

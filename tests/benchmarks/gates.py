@@ -128,12 +128,12 @@ def run(servers: Servers, locks: int = 200, every_s: float = 0.137) -> None:
 
 def _tell(name: str, waits_s: list[float]) -> None:
     cuts = quantiles(waits_s, n=100)
-    told = "   ".join(f"p{at} {cuts[at - 1]:.3f}" for at in (50, 90, 99))
-    print(f"  {name:18} {told}   max {max(waits_s):.3f}")
+    percentiles = "   ".join(f"p{at} {cuts[at - 1]:.3f}" for at in (50, 90, 99))
+    print(f"  {name:18} {percentiles}   max {max(waits_s):.3f}")
 
 
 def _judged(database: str, prefix: str) -> dict[str, float]:
-    """When each of these callers was judged, in a transaction that then had to be committed."""
+    """Returns the time at which each of these callers was judged, before the commit."""
     engine = open_engine(database)
     try:
         with engine.connect() as db:
@@ -159,7 +159,7 @@ def wait_until_up(port: int) -> None:
 def _lock(
     servers: Servers, topic: str, watchers: Watchers, prefix: str, locks: int, every_s: float
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """When each caller's limit was reached, and when the last gate first denied it."""
+    """Returns when each caller reached its limit, and when the last gate first denied it."""
     producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 0})
     reached_s: dict[str, float] = {}
     for n in range(locks):

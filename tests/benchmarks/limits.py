@@ -1,11 +1,11 @@
-"""Our limiters beside their peers, in one process: what a decision costs, and what it lets through.
+"""Limiters compared with those of other libraries, in one process: cost of a decision, and what it admits.
 
-    make bench-limits                            # everything, some four minutes
-    make bench-limits ARGS='--seconds 1'         # longer
+    make bench-limits                            # all columns, some four minutes
+    make bench-limits ARGS='--seconds 1'         # longer rounds
     make bench-limits ARGS='--only cost threads' # some columns: cost, threads, memory, worst; stall
 
-Compare within one run; the machine decides the rest. Costs are processor time of the whole process,
-the threads that a peer starts included, and medians of interleaved rounds, so neighbours count little.
+Compare within one run. Costs are processor time of the whole process, including threads that a library
+starts, and medians of interleaved rounds, so other load on the machine affects them little.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from tests.benchmarks.limits_peers import Make
 PARTS = ("cost", "threads", "memory", "worst", "stall")
 ROUNDS = 5
 THREADS = 8
-NO_LIMIT = 10**9  # more than any round asks for
+NO_LIMIT = 10**9  # above the calls of any round
 
-OURS: dict[str, Make] = {
+GATELOCK: dict[str, Make] = {
     "TokenBucket.allow": lambda n, t: TokenBucket(n, t).allow,
     "TokenBucket.check": lambda n, t: TokenBucket(n, t).check,
     "TokenBucket.strict": lambda n, t: TokenBucket.strict(n, t).allow,
@@ -53,15 +53,15 @@ OURS: dict[str, Make] = {
     "LeakyBucket.allow": lambda n, t: LeakyBucket(n, t).allow,
     "LeakyQueue.allow": lambda n, t: LeakyQueue(n, t).allow,
 }
-AIMS = (
+COMPARED = (
     ("TokenBucket.allow", "limits fixed window"),
     ("SlidingLog.allow", "limits moving window"),
 )
 
 
-def one_thread_ns(everyone: Mapping[str, Make], limit: int, seconds: float) -> dict[str, float]:
-    """The median of the rounds, loop included, in processor time."""
-    limiters = {name: make(limit, 3600) for name, make in everyone.items()}
+def one_thread_ns(factories: Mapping[str, Make], limit: int, seconds: float) -> dict[str, float]:
+    """Returns the median of the rounds in processor time, including the loop."""
+    limiters = {name: make(limit, 3600) for name, make in factories.items()}
     calls = max(1_000, int(seconds * 100_000))
     took: dict[str, list[float]] = {name: [] for name in limiters}
     for _ in range(ROUNDS):
@@ -76,7 +76,7 @@ def one_thread_ns(everyone: Mapping[str, Make], limit: int, seconds: float) -> d
 
 
 def eight_threads(make: Make, limit: int, seconds: float) -> tuple[float, float]:
-    """Thousand decisions per second of processor time on one key, and the p99.9 in microseconds."""
+    """Returns thousand decisions per second of processor time on one key, and the p99.9 in microseconds."""
     allow = make(limit, 3600)
     counts = [0] * THREADS
     samples: list[list[int]] = [[] for _ in range(THREADS)]
@@ -84,14 +84,14 @@ def eight_threads(make: Make, limit: int, seconds: float) -> tuple[float, float]
     over = threading.Event()
 
     def work(n: int) -> None:
-        clock, mine, count = time.perf_counter_ns, samples[n], 0
+        clock, own_samples, count = time.perf_counter_ns, samples[n], 0
         barrier.wait()
         while not over.is_set():
             for _ in range(50):
                 allow("api_key:acme")
             began_ns = clock()
             allow("api_key:acme")
-            mine.append(clock() - began_ns)
+            own_samples.append(clock() - began_ns)
             count += 51
         counts[n] = count
 
@@ -105,15 +105,15 @@ def eight_threads(make: Make, limit: int, seconds: float) -> tuple[float, float]
     for worker in workers:
         worker.join()
     took_s = time.process_time() - began
-    took_ns = sorted(sample for mine in samples for sample in mine)
+    took_ns = sorted(sample for own_samples in samples for sample in own_samples)
     return sum(counts) / took_s / 1e3, took_ns[int(len(took_ns) * 0.999)] / 1e3
 
 
-def contended(everyone: Mapping[str, Make], limit: int, seconds: float) -> dict[str, tuple[float, float]]:
-    """Medians of three interleaved rounds."""
-    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in everyone}
+def contended(factories: Mapping[str, Make], limit: int, seconds: float) -> dict[str, tuple[float, float]]:
+    """Returns the medians of three interleaved rounds."""
+    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in factories}
     for _ in range(3):
-        for name, make in everyone.items():
+        for name, make in factories.items():
             seen[name].append(eight_threads(make, limit, seconds))
     return {
         name: (statistics.median(rate for rate, _ in rounds), statistics.median(tail for _, tail in rounds))
@@ -122,7 +122,7 @@ def contended(everyone: Mapping[str, Make], limit: int, seconds: float) -> dict[
 
 
 def bytes_per_caller(make: Make, callers: int, requests: int = 1) -> float:
-    """What Python allocated for each of so many callers; the keys themselves left out."""
+    """Returns what Python allocated per caller, without the keys."""
     keys = [f"api_key:{n}" for n in range(callers)]
     allow = make(100, 3600)
     gc.collect()
@@ -131,16 +131,16 @@ def bytes_per_caller(make: Make, callers: int, requests: int = 1) -> float:
         for key in keys:
             allow(key)
     gc.collect()
-    held = tracemalloc.get_traced_memory()[0]
+    allocated = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    return held / callers
+    return allocated / callers
 
 
 def longest_insert_ms(make: Make, callers: int = 1_000_000) -> float:
-    """The longest of so many decisions for new keys, in processor time: neighbours do not count."""
+    """Returns the longest decision of those for `callers` new keys, in processor time of this thread."""
     allow, clock, longest_ns = make(100, 3600), time.thread_time_ns, 0
     keys = [f"api_key:{n}" for n in range(callers)]
-    gc.disable()  # its pauses are another story
+    gc.disable()  # its pauses are not part of this figure
     for key in keys:
         began_ns = clock()
         allow(key)
@@ -150,22 +150,24 @@ def longest_insert_ms(make: Make, callers: int = 1_000_000) -> float:
 
 
 def worst_in_a_second(make: Make, limit: int = 20) -> int:
-    """The most that surely passed in one second of real time, of a limit of 20 a second: a call that opens
-    the window, a burst at its end, and pressure from then on."""
+    """Returns the most calls that passed within one second of real time for certain.
+
+    One call opens the window, a burst comes at its end, and calls without a pause follow.
+    """
     allow, passed = make(limit, 1), []
     began = time.monotonic()
     allow("k")
     while (now := time.monotonic()) < began + 2.2:
         if now > began + 0.9 and allow("k"):
-            passed.append((now, time.monotonic()))  # somewhere in between; a neighbour may have come, too
+            passed.append((now, time.monotonic()))  # the decision was between the two
     return max(
-        (sum(first <= asked and told < first + 0.999 for asked, told in passed) for first, _ in passed),
+        (sum(first <= before and after < first + 0.999 for before, after in passed) for first, _ in passed),
         default=0,
     )
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
-    """In Markdown, as docs/limiters.md shows it."""
+    """Prints a table in Markdown, as docs/limiters.md shows it."""
     print("\n| " + " | ".join(head) + " |\n" + "|---" * len([*head]) + "|")
     for row in rows:
         cells = (
@@ -174,46 +176,48 @@ def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
         print("| " + " | ".join(cells) + " |")
 
 
-def measured(everyone: Mapping[str, Make], parts: set[str], seconds: float) -> dict[str, dict[str, Any]]:
-    """Column by column, what each of them shows."""
+def measured(factories: Mapping[str, Make], parts: set[str], seconds: float) -> dict[str, dict[str, Any]]:
+    """Returns the columns: for each of them, the figure of every limiter."""
     columns: dict[str, dict[str, Any]] = {}
     if "cost" in parts:
-        columns["ns allowed"] = one_thread_ns(everyone, NO_LIMIT, seconds)
-        columns["ns denied"] = one_thread_ns(everyone, 1, seconds)
+        columns["ns allowed"] = one_thread_ns(factories, NO_LIMIT, seconds)
+        columns["ns denied"] = one_thread_ns(factories, 1, seconds)
     if "threads" in parts:
-        for answer, limit in (("allowed", NO_LIMIT), ("denied", 1)):
-            seen = contended(everyone, limit, max(0.3, seconds))
-            columns[f"8 threads, k/s {answer}"] = {name: rate for name, (rate, _) in seen.items()}
-            columns[f"p99.9 µs {answer}"] = {name: tail for name, (_, tail) in seen.items()}
+        for decision, limit in (("allowed", NO_LIMIT), ("denied", 1)):
+            seen = contended(factories, limit, max(0.3, seconds))
+            columns[f"8 threads, k/s {decision}"] = {name: rate for name, (rate, _) in seen.items()}
+            columns[f"p99.9 µs {decision}"] = {name: tail for name, (_, tail) in seen.items()}
     if "memory" in parts:
-        columns["bytes a caller"] = {n: bytes_per_caller(make, 100_000) for n, make in everyone.items()}
-        columns["with 100 requests"] = {n: bytes_per_caller(make, 2_000, 100) for n, make in everyone.items()}
+        columns["bytes a caller"] = {n: bytes_per_caller(make, 100_000) for n, make in factories.items()}
+        columns["with 100 requests"] = {
+            name: bytes_per_caller(make, 2_000, 100) for name, make in factories.items()
+        }
     if "worst" in parts:
-        columns["worst of 20"] = {name: worst_in_a_second(make) for name, make in everyone.items()}
+        columns["worst of 20"] = {name: worst_in_a_second(make) for name, make in factories.items()}
     return columns
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=0.3, help="about so long per figure")
+    parser.add_argument("--seconds", type=float, default=0.3, help="approximate length of each measurement")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
-    asked = parser.parse_args()
-    everyone = OURS | limits_peers.peers()
+    options = parser.parse_args()
+    factories = GATELOCK | limits_peers.peers()
     print(f"Python {platform.python_version()}, {platform.machine()}; {limits_peers.versions()}")
-    columns = measured(everyone, {*asked.only}, asked.seconds)
+    columns = measured(factories, {*options.only}, options.seconds)
     if columns:
-        table(("", *columns), [(name, *(column[name] for column in columns.values())) for name in everyone])
-    for name, rival in AIMS:
+        table(("", *columns), [(name, *(column[name] for column in columns.values())) for name in factories])
+    for name, other in COMPARED:
         for head, column in columns.items():
-            if head.startswith(("ns ", "8 threads")) and rival in column:
-                slow, fast = column[rival], column[name]
+            if head.startswith(("ns ", "8 threads")) and other in column:
+                slow, fast = column[other], column[name]
                 times = slow / fast if head.startswith("ns ") else fast / slow
-                print(f"{name} is {times:.1f} times as fast as {rival}: {head}")
-    if "cost" in asked.only:
-        print(f"aiolimiter, one await acquire(): {limits_peers.aiolimiter_ns(asked.seconds):,.0f} ns")
-    if "stall" in asked.only:
+                print(f"{name} is {times:.1f} times as fast as {other}: {head}")
+    if "cost" in options.only:
+        print(f"aiolimiter, one await acquire(): {limits_peers.aiolimiter_ns(options.seconds):,.0f} ns")
+    if "stall" in options.only:
         names = ("TokenBucket.allow", "Sharded TokenBucket", "SlidingLog.allow")
-        table(("a million new keys", "longest, ms"), [(n, longest_insert_ms(OURS[n])) for n in names])
+        table(("a million new keys", "longest, ms"), [(n, longest_insert_ms(GATELOCK[n])) for n in names])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The peers of our limiters, each called in its own cheapest way."""
+"""Rate limiters of other libraries, each called in its cheapest way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 Allow = Callable[[str], Any]
@@ -16,23 +16,31 @@ NAMES = ("limits", "pyrate-limiter", "throttled-py", "token-bucket", "aiolimiter
 
 
 def versions() -> str:
-    """Of those that are installed."""
-    return ", ".join(f"{name} {version(name)}" for name in NAMES)
+    """Returns the names and versions of the installed libraries."""
+    return ", ".join(f"{name} {version(name)}" for name in NAMES if _is_installed(name))
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def peers() -> dict[str, Make]:
-    """Those that can be imported; the others are named."""
+    """Returns a factory for each algorithm of the libraries that can be imported; prints which cannot."""
     found: dict[str, Make] = {}
-    for name, ask in (
+    for name, factories in (
         ("limits", limits_peers),
         ("pyrate-limiter", pyrate_peers),
         ("throttled-py", throttled_peers),
         ("token-bucket", token_bucket_peers),
     ):
         try:
-            found |= ask()
+            found |= factories()
         except ImportError:
-            print(f"not here: {name}")
+            print(f"not installed: {name}")
     return found
 
 
@@ -77,14 +85,14 @@ def throttled_peers() -> dict[str, Make]:
     from throttled import MemoryStore, Throttled, rate_limiter
 
     def make(using: str) -> Make:
-        def one(n: int, t: int) -> Allow:
+        def make_one(n: int, t: int) -> Allow:
             quota = rate_limiter.per_duration(timedelta(seconds=t), n, n)
             limit = Throttled(
                 using=using, quota=quota, store=MemoryStore(options={"MAX_SIZE": 300_000})
             ).limit
             return lambda key: not limit(key).limited
 
-        return one
+        return make_one
 
     return {f"throttled-py {using}": make(using) for using in ("fixed_window", "token_bucket", "gcra")}
 
@@ -100,7 +108,7 @@ def token_bucket_peers() -> dict[str, Make]:
 
 
 def aiolimiter_ns(seconds: float) -> float:
-    """Of one `await acquire()` with room."""
+    """Returns the ns of one `await acquire()` that need not wait."""
     from aiolimiter import AsyncLimiter
 
     async def measure() -> float:

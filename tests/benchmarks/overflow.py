@@ -1,4 +1,4 @@
-"""What callers who come once cost, a million of them a minute, with the budget of names and without.
+"""Cost of a million callers a minute with one request each, with and without the budget of names.
 
 Memory of the whole of `gatelock run`, rows in PostgreSQL, and whether the sum is exact.
 """

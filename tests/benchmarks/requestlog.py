@@ -41,7 +41,7 @@ async def shop(scope: Any, receive: Any, send: Any) -> None:
 
 
 class Handled:
-    """What people write: a middleware, a line of JSON, a logger with a file."""
+    """The usual solution: a middleware that logs a line of JSON to a file."""
 
     def __init__(self, app: Any, path: Path) -> None:
         self.app = app
@@ -105,7 +105,7 @@ def logged(folder: Path) -> Iterator[tuple[Any, Callable[[], object]]]:
 
 @contextmanager
 def handled(folder: Path) -> Iterator[tuple[Any, Callable[[], object]]]:
-    app = Handled(shop, folder / "theirs.log")
+    app = Handled(shop, folder / "usual.log")
     yield app, lambda: None
     app.close()
 
@@ -116,7 +116,7 @@ def bare(folder: Path) -> Iterator[tuple[Any, Callable[[], object]]]:
 
 
 def figures(requests: int, rounds: int) -> dict[str, Cost]:
-    """What each adds to the application's own, the best of several rounds in turn."""
+    """Returns the cost that each adds to the application: the best of several interleaved rounds."""
     best: dict[str, Cost] = {}
     for _ in range(rounds):
         for name, made in (("nothing", bare), ("FileHandler", handled), ("RequestLog", logged)):
@@ -129,12 +129,12 @@ def figures(requests: int, rounds: int) -> dict[str, Cost]:
 
 def run(requests: int = 20_000, rounds: int = 5) -> None:
     extra = figures(requests, rounds)
-    theirs = extra["FileHandler"]
+    usual = extra["FileHandler"]
     print(f"request log: CPU of {requests:,} requests, best of {rounds} rounds, beyond the application's own")
     for name, cost in extra.items():
         print(
-            f"  {name:12} {cost.here / 1e3:6.1f} µs in the request's thread ({cost.here / theirs.here:.2f}),"
-            f" {cost.all / 1e3:6.1f} µs in all ({cost.all / theirs.all:.2f})"
+            f"  {name:12} {cost.here / 1e3:6.1f} µs in the request's thread ({cost.here / usual.here:.2f}),"
+            f" {cost.all / 1e3:6.1f} µs in all ({cost.all / usual.all:.2f})"
         )
 
 

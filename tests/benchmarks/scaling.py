@@ -1,4 +1,4 @@
-"""How throughput grows with analyzers on one PostgreSQL, and what limits it."""
+"""Throughput of several analyzers on one PostgreSQL, and its limit."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class Gate:
 
 
 class Publish:
-    """Publishes changes of so many locks in the server's process."""
+    """Publishes changes of a number of locks in the server's process."""
 
     def __init__(self, child: subprocess.Popen[str]) -> None:
         self._child = child

@@ -1,5 +1,7 @@
-"""Seconds from a SIGKILL until records are counted again: by the same analyzer, started anew, and by the
-others of its group. At default settings."""
+"""Seconds from a SIGKILL until records are counted again, at default settings.
+
+Counted either by the killed analyzer, restarted, or by the others of its consumer group.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +15,32 @@ from tests.benchmarks.analyzers import Analyzer, Watched, running, watched
 from tests.benchmarks.servers import Servers
 from tests.benchmarks.throughput import CONFIGURATION, PARTITIONS
 
-ANSWER_MAX_S = 40.0
+COUNTED_MAX_S = 40.0
 
 
 def run(servers: Servers, rounds: int = 5) -> None:
-    alone = [_gap(servers, 1, _again) for _ in range(rounds)]
-    group = [_gap(servers, 3, _leave) for _ in range(rounds)]
-    print("counting again after SIGKILL, s, every partition; session time-out 6 s")
-    print(f"  a lone analyzer, started at once   {_told(alone)}")
-    print(f"  by the rest of a group of three    {_told(group)}")
+    alone = [_gap_s(servers, 1, _restart) for _ in range(rounds)]
+    group = [_gap_s(servers, 3, _kill_first) for _ in range(rounds)]
+    print("from SIGKILL until every partition is counted again, s; session time-out 6 s")
+    print(f"  one analyzer, restarted at once    {_summary(alone)}")
+    print(f"  the others of a group of three     {_summary(group)}")
 
 
-def _told(gaps_s: list[float]) -> str:
+def _summary(gaps_s: list[float]) -> str:
     return f"max {max(gaps_s):.1f}   each {', '.join(f'{gap:.1f}' for gap in sorted(gaps_s))}"
 
 
-def _again(analyzers: list[Analyzer], start: Callable[[], Analyzer]) -> None:
+def _restart(analyzers: list[Analyzer], start: Callable[[], Analyzer]) -> None:
     analyzers[0].kill()
     analyzers[0] = start()
 
 
-def _leave(analyzers: list[Analyzer], _start: Callable[[], Analyzer]) -> None:
+def _kill_first(analyzers: list[Analyzer], _start: Callable[[], Analyzer]) -> None:
     analyzers.pop(0).kill()
 
 
-def _gap(servers: Servers, count: int, kill: Callable[..., None]) -> float:
-    """From the kill to the moment when a record that was written after it is counted in every partition."""
+def _gap_s(servers: Servers, count: int, kill: Callable[..., None]) -> float:
+    """Returns the time from the kill until a record written after it is counted in every partition."""
     database, topic = servers.postgres.new_database(), servers.kafka.create_topic(partitions=PARTITIONS)
     config = servers.folder / f"takeover-{time.time_ns()}.toml"
     config.write_text(
@@ -48,22 +50,22 @@ def _gap(servers: Servers, count: int, kill: Callable[..., None]) -> float:
     )
     producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 0})
     with running(config, count) as analyzers, watched(database) as store:
-        made = _one_each(producer, topic)
-        store.wait_for(made, ANSWER_MAX_S)
+        written = _one_each(producer, topic)
+        store.wait_for(written, COUNTED_MAX_S)
         _settle(store, producer, topic)
-        made = store.total()
+        written = store.total()
         began_s = time.monotonic()
         kill(analyzers, lambda: Analyzer(config))
-        made += _one_each(producer, topic)
-        store.wait_for(made, ANSWER_MAX_S)
+        written += _one_each(producer, topic)
+        store.wait_for(written, COUNTED_MAX_S)
         return time.monotonic() - began_s
 
 
 def _settle(store: Watched, producer: Producer, topic: str) -> None:
-    """Until a round of records is counted at once three times: nobody is joining any more."""
+    """Returns once three rounds of records were counted quickly: the group is stable."""
     quick = 0
     while quick < 3:
-        took_s = store.wait_for(store.total() + _one_each(producer, topic), ANSWER_MAX_S)
+        took_s = store.wait_for(store.total() + _one_each(producer, topic), COUNTED_MAX_S)
         quick = quick + 1 if took_s < 1 else 0
         time.sleep(1.0)
 

@@ -80,7 +80,7 @@ def fill(servers: Servers, records: int) -> str:
     return topic
 
 
-def ours(servers: Servers, topic: str, records: int) -> float:
+def gatelock_cpu_s(servers: Servers, topic: str, records: int) -> float:
     """CPU-seconds of our process from its first flush to its last, scaled to all records."""
     database = servers.postgres.new_database()
     config = servers.folder / "bench.toml"
@@ -126,11 +126,11 @@ def _counted(engine: sa.Engine) -> int:
 
 
 def rival(servers: Servers, name: str, topic: str, records: int) -> float:
-    told = [servers.kafka.bootstrap, topic, str(PARTITIONS), str(records)]
+    arguments = [servers.kafka.bootstrap, topic, str(PARTITIONS), str(records)]
     if name != "kafka_python_loop":
         url = servers.postgres.new_database()
-        told.append(dsn_of(url) if name == "confluent_loop" else url)
-    command = [sys.executable, str(RIVALS / f"{name}.py"), *told]
+        arguments.append(dsn_of(url) if name == "confluent_loop" else url)
+    command = [sys.executable, str(RIVALS / f"{name}.py"), *arguments]
     cpu_s, counted = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     assert int(counted) == records
     return float(cpu_s)
@@ -141,7 +141,7 @@ def run(servers: Servers, records: int = 2_000_000, rounds: int = 3) -> None:
     names = ("kafka_python_loop", "kafka_python_sqlalchemy", "confluent_loop")
     took: dict[str, list[float]] = {name: [] for name in ("gatelock run", *names)}
     for _ in range(rounds):  # in turn, so that a busy moment hits them alike
-        took["gatelock run"].append(ours(servers, topic, records))
+        took["gatelock run"].append(gatelock_cpu_s(servers, topic, records))
         for name in names:
             took[name].append(rival(servers, name, topic, records))
     rates = {name: records / median(seconds) for name, seconds in took.items()}

@@ -1,4 +1,4 @@
-"""What 500 gates cost that wait for news of `gatelock serve`, and how soon the last of them is told."""
+"""Cost of 500 long polls at `gatelock serve`, and the delay until the last gate receives a lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.benchmarks.gates import wait_until_up
 from tests.benchmarks.servers import Servers
 from tests.support.servers.child import free_port
 
-PAUSE_S = 0.01  # of a gate that was kept waiting
+PAUSE_S = 0.01  # of a gate between a long poll and the next
 WAIT_S = 5
 CONFIGURATION = """
 [database]
@@ -35,41 +35,44 @@ http = "127.0.0.1:{port}"
 
 
 class Fleet:
-    """So many gates, as far as a server can tell, and what the last answer of each was."""
+    """Connections that poll as gates do, and the versions that each of them received."""
 
     def __init__(self, port: int, gates: int) -> None:
         self._port = port
         self._gates = gates
-        self.told: list[list[tuple[int, float]]] = [[] for _ in range(gates)]  # versions, and when
-        self.answers = 0
+        # Of each gate: version and time of each change that it received.
+        self.received: list[list[tuple[int, float]]] = [[] for _ in range(gates)]
+        self.responses = 0
 
     @property
-    def least(self) -> int:
-        """The version that every gate has, at least."""
-        return min(told[-1][0] if told else -1 for told in self.told)
+    def lowest_version(self) -> int:
+        """The lowest version among the gates; -1 while one has none."""
+        return min(changes[-1][0] if changes else -1 for changes in self.received)
 
-    def last_s(self, version: int) -> float:
-        """When the last gate was told of `version`, or of a later one."""
-        return max(next(at_s for told, at_s in each if told >= version) for each in self.told)
+    def last_received_s(self, version: int) -> float:
+        """Returns the time at which the last gate received `version` or a later one."""
+        return max(
+            next(at_s for received, at_s in changes if received >= version) for changes in self.received
+        )
 
     async def poll(self) -> None:
         await asyncio.gather(*map(self._poll, range(self._gates)))
 
     async def _poll(self, number: int) -> None:
-        asked, answered = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         query = ""
         while True:
-            answered.write(f"GET /v1/locks{query} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
-            head = await asked.readuntil(b"\r\n\r\n")
+            writer.write(f"GET /v1/locks{query} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
             length = next(
                 int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length")
             )
-            answer = json.loads(await asked.readexactly(length))
-            self.answers += 1
-            if answer["changes"] or answer["snapshot"]:
-                self.told[number].append((answer["version"], time.time()))
-            query = f"?since={answer['version']}&mark={answer['mark']}&wait={WAIT_S}"
-            await asyncio.sleep(max(PAUSE_S, answer["next_poll_s"]))
+            response = json.loads(await reader.readexactly(length))
+            self.responses += 1
+            if response["changes"] or response["snapshot"]:
+                self.received[number].append((response["version"], time.time()))
+            query = f"?since={response['version']}&mark={response['mark']}&wait={WAIT_S}"
+            await asyncio.sleep(max(PAUSE_S, response["next_poll_s"]))
 
 
 @contextmanager
@@ -90,7 +93,7 @@ def run(servers: Servers, gates: int = 500, seconds: float = 10.0) -> None:
     config = servers.folder / "waiting.toml"
     config.write_text(CONFIGURATION.format(database=database, port=port))
     engine = open_engine(database)
-    print(f"{gates} gates that wait, {WAIT_S} s at most, on `gatelock serve` over PostgreSQL")
+    print(f"{gates} long polls of at most {WAIT_S} s at `gatelock serve` over PostgreSQL")
     try:
         with serving(config) as process:
             wait_until_up(port)
@@ -104,17 +107,17 @@ async def _measure(
     fleet: Fleet, process: psutil.Process, engine: sa.Engine, seconds: float, before_mb: float
 ) -> None:
     polling = asyncio.ensure_future(fleet.poll())
-    while fleet.least < 0:
+    while fleet.lowest_version < 0:
         await asyncio.sleep(0.1)
-    for name, locks_per_s in (("nothing happens", 0.0), ("a lock each second", 1.0), ("ten a second", 10.0)):
-        cpu_s, began_s, answers = _cpu_s(process), time.monotonic(), fleet.answers
-        waits_s = await _lock(fleet, engine, seconds, locks_per_s)
+    for name, locks_per_s in (("no change", 0.0), ("a lock per second", 1.0), ("ten per second", 10.0)):
+        cpu_s, began_s, responses = _cpu_s(process), time.monotonic(), fleet.responses
+        delays_s = await _lock(fleet, engine, seconds, locks_per_s)
         took_s = time.monotonic() - began_s
-        cores, rate = (_cpu_s(process) - cpu_s) / took_s, (fleet.answers - answers) / took_s
-        print(f"  {name:20} {cores:.3f} of a core, {rate:.0f} answers/s", end="")
-        if waits_s:
-            cuts = quantiles(waits_s, n=20)
-            print(f"; committed to the last gate, s: p50 {cuts[9]:.3f} p95 {cuts[18]:.3f}", end="")
+        cores, rate = (_cpu_s(process) - cpu_s) / took_s, (fleet.responses - responses) / took_s
+        print(f"  {name:20} {cores:.3f} of a core, {rate:.0f} responses/s", end="")
+        if delays_s:
+            cuts = quantiles(delays_s, n=20)
+            print(f"; from commit to the last gate, s: p50 {cuts[9]:.3f} p95 {cuts[18]:.3f}", end="")
         print()
     print(f"  memory {before_mb:.0f} MB before, {process.memory_info().rss / 1e6:.0f} MB with them")
     polling.cancel()
@@ -126,7 +129,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 async def _lock(fleet: Fleet, engine: sa.Engine, seconds: float, per_s: float) -> list[float]:
-    """How long after its commit the last gate knew each lock."""
+    """Publishes locks; returns the delay from the commit of each to the last gate."""
     if not per_s:
         await asyncio.sleep(seconds)
         return []
@@ -135,9 +138,9 @@ async def _lock(fleet: Fleet, engine: sa.Engine, seconds: float, per_s: float) -
         version = await asyncio.to_thread(_publish, engine, f"{per_s}-{number}")
         committed_s[version] = time.time()
         await asyncio.sleep(1 / per_s)
-    while fleet.least < version:
+    while fleet.lowest_version < version:
         await asyncio.sleep(0.1)
-    return [fleet.last_s(version) - at_s for version, at_s in committed_s.items()]
+    return [fleet.last_received_s(version) - at_s for version, at_s in committed_s.items()]
 
 
 def _publish(engine: sa.Engine, name: str) -> int:

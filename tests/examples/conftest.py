@@ -1,4 +1,4 @@
-"""Loads what a reader copies, from where it stands."""
+"""Loads the examples of the documents as modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 @pytest.fixture
 def example() -> Iterator[Callable[[str], ModuleType]]:
-    """`example("push_server")`, as new."""
+    """Returns a function that imports docs/examples/NAME.py afresh: `example("push_server")`."""
     loaded: list[str] = []
 
     def load(name: str) -> ModuleType:

@@ -20,7 +20,7 @@ Example = Callable[[str], ModuleType]
 
 @asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[str]:
-    """The address of the example under a real server, in this loop."""
+    """Yields the URL of `app` under a real server, in this loop."""
     config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", ws="websockets-sansio")
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())
@@ -33,22 +33,22 @@ async def serving(app: Any) -> AsyncIterator[str]:
         await task
 
 
-def told(story: Callable[[ModuleType, str], Awaitable[None]], example: Example) -> None:
-    async def tell() -> None:
+def run_story(story: Callable[[ModuleType, str], Awaitable[None]], example: Example) -> None:
+    async def main() -> None:
         push = example("push_server")
         async with serving(push.app) as address:
             await asyncio.wait_for(story(push, address), 20)
 
-    asyncio.run(tell())
+    asyncio.run(main())
 
 
-async def found(push: ModuleType, kind: str, name: str) -> Any:
+async def session_of(push: ModuleType, kind: str, name: str) -> Any:
     while (session := push.find(getattr(push, kind), name)) is None:
         await asyncio.sleep(0.001)
     return session
 
 
-async def gone(push: ModuleType, kind: str, name: str) -> None:
+async def wait_until_gone(push: ModuleType, kind: str, name: str) -> None:
     while push.find(getattr(push, kind), name) is not None:
         await asyncio.sleep(0.001)
 
@@ -60,19 +60,19 @@ async def received(client: ClientConnection, count: int) -> list[Any]:
 def test_a_session_is_found_by_its_kind_and_name(example: Example):
     async def story(push: ModuleType, address: str) -> None:
         async with connect(f"{address}/customers/anna"), connect(f"{address}/orders/anna"):
-            customer = await found(push, "CustomerSession", "anna")
-            order = await found(push, "OrderSession", "anna")
+            customer = await session_of(push, "CustomerSession", "anna")
+            order = await session_of(push, "OrderSession", "anna")
             assert (type(customer).__name__, type(order).__name__) == ("CustomerSession", "OrderSession")
             assert push.find(push.CustomerSession, "bert") is None
-        await gone(push, "CustomerSession", "anna")
+        await wait_until_gone(push, "CustomerSession", "anna")
 
-    told(story, example)
+    run_story(story, example)
 
 
-def test_messages_come_in_order_one_ahead_and_each_has_its_receipt(example: Example):
+def test_messages_arrive_in_order_urgent_ones_first_each_with_a_receipt(example: Example):
     async def story(push: ModuleType, address: str) -> None:
         async with connect(f"{address}/customers/anna") as client:
-            anna = await found(push, "CustomerSession", "anna")
+            anna = await session_of(push, "CustomerSession", "anna")
             began = time.time()
             sending = [anna.balance(cents) for cents in (50, 150, 0)]
             sending.append(anna.fraud("withdrawn from Atlantis"))
@@ -87,21 +87,21 @@ def test_messages_come_in_order_one_ahead_and_each_has_its_receipt(example: Exam
             assert receipts[3].sent_at <= receipts[0].sent_at <= receipts[2].sent_at
             assert began <= receipts[3].sent_at <= time.time()
 
-    told(story, example)
+    run_story(story, example)
 
 
-def test_draining_sends_what_waits_and_takes_nothing_new(example: Example):
+def test_draining_sends_waiting_messages_and_accepts_no_more(example: Example):
     async def story(push: ModuleType, address: str) -> None:
         async with connect(f"{address}/customers/anna") as client:
-            anna = await found(push, "CustomerSession", "anna")
-            go_on = asyncio.Event()
-            push.pushes.submit(anna._key, go_on.wait)
+            anna = await session_of(push, "CustomerSession", "anna")
+            unblock = asyncio.Event()
+            push.pushes.submit(anna._key, unblock.wait)
             sending = [anna.balance(cents) for cents in range(30)]
             closing = asyncio.create_task(anna.drain_and_close())
             await asyncio.sleep(0)
             with pytest.raises(RuntimeError, match="takes no more jobs"):
                 anna.balance(31)
-            go_on.set()
+            unblock.set()
             assert await received(client, 30) == [{"balance": cents} for cents in range(30)]
             with pytest.raises(ConnectionClosed):
                 await client.recv()
@@ -109,16 +109,16 @@ def test_draining_sends_what_waits_and_takes_nothing_new(example: Example):
             await closing
             assert all(future.done() and not future.cancelled() for future in sending)
 
-    told(story, example)
+    run_story(story, example)
 
 
 @pytest.mark.parametrize(("how", "code"), [("close", 1000), ("abort", 1006)])
-def test_closing_says_goodbye_and_aborting_does_not_and_both_cancel_what_waits(
+def test_closing_sends_a_close_frame_aborting_does_not_and_both_cancel_waiting_messages(
     example: Example, how: str, code: int
 ):
     async def story(push: ModuleType, address: str) -> None:
         async with connect(f"{address}/customers/anna") as client:
-            anna = await found(push, "CustomerSession", "anna")
+            anna = await session_of(push, "CustomerSession", "anna")
             sending = [anna.balance(cents) for cents in range(30)]
             ending = getattr(anna, how)()
             if ending is not None:
@@ -127,9 +127,9 @@ def test_closing_says_goodbye_and_aborting_does_not_and_both_cancel_what_waits(
                 await received(client, 30)
             assert client.close_code == code
             assert all(future.cancelled() for future in await settled(sending))
-        await gone(push, "CustomerSession", "anna")
+        await wait_until_gone(push, "CustomerSession", "anna")
 
-    told(story, example)
+    run_story(story, example)
 
 
 async def settled(futures: list[Any]) -> list[Any]:
@@ -137,10 +137,10 @@ async def settled(futures: list[Any]) -> list[Any]:
     return futures
 
 
-def test_who_connects_again_gets_only_what_is_new(example: Example):
+def test_a_client_that_connects_again_gets_only_new_messages(example: Example):
     async def story(push: ModuleType, address: str) -> None:
         async with connect(f"{address}/customers/anna"):
-            first = await found(push, "CustomerSession", "anna")
+            first = await session_of(push, "CustomerSession", "anna")
             async with connect(f"{address}/customers/anna") as client:
                 while (second := push.find(push.CustomerSession, "anna")) is first:
                     await asyncio.sleep(0.001)
@@ -148,4 +148,4 @@ def test_who_connects_again_gets_only_what_is_new(example: Example):
                 await second.balance(2)
                 assert await received(client, 1) == [{"balance": 2}]
 
-    told(story, example)
+    run_story(story, example)

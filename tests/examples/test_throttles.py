@@ -1,4 +1,4 @@
-"""docs/examples: what shares a throttle, against a service that counts and a clock moved by hand."""
+"""docs/examples with a shared throttle, against a service that counts, and with a manual clock."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Service(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answer)
+        super().__init__(("127.0.0.1", 0), ServiceHandler)
         self.log = SlidingLog(limit=10, period=1)
         self.arrived: list[int] = []
         self.refused = 0
 
 
-class Answer(BaseHTTPRequestHandler):
+class ServiceHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Service
 
@@ -46,7 +46,7 @@ class Answer(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 @pytest.fixture
@@ -63,32 +63,30 @@ def url_of(service: Service) -> str:
     return f"http://127.0.0.1:{service.server_port}"
 
 
-def test_a_service_that_counts_refuses_who_has_no_throttle(service: Service, example: Example):
-    """Or the tests below would prove nothing."""
+def test_the_service_refuses_clients_without_a_throttle(service: Service, example: Example):
+    """Otherwise the tests below would prove nothing."""
     several_clients = example("several_clients")
-    several_clients.throttle = SlidingLog(limit=1000, period=1)  # as good as none
+    several_clients.throttle = SlidingLog(limit=1000, period=1)  # as if there were none
     with pytest.raises(Exception, match="429"):
         several_clients.fetch_all(url_of(service), range(20))
     assert service.refused
 
 
-def test_threads_with_several_clients_stay_within_what_the_service_allows(service: Service, example: Example):
-    answers = example("several_clients").fetch_all(url_of(service), range(20))
-    assert answers == [f"/items/{item}" for item in range(20)]
+def test_threads_with_several_clients_keep_the_limit_of_the_service(service: Service, example: Example):
+    results = example("several_clients").fetch_all(url_of(service), range(20))
+    assert results == [f"/items/{item}" for item in range(20)]
     assert service.refused == 0
-    assert worst_in_any(service.arrived, SECOND_NS) >= 8, "nor was much lost by caution"
+    assert worst_in_any(service.arrived, SECOND_NS) >= 8, "most of the limit is used"
 
 
-def test_tasks_with_several_clients_stay_within_what_the_service_allows(service: Service, example: Example):
-    answers = asyncio.run(example("several_clients_asyncio").fetch_all(url_of(service), range(20)))
-    assert answers == [f"/items/{item}" for item in range(20)]
+def test_tasks_with_several_clients_keep_the_limit_of_the_service(service: Service, example: Example):
+    results = asyncio.run(example("several_clients_asyncio").fetch_all(url_of(service), range(20)))
+    assert results == [f"/items/{item}" for item in range(20)]
     assert service.refused == 0
     assert worst_in_any(service.arrived, SECOND_NS) >= 8
 
 
-def test_requests_leave_one_by_one_by_a_clock_moved_by_hand(
-    example: Example, manual_clock: ManualClock, fresh_limiters
-):
+def test_requests_leave_evenly_on_a_manual_clock(example: Example, manual_clock: ManualClock, fresh_limiters):
     throttle = example("several_clients_asyncio").throttle
     fresh_limiters(throttle)
     left: list[float] = []
@@ -104,23 +102,23 @@ def test_requests_leave_one_by_one_by_a_clock_moved_by_hand(
     assert left == pytest.approx([0.12 * n for n in range(100)], abs=1e-6)
 
 
-def test_users_do_not_wait_for_a_job_and_the_job_is_done_all_the_same(example: Example):
-    """At 100 a second, so that it takes a second."""
+def test_users_do_not_wait_for_a_job_and_the_job_is_done(example: Example):
+    """With 100 per second, so that the test takes a second."""
     background_job = example("background_job")
     background_job.throttle = PriorityScheduler(limit=100, period=1, priorities=2, age_after=60)
     called: list[str] = []
     called_at: list[int] = []
 
-    def call(what: str) -> str:
+    def call(text: str) -> str:
         called_at.append(time.monotonic_ns())
-        called.append(what)
-        return what.upper()
+        called.append(text)
+        return text.upper()
 
     documents = [f"document {n}" for n in range(40)]
     indexed = background_job.reindex(call, documents)
-    answers = [background_job.answer_user(call, f"question {n}") for n in range(20)]
-    assert answers == [f"QUESTION {n}" for n in range(20)]
-    assert not indexed[-1].done(), "the users went ahead of the job"
+    results = [background_job.answer_user(call, f"question {n}") for n in range(20)]
+    assert results == [f"QUESTION {n}" for n in range(20)]
+    assert not indexed[-1].done(), "users have priority over the job"
     assert [future.result(5) for future in indexed] == [document.upper() for document in documents]
     assert len(called) == 60
     assert worst_in_any(called_at, SECOND_NS // 10) <= 12, "the throughput is shared"

@@ -83,10 +83,10 @@ def test_a_reservation_of_all_is_for_the_first_moment_at_which_all_have_permits(
     log, bucket = SlidingLog(2, 10, clock=clock), TokenBucket(1, 3, clock=clock)
     both = AllOf(log, AllOf(bucket))
     booked = [both.reserve() for _ in range(5)]
-    assert [each.delay for each in booked] == [0.0, 3.0, 10.0, 13.0, 20.0]
+    assert [reservation.delay for reservation in booked] == [0.0, 3.0, 10.0, 13.0, 20.0]
     assert booked[-1].cancel()
     assert log.peek().retry_after == bucket.peek().retry_after + 4.0 == 20.0
-    assert not booked[1].cancel(), "others have booked behind it"
+    assert not booked[1].cancel(), "later bookings exist"
     assert not both.reserve(max_wait=1)
     assert not AllOf(LeakyQueue(1, 10, queue=0, clock=clock), SlidingLog(1, 5, clock=clock)).reserve(cost=2)
 

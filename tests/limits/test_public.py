@@ -100,5 +100,5 @@ def names_read_by(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in {"self", "cls"}:
         return [node.attr]
     if isinstance(node, ast.Call) and ast.unparse(node.func) in {"getattr", "setattr", "hasattr"}:
-        return [each.value for each in node.args if isinstance(each, ast.Constant)]
+        return [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
     return []

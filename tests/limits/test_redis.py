@@ -118,7 +118,7 @@ class TestRoundTrips:
         log.configure(limit=2)
         assert both.allow("a")
 
-    def test_those_of_another_process_take_effect_in_time_or_with_a_peek(self, store, trips):
+    def test_changes_in_another_process_take_effect_when_remember_ends_or_with_a_peek(self, store, trips):
         here = SlidingLog(1, 60, store=store, name="n")
         other = RedisStore(redis.Redis(port=trips.port), prefix=store.prefix, remember=0.5)
         there = SlidingLog(1, 60, store=other, name="n")
@@ -259,7 +259,7 @@ class TestClasses:
                 assert (await limiter.enforce_async("a")).remaining == 0
                 assert not await limiter.allow_async("a")
                 assert not await limiter.reserve_async("a", max_wait=0)
-            assert [bool(each) for each in await shards.check_many_async(["a", "b"])] == [False, True]
+            assert [bool(decision) for decision in await shards.check_many_async(["a", "b"])] == [False, True]
             await store.aclose()
             await client.aclose()
 

@@ -12,8 +12,7 @@ from gatekeeper.model import Decision
 
 
 class PlanLimiter(Protocol):
-    """The part of a limiter that `ByPlan` and `Sharded` need: that of all limiters of a rate, and of
-    AllOf."""
+    """The part of a limiter of a rate, or of `AllOf`, that `ByPlan` and `Sharded` need."""
 
     @property
     def name(self) -> str: ...

@@ -138,8 +138,7 @@ class Sharded(RateMethods, Generic[L]):
         return self.of(key).leave(key, cost)
 
     def configure(self, **changes: Any) -> None:
-        """Applies another limit to every shard, one after the other. Raises ValueError; nothing changes
-        then."""
+        """Applies another limit to every shard, in turn. Raises ValueError, and nothing changes."""
         for shard in self._shards:
             shard.configure(**changes)
 

@@ -54,8 +54,7 @@ class RateLimiter(WaitingMethods):
         name: str,
         store: LimiterStore | None = None,
     ) -> None:
-        """Sets what all limiters of a rate have; with a store `__new__` has chosen a subclass, which uses
-        it."""
+        """Sets what all limiters of a rate have. `store` is for the subclass that `__new__` chooses then."""
         self._rule = rule
         self._keys = KeyStates(rule.forget_after_ns, max_keys, overflow, clock)
         self.name = name

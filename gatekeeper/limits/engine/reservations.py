@@ -87,9 +87,9 @@ class Reservation:
     def cancel(self) -> bool:
         """Whether the permits went back, as if they had never been booked.
 
-        False when a later request passed or was booked behind this reservation: times already promised
-        to others stand, and moving up behind them could let too many pass. False, too, when nothing was
-        booked, or on the second call.
+        False when a later request passed or was booked after this reservation: its time is fixed, and to
+        reuse a permit before it could exceed the limit. False, too, when nothing was booked, or on the
+        second call.
         """
         booked, self._booked = self._booked, ()
         results = [permits.give_back() for permits in booked]  # all of them, also after a False

@@ -1,5 +1,6 @@
-"""What an afternoon with confluent-kafka gives: counts and offsets in one transaction, and nothing checked:
-no CRC, no second copy kept out; one unreadable record stops it.
+"""A simple counter with confluent-kafka: counts and offsets in one transaction, and no checks.
+
+No CRC, no protection against a second copy; one unreadable record stops it.
 
 Usage: confluent_loop.py BOOTSTRAP TOPIC PARTITIONS RECORDS DSN
 """

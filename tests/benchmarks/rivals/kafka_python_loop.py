@@ -1,4 +1,4 @@
-"""What an afternoon with kafka-python gives: poll, decode, add up in a dict. No database at all.
+"""A simple counter with kafka-python: poll, decode, add up in a dict. No database.
 
 Usage: kafka_python_loop.py BOOTSTRAP TOPIC PARTITIONS RECORDS
 """

@@ -1,5 +1,6 @@
-"""What an afternoon with kafka-python gives when it must keep something: poll, decode, add up, upsert with
-SQLAlchemy each second. Nothing is checked; offsets go to Kafka, and a crash loses or repeats a second.
+"""A simple counter with kafka-python and SQLAlchemy: poll, decode, add up, upsert each second.
+
+No checks; offsets are committed to Kafka, and a crash loses or repeats a second.
 
 Usage: kafka_python_sqlalchemy.py BOOTSTRAP TOPIC PARTITIONS RECORDS URL
 """
