@@ -1,4 +1,7 @@
-"""All metrics of the analyzer: their definitions in one list, their counters, and the text of `/metrics`.
+"""All metrics of the analyzer: their definitions, their counters, and the text of `/metrics`.
+
+A new counter is a `Metric` here, a line in `Metrics.__init__` and a method that counts; a new gauge is a
+`Metric`, a field of `Measurements` that `analyzer.web.app` fills, and a line in `_Collector.collect`.
 
 No metric has a label for the caller: there may be millions of callers, and each value is a time series.
 """
@@ -93,12 +96,6 @@ SUSPENDED = Metric(
 )
 FEED_VERSION = Metric("gatelock_feed_version", "gauge", "Version of the lock feed in the database.")
 BUILD = Metric("gatelock_build_info", "gauge", "Version of the running analyzer.", ("version",))
-
-METRICS = (
-    RECORDS, REJECTED, OVERFLOW, LOCK_CHANGES, FAILURES, FLUSH, LAG_RECORDS, LAG_SECONDS, STOPPED,
-    SINCE_FLUSH, SINCE_LOOP,
-    PROBLEMS, PROBLEM, ACTIVE_LOCKS, SUSPENDED, FEED_VERSION, BUILD,
-)  # fmt: skip
 
 
 class Measurements(NamedTuple):

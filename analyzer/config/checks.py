@@ -13,16 +13,13 @@ from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import PolicyTable
 from analyzer.config.tables.sources import SourceTable
-from analyzer.config.values import NAME, alternatives, closest, quote, suggestion
+from analyzer.config.values import NAME, alternatives, closest, format_duration, quote, suggestion
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.counting.meters import DAY_S, MINUTE_S, REQUESTS
+from analyzer.core.counting.meters import JOINS, REQUESTS
 from analyzer.core.judging.delay_bound import DELAY_SHARE_MAX, own_delay
-from analyzer.core.judging.windows import HOUR_S
+from analyzer.core.judging.kinds import kind_of
 from analyzer.core.records.formats import FORMATS
 from analyzer.core.records.reader import CALLER
-
-# The shortest length of each window; an hour that a change of clocks shortens counts as a whole one.
-WINDOWS_S = {"minute": MINUTE_S, "hour": HOUR_S, "day": DAY_S, "week": 7 * DAY_S, "month": 28 * DAY_S}
 
 
 class ParsedTables(NamedTuple):
@@ -50,14 +47,24 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
         yield from _meter(("meters", index), meter, tables.sources)
     for index, policy in tables.policies.items():
         yield from _policy(("policies", index), policy, tables)
-    for key in ("name", "topic", "file"):
-        yield from _duplicates(
-            "sources", key, {index: getattr(source, key) for index, source in tables.sources.items()}
-        )
+    yield from _duplicate_sources(tables.sources)
     yield from _duplicates("meters", "name", {index: meter.name for index, meter in tables.meters.items()})
     yield from _duplicates(
         "policies", "name", {index: policy.name for index, policy in tables.policies.items()}
     )
+
+
+def _duplicate_sources(sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
+    """Faults of topics and files that are read twice, and of names;
+
+    a name that is the topic's is not repeated.
+    """
+    repeated: set[object] = set()
+    for key in ("topic", "file", "name"):
+        values = {index: getattr(source, key) for index, source in sources.items() if index not in repeated}
+        for fault in _duplicates("sources", key, values):
+            repeated.add(fault.at[1])
+            yield fault
 
 
 def _duplicates(section: str, key: str, values: Mapping[int, str | None]) -> Iterator[KeyFault]:
@@ -65,7 +72,7 @@ def _duplicates(section: str, key: str, values: Mapping[int, str | None]) -> Ite
     seen: set[str] = set()
     for index, value in values.items():
         if value in seen:
-            what = f"{quote(value)} is used by another of [[{section}]]"
+            what = f"{quote(value)} is already used by another [[{section}]] table"
             yield KeyFault((section, index, key), what, f"write a different {key}")
         elif value:
             seen.add(value)
@@ -85,12 +92,12 @@ def _kafka(kafka: KafkaTable) -> Iterator[KeyFault]:
         yield KeyFault(
             ("kafka", "sasl_mechanism"), "is missing", 'write sasl_mechanism = "SCRAM-SHA-512", or "PLAIN"'
         )
-    elif kafka.sasl_mechanism != "GSSAPI" and not all(login):
-        yield KeyFault(
-            ("kafka",),
-            "the user or the password is missing",
-            "add sasl_plain_username and sasl_plain_password_file",
-        )
+    if kafka.sasl_mechanism != "GSSAPI":
+        examples = ('sasl_plain_username = "..."', 'sasl_plain_password_file = "PATH"')
+        for value, example in zip(login, examples, strict=True):
+            if not value:
+                key = example.partition(" ")[0]
+                yield KeyFault(("kafka", key), "is missing", f"write {example}")
     if kafka.security_protocol == "SASL_PLAINTEXT" and not (kafka.is_local or kafka.sasl_plain_in_clear):
         yield KeyFault(
             ("kafka", "security_protocol"),
@@ -121,7 +128,7 @@ def _source(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterat
             yield KeyFault(
                 (*at, "file"), "a source reads a topic or a file, not both", "split it into two [[sources]]"
             )
-        case None, str() if source.format == "json" and source.fields.time is None:
+        case None, str() if source.fields.time is None:
             yield KeyFault(
                 (*at, "fields"),
                 "the time is not mapped: a line of a file has no other time",
@@ -221,18 +228,15 @@ def _shared_paths(at: KeyPath, fields: FieldsTable) -> Iterator[KeyFault]:
 def _meter(at: KeyPath, meter: MeterTable, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
     if meter.name == REQUESTS.name:
         yield KeyFault((*at, "name"), f"{quote(meter.name)} is built in", "write another name")
-    joins = [
-        key for key, value in (("count", meter.count), ("sum", meter.sum_of), ("max", meter.max_of)) if value
-    ]
-    if len(joins) != 1:
+    if len(meter.given) != 1:
         yield KeyFault(
-            (*at, joins[1] if joins else "count"),
+            (*at, meter.given[1] if meter.given else "count"),
             "a meter takes exactly one of count, sum and max",
             "write count = true, sum = FIELD or max = FIELD",
         )
     yield from _conditions((*at, "where"), meter.where, sources)
     if meter.field is not None:
-        yield from _number((*at, "sum" if meter.sum_of else "max"), meter.field, sources)
+        yield from _number((*at, meter.join), meter.field, sources)
 
 
 def _number(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
@@ -261,10 +265,13 @@ def _conditions(at: KeyPath, names: Iterable[str], sources: Mapping[int, SourceT
 
 
 def _mapped(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
-    """A fault unless every source has the field. A combined line may lack it if another source has it."""
+    """A fault unless every source has the field.
+
+    A source whose format has fixed parts may lack a field that another source has.
+    """
     lacking = [source for source in sources.values() if name not in source.fields.names]
     if len(lacking) < len(sources):
-        lacking = [source for source in lacking if source.format != "combined"]
+        lacking = [source for source in lacking if not FORMATS[source.format].parts]
     if lacking:
         known = {field for source in sources.values() for field in source.fields.names}
         what = f"no field is named {quote(name)} in {_listed(lacking)}"
@@ -273,10 +280,11 @@ def _mapped(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Itera
 
 def _policy(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[KeyFault]:
     meters = {meter.name: meter for meter in tables.meters.values()}
-    if policy.meter in meters and meters[policy.meter].max_of is not None:
+    if policy.meter in meters and not JOINS[meters[policy.meter].join].adds_up:
+        join = JOINS[meters[policy.meter].join]
         yield KeyFault(
             (*at, "meter"),
-            f"{quote(policy.meter)} keeps a maximum, which a quota cannot add up",
+            f"{quote(policy.meter)} keeps the {join.phrase} values, which a policy cannot add up",
             "name a meter that counts or sums",
         )
     elif policy.meter != REQUESTS.name and policy.meter not in meters:
@@ -300,13 +308,15 @@ def _policy(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[
 
 def _delay(at: KeyPath, policy: PolicyTable, analyzer: AnalyzerTable) -> Iterator[KeyFault]:
     """A fault if gates close too late in the window to limit anything."""
-    bound_s = WINDOWS_S[policy.window.per] * DELAY_SHARE_MAX
+    judged = policy.policy()
+    bound_s = kind_of(judged).shortest_window_s(judged) * DELAY_SHARE_MAX
     delay_s = own_delay(analyzer.flush_every).total_s
     if delay_s > bound_s:
         flush_s = bound_s - own_delay(0.0).total_s
         yield KeyFault(
             (*at, "window"),
-            f"a {policy.window.per} is too short: gates close {delay_s:.1f} s after the request",
+            f"a window of one {policy.window.per} is too short: with flush_every = "
+            f'"{format_duration(analyzer.flush_every)}" a caller is denied up to {delay_s:.1f} s late',
             f'write flush_every = "{int(flush_s)}s" or less in [analyzer], or choose a longer window',
         )
 
@@ -319,4 +329,5 @@ def _map_it(name: str, known: Iterable[str] = ()) -> str:
     match = closest(name, known)
     if match is not None and match != name:
         return f"did you mean {quote(match)}?"
-    return f'add it to [sources.fields]: {name} = "PATH"; records without it count as empty or 0'
+    missing = "a record without this field counts under the empty name, or as 0"
+    return f'add it to [sources.fields]: {name} = "PATH"; {missing}'

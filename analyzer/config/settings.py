@@ -29,6 +29,7 @@ from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import PolicyTable
 from analyzer.config.tables.sources import SourceTable
+from analyzer.config.values import quote
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.errors import AnalyzerError
@@ -113,7 +114,7 @@ class Settings(BaseSettings):
         """The plan: groupings and meters that are counted, policies that are judged."""
         groupings = [grouping for source in self.sources for grouping in source.groupings]
         return plan_of(
-            groupings, [meter.meter() for meter in self.meters], [policy.quota() for policy in self.policies]
+            groupings, [meter.meter() for meter in self.meters], [policy.policy() for policy in self.policies]
         )
 
 
@@ -186,6 +187,10 @@ def _parse(text: str, shown: str) -> dict[str, Any]:
         at = AT_LINE.search(message)
         line = int(at[1]) if at else text.count("\n") + 1
         what = f"is not valid TOML: {AT_LINE.sub('', message)}"
+        # Without its value, which may be a secret.
+        key, equals, _ = (text.splitlines() or [""])[min(line, text.count("\n") + 1) - 1].partition("=")
+        if equals:
+            what += f", in the line of {quote(key.strip())}"
         cure = "put text in quotation marks, a table's name in brackets, and each key on a separate line"
         raise _invalid_file(shown, line, what, cure) from error
 

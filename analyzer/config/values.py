@@ -20,6 +20,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # safe in an HTTP header 
 DURATION = re.compile(r"(\d+(?:\.\d+)?) *(ms|s|m|h|d)")
 HOUR_S, DAY_S = 3600, 86_400
 UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": HOUR_S, "d": DAY_S}
+UNBOUNDED = 1 << 31  # from here on, the upper bound of a number only protects its column
 RANGE = re.compile(r"(\d+)-(\d+)")
 
 
@@ -68,7 +69,7 @@ def one_of(words: object, *, planned: tuple[str, ...] = ()) -> BeforeValidator:
         if isinstance(value, dict) or value in planned:
             raise_fault(f"{quote(value)} is not available in this version", f"use {alternatives(known)}")
         cure = suggestion(value, known, f"use {alternatives(known)}")
-        raise_fault(f"must be {alternatives(known)}, not {quote(value)}", cure)
+        raise_fault(f"{quote(value)} is not one of the known values", cure)
 
     return BeforeValidator(validate)
 
@@ -95,7 +96,7 @@ def duration_between(least_s: float, most_s: float) -> BeforeValidator:
             )
         if not least_s <= found <= most_s:
             raise_fault(
-                f"{quote(value)} is out of range",
+                f"{quote(value)} is too {'short' if found < least_s else 'long'}",
                 f"choose between {format_duration(least_s)} and {format_duration(most_s)}",
             )
         return found
@@ -135,7 +136,9 @@ def integer_between(least: int, most: int) -> BeforeValidator:
     def validate(value: object) -> int:
         found = _integer(value)
         if not least <= found <= most:
-            raise_fault(f"{quote(value)} is out of range", f"choose between {least} and {most}")
+            is_bounded = most < UNBOUNDED
+            cure = f"choose between {least} and {most}" if is_bounded else f"choose {least} or more"
+            raise_fault(f"{quote(value)} is too {'small' if found < least else 'large'}", cure)
         return found
 
     return BeforeValidator(validate)
@@ -180,12 +183,13 @@ def _names(value: object) -> tuple[str, ...]:
 
 def _routes(value: object) -> tuple[str, ...]:
     found = _names(value)
-    for route in found:
-        if not route.startswith("/") or "?" in route or "#" in route:
-            raise_fault(
-                f"{quote(route)} is not the route of a path",
-                'begin it with / and leave the query out: "/v1/items/{id}"',
-            )
+    wrong = [route for route in found if not route.startswith("/") or "?" in route or "#" in route]
+    if wrong:
+        listed = ", ".join(map(quote, wrong))
+        raise_fault(
+            f"{listed} {'is not a route' if len(wrong) == 1 else 'are not routes'}",
+            'begin a route with / and leave the query out: "/v1/items/{id}"',
+        )
     return found
 
 

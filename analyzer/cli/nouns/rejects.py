@@ -53,7 +53,7 @@ EXPECTED = {
     "too-large": "a value of at most {value_bytes_max:,} bytes",
     "bad-utf8": "UTF-8",
     "bad-json": "one JSON object",
-    "bad-line": "a line of the combined format",
+    "bad-line": "a line of the format {format}",
     "bad-caller": "a caller: text of at most {name_bytes_max} bytes without control characters, in {caller}",
     "bad-time": "a time between 1970 and 9997, in {time}",
     "bad-number": "numbers from 0 to 2^53, in {fields}",
@@ -269,7 +269,9 @@ def expected(reject: RejectedRecord, mapping: SourceMapping | None) -> str:
     )
     callers = " or ".join(f"{paths.get(name, name)} ({name})" for name in mapping.caller)
     fields = ", ".join(f"{path} ({name})" for name, path in paths.items())
-    return EXPECTED[reject.reason].format(**limits, time=time, caller=callers, fields=fields or "no field")
+    return EXPECTED[reject.reason].format(
+        **limits, format=mapping.format, time=time, caller=callers, fields=fields or "no field"
+    )
 
 
 def _lines(reject: RejectedRecord, mapping: SourceMapping | None, today: str) -> Iterator[str]:

@@ -18,6 +18,7 @@ class KeyFault(NamedTuple):
     at: KeyPath
     what: str
     cure: str
+    cure_of_variable: str | None = None  # if the value comes from the environment; None: the same
 
 
 class OptionFault(Exception):
@@ -79,7 +80,8 @@ def locate(fault: KeyFault, origins: ValueOrigins, document: Mapping[str, object
     """The fault with its file and line."""
     at = origins.spelled(fault.at)
     file, line = origins.place(at)
-    return ConfigFault(file, line, display_path(at, document), fault.what, fault.cure)
+    cure = fault.cure_of_variable if at in origins.overrides and fault.cure_of_variable else fault.cure
+    return ConfigFault(file, line, display_path(at, document), fault.what, cure)
 
 
 def display_path(at: KeyPath, document: Mapping[str, object]) -> str:

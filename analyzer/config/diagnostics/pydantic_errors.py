@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
@@ -46,7 +47,7 @@ EXAMPLES = {
     "per": 'per = "minute", "hour", "day", "week" or "month"',
     "required": "required = true",
     "sasl_plain_in_clear": "sasl_plain_in_clear = true",
-    "unit": 'the unit of the time: "s", "ms", "us", "ns", "rfc3339" or "clf"',
+    "unit": 'time = { path = "...", unit = "s" }; or the unit "ms", "us", "ns", "rfc3339" or "clf"',
     "where": 'where = { status = "500-599" }',
     "window": 'window = { per = "day", zone = "UTC" }',
 }
@@ -85,7 +86,22 @@ def translate_errors(invalid: ValidationError) -> TranslatedErrors:
     # A policy of a planned kind has one fault, not one for each of its keys.
     planned = {fault.at[:2] for fault in faults if fault.at[0] == "policies" and fault.at[2:] == ("kind",)}
     faults = [fault for fault in faults if fault.at[:2] not in planned or fault.at[2:] == ("kind",)]
-    return TranslatedErrors(faults, frozenset(replaced | planned | {fault.at[:4] for fault in faults}))
+    dependent = {key for fault in faults for key in _dependent_keys(fault.at)}
+    return TranslatedErrors(
+        faults, frozenset(replaced | planned | dependent | {fault.at[:4] for fault in faults})
+    )
+
+
+def _dependent_keys(at: KeyPath) -> Iterator[KeyPath]:
+    """Yields the keys whose checks mean nothing while the key at `at` is faulty."""
+    match at:
+        case ("sources", int(), "format"):
+            for key in ("fields", "caller", "deny_if", "groupings"):
+                yield (*at[:2], key)
+        case ("kafka", "sasl_plain_password"):
+            yield ("kafka", "sasl_plain_password_file")
+        case ("meters", int(), _):
+            yield (*at[:2], "count")  # of count, sum and max it may have meant one
 
 
 def _known_key(error: ErrorDetails) -> KeyFault:
@@ -109,7 +125,8 @@ def _wrong_section(at: KeyPath, what: str) -> KeyFault:
         return KeyFault(
             at,
             "must be a list of tables",
-            f"begin each table with a line [[{section}]]; in the environment write a JSON list",
+            f"begin each table with a line [[{section}]]",
+            "write a JSON list of objects",
         )
     heading = f"[{section}]" if len(at) == 1 else f"[[{section}]]"
     return KeyFault(at, what, f"begin it with a line {heading}, and write key = value below")

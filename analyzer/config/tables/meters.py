@@ -48,6 +48,16 @@ class MeterTable(ConfigTable):
         """The field whose value it takes; None when it counts requests."""
         return self.sum_of or self.max_of
 
+    @property
+    def join(self) -> str:
+        """The name of the join of its values."""
+        return "sum" if self.sum_of or not self.max_of else "max"
+
+    @property
+    def given(self) -> list[str]:
+        """The keys count, sum and max that are set, of which it must have exactly one."""
+        values = (("count", self.count), ("sum", self.sum_of), ("max", self.max_of))
+        return [key for key, value in values if value]
+
     def meter(self) -> Meter:
-        join = "sum" if self.max_of is None else "max"
-        return Meter(self.name, self.field, join, tuple(self.where.items()))
+        return Meter(self.name, self.field, self.join, tuple(self.where.items()))

@@ -9,7 +9,7 @@ from analyzer.config.tables.actions import Action, LockAction
 from analyzer.config.values import Name, Zone, integer_between, one_of
 from analyzer.core.counting.groupings import SHOWN
 from analyzer.core.judging.kinds import KINDS
-from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.policies import Policy, Quota
 from analyzer.core.judging.windows import Calendar, CalendarPeriod
 
 LIMIT_MAX = 1 << 62  # totals are 64-bit integers, and a flush adds to them before it compares
@@ -40,7 +40,8 @@ class PolicyTable(ConfigTable):
     status: Annotated[int, integer_between(400, 599)] = 429
     on_stale: Annotated[OnStale, one_of(OnStale)] = "keep"
 
-    def quota(self) -> Quota:
+    def policy(self) -> Policy:
+        """Returns the policy that is stored and judged; for now every kind is a quota."""
         return Quota(
             name=self.name,
             limit=self.limit,

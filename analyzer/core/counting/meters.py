@@ -26,11 +26,13 @@ class Join(NamedTuple):
         phrase: In front of the field's name, for display.
         merge: Joins two values.
         add_column: Joins numbers into the values at the given slots, one by one; the counter's inner loop.
+        adds_up: Whether the values of two buckets add up to the value of both, as policies need it.
     """
 
     phrase: str
     merge: Callable[[int, int], int]
     add_column: Callable[[list[int], Iterable[int], Iterable[int]], None]
+    adds_up: bool
 
 
 def _add_sums(values: list[int], slots: Iterable[int], numbers: Iterable[int]) -> None:
@@ -47,8 +49,8 @@ def _add_maxima(values: list[int], slots: Iterable[int], numbers: Iterable[int])
 # A new join is an entry here, its SQL in analyzer.store.transaction.sql_joins, a key in
 # analyzer.config.tables.meters, a line in docs/counter.md, tests.
 JOINS: Mapping[str, Join] = {
-    "sum": Join("sum of", int.__add__, _add_sums),
-    "max": Join("largest", max, _add_maxima),
+    "sum": Join("sum of", int.__add__, _add_sums, adds_up=True),
+    "max": Join("largest", max, _add_maxima, adds_up=False),
 }
 
 

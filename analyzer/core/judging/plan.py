@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from analyzer.core.counting.meters import REQUESTS, Meter, with_requests
+from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.counting.meters import JOINS, REQUESTS, Meter, with_requests
 from analyzer.core.judging.kinds import KINDS, kind_of
 from analyzer.core.judging.policies import Policy, Quota
 from analyzer.core.judging.totals import NEVER, Standing, Sum
@@ -31,7 +32,7 @@ FORMAT = 2
 
 
 class UnknownPlan(ValueError):
-    """The stored plan is in a format, or has a policy kind, that this version cannot read."""
+    """The stored plan has a format, a policy kind, a join or a grouping that this version does not know."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +111,24 @@ def plan_from(text: str) -> Plan:
         if format_ != FORMAT:
             raise UnknownPlan(f"it has format {format_}, this version reads formats 1 to {FORMAT}")
         body = msgspec.json.decode(raw, type=_Body)
+        _check_names(body)
         policies = tuple(_policy_from(kind, policy) for kind, policy in body.policies)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise UnknownPlan(str(error)) from error
     return Plan(body.groupings, body.meters, policies)
+
+
+def _check_names(body: _Body) -> None:
+    """Raises UnknownPlan for a name that a later version has added to a table."""
+    for meter in body.meters:
+        if meter.join not in JOINS:
+            known = ", ".join(JOINS)
+            raise UnknownPlan(f"it has a meter with the join {meter.join!r}, this version knows {known}")
+    for grouping in body.groupings:
+        try:
+            grouping_of(grouping)
+        except ValueError as error:
+            raise UnknownPlan(str(error)) from error
 
 
 def _policy_from(kind: str, text: msgspec.Raw) -> Policy:

@@ -15,6 +15,11 @@ def sum_of(policy: Quota) -> Sum:
     return Sum(policy.per, policy.meter, policy.window)
 
 
+def shortest_window_s(policy: Quota) -> int:
+    """Seconds of the shortest window."""
+    return policy.window.shortest_s
+
+
 def thresholds(policy: Quota) -> tuple[int, ...]:
     """Values of the total at which the policy must be judged."""
     return (policy.limit,)

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 HOUR_S = 3600
+DAY_S = 86_400
 ONE_DAY = timedelta(days=1)
 
 CalendarPeriod = Literal["minute", "hour", "day", "week", "month"]
@@ -29,6 +30,11 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __str__(self) -> str:
         """The key of these windows in stored totals: "day Europe/Berlin"."""
         return f"{self.per} {self.zone}"
+
+    @property
+    def shortest_s(self) -> int:
+        """Seconds of the shortest window; an hour that a clock change cuts counts as a whole one."""
+        return {"minute": 60, "hour": HOUR_S, "day": DAY_S, "week": 7 * DAY_S, "month": 28 * DAY_S}[self.per]
 
 
 class Window(NamedTuple):

@@ -104,7 +104,12 @@ def with_policy(kind: str, policy: str) -> str:
         (f"[3,{BODY}]", "format 3, this version reads formats 1 to 2"),
         (f"[2,{BODY},1]", "of length 2"),
         (f'[2,{BODY[:-1]},"tenants":1}}]', "unknown field `tenants`"),
-        (with_policy("share", DAILY), "kind 'share', this version knows quota"),
+        (with_policy("unknown", DAILY), "kind 'unknown', this version knows quota"),
+        (
+            f"[2,{BODY}]".replace("[]", '[{"name":"size","join":"least"}]', 1),
+            "join 'least', this version knows sum, max",
+        ),
+        (f"[2,{BODY}]".replace('"caller"', '"browser"'), "'browser' is not a grouping"),
         (with_policy("quota", DAILY[:-1] + ',"weight":2}'), "unknown field `weight`"),
         (with_policy("quota", '{"name":"daily"}'), "missing required field `limit`"),
         (with_policy("quota", DAILY.replace('"day"', '"age"')), "Invalid enum value"),
