@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, NamedTuple
 
+from gatekeeper.adapters.admission_control import (
+    NOTES_STATE_KEY,
+    AdmissionController,
+    CheckResult,
+    DecisionNotes,
+    GuardLimiter,
+    RequestIdentity,
+    make_exemption,
+    require_store_client,
+)
 from gatekeeper.adapters.caller_extraction import (
     CallerKind,
     TrustedProxies,
-    name_in,
-    named,
+    caller_name,
+    name_from_header,
     peer_address,
     require_kind,
-)
-from gatekeeper.adapters.checkpoint import (
-    NOTE,
-    CallerNote,
-    Checkpoint,
-    GuardLimiter,
-    RequestIdentity,
-    Verdict,
-    exemption,
-    require_form,
 )
 from gatekeeper.adapters.refusal_response import (
     HeaderStyle,
     RefusalResponse,
-    allowance,
+    limit_headers,
     refusal,
     require_style,
 )
@@ -49,7 +49,7 @@ POLICY_VIOLATION = 1008  # RFC 6455, 7.4.1
 
 # By what a response begins, and its status where the message names none. A handshake that is closed
 # before it was accepted is answered with 403.
-BEGIN = {
+RESPONSE_STARTS = {
     "http.response.start": 200,
     "websocket.accept": 101,
     "websocket.http.response.start": 403,
@@ -77,7 +77,7 @@ def header(name: str, kind: CallerKind = "api_key") -> Extractor:
     def caller(scope: Scope) -> str:
         for found, value in scope["headers"]:
             if found == wanted:
-                return name_in(kind, value)
+                return name_from_header(kind, value)
         return ""
 
     return caller
@@ -86,7 +86,7 @@ def header(name: str, kind: CallerKind = "api_key") -> Extractor:
 def user(read: Callable[[Scope], str | None] | None = None) -> Extractor:
     """The caller as `user:...`: by what `read` makes of the scope, else by the authenticated user
     that Starlette's AuthenticationMiddleware has put there. Put the Guard inside of that one."""
-    return lambda scope: named("user", (read or _authenticated)(scope) or "")
+    return lambda scope: caller_name("user", (read or _authenticated)(scope) or "")
 
 
 def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extractor:
@@ -95,7 +95,7 @@ def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extracto
     Unix socket, read from right to left. IPv6 is cut to its first `prefix6` bits: give the number that the
     log's mapping has."""
     peer_of = behind(trusted_proxies)
-    return lambda scope: named("address", peer_of(scope), prefix6)
+    return lambda scope: caller_name("address", peer_of(scope), prefix6)
 
 
 def behind(trusted_proxies: Iterable[str]) -> Extractor:
@@ -170,17 +170,17 @@ class Guard:
         refund_when: Callable[[AppResponse], bool] | None = None,
     ) -> None:
         require_style(headers)
-        require_form(limiters, awaited=True)
+        require_store_client(limiters, awaited=True)
         self._app = app
         self._gate = gate
-        self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)
+        self._checkpoint = AdmissionController(gate, limiters, shadow=shadow)
         self._alone = not limiters  # nobody but the gate is asked
         self._caller = caller
         self._resource = resource
         self._tenant = tenant
         self._address = address
         self._cost = cost
-        self._exempt = exemption(exempt, path_of)
+        self._exempt = make_exemption(exempt, path_of)
         self._style: HeaderStyle = headers
         self._refund_when = refund_when
 
@@ -195,7 +195,7 @@ class Guard:
                 return
         await self._app(scope, receive, send)
 
-    def _of_the_gate(self, scope: Scope) -> Verdict | None:
+    def _of_the_gate(self, scope: Scope) -> CheckResult | None:
         """Where nobody else is asked. None lets pass: nothing is made for these, who are nearly all."""
         caller, address = self._caller(scope), self._address(scope)
         resource = "" if self._resource is None else self._resource(scope)
@@ -203,25 +203,25 @@ class Guard:
         decision = self._gate.check(caller, resource=resource, address=address, tenant=tenant)
         # Into the dicts that are there: those around us and those below look into the same ones.
         state = scope.setdefault("state", {})
-        if decision is ALLOWED and NOTE not in state:
+        if decision is ALLOWED and NOTES_STATE_KEY not in state:
             state["gatelock"] = decision
             return None
         return self._checkpoint.shown(decision, self._who(scope, caller, address, resource, tenant))
 
-    async def _of_all(self, scope: Scope) -> Verdict:
+    async def _of_all(self, scope: Scope) -> CheckResult:
         resource = "" if self._resource is None else self._resource(scope)
         tenant = "" if self._tenant is None else self._tenant(scope)
         who = self._who(scope, self._caller(scope), self._address(scope), resource, tenant)
         return await self._checkpoint.ask_async(who)
 
-    async def _judged(self, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _judged(self, verdict: CheckResult, scope: Scope, receive: Receive, send: Send) -> None:
         if not verdict.decision.allowed:
-            await refuse(refusal(verdict.decision, self._style), scope, receive, send)
+            await send_refusal(refusal(verdict.decision, self._style), scope, receive, send)
             return
         scope.setdefault("state", {})["gatelock"] = verdict.decision
-        more = encoded(allowance(verdict.decision, self._style, verdict.limiter))
+        more = encode_headers(limit_headers(verdict.decision, self._style, verdict.limiter))
         if not verdict.spent or (self._refund_when is None and not self._checkpoint.holds):
-            await self._app(scope, receive, adding(more, send) if more else send)
+            await self._app(scope, receive, with_headers(more, send) if more else send)
         else:
             watch = GuardedResponse(self._checkpoint, lambda: more, self._refund_when, lambda: [verdict])
             await watch.over(self._app, scope, receive, send)
@@ -234,13 +234,13 @@ class Guard:
             tenant=tenant,
             cost=1 if self._cost is None else self._cost(scope),
             method=scope.get("method", "WEBSOCKET"),
-            note=note_of(scope),
+            note=notes_of(scope),
         )
 
 
-def note_of(scope: Scope) -> CallerNote | None:
+def notes_of(scope: Scope) -> DecisionNotes | None:
     """Of the request log around us, if there is one."""
-    note: CallerNote | None = scope.get("state", {}).get(NOTE)
+    note: DecisionNotes | None = scope.get("state", {}).get(NOTES_STATE_KEY)
     return note
 
 
@@ -249,11 +249,11 @@ def path_of(scope: Scope) -> str:
     return path
 
 
-def adding(more: Headers, send: Send) -> Send:
+def with_headers(more: Headers, send: Send) -> Send:
     """`send`, with more among the headers of the response."""
 
     async def telling(message: Message) -> None:
-        if message["type"] in BEGIN and message["type"] != "websocket.close":
+        if message["type"] in RESPONSE_STARTS and message["type"] != "websocket.close":
             message = {**message, "headers": [*message.get("headers", ()), *more]}
         await send(message)
 
@@ -269,10 +269,10 @@ class GuardedResponse:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        checkpoint: AdmissionController,
         more: Callable[[], Headers],
         wanted: Callable[[AppResponse], bool] | None,
-        taken: Callable[[], Iterable[Verdict]],
+        taken: Callable[[], Iterable[CheckResult]],
     ) -> None:
         self._checkpoint = checkpoint
         self._more = more
@@ -284,7 +284,7 @@ class GuardedResponse:
         """Let `app` answer."""
 
         async def telling(message: Message) -> None:
-            status = BEGIN.get(message["type"])
+            status = RESPONSE_STARTS.get(message["type"])
             if status is not None and not self._begun:
                 headers = [*message.get("headers", ()), *self._more()]
                 if message["type"] != "websocket.close":
@@ -312,13 +312,13 @@ class GuardedResponse:
                 await self._checkpoint.refund_async(verdict)
 
 
-def encoded(headers: Iterable[tuple[str, str]]) -> Headers:
+def encode_headers(headers: Iterable[tuple[str, str]]) -> Headers:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 
-async def refuse(answer: RefusalResponse, scope: Scope, receive: Receive, send: Send) -> None:
+async def send_refusal(answer: RefusalResponse, scope: Scope, receive: Receive, send: Send) -> None:
     """Send a refusal; the request's body is not read."""
-    headers = encoded(answer.headers)
+    headers = encode_headers(answer.headers)
     if scope["type"] == "http":
         body = b"" if scope["method"] == "HEAD" else answer.body
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -31,7 +31,7 @@ NAMES: dict[str, Callable[[str, int], str]] = {
 }
 
 
-def named(kind: str, text: str, prefix6: int = 128) -> str:
+def caller_name(kind: str, text: str, prefix6: int = 128) -> str:
     """The caller's typed name; "" for what cannot be one, which is then nobody's."""
     if kind != "address":  # as for the rest, at a third of its cost
         return typed(kind, text) if is_name(text) else ""
@@ -41,14 +41,14 @@ def named(kind: str, text: str, prefix6: int = 128) -> str:
         return ""
 
 
-def name_in(kind: str, value: bytes) -> str:
+def name_from_header(kind: str, value: bytes) -> str:
     """The caller's typed name by a header's value; "" for what cannot be one."""
     return _name_in(kind, value) if len(value) <= NAME_BYTES_MAX else ""
 
 
 @lru_cache(REMEMBERED)
 def _name_in(kind: str, value: bytes) -> str:
-    return named(kind, text_of(value))
+    return caller_name(kind, decode_header(value))
 
 
 def require_kind(kind: str) -> None:
@@ -74,11 +74,11 @@ def first(*extractors: Callable[[Request], str]) -> Callable[[Request], str]:
     return caller
 
 
-def text_of(value: bytes) -> str:
+def decode_header(value: bytes) -> str:
     """A header's value as proxies write it into their logs: UTF-8. "" for what is none, and cannot be in any
     log that can be read.
 
-    >>> text_of("é".encode()), text_of("é".encode("latin-1"))
+    >>> decode_header("é".encode()), decode_header("é".encode("latin-1"))
     ('é', '')
     """
     try:
@@ -97,9 +97,11 @@ class TrustedProxies:
     def __init__(self, trusted: Iterable[str] = ()) -> None:
         if isinstance(trusted, str):
             raise TypeError(f"trusted_proxies: expected a list of addresses and networks, got {trusted!r}")
-        named = list(trusted)
-        self._trusted: list[IPv4Network | IPv6Network] = [ip_network(each) for each in named if each != UNIX]
-        self._unix = UNIX in named
+        caller_name = list(trusted)
+        self._trusted: list[IPv4Network | IPv6Network] = [
+            ip_network(each) for each in caller_name if each != UNIX
+        ]
+        self._unix = UNIX in caller_name
 
     def __bool__(self) -> bool:
         return self._unix or bool(self._trusted)

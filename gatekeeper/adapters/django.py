@@ -26,19 +26,25 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.adapters.django needs Django: install gatelock[django]") from missing
 
-from gatekeeper.adapters.caller_extraction import CallerKind, TrustedProxies, name_in, named, require_kind
-from gatekeeper.adapters.checkpoint import (
-    NOTE,
-    NOTED,
-    CallerNote,
-    Checkpoint,
+from gatekeeper.adapters.admission_control import (
+    NOTES_ENVIRON_KEY,
+    NOTES_STATE_KEY,
+    AdmissionController,
+    CheckResult,
+    DecisionNotes,
     GuardLimiter,
     RequestIdentity,
-    Verdict,
-    exemption,
-    require_form,
+    make_exemption,
+    require_store_client,
 )
-from gatekeeper.adapters.refusal_response import HeaderStyle, allowance, refusal, require_style
+from gatekeeper.adapters.caller_extraction import (
+    CallerKind,
+    TrustedProxies,
+    caller_name,
+    name_from_header,
+    require_kind,
+)
+from gatekeeper.adapters.refusal_response import HeaderStyle, limit_headers, refusal, require_style
 from gatekeeper.adapters.route_patterns import pattern_of_django
 from gatekeeper.gate import Gate
 
@@ -78,7 +84,7 @@ def api_key(request: HttpRequest) -> str:
 
 
 def _name(kind: str, request: HttpRequest, header: str) -> str:
-    return name_in(kind, request.headers.get(header, "").encode("latin-1", "replace"))
+    return name_from_header(kind, request.headers.get(header, "").encode("latin-1", "replace"))
 
 
 def user(request: HttpRequest) -> str:
@@ -93,13 +99,17 @@ async def _user_async(request: HttpRequest) -> str:
 
 
 def _name_of(someone: Any) -> str:
-    return named("user", someone.get_username()) if someone is not None and someone.is_authenticated else ""
+    return (
+        caller_name("user", someone.get_username())
+        if someone is not None and someone.is_authenticated
+        else ""
+    )
 
 
 def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extractor:
     """The caller as `address:...`, as `gatekeeper.adapters.wsgi.address` has it."""
     proxies = TrustedProxies(trusted_proxies)
-    return lambda request: named("address", _client(request, proxies), prefix6)
+    return lambda request: caller_name("address", _client(request, proxies), prefix6)
 
 
 def _client(request: HttpRequest, proxies: TrustedProxies) -> str:
@@ -154,7 +164,7 @@ def _require(found: Setting) -> None:
         value = getattr(found, name)
         if value is not None and not callable(value):
             raise TypeError(f"GATELOCK: {name}: expected a function or its dotted path, got {value!r:.80}")
-    exemption(found.exempt, _path_of)
+    make_exemption(found.exempt, _path_of)
     require_style(found.headers)
     TrustedProxies(found.trusted_proxies)
 
@@ -215,13 +225,13 @@ class GuardMiddleware:
     def _load(self) -> None:
         try:
             self._set = found = setting_of(getattr(settings, "GATELOCK", None))
-            require_form(found.limiters, awaited=self._is_async)
+            require_store_client(found.limiters, awaited=self._is_async)
         except (ValueError, TypeError, ImportError) as wrong:
             raise ImproperlyConfigured(str(wrong)) from wrong
         self._is_old = False
-        self._checkpoint = Checkpoint(found.gate, found.limiters, shadow=found.shadow)
+        self._checkpoint = AdmissionController(found.gate, found.limiters, shadow=found.shadow)
         self._proxies = TrustedProxies(found.trusted_proxies)
-        self._exempt = exemption(found.exempt, _path_of)
+        self._exempt = make_exemption(found.exempt, _path_of)
         self._caller: Extractor = _user_async if self._is_async and found.caller is user else found.caller
         for name, read in (("caller", self._caller), ("tenant", found.tenant)):
             if iscoroutinefunction(read) and not self._is_async:
@@ -299,24 +309,26 @@ class GuardMiddleware:
             note=_note(request),
         )
 
-    def _refused(self, verdict: Verdict) -> HttpResponse:
+    def _refused(self, verdict: CheckResult) -> HttpResponse:
         answer = refusal(verdict.decision, self._set.headers)
         return HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
 
-    def _told(self, verdict: Verdict, response: HttpResponseBase) -> HttpResponseBase:
-        for name, value in allowance(verdict.decision, self._set.headers, verdict.limiter):
+    def _told(self, verdict: CheckResult, response: HttpResponseBase) -> HttpResponseBase:
+        for name, value in limit_headers(verdict.decision, self._set.headers, verdict.limiter):
             response.headers[name] = value
         return response
 
-    def _is_given_back(self, verdict: Verdict, response: HttpResponseBase) -> bool:
+    def _is_given_back(self, verdict: CheckResult, response: HttpResponseBase) -> bool:
         wanted = self._set.refund_when
         return wanted is not None and bool(verdict.spent) and wanted(response)
 
 
-def _note(request: HttpRequest) -> CallerNote | None:
+def _note(request: HttpRequest) -> DecisionNotes | None:
     """Of the request log around Django, if there is one."""
     scope = getattr(request, "scope", None)
-    note: CallerNote | None = request.META.get(NOTED) if scope is None else scope.get("state", {}).get(NOTE)
+    note: DecisionNotes | None = (
+        request.META.get(NOTES_ENVIRON_KEY) if scope is None else scope.get("state", {}).get(NOTES_STATE_KEY)
+    )
     return note
 
 
@@ -345,7 +357,9 @@ def _at_end(response: HttpResponseBase, leave: Callable[[], object]) -> None:
     response._resource_closers.append(ending)  # where Django puts what it closes itself
 
 
-def _leave_soon(checkpoint: Checkpoint, verdict: Verdict, loop: asyncio.AbstractEventLoop) -> None:
+def _leave_soon(
+    checkpoint: AdmissionController, verdict: CheckResult, loop: asyncio.AbstractEventLoop
+) -> None:
     """Responses are closed in a thread, and a store may have to be awaited."""
     if not loop.is_closed():
         asyncio.run_coroutine_threadsafe(checkpoint.leave_async(verdict), loop)

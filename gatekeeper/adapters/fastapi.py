@@ -10,6 +10,14 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.adapters.fastapi needs FastAPI: install gatelock[fastapi]") from missing
 
+from gatekeeper.adapters.admission_control import (
+    AdmissionController,
+    CheckResult,
+    GuardLimiter,
+    RequestIdentity,
+    make_exemption,
+    require_store_client,
+)
 from gatekeeper.adapters.asgi import (
     API_KEY,
     App,
@@ -22,23 +30,15 @@ from gatekeeper.adapters.asgi import (
     Send,
     address,
     behind,
-    encoded,
+    encode_headers,
     header,
-    note_of,
+    notes_of,
     path_of,
     peer,
-    refuse,
+    send_refusal,
     user,
 )
-from gatekeeper.adapters.checkpoint import (
-    Checkpoint,
-    GuardLimiter,
-    RequestIdentity,
-    Verdict,
-    exemption,
-    require_form,
-)
-from gatekeeper.adapters.refusal_response import HeaderStyle, allowance, refusal, require_style
+from gatekeeper.adapters.refusal_response import HeaderStyle, limit_headers, refusal, require_style
 from gatekeeper.adapters.route_patterns import resource_of
 from gatekeeper.gate import Gate
 from gatekeeper.model import ALLOWED, Decision, Refused
@@ -73,13 +73,13 @@ class Guard:
         refund_when: Callable[[AppResponse], bool] | None = None,
     ) -> None:
         require_style(headers)
-        require_form(limiters, awaited=True)
+        require_store_client(limiters, awaited=True)
         self._gate = gate
-        self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)
+        self._checkpoint = AdmissionController(gate, limiters, shadow=shadow)
         self._caller = caller
         self._tenant = tenant
         self._address = address
-        self._exempt = exemption(exempt, path_of)
+        self._exempt = make_exemption(exempt, path_of)
         self._style: HeaderStyle = headers
         self._refund_when = refund_when
 
@@ -102,7 +102,7 @@ class Guard:
         return costing
 
     async def _ask(self, scope: Scope, permits: int) -> Decision:
-        verdicts: list[Verdict] | None = scope.get(VERDICTS)
+        verdicts: list[CheckResult] | None = scope.get(VERDICTS)
         if verdicts is None:
             raise RuntimeError("nobody sees this response through: call guard.install(app) first")
         if self._exempt(scope):
@@ -115,7 +115,7 @@ class Guard:
                 tenant="" if self._tenant is None else self._tenant(scope),
                 cost=permits,
                 method=scope.get("method", "WEBSOCKET"),
-                note=note_of(scope),
+                note=notes_of(scope),
             )
         )
         if not verdict.decision.allowed:
@@ -125,7 +125,7 @@ class Guard:
         scope.setdefault("state", {})["gatelock"] = verdict.decision
         return verdict.decision
 
-    async def _undo(self, verdicts: list[Verdict]) -> None:
+    async def _undo(self, verdicts: list[CheckResult]) -> None:
         """Give back what the dependencies before this one took."""
         while verdicts:
             earlier = verdicts.pop()
@@ -135,7 +135,7 @@ class Guard:
     async def _refuse(self, connection: Request | WebSocket, error: Refused) -> Response | None:
         answer = refusal(error.decision, self._style)
         if isinstance(connection, WebSocket):
-            await refuse(answer, connection.scope, connection.receive, connection.send)
+            await send_refusal(answer, connection.scope, connection.receive, connection.send)
             return None
         return Response(answer.body, answer.status, dict(answer.headers))
 
@@ -154,14 +154,14 @@ class Around:
                 guard._gate.start()  # in the process that serves: its first request finds the locks known
             await self._app(scope, receive, send)
             return
-        verdicts: list[Verdict] = []
+        verdicts: list[CheckResult] = []
         scope[VERDICTS] = verdicts
 
         def more() -> Headers:
             if not verdicts:
                 return []
             last = verdicts[-1]
-            return encoded(allowance(last.decision, guard._style, last.limiter))
+            return encode_headers(limit_headers(last.decision, guard._style, last.limiter))
 
         watch = GuardedResponse(guard._checkpoint, more, guard._refund_when, lambda: verdicts)
         await watch.over(self._app, scope, receive, send)

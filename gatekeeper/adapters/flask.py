@@ -12,16 +12,16 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.adapters.flask needs Flask: install gatelock[flask]") from missing
 
-from gatekeeper.adapters.checkpoint import (
-    NOTED,
-    Checkpoint,
+from gatekeeper.adapters.admission_control import (
+    NOTES_ENVIRON_KEY,
+    AdmissionController,
+    CheckResult,
     GuardLimiter,
     RequestIdentity,
-    Verdict,
-    exemption,
-    require_form,
+    make_exemption,
+    require_store_client,
 )
-from gatekeeper.adapters.refusal_response import HeaderStyle, allowance, refusal, require_style
+from gatekeeper.adapters.refusal_response import HeaderStyle, limit_headers, refusal, require_style
 from gatekeeper.adapters.route_patterns import pattern_of_flask
 from gatekeeper.adapters.wsgi import (
     API_KEY,
@@ -71,12 +71,12 @@ class Guard:
         refund_when: Callable[[Response], bool] | None = None,
     ) -> None:
         require_style(headers)
-        require_form(limiters, awaited=False)
-        self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)
+        require_store_client(limiters, awaited=False)
+        self._checkpoint = AdmissionController(gate, limiters, shadow=shadow)
         self._caller = caller
         self._tenant = tenant
         self._address = address
-        self._exempt = exemption(exempt, lambda request: request.path)
+        self._exempt = make_exemption(exempt, lambda request: request.path)
         self._style: HeaderStyle = headers
         self._refund_when = refund_when
         # In the environment, not in `g`: whoever pushes an application context has one `g` for many requests.
@@ -120,7 +120,7 @@ class Guard:
                 tenant="" if self._tenant is None else self._tenant(environ),
                 cost=permits() if callable(permits) else permits,
                 method=request.method,
-                note=environ.get(NOTED),
+                note=environ.get(NOTES_ENVIRON_KEY),
             )
         )
         if not verdict.decision.allowed:
@@ -132,15 +132,15 @@ class Guard:
 
     def _after(self, response: Response) -> Response:
         environ = request.environ
-        verdict: Verdict | None = environ.get(self._asked)
+        verdict: CheckResult | None = environ.get(self._asked)
         if verdict is not None:
-            response.headers.extend(allowance(verdict.decision, self._style, verdict.limiter))
+            response.headers.extend(limit_headers(verdict.decision, self._style, verdict.limiter))
             self._begin(environ, verdict, response)
             if not response.is_streamed:  # the work is done; a stream's begins now
                 self._over(environ)
         return response
 
-    def _begin(self, environ: Environ, verdict: Verdict, response: Response) -> None:
+    def _begin(self, environ: Environ, verdict: CheckResult, response: Response) -> None:
         if verdict.spent and self._refund_when is not None and not environ.get(self._answered):
             environ[self._answered] = True
             if self._refund_when(response):
@@ -160,7 +160,7 @@ class Guard:
         return watched
 
     def _over(self, environ: Environ, *, failed: bool = False) -> None:
-        verdict: Verdict | None = environ.get(self._asked)
+        verdict: CheckResult | None = environ.get(self._asked)
         if verdict is None:
             return
         if failed:  # and nobody in Flask has made a response of it, as when it debugs

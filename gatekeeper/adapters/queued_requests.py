@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
-from gatekeeper.adapters.checkpoint import refunded
+from gatekeeper.adapters.admission_control import refund_async
 from gatekeeper.model import Decision
 
 
@@ -52,7 +52,7 @@ class Waiting:
 
     async def refund_async(self, key: str, cost: int) -> None:
         """The same, in a task."""
-        await refunded(self._limiter, key, cost)
+        await refund_async(self._limiter, key, cost)
 
     def leave(self, key: str, cost: int) -> Awaitable[None] | None:
         """The response is over."""

@@ -51,28 +51,28 @@ def refusal(decision: Decision, style: HeaderStyle = "off") -> RefusalResponse:
         ("content-type", "application/problem+json"),
         ("content-length", str(len(body))),
         ("cache-control", "no-store"),
-        ("gatelock", verdict(decision)),
-        *allowance(decision, style),
+        ("gatelock", header_value(decision)),
+        *limit_headers(decision, style),
     ]
     if decision.retry_after is not None:
         headers.append(("retry-after", str(math.ceil(decision.retry_after))))
     return RefusalResponse(status, headers, body)
 
 
-def allowance(decision: Decision, style: HeaderStyle, name: str = "") -> list[tuple[str, str]]:
+def limit_headers(decision: Decision, style: HeaderStyle, name: str = "") -> list[tuple[str, str]]:
     """Headers that tell a caller what is left, for any response; none where nobody knows. `name` is that of
     the limiter, for a decision that nobody refused.
 
     "draft" is draft-ietf-httpapi-ratelimit-headers-10, "legacy" the three headers that came before it,
     with the seconds until the reset.
 
-    >>> allowance(Decision(True, limit=10, remaining=4, reset_after=1.2), "both")[1:3]
+    >>> limit_headers(Decision(True, limit=10, remaining=4, reset_after=1.2), "both")[1:3]
     [('ratelimit', '"limit";r=4;t=2'), ('x-ratelimit-limit', '10')]
     """
     if decision.limit is None or decision.remaining is None:
         return []
     reset_s = math.ceil(decision.reset_after or 0.0)
-    name = quoted(decision.policy or name or "limit")
+    name = quote(decision.policy or name or "limit")
     headers = []
     if style in ("draft", "both"):
         headers.append(("ratelimit-policy", f"{name};q={decision.limit}"))
@@ -90,15 +90,15 @@ def require_style(style: str) -> None:
         raise ValueError(f"headers: expected one of {', '.join(STYLES)}, got {style!r}")
 
 
-def verdict(decision: Decision) -> str:
+def header_value(decision: Decision) -> str:
     """The value of the header `Gatelock`: a structured field (RFC 9651), as in denied;policy="daily"."""
     if not decision.policy:
         return "denied"
-    return f"denied;policy={quoted(decision.policy)}"
+    return f"denied;policy={quote(decision.policy)}"
 
 
 @lru_cache(maxsize=1024)
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A string of RFC 9651."""
     name = UNSAFE.sub("?", text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{name}"'

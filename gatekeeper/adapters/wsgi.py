@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from gatekeeper.adapters.caller_extraction import CallerKind, TrustedProxies, name_in, named, require_kind
-from gatekeeper.adapters.checkpoint import (
-    NOTED,
-    Checkpoint,
+from gatekeeper.adapters.admission_control import (
+    NOTES_ENVIRON_KEY,
+    AdmissionController,
+    CheckResult,
     GuardLimiter,
     RequestIdentity,
-    Verdict,
-    exemption,
-    require_form,
+    make_exemption,
+    require_store_client,
+)
+from gatekeeper.adapters.caller_extraction import (
+    CallerKind,
+    TrustedProxies,
+    caller_name,
+    name_from_header,
+    require_kind,
 )
 from gatekeeper.adapters.refusal_response import (
     HeaderStyle,
     RefusalResponse,
-    allowance,
+    limit_headers,
     refusal,
     require_style,
 )
@@ -52,13 +58,13 @@ def header(name: str, kind: CallerKind = "api_key") -> Extractor:
     require_kind(kind)
     wanted = f"HTTP_{name.upper().replace('-', '_')}"
     # PEP 3333 has the header's bytes in text.
-    return lambda environ: name_in(kind, environ.get(wanted, "").encode("latin-1", "replace"))
+    return lambda environ: name_from_header(kind, environ.get(wanted, "").encode("latin-1", "replace"))
 
 
 def user(read: Callable[[Environ], str | None] | None = None) -> Extractor:
     """The caller as `user:...`: by what `read` makes of the environment, else by REMOTE_USER, which an
     authenticating server or middleware sets."""
-    return lambda environ: named("user", (read or _remote_user)(environ) or "")
+    return lambda environ: caller_name("user", (read or _remote_user)(environ) or "")
 
 
 def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extractor:
@@ -67,7 +73,7 @@ def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extracto
     Unix socket, read from right to left. IPv6 is cut to its first `prefix6` bits: give the number that the
     log's mapping has."""
     peer_of = behind(trusted_proxies)
-    return lambda environ: named("address", peer_of(environ), prefix6)
+    return lambda environ: caller_name("address", peer_of(environ), prefix6)
 
 
 def behind(trusted_proxies: Iterable[str]) -> Extractor:
@@ -85,7 +91,7 @@ def routes(patterns: Iterable[str], other: str = "other") -> Extractor:
     """The resource as one of `patterns`, `other` when none fits, for `Guard(resource=...)`: give those that
     the log's mapping has. The path is that of SCRIPT_NAME and PATH_INFO, unquoted."""
     known = RoutePatterns(patterns, other)
-    return lambda environ: known.of(whole_path_of(environ))
+    return lambda environ: known.of(full_path_of(environ))
 
 
 peer = behind(())  # the other end of the connection; "" when it has no address (a Unix socket)
@@ -123,15 +129,15 @@ class Guard:
         refund_when: Callable[[AppResponse], bool] | None = None,
     ) -> None:
         require_style(headers)
-        require_form(limiters, awaited=False)
+        require_store_client(limiters, awaited=False)
         self._app = app
-        self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)
+        self._checkpoint = AdmissionController(gate, limiters, shadow=shadow)
         self._caller = caller
         self._resource = resource
         self._tenant = tenant
         self._address = address
         self._cost = cost
-        self._exempt = exemption(exempt, path_of)
+        self._exempt = make_exemption(exempt, path_of)
         self._style: HeaderStyle = headers
         self._refund_when = refund_when
 
@@ -140,14 +146,14 @@ class Guard:
             return self._app(environ, start_response)
         verdict = self._checkpoint.ask(self._who(environ))
         if not verdict.decision.allowed:
-            return respond(refusal(verdict.decision, self._style), environ, start_response)
+            return send_refusal(refusal(verdict.decision, self._style), environ, start_response)
         environ[DECISION] = verdict.decision
-        more = allowance(verdict.decision, self._style, verdict.limiter)
+        more = limit_headers(verdict.decision, self._style, verdict.limiter)
         if not verdict.spent or (self._refund_when is None and not self._checkpoint.holds):
             # The body goes to the server as it is, so that it may send a file in its own way.
-            return self._app(environ, adding(more, start_response) if more else start_response)
+            return self._app(environ, with_headers(more, start_response) if more else start_response)
         watch = GuardedResponse(self._checkpoint, verdict, self._refund_when)
-        return watch.over(self._app, environ, adding(more, start_response))
+        return watch.over(self._app, environ, with_headers(more, start_response))
 
     def _who(self, environ: Environ) -> RequestIdentity:
         return RequestIdentity(
@@ -157,7 +163,7 @@ class Guard:
             tenant="" if self._tenant is None else self._tenant(environ),
             cost=1 if self._cost is None else self._cost(environ),
             method=environ["REQUEST_METHOD"],
-            note=environ.get(NOTED),
+            note=environ.get(NOTES_ENVIRON_KEY),
         )
 
 
@@ -165,7 +171,7 @@ def path_of(environ: Environ) -> str:
     return _text_of_path(environ.get("PATH_INFO", ""))
 
 
-def whole_path_of(environ: Environ) -> str:
+def full_path_of(environ: Environ) -> str:
     """With what the application is mounted at."""
     return _text_of_path(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
 
@@ -175,7 +181,7 @@ def _text_of_path(path: str) -> str:
     return path if path.isascii() else path.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
-def adding(more: Headers, start_response: StartResponse) -> StartResponse:
+def with_headers(more: Headers, start_response: StartResponse) -> StartResponse:
     """`start_response`, with more among the headers."""
 
     def telling(status: str, headers: Headers, *error: Any) -> Callable[[bytes], object]:
@@ -189,7 +195,10 @@ class GuardedResponse:
     before it has begun, and what was held when the server closes the body."""
 
     def __init__(
-        self, checkpoint: Checkpoint, verdict: Verdict, wanted: Callable[[AppResponse], bool] | None
+        self,
+        checkpoint: AdmissionController,
+        verdict: CheckResult,
+        wanted: Callable[[AppResponse], bool] | None,
     ) -> None:
         self._checkpoint = checkpoint
         self._verdict = verdict
@@ -249,7 +258,7 @@ def close_body(body: Iterable[bytes]) -> None:
         close()
 
 
-def respond(answer: RefusalResponse, environ: Environ, start_response: StartResponse) -> list[bytes]:
+def send_refusal(answer: RefusalResponse, environ: Environ, start_response: StartResponse) -> list[bytes]:
     """Send a refusal; the request's body is not read."""
     start_response(f"{answer.status} {PHRASES.get(answer.status, 'Refused')}", answer.headers)
     return [b"" if environ.get("REQUEST_METHOD") == "HEAD" else answer.body]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from gatekeeper.adapters.admission_control import NOTES_STATE_KEY, make_exemption
 from gatekeeper.adapters.asgi import API_KEY, App, Extractor, Message, Receive, Scope, Send, path_of, peer
-from gatekeeper.adapters.checkpoint import NOTE, exemption
 from gatekeeper.adapters.route_patterns import resource_of
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
 from gatekeeper.requestlog.background_writer import LogSink
@@ -57,7 +57,7 @@ class RequestLog(LogMiddleware):
         super().__init__(to, buffer, clock)
         self._app = app
         self._extractors = Extractors(caller, address, tenant, resource)
-        self._is_exempt = exemption(exempt, path_of)
+        self._is_exempt = make_exemption(exempt, path_of)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -69,7 +69,7 @@ class RequestLog(LogMiddleware):
 
     async def _logged(self, scope: Scope, receive: Receive, send: Send) -> None:
         note = RequestNotes()
-        scope = {**scope, "state": {**scope.get("state", {}), NOTE: note}}
+        scope = {**scope, "state": {**scope.get("state", {}), NOTES_STATE_KEY: note}}
         answer = LoggedResponse(self, scope, note, send)
         try:
             await self._app(scope, receive, answer.send)

@@ -241,11 +241,11 @@ def _at_exit() -> None:
         writer.close(CLOSE_S)
 
 
-def first_at_exit() -> None:
+def run_first_at_exit() -> None:
     """Be called at the end of the process before what others have registered until now."""
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
 
 
 os.register_at_fork(after_in_child=_after_fork)
-first_at_exit()
+run_first_at_exit()

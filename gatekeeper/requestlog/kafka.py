@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gatekeeper.requestlog.background_writer import WriteOutcome, first_at_exit
+from gatekeeper.requestlog.background_writer import WriteOutcome, run_first_at_exit
 from gatekeeper.requestlog.log_record import LogLine
 from gatekeeper.telemetry.atomic_counts import AtomicCounts
 
@@ -89,7 +89,7 @@ class KafkaSink:
     def _send(self, line: LogLine) -> None:
         if self._producer is None:
             self._producer = KafkaProducer(**self._options)
-            first_at_exit()  # before its own end: what waits must still be sent
+            run_first_at_exit()  # before its own end: what waits must still be sent
         key = line.key.encode("utf-8", "replace") if line.key else None
         sent = self._producer.send(self._topic, line.text.removesuffix(b"\n"), key=key)
         sent.add_callback(self._was_delivered)

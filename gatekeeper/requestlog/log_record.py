@@ -7,7 +7,7 @@ import re
 from math import isfinite
 from typing import NamedTuple
 
-from gatekeeper.adapters.checkpoint import RequestIdentity
+from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.model import Decision
 
 VERDICT = "gatelock"  # the header of a refusal

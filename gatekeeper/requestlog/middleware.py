@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from gatekeeper.adapters.checkpoint import RequestIdentity
+from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.clock import Clock
 from gatekeeper.requestlog.background_writer import CLOSE_S, BackgroundWriter, LogSink
 from gatekeeper.requestlog.file import FileSink
@@ -78,15 +78,15 @@ class Extractors(Generic[R]):
         """Whom to log it under: whom its guard has `asked` for, else what the extractors say. The resource
         is what the application's extractor says, else what the guard asked for, else `route`."""
         who = asked or RequestIdentity(
-            caller=said(self._caller, request),
-            address=said(self._address, request),
-            tenant=said(self._tenant, request),
+            caller=extract(self._caller, request),
+            address=extract(self._address, request),
+            tenant=extract(self._tenant, request),
         )
-        resource = said(self._resource, request) or who.resource or route(request)
+        resource = extract(self._resource, request) or who.resource or route(request)
         return who if resource == who.resource else who._replace(resource=resource)
 
 
-def said(extractor: Callable[[R], str] | None, request: R) -> str:
+def extract(extractor: Callable[[R], str] | None, request: R) -> str:
     """What `extractor` says of the request; "" where it fails, for a log must not break what it logs."""
     if extractor is None:
         return ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gatekeeper.adapters.checkpoint import NOTED, exemption
+from gatekeeper.adapters.admission_control import NOTES_ENVIRON_KEY, make_exemption
 from gatekeeper.adapters.route_patterns import pattern_of_flask
 from gatekeeper.adapters.wsgi import (
     API_KEY,
@@ -15,8 +15,8 @@ from gatekeeper.adapters.wsgi import (
     Extractor,
     StartResponse,
     close_body,
+    full_path_of,
     peer,
-    whole_path_of,
 )
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
 from gatekeeper.requestlog.background_writer import LogSink
@@ -54,12 +54,12 @@ class RequestLog(LogMiddleware):
         super().__init__(to, buffer, clock)
         self._app = app
         self._extractors = Extractors(caller, address, tenant, resource)
-        self._is_exempt = exemption(exempt, whole_path_of)
+        self._is_exempt = make_exemption(exempt, full_path_of)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if self._is_exempt(environ):
             return self._app(environ, start_response)
-        environ[NOTED] = RequestNotes()
+        environ[NOTES_ENVIRON_KEY] = RequestNotes()
         answer = LoggedResponse(self, environ, start_response)
         try:
             body = self._app(environ, answer.start)
@@ -113,7 +113,7 @@ class LoggedResponse:
         if self._ended:
             return
         self._ended = True
-        log, environ, note = self._log, self._environ, self._environ[NOTED]
+        log, environ, note = self._log, self._environ, self._environ[NOTES_ENVIRON_KEY]
         log.put(
             LogEntry(
                 ended_ns=log.clock.wall_ns(),
@@ -121,7 +121,7 @@ class LoggedResponse:
                 status=self._status or FAILED,
                 bytes=self.bytes,
                 method=environ["REQUEST_METHOD"],
-                path=whole_path_of(environ)[:PATH_CHARS_MAX],
+                path=full_path_of(environ)[:PATH_CHARS_MAX],
                 who=log._extractors.who(environ, note.who, lambda _: self._route),
                 verdict=self._verdict,
                 decision=note.decision,

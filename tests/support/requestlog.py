@@ -16,7 +16,7 @@ from tests.support.counters import reference_counter
 PART = Partition("files", "log", 0, "log", "log")
 
 
-class Shelf:
+class MemorySink:
     """A sink in memory that can be full, or broken."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Shelf:
         return [json.loads(line.text) for line in self.lines]
 
 
-def counted_by(configuration: Path, text: bytes, *, groupings: Sequence[str] = ()) -> DrainedCounts:
+def count_lines(configuration: Path, text: bytes, *, groupings: Sequence[str] = ()) -> DrainedCounts:
     """What an analyzer with the one source of this configuration counts of a log's lines."""
     settings = load(configuration)
     (name, mapping), *others = settings.mappings().items()

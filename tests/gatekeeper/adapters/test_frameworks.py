@@ -19,7 +19,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from tests.gatekeeper.adapters.serving import SHOPS, Shop, shop, somebody
+from tests.gatekeeper.adapters.running_shop import SHOPS, Shop, new_key, shop
 from tests.support import plain_http
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def test_a_locked_caller_is_refused_with_the_reason_and_others_are_served(runnin
     assert problem["violated-policies"] == ["daily", "monthly"]
     assert (problem["status"], problem["detail"]) == (429, "100,000 requests per day, 100,214 counted")
     assert "until" in problem
-    served = running.get("/plain/items/7", somebody())
+    served = running.get("/plain/items/7", new_key())
     assert (served.status_code, served.json()["remaining"]) == (200, 19)
     assert "retry-after" not in served.headers
     assert "gatelock" not in served.headers
@@ -77,8 +77,8 @@ def test_the_decision_is_in_the_requests_state_with_its_tags(running: Shop) -> N
 
 
 def test_a_tenant_an_address_and_a_resource_are_asked_for(running: Shop) -> None:
-    assert running.get("/plain/items/7", somebody(), x_tenant="globex").status_code == 429
-    assert running.get("/plain/items/7", somebody(), x_tenant="initech").status_code == 200
+    assert running.get("/plain/items/7", new_key(), x_tenant="globex").status_code == 429
+    assert running.get("/plain/items/7", new_key(), x_tenant="initech").status_code == 200
     assert running.get("/open/items/7", "narrow").status_code == 429
     assert running.get("/open/dear", "narrow").status_code == 200
     with httpx2.HTTPTransport(local_address="127.9.3.4") as there:
@@ -87,7 +87,7 @@ def test_a_tenant_an_address_and_a_resource_are_asked_for(running: Shop) -> None
 
 def test_an_address_is_taken_from_a_header_only_as_far_as_proxies_are_trusted(running: Shop) -> None:
     def asked(setup: str, forwarded: str) -> int:
-        return running.get(f"/{setup}/items/7", somebody(), x_forwarded_for=forwarded).status_code
+        return running.get(f"/{setup}/items/7", new_key(), x_forwarded_for=forwarded).status_code
 
     assert asked("proxied", "203.0.113.9") == 429
     assert asked("proxied", "6.6.6.6, 203.0.113.9") == 429
@@ -96,7 +96,7 @@ def test_an_address_is_taken_from_a_header_only_as_far_as_proxies_are_trusted(ru
 
 
 def test_without_trust_a_header_names_no_address(running: Shop) -> None:
-    assert running.get("/plain/items/7", somebody(), x_forwarded_for="203.0.113.9").status_code == 200
+    assert running.get("/plain/items/7", new_key(), x_forwarded_for="203.0.113.9").status_code == 200
 
 
 def test_what_is_exempt_is_let_through_unasked(running: Shop) -> None:
@@ -110,7 +110,7 @@ def test_what_is_exempt_is_let_through_unasked(running: Shop) -> None:
 def test_in_shadow_nobody_is_refused_and_it_is_logged_who_would_be(running: Shop) -> None:
     served = running.get("/shadow/items/7", "acme")
     assert (served.status_code, served.json()["shadow"], served.json()["policy"]) == (200, True, "daily")
-    key = somebody()
+    key = new_key()
     answers = [running.get("/shadow/items/7", key) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 200]
     assert [answer.json()["shadow"] for answer in answers] == [False, False, True]
@@ -125,7 +125,7 @@ def test_in_shadow_nobody_is_refused_and_it_is_logged_who_would_be(running: Shop
 
 
 def test_a_limiter_counts_in_all_workers_and_says_when_to_come_again(running: Shop) -> None:
-    key = somebody()
+    key = new_key()
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: running.get("/plain/items/7", key), range(24)))
     assert [answer.status_code for answer in answers].count(200) == 20
@@ -144,26 +144,26 @@ def test_a_limiter_counts_in_all_workers_and_says_when_to_come_again(running: Sh
 
 
 def test_who_is_locked_takes_nothing_from_a_limiter(running: Shop) -> None:
-    key = somebody()
+    key = new_key()
     assert {running.get("/plain/items/7", key, x_tenant="globex").status_code for _ in range(5)} == {429}
     assert running.get("/plain/items/7", key).json()["remaining"] == 19
 
 
 def test_what_one_limiter_refuses_takes_nothing_from_those_before_it(running: Shop) -> None:
-    key = somebody()
+    key = new_key()
     assert [running.get("/two/items/7", key).status_code for _ in range(6)] == [200, 200, *[429] * 4]
     refused = running.get("/two/items/7", key)
     assert refused.json()["violated-policies"] == ["small"]
 
 
 def test_a_view_has_its_own_cost(running: Shop) -> None:
-    key = somebody()
+    key = new_key()
     assert [running.get("/plain/dear", key).json()["remaining"] for _ in range(2)] == [10, 0]
     assert running.get("/plain/items/7", key).status_code == 429
 
 
 def test_what_is_refunded_was_free(running: Shop) -> None:
-    key = somebody()
+    key = new_key()
     assert [running.get("/plain/kept", key).json()["remaining"] for _ in range(3)] == [19, 19, 19]
     assert {broken(running, "/plain/breaks", key) for _ in range(3)} == {500}
     assert running.get("/plain/items/7", key).json()["remaining"] == 19
@@ -173,7 +173,7 @@ def test_without_a_name_requests_are_limited_by_address(running: Shop) -> None:
     def asked(address: str) -> int:
         return int(running.get("/proxied/items/7", x_forwarded_for=address).json()["remaining"])
 
-    here, there = (f"2001:db8:{somebody()[:4]}:{host}" for host in ("1::", "2::"))
+    here, there = (f"2001:db8:{new_key()[:4]}:{host}" for host in ("1::", "2::"))
     assert [asked(f"{here}1"), asked(f"{here}2"), asked(f"{there}1")] == [19, 18, 19]
 
 
@@ -189,7 +189,7 @@ def test_without_a_name_requests_are_limited_by_address(running: Shop) -> None:
 def test_responses_tell_what_is_left_in_the_way_that_was_chosen(
     running: Shop, setup: str, told: dict[str, str]
 ) -> None:
-    key = somebody()
+    key = new_key()
     served = running.get(f"/{setup}/items/7", key)
     said = {name: value for name, value in served.headers.items() if "ratelimit" in name}
     assert len(said) == {"plain": 2, "legacy": 3, "both": 5, "off": 0}[setup]
@@ -204,13 +204,13 @@ def test_responses_tell_what_is_left_in_the_way_that_was_chosen(
 
 def test_a_limiter_that_waits_holds_nobody_else_up(running: Shop) -> None:
     """The second waits a second for its turn. Others are served meanwhile, by loop or other worker."""
-    key = somebody()
+    key = new_key()
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(running.get, "/queue/items/7", key) for _ in range(2)]
         while not any(each.done() for each in waiting):
             time.sleep(0.005)
         for _ in range(3):
-            assert running.get("/plain/items/7", somebody()).status_code == 200
+            assert running.get("/plain/items/7", new_key()).status_code == 200
         assert not all(each.done() for each in waiting)
         assert [each.result().status_code for each in waiting] == [200, 200]
 
@@ -219,7 +219,7 @@ def test_a_limiter_that_waits_holds_nobody_else_up(running: Shop) -> None:
 
 
 def test_a_stream_is_at_work_until_it_ends(running: Shop) -> None:
-    key = somebody()
+    key = new_key()
     with running.client.stream("GET", f"/busy/stream/{key}", headers={"x-api-key": key}) as answer:
         chunks = answer.iter_text()
         assert next(chunks) == "begun "
@@ -234,7 +234,7 @@ def test_a_stream_is_at_work_until_it_ends(running: Shop) -> None:
 
 def test_whoever_leaves_a_stream_or_breaks_one_is_at_work_no_longer(running: Shop) -> None:
     for ending in ("left", "broken"):
-        key = somebody()
+        key = new_key()
         path = f"/busy/stream/{'breaks' if ending == 'broken' else key}"
         try:
             with running.client.stream("GET", path, headers={"x-api-key": key}) as answer:
@@ -249,7 +249,7 @@ def test_whoever_leaves_a_stream_or_breaks_one_is_at_work_no_longer(running: Sho
 
 
 def test_a_view_that_breaks_is_at_work_no_longer(running: Shop) -> None:
-    key = somebody()
+    key = new_key()
     assert {broken(running, "/busy/breaks", key) for _ in range(3)} == {500}
     assert running.get("/busy/items/7", key).status_code == 200
     assert running.get("/plain/items/7", key).json()["remaining"] == 18
@@ -292,7 +292,7 @@ def test_the_handshake_of_a_locked_caller_is_refused_and_says_why(running: Shop)
 
 @with_websockets
 def test_a_websocket_is_asked_about_once_and_is_at_work_until_it_closes(running: Shop) -> None:
-    key = somebody()
+    key = new_key()
     with opened(running, "busy", key) as line:
         assert json.loads(line.recv())["remaining"] == 0
         for _ in range(5):
@@ -313,7 +313,7 @@ def test_a_refused_head_request_has_headers_and_no_body(running: Shop) -> None:
     refused = running.ask("HEAD", "/plain/items/7", "acme")
     assert (refused.status_code, refused.content) == (429, b"")
     assert refused.headers["gatelock"] == 'denied;policy="daily"'
-    served = running.ask("HEAD", "/plain/items/7", somebody())
+    served = running.ask("HEAD", "/plain/items/7", new_key())
     assert (served.status_code, served.content) == (200, b"")
     assert "ratelimit" in served.headers
 
@@ -321,7 +321,7 @@ def test_a_refused_head_request_has_headers_and_no_body(running: Shop) -> None:
 def test_the_body_of_a_refused_request_does_not_get_in_the_way(running: Shop) -> None:
     """Neither of the answer, nor of the next request on the same connection."""
     body = b"x" * 3_000_000
-    for key, status in (("acme", 429), (somebody(), 200), ("acme", 429)):
+    for key, status in (("acme", 429), (new_key(), 200), ("acme", 429)):
         with plain_http.Client(base_url=running.url, timeout=30) as client:
             answers = [
                 client.post("/plain/items/7", headers={"x-api-key": key}, content=body) for _ in range(2)

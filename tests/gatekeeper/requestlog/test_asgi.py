@@ -18,7 +18,7 @@ from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock, locked
 from tests.support import plain_http
 from tests.support.feed import a_lock
-from tests.support.requestlog import Shelf
+from tests.support.requestlog import MemorySink
 from tests.support.uvicorn import serving
 
 Scope = dict[str, Any]
@@ -43,7 +43,7 @@ def a_request(path: str = "/items", **changed: Any) -> Scope:
 class World:
     def __init__(self, app: Any, **given: Any) -> None:
         self.clock = ManualClock()
-        self.shelf = Shelf()
+        self.shelf = MemorySink()
         self.log = RequestLog(app, self.shelf, clock=self.clock, **given)
 
     def call(self, scope: Scope, *incoming: dict[str, Any]) -> list[dict[str, Any]]:
@@ -318,7 +318,7 @@ def gate() -> Iterator[Gate]:
 
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "not guarded"])
 def test_routes_and_fields_of_a_real_application_are_found(gate: Gate, guarded: bool) -> None:
-    api, shelf = an_api(), Shelf()
+    api, shelf = an_api(), MemorySink()
     log = RequestLog(Guard(api, gate) if guarded else api, shelf)
     with serving(log) as url, plain_http.Client(base_url=url, headers={"x-api-key": "acme"}) as client:
         client.get("/v1/items/7?token=secret")

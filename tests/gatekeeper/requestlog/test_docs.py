@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from gatekeeper import Gate
-from gatekeeper.adapters.checkpoint import RequestIdentity
+from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.model import Decision
 from gatekeeper.requestlog import asgi, wsgi
 from gatekeeper.requestlog.kafka import KafkaSink

@@ -15,7 +15,7 @@ import pytest
 
 from gatekeeper.requestlog.file import FileSink
 from gatekeeper.requestlog.log_record import LogLine
-from tests.support.requestlog import counted_by
+from tests.support.requestlog import count_lines
 
 ROOT = Path(__file__).parents[3]
 
@@ -217,7 +217,7 @@ def test_killed_in_mid_write_it_leaves_at_most_a_torn_last_line_which_is_rejecte
             each.wait()
             kills += 1
     FileSink(path).write(lines('{"caller":{"api_key":"last"},"ts":1}'))
-    found = counted_by(tmp_path / "gatelock.toml", path.read_bytes())
+    found = count_lines(tmp_path / "gatelock.toml", path.read_bytes())
     assert {rejected.reason for rejected in found.rejected} <= {"bad-json"}
     assert len(found.rejected) <= kills
     (progress,) = found.parts

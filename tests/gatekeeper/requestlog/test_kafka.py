@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from gatekeeper.adapters.checkpoint import RequestIdentity
+from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.clock import SYSTEM_CLOCK
 from gatekeeper.requestlog.background_writer import BackgroundWriter
 from gatekeeper.requestlog.kafka import KafkaSink
@@ -174,7 +174,7 @@ def test_a_topic_that_is_not_there_is_told_and_waited_for(
 
 PARENT = """
 import os, sys, time
-from gatekeeper.adapters.checkpoint import RequestIdentity
+from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.clock import SYSTEM_CLOCK
 from gatekeeper.requestlog.kafka import KafkaSink
 from gatekeeper.requestlog.log_record import LogEntry

@@ -20,7 +20,7 @@ from gatekeeper import Gate
 from gatekeeper.adapters.asgi import Guard, header
 from gatekeeper.sources.fixed import FixedSource
 from tests.support.feed import a_lock
-from tests.support.requestlog import counted_by
+from tests.support.requestlog import count_lines
 from tests.support.servers import Missing
 from tests.support.servers.child import accepts, free_port
 from tests.support.servers.report import ServersUsed
@@ -52,7 +52,7 @@ def sums(found: DrainedCounts, grouping: str = "caller") -> dict[tuple[str, ...]
 @pytest.mark.parametrize("proxy", FILES)
 def test_what_a_proxy_writes_is_counted(proxy: str, tmp_path: Path) -> None:
     text = (LINES / f"{proxy}.log").read_bytes()
-    found = counted_by(metered(proxy, tmp_path), text, groupings=["address", "caller+resource"])
+    found = count_lines(metered(proxy, tmp_path), text, groupings=["address", "caller+resource"])
     assert found.rejected == []
     by_caller = sums(found)
     assert by_caller["api_key:acme", "requests"] == (1, 1)
@@ -196,7 +196,7 @@ def test_what_nginx_writes_is_counted_under_the_name_that_the_gate_is_asked_for(
         assert nginx.ask(b"/v1/items/7", b"X-Api-Key: " + key.encode()) == 200
     text = nginx.written(3 + len(strange))
     assert b"secret" not in text
-    found = counted_by(metered("nginx", tmp_path), text, groupings=["caller+resource"])
+    found = count_lines(metered("nginx", tmp_path), text, groupings=["caller+resource"])
     assert found.rejected == []
     counted = sums(found)
     assert counted["api_key:acme", "requests"] == (1, 0)
@@ -227,7 +227,7 @@ def test_nothing_that_a_client_sends_makes_a_line_that_is_not_counted(
 ) -> None:
     """Or a caller who sends it would never reach a limit, and a thousand of them would stop the log."""
     nginx.send(raw)
-    found = counted_by(metered("nginx", tmp_path), nginx.written(1))
+    found = count_lines(metered("nginx", tmp_path), nginx.written(1))
     assert found.rejected == []
     (caller,) = {row.key for row in found.rows}
     assert caller == (
@@ -243,7 +243,7 @@ def test_a_key_that_is_no_text_is_none_to_the_log_and_to_the_gate(
     keys += [b"caf\xe9", b"\xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xc0\xaf", b"ok\xff", b"a\tb"]
     for key in keys:
         nginx.ask(b"/", b"X-Api-Key: " + key)
-    found = counted_by(metered("nginx", tmp_path), nginx.written(len(keys)))
+    found = count_lines(metered("nginx", tmp_path), nginx.written(len(keys)))
     assert found.rejected == []
     assert sums(found)["address:127.0.0.1", "requests"] == (len(keys), 0)
     assert set(shop.asked) == {""}

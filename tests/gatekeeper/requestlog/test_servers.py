@@ -108,7 +108,7 @@ from django.urls import path
 from gatekeeper import Gate
 from gatekeeper.sources.fixed import FixedSource
 from tests.support.feed import a_lock
-from tests.support.requestlog import Shelf
+from tests.support.requestlog import MemorySink
 
 gate = Gate(FixedSource(a_lock("api_key:locked", ends_in=10**9)))
 settings.configure(
@@ -125,7 +125,7 @@ def one(request, item):
     return HttpResponse("ok")
 
 urlpatterns = [path("v1/items/<int:item>/", one)]
-shelf = Shelf()
+shelf = MemorySink()
 
 def call_wsgi(key):
     from django.core.wsgi import get_wsgi_application
@@ -186,7 +186,7 @@ def test_fastapis_guard_does_too() -> None:
     from gatekeeper.requestlog.asgi import RequestLog
     from gatekeeper.sources.fixed import FixedSource
     from tests.support.feed import a_lock
-    from tests.support.requestlog import Shelf
+    from tests.support.requestlog import MemorySink
 
     with Gate(FixedSource(a_lock("api_key:locked", ends_in=10**9))) as gate:
         assert gate.ready(10)
@@ -198,7 +198,7 @@ def test_fastapis_guard_does_too() -> None:
         def one(item: int) -> int:
             return item
 
-        shelf = Shelf()
+        shelf = MemorySink()
         log = RequestLog(api, to=shelf)
 
         async def receive() -> dict[str, Any]:

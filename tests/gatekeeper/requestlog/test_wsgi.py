@@ -18,13 +18,13 @@ from gatekeeper.requestlog.wsgi import RequestLog
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
 from tests.support.feed import a_lock
-from tests.support.requestlog import Shelf
+from tests.support.requestlog import MemorySink
 
 
 class World:
     def __init__(self, app: Any, **given: Any) -> None:
         self.clock = ManualClock()
-        self.shelf = Shelf()
+        self.shelf = MemorySink()
         self.log = RequestLog(app, self.shelf, clock=self.clock, **given)
 
     def call(self, path: str = "/items", **environ: Any) -> tuple[str, list[Any], bytes]:

@@ -41,7 +41,7 @@ async def page(scope: Scope, receive: Any) -> object:
         length += len(message["body"])
         if not message.get("more_body"):
             break
-    return stock.told(scope["state"]["gatelock"], length=length)
+    return stock.decision_fields(scope["state"]["gatelock"], length=length)
 
 
 async def begins(send: Any, status: int) -> None:
@@ -54,7 +54,7 @@ async def streams(name: str, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"begun ", "more_body": True})
     if name == "breaks":
         raise RuntimeError("this page breaks half-way")
-    for nap in stock.waits(name, lambda: asyncio.sleep(0.005)):
+    for nap in stock.wait_for_release(name, lambda: asyncio.sleep(0.005)):
         await nap
     await send({"type": "http.response.body", "body": b"done"})
 
@@ -62,7 +62,7 @@ async def streams(name: str, send: Any) -> None:
 async def greets(scope: Scope, receive: Any, send: Any) -> None:
     await receive()
     await send({"type": "websocket.accept"})
-    said = json.dumps(stock.told(scope["state"]["gatelock"]))
+    said = json.dumps(stock.decision_fields(scope["state"]["gatelock"]))
     await send({"type": "websocket.send", "text": said})
     while (await receive())["type"] != "websocket.disconnect":
         pass
@@ -77,7 +77,7 @@ def resource(scope: Scope) -> str:
 
 
 def shop() -> Callable[..., Any]:
-    gate, shops = stock.opened(), {}
+    gate, shops = stock.open_gate(), {}
     for prefix, (limiters, given) in stock.setups(redis.asyncio.Redis).items():
         settings = dict(given)
         proxies = settings.pop("proxies", None)
@@ -87,4 +87,4 @@ def shop() -> Callable[..., Any]:
             cost=lambda scope: 10 if scope["path"] == "/dear" else 1,
             exempt=["/healthz", "/free/*"], **settings,
         )  # fmt: skip
-    return stock.mounted_async(shops)
+    return stock.mount_async(shops)

@@ -22,12 +22,12 @@ MIDDLEWARE = ["gatekeeper.adapters.django.GuardMiddleware"]
 
 
 def item(request: HttpRequest, number: int = 0) -> JsonResponse:
-    return JsonResponse(stock.told(request.gatelock, length=len(request.body)))
+    return JsonResponse(stock.decision_fields(request.gatelock, length=len(request.body)))
 
 
 @cost(10)
 def dear(request: HttpRequest) -> JsonResponse:
-    return JsonResponse(stock.told(request.gatelock))
+    return JsonResponse(stock.decision_fields(request.gatelock))
 
 
 @exempt
@@ -40,7 +40,7 @@ def free(request: HttpRequest, name: str) -> JsonResponse:
 
 
 def kept(request: HttpRequest) -> JsonResponse:
-    return JsonResponse(stock.told(request.gatelock), status=404)
+    return JsonResponse(stock.decision_fields(request.gatelock), status=404)
 
 
 def breaks(request: HttpRequest) -> JsonResponse:
@@ -55,7 +55,7 @@ def streams(name: str) -> Iterator[str]:
     yield "begun "
     if name == "breaks":
         raise RuntimeError("this page breaks half-way")
-    for _ in stock.waits(name):
+    for _ in stock.wait_for_release(name):
         pass
     yield "done"
 
@@ -68,7 +68,7 @@ async def streams_async(name: str) -> AsyncIterator[str]:
     yield "begun "
     if name == "breaks":
         raise RuntimeError("this page breaks half-way")
-    for nap in stock.waits(name, lambda: asyncio.sleep(0.005)):
+    for nap in stock.wait_for_release(name, lambda: asyncio.sleep(0.005)):
         await nap
     yield "done"
 
@@ -102,7 +102,7 @@ def handlers(kind: type[Any], client: type[Any], patterns: tuple[Any, ...]) -> d
         LOGGING_CONFIG=None, DATA_UPLOAD_MAX_MEMORY_SIZE=None,
     )  # fmt: skip
     django.setup()
-    gate, shops = stock.opened(), {}
+    gate, shops = stock.open_gate(), {}
     for prefix, (limiters, given) in stock.setups(client).items():
         more = dict(given)
         proxies = more.pop("proxies", ())
@@ -119,12 +119,12 @@ def tenant(request: HttpRequest) -> str:
 
 
 def shop() -> Callable[..., Any]:
-    return stock.mounted(handlers(WSGIHandler, redis.Redis, urls(lambda view: view, stream)))
+    return stock.mount(handlers(WSGIHandler, redis.Redis, urls(lambda view: view, stream)))
 
 
 def shop_async() -> Callable[..., Any]:
     shops = handlers(ASGIHandler, redis.asyncio.Redis, urls(awaited, stream_async))
-    mounted = stock.mounted_async(shops)
+    mounted = stock.mount_async(shops)
 
     async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "http":  # Django has no lifespan

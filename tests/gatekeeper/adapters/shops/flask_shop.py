@@ -31,16 +31,16 @@ def application(guard: Guard) -> flask.Flask:
 
     @app.get("/items/<int:number>")
     def item(number: int) -> dict[str, object]:
-        return stock.told(flask.g.gatelock, number=number)
+        return stock.decision_fields(flask.g.gatelock, number=number)
 
     @app.post("/items/<int:number>")
     def add(number: int) -> dict[str, object]:
-        return stock.told(flask.g.gatelock, length=len(flask.request.data))
+        return stock.decision_fields(flask.g.gatelock, length=len(flask.request.data))
 
     @app.get("/dear")
     @guard.cost(10)
     def dear() -> dict[str, object]:
-        return stock.told(flask.g.gatelock)
+        return stock.decision_fields(flask.g.gatelock)
 
     @app.get("/healthz")
     @guard.exempt
@@ -53,7 +53,7 @@ def application(guard: Guard) -> flask.Flask:
 
     @app.get("/kept")
     def kept() -> tuple[dict[str, object], int]:
-        return stock.told(flask.g.gatelock), 404
+        return stock.decision_fields(flask.g.gatelock), 404
 
     @app.get("/breaks")
     def breaks() -> None:
@@ -70,13 +70,13 @@ def streams(name: str) -> Iterator[str]:
     yield "begun "
     if name == "breaks":
         raise RuntimeError("this page breaks half-way")
-    for _ in stock.waits(name):
+    for _ in stock.wait_for_release(name):
         pass
     yield "done"
 
 
 def shop() -> Callable[..., Any]:
-    gate, shops = stock.opened(), {}
+    gate, shops = stock.open_gate(), {}
     for prefix, (limiters, given) in stock.setups().items():
         settings = dict(given)
         proxies = settings.pop("proxies", None)
@@ -85,4 +85,4 @@ def shop() -> Callable[..., Any]:
             address=behind(proxies) if proxies else peer, exempt=["/free/*"], **settings,
         )  # fmt: skip
         shops[prefix] = application(guard)
-    return stock.mounted(shops)
+    return stock.mount(shops)

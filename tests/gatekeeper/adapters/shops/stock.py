@@ -23,7 +23,7 @@ FOLDER = Path(os.environ.get("SHOP_FOLDER", "."))  # the test's
 PATIENCE_S = 20.0
 
 
-def opened() -> Gate:
+def open_gate() -> Gate:
     """The gate, which knows its locks; what it would refuse stands in a file of the test's."""
     log = logging.getLogger("gatekeeper")
     log.addHandler(logging.FileHandler(FOLDER / "shadow.log"))
@@ -65,7 +65,7 @@ def by_prefix(shops: dict[str, Any], path: str) -> tuple[Any, str]:
     return shops[prefix], f"/{rest}"
 
 
-def mounted(shops: dict[str, Any]) -> Callable[..., Any]:
+def mount(shops: dict[str, Any]) -> Callable[..., Any]:
     """One WSGI application out of many."""
 
     def application(environ: dict[str, Any], start_response: Any) -> Any:
@@ -75,7 +75,7 @@ def mounted(shops: dict[str, Any]) -> Callable[..., Any]:
     return application
 
 
-def mounted_async(shops: dict[str, Any]) -> Callable[..., Any]:
+def mount_async(shops: dict[str, Any]) -> Callable[..., Any]:
     """One ASGI application out of many."""
 
     async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -89,13 +89,13 @@ def mounted_async(shops: dict[str, Any]) -> Callable[..., Any]:
     return application
 
 
-def told(decision: Decision, **more: object) -> dict[str, object]:
+def decision_fields(decision: Decision, **more: object) -> dict[str, object]:
     """What an application knows of its request."""
     said = {"policy": decision.policy, "remaining": decision.remaining, "shadow": decision.shadow}
     return said | {"tags": decision.tags, "worker": os.getpid()} | more
 
 
-def waits(name: str, wait: Callable[[], object] = partial(time.sleep, 0.005)) -> Any:
+def wait_for_release(name: str, wait: Callable[[], object] = partial(time.sleep, 0.005)) -> Any:
     """Until the test says so, or its patience ends."""
     end_s = time.monotonic() + PATIENCE_S
     while not (FOLDER / name).exists() and time.monotonic() < end_s:

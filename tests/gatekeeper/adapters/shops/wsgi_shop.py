@@ -28,7 +28,7 @@ def page(environ: Environ) -> object:
     if environ["PATH_INFO"] == "/healthz" or environ["PATH_INFO"].startswith("/free/"):
         return "gatelock.decision" in environ
     length = len(environ["wsgi.input"].read()) if environ["REQUEST_METHOD"] == "POST" else 0
-    return stock.told(environ["gatelock.decision"], length=length)
+    return stock.decision_fields(environ["gatelock.decision"], length=length)
 
 
 def streams(name: str, start_response: Any) -> Iterator[bytes]:
@@ -36,7 +36,7 @@ def streams(name: str, start_response: Any) -> Iterator[bytes]:
     yield b"begun "
     if name == "breaks":
         raise RuntimeError("this page breaks half-way")
-    for _ in stock.waits(name):
+    for _ in stock.wait_for_release(name):
         pass
     yield b"done"
 
@@ -47,7 +47,7 @@ def resource(environ: Environ) -> str:
 
 
 def shop() -> Callable[..., Any]:
-    gate, shops = stock.opened(), {}
+    gate, shops = stock.open_gate(), {}
     for prefix, (limiters, given) in stock.setups().items():
         settings = dict(given)
         proxies = settings.pop("proxies", None)
@@ -58,4 +58,4 @@ def shop() -> Callable[..., Any]:
             cost=lambda environ: 10 if environ["PATH_INFO"] == "/dear" else 1,
             exempt=["/healthz", "/free/*"], **settings,
         )  # fmt: skip
-    return stock.mounted(shops)
+    return stock.mount(shops)

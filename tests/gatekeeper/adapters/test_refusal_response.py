@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatekeeper.adapters.refusal_response import TYPES, refusal, verdict
+from gatekeeper.adapters.refusal_response import TYPES, header_value, refusal
 from gatekeeper.model import Decision
 from tests.support.feed import NOON
 
@@ -78,7 +78,7 @@ def test_no_number_in_a_lock_makes_a_refusal_look_like_success(status: int, sent
 @given(st.text())
 def test_no_policys_name_breaks_out_of_the_header(policy: str) -> None:
     """Unquoted as RFC 9651 says, the name is there again, with ? for what no header may hold."""
-    value = verdict(LOCKED._replace(policy=policy))
+    value = header_value(LOCKED._replace(policy=policy))
     if not policy:
         assert value == "denied"
         return

@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gatekeeper.adapters import asgi, caller_extraction, wsgi
+from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.adapters.caller_extraction import TrustedProxies, first
-from gatekeeper.adapters.checkpoint import RequestIdentity
 from gatekeeper.identity import address_of
 from gatekeeper.requestlog.log_record import LogEntry, line_of
-from tests.support.requestlog import counted_by
+from tests.support.requestlog import count_lines
 from tests.support.vectors import VECTORS, Vector
 
 ROOT = Path(__file__).parents[3]
@@ -85,7 +85,7 @@ def test_the_request_log_is_counted_under_the_name_that_the_guard_asked_for(
 ) -> None:
     caller = vector.caller or ""
     entry = LogEntry(1, 1, 200, 0, "GET", "/", RequestIdentity(caller, address="198.51.100.1"))
-    found = counted_by(ROOT / "deploy" / "requestlog.toml", line_of(entry, "1").text)
+    found = count_lines(ROOT / "deploy" / "requestlog.toml", line_of(entry, "1").text)
     assert [(row.key, row.value) for row in found.rows if row.meter == "requests"] == [(caller, 1)]
     assert found.rejected == []
 
@@ -261,10 +261,10 @@ def test_nothing_that_a_client_writes_changes_its_address(
 def test_what_is_too_long_to_be_anybody_is_not_remembered() -> None:
     names, addresses = caller_extraction._name_in.cache_info, caller_extraction._peer_address.cache_info
     before = names().misses, addresses().misses
-    assert caller_extraction.name_in("api_key", b"k" * 60_000) == ""
+    assert caller_extraction.name_from_header("api_key", b"k" * 60_000) == ""
     assert caller_extraction.peer_address("1" * 60_000) is None
     assert (names().misses, addresses().misses) == before
-    assert caller_extraction.name_in("api_key", b"k" * 256) == "api_key:" + "k" * 256
+    assert caller_extraction.name_from_header("api_key", b"k" * 256) == "api_key:" + "k" * 256
     assert (
         caller_extraction.peer_address("0000:0000:0000:0000:0000:ffff:192.100.200.255") == "192.100.200.255"
     )

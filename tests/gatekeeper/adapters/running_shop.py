@@ -54,12 +54,12 @@ def locks() -> dict[str, object]:
         {"scope": "address", "key": "203.0.113.9"},
         {"scope": "range", "key": "127.9.0.0/16"},
     ]
-    named = [{"key": f"api_key:{name}"} | given for name, given in LOCKED.items()]
+    request_headers = [{"key": f"api_key:{name}"} | given for name, given in LOCKED.items()]
     basis = {
         "op": "set", "scope": "caller", "policy": "daily", "action": "deny", "status": 429,
         "reason": "quota-exceeded", "began": now - HOUR, "until": now + HOUR,
     }  # fmt: skip
-    changes = [basis | given for given in [*named, *others]]
+    changes = [basis | given for given in [*request_headers, *others]]
     return {"format": 1, "version": 1, "snapshot": True, "now": now, "changes": changes}
 
 
@@ -78,7 +78,7 @@ class Shop:
         return self.ask("GET", path, key, **headers)
 
     def ask(self, method: str, path: str, key: str = "", **headers: str) -> httpx2.Response:
-        return self.client.request(method, path, headers=named(key, headers))
+        return self.client.request(method, path, headers=request_headers(key, headers))
 
     def release(self, name: str) -> None:
         """Let the stream of this name go on."""
@@ -89,12 +89,12 @@ class Shop:
         return (self.folder / "shadow.log").read_text()
 
 
-def named(key: str, headers: dict[str, str]) -> dict[str, str]:
+def request_headers(key: str, headers: dict[str, str]) -> dict[str, str]:
     others = {name.replace("_", "-"): value for name, value in headers.items()}
     return others | ({"x-api-key": key} if key else {})
 
 
-def somebody() -> str:
+def new_key() -> str:
     """A key that nobody has asked with yet."""
     return uuid.uuid4().hex
 
@@ -112,7 +112,7 @@ def shop(name: str, folder: Path, redis_url: str) -> Iterator[Shop]:
         )  # fmt: skip
     running = Shop(name, folder, port)
     try:
-        awaited(running, child)
+        wait_until_ready(running, child)
         yield running
     finally:
         running.client.close()
@@ -125,7 +125,7 @@ def shop(name: str, folder: Path, redis_url: str) -> Iterator[Shop]:
             raise
 
 
-def awaited(running: Shop, child: subprocess.Popen[bytes]) -> None:
+def wait_until_ready(running: Shop, child: subprocess.Popen[bytes]) -> None:
     """Returns when it answers."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatekeeper.adapters.checkpoint import RequestIdentity
-from gatekeeper.adapters.refusal_response import verdict
+from gatekeeper.adapters.admission_control import RequestIdentity
+from gatekeeper.adapters.refusal_response import header_value
 from gatekeeper.model import Decision
 from gatekeeper.requestlog.log_record import (
     FIELDS_MAX,
@@ -70,7 +70,7 @@ def test_a_line_knows_by_whom_it_is_counted(entry: LogEntry, key: str) -> None:
 
 @given(policy=st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S", "Zs"])))
 def test_the_header_of_a_refusal_is_read_back(policy: str) -> None:
-    header = verdict(Decision(False, policy=policy))
+    header = header_value(Decision(False, policy=policy))
     assert verdict_of(ENTRY._replace(verdict=header)) == ("denied", policy)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gatekeeper.adapters.checkpoint import RequestIdentity
+from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.clock import SYSTEM_CLOCK
 from gatekeeper.requestlog.background_writer import (
     GATHER_S,
@@ -21,7 +21,7 @@ from gatekeeper.requestlog.background_writer import (
 )
 from gatekeeper.requestlog.log_record import LogEntry, LogLine
 from gatekeeper.testing import ManualClock
-from tests.support.requestlog import Shelf
+from tests.support.requestlog import MemorySink
 
 
 def an_entry(number: int = 0) -> LogEntry:
@@ -31,7 +31,7 @@ def an_entry(number: int = 0) -> LogEntry:
 class World:
     def __init__(self, buffer: int = 100) -> None:
         self.clock = ManualClock()
-        self.shelf = Shelf()
+        self.shelf = MemorySink()
         self.writer = BackgroundWriter(self.shelf, buffer=buffer, clock=self.clock)
 
     def put(self, *numbers: int) -> None:
@@ -217,7 +217,7 @@ def test_a_buffer_for_nothing_is_refused() -> None:
 # -- with threads --------------------------------------------------------------------------------
 
 
-class Slow(Shelf):
+class Slow(MemorySink):
     """Takes its time with every write, until it is let go."""
 
     def __init__(self) -> None:

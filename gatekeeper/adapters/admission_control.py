@@ -15,8 +15,8 @@ log = logging.getLogger("gatekeeper")
 
 PREFIX6 = 64  # one household; by single addresses each of its 2**64 would have a limit of its own
 
-NOTE = "request_log"  # in ASGI's state: what a request log outside of us wants to know
-NOTED = f"gatelock.{NOTE}"  # ... and in WSGI's environment
+NOTES_STATE_KEY = "request_log"  # in ASGI's state: what a request log outside of us wants to know
+NOTES_ENVIRON_KEY = f"gatelock.{NOTES_STATE_KEY}"  # ... and in WSGI's environment
 
 Request = TypeVar("Request")
 
@@ -47,7 +47,7 @@ class InFlightLimiter(GuardLimiter, Protocol):
     def leave(self, key: str, cost: int, /) -> Awaitable[None] | None: ...
 
 
-class CallerNote(Protocol):
+class DecisionNotes(Protocol):
     """Where a request log wants to hear for whom the gate was asked: it counts under that very name."""
 
     def saw(self, who: RequestIdentity, decision: Decision, /) -> None: ...
@@ -62,7 +62,7 @@ class RequestIdentity(NamedTuple):
     tenant: str = ""
     cost: int = 1
     method: str = "GET"  # for the log
-    note: CallerNote | None = None
+    note: DecisionNotes | None = None
 
     @property
     def key(self) -> str:
@@ -72,7 +72,7 @@ class RequestIdentity(NamedTuple):
         return f"address:{address_of(self.address, PREFIX6) or self.address}"
 
 
-class Verdict(NamedTuple):
+class CheckResult(NamedTuple):
     """The decision, and what a request took of limiters."""
 
     decision: Decision
@@ -82,7 +82,7 @@ class Verdict(NamedTuple):
     limiter: str = ""  # the name of that which leaves least
 
 
-class Checkpoint:
+class AdmissionController:
     """A gate, and the limiters behind it.
 
     The gate is asked first, so that a request of a locked caller takes nothing from a limiter; and what a
@@ -99,12 +99,12 @@ class Checkpoint:
         # Some permits come back when the response is over: only then an adapter has to see it through.
         self.holds = bool(self._holding)
 
-    def ask(self, who: RequestIdentity) -> Verdict:
+    def ask(self, who: RequestIdentity) -> CheckResult:
         """Whether this request may pass: the refusal, else the decision that leaves least."""
         decision = self._gated(who)
         if not self._limiters or decision.shadow or not decision.allowed:
             return self.shown(decision, who)
-        asking = Admission(decision, who)
+        asking = CheckResultBuilder(decision, who)
         try:
             for limiter in self._limiters:
                 if not asking.hear(limiter, limiter.check(asking.key, who.cost)):
@@ -117,12 +117,12 @@ class Checkpoint:
         self._undo(asking)
         return self.shown(asking.decision, who)
 
-    async def ask_async(self, who: RequestIdentity) -> Verdict:
+    async def ask_async(self, who: RequestIdentity) -> CheckResult:
         """The same, where there is a loop."""
         decision = self._gated(who)
         if not self._limiters or decision.shadow or not decision.allowed:
             return self.shown(decision, who)
-        asking = Admission(decision, who)
+        asking = CheckResultBuilder(decision, who)
         try:
             for limiter, check in self._awaited:
                 key, cost = asking.key, who.cost
@@ -137,25 +137,25 @@ class Checkpoint:
         await self._undo_async(asking)
         return self.shown(asking.decision, who)
 
-    def refund(self, verdict: Verdict) -> None:
+    def refund(self, verdict: CheckResult) -> None:
         """Give back what a request took; what is at work comes back when it is over."""
         for limiter in verdict.spent:
             if limiter not in self._holding:
                 limiter.refund(verdict.key, verdict.cost)
 
-    async def refund_async(self, verdict: Verdict) -> None:
+    async def refund_async(self, verdict: CheckResult) -> None:
         """The same, where there is a loop."""
         for limiter in verdict.spent:
             if limiter not in self._holding:
-                await refunded(limiter, verdict.key, verdict.cost)
+                await refund_async(limiter, verdict.key, verdict.cost)
 
-    def leave(self, verdict: Verdict) -> None:
+    def leave(self, verdict: CheckResult) -> None:
         """The response is over."""
         for limiter in self._holding:
             if limiter in verdict.spent:
                 limiter.leave(verdict.key, verdict.cost)
 
-    async def leave_async(self, verdict: Verdict) -> None:
+    async def leave_async(self, verdict: CheckResult) -> None:
         """The same, where there is a loop."""
         for limiter in self._holding:
             if limiter in verdict.spent:
@@ -166,20 +166,20 @@ class Checkpoint:
     def _gated(self, who: RequestIdentity) -> Decision:
         return self.gate.check(who.caller, resource=who.resource, address=who.address, tenant=who.tenant)
 
-    def _clear(self, asking: Admission, who: RequestIdentity) -> Verdict:
+    def _clear(self, asking: CheckResultBuilder, who: RequestIdentity) -> CheckResult:
         if who.note is not None:
             who.note.saw(who, asking.decision)
         return asking.verdict()
 
-    def _undo(self, asking: Admission) -> None:
+    def _undo(self, asking: CheckResultBuilder) -> None:
         for limiter in asking.spent:
             limiter.refund(asking.key, asking.cost)
 
-    async def _undo_async(self, asking: Admission) -> None:
+    async def _undo_async(self, asking: CheckResultBuilder) -> None:
         for limiter in asking.spent:
-            await refunded(limiter, asking.key, asking.cost)
+            await refund_async(limiter, asking.key, asking.cost)
 
-    def shown(self, decision: Decision, who: RequestIdentity) -> Verdict:
+    def shown(self, decision: Decision, who: RequestIdentity) -> CheckResult:
         """What the gate's `decision` amounts to where nobody else is asked."""
         if self._shadow and not decision.allowed:
             decision = decision._replace(allowed=True, shadow=True, retry_after=0.0)
@@ -193,10 +193,10 @@ class Checkpoint:
             )
         if who.note is not None:
             who.note.saw(who, decision)
-        return Verdict(decision)
+        return CheckResult(decision)
 
 
-class Admission:
+class CheckResultBuilder:
     """One request on its way through the limiters."""
 
     __slots__ = ("cost", "decision", "key", "limiter", "spent")
@@ -219,11 +219,11 @@ class Admission:
             self.limiter = getattr(limiter, "name", "")
         return True
 
-    def verdict(self) -> Verdict:
-        return Verdict(self.decision, self.key, self.cost, tuple(self.spent), self.limiter)
+    def verdict(self) -> CheckResult:
+        return CheckResult(self.decision, self.key, self.cost, tuple(self.spent), self.limiter)
 
 
-def require_form(limiters: Iterable[object], *, awaited: bool) -> None:
+def require_store_client(limiters: Iterable[object], *, awaited: bool) -> None:
     """Raises ValueError for a limiter whose store cannot be asked here: rather now than at each request."""
     for limiter in limiters:
         store = getattr(limiter, "store", None)
@@ -236,7 +236,7 @@ def require_form(limiters: Iterable[object], *, awaited: bool) -> None:
             raise ValueError(f"limiters: expected a store with a client of {client}")
 
 
-def exemption(
+def make_exemption(
     exempt: Iterable[str] | Callable[[Request], bool], path_of: Callable[[Request], str]
 ) -> Callable[[Request], bool]:
     """Whether a request is let through unasked: its path is one of `exempt`, or begins like one that ends in
@@ -264,7 +264,7 @@ def _awaited_form(limiter: Any) -> Callable[[str, int], Awaitable[Decision]] | N
     return check_async if getattr(limiter, "is_awaited", True) else None
 
 
-async def refunded(limiter: Any, key: str, cost: int) -> None:
+async def refund_async(limiter: Any, key: str, cost: int) -> None:
     """Give `cost` permits back where there is a loop."""
     refund_async = getattr(limiter, "refund_async", None)
     if refund_async is None:

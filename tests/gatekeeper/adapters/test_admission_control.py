@@ -11,8 +11,13 @@ from redis.asyncio import Redis as AsyncRedis
 
 from gatekeeper import ALLOWED, Concurrency, Decision, Gate, LeakyQueue, SlidingLog
 from gatekeeper.adapters import asgi, fastapi, flask, wsgi
+from gatekeeper.adapters.admission_control import (
+    AdmissionController,
+    RequestIdentity,
+    make_exemption,
+    require_store_client,
+)
 from gatekeeper.adapters.caller_extraction import TrustedProxies
-from gatekeeper.adapters.checkpoint import Checkpoint, RequestIdentity, exemption, require_form
 from gatekeeper.adapters.queued_requests import Waiting
 from gatekeeper.limits.redis import RedisStore
 from gatekeeper.sources.fixed import FixedSource
@@ -56,16 +61,16 @@ class TestWhatIsTaken:
     def test_a_limiter_that_fails_gives_back_what_was_taken_before_it(self, gate: Gate) -> None:
         work = Concurrency(1)
         with pytest.raises(ConnectionError):
-            Checkpoint(gate, [work, Breaking()]).ask(BOB)
+            AdmissionController(gate, [work, Breaking()]).ask(BOB)
         with pytest.raises(ConnectionError):
-            asyncio.run(Checkpoint(gate, [work, Breaking()]).ask_async(BOB))
+            asyncio.run(AdmissionController(gate, [work, Breaking()]).ask_async(BOB))
         assert work.in_flight("api_key:bob") == 0
 
     def test_who_goes_away_while_a_limiter_is_waited_for_has_taken_nothing(self, gate: Gate) -> None:
         work = Concurrency(1)
 
         async def asks() -> None:
-            await asyncio.wait_for(Checkpoint(gate, [work, Hanging()]).ask_async(BOB), 0.01)
+            await asyncio.wait_for(AdmissionController(gate, [work, Hanging()]).ask_async(BOB), 0.01)
 
         with pytest.raises(TimeoutError):
             asyncio.run(asks())
@@ -73,7 +78,7 @@ class TestWhatIsTaken:
 
     def test_a_refund_leaves_what_is_at_work_to_its_end(self, gate: Gate, clock: ManualClock) -> None:
         work, burst = Concurrency(3), SlidingLog(5, 10, clock=clock)
-        checkpoint = Checkpoint(gate, [work, burst])
+        checkpoint = AdmissionController(gate, [work, burst])
         verdict = checkpoint.ask(BOB._replace(cost=2))
         checkpoint.refund(verdict)
         assert (work.in_flight("api_key:bob"), burst.peek("api_key:bob").remaining) == (2, 5)
@@ -82,14 +87,14 @@ class TestWhatIsTaken:
 
     def test_only_limiters_of_work_need_to_be_told_of_its_end(self, gate: Gate) -> None:
         queue = Waiting(LeakyQueue(1, 1), timeout=1)
-        assert not Checkpoint(gate, [SlidingLog(1, 1), Breaking()]).holds
-        assert Checkpoint(gate, [SlidingLog(1, 1), Concurrency(1)]).holds
-        checkpoint = Checkpoint(gate, [queue])
+        assert not AdmissionController(gate, [SlidingLog(1, 1), Breaking()]).holds
+        assert AdmissionController(gate, [SlidingLog(1, 1), Concurrency(1)]).holds
+        checkpoint = AdmissionController(gate, [queue])
         checkpoint.leave(checkpoint.ask(BOB))
 
     def test_in_shadow_a_refused_request_takes_nothing(self, gate: Gate, clock: ManualClock) -> None:
         wide, narrow = SlidingLog(9, 10, clock=clock), SlidingLog(1, 10, clock=clock)
-        checkpoint = Checkpoint(gate, [wide, narrow], shadow=True)
+        checkpoint = AdmissionController(gate, [wide, narrow], shadow=True)
         verdicts = [checkpoint.ask(BOB) for _ in range(4)]
         assert [verdict.decision.shadow for verdict in verdicts] == [False, True, True, True]
         assert [len(verdict.spent) for verdict in verdicts] == [2, 0, 0, 0]
@@ -97,7 +102,7 @@ class TestWhatIsTaken:
 
 
 def test_tags_of_the_gate_stay_with_the_decision_of_a_limiter(gate: Gate, clock: ManualClock) -> None:
-    verdict = Checkpoint(gate, [SlidingLog(9, 10, clock=clock, name="burst")]).ask(BOB)
+    verdict = AdmissionController(gate, [SlidingLog(9, 10, clock=clock, name="burst")]).ask(BOB)
     assert (verdict.decision.tags, verdict.decision.remaining, verdict.limiter) == (("daily",), 8, "burst")
 
 
@@ -116,7 +121,7 @@ def test_a_limiter_counts_by_the_caller_or_by_its_address(who: RequestIdentity, 
 
 class TestWaiting:
     def test_who_waits_passes_when_its_turn_comes(self, gate: Gate, clock: ManualClock) -> None:
-        checkpoint = Checkpoint(gate, [Waiting(LeakyQueue(1, 2, clock=clock), timeout=5)])
+        checkpoint = AdmissionController(gate, [Waiting(LeakyQueue(1, 2, clock=clock), timeout=5)])
 
         async def ask() -> list[tuple[bool, float]]:
             came = []
@@ -128,14 +133,14 @@ class TestWaiting:
         assert run(ask(), clock) == [(True, 0.0), (True, 2.0), (True, 4.0)]
 
     def test_who_would_wait_too_long_is_refused_at_once(self, gate: Gate, clock: ManualClock) -> None:
-        checkpoint = Checkpoint(gate, [Waiting(LeakyQueue(1, 10, clock=clock), timeout=5)])
+        checkpoint = AdmissionController(gate, [Waiting(LeakyQueue(1, 10, clock=clock), timeout=5)])
         assert checkpoint.ask(BOB).decision.allowed
         assert not checkpoint.ask(BOB).decision.allowed
         assert clock.uptime_s() == 0.0
 
     def test_a_refund_goes_to_the_limiter_that_was_waited_for(self, gate: Gate, clock: ManualClock) -> None:
         burst = SlidingLog(5, 10, clock=clock, name="burst")
-        checkpoint = Checkpoint(gate, [Waiting(burst, timeout=1)])
+        checkpoint = AdmissionController(gate, [Waiting(burst, timeout=1)])
         verdict = checkpoint.ask(BOB)
         assert (verdict.limiter, burst.peek("api_key:bob").remaining) == ("burst", 4)
         checkpoint.leave(verdict)
@@ -145,7 +150,7 @@ class TestWaiting:
 
     def test_work_waits_for_room(self, gate: Gate) -> None:
         work = Concurrency(1)
-        waiting = Checkpoint(gate, [Waiting(work, timeout=5)])
+        waiting = AdmissionController(gate, [Waiting(work, timeout=5)])
 
         async def two() -> list[str]:
             said: list[str] = []
@@ -180,12 +185,12 @@ class TestStores:
     @pytest.mark.parametrize("make", LIMITERS, ids=["a rate", "work", "waiting"])
     def test_a_store_has_the_form_of_the_server(self, make: Callable[[RedisStore], object]) -> None:
         plain, awaited = (RedisStore(kind.from_url("redis://127.0.0.1")) for kind in (Redis, AsyncRedis))
-        require_form([make(plain), SlidingLog(1, 1), Breaking()], awaited=False)
-        require_form([make(awaited), SlidingLog(1, 1), Breaking()], awaited=True)
+        require_store_client([make(plain), SlidingLog(1, 1), Breaking()], awaited=False)
+        require_store_client([make(awaited), SlidingLog(1, 1), Breaking()], awaited=True)
         with pytest.raises(ValueError, match=r"a client of redis\.asyncio\.Redis, not one that blocks"):
-            require_form([make(plain)], awaited=True)
+            require_store_client([make(plain)], awaited=True)
         with pytest.raises(ValueError, match=r"a client of redis\.Redis, as nobody awaits here"):
-            require_form([make(awaited)], awaited=False)
+            require_store_client([make(awaited)], awaited=False)
 
     def test_each_guard_looks_at_it(self, gate: Gate) -> None:
         plain, awaited = (
@@ -217,17 +222,17 @@ class TestExempt:
         ],
     )
     def test_a_path_is_exempt_exactly_or_below_a_star(self, path: str, exempt: bool) -> None:
-        assert exemption(["/healthz", "/static/*"], lambda path: path)(path) is exempt
+        assert make_exemption(["/healthz", "/static/*"], lambda path: path)(path) is exempt
 
     def test_a_function_decides_by_itself(self) -> None:
-        assert exemption(lambda path: path == "/x", str)("/x")
+        assert make_exemption(lambda path: path == "/x", str)("/x")
 
     def test_one_path_is_a_mistake_for_many(self) -> None:
         """Else each of its letters would be exempt, and the path would not."""
         with pytest.raises(
             TypeError, match="exempt: expected a list of paths, or a function, got '/healthz'"
         ):
-            exemption("/healthz", str)
+            make_exemption("/healthz", str)
 
 
 @pytest.mark.parametrize(
