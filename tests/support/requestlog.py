@@ -1,4 +1,4 @@
-"""Sinks that a test holds in its hand, and what the analyzer makes of a request log."""
+"""A request log's sink in memory, and the analyzer's counts of a log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PART = Partition("files", "log", 0, "log", "log")
 
 
 class MemorySink:
-    """A sink in memory that can be full, or broken."""
+    """A sink in memory that can be full or fail."""
 
     def __init__(self) -> None:
         self.lines: list[LogLine] = []
@@ -45,7 +45,7 @@ class MemorySink:
 
 
 def count_lines(configuration: Path, text: bytes, *, groupings: Sequence[str] = ()) -> DrainedCounts:
-    """What an analyzer with the one source of this configuration counts of a log's lines."""
+    """Returns the counts of a log's lines, by the configuration's only source."""
     settings = load(configuration)
     (name, mapping), *others = settings.mappings().items()
     assert not others

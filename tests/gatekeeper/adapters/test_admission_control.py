@@ -1,4 +1,4 @@
-"""What every adapter does with a request, whatever the framework."""
+"""Admission control, as all adapters use it: refunds, keys, waiting limiters, stores and exemptions."""
 
 from __future__ import annotations
 
@@ -40,74 +40,74 @@ def gate(clock: ManualClock) -> Gate:
 
 
 class Breaking:
-    """A limiter of the application's own, without async forms, whose store is away."""
+    """A custom limiter without async methods, whose store is unavailable."""
 
     def check(self, key: str, cost: int) -> Decision:
-        raise ConnectionError("the store is away")
+        raise ConnectionError("the store is unavailable")
 
     def refund(self, key: str, cost: int) -> None:
-        raise AssertionError("nothing was taken")
+        raise AssertionError("nothing was charged")
 
 
 class Hanging(Breaking):
-    """One that is waited for and never answers."""
+    """A limiter with an async check that never returns."""
 
     async def check_async(self, key: str, cost: int) -> Decision:
         await asyncio.sleep(1000)
         return ALLOWED
 
 
-class TestWhatIsTaken:
-    def test_a_limiter_that_fails_gives_back_what_was_taken_before_it(self, gate: Gate) -> None:
+class TestPermits:
+    def test_a_limiter_that_fails_refunds_the_permits_of_earlier_limiters(self, gate: Gate) -> None:
         work = Concurrency(1)
         with pytest.raises(ConnectionError):
-            AdmissionController(gate, [work, Breaking()]).ask(BOB)
+            AdmissionController(gate, [work, Breaking()]).check(BOB)
         with pytest.raises(ConnectionError):
-            asyncio.run(AdmissionController(gate, [work, Breaking()]).ask_async(BOB))
+            asyncio.run(AdmissionController(gate, [work, Breaking()]).check_async(BOB))
         assert work.in_flight("api_key:bob") == 0
 
-    def test_who_goes_away_while_a_limiter_is_waited_for_has_taken_nothing(self, gate: Gate) -> None:
+    def test_a_client_that_disconnects_while_a_limiter_is_awaited_takes_no_permits(self, gate: Gate) -> None:
         work = Concurrency(1)
 
-        async def asks() -> None:
-            await asyncio.wait_for(AdmissionController(gate, [work, Hanging()]).ask_async(BOB), 0.01)
+        async def disconnect() -> None:
+            await asyncio.wait_for(AdmissionController(gate, [work, Hanging()]).check_async(BOB), 0.01)
 
         with pytest.raises(TimeoutError):
-            asyncio.run(asks())
+            asyncio.run(disconnect())
         assert work.in_flight("api_key:bob") == 0
 
-    def test_a_refund_leaves_what_is_at_work_to_its_end(self, gate: Gate, clock: ManualClock) -> None:
+    def test_a_refund_does_not_release_requests_in_flight(self, gate: Gate, clock: ManualClock) -> None:
         work, burst = Concurrency(3), SlidingLog(5, 10, clock=clock)
-        checkpoint = AdmissionController(gate, [work, burst])
-        verdict = checkpoint.ask(BOB._replace(cost=2))
-        checkpoint.refund(verdict)
+        admission = AdmissionController(gate, [work, burst])
+        result = admission.check(BOB._replace(cost=2))
+        admission.refund(result)
         assert (work.in_flight("api_key:bob"), burst.peek("api_key:bob").remaining) == (2, 5)
-        checkpoint.leave(verdict)
+        admission.leave(result)
         assert work.in_flight("api_key:bob") == 0
 
-    def test_only_limiters_of_work_need_to_be_told_of_its_end(self, gate: Gate) -> None:
+    def test_only_limiters_of_requests_in_flight_hold_permits(self, gate: Gate) -> None:
         queue = Waiting(LeakyQueue(1, 1), timeout=1)
-        assert not AdmissionController(gate, [SlidingLog(1, 1), Breaking()]).holds
-        assert AdmissionController(gate, [SlidingLog(1, 1), Concurrency(1)]).holds
-        checkpoint = AdmissionController(gate, [queue])
-        checkpoint.leave(checkpoint.ask(BOB))
+        assert not AdmissionController(gate, [SlidingLog(1, 1), Breaking()]).holds_permits
+        assert AdmissionController(gate, [SlidingLog(1, 1), Concurrency(1)]).holds_permits
+        admission = AdmissionController(gate, [queue])
+        admission.leave(admission.check(BOB))
 
-    def test_in_shadow_a_refused_request_takes_nothing(self, gate: Gate, clock: ManualClock) -> None:
+    def test_in_shadow_mode_a_denied_request_takes_no_permits(self, gate: Gate, clock: ManualClock) -> None:
         wide, narrow = SlidingLog(9, 10, clock=clock), SlidingLog(1, 10, clock=clock)
-        checkpoint = AdmissionController(gate, [wide, narrow], shadow=True)
-        verdicts = [checkpoint.ask(BOB) for _ in range(4)]
-        assert [verdict.decision.shadow for verdict in verdicts] == [False, True, True, True]
-        assert [len(verdict.spent) for verdict in verdicts] == [2, 0, 0, 0]
+        admission = AdmissionController(gate, [wide, narrow], shadow=True)
+        results = [admission.check(BOB) for _ in range(4)]
+        assert [result.decision.shadow for result in results] == [False, True, True, True]
+        assert [len(result.charged) for result in results] == [2, 0, 0, 0]
         assert wide.peek("api_key:bob").remaining == 8
 
 
-def test_tags_of_the_gate_stay_with_the_decision_of_a_limiter(gate: Gate, clock: ManualClock) -> None:
-    verdict = AdmissionController(gate, [SlidingLog(9, 10, clock=clock, name="burst")]).ask(BOB)
-    assert (verdict.decision.tags, verdict.decision.remaining, verdict.limiter) == (("daily",), 8, "burst")
+def test_a_limiters_decision_keeps_the_gates_tags(gate: Gate, clock: ManualClock) -> None:
+    result = AdmissionController(gate, [SlidingLog(9, 10, clock=clock, name="burst")]).check(BOB)
+    assert (result.decision.tags, result.decision.remaining, result.limiter_name) == (("daily",), 8, "burst")
 
 
 @pytest.mark.parametrize(
-    ("who", "key"),
+    ("identity", "key"),
     [
         (RequestIdentity("api_key:bob", "192.0.2.7"), "api_key:bob"),
         (RequestIdentity("", "192.0.2.7"), "address:192.0.2.7"),
@@ -115,66 +115,68 @@ def test_tags_of_the_gate_stay_with_the_decision_of_a_limiter(gate: Gate, clock:
         (RequestIdentity(), ""),
     ],
 )
-def test_a_limiter_counts_by_the_caller_or_by_its_address(who: RequestIdentity, key: str) -> None:
-    assert who.key == key
+def test_a_limiter_counts_by_the_caller_or_by_its_address(identity: RequestIdentity, key: str) -> None:
+    assert identity.key == key
 
 
 class TestWaiting:
-    def test_who_waits_passes_when_its_turn_comes(self, gate: Gate, clock: ManualClock) -> None:
-        checkpoint = AdmissionController(gate, [Waiting(LeakyQueue(1, 2, clock=clock), timeout=5)])
+    def test_a_request_passes_when_its_turn_comes(self, gate: Gate, clock: ManualClock) -> None:
+        admission = AdmissionController(gate, [Waiting(LeakyQueue(1, 2, clock=clock), timeout=5)])
 
         async def ask() -> list[tuple[bool, float]]:
-            came = []
+            passed = []
             for _ in range(3):
-                verdict = await checkpoint.ask_async(BOB)
-                came.append((verdict.decision.allowed, clock.uptime_s()))
-            return came
+                result = await admission.check_async(BOB)
+                passed.append((result.decision.allowed, clock.uptime_s()))
+            return passed
 
         assert run(ask(), clock) == [(True, 0.0), (True, 2.0), (True, 4.0)]
 
-    def test_who_would_wait_too_long_is_refused_at_once(self, gate: Gate, clock: ManualClock) -> None:
-        checkpoint = AdmissionController(gate, [Waiting(LeakyQueue(1, 10, clock=clock), timeout=5)])
-        assert checkpoint.ask(BOB).decision.allowed
-        assert not checkpoint.ask(BOB).decision.allowed
+    def test_a_request_that_would_wait_too_long_is_denied_at_once(
+        self, gate: Gate, clock: ManualClock
+    ) -> None:
+        admission = AdmissionController(gate, [Waiting(LeakyQueue(1, 10, clock=clock), timeout=5)])
+        assert admission.check(BOB).decision.allowed
+        assert not admission.check(BOB).decision.allowed
         assert clock.uptime_s() == 0.0
 
-    def test_a_refund_goes_to_the_limiter_that_was_waited_for(self, gate: Gate, clock: ManualClock) -> None:
+    def test_a_refund_goes_to_the_limiter_behind_the_queue(self, gate: Gate, clock: ManualClock) -> None:
         burst = SlidingLog(5, 10, clock=clock, name="burst")
-        checkpoint = AdmissionController(gate, [Waiting(burst, timeout=1)])
-        verdict = checkpoint.ask(BOB)
-        assert (verdict.limiter, burst.peek("api_key:bob").remaining) == ("burst", 4)
-        checkpoint.leave(verdict)
-        assert burst.peek("api_key:bob").remaining == 4, "nothing is at work"
-        checkpoint.refund(verdict)
+        admission = AdmissionController(gate, [Waiting(burst, timeout=1)])
+        result = admission.check(BOB)
+        assert (result.limiter_name, burst.peek("api_key:bob").remaining) == ("burst", 4)
+        admission.leave(result)
+        assert burst.peek("api_key:bob").remaining == 4, "nothing is in flight"
+        admission.refund(result)
         assert burst.peek("api_key:bob").remaining == 5
 
-    def test_work_waits_for_room(self, gate: Gate) -> None:
+    def test_a_request_waits_until_another_one_in_flight_ends(self, gate: Gate) -> None:
         work = Concurrency(1)
         waiting = AdmissionController(gate, [Waiting(work, timeout=5)])
 
         async def two() -> list[str]:
-            said: list[str] = []
+            events: list[str] = []
 
-            async def works(name: str) -> None:
-                verdict = await waiting.ask_async(BOB)
-                said.append(f"{name} begins")
+            async def work_as(name: str) -> None:
+                result = await waiting.check_async(BOB)
+                events.append(f"{name} begins")
                 await asyncio.sleep(0.01)
-                said.append(f"{name} ends")
-                await waiting.leave_async(verdict)
+                events.append(f"{name} ends")
+                await waiting.leave_async(result)
 
-            await asyncio.gather(works("a"), works("b"))
-            return said
+            await asyncio.gather(work_as("a"), work_as("b"))
+            return events
 
         assert asyncio.run(two()) == ["a begins", "a ends", "b begins", "b ends"]
 
     @pytest.mark.parametrize("timeout", [-1, float("inf"), float("nan")])
-    def test_nobody_waits_for_ever(self, timeout: float) -> None:
+    def test_a_timeout_must_be_finite(self, timeout: float) -> None:
         with pytest.raises(ValueError, match="timeout: expected seconds from 0"):
             Waiting(LeakyQueue(1, 1), timeout)
 
 
 class TestStores:
-    """In the wrong form a limiter would raise at each request, which were as many refusals."""
+    """With the wrong kind of client a limiter would raise at each request."""
 
     LIMITERS = (
         lambda store: SlidingLog(1, 1, store=store),
@@ -182,17 +184,23 @@ class TestStores:
         lambda store: Waiting(SlidingLog(1, 1, store=store), timeout=1),
     )
 
-    @pytest.mark.parametrize("make", LIMITERS, ids=["a rate", "work", "waiting"])
-    def test_a_store_has_the_form_of_the_server(self, make: Callable[[RedisStore], object]) -> None:
+    @pytest.mark.parametrize("make", LIMITERS, ids=["rate", "in flight", "waiting"])
+    def test_a_store_needs_the_kind_of_client_that_fits_the_server(
+        self, make: Callable[[RedisStore], object]
+    ) -> None:
         plain, awaited = (RedisStore(kind.from_url("redis://127.0.0.1")) for kind in (Redis, AsyncRedis))
         require_store_client([make(plain), SlidingLog(1, 1), Breaking()], awaited=False)
         require_store_client([make(awaited), SlidingLog(1, 1), Breaking()], awaited=True)
-        with pytest.raises(ValueError, match=r"a client of redis\.asyncio\.Redis, not one that blocks"):
+        with pytest.raises(
+            ValueError, match=r"a client of redis\.asyncio\.Redis, because the application must not block"
+        ):
             require_store_client([make(plain)], awaited=True)
-        with pytest.raises(ValueError, match=r"a client of redis\.Redis, as nobody awaits here"):
+        with pytest.raises(
+            ValueError, match=r"a client of redis\.Redis, because the application does not await"
+        ):
             require_store_client([make(awaited)], awaited=False)
 
-    def test_each_guard_looks_at_it(self, gate: Gate) -> None:
+    def test_every_guard_checks_the_client(self, gate: Gate) -> None:
         plain, awaited = (
             SlidingLog(1, 1, store=RedisStore(kind.from_url("redis://127.0.0.1")))
             for kind in (Redis, AsyncRedis)
@@ -224,11 +232,11 @@ class TestExempt:
     def test_a_path_is_exempt_exactly_or_below_a_star(self, path: str, exempt: bool) -> None:
         assert make_exemption(["/healthz", "/static/*"], lambda path: path)(path) is exempt
 
-    def test_a_function_decides_by_itself(self) -> None:
+    def test_a_function_decides_which_requests_are_exempt(self) -> None:
         assert make_exemption(lambda path: path == "/x", str)("/x")
 
-    def test_one_path_is_a_mistake_for_many(self) -> None:
-        """Else each of its letters would be exempt, and the path would not."""
+    def test_one_string_instead_of_several_paths_is_an_error(self) -> None:
+        """Otherwise its letters would be exempt, and the path would not."""
         with pytest.raises(
             TypeError, match="exempt: expected a list of paths, or a function, got '/healthz'"
         ):
@@ -245,7 +253,7 @@ class TestExempt:
         (["10.0.0.0/8"], "", ["192.0.2.1"], ""),
     ],
 )
-def test_a_proxy_that_asks_through_a_unix_socket_is_believed_if_that_was_said(
+def test_a_proxy_that_connects_through_a_unix_socket_is_trusted_if_configured(
     trusted: list[str], peer: str, forwarded: list[str], client: str
 ) -> None:
     assert TrustedProxies(trusted).client(peer, forwarded) == client

@@ -21,14 +21,14 @@ async def application(scope: Scope, receive: Any, send: Any) -> None:
             await receive()
             await send({"type": f"lifespan.{step}.complete"})
     elif scope["type"] == "websocket":
-        await greets(scope, receive, send)
+        await greet(scope, receive, send)
     elif scope["path"] == "/breaks":
         raise RuntimeError("this page always breaks")
     elif scope["path"].startswith("/stream/"):
-        await streams(scope["path"].rpartition("/")[2], send)
+        await stream(scope["path"].rpartition("/")[2], send)
     else:
         body = json.dumps(await page(scope, receive)).encode()
-        await begins(send, 404 if scope["path"] == "/kept" else 200)
+        await start_response(send, 404 if scope["path"] == "/kept" else 200)
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
@@ -44,13 +44,13 @@ async def page(scope: Scope, receive: Any) -> object:
     return stock.decision_fields(scope["state"]["gatelock"], length=length)
 
 
-async def begins(send: Any, status: int) -> None:
+async def start_response(send: Any, status: int) -> None:
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-async def streams(name: str, send: Any) -> None:
-    await begins(send, 200)
+async def stream(name: str, send: Any) -> None:
+    await start_response(send, 200)
     await send({"type": "http.response.body", "body": b"begun ", "more_body": True})
     if name == "breaks":
         raise RuntimeError("this page breaks half-way")
@@ -59,11 +59,11 @@ async def streams(name: str, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"done"})
 
 
-async def greets(scope: Scope, receive: Any, send: Any) -> None:
+async def greet(scope: Scope, receive: Any, send: Any) -> None:
     await receive()
     await send({"type": "websocket.accept"})
-    said = json.dumps(stock.decision_fields(scope["state"]["gatelock"]))
-    await send({"type": "websocket.send", "text": said})
+    text = json.dumps(stock.decision_fields(scope["state"]["gatelock"]))
+    await send({"type": "websocket.send", "text": text})
     while (await receive())["type"] != "websocket.disconnect":
         pass
 

@@ -73,8 +73,8 @@ async def streams_async(name: str) -> AsyncIterator[str]:
     yield "done"
 
 
-def awaited(view: Callable[..., Any]) -> Callable[..., Any]:
-    """The same view for a loop."""
+def make_async(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the view as a coroutine function."""
 
     async def view_async(request: HttpRequest, **named: Any) -> Any:
         return view(request, **named)
@@ -96,7 +96,7 @@ def urls(form: Callable[..., Any], streaming: Callable[..., Any]) -> tuple[Any, 
 
 
 def handlers(kind: type[Any], client: type[Any], patterns: tuple[Any, ...]) -> dict[str, Any]:
-    """A handler each, made while the settings are its own."""
+    """Returns a handler per setup, made while GATELOCK has its settings."""
     settings.configure(
         ALLOWED_HOSTS=["*"], MIDDLEWARE=MIDDLEWARE, ROOT_URLCONF=patterns, SECRET_KEY="a test's",
         LOGGING_CONFIG=None, DATA_UPLOAD_MAX_MEMORY_SIZE=None,
@@ -123,7 +123,7 @@ def shop() -> Callable[..., Any]:
 
 
 def shop_async() -> Callable[..., Any]:
-    shops = handlers(ASGIHandler, redis.asyncio.Redis, urls(awaited, stream_async))
+    shops = handlers(ASGIHandler, redis.asyncio.Redis, urls(make_async, stream_async))
     mounted = stock.mount_async(shops)
 
     async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:

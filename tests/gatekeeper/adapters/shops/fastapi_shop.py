@@ -57,7 +57,7 @@ def application(guard: Guard) -> FastAPI:
 
 def greeting(api: FastAPI, guard: Guard) -> None:
     @api.websocket("/items/{number}")
-    async def greets(websocket: WebSocket, decision: Decision = Depends(guard)) -> None:
+    async def greet(websocket: WebSocket, decision: Decision = Depends(guard)) -> None:
         await websocket.accept()
         await websocket.send_json(stock.decision_fields(decision))
         while (await websocket.receive())["type"] != "websocket.disconnect":

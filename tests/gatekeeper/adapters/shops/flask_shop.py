@@ -13,7 +13,7 @@ from tests.gatekeeper.adapters.shops import stock
 
 
 def caller(environ: object) -> str:
-    """By what an earlier function has found."""
+    """Returns the caller by the key that an earlier function has stored in `g`."""
     try:
         return caller_of(api_key=flask.g.key)
     except ValueError:
@@ -24,7 +24,7 @@ def application(guard: Guard) -> flask.Flask:
     app = flask.Flask(__name__)
 
     @app.before_request
-    def who() -> None:
+    def read_key() -> None:
         flask.g.key = flask.request.headers.get("x-api-key")
 
     guard.init_app(app)
