@@ -28,8 +28,7 @@ log = logging.getLogger("gatekeeper")
 
 PREFIX6 = 64  # one household; limits on single addresses would give it 2**64 limits
 
-# Where a request log that surrounds the guard leaves its notes: the key in ASGI's state and in WSGI's
-# environment.
+# Keys of the request log's notes, in ASGI's state and in WSGI's environment.
 NOTES_STATE_KEY = "request_log"
 NOTES_ENVIRON_KEY = f"gatelock.{NOTES_STATE_KEY}"
 
@@ -132,7 +131,7 @@ class AdmissionController:
         self._shadow = shadow
         self._headers: HeaderStyle = headers
         self._in_flight = [limiter for limiter in self._limiters if _holds_permits(limiter)]
-        # Only then an adapter must follow the response to its end.
+        # Only then must an adapter follow the response to its end.
         self.holds_permits = bool(self._in_flight)
 
     def check(self, identity: RequestIdentity) -> CheckResult:

@@ -165,8 +165,7 @@ def peer(scope: Scope) -> str:
 def routes(patterns: Iterable[str], other: str = "other") -> Extractor:
     """Returns an extractor of the resource from the path, for `Guard(resource=...)`.
 
-    The path is matched as it was sent, before percent-decoding, if the server provides it: so it stands in a
-    log.
+    The path is matched as it was sent, before percent-decoding, if the server provides it, as in a log.
 
     Args:
         patterns: Route patterns of the log's mapping, such as "/v1/items/{id}".
@@ -379,8 +378,7 @@ class GuardedResponse:
                 headers = [*message.get("headers", ()), *self._extra_headers()]
                 if message["type"] != "websocket.close":
                     message = {**message, "headers": headers}
-                # Refunded before it is sent: a client that has the response may send the next request at
-                # once.
+                # Before it is sent: a client that has the response may send its next request at once.
                 await self._start(AppResponse(message.get("status", status), headers))
             await send(message)
 

@@ -18,8 +18,7 @@ from gatekeeper.identity import NAME_BYTES_MAX, address_of, caller_of, is_name, 
 
 CallerKind = Literal["api_key", "user", "address"]
 
-# Names and addresses of recent callers. To validate them again for each request would be most of a guard's
-# cost.
+# Names and addresses of recent callers: validating them for each request would be most of a guard's cost.
 CACHE_SIZE = 1_024
 ADDRESS_CHARS_MAX = 45  # an IPv4 address in IPv6, written in full
 

@@ -106,8 +106,7 @@ class Guard:
         self._address = address
         self._is_exempt = make_exemption(exempt, lambda request: request.path)
         self._refund_when = refund_when
-        # In the environment, not in `g`: an application context that is pushed by hand has one `g` for many
-        # requests.
+        # Keys in the environment, not in `g`: a context that is pushed by hand has one `g` for many requests.
         self._result_key = f"gatelock.result.{id(self)}"
         self._started_key = f"gatelock.started.{id(self)}"
         if app is not None:

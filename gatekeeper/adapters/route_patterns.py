@@ -50,8 +50,7 @@ def resource_of(scope: Mapping[str, Any]) -> str:
     It begins with the prefixes of routers and mounts.
     """
     route = scope.get("route")
-    # FastAPI keeps the full path of an included router in this context; older versions copy the routes
-    # instead.
+    # FastAPI keeps the full path of an included router here; older versions copy the routes instead.
     context = scope.get("fastapi", {}).get("effective_route_context")
     if context is not None and getattr(context, "original_route", None) is route:
         route = context

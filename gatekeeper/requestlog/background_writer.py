@@ -26,10 +26,8 @@ log = logging.getLogger("gatekeeper")
 
 GATHER_S = 0.02  # a record waits at most this long for others, so that they are written together
 IDLE_S = 0.2  # the same, after a while without records
-RETRY_S, RETRY_S_MAX = (
-    0.1,
-    5.0,
-)  # back-off after a failure of the sink; the limit bounds its delay after recovery
+# Back-off after a failure of the sink; the maximum bounds the delay after its recovery.
+RETRY_S, RETRY_S_MAX = 0.1, 5.0
 LINES_MAX = 1_000  # per write
 RESTART_EVERY_S = 1.0  # bounds the threads that are started when each of them dies at once
 WARN_EVERY_S = 60.0
@@ -196,8 +194,7 @@ class BackgroundWriter:
         except Exception as error:  # a bug of the sink must not end the log
             log.debug("request log: the sink failed", exc_info=True)
             outcome = WriteOutcome(trouble=repr(error))
-        # Added before it is removed: a record that counts twice for a moment is better than one that seems
-        # lost.
+        # Added before it is removed: counting a record twice for a moment is better than seeming to lose it.
         self._lost += outcome.lost
         self.written += outcome.written
         self._in_sink += outcome.taken - outcome.written - outcome.lost

@@ -80,7 +80,7 @@ def test_tenant_address_and_resource_are_checked(running: Shop) -> None:
     assert running.get("/plain/items/7", new_key(), x_tenant="globex").status_code == 429
     assert running.get("/plain/items/7", new_key(), x_tenant="initech").status_code == 200
     assert running.get("/open/items/7", "narrow").status_code == 429
-    assert running.get("/open/dear", "narrow").status_code == 200
+    assert running.get("/open/expensive", "narrow").status_code == 200
     with httpx2.HTTPTransport(local_address="127.9.3.4") as there:
         assert httpx2.Client(transport=there).get(f"{running.url}/plain/items/7").status_code == 429
 
@@ -158,13 +158,13 @@ def test_a_request_that_one_limiter_denies_takes_nothing_from_earlier_ones(runni
 
 def test_views_may_have_different_costs(running: Shop) -> None:
     key = new_key()
-    assert [running.get("/plain/dear", key).json()["remaining"] for _ in range(2)] == [10, 0]
+    assert [running.get("/plain/expensive", key).json()["remaining"] for _ in range(2)] == [10, 0]
     assert running.get("/plain/items/7", key).status_code == 429
 
 
 def test_refunded_requests_take_no_permits(running: Shop) -> None:
     key = new_key()
-    assert [running.get("/plain/kept", key).json()["remaining"] for _ in range(3)] == [19, 19, 19]
+    assert [running.get("/plain/refunded", key).json()["remaining"] for _ in range(3)] == [19, 19, 19]
     assert {broken(running, "/plain/breaks", key) for _ in range(3)} == {500}
     assert running.get("/plain/items/7", key).json()["remaining"] == 19
 
@@ -195,8 +195,8 @@ def test_responses_have_the_chosen_headers_about_limits(
     assert len(sent) == {"plain": 2, "legacy": 3, "both": 5, "off": 0}[setup]
     for name, value in wanted.items():
         assert re.fullmatch(value, sent[name]), sent
-    running.get(f"/{setup}/dear", key)
-    denied = running.get(f"/{setup}/dear", key)
+    running.get(f"/{setup}/expensive", key)
+    denied = running.get(f"/{setup}/expensive", key)
     assert denied.status_code == 429
     assert {name for name in denied.headers if "ratelimit" in name} == set(sent)
     assert "retry-after" in denied.headers

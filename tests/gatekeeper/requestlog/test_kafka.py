@@ -32,7 +32,7 @@ def an_entry(number: int, caller: str = "api_key:acme") -> LogEntry:
 
 def stored(kafka: Kafka, topic: str) -> dict[int, list[tuple[str, int]]]:
     """Returns the keys and numbers of records by partition, in order."""
-    options = {"bootstrap.servers": kafka.bootstrap, "group.id": "look", "enable.partition.eof": True}
+    options = {"bootstrap.servers": kafka.bootstrap, "group.id": "test", "enable.partition.eof": True}
     consumer = Consumer({**options, "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     found: dict[int, list[tuple[str, int]]] = defaultdict(list)

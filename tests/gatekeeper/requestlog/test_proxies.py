@@ -71,7 +71,7 @@ def test_the_sample_lines_have_the_fields_of_the_proxys_configuration(proxy: str
     written = [json.loads(line) for line in (LINES / f"{proxy}.log").read_text().splitlines()]
     keys = {key for line in written for key in line}
     text = (PROXIES / FILES[proxy]).read_text()
-    asked = {
+    configured = {
         "envoy": re.findall(r"^ {10}(\w+): \"%", text, re.MULTILINE),
         "traefik": [
             *re.findall(r"^ {6}(\w+): keep", text, re.MULTILINE),
@@ -80,11 +80,11 @@ def test_the_sample_lines_have_the_fields_of_the_proxys_configuration(proxy: str
         ],
         "caddy": re.findall(r"^\tlog_append (\w+)", text, re.MULTILINE),
     }[proxy]  # fmt: skip
-    assert len(asked) > 2
-    assert set(asked) <= keys
+    assert len(configured) > 2
+    assert set(configured) <= keys
     always = {"traefik": {"level", "msg", "time", "origin_Gatelock"}, "envoy": set()}
     if proxy in always:
-        assert keys - set(asked) == always[proxy]
+        assert keys - set(configured) == always[proxy]
 
 
 # -- a real nginx --------------------------------------------------------------------------------
@@ -204,8 +204,8 @@ def test_nginxs_log_is_counted_under_the_name_that_the_gate_checks(
     assert counted["api_key:locked", "requests"] == (0, 1)
     assert counted["address:127.0.0.1", "requests"] == (1, 0)
     assert sums(found, "caller+resource")["api_key:acme", "/v1/items/{id}", "requests"] == (1, 0)
-    asked = {caller or "address:127.0.0.1" for caller in shop.callers}
-    assert {key for key, meter in counted if meter == "requests"} == asked
+    checked = {caller or "address:127.0.0.1" for caller in shop.callers}
+    assert {key for key, meter in counted if meter == "requests"} == checked
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ async def application(scope: Scope, receive: Any, send: Any) -> None:
         await stream(scope["path"].rpartition("/")[2], send)
     else:
         body = json.dumps(await page(scope, receive)).encode()
-        await start_response(send, 404 if scope["path"] == "/kept" else 200)
+        await start_response(send, 404 if scope["path"] == "/refunded" else 200)
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
@@ -84,7 +84,7 @@ def shop() -> Callable[..., Any]:
         shops[prefix] = Guard(
             application, gate, *limiters, tenant=tenant, resource=resource,
             address=behind(proxies) if proxies else peer,
-            cost=lambda scope: 10 if scope["path"] == "/dear" else 1,
+            cost=lambda scope: 10 if scope["path"] == "/expensive" else 1,
             exempt=["/healthz", "/free/*"], **settings,
         )  # fmt: skip
     return stock.mount_async(shops)

@@ -26,7 +26,7 @@ def item(request: HttpRequest, number: int = 0) -> JsonResponse:
 
 
 @cost(10)
-def dear(request: HttpRequest) -> JsonResponse:
+def expensive(request: HttpRequest) -> JsonResponse:
     return JsonResponse(stock.decision_fields(request.gatelock))
 
 
@@ -39,7 +39,7 @@ def free(request: HttpRequest, name: str) -> JsonResponse:
     return JsonResponse(hasattr(request, "gatelock"), safe=False)
 
 
-def kept(request: HttpRequest) -> JsonResponse:
+def refunded(request: HttpRequest) -> JsonResponse:
     return JsonResponse(stock.decision_fields(request.gatelock), status=404)
 
 
@@ -86,10 +86,10 @@ def make_async(view: Callable[..., Any]) -> Callable[..., Any]:
 def urls(form: Callable[..., Any], streaming: Callable[..., Any]) -> tuple[Any, ...]:
     return (
         path("items/<int:number>", form(item)),
-        path("dear", form(dear)),
+        path("expensive", form(expensive)),
         path("healthz", form(healthz)),
         path("free/<name>", form(free)),
-        path("kept", form(kept)),
+        path("refunded", form(refunded)),
         path("breaks", form(breaks)),
         path("stream/<name>", streaming),
     )

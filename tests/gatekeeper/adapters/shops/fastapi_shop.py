@@ -28,8 +28,8 @@ def application(guard: Guard) -> FastAPI:
     async def add(request: Request) -> dict[str, object]:
         return stock.decision_fields(request.state.gatelock, length=len(await request.body()))
 
-    @api.get("/dear")
-    async def dear(decision: Decision = Depends(guard.cost(10))) -> dict[str, object]:
+    @api.get("/expensive")
+    async def expensive(decision: Decision = Depends(guard.cost(10))) -> dict[str, object]:
         return stock.decision_fields(decision)
 
     @api.get("/free/{name}", dependencies=[Depends(guard)])
@@ -37,8 +37,8 @@ def application(guard: Guard) -> FastAPI:
     async def healthz(request: Request) -> bool:
         return hasattr(request.state, "gatelock")
 
-    @api.get("/kept")
-    async def kept(response: Response, decision: Decision = Depends(guard)) -> dict[str, object]:
+    @api.get("/refunded")
+    async def refunded(response: Response, decision: Decision = Depends(guard)) -> dict[str, object]:
         response.status_code = 404
         return stock.decision_fields(decision)
 

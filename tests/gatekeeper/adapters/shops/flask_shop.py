@@ -37,9 +37,9 @@ def application(guard: Guard) -> flask.Flask:
     def add(number: int) -> dict[str, object]:
         return stock.decision_fields(flask.g.gatelock, length=len(flask.request.data))
 
-    @app.get("/dear")
+    @app.get("/expensive")
     @guard.cost(10)
-    def dear() -> dict[str, object]:
+    def expensive() -> dict[str, object]:
         return stock.decision_fields(flask.g.gatelock)
 
     @app.get("/healthz")
@@ -51,8 +51,8 @@ def application(guard: Guard) -> flask.Flask:
     def free(name: str) -> flask.Response:
         return flask.jsonify("gatelock" in flask.g)
 
-    @app.get("/kept")
-    def kept() -> tuple[dict[str, object], int]:
+    @app.get("/refunded")
+    def refunded() -> tuple[dict[str, object], int]:
         return stock.decision_fields(flask.g.gatelock), 404
 
     @app.get("/breaks")

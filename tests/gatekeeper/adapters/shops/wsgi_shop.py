@@ -19,7 +19,7 @@ def application(environ: Environ, start_response: Any) -> Iterable[bytes]:
         raise RuntimeError("this page always breaks")
     if path.startswith("/stream/"):
         return streams(path.rpartition("/")[2], start_response)
-    start_response("404 Not Found" if path == "/kept" else "200 OK", JSON)
+    start_response("404 Not Found" if path == "/refunded" else "200 OK", JSON)
     body = json.dumps(page(environ)).encode()
     return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
@@ -55,7 +55,7 @@ def shop() -> Callable[..., Any]:
             application, gate, *limiters,
             tenant=lambda environ: environ.get("HTTP_X_TENANT", ""), resource=resource,
             address=behind(proxies) if proxies else peer,
-            cost=lambda environ: 10 if environ["PATH_INFO"] == "/dear" else 1,
+            cost=lambda environ: 10 if environ["PATH_INFO"] == "/expensive" else 1,
             exempt=["/healthz", "/free/*"], **settings,
         )  # fmt: skip
     return stock.mount(shops)
