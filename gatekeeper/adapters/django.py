@@ -299,14 +299,11 @@ class GuardMiddleware:
         ImproperlyConfigured: GATELOCK is invalid.
 
     Example:
-        >>> from django.conf import settings
         >>> from django.http import HttpResponse
         >>> from django.test import Client, override_settings
         >>> from django.urls import path
         >>> from gatekeeper import Gate, SlidingLog
         >>> from gatekeeper.sources.fixed import FixedSource
-        >>> if not settings.configured:
-        ...     settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="example", LOGGING_CONFIG=None)
         >>> with override_settings(
         ...     GATELOCK={"gate": Gate(FixedSource()), "limiters": [SlidingLog(limit=1, period=60)]},
         ...     MIDDLEWARE=["gatekeeper.adapters.django.GuardMiddleware"],

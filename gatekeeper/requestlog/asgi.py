@@ -68,12 +68,14 @@ class RequestLog(LogMiddleware):
         ...     await send({"type": "http.response.start", "status": 200, "headers": []})
         ...     await send({"type": "http.response.body", "body": b"hello"})
         >>> async def send(message): ...
-        >>> file = Path(tempfile.mkdtemp()) / "requests.log"
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> file = Path(folder.name) / "requests.log"
         >>> log = RequestLog(app, to=file)
         >>> scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-api-key", b"acme")]}
         >>> asyncio.run(log(scope, None, send))
         >>> log.close(), log.written, file.read_text().count("acme")
         (None, 1, 1)
+        >>> folder.cleanup()
     """
 
     def __init__(

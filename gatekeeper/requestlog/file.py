@@ -29,10 +29,12 @@ class FileSink:
     Example:
         >>> import tempfile
         >>> from gatekeeper.requestlog.log_record import LogLine
-        >>> sink = FileSink(Path(tempfile.mkdtemp()) / "requests.log")  # RequestLog(app, to=sink)
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> sink = FileSink(Path(folder.name) / "requests.log")  # RequestLog(app, to=sink)
         >>> sink.write([LogLine(b'{"path":"/"}\n', key="")]).written
         1
-        >>> sink.close()
+        >>> sink.close(), folder.cleanup()
+        (None, None)
     """
 
     def __init__(self, path: Path | str) -> None:

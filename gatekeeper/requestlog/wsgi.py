@@ -65,12 +65,14 @@ class RequestLog(LogMiddleware):
         >>> def app(environ, start_response):
         ...     start_response("200 OK", [])
         ...     return [b"hello"]
-        >>> file = Path(tempfile.mkdtemp()) / "requests.log"
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> file = Path(folder.name) / "requests.log"
         >>> log = RequestLog(app, to=file)
         >>> environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "HTTP_X_API_KEY": "acme"}
         >>> log(environ, lambda status, headers: None).close()  # a server reads the body first
         >>> log.close(), log.written, file.read_text().count("acme")
         (None, 1, 1)
+        >>> folder.cleanup()
     """
 
     def __init__(

@@ -218,9 +218,8 @@ def slow_client(peer: str, forwarded: Sequence[str]) -> str:
         and any(ip_address(known) in ip_network(network) for network in TRUSTED)
         for text in spellings
     ]
-    vouched = [
-        at for at in range(len(spellings)) if all(is_trusted[at + 1 :])
-    ]  # by an unbroken chain of trusted proxies
+    # Entries that an unbroken chain of trusted proxies vouches for.
+    vouched = [at for at in range(len(spellings)) if all(is_trusted[at + 1 :])]
     return address_of(spellings[vouched[0]]) or ""
 
 
