@@ -1,1 +1,7 @@
-"""Refuse requests inside the frameworks people use: thin layers over a gate and `http`."""
+"""Guards for web frameworks: deny requests that a gate or a limiter does not admit.
+
+One module per framework: `asgi`, `fastapi`, `wsgi`, `flask`, `django`. They translate between a framework's
+request and `admission_control`, which decides; `caller_extraction` and `route_patterns` read names from
+requests, `refusal_response` writes the response to a denied request. `queued_requests` has a limiter that
+lets requests wait. The request log is a separate package, `gatekeeper.requestlog`.
+"""

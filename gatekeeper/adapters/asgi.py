@@ -1,38 +1,33 @@
-"""Guards an ASGI application: one class around it, for Starlette, FastAPI, Litestar, Quart and the like."""
+"""Guard for ASGI applications: one class around Starlette, FastAPI, Litestar, Quart and others."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, NamedTuple
 
+from gatekeeper.adapters.admission_control import (
+    NOTES_STATE_KEY,
+    AdmissionController,
+    CheckResult,
+    DecisionNotes,
+    GuardLimiter,
+    RequestIdentity,
+    make_exemption,
+)
 from gatekeeper.adapters.caller_extraction import (
     CallerKind,
     TrustedProxies,
-    name_in,
-    named,
+    caller_name,
+    name_from_header,
     peer_address,
     require_kind,
 )
-from gatekeeper.adapters.checkpoint import (
-    NOTE,
-    CallerNote,
-    Checkpoint,
-    GuardLimiter,
-    RequestIdentity,
-    Verdict,
-    exemption,
-    require_form,
-)
-from gatekeeper.adapters.refusal_response import (
-    HeaderStyle,
-    RefusalResponse,
-    allowance,
-    refusal,
-    require_style,
-)
+from gatekeeper.adapters.refusal_response import HeaderStyle, RefusalResponse
 from gatekeeper.adapters.route_patterns import RoutePatterns
 from gatekeeper.gate import Gate
 from gatekeeper.model import ALLOWED
+
+__all__ = ["AppResponse", "Guard", "address", "behind", "header", "peer", "routes", "user"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -42,14 +37,14 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 Headers = list[tuple[bytes, bytes]]
 
-Extractor = Callable[[Scope], str]  # what a request says of itself; "" when it says nothing
+Extractor = Callable[[Scope], str]  # returns a name from the scope; "" if the request has none
 
 FORWARDED_FOR = b"x-forwarded-for"
 POLICY_VIOLATION = 1008  # RFC 6455, 7.4.1
 
-# By what a response begins, and its status where the message names none. A handshake that is closed
-# before it was accepted is answered with 403.
-BEGIN = {
+# Messages that start a response, with the status of those that name none. A server answers a handshake with
+# 403 if it is closed before it is accepted.
+RESPONSE_STARTS = {
     "http.response.start": 200,
     "websocket.accept": 101,
     "websocket.http.response.start": 403,
@@ -58,100 +53,194 @@ BEGIN = {
 
 
 class AppResponse(NamedTuple):
-    """How the application answered, for `refund_when`."""
+    """The application's response, for `refund_when`.
+
+    Args:
+        status: Status code; 500 for an application that failed before it responded.
+        headers: Names in lower case and values.
+
+    Example:
+        >>> def is_free(response: AppResponse) -> bool:  # Guard(..., refund_when=is_free)
+        ...     return response.status >= 500
+        >>> is_free(AppResponse(503, []))
+        True
+    """
 
     status: int
     headers: Headers
 
 
 def header(name: str, kind: CallerKind = "api_key") -> Extractor:
-    """The caller by a request header, as a name of this kind: `api_key:...` by default.
+    """Returns an extractor of the caller from a request header: `api_key:...` by default.
 
-    Of several headers of that name the first counts, as in most frameworks. It is read as UTF-8, as it
-    stands in the logs of proxies, while frameworks read latin-1. What cannot be a caller's name is no
-    caller. Raises ValueError for an unknown kind.
+    The value is read as UTF-8, as proxies log it; frameworks read latin-1. The first of several headers
+    counts, as in most frameworks. A value that cannot be a caller's name counts as absent.
+
+    Args:
+        name: Name of the header, in any case.
+        kind: Kind of the caller's name: "api_key", "user" or "address".
+
+    Raises:
+        ValueError: `kind` is unknown.
+
+    >>> header("X-User", kind="user")({"headers": [(b"x-user", b"ann")]})
+    'user:ann'
     """
     require_kind(kind)
     wanted = name.lower().encode("latin-1")
 
-    def caller(scope: Scope) -> str:
+    def extract_caller(scope: Scope) -> str:
         for found, value in scope["headers"]:
             if found == wanted:
-                return name_in(kind, value)
+                return name_from_header(kind, value)
         return ""
 
-    return caller
+    return extract_caller
 
 
 def user(read: Callable[[Scope], str | None] | None = None) -> Extractor:
-    """The caller as `user:...`: by what `read` makes of the scope, else by the authenticated user
-    that Starlette's AuthenticationMiddleware has put there. Put the Guard inside of that one."""
-    return lambda scope: named("user", (read or _authenticated)(scope) or "")
+    """Returns an extractor of the caller `user:...` from an authenticated user.
+
+    Args:
+        read: Returns the user's name, or None. By default the user that Starlette's AuthenticationMiddleware
+            found; then put the guard inside that middleware.
+
+    >>> user(lambda scope: scope["session"]["name"])({"session": {"name": "ann"}})
+    'user:ann'
+    """
+    return lambda scope: caller_name("user", (read or _authenticated_user)(scope) or "")
 
 
 def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extractor:
-    """The caller as `address:...`, by the other end of the connection; by X-Forwarded-For only as far as
-    it was written by `trusted_proxies`, addresses and networks, or "unix" for a proxy that asks through a
-    Unix socket, read from right to left. IPv6 is cut to its first `prefix6` bits: give the number that the
-    log's mapping has."""
-    peer_of = behind(trusted_proxies)
-    return lambda scope: named("address", peer_of(scope), prefix6)
+    """Returns an extractor of the caller `address:...` from the client's address.
+
+    Args:
+        trusted_proxies: Addresses and networks of proxies whose X-Forwarded-For is trusted, read from right
+            to left; "unix" for a proxy that connects through a Unix socket.
+        prefix6: Bits of an IPv6 address that count; the number in the log's mapping.
+
+    >>> address(prefix6=64)({"client": ("2001:db8::7", 50000), "headers": []})
+    'address:2001:db8::/64'
+    """
+    client_of = behind(trusted_proxies)
+    return lambda scope: caller_name("address", client_of(scope), prefix6)
 
 
 def behind(trusted_proxies: Iterable[str]) -> Extractor:
-    """The address of whoever asks, without a kind, for `Guard(address=...)`: as `address` has it."""
+    """Returns an extractor of the client's address behind proxies, for `Guard(address=...)`.
+
+    Args:
+        trusted_proxies: Addresses and networks of proxies whose X-Forwarded-For is trusted, read from right
+            to left; "unix" for a proxy that connects through a Unix socket.
+
+    >>> client = behind(["10.0.0.0/8"])
+    >>> client({"client": ("10.0.0.1", 50000), "headers": [(b"x-forwarded-for", b"6.6.6.6, 192.0.2.1")]})
+    '192.0.2.1'
+    """
     proxies = TrustedProxies(trusted_proxies)
+    if not proxies:
+        return peer
 
-    def client(scope: Scope) -> str:
-        here = scope.get("client")
-        host = here[0] if here else ""
-        if not proxies:
-            return peer_address(host) or ""
+    def extract_address(scope: Scope) -> str:
+        client = scope.get("client")
         forwarded = [value.decode("latin-1") for name, value in scope["headers"] if name == FORWARDED_FOR]
-        return proxies.client(host, forwarded)
+        return proxies.client(client[0] if client else "", forwarded)
 
-    return client
+    return extract_address
+
+
+def peer(scope: Scope) -> str:
+    """Returns the address of the connection's other end; "" if it has none (a Unix socket).
+
+    Args:
+        scope: The ASGI scope.
+
+    >>> peer({"client": ("192.0.2.1", 50000)})
+    '192.0.2.1'
+    """
+    client = scope.get("client")
+    return (peer_address(client[0]) or "") if client else ""
 
 
 def routes(patterns: Iterable[str], other: str = "other") -> Extractor:
-    """The resource as one of `patterns`, `other` when none fits, for `Guard(resource=...)`: give those that
-    the log's mapping has. The path is looked at as it was sent, as in a log, where the server tells it."""
+    """Returns an extractor of the resource from the path, for `Guard(resource=...)`.
+
+    The path is matched as it was sent, before percent-decoding, if the server provides it, as in a log.
+
+    Args:
+        patterns: Route patterns of the log's mapping, such as "/v1/items/{id}".
+        other: Resource of paths that match no pattern; the mapping's `else`.
+
+    >>> routes(["/v1/items/{id}"])({"path": "/v1/items/7"})
+    '/v1/items/{id}'
+    """
     known = RoutePatterns(patterns, other)
 
-    def resource(scope: Scope) -> str:
+    def extract_resource(scope: Scope) -> str:
         raw = scope.get("raw_path")
-        return known.of(raw.decode("latin-1") if raw else scope["path"])
+        return known.match(raw.decode("latin-1") if raw else scope["path"])
 
-    return resource
-
-
-peer = behind(())  # the other end of the connection; "" when it has no address (a Unix socket)
+    return extract_resource
 
 
-def _authenticated(scope: Scope) -> str | None:
-    someone = scope.get("user")
-    return someone.display_name if someone is not None and someone.is_authenticated else None
+def _authenticated_user(scope: Scope) -> str | None:
+    found = scope.get("user")
+    return found.display_name if found is not None and found.is_authenticated else None
 
 
 API_KEY = header("x-api-key")
 
 
 class Guard:
-    """`app`, but refusing requests, HTTP and WebSocket, that `gate` or one of the limiters does not let pass.
+    """Wraps an ASGI application and denies requests that the gate or a limiter does not admit.
 
-    The gate is asked first, so that a request of a locked caller takes nothing from a limiter. It is
-    asked for the caller, and the tenant and the resource if an extractor for it is given, and for the
-    address. A limiter counts by the caller, or by the address where a request has none, `cost(scope)`
-    for each request.
+    The gate is checked first, then the limiters in their order. A denied request never reaches the
+    application and takes nothing from limiters. A WebSocket is checked once, at its handshake.
 
-    The decision stands in the request's state, as `request.state.gatelock` in Starlette: the refusal
-    in shadow, else that which leaves least. Paths in `exempt`, below those that end in `/*`, or what a
-    function of the scope says, are let through unasked. With `shadow` nothing is refused; what would
-    have been is logged. `headers` tells callers what limiters leave them. `refund_when` sees how the
-    application answered; when it says so the limiters get the request's cost back. A WebSocket is asked
-    about once, at its handshake.
+    The application finds the decision in the request's state, in Starlette `request.state.gatelock`: the one
+    with least remaining.
 
-    Raises ValueError or TypeError for a setting that cannot be.
+    Functions take the ASGI scope.
+
+    Args:
+        app: The application.
+        gate: The gate; it starts with the application.
+        *limiters: Limiters that are checked after the gate, by caller, or by address if there is no caller
+            (IPv6 by its /64). A store needs an asyncio client.
+        caller: Returns the caller's typed name, or "". By default from the header X-API-Key.
+        resource: Returns the route pattern, if policies count by resource.
+        tenant: Returns the tenant, if policies count by tenant.
+        address: Returns the address that is checked in addition to the caller; by default the other end of
+            the connection. Use `behind` if there are proxies.
+        cost: Returns the number of permits that a request takes of limiters; by default 1.
+        exempt: Paths that pass without a check, exact, or all below one that ends in `/*`; or a function that
+            returns whether a request is exempt.
+        shadow: Whether to deny no request; those that would have been denied are logged.
+        headers: Headers about limits in responses: "draft" (`RateLimit`), "legacy" (`X-RateLimit-...`),
+            "both" or "off".
+        refund_when: Returns whether limiters get the cost back, by the application's response.
+
+    Raises:
+        ValueError: `headers` is unknown, or a limiter's store has a client that blocks.
+        TypeError: `exempt` is one string instead of several.
+
+    Example:
+        >>> import asyncio
+        >>> from gatekeeper import Gate, SlidingLog
+        >>> from gatekeeper.sources.fixed import FixedSource
+        >>> async def app(scope, receive, send):
+        ...     await send({"type": "http.response.start", "status": 200, "headers": []})
+        ...     await send({"type": "http.response.body", "body": b"hello"})
+        >>> guard = Guard(app, Gate(FixedSource()), SlidingLog(limit=1, period=60))
+        >>> async def send(message):
+        ...     print(message.get("status", message["type"]))
+        >>> scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-api-key", b"acme")]}
+        >>> for _ in range(2):
+        ...     asyncio.run(guard(scope, None, send))
+        200
+        http.response.body
+        429
+        http.response.body
     """
 
     def __init__(
@@ -169,64 +258,63 @@ class Guard:
         headers: HeaderStyle = "draft",
         refund_when: Callable[[AppResponse], bool] | None = None,
     ) -> None:
-        require_style(headers)
-        require_form(limiters, awaited=True)
         self._app = app
         self._gate = gate
-        self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)
-        self._alone = not limiters  # nobody but the gate is asked
+        self._admission = AdmissionController(gate, limiters, awaited=True, shadow=shadow, headers=headers)
+        self._has_limiters = bool(limiters)
         self._caller = caller
         self._resource = resource
         self._tenant = tenant
         self._address = address
         self._cost = cost
-        self._exempt = exemption(exempt, path_of)
-        self._style: HeaderStyle = headers
+        self._is_exempt = make_exemption(exempt, path_of)
         self._refund_when = refund_when
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             if scope["type"] == "lifespan":
-                self._gate.start()  # in the process that serves: its first request finds the locks known
-        elif not self._exempt(scope):
-            verdict = self._of_the_gate(scope) if self._alone else await self._of_all(scope)
-            if verdict is not None:
-                await self._judged(verdict, scope, receive, send)
+                self._gate.start()  # in the process that serves, so that its first request finds the locks
+        elif not self._is_exempt(scope):
+            result = await self._check_all(scope) if self._has_limiters else self._check_gate(scope)
+            if result is not None:
+                await self._respond(result, scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _of_the_gate(self, scope: Scope) -> Verdict | None:
-        """Where nobody else is asked. None lets pass: nothing is made for these, who are nearly all."""
+    def _check_gate(self, scope: Scope) -> CheckResult | None:
+        """Checks the gate alone. None admits the request: nearly all of them, without an allocation."""
         caller, address = self._caller(scope), self._address(scope)
         resource = "" if self._resource is None else self._resource(scope)
         tenant = "" if self._tenant is None else self._tenant(scope)
         decision = self._gate.check(caller, resource=resource, address=address, tenant=tenant)
-        # Into the dicts that are there: those around us and those below look into the same ones.
+        # In place, not in a copy: the applications around and below the guard share these dicts.
         state = scope.setdefault("state", {})
-        if decision is ALLOWED and NOTE not in state:
+        if decision is ALLOWED and NOTES_STATE_KEY not in state:
             state["gatelock"] = decision
             return None
-        return self._checkpoint.shown(decision, self._who(scope, caller, address, resource, tenant))
+        return self._admission.gate_result(decision, self._identity(scope, caller, address, resource, tenant))
 
-    async def _of_all(self, scope: Scope) -> Verdict:
+    async def _check_all(self, scope: Scope) -> CheckResult:
         resource = "" if self._resource is None else self._resource(scope)
         tenant = "" if self._tenant is None else self._tenant(scope)
-        who = self._who(scope, self._caller(scope), self._address(scope), resource, tenant)
-        return await self._checkpoint.ask_async(who)
+        identity = self._identity(scope, self._caller(scope), self._address(scope), resource, tenant)
+        return await self._admission.check_async(identity)
 
-    async def _judged(self, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
-        if not verdict.decision.allowed:
-            await refuse(refusal(verdict.decision, self._style), scope, receive, send)
+    async def _respond(self, result: CheckResult, scope: Scope, receive: Receive, send: Send) -> None:
+        if not result.decision.allowed:
+            await send_refusal(self._admission.denial(result), scope, receive, send)
             return
-        scope.setdefault("state", {})["gatelock"] = verdict.decision
-        more = encoded(allowance(verdict.decision, self._style, verdict.limiter))
-        if not verdict.spent or (self._refund_when is None and not self._checkpoint.holds):
-            await self._app(scope, receive, adding(more, send) if more else send)
+        scope.setdefault("state", {})["gatelock"] = result.decision
+        extra = encode_headers(self._admission.limit_headers(result))
+        if not result.charged or (self._refund_when is None and not self._admission.holds_permits):
+            await self._app(scope, receive, with_headers(extra, send) if extra else send)
         else:
-            watch = GuardedResponse(self._checkpoint, lambda: more, self._refund_when, lambda: [verdict])
-            await watch.over(self._app, scope, receive, send)
+            response = GuardedResponse(self._admission, lambda: extra, self._refund_when, lambda: [result])
+            await response.run(self._app, scope, receive, send)
 
-    def _who(self, scope: Scope, caller: str, address: str, resource: str, tenant: str) -> RequestIdentity:
+    def _identity(
+        self, scope: Scope, caller: str, address: str, resource: str, tenant: str
+    ) -> RequestIdentity:
         return RequestIdentity(
             caller=caller,
             address=address,
@@ -234,14 +322,14 @@ class Guard:
             tenant=tenant,
             cost=1 if self._cost is None else self._cost(scope),
             method=scope.get("method", "WEBSOCKET"),
-            note=note_of(scope),
+            notes=notes_of(scope),
         )
 
 
-def note_of(scope: Scope) -> CallerNote | None:
-    """Of the request log around us, if there is one."""
-    note: CallerNote | None = scope.get("state", {}).get(NOTE)
-    return note
+def notes_of(scope: Scope) -> DecisionNotes | None:
+    """Returns the notes of the request log around the guard, if there is one."""
+    notes: DecisionNotes | None = scope.get("state", {}).get(NOTES_STATE_KEY)
+    return notes
 
 
 def path_of(scope: Scope) -> str:
@@ -249,84 +337,85 @@ def path_of(scope: Scope) -> str:
     return path
 
 
-def adding(more: Headers, send: Send) -> Send:
-    """`send`, with more among the headers of the response."""
+def with_headers(extra: Headers, send: Send) -> Send:
+    """Returns `send`, with `extra` added to the response's headers."""
 
-    async def telling(message: Message) -> None:
-        if message["type"] in BEGIN and message["type"] != "websocket.close":
-            message = {**message, "headers": [*message.get("headers", ()), *more]}
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] in RESPONSE_STARTS and message["type"] != "websocket.close":
+            message = {**message, "headers": [*message.get("headers", ()), *extra]}
         await send(message)
 
-    return telling
+    return send_with_headers
 
 
 class GuardedResponse:
-    """Sees one response through: adds `more` to its headers, gives back what `wanted` says when it begins,
-    or when the application fails before it has begun, and what was held when all is over.
+    """Follows one response to its end: adds headers, refunds permits, ends its time in flight.
 
-    What is told and what was taken is looked up when the response begins: by then it is known.
+    `extra_headers` and `results` are functions because FastAPI's dependencies run after the response was
+    wrapped; both are called when the response starts. Permits are refunded when it starts or the application
+    fails before.
     """
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
-        more: Callable[[], Headers],
-        wanted: Callable[[AppResponse], bool] | None,
-        taken: Callable[[], Iterable[Verdict]],
+        admission: AdmissionController,
+        extra_headers: Callable[[], Headers],
+        refund_when: Callable[[AppResponse], bool] | None,
+        results: Callable[[], Iterable[CheckResult]],
     ) -> None:
-        self._checkpoint = checkpoint
-        self._more = more
-        self._wanted = wanted
-        self._taken = taken
-        self._begun = False
+        self._admission = admission
+        self._extra_headers = extra_headers
+        self._refund_when = refund_when
+        self._results = results
+        self._has_started = False
 
-    async def over(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let `app` answer."""
+    async def run(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+        """Calls `app`."""
 
-        async def telling(message: Message) -> None:
-            status = BEGIN.get(message["type"])
-            if status is not None and not self._begun:
-                headers = [*message.get("headers", ()), *self._more()]
+        async def send_guarded(message: Message) -> None:
+            status = RESPONSE_STARTS.get(message["type"])
+            if status is not None and not self._has_started:
+                headers = [*message.get("headers", ()), *self._extra_headers()]
                 if message["type"] != "websocket.close":
                     message = {**message, "headers": headers}
-                # Before it is sent: who has the answer may come again at once.
-                await self._begin(AppResponse(message.get("status", status), headers))
+                # Before it is sent: a client that has the response may send its next request at once.
+                await self._start(AppResponse(message.get("status", status), headers))
             await send(message)
 
         try:
-            await app(scope, receive, telling)
+            await app(scope, receive, send_guarded)
         except Exception:
-            await self._begin(AppResponse(500, []))  # which is what the server makes of it
+            await self._start(AppResponse(500, []))  # the server's response to it
             raise
         finally:
-            for verdict in self._taken():
-                await self._checkpoint.leave_async(verdict)
+            for result in self._results():
+                await self._admission.leave_async(result)
 
-    async def _begin(self, answer: AppResponse) -> None:
-        if self._begun:
+    async def _start(self, response: AppResponse) -> None:
+        if self._has_started:
             return
-        self._begun = True
-        spent = [verdict for verdict in self._taken() if verdict.spent]
-        if spent and self._wanted is not None and self._wanted(answer):
-            for verdict in spent:
-                await self._checkpoint.refund_async(verdict)
+        self._has_started = True
+        charged = [result for result in self._results() if result.charged]
+        if charged and self._refund_when is not None and self._refund_when(response):
+            for result in charged:
+                await self._admission.refund_async(result)
 
 
-def encoded(headers: Iterable[tuple[str, str]]) -> Headers:
+def encode_headers(headers: Iterable[tuple[str, str]]) -> Headers:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 
-async def refuse(answer: RefusalResponse, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send a refusal; the request's body is not read."""
-    headers = encoded(answer.headers)
+async def send_refusal(response: RefusalResponse, scope: Scope, receive: Receive, send: Send) -> None:
+    """Sends the response to a denied request. The request's body is not read."""
+    headers = encode_headers(response.headers)
     if scope["type"] == "http":
-        body = b"" if scope["method"] == "HEAD" else answer.body
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        body = b"" if scope["method"] == "HEAD" else response.body
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
         return
     await receive()  # the handshake
     if "websocket.http.response" not in scope.get("extensions", {}):
-        await send({"type": "websocket.close", "code": POLICY_VIOLATION})  # which a client sees as 403
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION})  # clients see a 403
         return
-    await send({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": answer.body})
+    await send({"type": "websocket.http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": response.body})

@@ -1,4 +1,10 @@
-"""Who asks, out of what a request says: typed names, and the address behind proxies that are trusted."""
+"""Typed caller names from a request, and the address of a client behind trusted proxies.
+
+A gate finds a lock only under the name that the analyzer counts. So the rules here are those of the
+analyzer's mapping: the same `gatekeeper.identity`, UTF-8 as in the logs of proxies, and no name for a value
+that the analyzer would reject. A client can write anything into X-Forwarded-For; only the part that trusted
+proxies appended counts.
+"""
 
 from __future__ import annotations
 
@@ -12,73 +18,76 @@ from gatekeeper.identity import NAME_BYTES_MAX, address_of, caller_of, is_name, 
 
 CallerKind = Literal["api_key", "user", "address"]
 
-# Names and addresses, of those who came last: to examine them again for each of their requests would be most
-# of what a Guard does.
-REMEMBERED = 1_024
+# Names and addresses of recent callers: validating them for each request would be most of a guard's cost.
+CACHE_SIZE = 1_024
 ADDRESS_CHARS_MAX = 45  # an IPv4 address in IPv6, written in full
 
-UNIX = "unix"  # a proxy on this machine, whose socket has no address
+UNIX = "unix"  # a proxy on this machine that connects through a Unix socket, which has no address
 
 # Some proxies write the port, too: 192.0.2.1:4711, [2001:db8::1]:4711.
-WITH_PORT = re.compile(r"\[(?P<six>[0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|(?P<four>[0-9.]+):[0-9]{1,5}")
+ADDRESS_WITH_PORT = re.compile(r"\[(?P<six>[0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|(?P<four>[0-9.]+):[0-9]{1,5}")
 
 Request = TypeVar("Request")
 
-NAMES: dict[str, Callable[[str, int], str]] = {
+CALLER_KINDS: dict[str, Callable[[str, int], str]] = {
     "api_key": lambda text, _prefix6: caller_of(api_key=text),
     "user": lambda text, _prefix6: caller_of(user=text),
     "address": lambda text, prefix6: caller_of(address=text, prefix6=prefix6),
 }
 
 
-def named(kind: str, text: str, prefix6: int = 128) -> str:
-    """The caller's typed name; "" for what cannot be one, which is then nobody's."""
-    if kind != "address":  # as for the rest, at a third of its cost
+def caller_name(kind: str, text: str, prefix6: int = 128) -> str:
+    """Returns the caller's typed name; "" for a text that cannot be a name."""
+    if kind != "address":  # equal to CALLER_KINDS[kind], at a third of its cost
         return typed(kind, text) if is_name(text) else ""
     try:
-        return NAMES[kind](text, prefix6)
+        return CALLER_KINDS[kind](text, prefix6)
     except ValueError:
         return ""
 
 
-def name_in(kind: str, value: bytes) -> str:
-    """The caller's typed name by a header's value; "" for what cannot be one."""
-    return _name_in(kind, value) if len(value) <= NAME_BYTES_MAX else ""
+def name_from_header(kind: str, value: bytes) -> str:
+    """Returns the caller's typed name for a header's value; "" for a value that cannot be a name."""
+    return _cached_name(kind, value) if len(value) <= NAME_BYTES_MAX else ""
 
 
-@lru_cache(REMEMBERED)
-def _name_in(kind: str, value: bytes) -> str:
-    return named(kind, text_of(value))
+@lru_cache(CACHE_SIZE)
+def _cached_name(kind: str, value: bytes) -> str:
+    return caller_name(kind, decode_header(value))
 
 
 def require_kind(kind: str) -> None:
-    """Raises ValueError for a kind of name that there is not."""
-    if kind not in NAMES:
-        raise ValueError(f"kind: expected one of {', '.join(NAMES)}, got {kind!r}")
+    """Raises ValueError for an unknown kind of name."""
+    if kind not in CALLER_KINDS:
+        raise ValueError(f"kind: expected one of {', '.join(CALLER_KINDS)}, got {kind!r}")
 
 
 def first(*extractors: Callable[[Request], str]) -> Callable[[Request], str]:
-    """The caller by the first of `extractors` that knows one, as a source's `caller = ["api_key", "address"]`
-    has it: `Guard(app, gate, caller=first(header("x-api-key"), address(prefix6=64)))`.
+    """Returns an extractor that gives the first name that one of `extractors` finds; "" if none does.
 
-    A key that cannot be a name is as good as none, while the analyzer would reject a record that has one.
+    Use it where the log's mapping lists several fields, such as `caller = ["api_key", "address"]`. A key that
+    cannot be a name counts as absent, although the analyzer rejects a record that has one.
+
+    >>> from gatekeeper.adapters.asgi import address, header
+    >>> caller = first(header("x-api-key"), address(prefix6=64))
+    >>> caller({"headers": [], "client": ("2001:db8::7", 50000)})
+    'address:2001:db8::/64'
     """
 
-    def caller(request: Request) -> str:
+    def extract_first(request: Request) -> str:
         for extractor in extractors:
-            found = extractor(request)
-            if found:
-                return found
+            name = extractor(request)
+            if name:
+                return name
         return ""
 
-    return caller
+    return extract_first
 
 
-def text_of(value: bytes) -> str:
-    """A header's value as proxies write it into their logs: UTF-8. "" for what is none, and cannot be in any
-    log that can be read.
+def decode_header(value: bytes) -> str:
+    """Returns a header's value as UTF-8, as proxies log it; "" for bytes that are not UTF-8.
 
-    >>> text_of("é".encode()), text_of("é".encode("latin-1"))
+    >>> decode_header("é".encode()), decode_header("é".encode("latin-1"))
     ('é', '')
     """
     try:
@@ -88,56 +97,65 @@ def text_of(value: bytes) -> str:
 
 
 class TrustedProxies:
-    """The proxies whose word about their own client is taken, each an address or a network, or "unix" for
-    whoever asks through a Unix socket.
+    """Proxies whose entries in X-Forwarded-For are trusted.
 
-    Raises ValueError for what is none of these, TypeError for one text instead of several.
+    Args:
+        trusted: Addresses and networks; "unix" for a proxy that connects through a Unix socket.
+
+    Raises:
+        ValueError: An entry is not one of these.
+        TypeError: `trusted` is one string instead of several.
     """
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
         if isinstance(trusted, str):
             raise TypeError(f"trusted_proxies: expected a list of addresses and networks, got {trusted!r}")
-        named = list(trusted)
-        self._trusted: list[IPv4Network | IPv6Network] = [ip_network(each) for each in named if each != UNIX]
-        self._unix = UNIX in named
+        entries = list(trusted)
+        self._networks: list[IPv4Network | IPv6Network] = [
+            ip_network(entry) for entry in entries if entry != UNIX
+        ]
+        self._trusts_unix = UNIX in entries
 
     def __bool__(self) -> bool:
-        return self._unix or bool(self._trusted)
+        return self._trusts_unix or bool(self._networks)
 
     def client(self, peer: str, forwarded: Sequence[str]) -> str:
-        """The first address, seen from our end, that is no trusted proxy's; "" when nobody can say.
+        """Returns the client's address: the first one, from right to left, that is not a trusted proxy's.
 
-        `forwarded` are the values of X-Forwarded-For in their order. What stands left of an address that
-        is not trusted was written by who sits there, and is not looked at. Where a proxy writes none, as
-        "unknown", nobody knows who asks. `Forwarded` (RFC 7239) is not looked at: a proxy that writes one of
-        the two lets its clients write the other.
+        "" if the address is unknown: the peer has none, or a trusted proxy wrote "unknown". Entries left of
+        an untrusted address were written by that client and are ignored. `Forwarded` (RFC 7239) is not read:
+        a proxy that writes one of the two headers lets its clients write the other.
+
+        Args:
+            peer: The other end of the connection, as the server reports it.
+            forwarded: Values of X-Forwarded-For, in their order.
 
         >>> TrustedProxies(["10.0.0.0/8"]).client("10.0.0.1", ["6.6.6.6, 192.0.2.1", "10.0.0.2"])
         '192.0.2.1'
         """
-        here = peer_address(peer)
+        address = peer_address(peer)
         if not forwarded or not self:
-            return here or ""
+            return address or ""
         hops = [hop.strip() for value in forwarded for hop in value.split(",")]
-        if here is None and self._unix and hops:
-            here = _hop(hops.pop())
-        while here is not None and hops and self._is_trusted(ip_address(here)):
-            here = _hop(hops.pop())
-        return here or ""
+        if address is None and self._trusts_unix and hops:
+            address = _hop_address(hops.pop())
+        while address is not None and hops and self._is_trusted(ip_address(address)):
+            address = _hop_address(hops.pop())
+        return address or ""
 
     def _is_trusted(self, address: IPv4Address | IPv6Address) -> bool:
-        return any(address in network for network in self._trusted)
+        return any(address in network for network in self._networks)
 
 
 def peer_address(text: str) -> str | None:
-    """The address at the other end of a connection, as the server has it; None for what is none."""
-    return _peer_address(text) if len(text) <= ADDRESS_CHARS_MAX else None
+    """Returns the normalised address of a connection's other end; None if it has no address."""
+    return _cached_address(text) if len(text) <= ADDRESS_CHARS_MAX else None
 
 
-_peer_address = lru_cache(REMEMBERED)(address_of)
+_cached_address = lru_cache(CACHE_SIZE)(address_of)
 
 
-def _hop(text: str) -> str | None:
-    """The address in one part of X-Forwarded-For; None for "unknown", a name, nothing at all."""
-    ported = WITH_PORT.fullmatch(text)
-    return address_of(text if ported is None else ported["six"] or ported["four"])
+def _hop_address(text: str) -> str | None:
+    """Returns the address in one entry of X-Forwarded-For; None for "unknown", a name or an empty entry."""
+    with_port = ADDRESS_WITH_PORT.fullmatch(text)
+    return address_of(text if with_port is None else with_port["six"] or with_port["four"])

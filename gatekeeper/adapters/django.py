@@ -1,4 +1,4 @@
-"""Guards a Django project: a middleware, sync and async, with settings, a system check and decorators.
+"""Guard for Django projects: a middleware, sync and async, with settings, a system check and decorators.
 
 INSTALLED_APPS = [..., "gatekeeper.adapters.django.Gatelock"]     # for the system check
 MIDDLEWARE = [..., "gatekeeper.adapters.django.GuardMiddleware"]
@@ -26,24 +26,31 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.adapters.django needs Django: install gatelock[django]") from missing
 
-from gatekeeper.adapters.caller_extraction import CallerKind, TrustedProxies, name_in, named, require_kind
-from gatekeeper.adapters.checkpoint import (
-    NOTE,
-    NOTED,
-    CallerNote,
-    Checkpoint,
+from gatekeeper.adapters.admission_control import (
+    NOTES_ENVIRON_KEY,
+    NOTES_STATE_KEY,
+    AdmissionController,
+    CheckResult,
+    DecisionNotes,
     GuardLimiter,
     RequestIdentity,
-    Verdict,
-    exemption,
-    require_form,
+    make_exemption,
 )
-from gatekeeper.adapters.refusal_response import HeaderStyle, allowance, refusal, require_style
+from gatekeeper.adapters.caller_extraction import (
+    CallerKind,
+    TrustedProxies,
+    caller_name,
+    name_from_header,
+    require_kind,
+)
+from gatekeeper.adapters.refusal_response import HeaderStyle, require_style
 from gatekeeper.adapters.route_patterns import pattern_of_django
 from gatekeeper.gate import Gate
 
+__all__ = ["Gatelock", "GuardMiddleware", "address", "api_key", "cost", "exempt", "header", "user"]
+
 ViewFunction = TypeVar("ViewFunction", bound=Callable[..., Any])
-Extractor = Callable[[HttpRequest], Any]  # gives a name; in an async stack also something to await
+Extractor = Callable[[HttpRequest], Any]  # returns a name; in an async stack also an awaitable of one
 
 MIDDLEWARE = "gatekeeper.adapters.django.GuardMiddleware"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -51,39 +58,87 @@ COST, EXEMPT = "gatelock_cost", "gatelock_exempt"
 
 
 def cost(permits: int | Callable[[HttpRequest], int]) -> Callable[[ViewFunction], ViewFunction]:
-    """A view whose requests count as so many, or as many as a function of the request says."""
+    """Returns a decorator of a view whose requests take more than one permit of limiters.
 
-    def costing(view: ViewFunction) -> ViewFunction:
+    Args:
+        permits: The number of permits, or a function that returns it from the request.
+
+    >>> @cost(10)
+    ... def export(request): ...
+    """
+
+    def decorate(view: ViewFunction) -> ViewFunction:
         setattr(view, COST, permits)
         return view
 
-    return costing
+    return decorate
 
 
 def exempt(view: ViewFunction) -> ViewFunction:
-    """A view that is let through unasked."""
+    """Decorates a view whose requests pass without a check.
+
+    Args:
+        view: The view, sync or async.
+
+    >>> @exempt
+    ... def healthz(request): ...
+    """
     setattr(view, EXEMPT, True)
     return view
 
 
 def header(name: str, kind: CallerKind = "api_key") -> Extractor:
-    """The caller by a request header, as a name of this kind. Raises ValueError for an unknown kind."""
+    """Returns an extractor of the caller from a request header: `api_key:...` by default.
+
+    The value is read as UTF-8, as proxies log it; Django reads latin-1. A value that cannot be a caller's
+    name counts as absent.
+
+    Args:
+        name: Name of the header, in any case.
+        kind: Kind of the caller's name: "api_key", "user" or "address".
+
+    Raises:
+        ValueError: `kind` is unknown.
+
+    >>> from types import SimpleNamespace
+    >>> header("x-user", kind="user")(SimpleNamespace(headers={"x-user": "ann"}))
+    'user:ann'
+    """
     require_kind(kind)
-    return lambda request: _name(kind, request, name)
+    return lambda request: _name_from_header(kind, request, name)
 
 
 def api_key(request: HttpRequest) -> str:
-    """The caller by the header X-API-Key."""
-    return _name("api_key", request, "x-api-key")
+    """Returns the caller by the header X-API-Key; "" without one.
+
+    Args:
+        request: The request.
+
+    >>> from types import SimpleNamespace
+    >>> api_key(SimpleNamespace(headers={"x-api-key": "acme"}))
+    'api_key:acme'
+    """
+    return _name_from_header("api_key", request, "x-api-key")
 
 
-def _name(kind: str, request: HttpRequest, header: str) -> str:
-    return name_in(kind, request.headers.get(header, "").encode("latin-1", "replace"))
+def _name_from_header(kind: str, request: HttpRequest, header: str) -> str:
+    return name_from_header(kind, request.headers.get(header, "").encode("latin-1", "replace"))
 
 
 def user(request: HttpRequest) -> str:
-    """The caller by the authenticated user's name; put the middleware behind AuthenticationMiddleware.
-    In an async stack the user is awaited, as `request.auser` gives it."""
+    """Returns the caller `user:...` by the authenticated user's name; "" without one.
+
+    Put the middleware after AuthenticationMiddleware. In an async stack the middleware awaits
+    `request.auser()`.
+
+    Args:
+        request: The request.
+
+    >>> from types import SimpleNamespace
+    >>> ann = SimpleNamespace(is_authenticated=True, get_username=lambda: "ann")
+    >>> user(SimpleNamespace(user=ann))
+    'user:ann'
+    """
     return _name_of(getattr(request, "user", None))
 
 
@@ -92,14 +147,24 @@ async def _user_async(request: HttpRequest) -> str:
     return "" if auser is None else _name_of(await auser())
 
 
-def _name_of(someone: Any) -> str:
-    return named("user", someone.get_username()) if someone is not None and someone.is_authenticated else ""
+def _name_of(user: Any) -> str:
+    return caller_name("user", user.get_username()) if user is not None and user.is_authenticated else ""
 
 
 def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extractor:
-    """The caller as `address:...`, as `gatekeeper.adapters.wsgi.address` has it."""
+    """Returns an extractor of the caller `address:...` from the client's address.
+
+    Args:
+        trusted_proxies: Addresses and networks of proxies whose X-Forwarded-For is trusted, read from right
+            to left; "unix" for a proxy that connects through a Unix socket.
+        prefix6: Bits of an IPv6 address that count; the number in the log's mapping.
+
+    >>> from types import SimpleNamespace
+    >>> address(prefix6=64)(SimpleNamespace(META={"REMOTE_ADDR": "2001:db8::7"}, headers={}))
+    'address:2001:db8::/64'
+    """
     proxies = TrustedProxies(trusted_proxies)
-    return lambda request: named("address", _client(request, proxies), prefix6)
+    return lambda request: caller_name("address", _client(request, proxies), prefix6)
 
 
 def _client(request: HttpRequest, proxies: TrustedProxies) -> str:
@@ -108,7 +173,25 @@ def _client(request: HttpRequest, proxies: TrustedProxies) -> str:
 
 
 class Setting(NamedTuple):
-    """GATELOCK of the project's settings. What is a function there may be given by its dotted path."""
+    """GATELOCK of the project's settings. A function may be given by its dotted path.
+
+    Functions take Django's request. In an async stack `caller` and `tenant` may be coroutine functions.
+
+    Args:
+        gate: The gate, or its URL.
+        limiters: Limiters that are checked after the gate, by caller, or by address if there is no caller. A
+            store needs an asyncio client in an async stack, otherwise one that blocks.
+        caller: Returns the caller's typed name, or "".
+        tenant: Returns the tenant, if policies count by tenant.
+        trusted_proxies: Addresses and networks of proxies whose X-Forwarded-For is trusted; "unix" for a
+            proxy that connects through a Unix socket.
+        exempt: Paths that pass without a check, exact, or all below one that ends in `/*`; or a function that
+            returns whether a request is exempt.
+        shadow: Whether to deny no request; those that would have been denied are logged.
+        headers: Headers about limits in responses: "draft" (`RateLimit`), "legacy" (`X-RateLimit-...`),
+            "both" or "off".
+        refund_when: Returns whether limiters get the cost back, by the response.
+    """
 
     gate: Gate
     limiters: tuple[GuardLimiter, ...] = ()
@@ -124,43 +207,57 @@ class Setting(NamedTuple):
 FUNCTIONS = ("caller", "tenant", "refund_when")
 
 
-def setting_of(given: Any) -> Setting:
-    """GATELOCK as it is meant. Raises ValueError, TypeError and ImportError, with what is wrong in it."""
-    if not isinstance(given, dict) or "gate" not in given:
+def parse_setting(value: Any) -> Setting:
+    """Returns GATELOCK with its functions imported and its gate made.
+
+    Raises:
+        ValueError: A key is missing or unknown, or a value is invalid.
+        TypeError: A value has the wrong type.
+        ImportError: A dotted path does not exist, or a package is missing.
+    """
+    if not isinstance(value, dict) or "gate" not in value:
         raise ValueError('GATELOCK: expected {"gate": Gate(...) or its URL, ...}')
-    if unknown := given.keys() - set(Setting._fields):
+    if unknown := value.keys() - set(Setting._fields):
         raise ValueError(
-            f"GATELOCK knows no {', '.join(sorted(unknown))}; it has {', '.join(Setting._fields)}"
+            f"GATELOCK: unknown {', '.join(sorted(unknown))}; the keys are {', '.join(Setting._fields)}"
         )
-    said = {
-        name: import_string(value) if name in FUNCTIONS and isinstance(value, str) else value
-        for name, value in given.items()
+    fields = {
+        name: import_string(field) if name in FUNCTIONS and isinstance(field, str) else field
+        for name, field in value.items()
     }
-    if isinstance(said["gate"], str):
-        said["gate"] = Gate(said["gate"])
-    said["limiters"] = tuple(said.get("limiters", ()))
-    found = Setting(**said)
-    _require(found)
-    return found
+    if isinstance(fields["gate"], str):
+        fields["gate"] = Gate(fields["gate"])
+    fields["limiters"] = tuple(fields.get("limiters", ()))
+    setting = Setting(**fields)
+    _validate(setting)
+    return setting
 
 
-def _require(found: Setting) -> None:
-    if not isinstance(found.gate, Gate):
-        raise TypeError(f"GATELOCK: gate: expected Gate(...) or its URL, got {found.gate!r:.80}")
-    for limiter in found.limiters:
+def _validate(setting: Setting) -> None:
+    if not isinstance(setting.gate, Gate):
+        raise TypeError(f"GATELOCK: gate: expected Gate(...) or its URL, got {setting.gate!r:.80}")
+    for limiter in setting.limiters:
         if not callable(getattr(limiter, "check", None)):
             raise TypeError(f"GATELOCK: limiters: expected limiters, got {limiter!r:.80}")
     for name in FUNCTIONS:
-        value = getattr(found, name)
+        value = getattr(setting, name)
         if value is not None and not callable(value):
             raise TypeError(f"GATELOCK: {name}: expected a function or its dotted path, got {value!r:.80}")
-    exemption(found.exempt, _path_of)
-    require_style(found.headers)
-    TrustedProxies(found.trusted_proxies)
+    make_exemption(setting.exempt, _path_of)
+    require_style(setting.headers)
+    TrustedProxies(setting.trusted_proxies)
 
 
 class Gatelock(AppConfig):  # type: ignore[misc]  # Django has no types
-    """For INSTALLED_APPS: makes `manage.py check` look at GATELOCK."""
+    """Django application for INSTALLED_APPS: registers the system check of GATELOCK.
+
+    Args:
+        app_name: Its module; Django passes it.
+        app_module: The imported module; Django passes it.
+
+    Example:
+        >>> INSTALLED_APPS = ["gatekeeper.adapters.django.Gatelock"]
+    """
 
     name = "gatekeeper.adapters.django"
     label = "gatelock"
@@ -168,33 +265,52 @@ class Gatelock(AppConfig):  # type: ignore[misc]  # Django has no types
 
 
 @checks.register("security")  # type: ignore[untyped-decorator]  # Django has no types
-def check_setting(app_configs: object, **_more: object) -> list[checks.CheckMessage]:
-    """For `manage.py check`: what is wrong with GATELOCK, and with where the middleware stands."""
-    given: Any = getattr(settings, "GATELOCK", None)
+def check_setting(app_configs: object, **_options: object) -> list[checks.CheckMessage]:
+    """Returns errors in GATELOCK and in the middleware's position, for `manage.py check`."""
+    value: Any = getattr(settings, "GATELOCK", None)
     middleware = list(settings.MIDDLEWARE)
     try:
-        found = setting_of(given)
-    except (ValueError, TypeError, ImportError) as wrong:
-        return [checks.Error(str(wrong), id="gatelock.E001")]
-    if isinstance(given["gate"], str):
-        found.gate.close()
+        setting = parse_setting(value)
+    except (ValueError, TypeError, ImportError) as error:
+        return [checks.Error(str(error), id="gatelock.E001")]
+    if isinstance(value["gate"], str):
+        setting.gate.close()
     if MIDDLEWARE not in middleware:
         hint = f"Add {MIDDLEWARE!r} to MIDDLEWARE."
-        return [
-            checks.Warning("GATELOCK is set, and nothing is guarded by it.", hint=hint, id="gatelock.W001")
-        ]
-    if found.caller is user and AUTHENTICATION not in middleware[: middleware.index(MIDDLEWARE)]:
-        message = "GATELOCK: the caller is the user, whom nobody has authenticated yet."
-        hint = f"Put {MIDDLEWARE!r} behind {AUTHENTICATION!r} in MIDDLEWARE."
+        return [checks.Warning("GATELOCK is set, but no middleware uses it.", hint=hint, id="gatelock.W001")]
+    if setting.caller is user and AUTHENTICATION not in middleware[: middleware.index(MIDDLEWARE)]:
+        message = "GATELOCK: caller is the user, who is not authenticated before GuardMiddleware runs."
+        hint = f"Put {MIDDLEWARE!r} after {AUTHENTICATION!r} in MIDDLEWARE."
         return [checks.Error(message, hint=hint, id="gatelock.E002")]
     return []
 
 
 class GuardMiddleware:
-    """Refuses requests that the gate, or one of the limiters, does not let pass. The decision stands in
-    `request.gatelock`; the resource is the URL pattern that the path matches, as in /v1/items/{id}.
+    """Django middleware that denies requests that the gate or a limiter does not admit.
 
-    Raises ImproperlyConfigured for settings that cannot be.
+    Configured by the setting GATELOCK; `Setting` lists its keys. Views find the decision in
+    `request.gatelock`: the one with least remaining. The resource is the URL pattern that the path matches,
+    such as /v1/items/{id}.
+
+    Args:
+        get_response: The next middleware or the view; Django passes it.
+
+    Raises:
+        ImproperlyConfigured: GATELOCK is invalid.
+
+    Example:
+        >>> from django.http import HttpResponse
+        >>> from django.test import Client, override_settings
+        >>> from django.urls import path
+        >>> from gatekeeper import Gate, SlidingLog
+        >>> from gatekeeper.sources.fixed import FixedSource
+        >>> with override_settings(
+        ...     GATELOCK={"gate": Gate(FixedSource()), "limiters": [SlidingLog(limit=1, period=60)]},
+        ...     MIDDLEWARE=["gatekeeper.adapters.django.GuardMiddleware"],
+        ...     ROOT_URLCONF=(path("items", lambda request: HttpResponse("hello")),),
+        ... ):
+        ...     [Client().get("/items", headers={"x-api-key": "acme"}).status_code for _ in range(2)]
+        [200, 429]
     """
 
     sync_capable = True
@@ -205,54 +321,62 @@ class GuardMiddleware:
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
-        self._is_old = False
+        self._is_outdated = False
         self._load()
-        setting_changed.connect(self._changed)
+        setting_changed.connect(self._on_setting_changed)
 
-    def _changed(self, *, setting: str, **_more: object) -> None:
-        self._is_old = self._is_old or setting == "GATELOCK"  # the next request looks: tests set several
+    def _on_setting_changed(self, *, setting: str, **_options: object) -> None:
+        # The next request loads: tests change several settings, one after the other.
+        self._is_outdated = self._is_outdated or setting == "GATELOCK"
 
     def _load(self) -> None:
         try:
-            self._set = found = setting_of(getattr(settings, "GATELOCK", None))
-            require_form(found.limiters, awaited=self._is_async)
-        except (ValueError, TypeError, ImportError) as wrong:
-            raise ImproperlyConfigured(str(wrong)) from wrong
-        self._is_old = False
-        self._checkpoint = Checkpoint(found.gate, found.limiters, shadow=found.shadow)
-        self._proxies = TrustedProxies(found.trusted_proxies)
-        self._exempt = exemption(found.exempt, _path_of)
-        self._caller: Extractor = _user_async if self._is_async and found.caller is user else found.caller
-        for name, read in (("caller", self._caller), ("tenant", found.tenant)):
-            if iscoroutinefunction(read) and not self._is_async:
-                raise ImproperlyConfigured(f"GATELOCK: {name}: a coroutine, and nobody here can await it")
+            self._setting = setting = parse_setting(getattr(settings, "GATELOCK", None))
+            self._admission = AdmissionController(
+                setting.gate,
+                setting.limiters,
+                awaited=self._is_async,
+                shadow=setting.shadow,
+                headers=setting.headers,
+            )
+        except (ValueError, TypeError, ImportError) as error:
+            raise ImproperlyConfigured(str(error)) from error
+        self._is_outdated = False
+        self._proxies = TrustedProxies(setting.trusted_proxies)
+        self._is_exempt = make_exemption(setting.exempt, _path_of)
+        self._caller: Extractor = _user_async if self._is_async and setting.caller is user else setting.caller
+        for name, extractor in (("caller", self._caller), ("tenant", setting.tenant)):
+            if iscoroutinefunction(extractor) and not self._is_async:
+                raise ImproperlyConfigured(
+                    f"GATELOCK: {name}: expected a function that is not async, as this stack is sync"
+                )
 
     def __call__(self, request: HttpRequest) -> Any:
-        if self._is_old:
+        if self._is_outdated:
             self._load()
         if self._is_async:
             return self._call_async(request)
         match = _match(request)
         if self._passes(request, match):
             return self._get_response(request)
-        tenant = "" if self._set.tenant is None else self._set.tenant(request)
-        verdict = self._checkpoint.ask(self._who(request, match, self._caller(request), tenant))
-        if not verdict.decision.allowed:
-            return self._refused(verdict)
-        request.gatelock = verdict.decision  # for the views
+        tenant = "" if self._setting.tenant is None else self._setting.tenant(request)
+        result = self._admission.check(self._identity(request, match, self._caller(request), tenant))
+        if not result.decision.allowed:
+            return self._refusal(result)
+        request.gatelock = result.decision  # for the views
         try:
-            response = self._told(verdict, self._get_response(request))
-            if self._is_given_back(verdict, response):
-                self._checkpoint.refund(verdict)
-        except Exception:  # which Django makes a response of, unless it debugs
-            if self._is_given_back(verdict, HttpResponseServerError()):
-                self._checkpoint.refund(verdict)
-            self._checkpoint.leave(verdict)
+            response = self._with_headers(result, self._get_response(request))
+            if self._is_refunded(result, response):
+                self._admission.refund(result)
+        except Exception:  # Django makes a response of it, unless DEBUG_PROPAGATE_EXCEPTIONS is set
+            if self._is_refunded(result, HttpResponseServerError()):
+                self._admission.refund(result)
+            self._admission.leave(result)
             raise
-        if self._checkpoint.holds and response.streaming:
-            _at_end(response, functools.partial(self._checkpoint.leave, verdict))
+        if self._admission.holds_permits and response.streaming:
+            _call_at_end(response, functools.partial(self._admission.leave, result))
         else:
-            self._checkpoint.leave(verdict)
+            self._admission.leave(result)
         return response
 
     async def _call_async(self, request: HttpRequest) -> HttpResponseBase:
@@ -260,32 +384,32 @@ class GuardMiddleware:
         if self._passes(request, match):
             passed: HttpResponseBase = await self._get_response(request)
             return passed
-        caller = await _awaited(self._caller(request))
-        tenant = "" if self._set.tenant is None else await _awaited(self._set.tenant(request))
-        verdict = await self._checkpoint.ask_async(self._who(request, match, caller, tenant))
-        if not verdict.decision.allowed:
-            return self._refused(verdict)
-        request.gatelock = verdict.decision  # for the views
+        caller = await _await_name(self._caller(request))
+        tenant = "" if self._setting.tenant is None else await _await_name(self._setting.tenant(request))
+        result = await self._admission.check_async(self._identity(request, match, caller, tenant))
+        if not result.decision.allowed:
+            return self._refusal(result)
+        request.gatelock = result.decision  # for the views
         try:
-            response = self._told(verdict, await self._get_response(request))
-            if self._is_given_back(verdict, response):
-                await self._checkpoint.refund_async(verdict)
-        except BaseException as error:  # cancelled, too: who asked has gone away
-            if isinstance(error, Exception) and self._is_given_back(verdict, HttpResponseServerError()):
-                await self._checkpoint.refund_async(verdict)
-            await self._checkpoint.leave_async(verdict)
+            response = self._with_headers(result, await self._get_response(request))
+            if self._is_refunded(result, response):
+                await self._admission.refund_async(result)
+        except BaseException as error:  # also CancelledError: the client disconnected
+            if isinstance(error, Exception) and self._is_refunded(result, HttpResponseServerError()):
+                await self._admission.refund_async(result)
+            await self._admission.leave_async(result)
             raise
-        if self._checkpoint.holds and response.streaming:
+        if self._admission.holds_permits and response.streaming:
             loop = asyncio.get_running_loop()
-            _at_end(response, functools.partial(_leave_soon, self._checkpoint, verdict, loop))
+            _call_at_end(response, functools.partial(_leave_in_loop, self._admission, result, loop))
         else:
-            await self._checkpoint.leave_async(verdict)
+            await self._admission.leave_async(result)
         return response
 
     def _passes(self, request: HttpRequest, match: ResolverMatch | None) -> bool:
-        return getattr(match and match.func, EXEMPT, False) or self._exempt(request)
+        return getattr(match and match.func, EXEMPT, False) or self._is_exempt(request)
 
-    def _who(
+    def _identity(
         self, request: HttpRequest, match: ResolverMatch | None, caller: str, tenant: str
     ) -> RequestIdentity:
         permits = getattr(match and match.func, COST, 1)
@@ -296,28 +420,30 @@ class GuardMiddleware:
             tenant=tenant,
             cost=permits(request) if callable(permits) else permits,
             method=request.method or "",
-            note=_note(request),
+            notes=_notes_of(request),
         )
 
-    def _refused(self, verdict: Verdict) -> HttpResponse:
-        answer = refusal(verdict.decision, self._set.headers)
-        return HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
+    def _refusal(self, result: CheckResult) -> HttpResponse:
+        response = self._admission.denial(result)
+        return HttpResponse(response.body, status=response.status, headers=dict(response.headers))
 
-    def _told(self, verdict: Verdict, response: HttpResponseBase) -> HttpResponseBase:
-        for name, value in allowance(verdict.decision, self._set.headers, verdict.limiter):
+    def _with_headers(self, result: CheckResult, response: HttpResponseBase) -> HttpResponseBase:
+        for name, value in self._admission.limit_headers(result):
             response.headers[name] = value
         return response
 
-    def _is_given_back(self, verdict: Verdict, response: HttpResponseBase) -> bool:
-        wanted = self._set.refund_when
-        return wanted is not None and bool(verdict.spent) and wanted(response)
+    def _is_refunded(self, result: CheckResult, response: HttpResponseBase) -> bool:
+        refund_when = self._setting.refund_when
+        return refund_when is not None and bool(result.charged) and refund_when(response)
 
 
-def _note(request: HttpRequest) -> CallerNote | None:
-    """Of the request log around Django, if there is one."""
+def _notes_of(request: HttpRequest) -> DecisionNotes | None:
+    """Returns the notes of the request log around Django, if there is one."""
     scope = getattr(request, "scope", None)
-    note: CallerNote | None = request.META.get(NOTED) if scope is None else scope.get("state", {}).get(NOTE)
-    return note
+    notes: DecisionNotes | None = (
+        request.META.get(NOTES_ENVIRON_KEY) if scope is None else scope.get("state", {}).get(NOTES_STATE_KEY)
+    )
+    return notes
 
 
 def _path_of(request: HttpRequest) -> str:
@@ -326,26 +452,28 @@ def _path_of(request: HttpRequest) -> str:
 
 
 def _match(request: HttpRequest) -> ResolverMatch | None:
-    """The view that will answer: middlewares come before Django looks for it, and refusing must, too."""
+    """Returns the view that will respond; Django itself resolves it only after the middlewares."""
     try:
         return resolve(request.path_info, getattr(request, "urlconf", None))
     except Resolver404:
         return None
 
 
-async def _awaited(name: Any) -> str:
-    found: str = await name if hasattr(name, "__await__") else name
-    return found
+async def _await_name(name: Any) -> str:
+    awaited: str = await name if hasattr(name, "__await__") else name
+    return awaited
 
 
-def _at_end(response: HttpResponseBase, leave: Callable[[], object]) -> None:
-    """Call `leave` once: when the server closes `response`, or when a middleware has dropped it."""
-    ending = weakref.finalize(response, leave)
-    ending.atexit = False
-    response._resource_closers.append(ending)  # where Django puts what it closes itself
+def _call_at_end(response: HttpResponseBase, leave: Callable[[], object]) -> None:
+    """Calls `leave` once: when the server closes `response`, or when a middleware has dropped it."""
+    finalizer = weakref.finalize(response, leave)
+    finalizer.atexit = False
+    response._resource_closers.append(finalizer)  # Django's list of what `close` calls
 
 
-def _leave_soon(checkpoint: Checkpoint, verdict: Verdict, loop: asyncio.AbstractEventLoop) -> None:
-    """Responses are closed in a thread, and a store may have to be awaited."""
+def _leave_in_loop(
+    admission: AdmissionController, result: CheckResult, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Schedules `leave_async`: Django closes responses in a thread, and a store may have to be awaited."""
     if not loop.is_closed():
-        asyncio.run_coroutine_threadsafe(checkpoint.leave_async(verdict), loop)
+        asyncio.run_coroutine_threadsafe(admission.leave_async(result), loop)

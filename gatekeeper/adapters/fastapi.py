@@ -1,4 +1,4 @@
-"""Guards a FastAPI application by dependencies: routes have their own costs, and their patterns are known."""
+"""Guard for FastAPI applications: dependencies, which know each route's cost and pattern."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.adapters.fastapi needs FastAPI: install gatelock[fastapi]") from missing
 
+from gatekeeper.adapters.admission_control import (
+    AdmissionController,
+    CheckResult,
+    GuardLimiter,
+    RequestIdentity,
+    make_exemption,
+)
 from gatekeeper.adapters.asgi import (
     API_KEY,
     App,
@@ -22,42 +29,65 @@ from gatekeeper.adapters.asgi import (
     Send,
     address,
     behind,
-    encoded,
+    encode_headers,
     header,
-    note_of,
+    notes_of,
     path_of,
     peer,
-    refuse,
+    send_refusal,
     user,
 )
-from gatekeeper.adapters.checkpoint import (
-    Checkpoint,
-    GuardLimiter,
-    RequestIdentity,
-    Verdict,
-    exemption,
-    require_form,
-)
-from gatekeeper.adapters.refusal_response import HeaderStyle, allowance, refusal, require_style
+from gatekeeper.adapters.refusal_response import HeaderStyle
 from gatekeeper.adapters.route_patterns import resource_of
 from gatekeeper.gate import Gate
 from gatekeeper.model import ALLOWED, Decision, Refused
 
 __all__ = ["AppResponse", "Guard", "address", "behind", "header", "peer", "user"]
 
-VERDICTS = "gatelock.verdicts"  # in the scope: of each dependency that was asked
+RESULTS = "gatelock.results"  # key in the scope: results of the request's dependencies
 
 
 class Guard:
-    """Dependencies that refuse requests which `gate`, or one of the limiters, does not let pass.
+    """FastAPI dependencies that deny requests that the gate or a limiter does not admit.
 
-    `Depends(guard)` asks for one permit, `Depends(guard.cost(10))` for ten; on a route, a router or the
-    whole application, HTTP and WebSocket. Of several the costs add up. `install(app)`, on each FastAPI that
-    has such routes, answers refusals as problem details and sees responses through. The resource is the
-    route's path, as in /v1/items/{id}; the extractors are those of `gatekeeper.adapters.asgi`.
+    `Depends(guard)` takes one permit of limiters, `Depends(guard.cost(10))` takes ten: on a route, a router
+    or the whole application, HTTP and WebSocket. The costs of several dependencies add up. `install(app)` is
+    required on each FastAPI that has such routes. The resource is the route's path, such as /v1/items/{id}.
 
-    The decision is what the dependency gives, and `request.state.gatelock`. The other settings are as in
-    `gatekeeper.adapters.asgi.Guard`. Raises ValueError or TypeError for one that cannot be.
+    The gate is checked first, then the limiters in their order. A denied request takes nothing from limiters.
+    The dependency's value is the decision, also in `request.state.gatelock`: the one with least remaining.
+
+    Functions take the ASGI scope.
+
+    Args:
+        gate: The gate; it starts with the application.
+        *limiters: Limiters that are checked after the gate, by caller, or by address if there is no caller
+            (IPv6 by its /64). A store needs an asyncio client.
+        caller: Returns the caller's typed name, or "". By default from the header X-API-Key.
+        tenant: Returns the tenant, if policies count by tenant.
+        address: Returns the address that is checked in addition to the caller; by default the other end of
+            the connection. Use `behind` if there are proxies.
+        exempt: Paths that pass without a check, exact, or all below one that ends in `/*`; or a function that
+            returns whether a request is exempt.
+        shadow: Whether to deny no request; those that would have been denied are logged.
+        headers: Headers about limits in responses: "draft" (`RateLimit`), "legacy" (`X-RateLimit-...`),
+            "both" or "off".
+        refund_when: Returns whether limiters get the cost back, by the application's response.
+
+    Raises:
+        ValueError: `headers` is unknown, or a limiter's store has a client that blocks.
+        TypeError: `exempt` is one string instead of several.
+
+    Example:
+        >>> from fastapi import Depends, FastAPI
+        >>> from gatekeeper import Decision, Gate, SlidingLog
+        >>> from gatekeeper.sources.fixed import FixedSource
+        >>> guard = Guard(Gate(FixedSource()), SlidingLog(limit=20, period=1))
+        >>> app = FastAPI()
+        >>> guard.install(app)
+        >>> @app.get("/export")
+        ... def export(decision: Decision = Depends(guard.cost(10))) -> dict[str, int | None]:
+        ...     return {"remaining": decision.remaining}
     """
 
     def __init__(
@@ -72,42 +102,43 @@ class Guard:
         headers: HeaderStyle = "draft",
         refund_when: Callable[[AppResponse], bool] | None = None,
     ) -> None:
-        require_style(headers)
-        require_form(limiters, awaited=True)
         self._gate = gate
-        self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)
+        self._admission = AdmissionController(gate, limiters, awaited=True, shadow=shadow, headers=headers)
         self._caller = caller
         self._tenant = tenant
         self._address = address
-        self._exempt = exemption(exempt, path_of)
-        self._style: HeaderStyle = headers
+        self._is_exempt = make_exemption(exempt, path_of)
         self._refund_when = refund_when
 
     def install(self, app: FastAPI) -> None:
-        """Answer refusals of `app`, and see its responses through."""
+        """Adds to `app` the responses to denied requests, and the middleware that completes the others."""
         app.add_exception_handler(Refused, self._refuse)  # type: ignore[arg-type]  # takes one of both kinds
-        app.add_middleware(Around, guard=self)
+        app.add_middleware(GuardedResponses, guard=self)
 
     async def __call__(self, connection: HTTPConnection) -> Decision:
-        """The decision, when the request may pass. Raises Refused."""
-        return await self._ask(connection.scope, 1)
+        """Returns the decision on a request that may pass. Raises Refused."""
+        return await self._check(connection.scope, 1)
 
     def cost(self, permits: int | Callable[[Scope], int]) -> Callable[[HTTPConnection], Awaitable[Decision]]:
-        """The dependency for requests that count as so many, or as many as a function of the scope says."""
+        """Returns a dependency whose requests take more than one permit of limiters.
 
-        async def costing(connection: HTTPConnection) -> Decision:
+        Args:
+            permits: The number of permits, or a function that returns it from the scope.
+        """
+
+        async def check_with_cost(connection: HTTPConnection) -> Decision:
             scope = connection.scope
-            return await self._ask(scope, permits(scope) if callable(permits) else permits)
+            return await self._check(scope, permits(scope) if callable(permits) else permits)
 
-        return costing
+        return check_with_cost
 
-    async def _ask(self, scope: Scope, permits: int) -> Decision:
-        verdicts: list[Verdict] | None = scope.get(VERDICTS)
-        if verdicts is None:
-            raise RuntimeError("nobody sees this response through: call guard.install(app) first")
-        if self._exempt(scope):
+    async def _check(self, scope: Scope, permits: int) -> Decision:
+        results: list[CheckResult] | None = scope.get(RESULTS)
+        if results is None:
+            raise RuntimeError("the guard is not installed in this application: call guard.install(app)")
+        if self._is_exempt(scope):
             return ALLOWED
-        verdict = await self._checkpoint.ask_async(
+        result = await self._admission.check_async(
             RequestIdentity(
                 caller=self._caller(scope),
                 address=self._address(scope),
@@ -115,33 +146,33 @@ class Guard:
                 tenant="" if self._tenant is None else self._tenant(scope),
                 cost=permits,
                 method=scope.get("method", "WEBSOCKET"),
-                note=note_of(scope),
+                notes=notes_of(scope),
             )
         )
-        if not verdict.decision.allowed:
-            await self._undo(verdicts)
-            raise Refused(verdict.decision)
-        verdicts.append(verdict)
-        scope.setdefault("state", {})["gatelock"] = verdict.decision
-        return verdict.decision
+        if not result.decision.allowed:
+            await self._undo(results)
+            raise Refused(result.decision)
+        results.append(result)
+        scope.setdefault("state", {})["gatelock"] = result.decision
+        return result.decision
 
-    async def _undo(self, verdicts: list[Verdict]) -> None:
-        """Give back what the dependencies before this one took."""
-        while verdicts:
-            earlier = verdicts.pop()
-            await self._checkpoint.refund_async(earlier)
-            await self._checkpoint.leave_async(earlier)
+    async def _undo(self, results: list[CheckResult]) -> None:
+        """Returns the permits that earlier dependencies of the request took."""
+        while results:
+            earlier = results.pop()
+            await self._admission.refund_async(earlier)
+            await self._admission.leave_async(earlier)
 
     async def _refuse(self, connection: Request | WebSocket, error: Refused) -> Response | None:
-        answer = refusal(error.decision, self._style)
+        response = self._admission.denial(CheckResult(error.decision))
         if isinstance(connection, WebSocket):
-            await refuse(answer, connection.scope, connection.receive, connection.send)
+            await send_refusal(response, connection.scope, connection.receive, connection.send)
             return None
-        return Response(answer.body, answer.status, dict(answer.headers))
+        return Response(response.body, response.status, dict(response.headers))
 
 
-class Around:
-    """The middleware that `install` adds: a plain one, which costs a request next to nothing."""
+class GuardedResponses:
+    """Middleware that `install` adds; plain ASGI, because Starlette's BaseHTTPMiddleware costs far more."""
 
     def __init__(self, app: App, guard: Guard) -> None:
         self._app = app
@@ -151,17 +182,14 @@ class Around:
         guard = self._guard
         if scope["type"] not in ("http", "websocket"):
             if scope["type"] == "lifespan":
-                guard._gate.start()  # in the process that serves: its first request finds the locks known
+                guard._gate.start()  # in the process that serves, so that its first request finds the locks
             await self._app(scope, receive, send)
             return
-        verdicts: list[Verdict] = []
-        scope[VERDICTS] = verdicts
+        results: list[CheckResult] = []
+        scope[RESULTS] = results
 
-        def more() -> Headers:
-            if not verdicts:
-                return []
-            last = verdicts[-1]
-            return encoded(allowance(last.decision, guard._style, last.limiter))
+        def extra_headers() -> Headers:
+            return encode_headers(guard._admission.limit_headers(results[-1])) if results else []
 
-        watch = GuardedResponse(guard._checkpoint, more, guard._refund_when, lambda: verdicts)
-        await watch.over(self._app, scope, receive, send)
+        response = GuardedResponse(guard._admission, extra_headers, guard._refund_when, lambda: results)
+        await response.run(self._app, scope, receive, send)

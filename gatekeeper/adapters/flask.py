@@ -1,4 +1,4 @@
-"""Guards a Flask application: an extension that knows routes, so that views have costs and resources."""
+"""Guard for Flask applications: an extension that knows routes, so that views have costs and resources."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.adapters.flask needs Flask: install gatelock[flask]") from missing
 
-from gatekeeper.adapters.checkpoint import (
-    NOTED,
-    Checkpoint,
+from gatekeeper.adapters.admission_control import (
+    NOTES_ENVIRON_KEY,
+    AdmissionController,
+    CheckResult,
     GuardLimiter,
     RequestIdentity,
-    Verdict,
-    exemption,
-    require_form,
+    make_exemption,
 )
-from gatekeeper.adapters.refusal_response import HeaderStyle, allowance, refusal, require_style
+from gatekeeper.adapters.refusal_response import HeaderStyle
 from gatekeeper.adapters.route_patterns import pattern_of_flask
 from gatekeeper.adapters.wsgi import (
     API_KEY,
@@ -45,16 +44,47 @@ COST, EXEMPT = "gatelock_cost", "gatelock_exempt"
 
 
 class Guard:
-    """An extension that refuses requests which `gate`, or one of the limiters, does not let pass.
+    """Flask extension that denies requests that the gate or a limiter does not admit.
 
-    `caller`, `tenant` and `address` are the extractors of `gatekeeper.adapters.wsgi`, or anything that takes
-    the WSGI environment; inside of one, Flask's `g` and `request` are there, so that
-    `caller=user(lambda environ: g.user.name)` works when an earlier `before_request` has set it. The
-    resource is the route that the request has matched, as in /v1/items/{id}.
+    The gate is checked first, then the limiters in their order. A denied request takes nothing from limiters.
+    Views find the decision in `g.gatelock`: the one with least remaining. The resource is the rule that the
+    request matched, such as /v1/items/{id}.
 
-    The decision stands in `g.gatelock`. A function for `exempt` takes Flask's request; `refund_when` sees
-    Flask's response. The other settings are as in `gatekeeper.adapters.wsgi.Guard`. Raises ValueError or
-    TypeError for one that cannot be.
+    `caller`, `tenant` and `address` take the WSGI environment, and can use Flask's `g` and `request`: with
+    `caller=user(lambda environ: g.user.name)` an earlier `before_request` sets `g.user`.
+
+    Args:
+        gate: The gate.
+        *limiters: Limiters that are checked after the gate, by caller, or by address if there is no caller
+            (IPv6 by its /64). A store needs a client that blocks, `redis.Redis`.
+        app: The application; without it call `init_app`.
+        caller: Returns the caller's typed name, or "". By default from the header X-API-Key.
+        tenant: Returns the tenant, if policies count by tenant.
+        address: Returns the address that is checked in addition to the caller; by default the other end of
+            the connection. Use `behind` if there are proxies.
+        exempt: Paths that pass without a check, exact, or all below one that ends in `/*`; or a function of
+            Flask's request that returns whether it is exempt.
+        shadow: Whether to deny no request; those that would have been denied are logged.
+        headers: Headers about limits in responses: "draft" (`RateLimit`), "legacy" (`X-RateLimit-...`),
+            "both" or "off".
+        refund_when: Returns whether limiters get the cost back, by Flask's response.
+
+    Raises:
+        ValueError: `headers` is unknown, or a limiter's store has an asyncio client.
+        TypeError: `exempt` is one string instead of several.
+
+    Example:
+        >>> from flask import Flask
+        >>> from gatekeeper import Gate, SlidingLog
+        >>> from gatekeeper.sources.fixed import FixedSource
+        >>> app = Flask("shop")
+        >>> guard = Guard(Gate(FixedSource()), SlidingLog(limit=10, period=60), app=app)
+        >>> @app.get("/export")
+        ... @guard.cost(10)
+        ... def export():
+        ...     return "ten permits"
+        >>> [app.test_client().get("/export", headers={"x-api-key": "acme"}).status_code for _ in range(2)]
+        [200, 429]
     """
 
     def __init__(
@@ -70,49 +100,51 @@ class Guard:
         headers: HeaderStyle = "draft",
         refund_when: Callable[[Response], bool] | None = None,
     ) -> None:
-        require_style(headers)
-        require_form(limiters, awaited=False)
-        self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)
+        self._admission = AdmissionController(gate, limiters, awaited=False, shadow=shadow, headers=headers)
         self._caller = caller
         self._tenant = tenant
         self._address = address
-        self._exempt = exemption(exempt, lambda request: request.path)
-        self._style: HeaderStyle = headers
+        self._is_exempt = make_exemption(exempt, lambda request: request.path)
         self._refund_when = refund_when
-        # In the environment, not in `g`: whoever pushes an application context has one `g` for many requests.
-        self._asked, self._answered = (f"gatelock.{word}.{id(self)}" for word in ("asked", "answered"))
+        # Keys in the environment, not in `g`: a context that is pushed by hand has one `g` for many requests.
+        self._result_key = f"gatelock.result.{id(self)}"
+        self._started_key = f"gatelock.started.{id(self)}"
         if app is not None:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Guard every request of `app`. Called after functions that set what `caller` reads."""
+        """Guards every request of `app`. Call it after registering the functions that `caller` depends on."""
         app.extensions["gatelock"] = self
         app.before_request(self._before)
         app.after_request(self._after)
-        if self._checkpoint.holds or self._refund_when is not None:
-            app.wsgi_app = self._watched(app.wsgi_app)  # type: ignore[method-assign, assignment]  # Flask's way
+        if self._admission.holds_permits or self._refund_when is not None:
+            app.wsgi_app = self._follow(app.wsgi_app)  # type: ignore[method-assign, assignment]  # Flask's way
 
     def cost(self, permits: int | Callable[[], int]) -> Callable[[ViewFunction], ViewFunction]:
-        """A view whose requests count as so many, or as many as a function says that reads `request`."""
+        """Returns a decorator of a view whose requests take more than one permit of limiters.
 
-        def costing(view: ViewFunction) -> ViewFunction:
+        Args:
+            permits: The number of permits, or a function that returns it; it can use Flask's `request`.
+        """
+
+        def decorate(view: ViewFunction) -> ViewFunction:
             setattr(view, COST, permits)
             return view
 
-        return costing
+        return decorate
 
     def exempt(self, view: ViewFunction) -> ViewFunction:
-        """A view that is let through unasked."""
+        """Decorates a view whose requests pass without a check."""
         setattr(view, EXEMPT, True)
         return view
 
     def _before(self) -> Response | None:
         rule = request.url_rule
         view = None if rule is None else current_app.view_functions.get(rule.endpoint)
-        if getattr(view, EXEMPT, False) or self._exempt(request):
+        if getattr(view, EXEMPT, False) or self._is_exempt(request):
             return None
         environ, permits = request.environ, getattr(view, COST, 1)
-        verdict = self._checkpoint.ask(
+        result = self._admission.check(
             RequestIdentity(
                 caller=self._caller(environ),
                 address=self._address(environ),
@@ -120,50 +152,51 @@ class Guard:
                 tenant="" if self._tenant is None else self._tenant(environ),
                 cost=permits() if callable(permits) else permits,
                 method=request.method,
-                note=environ.get(NOTED),
+                notes=environ.get(NOTES_ENVIRON_KEY),
             )
         )
-        if not verdict.decision.allowed:
-            answer = refusal(verdict.decision, self._style)
-            return Response(answer.body, answer.status, answer.headers)
-        g.gatelock = verdict.decision
-        environ[self._asked] = verdict
+        if not result.decision.allowed:
+            response = self._admission.denial(result)
+            return Response(response.body, response.status, response.headers)
+        g.gatelock = result.decision
+        environ[self._result_key] = result
         return None
 
     def _after(self, response: Response) -> Response:
         environ = request.environ
-        verdict: Verdict | None = environ.get(self._asked)
-        if verdict is not None:
-            response.headers.extend(allowance(verdict.decision, self._style, verdict.limiter))
-            self._begin(environ, verdict, response)
-            if not response.is_streamed:  # the work is done; a stream's begins now
-                self._over(environ)
+        result: CheckResult | None = environ.get(self._result_key)
+        if result is not None:
+            response.headers.extend(self._admission.limit_headers(result))
+            self._start(environ, result, response)
+            if not response.is_streamed:  # complete; a stream's work begins now
+                self._end(environ)
         return response
 
-    def _begin(self, environ: Environ, verdict: Verdict, response: Response) -> None:
-        if verdict.spent and self._refund_when is not None and not environ.get(self._answered):
-            environ[self._answered] = True
+    def _start(self, environ: Environ, result: CheckResult, response: Response) -> None:
+        """Refunds permits, once per request, if `refund_when` wants it."""
+        if result.charged and self._refund_when is not None and not environ.get(self._started_key):
+            environ[self._started_key] = True
             if self._refund_when(response):
-                self._checkpoint.refund(verdict)
+                self._admission.refund(result)
 
-    def _watched(self, app: App) -> App:
-        """`app`, seen through to the end of its response."""
+    def _follow(self, app: App) -> App:
+        """Wraps `app` to follow each response to its end."""
 
-        def watched(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        def followed_app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
             try:
                 body = app(environ, start_response)
             except BaseException:
-                self._over(environ, failed=True)
+                self._end(environ, has_failed=True)
                 raise
-            return ClosingIterator(body, functools.partial(self._over, environ))
+            return ClosingIterator(body, functools.partial(self._end, environ))
 
-        return watched
+        return followed_app
 
-    def _over(self, environ: Environ, *, failed: bool = False) -> None:
-        verdict: Verdict | None = environ.get(self._asked)
-        if verdict is None:
+    def _end(self, environ: Environ, *, has_failed: bool = False) -> None:
+        result: CheckResult | None = environ.get(self._result_key)
+        if result is None:
             return
-        if failed:  # and nobody in Flask has made a response of it, as when it debugs
-            self._begin(environ, verdict, Response(status=500))
-        del environ[self._asked]
-        self._checkpoint.leave(verdict)
+        if has_failed:  # and Flask made no response of the exception, as in debug mode
+            self._start(environ, result, Response(status=500))
+        del environ[self._result_key]
+        self._admission.leave(result)

@@ -1,4 +1,7 @@
-"""How a refusal looks in HTTP: status, headers and body of a decision. Pure; every adapter sends this."""
+"""The HTTP response to a denied request: status, headers and problem details, and the headers about limits.
+
+Pure: the adapters send what these functions return.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,14 @@ PROBLEMS = {
     "abnormal-usage-detected": ABNORMAL,
 }
 
-UNSAFE = re.compile(r"[^\x20-\x7e]")  # what an RFC 9651 string cannot hold
-
+UNSAFE = re.compile(r"[^\x20-\x7e]")  # characters that an RFC 9651 string cannot hold
 
 HeaderStyle = Literal["draft", "legacy", "both", "off"]
 STYLES = ("draft", "legacy", "both", "off")
 
 
 class RefusalResponse(NamedTuple):
-    """A response, but for sending it. Header names are in lower case."""
+    """A response that is not sent yet. Header names are in lower case."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -42,37 +44,40 @@ class RefusalResponse(NamedTuple):
 
 
 def refusal(decision: Decision, style: HeaderStyle = "off") -> RefusalResponse:
-    """The response to a request that `decision` denies: problem details (RFC 9457), when to come
-    again if that is known, and who refused, for the proxy that writes the request log."""
-    # A lock made by hand may carry any number; what is no error would let the caller believe in success.
+    """Returns the response to a request that `decision` denies.
+
+    The body has problem details (RFC 9457). `Retry-After` is the wait, if it is known; `Gatelock` names the
+    policy for the proxy that writes the request log.
+    """
+    # A manual lock may carry any number. With a status below 400 the client would believe in success.
     status = decision.status if 400 <= decision.status <= 599 else 429
     body = json.dumps(_problem(decision, status)).encode()
     headers = [
         ("content-type", "application/problem+json"),
         ("content-length", str(len(body))),
         ("cache-control", "no-store"),
-        ("gatelock", verdict(decision)),
-        *allowance(decision, style),
+        ("gatelock", header_value(decision)),
+        *limit_headers(decision, style),
     ]
     if decision.retry_after is not None:
         headers.append(("retry-after", str(math.ceil(decision.retry_after))))
     return RefusalResponse(status, headers, body)
 
 
-def allowance(decision: Decision, style: HeaderStyle, name: str = "") -> list[tuple[str, str]]:
-    """Headers that tell a caller what is left, for any response; none where nobody knows. `name` is that of
-    the limiter, for a decision that nobody refused.
+def limit_headers(decision: Decision, style: HeaderStyle, name: str = "") -> list[tuple[str, str]]:
+    """Returns the headers that describe the limit, for any response; none if the decision has no limit.
 
-    "draft" is draft-ietf-httpapi-ratelimit-headers-10, "legacy" the three headers that came before it,
-    with the seconds until the reset.
+    `name` is the limiter's; it stands in for the policy, which a decision that allows does not have.
+    "draft" is draft-ietf-httpapi-ratelimit-headers-10, "legacy" the three older X-RateLimit headers, with the
+    seconds until the reset.
 
-    >>> allowance(Decision(True, limit=10, remaining=4, reset_after=1.2), "both")[1:3]
+    >>> limit_headers(Decision(True, limit=10, remaining=4, reset_after=1.2), "both")[1:3]
     [('ratelimit', '"limit";r=4;t=2'), ('x-ratelimit-limit', '10')]
     """
     if decision.limit is None or decision.remaining is None:
         return []
     reset_s = math.ceil(decision.reset_after or 0.0)
-    name = quoted(decision.policy or name or "limit")
+    name = quote(decision.policy or name or "limit")
     headers = []
     if style in ("draft", "both"):
         headers.append(("ratelimit-policy", f"{name};q={decision.limit}"))
@@ -85,23 +90,23 @@ def allowance(decision: Decision, style: HeaderStyle, name: str = "") -> list[tu
 
 
 def require_style(style: str) -> None:
-    """Raises ValueError for a style of headers that there is not."""
+    """Raises ValueError for an unknown style of headers."""
     if style not in STYLES:
         raise ValueError(f"headers: expected one of {', '.join(STYLES)}, got {style!r}")
 
 
-def verdict(decision: Decision) -> str:
-    """The value of the header `Gatelock`: a structured field (RFC 9651), as in denied;policy="daily"."""
+def header_value(decision: Decision) -> str:
+    """Returns the header `Gatelock`: a structured field (RFC 9651), such as denied;policy="daily"."""
     if not decision.policy:
         return "denied"
-    return f"denied;policy={quoted(decision.policy)}"
+    return f"denied;policy={quote(decision.policy)}"
 
 
 @lru_cache(maxsize=1024)
-def quoted(text: str) -> str:
-    """A string of RFC 9651."""
-    name = UNSAFE.sub("?", text).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{name}"'
+def quote(text: str) -> str:
+    """Returns `text` as a string of RFC 9651, with "?" for characters that it cannot hold."""
+    escaped = UNSAFE.sub("?", text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _problem(decision: Decision, status: int) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Route patterns of frameworks in the one spelling that a log's mapping has: /v1/items/{id}."""
+"""Route patterns, from frameworks or by a list, in the spelling of a log's mapping: /v1/items/{id}."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-ANY = None  # in a tree: a segment in braces, which stands for any that is not empty
+ANY = None  # in a tree: a segment in braces, which matches any segment that is not empty
 
 FLASK = re.compile(r"<(?:[^<>:]+:)?(?P<name>\w+)>")  # <int:id>, <string(length=2):lang>
 FASTAPI = re.compile(r"\{(?P<name>\w+):\w+\}")  # {path:path}
@@ -15,7 +15,8 @@ FASTAPI = re.compile(r"\{(?P<name>\w+):\w+\}")  # {path:path}
 
 @lru_cache(maxsize=4096)
 def pattern_of_flask(rule: str) -> str:
-    """
+    """Returns the pattern for Flask's rule.
+
     >>> pattern_of_flask("/v1/items/<int:id>/<lang>")
     '/v1/items/{id}/{lang}'
     """
@@ -24,7 +25,8 @@ def pattern_of_flask(rule: str) -> str:
 
 @lru_cache(maxsize=4096)
 def pattern_of_django(route: str) -> str:
-    """
+    """Returns the pattern for Django's route.
+
     >>> pattern_of_django("v1/items/<int:id>/"), pattern_of_django(r"^old/(?P<year>[0-9]{4})/$")
     ('/v1/items/{id}/', '/old/{year}/')
     """
@@ -34,7 +36,8 @@ def pattern_of_django(route: str) -> str:
 
 @lru_cache(maxsize=4096)
 def pattern_of_starlette(path: str) -> str:
-    """
+    """Returns the pattern for Starlette's path.
+
     >>> pattern_of_starlette("/files/{name:path}")
     '/files/{name}'
     """
@@ -42,9 +45,12 @@ def pattern_of_starlette(path: str) -> str:
 
 
 def resource_of(scope: Mapping[str, Any]) -> str:
-    """The pattern of the route that was found, with what routers and mounts put before it; "" for none."""
+    """Returns the pattern of the route that FastAPI or Starlette matched; "" if none matched.
+
+    It begins with the prefixes of routers and mounts.
+    """
     route = scope.get("route")
-    # A router that is included leaves the whole path with its own routes; older versions copy them instead.
+    # FastAPI keeps the full path of an included router here; older versions copy the routes instead.
     context = scope.get("fastapi", {}).get("effective_route_context")
     if context is not None and getattr(context, "original_route", None) is route:
         route = context
@@ -57,13 +63,21 @@ def resource_of(scope: Mapping[str, Any]) -> str:
 
 
 class RoutePatterns:
-    """Which of these patterns a path fits, or `other`: as the log's mapping has it with the same `routes`
-    and `else`. A segment in braces stands for any that is not empty; patterns with a fixed segment in some
-    place come before those that leave it free there.
+    """Matches paths against patterns, as the log's mapping does with the same `routes` and `else`.
 
-    >>> RoutePatterns(["/v1/{kind}", "/v1/search"]).of("/v1/search")
+    A segment in braces matches any segment that is not empty. In each place a fixed segment takes precedence
+    over one in braces.
+
+    Args:
+        patterns: Route patterns, such as "/v1/items/{id}".
+        other: Resource of paths that match no pattern.
+
+    Raises:
+        TypeError: `patterns` is one string instead of several.
+
+    >>> RoutePatterns(["/v1/{kind}", "/v1/search"]).match("/v1/search")
     '/v1/search'
-    >>> RoutePatterns(["/v1/{kind}"]).of("/v1/a/b")
+    >>> RoutePatterns(["/v1/{kind}"]).match("/v1/a/b")
     'other'
     """
 
@@ -73,32 +87,33 @@ class RoutePatterns:
         self._other = other
         self._tree: RouteTree = {}
         for pattern in patterns:
-            here = self._tree
+            tree = self._tree
             for segment in pattern.split("/"):
                 is_free = segment.startswith("{") and segment.endswith("}")
-                here = here.setdefault(ANY if is_free else segment, RouteBranch({}, [])).deeper
-            here.setdefault(END, RouteBranch({}, [])).names.append(pattern)
+                tree = tree.setdefault(ANY if is_free else segment, RouteBranch({}, [])).children
+            tree.setdefault(END, RouteBranch({}, [])).patterns.append(pattern)
 
-    def of(self, path: str) -> str:
-        """The pattern; "" for no path."""
-        return _found(self._tree, path.split("/"), 0) or self._other if path else ""
+    def match(self, path: str) -> str:
+        """Returns the pattern that matches, otherwise `other`; "" for an empty path."""
+        return _match(self._tree, path.split("/"), 0) or self._other if path else ""
 
 
 class RouteBranch(NamedTuple):
-    """What goes on behind one segment, and what ends here."""
+    """Segments that may follow a segment, and patterns that end with it."""
 
-    deeper: RouteTree
-    names: list[str]
+    children: RouteTree
+    patterns: list[str]
 
 
 RouteTree = dict[str | None, RouteBranch]
-END = "/"  # no segment has one
+END = "/"  # no segment contains one
 
 
-def _found(tree: RouteTree, segments: list[str], at: int) -> str:
-    if at == len(segments):
-        return tree[END].names[0] if END in tree else ""
-    segment = segments[at]
-    if segment in tree and (found := _found(tree[segment].deeper, segments, at + 1)):
-        return found
-    return _found(tree[ANY].deeper, segments, at + 1) if segment and ANY in tree else ""
+def _match(tree: RouteTree, segments: list[str], index: int) -> str:
+    """Returns the pattern that `segments` match from `index`; "" for none."""
+    if index == len(segments):
+        return tree[END].patterns[0] if END in tree else ""
+    segment = segments[index]
+    if segment in tree and (pattern := _match(tree[segment].children, segments, index + 1)):
+        return pattern
+    return _match(tree[ANY].children, segments, index + 1) if segment and ANY in tree else ""

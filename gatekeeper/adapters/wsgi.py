@@ -1,29 +1,31 @@
-"""Guards a WSGI application (PEP 3333): one class around it, for Flask, Django, Bottle, Pyramid and more."""
+"""Guard for WSGI applications (PEP 3333): one class around Flask, Django, Bottle, Pyramid and others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from gatekeeper.adapters.caller_extraction import CallerKind, TrustedProxies, name_in, named, require_kind
-from gatekeeper.adapters.checkpoint import (
-    NOTED,
-    Checkpoint,
+from gatekeeper.adapters.admission_control import (
+    NOTES_ENVIRON_KEY,
+    AdmissionController,
+    CheckResult,
     GuardLimiter,
     RequestIdentity,
-    Verdict,
-    exemption,
-    require_form,
+    make_exemption,
 )
-from gatekeeper.adapters.refusal_response import (
-    HeaderStyle,
-    RefusalResponse,
-    allowance,
-    refusal,
-    require_style,
+from gatekeeper.adapters.caller_extraction import (
+    CallerKind,
+    TrustedProxies,
+    caller_name,
+    name_from_header,
+    peer_address,
+    require_kind,
 )
+from gatekeeper.adapters.refusal_response import HeaderStyle, RefusalResponse
 from gatekeeper.adapters.route_patterns import RoutePatterns
 from gatekeeper.gate import Gate
+
+__all__ = ["DECISION", "AppResponse", "Guard", "address", "behind", "header", "peer", "routes", "user"]
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Callable[[bytes], object]]
@@ -31,64 +33,129 @@ App = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 Headers = list[tuple[str, str]]
 
-Extractor = Callable[[Environ], str]  # what a request says of itself; "" when it says nothing
+Extractor = Callable[[Environ], str]  # returns a name from the environment; "" if the request has none
 
-DECISION = "gatelock.decision"  # where the application finds it
+DECISION = "gatelock.decision"  # key of the decision in the environment
 
 PHRASES = {403: "Forbidden", 429: "Too Many Requests", 503: "Service Unavailable"}
 
 
 class AppResponse(NamedTuple):
-    """How the application answered, for `refund_when`."""
+    """The application's response, for `refund_when`.
+
+    Args:
+        status: Status code; 500 for an application that failed before it responded.
+        headers: Names and values.
+
+    Example:
+        >>> def is_free(response: AppResponse) -> bool:  # Guard(..., refund_when=is_free)
+        ...     return response.status >= 500
+        >>> is_free(AppResponse(503, []))
+        True
+    """
 
     status: int
     headers: Headers
 
 
 def header(name: str, kind: CallerKind = "api_key") -> Extractor:
-    """The caller by a request header, as a name of this kind: `api_key:...` by default. It is read as UTF-8,
-    as it stands in the logs of proxies, while frameworks read latin-1. What cannot be a caller's name is no
-    caller. Raises ValueError for an unknown kind."""
+    """Returns an extractor of the caller from a request header: `api_key:...` by default.
+
+    The value is read as UTF-8, as proxies log it; frameworks read latin-1. A value that cannot be a caller's
+    name counts as absent.
+
+    Args:
+        name: Name of the header, in any case.
+        kind: Kind of the caller's name: "api_key", "user" or "address".
+
+    Raises:
+        ValueError: `kind` is unknown.
+
+    >>> header("X-User", kind="user")({"HTTP_X_USER": "ann"})
+    'user:ann'
+    """
     require_kind(kind)
     wanted = f"HTTP_{name.upper().replace('-', '_')}"
-    # PEP 3333 has the header's bytes in text.
-    return lambda environ: name_in(kind, environ.get(wanted, "").encode("latin-1", "replace"))
+    # PEP 3333 decodes the header's bytes as latin-1.
+    return lambda environ: name_from_header(kind, environ.get(wanted, "").encode("latin-1", "replace"))
 
 
 def user(read: Callable[[Environ], str | None] | None = None) -> Extractor:
-    """The caller as `user:...`: by what `read` makes of the environment, else by REMOTE_USER, which an
-    authenticating server or middleware sets."""
-    return lambda environ: named("user", (read or _remote_user)(environ) or "")
+    """Returns an extractor of the caller `user:...` from an authenticated user.
+
+    Args:
+        read: Returns the user's name, or None. By default REMOTE_USER, which an authenticating server or
+            middleware sets.
+
+    >>> user()({"REMOTE_USER": "ann"})
+    'user:ann'
+    """
+    return lambda environ: caller_name("user", (read or _remote_user)(environ) or "")
 
 
 def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extractor:
-    """The caller as `address:...`, by the other end of the connection; by X-Forwarded-For only as far as
-    it was written by `trusted_proxies`, addresses and networks, or "unix" for a proxy that asks through a
-    Unix socket, read from right to left. IPv6 is cut to its first `prefix6` bits: give the number that the
-    log's mapping has."""
-    peer_of = behind(trusted_proxies)
-    return lambda environ: named("address", peer_of(environ), prefix6)
+    """Returns an extractor of the caller `address:...` from the client's address.
+
+    Args:
+        trusted_proxies: Addresses and networks of proxies whose X-Forwarded-For is trusted, read from right
+            to left; "unix" for a proxy that connects through a Unix socket.
+        prefix6: Bits of an IPv6 address that count; the number in the log's mapping.
+
+    >>> address(prefix6=64)({"REMOTE_ADDR": "2001:db8::7"})
+    'address:2001:db8::/64'
+    """
+    client_of = behind(trusted_proxies)
+    return lambda environ: caller_name("address", client_of(environ), prefix6)
 
 
 def behind(trusted_proxies: Iterable[str]) -> Extractor:
-    """The address of whoever asks, without a kind, for `Guard(address=...)`: as `address` has it."""
-    proxies = TrustedProxies(trusted_proxies)
+    """Returns an extractor of the client's address behind proxies, for `Guard(address=...)`.
 
-    def client(environ: Environ) -> str:
+    Args:
+        trusted_proxies: Addresses and networks of proxies whose X-Forwarded-For is trusted, read from right
+            to left; "unix" for a proxy that connects through a Unix socket.
+
+    >>> client = behind(["10.0.0.0/8"])
+    >>> client({"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": "6.6.6.6, 192.0.2.1"})
+    '192.0.2.1'
+    """
+    proxies = TrustedProxies(trusted_proxies)
+    if not proxies:
+        return peer
+
+    def extract_address(environ: Environ) -> str:
         forwarded = environ.get("HTTP_X_FORWARDED_FOR")
         return proxies.client(environ.get("REMOTE_ADDR", ""), [forwarded] if forwarded else [])
 
-    return client
+    return extract_address
+
+
+def peer(environ: Environ) -> str:
+    """Returns the address of the connection's other end; "" if it has none (a Unix socket).
+
+    Args:
+        environ: The WSGI environment.
+
+    >>> peer({"REMOTE_ADDR": "192.0.2.1"})
+    '192.0.2.1'
+    """
+    return peer_address(environ.get("REMOTE_ADDR", "")) or ""
 
 
 def routes(patterns: Iterable[str], other: str = "other") -> Extractor:
-    """The resource as one of `patterns`, `other` when none fits, for `Guard(resource=...)`: give those that
-    the log's mapping has. The path is that of SCRIPT_NAME and PATH_INFO, unquoted."""
+    """Returns an extractor of the resource from the path, for `Guard(resource=...)`.
+
+    The path is SCRIPT_NAME with PATH_INFO, which servers percent-decode.
+
+    Args:
+        patterns: Route patterns of the log's mapping, such as "/v1/items/{id}".
+        other: Resource of paths that match no pattern; the mapping's `else`.
+
+    >>> routes(["/v1/items/{id}"])({"SCRIPT_NAME": "/v1", "PATH_INFO": "/items/7"})
+    '/v1/items/{id}'
+    """
     known = RoutePatterns(patterns, other)
-    return lambda environ: known.of(whole_path_of(environ))
-
-
-peer = behind(())  # the other end of the connection; "" when it has no address (a Unix socket)
+    return lambda environ: known.match(full_path_of(environ))
 
 
 def _remote_user(environ: Environ) -> str | None:
@@ -99,12 +166,48 @@ API_KEY = header("x-api-key")
 
 
 class Guard:
-    """`app`, but refusing requests that `gate`, or one of the limiters, does not let pass.
+    """Wraps a WSGI application and denies requests that the gate or a limiter does not admit.
 
-    As the guard for ASGI: the gate is asked first, then the limiters, for what the extractors find. The
-    decision stands in the environment as `gatelock.decision`. Paths in `exempt` (PATH_INFO), below those
-    that end in `/*`, or what a function of the environment says, are let through unasked. Raises
-    ValueError or TypeError for a setting that cannot be.
+    The gate is checked first, then the limiters in their order. A denied request never reaches the
+    application and takes nothing from limiters. The application finds the decision in
+    `environ["gatelock.decision"]`: the one with least remaining.
+
+    Functions take the WSGI environment.
+
+    Args:
+        app: The application.
+        gate: The gate.
+        *limiters: Limiters that are checked after the gate, by caller, or by address if there is no caller
+            (IPv6 by its /64). A store needs a client that blocks, `redis.Redis`.
+        caller: Returns the caller's typed name, or "". By default from the header X-API-Key.
+        resource: Returns the route pattern, if policies count by resource.
+        tenant: Returns the tenant, if policies count by tenant.
+        address: Returns the address that is checked in addition to the caller; by default the other end of
+            the connection. Use `behind` if there are proxies.
+        cost: Returns the number of permits that a request takes of limiters; by default 1.
+        exempt: Paths (PATH_INFO) that pass without a check, exact, or all below one that ends in `/*`; or a
+            function that returns whether a request is exempt.
+        shadow: Whether to deny no request; those that would have been denied are logged.
+        headers: Headers about limits in responses: "draft" (`RateLimit`), "legacy" (`X-RateLimit-...`),
+            "both" or "off".
+        refund_when: Returns whether limiters get the cost back, by the application's response.
+
+    Raises:
+        ValueError: `headers` is unknown, or a limiter's store has an asyncio client.
+        TypeError: `exempt` is one string instead of several.
+
+    Example:
+        >>> from gatekeeper import Gate, SlidingLog
+        >>> from gatekeeper.sources.fixed import FixedSource
+        >>> def app(environ, start_response):
+        ...     start_response("200 OK", [])
+        ...     return [b"hello"]
+        >>> guard = Guard(app, Gate(FixedSource()), SlidingLog(limit=1, period=60))
+        >>> environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "HTTP_X_API_KEY": "acme"}
+        >>> for _ in range(2):
+        ...     body = guard(environ, lambda status, headers: print(status))
+        200 OK
+        429 Too Many Requests
     """
 
     def __init__(
@@ -122,34 +225,31 @@ class Guard:
         headers: HeaderStyle = "draft",
         refund_when: Callable[[AppResponse], bool] | None = None,
     ) -> None:
-        require_style(headers)
-        require_form(limiters, awaited=False)
         self._app = app
-        self._checkpoint = Checkpoint(gate, limiters, shadow=shadow)
+        self._admission = AdmissionController(gate, limiters, awaited=False, shadow=shadow, headers=headers)
         self._caller = caller
         self._resource = resource
         self._tenant = tenant
         self._address = address
         self._cost = cost
-        self._exempt = exemption(exempt, path_of)
-        self._style: HeaderStyle = headers
+        self._is_exempt = make_exemption(exempt, path_of)
         self._refund_when = refund_when
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        if self._exempt(environ):
+        if self._is_exempt(environ):
             return self._app(environ, start_response)
-        verdict = self._checkpoint.ask(self._who(environ))
-        if not verdict.decision.allowed:
-            return respond(refusal(verdict.decision, self._style), environ, start_response)
-        environ[DECISION] = verdict.decision
-        more = allowance(verdict.decision, self._style, verdict.limiter)
-        if not verdict.spent or (self._refund_when is None and not self._checkpoint.holds):
-            # The body goes to the server as it is, so that it may send a file in its own way.
-            return self._app(environ, adding(more, start_response) if more else start_response)
-        watch = GuardedResponse(self._checkpoint, verdict, self._refund_when)
-        return watch.over(self._app, environ, adding(more, start_response))
+        result = self._admission.check(self._identity(environ))
+        if not result.decision.allowed:
+            return send_refusal(self._admission.denial(result), environ, start_response)
+        environ[DECISION] = result.decision
+        extra = self._admission.limit_headers(result)
+        if not result.charged or (self._refund_when is None and not self._admission.holds_permits):
+            # The body goes to the server unwrapped, so that the server may send a file by itself.
+            return self._app(environ, with_headers(extra, start_response) if extra else start_response)
+        response = GuardedResponse(self._admission, result, self._refund_when)
+        return response.run(self._app, environ, with_headers(extra, start_response))
 
-    def _who(self, environ: Environ) -> RequestIdentity:
+    def _identity(self, environ: Environ) -> RequestIdentity:
         return RequestIdentity(
             caller=self._caller(environ),
             address=self._address(environ),
@@ -157,57 +257,63 @@ class Guard:
             tenant="" if self._tenant is None else self._tenant(environ),
             cost=1 if self._cost is None else self._cost(environ),
             method=environ["REQUEST_METHOD"],
-            note=environ.get(NOTED),
+            notes=environ.get(NOTES_ENVIRON_KEY),
         )
 
 
 def path_of(environ: Environ) -> str:
-    return _text_of_path(environ.get("PATH_INFO", ""))
+    return _decode_path(environ.get("PATH_INFO", ""))
 
 
-def whole_path_of(environ: Environ) -> str:
-    """With what the application is mounted at."""
-    return _text_of_path(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
+def full_path_of(environ: Environ) -> str:
+    """Returns the path with the prefix that the application is mounted at."""
+    return _decode_path(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
 
 
-def _text_of_path(path: str) -> str:
-    # PEP 3333 has bytes in text.
+def _decode_path(path: str) -> str:
+    # PEP 3333 decodes the path's bytes as latin-1.
     return path if path.isascii() else path.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
-def adding(more: Headers, start_response: StartResponse) -> StartResponse:
-    """`start_response`, with more among the headers."""
+def with_headers(extra: Headers, start_response: StartResponse) -> StartResponse:
+    """Returns `start_response`, with `extra` added to the headers."""
 
-    def telling(status: str, headers: Headers, *error: Any) -> Callable[[bytes], object]:
-        return start_response(status, [*headers, *more], *error)
+    def start_with_headers(status: str, headers: Headers, *error: Any) -> Callable[[bytes], object]:
+        return start_response(status, [*headers, *extra], *error)
 
-    return telling
+    return start_with_headers
 
 
 class GuardedResponse:
-    """Sees one response through: gives back what `wanted` says when it begins, or when the application fails
-    before it has begun, and what was held when the server closes the body."""
+    """Follows one response to its end: refunds permits, ends its time in flight.
+
+    Permits are refunded when the response starts or the application fails before; a request is in flight
+    until the server closes the body.
+    """
 
     def __init__(
-        self, checkpoint: Checkpoint, verdict: Verdict, wanted: Callable[[AppResponse], bool] | None
+        self,
+        admission: AdmissionController,
+        result: CheckResult,
+        refund_when: Callable[[AppResponse], bool] | None,
     ) -> None:
-        self._checkpoint = checkpoint
-        self._verdict = verdict
-        self._wanted = wanted
-        self._begun = self._over = False
+        self._admission = admission
+        self._result = result
+        self._refund_when = refund_when
+        self._has_started = self._has_left = False
         self._body: Iterable[bytes] = ()
 
-    def over(self, app: App, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """What `app` answers."""
+    def run(self, app: App, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Calls `app` and returns its body."""
 
-        def telling(status: str, headers: Headers, *error: Any) -> Callable[[bytes], object]:
-            self._begin(AppResponse(int(status[:3]), headers))
+        def start_guarded(status: str, headers: Headers, *error: Any) -> Callable[[bytes], object]:
+            self._start(AppResponse(int(status[:3]), headers))
             return start_response(status, headers, *error)
 
         try:
-            self._body = app(environ, telling)
+            self._body = app(environ, start_guarded)
         except BaseException:
-            self._failed()
+            self._fail()
             raise
         return self
 
@@ -215,41 +321,41 @@ class GuardedResponse:
         try:
             yield from self._body
         except Exception:
-            self._failed()
+            self._fail()
             raise
 
     def close(self) -> None:
-        """Called by the server, however the response has ended."""
+        """Ends the response. The server calls this after success, failure or a disconnect."""
         try:
             close_body(self._body)
         finally:
             self._leave()
 
-    def _failed(self) -> None:
-        self._begin(AppResponse(500, []))  # which is what the server makes of it
+    def _fail(self) -> None:
+        self._start(AppResponse(500, []))  # the server's response to it
         self._leave()
 
-    def _begin(self, answer: AppResponse) -> None:
-        if self._begun:  # an application that fails half-way begins a second time
+    def _start(self, response: AppResponse) -> None:
+        if self._has_started:  # an application that fails midway starts a second response
             return
-        self._begun = True
-        if self._wanted is not None and self._wanted(answer):
-            self._checkpoint.refund(self._verdict)
+        self._has_started = True
+        if self._refund_when is not None and self._refund_when(response):
+            self._admission.refund(self._result)
 
     def _leave(self) -> None:
-        if not self._over:
-            self._over = True
-            self._checkpoint.leave(self._verdict)
+        if not self._has_left:
+            self._has_left = True
+            self._admission.leave(self._result)
 
 
 def close_body(body: Iterable[bytes]) -> None:
-    """Close what an application has answered, if it wants to be."""
+    """Closes an application's body, if it has `close`."""
     close = getattr(body, "close", None)
     if close is not None:
         close()
 
 
-def respond(answer: RefusalResponse, environ: Environ, start_response: StartResponse) -> list[bytes]:
-    """Send a refusal; the request's body is not read."""
-    start_response(f"{answer.status} {PHRASES.get(answer.status, 'Refused')}", answer.headers)
-    return [b"" if environ.get("REQUEST_METHOD") == "HEAD" else answer.body]
+def send_refusal(response: RefusalResponse, environ: Environ, start_response: StartResponse) -> list[bytes]:
+    """Starts the response to a denied request and returns its body. The request's body is not read."""
+    start_response(f"{response.status} {PHRASES.get(response.status, 'Denied')}", response.headers)
+    return [b"" if environ.get("REQUEST_METHOD") == "HEAD" else response.body]

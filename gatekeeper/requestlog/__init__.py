@@ -1,4 +1,6 @@
-"""The request log, written by the application itself: one line for each request, with the gate's verdict.
+"""The request log, written by the application: one line per request, with the gate's decision.
 
-`asgi.RequestLog` and `wsgi.RequestLog` go around an application, outside of its guard.
+`asgi.RequestLog` and `wsgi.RequestLog` wrap an application and its guard. Records wait in
+`background_writer`, whose thread writes them to a sink: `file` or `kafka`. `log_record` has their format. The
+analyzer reads these logs, and has its own readers.
 """

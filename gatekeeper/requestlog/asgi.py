@@ -1,44 +1,81 @@
-"""The request log of an ASGI application: one class around it, and around its guard."""
+"""Request log of ASGI applications: one class around the application and its guard."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gatekeeper.adapters.asgi import API_KEY, App, Extractor, Message, Receive, Scope, Send, path_of, peer
-from gatekeeper.adapters.checkpoint import NOTE, exemption
+from gatekeeper.adapters.admission_control import NOTES_STATE_KEY, make_exemption
+from gatekeeper.adapters.asgi import (
+    API_KEY,
+    RESPONSE_STARTS,
+    App,
+    Extractor,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    path_of,
+    peer,
+)
 from gatekeeper.adapters.route_patterns import resource_of
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
 from gatekeeper.requestlog.background_writer import LogSink
-from gatekeeper.requestlog.lifespan import live
 from gatekeeper.requestlog.log_record import PATH_CHARS_MAX, VERDICT, LogEntry, RequestNotes
 from gatekeeper.requestlog.middleware import BUFFER, Extractors, LogMiddleware
 
+__all__ = ["RequestLog"]
+
 HEADER = VERDICT.encode()
-BEGINS = {"http.response.start", "websocket.http.response.start", "websocket.accept"}
 BODIES = {"http.response.body", "websocket.http.response.body"}
 ENDS = {*BODIES, "http.response.pathsend", "websocket.accept", "websocket.close"}
 
-WENT_AWAY = 499  # as nginx has it: whoever asked did not wait for the answer
-FAILED = 500  # what servers answer for an application that raised
+CLIENT_DISCONNECTED = 499  # as in nginx: the client closed the connection before the response
+FAILED = 500  # the response of servers for an application that raised
 
 
 class RequestLog(LogMiddleware):
-    """`app`, with a record of each request in `to`: the path of a file, a `KafkaSink`, or any `LogSink`.
+    """Wraps an ASGI application and logs one record per request.
 
-    Put it outside of the guard, so that it sees what is refused:
+    Put it around the guard, so that it also logs denied requests. A record has the caller, tenant and address
+    that the guard checked; without a guard, those that the extractors of `gatekeeper.adapters.asgi` find. The
+    resource is what `resource` returns, otherwise the guard's, otherwise the route that Starlette or FastAPI
+    matched.
 
-        app = RequestLog(Guard(api, gate, burst), to=Path("/var/log/shop/requests.log"))
+    A response is logged when its last byte is given to the server, a WebSocket when its handshake is
+    answered. The application may add fields: `request.state.request_log.add(tokens=812)`.
 
-    A record has the caller, tenant and address that the guard asked for; where no guard was asked, what the
-    extractors say, which are those of `gatekeeper.adapters.asgi`. The resource is what `resource` says, else
-    what the guard asked for, else the route that Starlette or FastAPI found.
+    Args:
+        app: The application, with its guard.
+        to: Path of a file, a `KafkaSink`, or another LogSink.
+        caller: Without a guard: returns the caller's typed name, or "". By default from the header X-API-Key.
+        address: Without a guard: returns the client's address; by default the other end of the connection.
+        tenant: Without a guard: returns the tenant.
+        resource: Returns the route pattern, where neither the framework nor the guard knows it.
+        exempt: Paths that are not logged, exact, or all below one that ends in `/*`; or a function that
+            returns whether a request is exempt.
+        buffer: Records that wait at most, about 1 KB each; more are dropped, and counted in `dropped`.
+        clock: Time and threads; tests pass a `gatekeeper.testing.ManualClock`.
 
-    A response is logged when its last byte is handed to the server, a WebSocket when its handshake is
-    answered. Paths in `exempt` are not logged. At most `buffer` records wait; more are dropped, and counted.
-    The application may add fields: `request.state.request_log.add(tokens=812)`.
+    Raises:
+        ValueError: `buffer` is below 1.
+        TypeError: `exempt` is one string instead of several.
 
-    Raises ValueError for a setting that cannot be.
+    Example:
+        >>> import asyncio, tempfile
+        >>> from pathlib import Path
+        >>> async def app(scope, receive, send):
+        ...     await send({"type": "http.response.start", "status": 200, "headers": []})
+        ...     await send({"type": "http.response.body", "body": b"hello"})
+        >>> async def send(message): ...
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> file = Path(folder.name) / "requests.log"
+        >>> log = RequestLog(app, to=file)
+        >>> scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-api-key", b"acme")]}
+        >>> asyncio.run(log(scope, None, send))
+        >>> log.close(), log.written, file.read_text().count("acme")
+        (None, 1, 1)
+        >>> folder.cleanup()
     """
 
     def __init__(
@@ -57,62 +94,64 @@ class RequestLog(LogMiddleware):
         super().__init__(to, buffer, clock)
         self._app = app
         self._extractors = Extractors(caller, address, tenant, resource)
-        self._is_exempt = exemption(exempt, path_of)
+        self._is_exempt = make_exemption(exempt, path_of)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await live(self._app, scope, receive, send, self.close)
+            await run_lifespan(self._app, scope, receive, send, self.close)
         elif scope["type"] not in ("http", "websocket") or self._is_exempt(scope):
             await self._app(scope, receive, send)
         else:
-            await self._logged(scope, receive, send)
+            await self._log_request(scope, receive, send)
 
-    async def _logged(self, scope: Scope, receive: Receive, send: Send) -> None:
-        note = RequestNotes()
-        scope = {**scope, "state": {**scope.get("state", {}), NOTE: note}}
-        answer = LoggedResponse(self, scope, note, send)
+    async def _log_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        notes = RequestNotes()
+        scope = {**scope, "state": {**scope.get("state", {}), NOTES_STATE_KEY: notes}}
+        response = LoggedResponse(self, scope, notes, send)
         try:
-            await self._app(scope, receive, answer.send)
+            await self._app(scope, receive, response.send)
         except Exception:
-            answer.end(FAILED)
+            response.end(FAILED)
             raise
-        except BaseException:  # cancelled
-            answer.end(WENT_AWAY)
+        except BaseException:  # CancelledError
+            response.end(CLIENT_DISCONNECTED)
             raise
-        answer.end(FAILED)
+        response.end(FAILED)
 
 
 class LoggedResponse:
-    """One answer on its way to the server."""
+    """Observes one response on its way to the server, and logs it when it is complete."""
 
     __slots__ = (
-        *("_began_s", "_bytes", "_ended", "_length", "_log"),
-        *("_note", "_scope", "_send", "_status", "_verdict"),
+        *("_bytes", "_has_ended", "_length", "_log", "_notes"),
+        *("_scope", "_send", "_started_s", "_status", "_verdict"),
     )
 
-    def __init__(self, log: RequestLog, scope: Scope, note: RequestNotes, send: Send) -> None:
+    def __init__(self, log: RequestLog, scope: Scope, notes: RequestNotes, send: Send) -> None:
         self._log = log
         self._scope = scope
-        self._note = note
+        self._notes = notes
         self._send = send
         self._status = self._bytes = self._length = 0
         self._verdict = ""
-        self._ended = False
-        self._began_s = log.clock.uptime_s()
+        self._has_ended = False
+        self._started_s = log.clock.uptime_s()
 
     async def send(self, message: Message) -> None:
         kind = message["type"]
-        if kind in BEGINS:  # noted first: who has gone away makes sending fail
-            self._begin(message.get("status", 101), message.get("headers", ()))
+        status = RESPONSE_STARTS.get(kind)
+        if status is not None and not self._status:
+            # Noted before it is sent: sending fails if the client has disconnected.
+            self._start(message.get("status", status), message.get("headers", ()))
         await self._send(message)
         if kind in BODIES:
             self._bytes += len(message.get("body", b""))
         elif kind == "http.response.pathsend":  # the server sends a file
             self._bytes = self._length
         if kind in ENDS and not message.get("more_body", False):
-            self.end(403)  # of a WebSocket that was closed before it was accepted
+            self.end(FAILED)
 
-    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self._status = status
         for name, value in headers:
             if name == HEADER:
@@ -121,22 +160,62 @@ class LoggedResponse:
                 self._length = int(value)
 
     def end(self, status: int) -> None:
-        """Log it, if that was not done; `status` is the one to log where none was sent."""
-        if self._ended:
+        """Logs the response, once. `status` stands in if none was sent."""
+        if self._has_ended:
             return
-        self._ended = True
+        self._has_ended = True
         log, scope = self._log, self._scope
         log.put(
             LogEntry(
                 ended_ns=log.clock.wall_ns(),
-                duration_ns=round((log.clock.uptime_s() - self._began_s) * 1e9),
+                duration_ns=round((log.clock.uptime_s() - self._started_s) * 1e9),
                 status=self._status or status,
                 bytes=self._bytes,
                 method=scope.get("method", "WEBSOCKET"),
                 path=scope["path"][:PATH_CHARS_MAX],
-                who=log._extractors.who(scope, self._note.who, resource_of),
+                identity=log._extractors.identify(scope, self._notes.identity, resource_of),
                 verdict=self._verdict,
-                decision=self._note.decision,
-                more=self._note.more,
+                decision=self._notes.decision,
+                fields=self._notes.fields,
             )
         )
+
+
+async def run_lifespan(
+    app: App, scope: Scope, receive: Receive, send: Send, close: Callable[[], None]
+) -> None:
+    """Runs the lifespan of `app`, and calls `close` before the server learns that the shutdown is complete.
+
+    The shutdown is the last moment to write waiting records: some servers then end by a signal and run
+    nothing more. An application without lifespan support (Django raises, others return) is answered for,
+    because the server would not send the shutdown otherwise.
+    """
+    has_received = False
+
+    async def receive_noted() -> Message:
+        nonlocal has_received
+        has_received = True
+        return await receive()
+
+    async def send_after_close(message: Message) -> None:
+        if message["type"].startswith("lifespan.shutdown"):
+            close()
+        await send(message)
+
+    try:
+        await app(scope, receive_noted, send_after_close)
+    except Exception:
+        if has_received:
+            raise
+    if not has_received:
+        await _answer_lifespan(receive, send, close)
+
+
+async def _answer_lifespan(receive: Receive, send: Send, close: Callable[[], None]) -> None:
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.shutdown":
+            close()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        await send({"type": "lifespan.startup.complete"})

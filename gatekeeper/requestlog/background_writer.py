@@ -1,4 +1,9 @@
-"""Takes records from requests and gives them to a sink: bounded, in the background, never in the way."""
+"""Moves records from requests to a sink: a bounded queue, and one thread per process.
+
+A request only appends to a deque; it never waits for the sink, and it takes no mutex that the thread holds.
+When the queue is full the record is dropped and counted. Each record is at any moment counted as written,
+dropped or waiting; while it moves it may briefly count twice, but never as none of them.
+"""
 
 from __future__ import annotations
 
@@ -19,43 +24,50 @@ from gatekeeper.telemetry.atomic_counts import AtomicCounts
 
 log = logging.getLogger("gatekeeper")
 
-GATHER_S = 0.02  # a record waits so long at most while others come, which are then written together
-IDLE_S = 0.2  # ... and so long when none came for a while
-RETRY_S, RETRY_S_MAX = 0.1, 5.0  # a sink that fails is tried again, and soon after it is well again
-LINES_MAX = 1_000  # written at once
-RESTART_EVERY_S = 1.0  # a thread that dies at once must not cost each request another one
-COMPLAIN_EVERY_S = 60.0
+GATHER_S = 0.02  # a record waits at most this long for others, so that they are written together
+IDLE_S = 0.2  # the same, after a while without records
+# Back-off after a failure of the sink; the maximum bounds the delay after its recovery.
+RETRY_S, RETRY_S_MAX = 0.1, 5.0
+LINES_MAX = 1_000  # per write
+RESTART_EVERY_S = 1.0  # bounds the threads that are started when each of them dies at once
+WARN_EVERY_S = 60.0
 CLOSE_S = 5.0
 
 
 class WriteOutcome(NamedTuple):
-    """What became of lines. `taken` of those just given, from the first, are the sink's now; `written` and
-    `lost`, of all it has ever taken, are those that it has learnt about since it was asked last."""
+    """Result of a write: how many lines the sink has taken, written and lost.
+
+    `taken` of the lines just given, from the first, belong to the sink now. `written` and `lost` count, of
+    all lines that it has ever taken, those whose outcome it has learnt since the previous call.
+    """
 
     taken: int = 0
     written: int = 0
     lost: int = 0
-    trouble: str = ""  # why it is not all of them
+    trouble: str = ""  # why it did not take or write all of them
 
 
 class LogSink(Protocol):
-    """Where lines go. Only one thread at a time calls it."""
+    """Destination of lines. Only one thread at a time calls it."""
 
     def write(self, lines: Sequence[LogLine]) -> WriteOutcome:
-        """Take as many of `lines` as there is room for, perhaps of none. May block for some seconds, for
-        nobody waits for it. Raises nothing that can be foreseen."""
+        """Takes as many of `lines` as it has room for, possibly none.
+
+        May block for some seconds, because no request waits for it. Reports foreseeable errors in the outcome
+        instead of raising.
+        """
 
     def close(self) -> None:
-        """Give back what is held; a later `write` begins again."""
+        """Releases what the sink holds; a later `write` opens it again."""
 
     def forked(self) -> None:
-        """This is a child: drop, without touching it, what is shared with the parent."""
+        """Called in a forked child: drops, without touching it, what is shared with the parent."""
 
 
 class BackgroundWriter:
     """A queue of at most `buffer` records, and a thread that empties it into `sink`.
 
-    The thread begins with the first record, in whatever process that is, and again should it have ended.
+    The first record starts the thread, in each process, and starts it again if it has ended.
     """
 
     def __init__(self, sink: LogSink, *, buffer: int, clock: Clock) -> None:
@@ -64,175 +76,180 @@ class BackgroundWriter:
         self._sink = sink
         self._buffer = buffer
         self._clock = clock
-        self._begin_anew()
+        self._reset()
         _writers.add(self)
 
-    def _begin_anew(self) -> None:
-        """At birth, and in a forked child: there the parent writes what is its own."""
+    def _reset(self) -> None:
+        """Empties the writer: when it is made, and in a forked child, as the parent writes its records."""
         self._queue: deque[LogEntry] = deque()
-        self._lines: list[LogLine] = []  # taken from the queue, and not by the sink
-        self._held = 0  # by the sink, which does not know yet what becomes of them
-        self._turned_away = AtomicCounts()  # for want of room
+        self._lines: list[LogLine] = []  # encoded, not taken by the sink yet
+        self._in_sink = 0  # taken by the sink, outcome unknown
+        self._overflow = AtomicCounts()  # dropped because the queue was full
         self._lost = 0
         self.written = 0
         self._trouble = ""
         self._pause_s = GATHER_S
-        self._dropped = 0  # as it was at the last turn
+        self._dropped_before = 0  # at the previous write
         self._dropped_s = -inf
-        self._complain_s = -inf
-        self._complained_of = 0
+        self._warn_s = -inf
+        self._dropped_warned = 0  # at the previous warning
         self._origin = os.urandom(8).hex()
         self._number = count(1)
-        self._running: PeriodicTask | None = None
+        self._task: PeriodicTask | None = None
         self._restart_s = -inf
-        self._starting = threading.Lock()
-        self._turning = threading.Lock()  # one at a time talks to the sink
-        self._counting = threading.Lock()  # for those who look, never for requests
+        self._start_mutex = threading.Lock()
+        self._sink_mutex = threading.Lock()  # held while the sink is called
+        self._count_mutex = threading.Lock()  # for readers of `dropped`, never for requests
 
-    # -- requests ------------------------------------------------------------------------------
+    # -- called by requests --------------------------------------------------------------------
 
     def put(self, entry: LogEntry) -> None:
-        """Have this written. Never blocks; without room it is dropped, and counted."""
+        """Queues a record. Never blocks; if the queue is full the record is dropped and counted."""
         if len(self._queue) >= self._buffer:
-            self._turned_away.add()
+            self._overflow.add()
         else:
             self._queue.append(entry)
-        if self._running is None or not self._running.alive:
-            self._revive()
+        if self._task is None or not self._task.alive:
+            self._start_thread()
 
-    def _revive(self) -> None:
-        if self._clock.uptime_s() < self._restart_s or not self._starting.acquire(blocking=False):
+    def _start_thread(self) -> None:
+        if self._clock.uptime_s() < self._restart_s or not self._start_mutex.acquire(blocking=False):
             return
         try:
-            if self._running is None or not self._running.alive:
+            if self._task is None or not self._task.alive:
                 self._restart_s = self._clock.uptime_s() + RESTART_EVERY_S
-                self._running = self._clock.run(self._turn, "gatelock request log")
-        except RuntimeError as error:  # no thread to be had, or the interpreter is going down
-            log.warning("the request log's thread cannot be started: %s", error)
+                self._task = self._clock.run(self._run_once, "gatelock request log")
+        except RuntimeError as error:  # no more threads, or the interpreter shuts down
+            log.warning("request log: its thread cannot be started: %s", error)
         finally:
-            self._starting.release()
+            self._start_mutex.release()
 
-    # -- whoever looks -------------------------------------------------------------------------
+    # -- state and control ---------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
         """Records that are neither written nor dropped yet."""
-        return len(self._queue) + len(self._lines) + self._held
+        return len(self._queue) + len(self._lines) + self._in_sink
 
     @property
     def dropped(self) -> int:
-        """Records that nobody will find in the log: there was no room for them, or the sink lost them."""
-        with self._counting:
-            return self._turned_away.read() + self._lost
+        """Records that are missing in the log: the queue was full, or the sink lost them."""
+        with self._count_mutex:
+            return self._overflow.read() + self._lost
 
     @property
     def healthy(self) -> bool:
-        """Whether records are being written, and none was dropped for a minute."""
-        alive = self._running is None or self._running.alive
-        recently = self._clock.uptime_s() - self._dropped_s < COMPLAIN_EVERY_S
-        return alive and not self._trouble and not recently and len(self._queue) < self._buffer
+        """Whether records are being written, and none was dropped in the last minute."""
+        is_alive = self._task is None or self._task.alive
+        has_dropped = self._clock.uptime_s() - self._dropped_s < WARN_EVERY_S
+        return is_alive and not self._trouble and not has_dropped and len(self._queue) < self._buffer
 
     def flush(self, timeout: float) -> bool:
-        """Write what waits, in this thread; whether nothing waits any more after at most so many seconds,
-        plus what the sink takes for its last attempt."""
+        """Writes waiting records in this thread; returns whether none is left.
+
+        Args:
+            timeout: Seconds, plus the time of the sink's last attempt.
+        """
         deadline_s = self._clock.uptime_s() + timeout
         while True:
             left_s = deadline_s - self._clock.uptime_s()
-            if left_s < 0 or not self._turning.acquire(timeout=left_s):
+            if left_s < 0 or not self._sink_mutex.acquire(timeout=left_s):
                 return False
-            try:  # not before: what the thread has in its hands is still on its way
+            try:  # `waiting` is read under the mutex: lines in the thread's current call still count
                 pause_s = self._write() if self.waiting else 0.0
                 if not self.waiting:
                     return True
             finally:
-                self._turning.release()
+                self._sink_mutex.release()
             self._clock.wait(threading.Event(), min(max(pause_s, GATHER_S), left_s + GATHER_S))
 
     def close(self, timeout: float) -> None:
-        """Write what waits, as far as that can be done in time, and end the thread. A later record starts
-        it again."""
-        with self._starting:
-            running, self._running = self._running, None
+        """Writes waiting records, for at most `timeout` seconds, and ends the thread.
+
+        A later record starts it again.
+        """
+        with self._start_mutex:
+            task, self._task = self._task, None
         if not self.flush(timeout):
             log.warning("request log: closed with %d records unwritten: %s", self.waiting, self._trouble)
-        if running is not None:
-            running.stop(GATHER_S)
-        if self._turning.acquire(blocking=False):
+        if task is not None:
+            task.stop(GATHER_S)
+        if self._sink_mutex.acquire(blocking=False):
             try:
                 self._sink.close()
             finally:
-                self._turning.release()
+                self._sink_mutex.release()
 
     # -- the thread ----------------------------------------------------------------------------
 
-    def _turn(self) -> float:
-        with self._turning:
+    def _run_once(self) -> float:
+        with self._sink_mutex:
             return self._write()
 
     def _write(self) -> float:
-        """Move what waits to the sink; the seconds until it should be done again."""
-        came = self._take()
+        """Moves waiting records to the sink; returns the seconds until the next call."""
+        encoded = self._encode()
         try:
             outcome = self._sink.write(self._lines)
-        except Exception as error:  # a fault of the sink's must not end the log
-            log.debug("the request log's sink failed", exc_info=True)
+        except Exception as error:  # a bug of the sink must not end the log
+            log.debug("request log: the sink failed", exc_info=True)
             outcome = WriteOutcome(trouble=repr(error))
-        # What has two places for a moment is counted twice; in none it would seem to be lost.
+        # Added before it is removed: counting a record twice for a moment is better than seeming to lose it.
         self._lost += outcome.lost
         self.written += outcome.written
-        self._held += outcome.taken - outcome.written - outcome.lost
+        self._in_sink += outcome.taken - outcome.written - outcome.lost
         del self._lines[: outcome.taken]
         self._trouble = outcome.trouble
-        self._complain()
-        self._pause_s = self._next_pause_s(came, outcome)
+        self._warn()
+        self._pause_s = self._next_pause_s(encoded, outcome)
         return self._pause_s
 
-    def _take(self) -> int:
-        """Turn records into lines; how many."""
-        came = min(len(self._queue), LINES_MAX - len(self._lines))
-        for _ in range(came):
+    def _encode(self) -> int:
+        """Turns queued records into lines; returns their number."""
+        records = min(len(self._queue), LINES_MAX - len(self._lines))
+        for _ in range(records):
             entry = self._queue[0]
             try:
                 self._lines.append(line_of(entry, f"{self._origin}-{next(self._number):x}"))
-            except Exception:  # one that cannot be written must not keep the others from it
+            except Exception:  # a record that cannot be encoded must not block the others
                 self._lost += 1
-                log.debug("a record cannot be written: %r", entry, exc_info=True)
+                log.debug("request log: a record cannot be encoded: %r", entry, exc_info=True)
             self._queue.popleft()
-        return came
+        return records
 
-    def _next_pause_s(self, came: int, outcome: WriteOutcome) -> float:
+    def _next_pause_s(self, encoded: int, outcome: WriteOutcome) -> float:
         if outcome.taken and len(self._queue) >= LINES_MAX:
             return 0.0
-        if outcome.taken or outcome.written or (came and not outcome.trouble):
+        if outcome.taken or outcome.written or (encoded and not outcome.trouble):
             return GATHER_S
-        if outcome.trouble and not self._held:
+        if outcome.trouble and not self._in_sink:
             return min(RETRY_S_MAX, max(RETRY_S, 2 * self._pause_s))
-        # What a sink holds may be answered any moment, and to ask for that costs nothing.
+        # The outcome of lines in the sink may arrive at any moment, and polling for it is cheap.
         return min(IDLE_S, max(GATHER_S, 2 * self._pause_s))
 
-    def _complain(self) -> None:
-        """Say that records were dropped, or cannot be written: a line a minute."""
+    def _warn(self) -> None:
+        """Logs, at most once a minute, that records were dropped or cannot be written."""
         now_s, dropped = self._clock.uptime_s(), self.dropped
-        if dropped > self._dropped:
-            self._dropped, self._dropped_s = dropped, now_s
-        news = dropped - self._complained_of
-        if (news or self._trouble) and now_s >= self._complain_s:
+        if dropped > self._dropped_before:
+            self._dropped_before, self._dropped_s = dropped, now_s
+        dropped_since = dropped - self._dropped_warned
+        if (dropped_since or self._trouble) and now_s >= self._warn_s:
             log.warning(
-                "request log: %d records dropped since it was last said, %d wait: %s",
-                news,
+                "request log: %d records dropped since the previous warning, %d waiting: %s",
+                dropped_since,
                 self.waiting,
-                self._trouble or "they came faster than they could be written",
+                self._trouble or "requests came faster than records could be written",
             )
-            self._complain_s, self._complained_of = now_s + COMPLAIN_EVERY_S, dropped
+            self._warn_s, self._dropped_warned = now_s + WARN_EVERY_S, dropped
 
 
-# A child of fork has only the thread that forked, and a copy of what its parent will write.
+# A forked child has only the thread that forked, and a copy of the records that its parent will write.
 _writers: weakref.WeakSet[BackgroundWriter] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     for writer in list(_writers):
-        writer._begin_anew()
+        writer._reset()
         writer._sink.forked()
 
 
@@ -241,11 +258,11 @@ def _at_exit() -> None:
         writer.close(CLOSE_S)
 
 
-def first_at_exit() -> None:
-    """Be called at the end of the process before what others have registered until now."""
+def run_first_at_exit() -> None:
+    """Registers the writers' exit hook after, and so to run before, all hooks that are registered by now."""
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
 
 
 os.register_at_fork(after_in_child=_after_fork)
-first_at_exit()
+run_first_at_exit()

@@ -1,4 +1,4 @@
-"""A request log in a file, for an analyzer that follows it: whole lines, appended."""
+"""A request log in a file, for an analyzer that follows it: appends whole lines."""
 
 from __future__ import annotations
 
@@ -10,15 +10,31 @@ from pathlib import Path
 from gatekeeper.requestlog.background_writer import WriteOutcome
 from gatekeeper.requestlog.log_record import LogLine
 
-MODE = 0o640  # it says who called, and when
+__all__ = ["FileSink"]
+
+MODE = 0o640  # the log shows who called, and when
 
 
 class FileSink:
-    """Appends to the file at `path`, which any number of processes may do at once: what one of them gives to
-    the kernel in one piece stays in one piece.
+    r"""Appends lines to a file, which any number of processes may do at once.
 
-    When the file is renamed or deleted a new one is begun. A line that a full disk or a SIGKILL has torn is
-    ended before the next one begins, so that it costs nobody else's.
+    Each write stays in one piece, because the file is opened with O_APPEND.
+
+    When the file is renamed or deleted, the next write creates a new one. After a line that a full disk or a
+    SIGKILL has torn, a newline is written first, so that the torn line spoils no other.
+
+    Args:
+        path: The file, also /dev/stdout; created with mode 0640.
+
+    Example:
+        >>> import tempfile
+        >>> from gatekeeper.requestlog.log_record import LogLine
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> sink = FileSink(Path(folder.name) / "requests.log")  # RequestLog(app, to=sink)
+        >>> sink.write([LogLine(b'{"path":"/"}\n', key="")]).written
+        1
+        >>> sink.close(), folder.cleanup()
+        (None, None)
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -26,24 +42,25 @@ class FileSink:
         self._descriptor: int | None = None
 
     def write(self, lines: Sequence[LogLine]) -> WriteOutcome:
+        """Appends `lines`; takes only those that were written whole."""
         if not lines:
             return WriteOutcome()
         text = b"".join([line.text for line in lines])
         trouble = ""
         try:
-            descriptor = self._opened()
+            descriptor = self._open_current()
         except OSError as error:
             if self._descriptor is None:
                 return WriteOutcome(trouble=f"{self._path} cannot be opened: {error}")
-            # Whoever follows the file reads the one that was renamed as long as there is no other.
-            descriptor, trouble = self._descriptor, f"{self._path} cannot be begun anew: {error}"
+            # An analyzer that follows the path reads the renamed file until there is another.
+            descriptor, trouble = self._descriptor, f"{self._path} cannot be created again: {error}"
         whole, failed = _append(descriptor, text)
         if failed is not None:
             trouble = f"{self._path} cannot be written: {failed}"
         return WriteOutcome(whole, whole, trouble=trouble)
 
-    def _opened(self) -> int:
-        """The descriptor of what is at our path now. Raises OSError."""
+    def _open_current(self) -> int:
+        """Returns the descriptor of the file that is at the path now. Raises OSError."""
         if self._descriptor is not None and _is_at(self._path, self._descriptor):
             return self._descriptor
         descriptor = _open(self._path)
@@ -53,18 +70,19 @@ class FileSink:
         return descriptor
 
     def close(self) -> None:
+        """Closes the file; a later `write` opens it again."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def forked(self) -> None:
-        """Each write is at the file's end, whoever else has it open."""
+        """Does nothing: processes may share a descriptor that appends."""
 
 
 def _open(path: Path) -> int:
-    # Not to wait for a reader that a pipe lacks; files know no such thing.
+    # O_NONBLOCK: a pipe without a reader fails at once instead of blocking. It has no effect on files.
     flags = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-    is_pipe = path.exists() and not path.is_file()  # /dev/stdout, perhaps
+    is_pipe = path.exists() and not path.is_file()  # such as /dev/stdout
     return os.open(path, flags | (os.O_WRONLY if is_pipe else os.O_RDWR), MODE)
 
 
@@ -76,7 +94,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _append(descriptor: int, text: bytes) -> tuple[int, OSError | None]:
-    """How many whole lines of `text` were written, and what went wrong if that is not all of them."""
+    """Returns the number of whole lines of `text` that were written, and the error if not all were."""
     written = 0
     try:
         ending = b"\n" if _is_torn(descriptor) else b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gatekeeper.requestlog.background_writer import WriteOutcome, first_at_exit
+from gatekeeper.requestlog.background_writer import WriteOutcome, run_first_at_exit
 from gatekeeper.requestlog.log_record import LogLine
 from gatekeeper.telemetry.atomic_counts import AtomicCounts
 
@@ -15,35 +15,50 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.requestlog.kafka needs kafka-python: install gatelock[kafka]") from missing
 
-VAIN_MAX = 5  # looks in a row, within half a second, that find it as full as before: then that is a trouble
-IN_FLIGHT_MAX = 10_000  # records that the producer holds, some 10 MB: while a broker is away it holds them
+__all__ = ["KafkaSink"]
+
+FULL_WRITES_MAX = 5  # writes in a row, within half a second, without room: then the sink reports trouble
+IN_FLIGHT_MAX = 10_000  # records in the producer without acknowledgement, about 10 MB
 
 DEFAULTS: Mapping[str, Any] = {
     "client_id": "gatelock-requestlog",
     "acks": "all",
-    "enable_idempotence": True,  # what is sent again after a lost answer is there once
-    "linger_ms": 5,  # our writer has gathered already
-    # For so long a record waits for a broker that is away; then it is lost, and counted.
+    "enable_idempotence": True,  # a record that is sent again after a lost reply is stored once
+    "linger_ms": 5,  # the background writer has batched already
+    # A record waits this long for an unavailable broker; then it is lost, and counted.
     "delivery_timeout_ms": 600_000,
     "request_timeout_ms": 10_000,
-    "max_block_ms": 2_000,  # per attempt: nobody but our own thread waits for it
+    "max_block_ms": 2_000,  # per attempt; only the writer's thread waits
     "bootstrap_timeout_ms": 5_000,
     "reconnect_backoff_max_ms": 1_000,
-    "allow_auto_create_topics": False,  # or a typo in its name becomes a topic
+    "allow_auto_create_topics": False,  # otherwise a typo in the name creates a topic
 }
-OURS = ("key_serializer", "value_serializer", "partitioner", "transactional_id", "kafka_client")
+RESERVED_OPTIONS = ("key_serializer", "value_serializer", "partitioner", "transactional_id", "kafka_client")
 
 
 class KafkaSink:
-    """Sends records to `topic`, for `RequestLog(app, to=KafkaSink("localhost:9092", "requests"))`.
+    """Sends records to a Kafka topic.
 
-    A record's key is its caller. So all of a caller's records are in one partition, in their order: two
-    analyzers seldom wait for each other over a caller's total, and a record that was sent twice meets its
-    twin. One caller's flood holds up one partition.
+    A record's key is its caller. All records of a caller are in one partition, in their order, so analyzers
+    seldom wait for each other over a caller's total, and a duplicate is in the same partition as its
+    original. A flood of one caller delays one partition.
 
-    `options` are those of kafka-python's producer: security, compression, time-outs. While the brokers are
-    away `in_flight` records wait here, and then the log's buffer fills. Connects when the first record is
-    there, and in each process for itself. Raises ValueError for an option that there is not.
+    Connects with the first record, in each process separately. While the brokers are unavailable, `in_flight`
+    records wait here, and then the log's buffer fills.
+
+    Args:
+        bootstrap_servers: "HOST:PORT", or several of them.
+        topic: The topic; it must exist.
+        in_flight: Records that Kafka has not acknowledged yet, at most.
+        options: Options of kafka-python's producer: security, compression, time-outs.
+
+    Raises:
+        ValueError: An option is unknown or reserved, or `in_flight` is below 1.
+
+    Example:
+        >>> sink = KafkaSink("localhost:9092", "requests", options={"compression_type": "gzip"})
+        >>> sink.write([])  # RequestLog(app, to=sink) writes; the first record connects
+        WriteOutcome(taken=0, written=0, lost=0, trouble='')
     """
 
     def __init__(
@@ -54,27 +69,28 @@ class KafkaSink:
         in_flight: int = IN_FLIGHT_MAX,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        given = dict(options or {})
-        if unknown := given.keys() - KafkaProducer.DEFAULT_CONFIG.keys():
-            raise ValueError(f"kafka-python's producer knows no option {', '.join(sorted(unknown))}")
-        if ours := given.keys() & set(OURS):
-            raise ValueError(f"not a matter of choice: {', '.join(sorted(ours))}")
+        options = dict(options or {})
+        if unknown := options.keys() - KafkaProducer.DEFAULT_CONFIG.keys():
+            raise ValueError(f"options: kafka-python's producer has no option {', '.join(sorted(unknown))}")
+        if reserved := options.keys() & set(RESERVED_OPTIONS):
+            raise ValueError(f"options: {', '.join(sorted(reserved))} cannot be changed: remove it")
         if in_flight < 1:
             raise ValueError(f"in_flight: expected at least 1 record, got {in_flight}")
-        self._options = {**DEFAULTS, **given, "bootstrap_servers": bootstrap_servers}
+        self._options = {**DEFAULTS, **options, "bootstrap_servers": bootstrap_servers}
         self._topic = topic
         self._in_flight_max = in_flight
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._producer: Any = None
-        # Added to by the producer's thread, read by the log's.
+        # The producer's thread adds, the writer's thread reads.
         self._delivered, self._failed = AtomicCounts(), AtomicCounts()
         self._taken = self._known_delivered = self._known_failed = 0
-        self._why = ""
-        self._vain = 0
+        self._failure = ""
+        self._full_writes = 0
 
     def write(self, lines: Sequence[LogLine]) -> WriteOutcome:
+        """Gives `lines` to the producer, as far as there is room; reports new acknowledgements."""
         taken, trouble = 0, ""
         room = self._in_flight_max - (self._taken - self._known_delivered - self._known_failed)
         try:
@@ -84,50 +100,53 @@ class KafkaSink:
         except (KafkaError, OSError, ValueError) as error:
             trouble = f"Kafka, topic {self._topic}: {error}"
         self._taken += taken
-        return self._learnt(taken, trouble, is_full=bool(lines) and not room)
+        return self._outcome(taken, trouble, is_full=bool(lines) and not room)
 
     def _send(self, line: LogLine) -> None:
         if self._producer is None:
             self._producer = KafkaProducer(**self._options)
-            first_at_exit()  # before its own end: what waits must still be sent
+            run_first_at_exit()  # before the producer's own exit hook: waiting records must still be sent
         key = line.key.encode("utf-8", "replace") if line.key else None
-        sent = self._producer.send(self._topic, line.text.removesuffix(b"\n"), key=key)
-        sent.add_callback(self._was_delivered)
-        sent.add_errback(self._was_lost)
+        future = self._producer.send(self._topic, line.text.removesuffix(b"\n"), key=key)
+        future.add_callback(self._on_delivered)
+        future.add_errback(self._on_failed)
 
-    def _was_delivered(self, _metadata: object) -> None:
+    def _on_delivered(self, _metadata: object) -> None:
         self._delivered.add()
 
-    def _was_lost(self, error: object) -> None:
-        self._why = f"Kafka, topic {self._topic}: {error}"
+    def _on_failed(self, error: object) -> None:
+        self._failure = f"Kafka, topic {self._topic}: {error}"
         self._failed.add()
 
-    def _learnt(self, taken: int, trouble: str, *, is_full: bool) -> WriteOutcome:
+    def _outcome(self, taken: int, trouble: str, *, is_full: bool) -> WriteOutcome:
         delivered, failed = self._delivered.read(), self._failed.read()
         written, lost = delivered - self._known_delivered, failed - self._known_failed
         self._known_delivered, self._known_failed = delivered, failed
         if lost:
-            trouble = trouble or self._why
-        self._vain = self._vain + 1 if is_full and not written else 0
-        if self._vain >= VAIN_MAX:
+            trouble = trouble or self._failure
+        self._full_writes = self._full_writes + 1 if is_full and not written else 0
+        if self._full_writes >= FULL_WRITES_MAX:
             trouble = (
-                trouble or f"Kafka, topic {self._topic}: {self._in_flight_max} records wait for an answer"
+                trouble
+                or f"Kafka, topic {self._topic}: {self._in_flight_max} records wait for acknowledgement"
             )
         return WriteOutcome(taken, written, lost, trouble)
 
     def close(self) -> None:
+        """Closes the producer; a later `write` connects again."""
         if self._producer is not None:
             self._producer.close(timeout=1)
-            # What it has not sent is lost with it, and is not said to be waiting.
+            # Records that it has not sent are lost with it, and no longer count as waiting.
             self._producer = None
 
     def forked(self) -> None:
+        """Abandons the parent's producer in a forked child."""
         if self._producer is not None:
-            # The parent's: its sockets are shared, its thread is not here, and its mutexes may be held.
-            # Closed in name alone, so that nothing of it is touched when the child ends.
+            # Its sockets are shared with the parent, its thread does not exist here, and its mutexes may be
+            # held. Marked as closed, and referenced, so that nothing of it runs when the child ends.
             self._producer._closed = True
             ABANDONED.append(self._producer)
-        self._begin_anew()
+        self._reset()
 
 
 ABANDONED: list[Any] = []

@@ -1,4 +1,4 @@
-"""A record of the request log: what is known of a request when it is over, and how that is written down."""
+"""A record of the request log: the facts about a completed request, and their encoding as a line."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import re
 from math import isfinite
 from typing import NamedTuple
 
-from gatekeeper.adapters.checkpoint import RequestIdentity
+from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.model import Decision
 
-VERDICT = "gatelock"  # the header of a refusal
+VERDICT = "gatelock"  # header of the response to a denied request
 
-# What a request may say of itself is bounded here, because so many records wait in memory.
+# Bounds on what a client and the application can put into a record, because thousands of records wait in
+# memory.
 PATH_CHARS_MAX = 1024
 FIELDS_MAX = 16
 TEXT_CHARS_MAX = 256
 INT64 = range(-(2**63), 2**63)
 
-REFUSED = re.compile(r'denied(?:;policy="((?:[^"\\]|\\.)*)")?')
+DENIED = re.compile(r'denied(?:;policy="((?:[^"\\]|\\.)*)")?')
 
 FieldValue = str | int | float | bool | None
 
 
 class LogEntry(NamedTuple):
-    """What became of one request. Its time is its end, so that none comes late because it took long."""
+    """A completed request. Its time is its end, so that the record of a long request is not late."""
 
     ended_ns: int
     duration_ns: int
@@ -32,102 +33,115 @@ class LogEntry(NamedTuple):
     bytes: int  # of the response's body
     method: str
     path: str
-    who: RequestIdentity
-    verdict: str = ""  # the header's value; "" where none was sent
-    decision: Decision | None = None  # the guard's, if one was asked
-    more: dict[str, FieldValue] | None = None
+    identity: RequestIdentity
+    verdict: str = ""  # value of the response's header `Gatelock`; "" if it had none
+    decision: Decision | None = None  # the guard's; None if there was no guard
+    fields: dict[str, FieldValue] | None = None  # added by the application
 
     @property
     def key(self) -> str:
-        """Who is counted: the caller, or the address where there is none; "" for nobody."""
-        return self.who.caller or (f"address:{self.who.address}" if self.who.address else "")
+        """The caller, or the address of a request without one; "" if it has neither."""
+        identity = self.identity
+        return identity.caller or (f"address:{identity.address}" if identity.address else "")
 
 
 class LogLine(NamedTuple):
-    """A record as it is written, and by whom it is counted."""
+    """An encoded record, and the key of its caller."""
 
     text: bytes  # with its newline
     key: str
 
 
 class RequestNotes:
-    """What is said of one request while it is answered. Its guard says whom it asked for; the application may
-    add fields of its own, for meters to sum up."""
+    """Notes about a request while it is handled: the guard's decision, and fields that the application adds.
 
-    __slots__ = ("decision", "more", "who")
+    >>> notes = RequestNotes()  # the application finds it in request.state.request_log
+    >>> notes.add(tokens=812)
+    """
+
+    __slots__ = ("decision", "fields", "identity")
 
     def __init__(self) -> None:
-        self.who: RequestIdentity | None = None
+        self.identity: RequestIdentity | None = None
         self.decision: Decision | None = None
-        self.more: dict[str, FieldValue] | None = None
+        self.fields: dict[str, FieldValue] | None = None
 
-    def saw(self, who: RequestIdentity, decision: Decision) -> None:
-        """The gate was asked for `who`, and said this."""
-        self.who, self.decision = who, decision
+    def note_decision(self, identity: RequestIdentity, decision: Decision) -> None:
+        """Stores the names that the guard checked, and its decision."""
+        self.identity, self.decision = identity, decision
 
     def add(self, **fields: FieldValue) -> None:
-        """Log these, too, under `more`: text, numbers and booleans. At most 16 fields; long text is cut.
+        """Adds fields to the record, under `more`. At most 16 fields; text is cut to 256 characters.
 
-        Raises ValueError for what a log cannot hold.
+        Args:
+            **fields: Text, numbers and booleans.
+
+        Raises:
+            ValueError: There are too many fields, or JSON or the analyzer cannot represent a value.
         """
-        more = (self.more or {}) | {name: _fit(name, value) for name, value in fields.items()}
-        if len(more) > FIELDS_MAX:
-            raise ValueError(f"at most {FIELDS_MAX} fields can be added to a record of the request log")
-        self.more = more
+        merged = (self.fields or {}) | {name: _checked(name, value) for name, value in fields.items()}
+        if len(merged) > FIELDS_MAX:
+            raise ValueError(f"expected at most {FIELDS_MAX} fields in a record of the request log")
+        self.fields = merged
 
 
-def _fit(name: str, value: FieldValue) -> FieldValue:
+def _checked(name: str, value: FieldValue) -> FieldValue:
     if isinstance(value, str):
         return value[:TEXT_CHARS_MAX]
     if isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"{name}={value!r}: JSON has no such number")
+        raise ValueError(f"{name}={value!r}: expected a finite number, because JSON has no other")
     if isinstance(value, int) and value not in INT64:
-        raise ValueError(f"{name}: a number of more than 64 bits is no text and no number to the analyzer")
+        raise ValueError(f"{name}: expected a number of at most 64 bits, because the analyzer reads no other")
     if not isinstance(value, int | float | None):
         raise ValueError(f"{name}={value!r}: expected text, a number, a boolean or None")  # noqa: TRY004 - one kind for all
     return value
 
 
 def line_of(entry: LogEntry, event_id: str) -> LogLine:
-    """The record as one line of JSON, in ASCII, whatever the request was made of. What is not known is left
-    out; `deploy/requestlog.toml` reads it.
+    """Returns the record as one line of JSON in ASCII, with any bytes in the request.
 
-    >>> who = RequestIdentity("api_key:acme")
-    >>> entry = LogEntry(1_700_000_000_000_000_000, 1_500_000, 200, 5, "GET", "/", who)
+    Unknown fields are left out.
+
+    `deploy/requestlog.toml` maps its fields for the analyzer.
+
+    >>> acme = RequestIdentity("api_key:acme")
+    >>> entry = LogEntry(1_700_000_000_000_000_000, 1_500_000, 200, 5, "GET", "/", acme)
     >>> line_of(entry, "7f-1").text.decode()[:66]
     '{"id":"7f-1","ts":1700000000000000,"caller":{"api_key":"acme"},"me'
     """
-    who = entry.who
-    kind, _, name = who.caller.partition(":")
-    # A caller that goes by its address may be one behind proxies, of which the peer is the last.
-    by_address = kind == "address"
-    gate, policy = verdict_of(entry)
+    identity = entry.identity
+    kind, _, name = identity.caller.partition(":")
+    # The caller's address may be that of a client behind proxies, while `identity.address` is the last proxy.
+    is_address = kind == "address"
+    gate, policy = gate_fields(entry)
     record = {
         "id": event_id,
         "ts": entry.ended_ns // 1_000,
-        "caller": {kind: name} if who.caller and not by_address else None,
-        "address": name.partition("/")[0] if by_address else who.address,
-        "tenant": who.tenant,
+        "caller": {kind: name} if identity.caller and not is_address else None,
+        "address": name.partition("/")[0] if is_address else identity.address,
+        "tenant": identity.tenant,
         "method": entry.method,
         "path": entry.path,
-        "resource": who.resource,
+        "resource": identity.resource,
         "status": entry.status,
         "bytes": entry.bytes,
         "duration": entry.duration_ns // 1_000,
         "gate": gate,
         "policy": policy,
-        "more": entry.more,
+        "more": entry.fields,
     }
     known = {field: value for field, value in record.items() if value not in ("", None)}
     return LogLine(_encode(known).encode() + b"\n", entry.key)
 
 
-def verdict_of(entry: LogEntry) -> tuple[str, str]:
-    """What the gate said, and by which policy: "denied", "shadow" (it would have been), "allowed", or ""
-    where no gate was asked."""
-    refused = REFUSED.match(entry.verdict)
-    if refused is not None:
-        return "denied", re.sub(r"\\(.)", r"\1", refused[1] or "")
+def gate_fields(entry: LogEntry) -> tuple[str, str]:
+    """Returns the fields `gate` and `policy` of the record.
+
+    `gate` is "denied", "shadow" (the request would have been denied), "allowed", or "" if there was no guard.
+    """
+    denied = DENIED.match(entry.verdict)
+    if denied is not None:
+        return "denied", re.sub(r"\\(.)", r"\1", denied[1] or "")
     if entry.decision is None:
         return "", ""
     if entry.decision.shadow:

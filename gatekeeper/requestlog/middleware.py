@@ -1,4 +1,4 @@
-"""What both request logs have: a sink, the writer in front of it, and what can be asked of them."""
+"""The part of a request log that ASGI and WSGI share: its writer, counters, and names of the request."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from gatekeeper.adapters.checkpoint import RequestIdentity
+from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.clock import Clock
 from gatekeeper.requestlog.background_writer import CLOSE_S, BackgroundWriter, LogSink
 from gatekeeper.requestlog.file import FileSink
 from gatekeeper.requestlog.log_record import LogEntry
 
-BUFFER = 10_000  # records: some seconds of a busy process, some 10 MB
-CLOSE_SLOWLY_S = 2.0  # within a server's own time to end
+BUFFER = 10_000  # records: a few seconds of a busy process, about 10 MB
+CLOSE_TIMEOUT_S = 2.0  # within the time that servers allow an application for its shutdown
 
 R = TypeVar("R")
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("gatekeeper")
 
 
 class LogMiddleware:
-    """A request log, as far as whoever watches it is concerned."""
+    """Base of the request logs: starts the writer, and reports its state."""
 
     def __init__(self, to: Path | str | LogSink, buffer: int, clock: Clock) -> None:
         self.clock = clock
@@ -37,30 +37,40 @@ class LogMiddleware:
 
     @property
     def dropped(self) -> int:
-        """Records of this process that nobody will find in the log, because there was no room to wait in."""
+        """Records of this process that are missing in the log: the buffer was full, or the sink lost them."""
         return self._writer.dropped
 
     @property
     def waiting(self) -> int:
-        """Records that are still on their way."""
+        """Records that are neither written nor dropped yet."""
         return self._writer.waiting
 
     @property
     def healthy(self) -> bool:
-        """Whether records are being written, and none was dropped for a minute."""
+        """Whether records are being written, and none was dropped in the last minute."""
         return self._writer.healthy
 
     def flush(self, timeout: float = CLOSE_S) -> bool:
-        """Write what waits, now; whether nothing waits any more. For functions that are frozen in between."""
+        """Writes waiting records now; returns whether none is left.
+
+        For functions that are frozen between requests.
+
+        Args:
+            timeout: Seconds, plus the time of the sink's last attempt.
+        """
         return self._writer.flush(timeout)
 
-    def close(self, timeout: float = CLOSE_SLOWLY_S) -> None:
-        """Write what waits and stop. A later request starts it again."""
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Writes waiting records and stops the writer. A later request starts it again.
+
+        Args:
+            timeout: Seconds after which records that are still waiting are left.
+        """
         self._writer.close(timeout)
 
 
 class Extractors(Generic[R]):
-    """Who asks, by what a request says of itself."""
+    """Functions that read a request's names, for the log."""
 
     def __init__(
         self,
@@ -74,24 +84,29 @@ class Extractors(Generic[R]):
         self._tenant = tenant
         self._resource = resource
 
-    def who(self, request: R, asked: RequestIdentity | None, route: Callable[[R], str]) -> RequestIdentity:
-        """Whom to log it under: whom its guard has `asked` for, else what the extractors say. The resource
-        is what the application's extractor says, else what the guard asked for, else `route`."""
-        who = asked or RequestIdentity(
-            caller=said(self._caller, request),
-            address=said(self._address, request),
-            tenant=said(self._tenant, request),
+    def identify(
+        self, request: R, checked: RequestIdentity | None, route_of: Callable[[R], str]
+    ) -> RequestIdentity:
+        """Returns the names under which a request is logged.
+
+        Those that its guard `checked`; without a guard, those that the extractors find. The resource is the
+        extractor's, otherwise the guard's, otherwise that of `route_of`.
+        """
+        identity = checked or RequestIdentity(
+            caller=extract(self._caller, request),
+            address=extract(self._address, request),
+            tenant=extract(self._tenant, request),
         )
-        resource = said(self._resource, request) or who.resource or route(request)
-        return who if resource == who.resource else who._replace(resource=resource)
+        resource = extract(self._resource, request) or identity.resource or route_of(request)
+        return identity if resource == identity.resource else identity._replace(resource=resource)
 
 
-def said(extractor: Callable[[R], str] | None, request: R) -> str:
-    """What `extractor` says of the request; "" where it fails, for a log must not break what it logs."""
+def extract(extractor: Callable[[R], str] | None, request: R) -> str:
+    """Returns the extractor's result; "" if it raises, because a log must not break requests."""
     if extractor is None:
         return ""
     try:
         return extractor(request)
-    except Exception:  # whose it is: the application's
-        logger.debug("the request log could not ask %r", extractor, exc_info=True)
+    except Exception:  # the application's function may raise anything
+        logger.debug("request log: extractor %r failed", extractor, exc_info=True)
         return ""

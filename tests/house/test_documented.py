@@ -7,7 +7,9 @@ import importlib
 import re
 from collections.abc import Iterator
 
+import django
 import pytest
+from django.conf import settings
 
 from tests.house.commands import COMMANDS
 from tests.house.reading import ROOT, modules, within
@@ -51,6 +53,15 @@ def test_the_map_of_a_large_room_names_every_file() -> None:
     assert map_ == {name.rpartition(".")[2] for name in modules() if name.startswith("analyzer.kafka.")}
 
 
+@pytest.fixture
+def django_project() -> None:
+    """Configures Django, whose examples need the settings of a project."""
+    if not settings.configured:
+        settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="a test's", LOGGING_CONFIG=None)
+        django.setup()
+
+
+@pytest.mark.usefixtures("django_project")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_gives_what_it_shows(name: str) -> None:
     tried = doctest.testmod(importlib.import_module(name))

@@ -1,5 +1,4 @@
-"""A way to a server that can be made bad: cut, silent, slow, in shreds, in halves; or losing one
-commit or its reply."""
+"""A TCP proxy that injects faults: resets, silence, delays, fragments, half or lost replies, lost commits."""
 
 from __future__ import annotations
 
@@ -15,29 +14,29 @@ from typing import Any, Literal, TypeVar
 from tests.support.servers.child import free_port
 
 CHUNK = 65_536
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST, as a firewall does that has forgotten
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST, as a firewall that dropped its state
 Loss = Literal["request", "reply", "time"]
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Trap:
-    """What becomes of a request that holds `word`, after so many that pass."""
+class Fault:
+    """Happens to the request that contains `word`, after `after` of them have passed."""
 
     word: bytes
     loss: Loss
     seconds: float
     after: int
-    sprung: threading.Event
+    triggered: threading.Event
 
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """One client's connection, and ours to the server."""
+    """A client's connection, and the proxy's connection to the server."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
-    caught: Trap | None = None  # the reply to what is asked now is to be lost
+    fault: Fault | None = None  # applies to the current request
 
     def reset(self) -> None:
         for writer in (self.client, self.server):
@@ -47,14 +46,16 @@ class Link:
 
 
 class Proxy:
-    """Listens on `port` of 127.0.0.1 and passes everything on to port `target` of `host`, unless told
-    otherwise. Works in a thread of its own; every method may be called from any other."""
+    """Listens on `port` of 127.0.0.1 and forwards to port `target` of `host`, until a method injects a fault.
+
+    Runs in a separate thread; every method may be called from any other.
+    """
 
     def __init__(self, target: int, host: str = "127.0.0.1") -> None:
         self.port = free_port()
         self._target = host, target
         self._links: set[Link] = set()
-        self._traps: list[Trap] = []
+        self._faults: list[Fault] = []
         self._spoiling: list[tuple[bytes, threading.Event]] = []
         self._delay_s = 0.0
         self._piece = CHUNK
@@ -68,11 +69,11 @@ class Proxy:
         self._server: asyncio.Server = self._do(asyncio.start_server(self._serve, "127.0.0.1", self.port))
 
     def cut(self) -> int:
-        """Reset every connection; returns how many there were."""
+        """Resets every connection; returns their number."""
         return self._do(self._cut())
 
     def shut(self) -> int:
-        """Reset every connection, and each that is tried from here on, until `open`."""
+        """Resets every connection, and each new one until `open`; returns the number of the first."""
         self._takes = False
         return self.cut()
 
@@ -80,34 +81,36 @@ class Proxy:
         self._takes = True
 
     def halve(self, halves: bool = True) -> None:
-        """Pass on the first half of whatever the server says next, and reset the connection then."""
+        """Forwards the first half of the server's next data, and then resets the connection."""
         self._halves = halves
 
     def stall(self) -> None:
-        """Nothing passes from here on, in either direction, and nobody is told."""
+        """Stops forwarding in both directions, silently, until `flow`."""
         self._loop.call_soon_threadsafe(self._flowing.clear)
 
     def flow(self) -> None:
         self._loop.call_soon_threadsafe(self._flowing.set)
 
     def slow(self, seconds: float) -> None:
-        """Hold everything up for so long."""
+        """Delays all data by `seconds`."""
         self._delay_s = seconds
 
     def shred(self, most: int = CHUNK) -> None:
-        """Pass on at most so many bytes at a time."""
+        """Forwards at most `most` bytes at a time."""
         self._piece = most
 
     def lose(self, word: bytes, loss: Loss, seconds: float = 0.0, after: int = 0) -> threading.Event:
-        """A request that holds `word`, after so many that pass, never arrives; or it does, and its reply
-        never; or ("time") it is held back for `seconds` first, as by an analyzer that is stopped there, and
-        never arrives. Its connection is reset then. The event says that somebody walked into it."""
-        trap = Trap(word, loss, seconds, after, threading.Event())
-        self._traps.append(trap)
-        return trap.sprung
+        """Loses the request that contains `word`, after `after` of them passed, and resets its connection.
+
+        "request" loses the request, "reply" its reply; "time" first delays the request by `seconds`, like an
+        analyzer that is stopped there. The event is set when it happens.
+        """
+        fault = Fault(word, loss, seconds, after, threading.Event())
+        self._faults.append(fault)
+        return fault.triggered
 
     def spoil(self, word: bytes) -> threading.Event:
-        """The next reply that holds `word` arrives with a bit of it changed; the event says that it has."""
+        """Flips a bit of `word` in the next reply that contains it; the event is set when it happens."""
         self._spoiling.append((word, done := threading.Event()))
         return done
 
@@ -118,10 +121,10 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
-    # ------------------------------------------------------------------------- in the proxy's own thread
+    # ------------------------------------------------------------------------- in the proxy's thread
 
-    def _do(self, what: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(30)
+    def _do(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
     async def _cut(self) -> int:
         links = list(self._links)
@@ -137,19 +140,19 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
 
-    async def _serve(self, asked: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+    async def _serve(self, requests: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         link = None
         if not self._takes:
             client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             client.transport.abort()
             return
         try:
-            answered, server = await asyncio.open_connection(*self._target)
+            replies, server = await asyncio.open_connection(*self._target)
             link = Link(client, server)
             self._links.add(link)
-            await asyncio.gather(self._ask(link, asked), self._answer(link, answered))
+            await asyncio.gather(self._forward_requests(link, requests), self._forward_replies(link, replies))
         except (OSError, asyncio.CancelledError):
-            pass  # nobody is there, somebody went, or we are closed
+            pass  # the server is down, a side has disconnected, or the proxy is closed
         finally:
             if link is None:
                 client.transport.abort()
@@ -157,29 +160,29 @@ class Proxy:
                 link.reset()
                 self._links.discard(link)
 
-    async def _ask(self, link: Link, asked: asyncio.StreamReader) -> None:
-        while data := await asked.read(CHUNK):
-            link.caught = self._trapped(data)
-            if link.caught is not None and link.caught.loss != "reply":
-                link.caught.sprung.set()
-                await asyncio.sleep(link.caught.seconds)
+    async def _forward_requests(self, link: Link, requests: asyncio.StreamReader) -> None:
+        while data := await requests.read(CHUNK):
+            link.fault = self._matching_fault(data)
+            if link.fault is not None and link.fault.loss != "reply":
+                link.fault.triggered.set()
+                await asyncio.sleep(link.fault.seconds)
                 link.reset()
                 return
             await self._pass(link.server, data)
         link.server.close()
 
-    def _trapped(self, data: bytes) -> Trap | None:
-        for trap in [trap for trap in self._traps if trap.word in data]:
-            trap.after -= 1
-            if trap.after < 0:
-                self._traps.remove(trap)
-                return trap
+    def _matching_fault(self, data: bytes) -> Fault | None:
+        for fault in [fault for fault in self._faults if fault.word in data]:
+            fault.after -= 1
+            if fault.after < 0:
+                self._faults.remove(fault)
+                return fault
         return None
 
-    async def _answer(self, link: Link, answered: asyncio.StreamReader) -> None:
-        while data := await answered.read(CHUNK):
-            if link.caught is not None:
-                link.caught.sprung.set()
+    async def _forward_replies(self, link: Link, replies: asyncio.StreamReader) -> None:
+        while data := await replies.read(CHUNK):
+            if link.fault is not None:
+                link.fault.triggered.set()
                 link.reset()
                 return
             if self._halves:
@@ -190,7 +193,7 @@ class Proxy:
         link.client.close()
 
     def _spoilt(self, data: bytes) -> bytes:
-        for word, done in [each for each in self._spoiling if each[0] in data]:
+        for word, done in [entry for entry in self._spoiling if entry[0] in data]:
             at = data.index(word)
             data = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
             self._spoiling.remove((word, done))
@@ -201,9 +204,9 @@ class Proxy:
         await self._flowing.wait()
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
-        most = self._piece  # may be another one before all is said
+        most = self._piece  # read once: `shred` may change it meanwhile
         for at in range(0, len(data), most):
             writer.write(data[at : at + most])
             await writer.drain()
             if most < CHUNK:
-                await asyncio.sleep(0)  # or the next piece would go with this one
+                await asyncio.sleep(0)  # otherwise the next piece would be sent with this one

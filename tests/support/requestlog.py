@@ -1,4 +1,4 @@
-"""Sinks that a test holds in its hand, and what the analyzer makes of a request log."""
+"""A request log's sink in memory, and the analyzer's counts of a log."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.counters import reference_counter
 PART = Partition("files", "log", 0, "log", "log")
 
 
-class Shelf:
-    """A sink in memory that can be full, or broken."""
+class MemorySink:
+    """A sink in memory that can be full or fail."""
 
     def __init__(self) -> None:
         self.lines: list[LogLine] = []
@@ -44,8 +44,8 @@ class Shelf:
         return [json.loads(line.text) for line in self.lines]
 
 
-def counted_by(configuration: Path, text: bytes, *, groupings: Sequence[str] = ()) -> DrainedCounts:
-    """What an analyzer with the one source of this configuration counts of a log's lines."""
+def count_lines(configuration: Path, text: bytes, *, groupings: Sequence[str] = ()) -> DrainedCounts:
+    """Returns the counts of a log's lines, by the configuration's only source."""
     settings = load(configuration)
     (name, mapping), *others = settings.mappings().items()
     assert not others

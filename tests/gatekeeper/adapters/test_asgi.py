@@ -1,4 +1,4 @@
-"""The Guard, called as a server calls it, and then under a real server."""
+"""The guard for ASGI, called as a server calls it, and then under a real server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def a_request(path: str = "/", *, method: str = "GET", **headers: str) -> Scope:
 
 
 class Shop:
-    """An application that remembers what reached it."""
+    """An application that remembers the scopes that reached it."""
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
@@ -53,7 +53,7 @@ class Shop:
 
 
 def call(app: Any, scope: Scope) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the answer. The request's body must not be asked for."""
+    """Returns status, headers and body of the response. Fails if the request's body is read."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -93,7 +93,7 @@ def gate(clock: ManualClock) -> Gate:
     return gate
 
 
-def test_a_locked_caller_is_refused_and_never_reaches_the_application(shop: Shop, gate: Gate) -> None:
+def test_a_locked_caller_is_denied_and_never_reaches_the_application(shop: Shop, gate: Gate) -> None:
     status, headers, body = call(Guard(shop, gate), a_request(x_api_key="acme"))
     assert (status, headers["gatelock"], headers["retry-after"]) == (429, 'denied;policy="daily"', "3600")
     assert headers["content-type"] == "application/problem+json"
@@ -102,29 +102,29 @@ def test_a_locked_caller_is_refused_and_never_reaches_the_application(shop: Shop
     assert shop.scopes == []
 
 
-def test_everybody_else_reaches_it_with_the_decision_in_the_requests_state(shop: Shop, gate: Gate) -> None:
+def test_other_callers_reach_it_with_the_decision_in_the_requests_state(shop: Shop, gate: Gate) -> None:
     scope = a_request(x_api_key="bob") | {"state": {"pool": 1}}
     status, headers, body = call(Guard(shop, gate), scope)
     assert (status, headers, body) == (200, {}, b"ok")
-    # In the very dicts that were there: what is around the guard sees what is below it, and below sees it.
+    # In place, not in copies: applications around and below the guard share these dicts.
     assert shop.scopes[0] is scope
     assert scope["state"] == {"pool": 1, "gatelock": ALLOWED}
 
 
-def test_a_refused_head_request_has_the_headers_and_no_body(shop: Shop, gate: Gate) -> None:
+def test_a_denied_head_request_has_the_headers_and_no_body(shop: Shop, gate: Gate) -> None:
     status, headers, body = call(Guard(shop, gate), a_request(method="HEAD", x_api_key="acme"))
     assert (status, body) == (429, b"")
     assert int(headers["content-length"]) > 0
 
 
-def test_exempt_paths_are_not_asked_about(shop: Shop, gate: Gate) -> None:
+def test_exempt_paths_pass_without_a_check(shop: Shop, gate: Gate) -> None:
     guard = Guard(shop, gate, exempt=["/healthz"])
     assert call(guard, a_request("/healthz", x_api_key="acme"))[0] == 200
     assert call(guard, a_request("/healthz/", x_api_key="acme"))[0] == 429
     assert "state" not in shop.scopes[0]
 
 
-def test_what_is_no_request_passes_through(shop: Shop, gate: Gate) -> None:
+def test_scopes_other_than_requests_pass(shop: Shop, gate: Gate) -> None:
     call(Guard(shop, gate), {"type": "lifespan"})
     assert [scope["type"] for scope in shop.scopes] == ["lifespan"]
 
@@ -155,13 +155,13 @@ def test_the_gate_starts_with_the_application(shop: Shop, clock: ManualClock) ->
         (lambda scope: "api_key:acme", a_request(), 429),
     ],
 )
-def test_who_calls_is_found_where_the_application_says(
+def test_the_caller_is_read_by_the_extractor(
     shop: Shop, gate: Gate, caller: Any, scope: Scope, status: int
 ) -> None:
     assert call(Guard(shop, gate, caller=caller), scope)[0] == status
 
 
-def test_what_cannot_be_a_name_is_no_caller(shop: Shop, gate: Gate) -> None:
+def test_an_invalid_name_counts_as_absent(shop: Shop, gate: Gate) -> None:
     for bad in ("x" * 300, "acme\x00", "\x85acme"):
         assert header("x-api-key")(a_request(x_api_key=bad)) == ""
     assert header("x-api-key")(a_request(x_api_key="é")) == "api_key:é"
@@ -172,19 +172,19 @@ def test_of_two_headers_the_first_counts() -> None:
     assert header("x-api-key")(scope) == "api_key:acme"
 
 
-def test_a_kind_of_caller_that_nobody_counts_is_refused_at_once() -> None:
+def test_an_unknown_kind_of_caller_is_an_error() -> None:
     with pytest.raises(ValueError, match="kind: expected one of api_key, user, address, got 'ip'"):
         header("x-real-ip", kind="ip")
 
 
-def test_an_address_is_asked_for_beside_the_caller(shop: Shop, gate: Gate) -> None:
+def test_the_address_is_checked_in_addition_to_the_caller(shop: Shop, gate: Gate) -> None:
     scope = a_request(x_api_key="bob") | {"client": ("192.0.2.66", 1)}
     assert call(Guard(shop, gate), scope)[0] == 429
     assert peer({"client": ("/run/app.sock", None)}) == ""
     assert peer({}) == ""
 
 
-def test_a_lock_for_one_resource_needs_the_resource_to_be_told(shop: Shop, gate: Gate) -> None:
+def test_a_lock_on_one_resource_needs_an_extractor_of_the_resource(shop: Shop, gate: Gate) -> None:
     guard = Guard(shop, gate, resource=lambda scope: scope["path"])
     assert call(guard, a_request("/v1/export", x_api_key="bob"))[0] == 429
     assert call(guard, a_request("/v1/items", x_api_key="bob"))[0] == 200
@@ -192,7 +192,7 @@ def test_a_lock_for_one_resource_needs_the_resource_to_be_told(shop: Shop, gate:
 
 
 class TestLimiters:
-    def test_a_limiter_refuses_what_the_gate_let_pass(
+    def test_a_limiter_denies_requests_that_the_gate_admits(
         self, shop: Shop, gate: Gate, clock: ManualClock
     ) -> None:
         guard = Guard(shop, gate, SlidingLog(limit=2, period=10, clock=clock))
@@ -211,13 +211,15 @@ class TestLimiters:
             call(Guard(shop, gate, burst), a_request(x_api_key="acme"))
         assert burst.peek("api_key:acme").remaining == 2
 
-    def test_who_has_no_name_is_limited_by_address(self, shop: Shop, gate: Gate, clock: ManualClock) -> None:
-        """One flood without a key must not use up what all others without a key have."""
+    def test_requests_without_a_caller_are_limited_by_address(
+        self, shop: Shop, gate: Gate, clock: ManualClock
+    ) -> None:
+        """A flood without a key must not use up the limit of all other requests without a key."""
         guard = Guard(shop, gate, SlidingLog(limit=1, period=10, clock=clock))
-        there, elsewhere = a_request(), a_request() | {"client": ("192.0.2.8", 1)}
-        assert [call(guard, scope)[0] for scope in (there, there, elsewhere)] == [200, 429, 200]
+        here, elsewhere = a_request(), a_request() | {"client": ("192.0.2.8", 1)}
+        assert [call(guard, scope)[0] for scope in (here, here, elsewhere)] == [200, 429, 200]
 
-    def test_the_decision_that_leaves_least_is_the_one_in_the_state(
+    def test_the_decision_in_the_state_is_the_one_with_least_remaining(
         self, shop: Shop, gate: Gate, clock: ManualClock
     ) -> None:
         wide, narrow = (SlidingLog(limit=limit, period=10, clock=clock) for limit in (100, 5))
@@ -226,27 +228,27 @@ class TestLimiters:
 
 
 class TestShadow:
-    def test_a_guard_in_shadow_lets_pass_and_says_who_would_not(
+    def test_a_guard_in_shadow_mode_admits_requests_and_logs_those_that_it_would_deny(
         self, shop: Shop, gate: Gate, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level(logging.INFO, "gatekeeper"):
             assert call(Guard(shop, gate, shadow=True), a_request(x_api_key="acme"))[0] == 200
         decision = shop.scopes[0]["state"]["gatelock"]
         assert (decision.allowed, decision.shadow, decision.policy) == (True, True, "daily")
-        assert caplog.messages == ["would be refused: GET api_key:acme by daily (quota-exceeded)"]
+        assert caplog.messages == ["would be denied: GET api_key:acme by daily (quota-exceeded)"]
 
-    def test_a_gate_in_shadow_is_heard_through_its_guard(
+    def test_a_guard_logs_denials_of_a_gate_in_shadow_mode(
         self, shop: Shop, clock: ManualClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         gate = Gate(FixedSource(a_lock("api_key:acme")), clock=clock, shadow=True)
         gate.ready(1.0)
         with caplog.at_level(logging.INFO, "gatekeeper"):
             assert call(Guard(shop, gate), a_request(x_api_key="acme"))[0] == 200
-        assert "would be refused" in caplog.text
+        assert "would be denied" in caplog.text
 
 
 class TestWebSocket:
-    """By a server that cannot answer a handshake with a response; test_frameworks.py has one that can."""
+    """A server without the extension for denial responses; test_frameworks.py has one with it."""
 
     def call(self, app: Any, key: str) -> list[dict[str, Any]]:
         sent: list[dict[str, Any]] = []
@@ -260,29 +262,29 @@ class TestWebSocket:
         asyncio.run(app(a_request(x_api_key=key) | {"type": "websocket"}, receive, send))
         return sent
 
-    def test_a_refused_handshake_is_closed(self, shop: Shop, gate: Gate) -> None:
+    def test_a_denied_handshake_is_closed(self, shop: Shop, gate: Gate) -> None:
         assert self.call(Guard(shop, gate), "acme") == [{"type": "websocket.close", "code": 1008}]
         assert shop.scopes == []
 
-    @pytest.mark.parametrize(("by", "left"), [("websocket.close", 2), ("websocket.accept", 1)])
-    def test_a_handshake_that_the_application_refuses_can_be_free(
-        self, gate: Gate, clock: ManualClock, by: str, left: int
+    @pytest.mark.parametrize(("message", "left"), [("websocket.close", 2), ("websocket.accept", 1)])
+    def test_a_handshake_that_the_application_denies_can_be_refunded(
+        self, gate: Gate, clock: ManualClock, message: str, left: int
     ) -> None:
         async def app(scope: Scope, receive: Any, send: Any) -> None:
             await receive()
-            await send({"type": by})
+            await send({"type": message})
             await send({"type": "websocket.close"})
 
         burst = SlidingLog(2, 10, clock=clock)
         sent = self.call(Guard(app, gate, burst, refund_when=lambda answer: answer.status == 403), "bob")
         assert burst.peek("api_key:bob").remaining == left
-        assert [set(message) - {"type"} for message in sent] == [
-            set() if by == "websocket.close" else {"headers"},
+        assert [set(sent_message) - {"type"} for sent_message in sent] == [
+            set() if message == "websocket.close" else {"headers"},
             set(),
         ]
 
 
-def test_an_application_that_fails_before_it_answers_can_be_free(gate: Gate, clock: ManualClock) -> None:
+def test_an_application_that_fails_before_it_responds_can_be_refunded(gate: Gate, clock: ManualClock) -> None:
     async def app(scope: Scope, receive: Any, send: Any) -> None:
         raise RuntimeError("broken")
 
@@ -314,7 +316,7 @@ def test_django_can_be_guarded_as_a_whole(gate: Gate, clock: ManualClock) -> Non
 
 
 class Served:
-    """An application under uvicorn, in a thread, on a port of its own."""
+    """An application under uvicorn, in a thread, on a free port."""
 
     def __init__(self, app: Any) -> None:
         self.server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
@@ -341,7 +343,7 @@ def shop_gate() -> Iterator[Gate]:
     gate.close()
 
 
-def test_in_a_real_application_a_locked_caller_is_refused_and_others_are_not(shop_gate: Gate) -> None:
+def test_in_a_real_application_a_locked_caller_is_denied_and_others_are_not(shop_gate: Gate) -> None:
     api = FastAPI()
 
     @api.get("/items")
@@ -354,19 +356,19 @@ def test_in_a_real_application_a_locked_caller_is_refused_and_others_are_not(sho
 
     app = Guard(api, shop_gate, SlidingLog(limit=3, period=60), exempt=["/openapi.json"])
     with Served(app) as url, plain_http.Client(base_url=url) as client, locked(shop_gate, "api_key:acme"):
-        ours, theirs = {"x-api-key": "bob"}, {"x-api-key": "acme"}
-        assert client.get("/items", headers=ours).json() == {"remaining": 2}
-        refused = client.get("/items", headers=theirs)
-        assert refused.status_code == 429
-        assert refused.headers["content-type"] == "application/problem+json"
-        assert refused.headers["gatelock"] == 'denied;policy="test"'
-        assert int(refused.headers["retry-after"]) == 3600
-        assert refused.json()["detail"] == "locked by a test"
-        assert client.head("/items", headers=theirs).content == b""
-        assert client.get("/openapi.json", headers=theirs).status_code == 200
-        # The connection can be used on, though the body of what was refused was never read.
-        assert client.post("/items", headers=theirs, content=b"x" * 100_000).status_code == 429
-        assert client.post("/items", headers=ours, content=b"x" * 100_000).json() == 100_000
-        assert client.get("/items", headers=ours).status_code == 200
-        limited = client.get("/items", headers=ours)
+        bob, acme = {"x-api-key": "bob"}, {"x-api-key": "acme"}
+        assert client.get("/items", headers=bob).json() == {"remaining": 2}
+        denied = client.get("/items", headers=acme)
+        assert denied.status_code == 429
+        assert denied.headers["content-type"] == "application/problem+json"
+        assert denied.headers["gatelock"] == 'denied;policy="test"'
+        assert int(denied.headers["retry-after"]) == 3600
+        assert denied.json()["detail"] == "locked by a test"
+        assert client.head("/items", headers=acme).content == b""
+        assert client.get("/openapi.json", headers=acme).status_code == 200
+        # The connection stays usable, although the denied request's body was never read.
+        assert client.post("/items", headers=acme, content=b"x" * 100_000).status_code == 429
+        assert client.post("/items", headers=bob, content=b"x" * 100_000).json() == 100_000
+        assert client.get("/items", headers=bob).status_code == 200
+        limited = client.get("/items", headers=bob)
         assert (limited.status_code, limited.json()["type"][-14:]) == (429, "quota-exceeded")

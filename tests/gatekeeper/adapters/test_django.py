@@ -1,4 +1,4 @@
-"""What is Django's own about its guard; what it shares with the others stands in test_frameworks.py."""
+"""The guard for Django, where it differs from the others; test_frameworks.py has what they share."""
 
 from __future__ import annotations
 
@@ -87,24 +87,26 @@ URLS = (
 )
 
 
-class Somebody:
+class Ann:
     is_authenticated = True
 
     def get_username(self) -> str:
         return "ann"
 
 
-def signs_in(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
-    """As AuthenticationMiddleware: the user is looked up in the database, which a loop must await."""
+def sign_in(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """Stands in for AuthenticationMiddleware, which looks the user up in a database."""
 
     def look_up(request: HttpRequest) -> HttpResponse:
-        request.user = Somebody()
+        request.user = Ann()
         return get_response(request)
 
     return look_up
 
 
-class Awaited:
+class SignInAsync:
+    """Stands in for AuthenticationMiddleware in an async stack, where the user is awaited."""
+
     async_capable, sync_capable = True, False
 
     def __init__(self, get_response: Callable[[HttpRequest], Awaitable[HttpResponse]]) -> None:
@@ -114,22 +116,22 @@ class Awaited:
         markcoroutinefunction(self)
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
-        async def auser() -> Somebody:
+        async def auser() -> Ann:
             await asyncio.sleep(0)
-            return Somebody()
+            return Ann()
 
         request.auser = auser
         return await self._get_response(request)
 
 
-def drops(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
-    """As ConditionalGetMiddleware: what the view has made is thrown away."""
+def replace_response(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """Drops the view's response for another one, as ConditionalGetMiddleware does."""
 
-    def instead(request: HttpRequest) -> HttpResponse:
+    def respond(request: HttpRequest) -> HttpResponse:
         get_response(request)
         return HttpResponseNotModified()
 
-    return instead
+    return respond
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -158,22 +160,22 @@ def burst(clock: ManualClock) -> SlidingLog:
 
 @pytest.fixture
 def configured(gate: Gate, burst: SlidingLog) -> Iterator[Callable[..., None]]:
-    """Set GATELOCK, and what else there is to set."""
-    given: list[override_settings] = []
+    """Returns a function that sets GATELOCK and other settings until the end of the test."""
+    overrides: list[override_settings] = []
 
-    def configure(middleware: tuple[str, ...] = (GUARD,), propagate: bool = False, **said: Any) -> None:
-        said = {"gate": gate, "limiters": [burst]} | said
+    def configure(middleware: tuple[str, ...] = (GUARD,), propagate: bool = False, **changed: Any) -> None:
+        gatelock = {"gate": gate, "limiters": [burst]} | changed
         settings_ = override_settings(
-            GATELOCK=said,
+            GATELOCK=gatelock,
             MIDDLEWARE=list(middleware),
             ROOT_URLCONF=URLS,
             DEBUG_PROPAGATE_EXCEPTIONS=propagate,
         )
         settings_.enable()
-        given.append(settings_)
+        overrides.append(settings_)
 
     yield configure
-    for settings_ in reversed(given):
+    for settings_ in reversed(overrides):
         settings_.disable()
 
 
@@ -187,7 +189,7 @@ def test_costs_and_exemptions_are_the_views(configured: Callable[..., None]) -> 
     assert answers == [b"6 left", b"3 left", b"False"]
 
 
-def test_what_is_not_there_is_guarded_too(configured: Callable[..., None], burst: SlidingLog) -> None:
+def test_unknown_paths_are_guarded_too(configured: Callable[..., None], burst: SlidingLog) -> None:
     configured(refund_when=lambda response: response.status_code == 404)
     client = Client()
     assert client.get("/nowhere", headers={"x-api-key": "acme"}).status_code == 429
@@ -195,8 +197,8 @@ def test_what_is_not_there_is_guarded_too(configured: Callable[..., None], burst
     assert burst.peek("api_key:bob").remaining == 10
 
 
-def test_who_calls_is_found_where_the_settings_say(configured: Callable[..., None]) -> None:
-    configured((f"{HERE}.signs_in", GUARD), caller="gatekeeper.adapters.django.user")
+def test_the_caller_is_read_by_the_configured_extractor(configured: Callable[..., None]) -> None:
+    configured((f"{HERE}.sign_in", GUARD), caller="gatekeeper.adapters.django.user")
     assert Client().get("/items").status_code == 429
     configured(caller=header("x-user", "user"))
     assert Client().get("/items", headers={"x-user": "ann"}).status_code == 429
@@ -204,7 +206,7 @@ def test_who_calls_is_found_where_the_settings_say(configured: Callable[..., Non
     assert Client().get("/items", headers={"x-forwarded-for": "192.0.2.1"}).status_code == 200
 
 
-def test_settings_that_change_are_heard_of(configured: Callable[..., None]) -> None:
+def test_changed_settings_are_loaded(configured: Callable[..., None]) -> None:
     configured()
     client = Client()
     assert client.get("/items", headers={"x-api-key": "acme"}).status_code == 429
@@ -213,7 +215,7 @@ def test_settings_that_change_are_heard_of(configured: Callable[..., None]) -> N
 
 
 @pytest.mark.parametrize("propagate", [True, False])
-def test_a_view_that_breaks_is_over_and_free(
+def test_a_view_that_raises_is_refunded_and_no_longer_in_flight(
     configured: Callable[..., None], burst: SlidingLog, propagate: bool
 ) -> None:
     work = Concurrency(1)
@@ -232,9 +234,11 @@ def test_a_view_that_breaks_is_over_and_free(
     assert (burst.peek("api_key:bob").remaining, work.in_flight("api_key:bob")) == (10, 0)
 
 
-def test_a_stream_that_another_middleware_drops_is_over(configured: Callable[..., None]) -> None:
+def test_a_stream_that_another_middleware_drops_is_no_longer_in_flight(
+    configured: Callable[..., None],
+) -> None:
     work = Concurrency(1)
-    configured((f"{HERE}.drops", GUARD), limiters=[work])
+    configured((f"{HERE}.replace_response", GUARD), limiters=[work])
     assert Client().get("/stream", headers=BOB).status_code == 304
     gc.collect()
     assert work.in_flight("api_key:bob") == 0
@@ -243,68 +247,68 @@ def test_a_stream_that_another_middleware_drops_is_over(configured: Callable[...
 # -- in a loop -----------------------------------------------------------------------------------
 
 
-def hops(configured: Callable[..., None], middleware: tuple[str, ...]) -> tuple[int, bytes]:
-    """How often a request went to another thread and back, and what was answered."""
+def thread_switches(configured: Callable[..., None], middleware: tuple[str, ...]) -> tuple[int, bytes]:
+    """Returns how often a request switched to another thread, and the response."""
     configured(middleware)
-    gone = 0
-    inside = SyncToAsync.__call__
+    switches = 0
+    original = SyncToAsync.__call__
 
-    def counting(self: SyncToAsync, *positional: Any, **named: Any) -> Any:
-        nonlocal gone
-        gone += 1
-        return inside(self, *positional, **named)
+    def count_switch(self: SyncToAsync, *args: Any, **kwargs: Any) -> Any:
+        nonlocal switches
+        switches += 1
+        return original(self, *args, **kwargs)
 
-    SyncToAsync.__call__ = counting
+    SyncToAsync.__call__ = count_switch
     try:
         response = asyncio.run(AsyncClient().get("/async", headers=BOB))
     finally:
-        SyncToAsync.__call__ = inside
-    return gone, response.content
+        SyncToAsync.__call__ = original
+    return switches, response.content
 
 
-def test_in_an_all_async_stack_the_guard_goes_to_no_thread(configured: Callable[..., None]) -> None:
-    guarded, said = hops(configured, (GUARD,))
-    assert said == b"9 left in MainThread"
-    unguarded, _ = hops(configured, (f"{HERE}.Unguarded",))
+def test_in_an_async_stack_the_guard_uses_no_thread(configured: Callable[..., None]) -> None:
+    guarded, content = thread_switches(configured, (GUARD,))
+    assert content == b"9 left in MainThread"
+    unguarded, _ = thread_switches(configured, (f"{HERE}.Unguarded",))
     assert guarded == unguarded
 
 
-class Unguarded(Awaited):
-    """A middleware that does nothing but say that all is left."""
+class Unguarded(SignInAsync):
+    """A middleware that guards nothing, and gives views a decision."""
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
         request.gatelock = SlidingLog(10, 10).check()
         return await self._get_response(request)
 
 
-def test_in_a_loop_the_user_is_awaited(configured: Callable[..., None]) -> None:
-    configured((f"{HERE}.Awaited", GUARD), caller=user)
+def test_in_an_async_stack_the_user_is_awaited(configured: Callable[..., None]) -> None:
+    configured((f"{HERE}.SignInAsync", GUARD), caller=user)
     assert asyncio.run(AsyncClient().get("/async")).status_code == 429
 
 
-def test_an_account_is_asked_for_in_both_stacks(tmp_path: Path) -> None:
-    """With Django's own sessions, accounts and database, which a loop may only await."""
+def test_users_of_accounts_are_checked_in_both_stacks(tmp_path: Path) -> None:
+    """With Django's sessions, accounts and database, which async code must await."""
     module = "tests.gatekeeper.adapters.shops.django_accounts"
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-m", module, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
     )
     assert ran.stderr == ""
     assert ran.stdout.splitlines()[1:] == [
-        f"{client} {person} {status} {status}"
+        f"{client} {user} {status} {status}"
         for client in ("Client", "AsyncClient")
-        for person, status in ((None, 200), ("ann", 429), ("bob", 200))
+        for user, status in ((None, 200), ("ann", 429), ("bob", 200))
     ]
 
 
-async def slowly(request: HttpRequest) -> str:
+async def await_caller(request: HttpRequest) -> str:
     await asyncio.sleep(0)
     return "api_key:acme"
 
 
-def test_an_extractor_may_be_awaited_where_there_is_a_loop(configured: Callable[..., None]) -> None:
-    configured(caller=f"{HERE}.slowly")
+def test_an_extractor_may_be_async_in_an_async_stack(configured: Callable[..., None]) -> None:
+    configured(caller=f"{HERE}.await_caller")
     assert asyncio.run(AsyncClient().get("/async")).status_code == 429
-    with pytest.raises(ImproperlyConfigured, match="caller: a coroutine, and nobody here can await it"):
+    with pytest.raises(ImproperlyConfigured, match="caller: expected a function that is not async"):
         Client().get("/items")
 
 
@@ -312,13 +316,13 @@ def test_an_extractor_may_be_awaited_where_there_is_a_loop(configured: Callable[
 
 
 @pytest.mark.parametrize(
-    ("said", "wrong"),
+    ("value", "message"),
     [
         (None, 'GATELOCK: expected {"gate": Gate(...) or its URL, ...}'),
         ({"limiters": []}, 'GATELOCK: expected {"gate": Gate(...) or its URL, ...}'),
         ({"gate": 5}, "GATELOCK: gate: expected Gate(...) or its URL, got 5"),
         ({"gate": "ftp://x"}, "ftp"),
-        ({"limits": []}, "GATELOCK knows no limits; it has gate, limiters, caller"),
+        ({"limits": []}, "GATELOCK: unknown limits; the keys are gate, limiters, caller"),
         ({"limiters": [20]}, "GATELOCK: limiters: expected limiters, got 20"),
         ({"caller": 5}, "GATELOCK: caller: expected a function or its dotted path, got 5"),
         ({"caller": "no.such.function"}, "No module named 'no'"),
@@ -327,27 +331,27 @@ def test_an_extractor_may_be_awaited_where_there_is_a_loop(configured: Callable[
         ({"trusted_proxies": "10.0.0.1"}, "trusted_proxies: expected a list"),
     ],
 )
-def test_the_check_says_what_is_wrong_and_so_does_the_start(gate: Gate, said: Any, wrong: str) -> None:
-    if (said is not None and "limiters" not in said) or said == {"limiters": [20]}:
-        said = {"gate": gate} | said
-    with override_settings(GATELOCK=said, MIDDLEWARE=[GUARD], ROOT_URLCONF=URLS):
+def test_the_check_and_the_start_report_an_invalid_setting(gate: Gate, value: Any, message: str) -> None:
+    if (value is not None and "limiters" not in value) or value == {"limiters": [20]}:
+        value = {"gate": gate} | value
+    with override_settings(GATELOCK=value, MIDDLEWARE=[GUARD], ROOT_URLCONF=URLS):
         (found,) = check_setting(None)
-        assert (found.id, wrong in found.msg) == ("gatelock.E001", True), found.msg
+        assert (found.id, message in found.msg) == ("gatelock.E001", True), found.msg
         with pytest.raises(ImproperlyConfigured) as raised:
             Client().get("/items")
         assert str(raised.value) == found.msg
 
 
-def test_the_check_looks_at_where_the_middleware_stands(configured: Callable[..., None]) -> None:
+def test_the_check_reports_a_wrong_position_of_the_middleware(configured: Callable[..., None]) -> None:
     authentication = "django.contrib.auth.middleware.AuthenticationMiddleware"
-    for middleware, said, found in (
+    for middleware, changed, ids in (
         ((GUARD,), {}, []),
         ((), {}, ["gatelock.W001"]),
         ((GUARD, authentication), {"caller": user}, ["gatelock.E002"]),
         ((authentication, GUARD), {"caller": user}, []),
     ):
-        configured(middleware, **said)
-        assert [each.id for each in check_setting(None)] == found
+        configured(middleware, **changed)
+        assert [finding.id for finding in check_setting(None)] == ids
 
 
 SETTINGS = """
@@ -361,12 +365,12 @@ GATELOCK = {"gate": "file:///nowhere.json", "limiters": [SlidingLog(20, 1)], "ca
 
 
 @pytest.mark.parametrize(("more", "code"), [("'shadow': True", 0), ("'shadows': True", 1)])
-def test_manage_py_check_looks_at_the_settings(tmp_path: Path, more: str, code: int) -> None:
-    """Settings may import from us: nothing is looked at that needs them before they are there."""
+def test_manage_py_check_reads_the_settings(tmp_path: Path, more: str, code: int) -> None:
+    """Settings may import the adapter, so it must not read settings when it is imported."""
     (tmp_path / "shop_settings.py").write_text(SETTINGS % more)
     ran = subprocess.run(
         [sys.executable, "-m", "django", "check", "--settings=shop_settings"],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}, capture_output=True, text=True,
     )  # fmt: skip
     assert ran.returncode == code, ran.stderr
-    assert ("GATELOCK knows no shadows" in ran.stderr) is bool(code)
+    assert ("GATELOCK: unknown shadows" in ran.stderr) is bool(code)

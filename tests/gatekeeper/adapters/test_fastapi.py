@@ -1,4 +1,4 @@
-"""What is FastAPI's own about its guard; what it shares with the others stands in test_frameworks.py."""
+"""The guard for FastAPI, where it differs from the others; test_frameworks.py has what they share."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.support.feed import a_lock
 
 pytestmark = pytest.mark.anyio
 ACME, BOB = {"x-api-key": "acme"}, {"x-api-key": "bob"}
+ALLOW_ORIGIN = "access-control-allow-origin"
 PREFLIGHT = {"origin": "https://shop.example", "access-control-request-method": "GET"}
 
 
@@ -48,14 +49,14 @@ async def ask(app: object, method: str, path: str, headers: dict[str, str]) -> R
         return await client.request(method, path, headers=headers)
 
 
-async def test_a_guard_that_nobody_installed_says_so_at_once(gate: Gate) -> None:
+async def test_a_guard_that_is_not_installed_raises_at_the_first_request(gate: Gate) -> None:
     api = FastAPI()
     api.get("/items", dependencies=[Depends(Guard(gate))])(lambda: "here")
-    with pytest.raises(RuntimeError, match=r"call guard\.install\(app\) first"):
+    with pytest.raises(RuntimeError, match=r"call guard\.install\(app\)"):
         await ask(api, "GET", "/items", BOB)
 
 
-async def test_costs_of_several_dependencies_add_up_and_a_refusal_gives_all_back(
+async def test_costs_of_several_dependencies_add_up_and_a_denial_refunds_all(
     gate: Gate, clock: ManualClock
 ) -> None:
     burst, work = SlidingLog(10, 10, clock=clock), Concurrency(20)
@@ -64,8 +65,8 @@ async def test_costs_of_several_dependencies_add_up_and_a_refusal_gives_all_back
     guard.install(api)
     api.get("/{number}", dependencies=[Depends(guard.cost(lambda scope: int(scope["path"][1:])))])(lambda: 1)
     assert (await ask(api, "GET", "/4", BOB)).headers["ratelimit"] == '"limit";r=5;t=10'
-    refused = await ask(api, "GET", "/5", BOB)
-    assert (refused.status_code, refused.headers["ratelimit"]) == (429, '"limit";r=4;t=10')
+    denied = await ask(api, "GET", "/5", BOB)
+    assert (denied.status_code, denied.headers["ratelimit"]) == (429, '"limit";r=4;t=10')
     assert (burst.peek("api_key:bob").remaining, work.in_flight("api_key:bob")) == (5, 0)
 
 
@@ -79,26 +80,26 @@ async def test_a_resource_is_the_whole_pattern_through_routers_and_mounts(gate: 
         guard.install(app)
         app.include_router(router, prefix="/api" if app is api else "")
     api.mount("/sub", sub)
-    refused = await ask(api, "GET", path, BOB)
-    assert (refused.status_code, refused.headers["gatelock"]) == (429, 'denied;policy="daily"')
+    denied = await ask(api, "GET", path, BOB)
+    assert (denied.status_code, denied.headers["gatelock"]) == (429, 'denied;policy="daily"')
     assert (await ask(api, "GET", path, {"x-api-key": "eve"})).json() == "here"
 
 
-async def test_an_application_may_answer_refusals_in_its_own_way(gate: Gate) -> None:
+async def test_an_application_may_respond_to_denied_requests_by_itself(gate: Gate) -> None:
     api, guard = FastAPI(), Guard(gate)
     guard.install(api)
     api.get("/items", dependencies=[Depends(guard)])(lambda: "here")
 
     @api.exception_handler(Refused)
-    def sorry(request: Request, refused: Refused) -> PlainTextResponse:
-        return PlainTextResponse(f"later: {refused.decision.policy}", 420)
+    def sorry(request: Request, denied: Refused) -> PlainTextResponse:
+        return PlainTextResponse(f"later: {denied.decision.policy}", 420)
 
-    refused = await ask(api, "GET", "/items", ACME)
-    assert (refused.status_code, refused.text) == (420, "later: daily")
+    denied = await ask(api, "GET", "/items", ACME)
+    assert (denied.status_code, denied.text) == (420, "later: daily")
 
 
 class TestCrossOrigin:
-    """Browsers ask without a key first, and show a page only those answers that name its origin."""
+    """Browsers send a preflight request without a key, and show only responses that allow their origin."""
 
     def api(self, guard: Guard | None = None) -> FastAPI:
         api = FastAPI()
@@ -107,12 +108,12 @@ class TestCrossOrigin:
 
     async def answers(self, app: object) -> list[tuple[int, str | None]]:
         preflight = await ask(app, "OPTIONS", "/items", PREFLIGHT)
-        refused = await ask(app, "GET", "/items", ACME | PREFLIGHT)
-        told = (preflight, refused)
-        return [(each.status_code, each.headers.get("access-control-allow-origin")) for each in told]
+        denied = await ask(app, "GET", "/items", ACME | PREFLIGHT)
+        responses = (preflight, denied)
+        return [(response.status_code, response.headers.get(ALLOW_ORIGIN)) for response in responses]
 
     @pytest.mark.parametrize("first", ["guard", "cors"])
-    async def test_beside_the_dependency_in_either_order(
+    async def test_cors_works_with_the_dependency_in_either_order(
         self, gate: Gate, clock: ManualClock, first: str
     ) -> None:
         burst = SlidingLog(1, 10, clock=clock)
@@ -126,7 +127,7 @@ class TestCrossOrigin:
         assert await self.answers(api) == [(200, "*"), (429, "*")]
         assert burst.peek("address:127.0.0.1").remaining == 1
 
-    async def test_around_the_middleware(self, gate: Gate, clock: ManualClock) -> None:
+    async def test_cors_works_around_the_middleware(self, gate: Gate, clock: ManualClock) -> None:
         burst, api = SlidingLog(1, 10, clock=clock), self.api()
         api.add_middleware(asgi.Guard, gate, burst)
         api.add_middleware(CORSMiddleware, allow_origins=["*"])

@@ -1,4 +1,4 @@
-"""What is Flask's own about its guard; what it shares with the others stands in test_frameworks.py."""
+"""The guard for Flask, where it differs from the others; test_frameworks.py has what they share."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def breaks() -> Any:
     raise RuntimeError("broken")
 
 
-def test_the_caller_is_who_an_earlier_function_has_found(gate: Gate) -> None:
+def test_the_caller_may_come_from_an_earlier_function(gate: Gate) -> None:
     app = flask.Flask("shop")
 
     @app.before_request
@@ -54,7 +54,11 @@ def test_the_caller_is_who_an_earlier_function_has_found(gate: Gate) -> None:
     Guard(gate, app=app, caller=user(lambda environ: flask.g.name))
     app.add_url_rule("/items", "items", lambda: "here")
     client = app.test_client()
-    assert [client.get(f"/items{who}").status_code for who in ("?as=ann", "?as=bob", "")] == [429, 200, 200]
+    assert [client.get(f"/items{query}").status_code for query in ("?as=ann", "?as=bob", "")] == [
+        429,
+        200,
+        200,
+    ]
 
 
 def test_a_cost_may_depend_on_the_request(gate: Gate, clock: ManualClock) -> None:
@@ -70,7 +74,7 @@ def test_a_cost_may_depend_on_the_request(gate: Gate, clock: ManualClock) -> Non
 
 
 def test_requests_in_one_application_context_are_each_refunded_once(gate: Gate, clock: ManualClock) -> None:
-    """A test that pushes a context, and some command lines, have one `g` for all of them."""
+    """Tests that push a context, and some commands, have one `g` for all requests."""
     burst = SlidingLog(10, 10, clock=clock)
     app = an_app(Guard(gate, burst, refund_when=is_broken, caller=header("x-api-key")))
     with app.app_context():
@@ -81,7 +85,7 @@ def test_requests_in_one_application_context_are_each_refunded_once(gate: Gate, 
 
 
 @pytest.mark.parametrize("debugging", [True, False])
-def test_a_view_that_breaks_is_over_and_free_though_flask_makes_no_response_of_it(
+def test_a_view_that_raises_is_refunded_and_no_longer_in_flight_with_and_without_debugging(
     gate: Gate, clock: ManualClock, debugging: bool
 ) -> None:
     burst, work = SlidingLog(10, 10, clock=clock), Concurrency(1)
@@ -98,7 +102,7 @@ def test_a_view_that_breaks_is_over_and_free_though_flask_makes_no_response_of_i
     assert (burst.peek("api_key:bob").remaining, work.in_flight("api_key:bob")) == (10, 0)
 
 
-def test_a_response_that_another_function_fails_to_finish_is_over(gate: Gate) -> None:
+def test_a_response_that_another_function_breaks_is_no_longer_in_flight(gate: Gate) -> None:
     work = Concurrency(1)
     app = flask.Flask("shop")
     app.after_request(lambda response: breaks())
@@ -110,14 +114,14 @@ def test_a_response_that_another_function_fails_to_finish_is_over(gate: Gate) ->
     assert work.in_flight("api_key:bob") == 0
 
 
-def test_two_guards_of_one_application_are_both_asked(gate: Gate, clock: ManualClock) -> None:
+def test_two_guards_of_one_application_both_check(gate: Gate, clock: ManualClock) -> None:
     app = an_app(Guard(gate, SlidingLog(10, 10, clock=clock, name="by key")))
     Guard(gate, Concurrency(1, name="by user"), app=app, caller=lambda environ: "", refund_when=is_broken)
     served = app.test_client().get("/items", headers=BOB)
     assert served.headers.getlist("ratelimit") == ['"by user";r=0;t=0', '"by key";r=9;t=10']
 
 
-def test_a_function_may_let_browsers_ask_first(gate: Gate, clock: ManualClock) -> None:
+def test_a_function_may_exempt_preflight_requests(gate: Gate, clock: ManualClock) -> None:
     burst = SlidingLog(1, 10, clock=clock)
     app = an_app(Guard(gate, burst, exempt=lambda request: request.method == "OPTIONS"))
     client = app.test_client()

@@ -1,4 +1,4 @@
-"""The guard for WSGI, called as a server calls it; under a real one it stands in test_frameworks.py."""
+"""The guard for WSGI, called as a server calls it; test_frameworks.py has it under a real one."""
 
 from __future__ import annotations
 
@@ -44,32 +44,32 @@ def gate(clock: ManualClock) -> Gate:
 
 
 def call(app: Any, environ: Environ) -> list[Any]:
-    """The statuses that were begun with, then the body."""
-    said: list[Any] = []
+    """Returns the statuses of started responses, then the chunks of the body."""
+    sent: list[Any] = []
 
     def start(status: str, headers: list[tuple[str, str]], error: Any = None) -> Callable[[bytes], None]:
-        said.append(int(status[:3]))
-        return said.append
+        sent.append(int(status[:3]))
+        return sent.append
 
     body = app(environ, start)
     try:
-        said.extend(body)
+        sent.extend(body)
     finally:
         getattr(body, "close", lambda: None)()
-    return said
+    return sent
 
 
-def test_paths_are_compared_as_people_write_them(gate: Gate) -> None:
-    """PEP 3333 has their bytes in text."""
+def test_exempt_paths_are_compared_after_decoding(gate: Gate) -> None:
+    """PEP 3333 decodes their bytes as latin-1."""
     sent = "/größe".encode().decode("latin-1")
 
     def app(environ: Environ, start: Callable[..., object]) -> list[bytes]:
         start("200 OK", [])
-        return [b"let in"]
+        return [b"hello"]
 
     for exempt, status in (("/größe", 200), ("/groesse", 429)):
-        said = call(Guard(app, gate, exempt=[exempt]), a_request("acme", PATH_INFO=sent))
-        assert said[0] == status
+        sent_ = call(Guard(app, gate, exempt=[exempt]), a_request("acme", PATH_INFO=sent))
+        assert sent_[0] == status
     assert routes(["/größe"])({"PATH_INFO": sent}) == "/größe"
 
 
@@ -77,8 +77,8 @@ def broken(answer: Any) -> bool:
     return bool(answer.status >= 500)
 
 
-def test_the_guard_keeps_to_the_letter_of_wsgi(gate: Gate) -> None:
-    """wsgiref's validator is between it and the server, and between it and the application."""
+def test_the_guard_conforms_to_wsgi(gate: Gate) -> None:
+    """The validator of wsgiref wraps both the guard and the application."""
 
     def app(environ: Environ, start: Any) -> list[bytes]:
         start("200 OK", [("Content-Type", "text/plain")])
@@ -90,8 +90,8 @@ def test_the_guard_keeps_to_the_letter_of_wsgi(gate: Gate) -> None:
         assert call(guard, a_request("acme"))[0] == 429
 
 
-def test_a_file_goes_to_the_server_as_it_is(gate: Gate) -> None:
-    """So that the server may send it in its own way, as long as nobody has to know when that ends."""
+def test_a_file_is_returned_to_the_server_unwrapped(gate: Gate) -> None:
+    """The server may then send it by itself. Only if no limiter has to know when the response ends."""
     file = FileWrapper(sys.stdin)
 
     def app(environ: Environ, start: Any) -> FileWrapper:
@@ -101,7 +101,7 @@ def test_a_file_goes_to_the_server_as_it_is(gate: Gate) -> None:
     assert Guard(app, gate, SlidingLog(9, 9))(a_request("bob"), lambda *_: None) is file
 
 
-def test_an_application_that_begins_twice_is_refunded_once(gate: Gate, clock: ManualClock) -> None:
+def test_an_application_that_starts_two_responses_is_refunded_once(gate: Gate, clock: ManualClock) -> None:
     burst = SlidingLog(9, 9, clock=clock)
 
     def app(environ: Environ, start: Any) -> list[bytes]:
@@ -117,7 +117,7 @@ def test_an_application_that_begins_twice_is_refunded_once(gate: Gate, clock: Ma
     assert burst.peek("api_key:bob").remaining == 9
 
 
-def test_one_that_writes_by_hand_may_go_on_doing_so(gate: Gate) -> None:
+def test_an_application_may_use_the_write_callable(gate: Gate) -> None:
     def app(environ: Environ, start: Any) -> list[bytes]:
         start("200 OK", [])(b"by hand")
         return []
@@ -129,7 +129,7 @@ def fails_at_once(environ: Environ, start: Any) -> list[bytes]:
     raise RuntimeError("at once")
 
 
-def fails_before_it_begins(environ: Environ, start: Any) -> Iterator[bytes]:
+def fails_before_it_starts(environ: Environ, start: Any) -> Iterator[bytes]:
     yield from fails_at_once(environ, start)
 
 
@@ -145,8 +145,10 @@ def fails_when_it_is_closed(environ: Environ, start: Any) -> Any:
     return Body()
 
 
-@pytest.mark.parametrize("app", [fails_at_once, fails_before_it_begins, fails_when_it_is_closed])
-def test_an_application_that_fails_is_over_and_can_be_free(gate: Gate, clock: ManualClock, app: Any) -> None:
+@pytest.mark.parametrize("app", [fails_at_once, fails_before_it_starts, fails_when_it_is_closed])
+def test_an_application_that_fails_can_be_refunded_and_is_no_longer_in_flight(
+    gate: Gate, clock: ManualClock, app: Any
+) -> None:
     burst, work = SlidingLog(9, 9, clock=clock), Concurrency(1)
     guard = Guard(app, gate, burst, work, refund_when=broken)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The request log of ASGI applications, called as a server calls it, and then under a real server."""
+"""The request log of ASGI applications, called as a server calls it, and under a real server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock, locked
 from tests.support import plain_http
 from tests.support.feed import a_lock
-from tests.support.requestlog import Shelf
+from tests.support.requestlog import MemorySink
 from tests.support.uvicorn import serving
 
 Scope = dict[str, Any]
@@ -43,8 +43,8 @@ def a_request(path: str = "/items", **changed: Any) -> Scope:
 class World:
     def __init__(self, app: Any, **given: Any) -> None:
         self.clock = ManualClock()
-        self.shelf = Shelf()
-        self.log = RequestLog(app, self.shelf, clock=self.clock, **given)
+        self.sink = MemorySink()
+        self.log = RequestLog(app, self.sink, clock=self.clock, **given)
 
     def call(self, scope: Scope, *incoming: dict[str, Any]) -> list[dict[str, Any]]:
         sent: list[dict[str, Any]] = []
@@ -61,7 +61,7 @@ class World:
 
     def records(self) -> list[dict[str, Any]]:
         self.log.flush()
-        return self.shelf.records()
+        return self.sink.records()
 
 
 def answering(*messages: dict[str, Any], clock: ManualClock | None = None) -> Any:
@@ -72,14 +72,14 @@ def answering(*messages: dict[str, Any], clock: ManualClock | None = None) -> An
     return app
 
 
-def test_a_request_is_logged_with_all_that_is_known_of_it() -> None:
+def test_a_record_has_all_known_fields_of_the_request() -> None:
     world = World(None)
 
     async def app(scope: Scope, receive: Any, send: Any) -> None:
         for message in MESSAGES:
             world.clock.advance(0.25)
             await send(message)
-        world.clock.advance(60)  # work that goes on behind the response
+        world.clock.advance(60)  # work after the response
 
     world.log._app = app
     world.clock.advance(10)
@@ -98,7 +98,7 @@ def test_a_request_is_logged_with_all_that_is_known_of_it() -> None:
     }
 
 
-def test_a_response_is_logged_when_its_last_byte_is_sent_and_once() -> None:
+def test_a_response_is_logged_once() -> None:
     world = World(answering(*MESSAGES))
     world.call(a_request())
     assert len(world.records()) == 1
@@ -122,26 +122,26 @@ def raising(error: BaseException, *before: dict[str, Any]) -> Any:
         (answering(), 500),
     ],
 )
-def test_what_never_ends_well_is_logged_too(app: Any, status: int) -> None:
+def test_failed_and_cancelled_requests_are_logged(app: Any, status: int) -> None:
     world = World(app)
     with contextlib.suppress(RuntimeError, asyncio.CancelledError):
         world.call(a_request())
     assert [record["status"] for record in world.records()] == [status]
 
 
-def test_whoever_went_away_before_the_answer_is_logged_with_it() -> None:
-    """Servers may say so by failing to send (ASGI 2.4)."""
+def test_a_request_whose_client_disconnects_before_the_response_is_logged() -> None:
+    """Servers may then raise from `send` (ASGI 2.4)."""
     world = World(answering(*MESSAGES))
 
     async def send(message: dict[str, Any]) -> None:
-        raise OSError("gone")
+        raise OSError("disconnected")
 
-    with pytest.raises(OSError, match="gone"):
+    with pytest.raises(OSError, match="disconnected"):
         asyncio.run(world.log(a_request(), None, send))
     assert [(record["status"], record["bytes"]) for record in world.records()] == [(201, 0)]
 
 
-def test_a_file_that_the_server_sends_is_as_long_as_was_told() -> None:
+def test_a_file_that_the_server_sends_counts_by_its_content_length() -> None:
     world = World(answering(MESSAGES[0], {"type": "http.response.pathsend", "path": "/srv/file"}))
     world.call(a_request())
     assert [(record["status"], record["bytes"]) for record in world.records()] == [(201, 7)]
@@ -161,7 +161,7 @@ def test_the_path_is_bounded_and_has_no_query() -> None:
     assert "secret" not in str(record)
 
 
-def test_an_extractor_that_fails_breaks_no_request() -> None:
+def test_an_extractor_that_raises_breaks_no_request() -> None:
     def failing(scope: Scope) -> str:
         raise KeyError("session")
 
@@ -172,7 +172,7 @@ def test_an_extractor_that_fails_breaks_no_request() -> None:
 
 
 class TestAWebSocket:
-    def test_is_logged_when_its_handshake_is_answered_not_hours_later(self) -> None:
+    def test_is_logged_when_its_handshake_is_answered(self) -> None:
         world = World(answering({"type": "websocket.accept"}, {"type": "websocket.close"}))
         world.call(a_request(type="websocket", method=None) | {"method": "GET"})
         assert [(record["status"], record["bytes"]) for record in world.records()] == [(101, 0)]
@@ -190,60 +190,60 @@ class TestAWebSocket:
             ),
         ],
     )
-    def test_is_logged_when_it_is_refused(self, messages: list[dict[str, Any]], status: int) -> None:
+    def test_is_logged_when_it_is_denied(self, messages: list[dict[str, Any]], status: int) -> None:
         world = World(answering(*messages))
         world.call(a_request(type="websocket"))
         assert [record["status"] for record in world.records()] == [status]
 
 
-class TestTheVerdict:
+class TestTheGatesDecision:
     @pytest.fixture
     def gate(self) -> Gate:
         gate = Gate(FixedSource(a_lock("api_key:acme"), a_lock("user:ann")), clock=ManualClock())
         gate.ready(1)
         return gate
 
-    def test_a_refusal_says_by_which_policy(self, gate: Gate) -> None:
+    def test_a_denied_request_has_the_policy(self, gate: Gate) -> None:
         world = World(Guard(answering(*MESSAGES), gate))
         world.call(a_request())
         (record,) = world.records()
         assert (record["status"], record["gate"], record["policy"]) == (429, "denied", "daily")
 
-    def test_the_caller_is_the_one_that_the_guard_asked_for(self, gate: Gate) -> None:
-        """Without being told to the log a second time."""
+    def test_the_caller_is_the_one_that_the_guard_checked(self, gate: Gate) -> None:
+        """The log needs no extractors then."""
         guard = Guard(
             answering(*MESSAGES), gate, caller=header("x-user", kind="user"), resource=lambda scope: "/{all}"
         )
         world = World(guard)
-        for who in (b"ann", b"bob"):
-            world.call(a_request(headers=[(b"x-api-key", b"acme"), (b"x-user", who)]))
+        for name in (b"ann", b"bob"):
+            world.call(a_request(headers=[(b"x-api-key", b"acme"), (b"x-user", name)]))
         ann, bob = world.records()
         assert (ann["caller"], ann["gate"]) == ({"user": "ann"}, "denied")
         assert (bob["caller"], bob["gate"]) == ({"user": "bob"}, "allowed")
         assert ann["resource"] == bob["resource"] == "/{all}"
 
-    def test_a_guard_in_shadow_is_told_apart(self, gate: Gate) -> None:
+    def test_a_guard_in_shadow_mode_logs_shadow(self, gate: Gate) -> None:
         world = World(Guard(answering(*MESSAGES), gate, shadow=True))
         world.call(a_request())
         (record,) = world.records()
         assert (record["status"], record["gate"], record["policy"]) == (201, "shadow", "daily")
 
-    def test_without_a_guard_there_is_none(self) -> None:
+    def test_without_a_guard_the_field_is_absent(self) -> None:
         world = World(answering(*MESSAGES))
         world.call(a_request())
         assert "gate" not in world.records()[0]
 
 
-class TestItsEnd:
+class TestLifespan:
     STARTUP, SHUTDOWN = {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}
     DONE = ("lifespan.startup.complete", "lifespan.shutdown.complete")
 
     @staticmethod
-    async def living(scope: Scope, receive: Any, send: Any) -> None:
+    async def supporting(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            for said in ("startup", "shutdown"):
-                assert (await receive())["type"] == f"lifespan.{said}"
-                await send({"type": f"lifespan.{said}.complete"})
+            for step in ("startup", "shutdown"):
+                assert (await receive())["type"] == f"lifespan.{step}"
+                await send({"type": f"lifespan.{step}.complete"})
         else:
             await answering(*MESSAGES)(scope, receive, send)
 
@@ -258,16 +258,16 @@ class TestItsEnd:
         if scope["type"] != "lifespan":
             await answering(*MESSAGES)(scope, receive, send)
 
-    @pytest.mark.parametrize("app", [living, refusing, ignoring])
-    def test_what_waits_is_written_before_the_server_hears_that_it_is_over(self, app: Any) -> None:
+    @pytest.mark.parametrize("app", [supporting, refusing, ignoring])
+    def test_waiting_records_are_written_before_the_shutdown_is_complete(self, app: Any) -> None:
         world = World(app)
         world.call(a_request())
-        assert world.shelf.lines == []
+        assert world.sink.lines == []
         sent = world.call({"type": "lifespan"}, self.STARTUP, self.SHUTDOWN)
         assert tuple(message["type"] for message in sent) == self.DONE
-        assert len(world.shelf.lines) == world.shelf.closed == 1
+        assert len(world.sink.lines) == world.sink.closed == 1
 
-    def test_a_start_that_failed_is_not_talked_over(self) -> None:
+    def test_a_failed_startup_stays_a_failure(self) -> None:
         async def app(scope: Scope, receive: Any, send: Any) -> None:
             await receive()
             raise RuntimeError("no database")
@@ -318,20 +318,20 @@ def gate() -> Iterator[Gate]:
 
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "not guarded"])
 def test_routes_and_fields_of_a_real_application_are_found(gate: Gate, guarded: bool) -> None:
-    api, shelf = an_api(), Shelf()
-    log = RequestLog(Guard(api, gate) if guarded else api, shelf)
+    api, sink = an_api(), MemorySink()
+    log = RequestLog(Guard(api, gate) if guarded else api, sink)
     with serving(log) as url, plain_http.Client(base_url=url, headers={"x-api-key": "acme"}) as client:
         client.get("/v1/items/7?token=secret")
         client.get("/v1/files/a/b.txt")
         client.get("/v1/nowhere")
         with locked(gate, "api_key:acme"):
             client.get("/v1/items/8")
-        client.get("/v1/broken")  # behind which uvicorn closes the connection
-    records = shelf.records()  # the server has ended, and so the log has written
-    asked = [
+        client.get("/v1/broken")  # uvicorn then closes the connection
+    records = sink.records()  # written, because the server has ended
+    facts = [
         (record["path"], record.get("resource"), record["status"], record["bytes"]) for record in records
     ]
-    assert [*asked[:3], asked[4]] == [
+    assert [*facts[:3], facts[4]] == [
         ("/v1/items/7", "/v1/items/{item}", 200, len('{"item":7}')),
         ("/v1/files/a/b.txt", "/v1/files/{name}", 200, 3_000),
         ("/v1/nowhere", None, 404, len('{"detail":"Not Found"}')),

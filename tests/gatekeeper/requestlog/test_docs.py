@@ -1,4 +1,4 @@
-"""docs/requestlog.md: what it shows runs, what it lists is all there is."""
+"""docs/requestlog.md: its snippets run, its lists are complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from gatekeeper import Gate
-from gatekeeper.adapters.checkpoint import RequestIdentity
+from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.model import Decision
 from gatekeeper.requestlog import asgi, wsgi
 from gatekeeper.requestlog.kafka import KafkaSink
@@ -31,10 +31,10 @@ SHOWN = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 async def test_every_snippet_runs_in_the_order_of_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its database is nowhere, which is no reason to refuse anybody."""
+    """The database does not exist, so the gate admits all callers."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(SHOWN[0], names)  # noqa: S102 - our own page
+    exec(SHOWN[0], names)  # noqa: S102 - a page of this repository
     gate, app = names["gate"], names["app"]
     assert isinstance(gate, Gate)
     with locked(gate, "api_key:acme"):
@@ -46,20 +46,22 @@ async def test_every_snippet_runs_in_the_order_of_the_page(
         if "print" in snippet:
             names["app"] = app
             assert app.flush()
-        exec(snippet, names)  # noqa: S102 - our own page
+        exec(snippet, names)  # noqa: S102 - a page of this repository
     gate.close()
     assert capsys.readouterr().out == "2 0 0 True\n"
     bob, acme = map(json.loads, (tmp_path / "requests.log").read_text().splitlines())
     assert (bob["more"], bob["gate"], bob["resource"]) == ({"tokens": 812}, "allowed", "/v1/items/{item}")
     assert (acme["gate"], acme["policy"]) == ("denied", "test")
-    assert "resource" not in acme  # refused before the framework looks for its route
+    assert "resource" not in acme  # denied before the framework matches its route
 
 
 def test_the_record_that_is_shown_has_every_field_in_its_order_and_each_is_described() -> None:
     shown = json.loads(JSON)
-    who = RequestIdentity("api_key:acme", address="192.0.2.7", tenant="north", resource="/v1/items/{item}")
-    entry = LogEntry(1_795_276_800_310_803_999, 811_271, 429, 300, "GET", "/v1/items/8", who)
-    entry = entry._replace(verdict='denied;policy="daily"', more={"tokens": 812}, decision=Decision(False))
+    identity = RequestIdentity(
+        "api_key:acme", address="192.0.2.7", tenant="north", resource="/v1/items/{item}"
+    )
+    entry = LogEntry(1_795_276_800_310_803_999, 811_271, 429, 300, "GET", "/v1/items/8", identity)
+    entry = entry._replace(verdict='denied;policy="daily"', fields={"tokens": 812}, decision=Decision(False))
     assert list(shown.items()) == list(json.loads(line_of(entry, shown["id"]).text).items())
     described = re.findall(
         r"^\| ((?:`\w+`(?:, )?)+) \|", PAGE.partition("### Through Kafka")[0], re.MULTILINE
@@ -67,7 +69,7 @@ def test_the_record_that_is_shown_has_every_field_in_its_order_and_each_is_descr
     assert {name for row in described for name in re.findall(r"\w+", row)} == set(shown) - {"method"}
 
 
-def test_its_bounds_are_told() -> None:
+def test_its_bounds_are_described() -> None:
     assert f"at most {PATH_CHARS_MAX:,} characters" in PAGE
     assert f"at most {FIELDS_MAX} fields, text of at most {TEXT_CHARS_MAX} characters" in PAGE
 
@@ -87,11 +89,11 @@ def test_the_added_fields_fit_into_the_source_that_is_shipped(tmp_path: Path) ->
     assert mapping.fields["tokens"].path == ("more", "tokens")
 
 
-@pytest.mark.parametrize("taken", [asgi.RequestLog, wsgi.RequestLog, KafkaSink])
-def test_every_setting_is_listed(taken: type) -> None:
-    table = PAGE.rpartition(f"`{taken.__name__}(")[2].partition("\n\n")[2].partition("\n\n")[0]
+@pytest.mark.parametrize("documented", [asgi.RequestLog, wsgi.RequestLog, KafkaSink])
+def test_every_setting_is_listed(documented: type) -> None:
+    table = PAGE.rpartition(f"`{documented.__name__}(")[2].partition("\n\n")[2].partition("\n\n")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.MULTILINE))
-    parameters = dict(inspect.signature(taken).parameters)
+    parameters = dict(inspect.signature(documented).parameters)
     for positional in ("app", "bootstrap_servers", "topic"):
         parameters.pop(positional, None)
     assert list(rows) == list(parameters)

@@ -1,4 +1,4 @@
-"""Guard, request log, analyzer and lock in a circle, each as it is: a real server, file, broker, process."""
+"""Guard, request log, analyzer and lock together, with a real server, file, broker and process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ window = {{ per = "month" }}
 
 
 class World:
-    """A configuration with the request log of `deploy` as its source, and what it comes to."""
+    """An analyzer that counts the request log with the source in `deploy`."""
 
     def __init__(self, folder: Path, source: str, bootstrap: str = "localhost:9092") -> None:
         self.folder = folder
@@ -57,8 +57,8 @@ class World:
     @contextmanager
     def analyzer(self) -> Iterator[None]:
         command = [sys.executable, "-m", "analyzer.cli", "--config", "gatelock.toml", "run"]
-        with (self.folder / "analyzer.log").open("wb") as said:
-            child = subprocess.Popen(command, cwd=self.folder, stdout=said, stderr=said)
+        with (self.folder / "analyzer.log").open("wb") as output:
+            child = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output)
         try:
             yield
         finally:
@@ -69,7 +69,7 @@ class World:
                 child.kill()
 
     def used(self) -> dict[str, tuple[int, int]]:
-        """Requests by caller, and how many were denied."""
+        """Returns admitted and denied requests by caller."""
         command = ["--config", "gatelock.toml", "usage", "--json", "--width", "day"]
         ran = subprocess.run(
             [sys.executable, "-m", "analyzer.cli", *command, "--meter", "requests"],
@@ -82,12 +82,12 @@ class World:
 def until(ask: Any) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not ask():
-        assert time.monotonic() < deadline_s, "it does not come"
+        assert time.monotonic() < deadline_s, "the condition was not met in time"
         time.sleep(0.05)
 
 
 @pytest.mark.parametrize("through", ["file", "kafka"])
-def test_who_passes_the_limit_by_the_applications_own_log_is_refused_and_the_refusals_are_counted_apart(
+def test_a_caller_above_its_limit_is_denied_and_denied_requests_are_counted_apart(
     tmp_path: Path, through: str, request: pytest.FixtureRequest
 ) -> None:
     if through == "file":
@@ -111,7 +111,7 @@ def test_who_passes_the_limit_by_the_applications_own_log_is_refused_and_the_ref
         def ask(caller: str) -> int:
             return client.get("/v1/items/7", headers={"x-api-key": caller}).status_code
 
-        # The limit is passed only if every record is counted, and every one only once.
+        # The limit is reached only if every record is counted once.
         assert [ask("acme") for _ in range(LIMIT - 1)] == [200] * (LIMIT - 1)
         assert [ask("bob") for _ in range(3)] == [200] * 3
         time.sleep(0.5)

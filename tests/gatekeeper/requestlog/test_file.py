@@ -1,4 +1,4 @@
-"""A request log in a file: whole lines, whatever happens to the file, the disk and the processes."""
+"""A request log in a file: whole lines, with renamed files, full disks and killed processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from gatekeeper.requestlog.file import FileSink
 from gatekeeper.requestlog.log_record import LogLine
-from tests.support.requestlog import counted_by
+from tests.support.requestlog import count_lines
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,7 +34,7 @@ def sink(path: Path) -> FileSink:
     return FileSink(path)
 
 
-def test_the_file_is_begun_with_the_first_line_and_grows(path: Path, sink: FileSink) -> None:
+def test_the_first_line_creates_the_file(path: Path, sink: FileSink) -> None:
     assert sink.write([]) == (0, 0, 0, "")
     assert not path.exists()
     assert sink.write(lines("one", "two")) == (2, 2, 0, "")
@@ -44,35 +44,35 @@ def test_the_file_is_begun_with_the_first_line_and_grows(path: Path, sink: FileS
     sink.close()
 
 
-def test_what_others_append_stays_where_it_is(path: Path, sink: FileSink) -> None:
+def test_several_writers_append_to_one_file(path: Path, sink: FileSink) -> None:
     other = FileSink(path)
     for number in range(10):
         (sink, other)[number % 2].write(lines(f"{number}"))
     assert path.read_text().split() == [f"{number}" for number in range(10)]
 
 
-def test_after_a_rename_a_new_file_is_begun(path: Path, sink: FileSink) -> None:
+def test_after_a_rename_a_new_file_is_created(path: Path, sink: FileSink) -> None:
     sink.write(lines("one"))
     path.rename(path.with_suffix(".1"))
     sink.write(lines("two"))
     assert (path.with_suffix(".1").read_text(), path.read_text()) == ("one\n", "two\n")
 
 
-def test_after_a_deletion_too(path: Path, sink: FileSink) -> None:
+def test_after_a_deletion_a_new_file_is_created(path: Path, sink: FileSink) -> None:
     sink.write(lines("one"))
     path.unlink()
     sink.write(lines("two"))
     assert path.read_text() == "two\n"
 
 
-def test_a_file_that_was_cut_is_written_on_from_its_new_end(path: Path, sink: FileSink) -> None:
+def test_a_truncated_file_is_appended_from_its_new_end(path: Path, sink: FileSink) -> None:
     sink.write(lines("one"))
     os.truncate(path, 0)
     sink.write(lines("two"))
     assert path.read_bytes() == b"two\n"
 
 
-def test_descriptors_do_not_gather(path: Path, sink: FileSink) -> None:
+def test_descriptors_do_not_leak(path: Path, sink: FileSink) -> None:
     sink.write(lines("one"))
     before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(20):
@@ -81,7 +81,7 @@ def test_descriptors_do_not_gather(path: Path, sink: FileSink) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_where_no_file_can_be_it_says_so_and_begins_when_there_can(path: Path) -> None:
+def test_a_missing_folder_is_reported_and_the_file_created_later(path: Path) -> None:
     sink = FileSink(path / "sub" / "requests.log")
     taken, written, lost, trouble = sink.write(lines("one"))
     assert (taken, written, lost) == (0, 0, 0)
@@ -90,8 +90,8 @@ def test_where_no_file_can_be_it_says_so_and_begins_when_there_can(path: Path) -
     assert sink.write(lines("one")) == (1, 1, 0, "")
 
 
-def test_as_long_as_no_new_file_can_be_begun_the_renamed_one_is_written(tmp_path: Path) -> None:
-    """An analyzer that follows the path reads it for as long as no other file stands there."""
+def test_the_renamed_file_is_written_until_a_new_one_can_be_created(tmp_path: Path) -> None:
+    """An analyzer that follows the path reads the renamed file until there is another."""
     folder = tmp_path / "logs"
     folder.mkdir()
     sink = FileSink(folder / "requests.log")
@@ -99,18 +99,18 @@ def test_as_long_as_no_new_file_can_be_begun_the_renamed_one_is_written(tmp_path
     folder.rename(tmp_path / "moved")
     taken, _, _, trouble = sink.write(lines("two"))
     assert taken == 1
-    assert "cannot be begun anew" in trouble
+    assert "cannot be created again" in trouble
     assert (tmp_path / "moved" / "requests.log").read_text() == "one\ntwo\n"
 
 
-def test_a_line_that_was_torn_by_others_costs_none_of_ours(path: Path, sink: FileSink) -> None:
+def test_a_torn_line_of_another_process_spoils_no_line(path: Path, sink: FileSink) -> None:
     path.write_bytes(b'{"whole":1}\n{"to')
     sink.write(lines("one"))
     assert path.read_bytes() == b'{"whole":1}\n{"to\none\n'
 
 
-def test_a_pipe_will_do(tmp_path: Path) -> None:
-    """As /dev/stdout is in a container; a pipe without a reader is a trouble that passes."""
+def test_a_pipe_can_be_the_file(tmp_path: Path) -> None:
+    """Such as /dev/stdout in a container. A pipe without a reader is reported and tried again."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     sink = FileSink(pipe)
@@ -123,7 +123,7 @@ def test_a_pipe_will_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("into", ["a pipe", "a file"])
-def test_the_standard_output_will_do(tmp_path: Path, into: str) -> None:
+def test_the_standard_output_can_be_the_file(tmp_path: Path, into: str) -> None:
     code = (
         "from gatekeeper.requestlog.file import FileSink\n"
         "from gatekeeper.requestlog.log_record import LogLine\n"
@@ -138,7 +138,7 @@ def test_the_standard_output_will_do(tmp_path: Path, into: str) -> None:
 
 
 class TestAFullDisk:
-    """A file that may not grow beyond a size fails as a full disk does: in the middle of a line."""
+    """A limit on the file's size fails like a full disk: in the middle of a line."""
 
     @pytest.fixture(autouse=True)
     def bounded(self) -> object:
@@ -152,13 +152,13 @@ class TestAFullDisk:
     def free(self) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
-    def test_whole_lines_are_told_from_the_torn_one(self, path: Path, sink: FileSink) -> None:
+    def test_only_whole_lines_count_as_written(self, path: Path, sink: FileSink) -> None:
         taken, written, lost, trouble = sink.write(lines("one", "two", "three"))
         assert path.read_bytes() == b"one\ntwo\nth"
         assert (taken, written, lost) == (2, 2, 0)
         assert os.strerror(errno.EFBIG) in trouble
 
-    def test_the_torn_one_is_written_whole_when_there_is_room(self, path: Path, sink: FileSink) -> None:
+    def test_the_torn_line_is_written_again_when_there_is_room(self, path: Path, sink: FileSink) -> None:
         given = lines("one", "two", "three", "four")
         taken = sink.write(given).taken
         assert sink.write(given[taken:]).taken == 0
@@ -166,8 +166,8 @@ class TestAFullDisk:
         assert sink.write(given[taken:]) == (2, 2, 0, "")
         assert path.read_bytes() == b"one\ntwo\nth\nthree\nfour\n"
 
-    def test_the_end_of_a_torn_line_is_not_taken_for_a_line(self, path: Path, sink: FileSink) -> None:
-        """With room for that one byte alone."""
+    def test_the_newline_after_a_torn_line_does_not_count_as_a_line(self, path: Path, sink: FileSink) -> None:
+        """There is room for that one byte only."""
         path.write_bytes(b"x" * 9)
         assert sink.write(lines("one")).taken == 0
         assert path.read_bytes() == b"x" * 9 + b"\n"
@@ -186,10 +186,8 @@ for number in itertools.count():
 """
 
 
-def test_killed_in_mid_write_it_leaves_at_most_a_torn_last_line_which_is_rejected(
-    tmp_path: Path, path: Path
-) -> None:
-    """Three processes write 600 KB at a time; one after the other is killed, and another takes its place."""
+def test_a_killed_process_leaves_at_most_one_torn_line_which_is_rejected(tmp_path: Path, path: Path) -> None:
+    """Three processes write 600 KB at a time; one after the other is killed and replaced."""
     (tmp_path / "gatelock.toml").write_text(
         (ROOT / "deploy" / "requestlog.toml").read_text().replace('"/var/log/shop/requests.log"', f'"{path}"')
     )
@@ -212,12 +210,12 @@ def test_killed_in_mid_write_it_leaves_at_most_a_torn_last_line_which_is_rejecte
             kills += 1
             running.append(start(f"w{number}"))
     finally:
-        for each in running:
-            each.kill()
-            each.wait()
+        for child in running:
+            child.kill()
+            child.wait()
             kills += 1
     FileSink(path).write(lines('{"caller":{"api_key":"last"},"ts":1}'))
-    found = counted_by(tmp_path / "gatelock.toml", path.read_bytes())
+    found = count_lines(tmp_path / "gatelock.toml", path.read_bytes())
     assert {rejected.reason for rejected in found.rejected} <= {"bad-json"}
     assert len(found.rejected) <= kills
     (progress,) = found.parts

@@ -1,4 +1,4 @@
-"""A request log in a topic, on a real broker: what is acknowledged, what waits, what is dropped."""
+"""A request log in a topic, on a real broker: acknowledged, waiting and dropped records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from gatekeeper.adapters.checkpoint import RequestIdentity
+from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.clock import SYSTEM_CLOCK
 from gatekeeper.requestlog.background_writer import BackgroundWriter
 from gatekeeper.requestlog.kafka import KafkaSink
@@ -31,8 +31,8 @@ def an_entry(number: int, caller: str = "api_key:acme") -> LogEntry:
 
 
 def stored(kafka: Kafka, topic: str) -> dict[int, list[tuple[str, int]]]:
-    """By partition: the keys and numbers in it, in order."""
-    options = {"bootstrap.servers": kafka.bootstrap, "group.id": "look", "enable.partition.eof": True}
+    """Returns the keys and numbers of records by partition, in order."""
+    options = {"bootstrap.servers": kafka.bootstrap, "group.id": "test", "enable.partition.eof": True}
     consumer = Consumer({**options, "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     found: dict[int, list[tuple[str, int]]] = defaultdict(list)
@@ -50,14 +50,14 @@ def stored(kafka: Kafka, topic: str) -> dict[int, list[tuple[str, int]]]:
 
 
 def numbers(found: dict[int, list[tuple[str, int]]]) -> list[int]:
-    return sorted(number for each in found.values() for _, number in each)
+    return sorted(number for records in found.values() for _, number in records)
 
 
 def a_writer(sink: KafkaSink, buffer: int = 10_000) -> BackgroundWriter:
     return BackgroundWriter(sink, buffer=buffer, clock=SYSTEM_CLOCK)
 
 
-def test_every_record_is_acknowledged_and_all_of_a_callers_are_in_one_partition_in_order(
+def test_every_record_is_acknowledged_and_those_of_a_caller_are_in_one_partition_in_order(
     real_kafka: Kafka,
 ) -> None:
     topic = real_kafka.create_topic(partitions=PARTITIONS)
@@ -71,13 +71,13 @@ def test_every_record_is_acknowledged_and_all_of_a_callers_are_in_one_partition_
     found = stored(real_kafka, topic)
     assert numbers(found) == list(range(2_100))
     for key in (*callers[:-1], "address:192.0.2.1"):
-        (of_one,) = (each for each in found.values() if any(name == key for name, _ in each))
+        (of_one,) = (records for records in found.values() if any(name == key for name, _ in records))
         order = [number for name, number in of_one if name == key]
         assert len(order) == 100
         assert order == sorted(order)
 
 
-def test_a_broker_that_is_killed_and_comes_back_costs_no_record_and_brings_none_twice(
+def test_after_a_broker_was_killed_and_restarted_every_record_is_stored_once(
     own_kafka: NativeKafka,
 ) -> None:
     topic = own_kafka.create_topic(partitions=PARTITIONS)
@@ -99,12 +99,12 @@ def test_a_broker_that_is_killed_and_comes_back_costs_no_record_and_brings_none_
     assert numbers(stored(own_kafka, topic)) == list(range(1_500))
 
 
-class TestABrokerThatIsAway:
+class TestAnUnavailableBroker:
     def sink(self, **given: Any) -> KafkaSink:
         options = {"bootstrap_timeout_ms": 200, "max_block_ms": 200} | given.pop("options", {})
         return KafkaSink(f"127.0.0.1:{free_port()}", "requests", options=options, **given)
 
-    def test_no_request_waits_and_what_has_no_room_is_counted(self) -> None:
+    def test_no_request_waits_and_dropped_records_are_counted(self) -> None:
         writer = a_writer(self.sink(), buffer=100)
         began_s = time.thread_time()
         for number in range(5_000):
@@ -117,7 +117,7 @@ class TestABrokerThatIsAway:
         assert writer.dropped == 5_000 - writer.waiting
         writer.close(0)
 
-    def test_what_waits_for_it_is_bounded(self, own_kafka: NativeKafka) -> None:
+    def test_waiting_records_are_bounded(self, own_kafka: NativeKafka) -> None:
         topic = own_kafka.create_topic(partitions=PARTITIONS)
         options = {"max_block_ms": 200, "request_timeout_ms": 1_000}
         sink = KafkaSink(own_kafka.bootstrap, topic, in_flight=50, options=options)
@@ -138,7 +138,7 @@ class TestABrokerThatIsAway:
         writer.close(1)
         assert len(numbers(stored(own_kafka, topic))) == writer.written
 
-    def test_what_it_never_acknowledged_is_lost_and_counted(self, own_kafka: NativeKafka) -> None:
+    def test_records_without_acknowledgement_are_lost_and_counted(self, own_kafka: NativeKafka) -> None:
         topic = own_kafka.create_topic(partitions=PARTITIONS)
         options = {"delivery_timeout_ms": 1_000, "request_timeout_ms": 500, "max_block_ms": 200}
         writer = a_writer(KafkaSink(own_kafka.bootstrap, topic, options=options))
@@ -155,9 +155,7 @@ class TestABrokerThatIsAway:
         writer.close(0)
 
 
-def test_a_topic_that_is_not_there_is_told_and_waited_for(
-    real_kafka: Kafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_topic_is_logged_and_awaited(real_kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     from tests.support.servers.kafka import new_name
 
     topic = new_name()
@@ -174,7 +172,7 @@ def test_a_topic_that_is_not_there_is_told_and_waited_for(
 
 PARENT = """
 import os, sys, time
-from gatekeeper.adapters.checkpoint import RequestIdentity
+from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.clock import SYSTEM_CLOCK
 from gatekeeper.requestlog.kafka import KafkaSink
 from gatekeeper.requestlog.log_record import LogEntry
@@ -192,12 +190,12 @@ if sys.argv[3] == "forks":
     put(3 if child == 0 else 4)
     if child:
         os.waitpid(child, 0)
-# Nothing more: what waits is written when the process ends.
+# Nothing more: waiting records are written when the process ends.
 """
 
 
 @pytest.mark.parametrize(("how", "wanted"), [("ends", [1, 2]), ("forks", [1, 2, 3, 4])])
-def test_a_process_that_ends_or_forks_sends_each_of_its_records_once(
+def test_a_process_that_ends_or_forks_sends_every_record_once(
     real_kafka: Kafka, how: str, wanted: list[int]
 ) -> None:
     topic = real_kafka.create_topic(partitions=PARTITIONS)
@@ -209,10 +207,10 @@ def test_a_process_that_ends_or_forks_sends_each_of_its_records_once(
     assert numbers(stored(real_kafka, topic)) == wanted
 
 
-def test_settings_that_cannot_be_are_refused_before_anything_is_sent() -> None:
-    with pytest.raises(ValueError, match="knows no option linger"):
+def test_invalid_settings_are_errors() -> None:
+    with pytest.raises(ValueError, match="has no option linger"):
         KafkaSink("localhost:9092", "requests", options={"linger": 5})
-    with pytest.raises(ValueError, match="not a matter of choice: key_serializer"):
+    with pytest.raises(ValueError, match="key_serializer cannot be changed"):
         KafkaSink("localhost:9092", "requests", options={"key_serializer": str})
     with pytest.raises(ValueError, match="at least 1 record"):
         KafkaSink("localhost:9092", "requests", in_flight=0)

@@ -1,4 +1,4 @@
-"""The log formats of `deploy/proxies`, each with its source: a real nginx, and lines as others write them."""
+"""The log formats and sources in `deploy/proxies`: a real nginx, and sample lines of other proxies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gatekeeper import Gate
 from gatekeeper.adapters.asgi import Guard, header
 from gatekeeper.sources.fixed import FixedSource
 from tests.support.feed import a_lock
-from tests.support.requestlog import counted_by
+from tests.support.requestlog import count_lines
 from tests.support.servers import Missing
 from tests.support.servers.child import accepts, free_port
 from tests.support.servers.report import ServersUsed
@@ -33,7 +33,7 @@ FILES = {"envoy": "envoy.yaml", "traefik": "traefik.yaml", "caddy": "Caddyfile"}
 
 
 def metered(proxy: str, folder: Path) -> Path:
-    """The proxy's source, with meters on what a log is also read for."""
+    """Returns a configuration with the proxy's source, and meters of bytes and duration."""
     text = (PROXIES / f"{proxy}.toml").read_text()
     for name, field in (("sent", "bytes"), ("busy", "duration")):
         text += f'\n[[meters]]\nname = "{name}"\nsum = "{field}"\n'
@@ -50,9 +50,9 @@ def sums(found: DrainedCounts, grouping: str = "caller") -> dict[tuple[str, ...]
 
 
 @pytest.mark.parametrize("proxy", FILES)
-def test_what_a_proxy_writes_is_counted(proxy: str, tmp_path: Path) -> None:
+def test_a_proxys_log_is_counted(proxy: str, tmp_path: Path) -> None:
     text = (LINES / f"{proxy}.log").read_bytes()
-    found = counted_by(metered(proxy, tmp_path), text, groupings=["address", "caller+resource"])
+    found = count_lines(metered(proxy, tmp_path), text, groupings=["address", "caller+resource"])
     assert found.rejected == []
     by_caller = sums(found)
     assert by_caller["api_key:acme", "requests"] == (1, 1)
@@ -66,12 +66,12 @@ def test_what_a_proxy_writes_is_counted(proxy: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("proxy", FILES)
-def test_the_lines_have_the_fields_that_its_configuration_asks_for(proxy: str) -> None:
-    """A field that is renamed in one of the two files must not go unnoticed."""
+def test_the_sample_lines_have_the_fields_of_the_proxys_configuration(proxy: str) -> None:
+    """A field that is renamed in only one of the two files is an error."""
     written = [json.loads(line) for line in (LINES / f"{proxy}.log").read_text().splitlines()]
     keys = {key for line in written for key in line}
     text = (PROXIES / FILES[proxy]).read_text()
-    asked = {
+    configured = {
         "envoy": re.findall(r"^ {10}(\w+): \"%", text, re.MULTILINE),
         "traefik": [
             *re.findall(r"^ {6}(\w+): keep", text, re.MULTILINE),
@@ -80,11 +80,11 @@ def test_the_lines_have_the_fields_that_its_configuration_asks_for(proxy: str) -
         ],
         "caddy": re.findall(r"^\tlog_append (\w+)", text, re.MULTILINE),
     }[proxy]  # fmt: skip
-    assert len(asked) > 2
-    assert set(asked) <= keys
+    assert len(configured) > 2
+    assert set(configured) <= keys
     always = {"traefik": {"level", "msg", "time", "origin_Gatelock"}, "envoy": set()}
     if proxy in always:
-        assert keys - set(asked) == always[proxy]
+        assert keys - set(configured) == always[proxy]
 
 
 # -- a real nginx --------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class Nginx:
         self.folder, self.port = folder, port
 
     def send(self, raw: bytes) -> bytes:
-        """The first line of the answer to these very bytes."""
+        """Returns the first line of the response to these bytes."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as line:
             line.sendall(raw)
             answer = b""
@@ -136,14 +136,14 @@ class Nginx:
 
 
 class Shop:
-    """Answers, and notes whom the guard asked for."""
+    """An application that remembers the callers that the guard checked."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.callers: list[str] = []
 
     def caller(self, scope: dict[str, object]) -> str:
         found = header("x-api-key")(scope)
-        self.asked.append(found)
+        self.callers.append(found)
         return found
 
     async def __call__(self, scope: dict[str, object], receive: object, send: object) -> None:
@@ -171,12 +171,12 @@ def nginx(shop: Shop, tmp_path: Path, servers: ServersUsed) -> Iterator[Nginx]:
         text = NGINX.format(user=user, snippet=PROXIES / "nginx.conf", port=port, upstream=upstream)
         (tmp_path / "nginx.conf").write_text(text)
         command = [program, "-p", tmp_path, "-c", "nginx.conf", "-e", "error.log"]
-        with (tmp_path / "said").open("wb") as said:
-            child = subprocess.Popen(command, stdout=said, stderr=said)
+        with (tmp_path / "nginx.log").open("wb") as output:
+            child = subprocess.Popen(command, stdout=output, stderr=output)
         try:
             deadline_s = time.monotonic() + 10
             while not accepts(port):
-                assert child.poll() is None, (tmp_path / "said").read_text()
+                assert child.poll() is None, (tmp_path / "nginx.log").read_text()
                 assert time.monotonic() < deadline_s
                 time.sleep(0.02)
             yield Nginx(tmp_path, port)
@@ -185,7 +185,7 @@ def nginx(shop: Shop, tmp_path: Path, servers: ServersUsed) -> Iterator[Nginx]:
             child.wait(10)
 
 
-def test_what_nginx_writes_is_counted_under_the_name_that_the_gate_is_asked_for(
+def test_nginxs_log_is_counted_under_the_name_that_the_gate_checks(
     nginx: Nginx, shop: Shop, tmp_path: Path
 ) -> None:
     assert nginx.ask(b"/v1/items/7?token=secret", b"X-Api-Key: acme") == 200
@@ -196,7 +196,7 @@ def test_what_nginx_writes_is_counted_under_the_name_that_the_gate_is_asked_for(
         assert nginx.ask(b"/v1/items/7", b"X-Api-Key: " + key.encode()) == 200
     text = nginx.written(3 + len(strange))
     assert b"secret" not in text
-    found = counted_by(metered("nginx", tmp_path), text, groupings=["caller+resource"])
+    found = count_lines(metered("nginx", tmp_path), text, groupings=["caller+resource"])
     assert found.rejected == []
     counted = sums(found)
     assert counted["api_key:acme", "requests"] == (1, 0)
@@ -204,8 +204,8 @@ def test_what_nginx_writes_is_counted_under_the_name_that_the_gate_is_asked_for(
     assert counted["api_key:locked", "requests"] == (0, 1)
     assert counted["address:127.0.0.1", "requests"] == (1, 0)
     assert sums(found, "caller+resource")["api_key:acme", "/v1/items/{id}", "requests"] == (1, 0)
-    asked = {caller or "address:127.0.0.1" for caller in shop.asked}
-    assert {key for key, meter in counted if meter == "requests"} == asked
+    checked = {caller or "address:127.0.0.1" for caller in shop.callers}
+    assert {key for key, meter in counted if meter == "requests"} == checked
 
 
 @pytest.mark.parametrize(
@@ -222,12 +222,10 @@ def test_what_nginx_writes_is_counted_under_the_name_that_the_gate_is_asked_for(
         b"GET / HTTP/9.9\r\n\r\n",
     ],
 )
-def test_nothing_that_a_client_sends_makes_a_line_that_is_not_counted(
-    nginx: Nginx, tmp_path: Path, raw: bytes
-) -> None:
-    """Or a caller who sends it would never reach a limit, and a thousand of them would stop the log."""
+def test_every_line_is_counted_with_any_request(nginx: Nginx, tmp_path: Path, raw: bytes) -> None:
+    """Otherwise such a caller would never reach a limit, and a thousand lines would stop the partition."""
     nginx.send(raw)
-    found = counted_by(metered("nginx", tmp_path), nginx.written(1))
+    found = count_lines(metered("nginx", tmp_path), nginx.written(1))
     assert found.rejected == []
     (caller,) = {row.key for row in found.rows}
     assert caller == (
@@ -235,7 +233,7 @@ def test_nothing_that_a_client_sends_makes_a_line_that_is_not_counted(
     )
 
 
-def test_a_key_that_is_no_text_is_none_to_the_log_and_to_the_gate(
+def test_an_invalid_key_counts_as_absent_in_the_log_and_at_the_gate(
     nginx: Nginx, shop: Shop, tmp_path: Path
 ) -> None:
     hidden = ["\u0085", "a\u061c", "\u200f", "\u202eemca", "a\u2069", "\u009f"]
@@ -243,7 +241,7 @@ def test_a_key_that_is_no_text_is_none_to_the_log_and_to_the_gate(
     keys += [b"caf\xe9", b"\xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xc0\xaf", b"ok\xff", b"a\tb"]
     for key in keys:
         nginx.ask(b"/", b"X-Api-Key: " + key)
-    found = counted_by(metered("nginx", tmp_path), nginx.written(len(keys)))
+    found = count_lines(metered("nginx", tmp_path), nginx.written(len(keys)))
     assert found.rejected == []
     assert sums(found)["address:127.0.0.1", "requests"] == (len(keys), 0)
-    assert set(shop.asked) == {""}
+    assert set(shop.callers) == {""}

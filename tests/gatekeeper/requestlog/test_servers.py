@@ -1,4 +1,4 @@
-"""The request log in whole processes: frameworks as they come, and servers that are told to end."""
+"""The request log in whole processes: unmodified frameworks, and servers that are stopped."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ application = RequestLog(Guard(shop, gate), to=Path("requests.log"))
 
 
 def logged(folder: Path, server: Sequence[str], requests: int) -> list[dict[str, Any]]:
-    """What the log has of so many requests when their server was told to end right after the last."""
+    """Returns the log of a server that is stopped right after the last of `requests` requests."""
     port = free_port()
-    with (folder / "said").open("wb") as said:
+    with (folder / "output").open("wb") as output:
         child = subprocess.Popen(
             [sys.executable, "-m", *(word.format(port=port) for word in server)],
-            cwd=folder, env=ENVIRONMENT, stdout=said, stderr=said,
+            cwd=folder, env=ENVIRONMENT, stdout=output, stderr=output,
         )  # fmt: skip
     try:
         deadline_s = time.monotonic() + 60
         while requests:
-            assert time.monotonic() < deadline_s, (folder / "said").read_text()
+            assert time.monotonic() < deadline_s, (folder / "output").read_text()
             line = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
             try:
                 line.request("GET", "/items", headers={"x-api-key": "acme"})
@@ -79,17 +79,15 @@ def logged(folder: Path, server: Sequence[str], requests: int) -> list[dict[str,
 
 
 @pytest.mark.parametrize(("lifespan", "workers"), [("return", 1), ("raise ValueError('only HTTP')", 2)])
-def test_uvicorn_that_is_told_to_end_leaves_no_record_behind(
-    tmp_path: Path, lifespan: str, workers: int
-) -> None:
-    """It ends by the signal itself: nothing that waits for the process's own end is ever called."""
+def test_uvicorn_writes_every_record_when_it_is_stopped(tmp_path: Path, lifespan: str, workers: int) -> None:
+    """Uvicorn ends by the signal, so that no exit hook runs."""
     (tmp_path / "application.py").write_text(UVICORN.format(lifespan=lifespan))
     records = logged(tmp_path, ["uvicorn", "--port={port}", f"--workers={workers}", "application:app"], 40)
     assert len({record["id"] for record in records}) == len(records) == 40
 
 
-@pytest.mark.parametrize("preload", [True, False], ids=["preload", "each for itself"])
-def test_workers_of_gunicorn_write_one_file_and_lose_nothing_when_they_end(
+@pytest.mark.parametrize("preload", [True, False], ids=["preload", "no preload"])
+def test_workers_of_gunicorn_write_one_file_and_lose_no_record_when_they_are_stopped(
     tmp_path: Path, preload: bool
 ) -> None:
     (tmp_path / "application.py").write_text(GUNICORN)
@@ -108,7 +106,7 @@ from django.urls import path
 from gatekeeper import Gate
 from gatekeeper.sources.fixed import FixedSource
 from tests.support.feed import a_lock
-from tests.support.requestlog import Shelf
+from tests.support.requestlog import MemorySink
 
 gate = Gate(FixedSource(a_lock("api_key:locked", ends_in=10**9)))
 settings.configure(
@@ -119,19 +117,19 @@ django.setup()
 gate.ready(10)
 
 def one(request, item):
-    note = request.environ["gatelock.request_log"] if hasattr(request, "environ") else \\
+    notes = request.environ["gatelock.request_log"] if hasattr(request, "environ") else \\
         request.scope["state"]["request_log"]
-    note.add(tokens=item)
+    notes.add(tokens=item)
     return HttpResponse("ok")
 
 urlpatterns = [path("v1/items/<int:item>/", one)]
-shelf = Shelf()
+sink = MemorySink()
 
 def call_wsgi(key):
     from django.core.wsgi import get_wsgi_application
     from wsgiref.util import setup_testing_defaults
     from gatekeeper.requestlog.wsgi import RequestLog
-    log = RequestLog(get_wsgi_application(), to=shelf)
+    log = RequestLog(get_wsgi_application(), to=sink)
     environ = {"SCRIPT_NAME": "", "PATH_INFO": "/v1/items/7/", "REMOTE_ADDR": "192.0.2.7"}
     environ["HTTP_X_API_KEY"] = key
     setup_testing_defaults(environ)
@@ -143,7 +141,7 @@ def call_wsgi(key):
 def call_asgi(key):
     from django.core.asgi import get_asgi_application
     from gatekeeper.requestlog.asgi import RequestLog
-    log = RequestLog(get_asgi_application(), to=shelf)
+    log = RequestLog(get_asgi_application(), to=sink)
     headers = [(b"host", b"shop"), (b"x-api-key", key.encode())]
     scope = {"type": "http", "method": "GET", "path": "/v1/items/7/", "query_string": b"", "headers": headers,
              "client": ("192.0.2.7", 1), "server": ("shop", 80), "root_path": "", "scheme": "http"}
@@ -157,12 +155,12 @@ def call_asgi(key):
 for key in ("acme", "locked"):
     {"wsgi": call_wsgi, "asgi": call_asgi}[sys.argv[1]](key)
 gate.close()
-print(json.dumps(shelf.records()))
+print(json.dumps(sink.records()))
 """
 
 
 @pytest.mark.parametrize("how", ["wsgi", "asgi"])
-def test_djangos_guard_tells_the_log_whom_it_asked_for_and_the_route(how: str) -> None:
+def test_djangos_guard_notes_caller_and_route_for_the_log(how: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", DJANGO, how], env=ENVIRONMENT, capture_output=True, text=True, timeout=60
     )
@@ -175,8 +173,8 @@ def test_djangos_guard_tells_the_log_whom_it_asked_for_and_the_route(how: str) -
     assert (found[0]["more"], found[0]["status"], found[1]["status"]) == ({"tokens": 7}, 200, 429)
 
 
-def test_fastapis_guard_does_too() -> None:
-    """Its dependencies know the route, also of what they refuse."""
+def test_fastapis_guard_notes_caller_and_route_for_the_log() -> None:
+    """The route is also known for denied requests."""
     import asyncio
 
     from fastapi import Depends, FastAPI
@@ -186,7 +184,7 @@ def test_fastapis_guard_does_too() -> None:
     from gatekeeper.requestlog.asgi import RequestLog
     from gatekeeper.sources.fixed import FixedSource
     from tests.support.feed import a_lock
-    from tests.support.requestlog import Shelf
+    from tests.support.requestlog import MemorySink
 
     with Gate(FixedSource(a_lock("api_key:locked", ends_in=10**9))) as gate:
         assert gate.ready(10)
@@ -198,8 +196,8 @@ def test_fastapis_guard_does_too() -> None:
         def one(item: int) -> int:
             return item
 
-        shelf = Shelf()
-        log = RequestLog(api, to=shelf)
+        sink = MemorySink()
+        log = RequestLog(api, to=sink)
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": b""}
@@ -211,7 +209,7 @@ def test_fastapis_guard_does_too() -> None:
             scope |= {"headers": [(b"x-api-key", key)], "client": ("192.0.2.7", 1), "root_path": ""}
             asyncio.run(log(scope, receive, send))
         log.close()
-    allowed, denied = shelf.records()
+    allowed, denied = sink.records()
     assert (allowed["gate"], allowed["resource"]) == ("allowed", "/v1/items/{item}")
     assert (denied["gate"], denied["resource"]) == ("denied", "/v1/items/{item}")
     assert denied["policy"] == "daily"

@@ -18,14 +18,14 @@ from gatekeeper.requestlog.wsgi import RequestLog
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
 from tests.support.feed import a_lock
-from tests.support.requestlog import Shelf
+from tests.support.requestlog import MemorySink
 
 
 class World:
     def __init__(self, app: Any, **given: Any) -> None:
         self.clock = ManualClock()
-        self.shelf = Shelf()
-        self.log = RequestLog(app, self.shelf, clock=self.clock, **given)
+        self.sink = MemorySink()
+        self.log = RequestLog(app, self.sink, clock=self.clock, **given)
 
     def call(self, path: str = "/items", **environ: Any) -> tuple[str, list[Any], bytes]:
         given = {"SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}
@@ -47,7 +47,7 @@ class World:
 
     def records(self) -> list[dict[str, Any]]:
         self.log.flush()
-        return self.shelf.records()
+        return self.sink.records()
 
 
 def hello(environ: dict[str, Any], start: Any) -> list[bytes]:
@@ -62,7 +62,7 @@ def gate() -> Gate:
     return gate
 
 
-def test_a_request_is_logged_with_all_that_is_known_of_it() -> None:
+def test_a_record_has_all_known_fields_of_the_request() -> None:
     world = World(hello)
     assert world.call("/items", QUERY_STRING="token=secret")[2] == b"fourend"
     (record,) = world.records()
@@ -79,7 +79,7 @@ def test_a_request_is_logged_with_all_that_is_known_of_it() -> None:
     }
 
 
-def test_a_refusal_says_by_which_policy(gate: Gate) -> None:
+def test_a_denied_request_has_the_policy(gate: Gate) -> None:
     world = World(Guard(hello, gate))
     assert world.call()[0].startswith("429")
     world.call(HTTP_X_API_KEY="bob")
@@ -88,7 +88,7 @@ def test_a_refusal_says_by_which_policy(gate: Gate) -> None:
     assert (allowed["status"], allowed["gate"]) == (201, "allowed")
 
 
-def test_a_response_is_over_when_the_server_closes_it() -> None:
+def test_a_response_is_logged_when_the_server_closes_it() -> None:
     clock_moves: list[Any] = []
 
     def slowly(environ: dict[str, Any], start: Any) -> Iterator[bytes]:
@@ -103,7 +103,7 @@ def test_a_response_is_over_when_the_server_closes_it() -> None:
     assert [(record["bytes"], record["duration"]) for record in world.records()] == [(3, 1_500_000)]
 
 
-def test_what_fails_is_logged_and_raised_on() -> None:
+def test_failed_requests_are_logged_and_the_exception_propagates() -> None:
     def broken(environ: dict[str, Any], start: Any) -> list[bytes]:
         raise RuntimeError("broken")
 
@@ -119,7 +119,7 @@ def test_what_fails_is_logged_and_raised_on() -> None:
         assert [record["status"] for record in world.records()] == [status]
 
 
-def test_what_is_written_in_the_old_way_is_counted() -> None:
+def test_bytes_through_the_write_callable_are_counted() -> None:
     def old(environ: dict[str, Any], start: Any) -> list[bytes]:
         write = start("200 OK", [])
         write(b"12345")
@@ -130,7 +130,7 @@ def test_what_is_written_in_the_old_way_is_counted() -> None:
     assert world.records()[0]["bytes"] == 8
 
 
-def test_a_file_is_left_to_the_server_to_send() -> None:
+def test_a_file_is_returned_to_the_server_unwrapped() -> None:
     def sending(environ: dict[str, Any], start: Any) -> Any:
         start("200 OK", [("Content-Length", "5")])
         return environ["wsgi.file_wrapper"](io.BytesIO(b"hello"))
@@ -144,13 +144,13 @@ def test_a_file_is_left_to_the_server_to_send() -> None:
     assert [(record["status"], record["bytes"]) for record in world.records()] == [(200, 5)]
 
 
-def test_a_path_that_is_not_ascii_is_what_was_asked_for() -> None:
+def test_a_path_that_is_not_ascii_is_decoded() -> None:
     world = World(hello)
     world.call("/käse".encode().decode("latin-1"))
     assert world.records()[0]["path"] == "/käse"
 
 
-def test_it_keeps_to_the_protocol() -> None:
+def test_the_log_conforms_to_wsgi() -> None:
     def app(environ: dict[str, Any], start: Any) -> list[bytes]:
         start("200 OK", [("Content-Type", "text/plain")])
         return [b"ok"]
@@ -188,4 +188,4 @@ class TestFlask:
         assert (missing.get("resource"), missing["status"]) == (None, 404)
         assert denied["resource"] == "/v1/items/{item}"
         if guarded:
-            assert [each["gate"] for each in (found, missing, denied)] == ["allowed", "allowed", "denied"]
+            assert [record["gate"] for record in (found, missing, denied)] == ["allowed", "allowed", "denied"]

@@ -21,14 +21,14 @@ async def application(scope: Scope, receive: Any, send: Any) -> None:
             await receive()
             await send({"type": f"lifespan.{step}.complete"})
     elif scope["type"] == "websocket":
-        await greets(scope, receive, send)
+        await greet(scope, receive, send)
     elif scope["path"] == "/breaks":
         raise RuntimeError("this page always breaks")
     elif scope["path"].startswith("/stream/"):
-        await streams(scope["path"].rpartition("/")[2], send)
+        await stream(scope["path"].rpartition("/")[2], send)
     else:
         body = json.dumps(await page(scope, receive)).encode()
-        await begins(send, 404 if scope["path"] == "/kept" else 200)
+        await start_response(send, 404 if scope["path"] == "/refunded" else 200)
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
@@ -41,29 +41,29 @@ async def page(scope: Scope, receive: Any) -> object:
         length += len(message["body"])
         if not message.get("more_body"):
             break
-    return stock.told(scope["state"]["gatelock"], length=length)
+    return stock.decision_fields(scope["state"]["gatelock"], length=length)
 
 
-async def begins(send: Any, status: int) -> None:
+async def start_response(send: Any, status: int) -> None:
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-async def streams(name: str, send: Any) -> None:
-    await begins(send, 200)
+async def stream(name: str, send: Any) -> None:
+    await start_response(send, 200)
     await send({"type": "http.response.body", "body": b"begun ", "more_body": True})
     if name == "breaks":
         raise RuntimeError("this page breaks half-way")
-    for nap in stock.waits(name, lambda: asyncio.sleep(0.005)):
+    for nap in stock.wait_for_release(name, lambda: asyncio.sleep(0.005)):
         await nap
     await send({"type": "http.response.body", "body": b"done"})
 
 
-async def greets(scope: Scope, receive: Any, send: Any) -> None:
+async def greet(scope: Scope, receive: Any, send: Any) -> None:
     await receive()
     await send({"type": "websocket.accept"})
-    said = json.dumps(stock.told(scope["state"]["gatelock"]))
-    await send({"type": "websocket.send", "text": said})
+    text = json.dumps(stock.decision_fields(scope["state"]["gatelock"]))
+    await send({"type": "websocket.send", "text": text})
     while (await receive())["type"] != "websocket.disconnect":
         pass
 
@@ -77,14 +77,14 @@ def resource(scope: Scope) -> str:
 
 
 def shop() -> Callable[..., Any]:
-    gate, shops = stock.opened(), {}
+    gate, shops = stock.open_gate(), {}
     for prefix, (limiters, given) in stock.setups(redis.asyncio.Redis).items():
         settings = dict(given)
         proxies = settings.pop("proxies", None)
         shops[prefix] = Guard(
             application, gate, *limiters, tenant=tenant, resource=resource,
             address=behind(proxies) if proxies else peer,
-            cost=lambda scope: 10 if scope["path"] == "/dear" else 1,
+            cost=lambda scope: 10 if scope["path"] == "/expensive" else 1,
             exempt=["/healthz", "/free/*"], **settings,
         )  # fmt: skip
-    return stock.mounted_async(shops)
+    return stock.mount_async(shops)

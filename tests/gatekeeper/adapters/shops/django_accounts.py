@@ -1,4 +1,4 @@
-"""A Django project with accounts and a database: prints who is served, and who is refused, in both stacks."""
+"""A Django project with accounts and a database: prints the statuses of users in both stacks."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def main(folder: str) -> None:
 
     call_command("migrate", verbosity=0)
     call_command("check")
-    people = [None, *(User.objects.create_user(name, password="x") for name in ("ann", "bob"))]
+    users = [None, *(User.objects.create_user(name, password="x") for name in ("ann", "bob"))]
     for kind in (Client, AsyncClient):
-        for person in people:
+        for user in users:
             client = kind()
-            if person is not None:
-                client.force_login(person)
-            answers = [client.get(where) for where in ("/sync", "/async")]
+            if user is not None:
+                client.force_login(user)
+            answers = [client.get(url) for url in ("/sync", "/async")]
             statuses = [(asyncio.run(a) if kind is AsyncClient else a).status_code for a in answers]
-            print(kind.__name__, person, *statuses)
+            print(kind.__name__, user, *statuses)
 
 
 if __name__ == "__main__":

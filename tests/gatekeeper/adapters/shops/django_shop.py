@@ -22,12 +22,12 @@ MIDDLEWARE = ["gatekeeper.adapters.django.GuardMiddleware"]
 
 
 def item(request: HttpRequest, number: int = 0) -> JsonResponse:
-    return JsonResponse(stock.told(request.gatelock, length=len(request.body)))
+    return JsonResponse(stock.decision_fields(request.gatelock, length=len(request.body)))
 
 
 @cost(10)
-def dear(request: HttpRequest) -> JsonResponse:
-    return JsonResponse(stock.told(request.gatelock))
+def expensive(request: HttpRequest) -> JsonResponse:
+    return JsonResponse(stock.decision_fields(request.gatelock))
 
 
 @exempt
@@ -39,8 +39,8 @@ def free(request: HttpRequest, name: str) -> JsonResponse:
     return JsonResponse(hasattr(request, "gatelock"), safe=False)
 
 
-def kept(request: HttpRequest) -> JsonResponse:
-    return JsonResponse(stock.told(request.gatelock), status=404)
+def refunded(request: HttpRequest) -> JsonResponse:
+    return JsonResponse(stock.decision_fields(request.gatelock), status=404)
 
 
 def breaks(request: HttpRequest) -> JsonResponse:
@@ -55,7 +55,7 @@ def streams(name: str) -> Iterator[str]:
     yield "begun "
     if name == "breaks":
         raise RuntimeError("this page breaks half-way")
-    for _ in stock.waits(name):
+    for _ in stock.wait_for_release(name):
         pass
     yield "done"
 
@@ -68,13 +68,13 @@ async def streams_async(name: str) -> AsyncIterator[str]:
     yield "begun "
     if name == "breaks":
         raise RuntimeError("this page breaks half-way")
-    for nap in stock.waits(name, lambda: asyncio.sleep(0.005)):
+    for nap in stock.wait_for_release(name, lambda: asyncio.sleep(0.005)):
         await nap
     yield "done"
 
 
-def awaited(view: Callable[..., Any]) -> Callable[..., Any]:
-    """The same view for a loop."""
+def make_async(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the view as a coroutine function."""
 
     async def view_async(request: HttpRequest, **named: Any) -> Any:
         return view(request, **named)
@@ -86,23 +86,23 @@ def awaited(view: Callable[..., Any]) -> Callable[..., Any]:
 def urls(form: Callable[..., Any], streaming: Callable[..., Any]) -> tuple[Any, ...]:
     return (
         path("items/<int:number>", form(item)),
-        path("dear", form(dear)),
+        path("expensive", form(expensive)),
         path("healthz", form(healthz)),
         path("free/<name>", form(free)),
-        path("kept", form(kept)),
+        path("refunded", form(refunded)),
         path("breaks", form(breaks)),
         path("stream/<name>", streaming),
     )
 
 
 def handlers(kind: type[Any], client: type[Any], patterns: tuple[Any, ...]) -> dict[str, Any]:
-    """A handler each, made while the settings are its own."""
+    """Returns a handler per setup, made while GATELOCK has its settings."""
     settings.configure(
         ALLOWED_HOSTS=["*"], MIDDLEWARE=MIDDLEWARE, ROOT_URLCONF=patterns, SECRET_KEY="a test's",
         LOGGING_CONFIG=None, DATA_UPLOAD_MAX_MEMORY_SIZE=None,
     )  # fmt: skip
     django.setup()
-    gate, shops = stock.opened(), {}
+    gate, shops = stock.open_gate(), {}
     for prefix, (limiters, given) in stock.setups(client).items():
         more = dict(given)
         proxies = more.pop("proxies", ())
@@ -119,12 +119,12 @@ def tenant(request: HttpRequest) -> str:
 
 
 def shop() -> Callable[..., Any]:
-    return stock.mounted(handlers(WSGIHandler, redis.Redis, urls(lambda view: view, stream)))
+    return stock.mount(handlers(WSGIHandler, redis.Redis, urls(lambda view: view, stream)))
 
 
 def shop_async() -> Callable[..., Any]:
-    shops = handlers(ASGIHandler, redis.asyncio.Redis, urls(awaited, stream_async))
-    mounted = stock.mounted_async(shops)
+    shops = handlers(ASGIHandler, redis.asyncio.Redis, urls(make_async, stream_async))
+    mounted = stock.mount_async(shops)
 
     async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "http":  # Django has no lifespan

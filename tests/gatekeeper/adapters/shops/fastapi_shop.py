@@ -22,25 +22,25 @@ def application(guard: Guard) -> FastAPI:
 
     @items.api_route("/{number}", methods=["GET", "HEAD"])
     def item(request: Request, number: int) -> dict[str, object]:
-        return stock.told(request.state.gatelock, number=number)
+        return stock.decision_fields(request.state.gatelock, number=number)
 
     @items.post("/{number}")
     async def add(request: Request) -> dict[str, object]:
-        return stock.told(request.state.gatelock, length=len(await request.body()))
+        return stock.decision_fields(request.state.gatelock, length=len(await request.body()))
 
-    @api.get("/dear")
-    async def dear(decision: Decision = Depends(guard.cost(10))) -> dict[str, object]:
-        return stock.told(decision)
+    @api.get("/expensive")
+    async def expensive(decision: Decision = Depends(guard.cost(10))) -> dict[str, object]:
+        return stock.decision_fields(decision)
 
     @api.get("/free/{name}", dependencies=[Depends(guard)])
     @api.get("/healthz", dependencies=[Depends(guard)])
     async def healthz(request: Request) -> bool:
         return hasattr(request.state, "gatelock")
 
-    @api.get("/kept")
-    async def kept(response: Response, decision: Decision = Depends(guard)) -> dict[str, object]:
+    @api.get("/refunded")
+    async def refunded(response: Response, decision: Decision = Depends(guard)) -> dict[str, object]:
         response.status_code = 404
-        return stock.told(decision)
+        return stock.decision_fields(decision)
 
     @api.get("/breaks", dependencies=[Depends(guard)])
     def breaks() -> None:
@@ -57,9 +57,9 @@ def application(guard: Guard) -> FastAPI:
 
 def greeting(api: FastAPI, guard: Guard) -> None:
     @api.websocket("/items/{number}")
-    async def greets(websocket: WebSocket, decision: Decision = Depends(guard)) -> None:
+    async def greet(websocket: WebSocket, decision: Decision = Depends(guard)) -> None:
         await websocket.accept()
-        await websocket.send_json(stock.told(decision))
+        await websocket.send_json(stock.decision_fields(decision))
         while (await websocket.receive())["type"] != "websocket.disconnect":
             pass
 
@@ -68,13 +68,13 @@ async def streams(name: str) -> AsyncIterator[str]:
     yield "begun "
     if name == "breaks":
         raise RuntimeError("this page breaks half-way")
-    for nap in stock.waits(name, lambda: asyncio.sleep(0.005)):
+    for nap in stock.wait_for_release(name, lambda: asyncio.sleep(0.005)):
         await nap
     yield "done"
 
 
 def shop() -> Callable[..., Any]:
-    gate, shops = stock.opened(), {}
+    gate, shops = stock.open_gate(), {}
     for prefix, (limiters, given) in stock.setups(redis.asyncio.Redis).items():
         settings = dict(given)
         proxies = settings.pop("proxies", None)
@@ -83,4 +83,4 @@ def shop() -> Callable[..., Any]:
             exempt=["/healthz", "/free/*"], **settings,
         )  # fmt: skip
         shops[prefix] = application(guard)
-    return stock.mounted_async(shops)
+    return stock.mount_async(shops)

@@ -13,7 +13,7 @@ from tests.gatekeeper.adapters.shops import stock
 
 
 def caller(environ: object) -> str:
-    """By what an earlier function has found."""
+    """Returns the caller by the key that an earlier function has stored in `g`."""
     try:
         return caller_of(api_key=flask.g.key)
     except ValueError:
@@ -24,23 +24,23 @@ def application(guard: Guard) -> flask.Flask:
     app = flask.Flask(__name__)
 
     @app.before_request
-    def who() -> None:
+    def read_key() -> None:
         flask.g.key = flask.request.headers.get("x-api-key")
 
     guard.init_app(app)
 
     @app.get("/items/<int:number>")
     def item(number: int) -> dict[str, object]:
-        return stock.told(flask.g.gatelock, number=number)
+        return stock.decision_fields(flask.g.gatelock, number=number)
 
     @app.post("/items/<int:number>")
     def add(number: int) -> dict[str, object]:
-        return stock.told(flask.g.gatelock, length=len(flask.request.data))
+        return stock.decision_fields(flask.g.gatelock, length=len(flask.request.data))
 
-    @app.get("/dear")
+    @app.get("/expensive")
     @guard.cost(10)
-    def dear() -> dict[str, object]:
-        return stock.told(flask.g.gatelock)
+    def expensive() -> dict[str, object]:
+        return stock.decision_fields(flask.g.gatelock)
 
     @app.get("/healthz")
     @guard.exempt
@@ -51,9 +51,9 @@ def application(guard: Guard) -> flask.Flask:
     def free(name: str) -> flask.Response:
         return flask.jsonify("gatelock" in flask.g)
 
-    @app.get("/kept")
-    def kept() -> tuple[dict[str, object], int]:
-        return stock.told(flask.g.gatelock), 404
+    @app.get("/refunded")
+    def refunded() -> tuple[dict[str, object], int]:
+        return stock.decision_fields(flask.g.gatelock), 404
 
     @app.get("/breaks")
     def breaks() -> None:
@@ -70,13 +70,13 @@ def streams(name: str) -> Iterator[str]:
     yield "begun "
     if name == "breaks":
         raise RuntimeError("this page breaks half-way")
-    for _ in stock.waits(name):
+    for _ in stock.wait_for_release(name):
         pass
     yield "done"
 
 
 def shop() -> Callable[..., Any]:
-    gate, shops = stock.opened(), {}
+    gate, shops = stock.open_gate(), {}
     for prefix, (limiters, given) in stock.setups().items():
         settings = dict(given)
         proxies = settings.pop("proxies", None)
@@ -85,4 +85,4 @@ def shop() -> Callable[..., Any]:
             address=behind(proxies) if proxies else peer, exempt=["/free/*"], **settings,
         )  # fmt: skip
         shops[prefix] = application(guard)
-    return stock.mounted(shops)
+    return stock.mount(shops)

@@ -1,6 +1,6 @@
-"""What every shop has: one gate, limiters in Redis that all of its workers share, and the same settings.
+"""Parts of every shop: one gate, limiters in Redis that all of its workers share, and the settings.
 
-A shop answers under /plain, /shadow, /busy and so on, each an application of its own with its own guard.
+A shop has separate applications under /plain, /shadow, /busy and so on, each with another guard.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from gatekeeper import Concurrency, Decision, Gate, LeakyQueue, SlidingLog, Toke
 from gatekeeper.adapters.queued_requests import Waiting
 from gatekeeper.limits.redis import RedisStore
 
-FOLDER = Path(os.environ.get("SHOP_FOLDER", "."))  # the test's
+FOLDER = Path(os.environ.get("SHOP_FOLDER", "."))  # of the test
 PATIENCE_S = 20.0
 
 
-def opened() -> Gate:
-    """The gate, which knows its locks; what it would refuse stands in a file of the test's."""
+def open_gate() -> Gate:
+    """Returns a gate that knows its locks; logs requests that would have been denied into a file."""
     log = logging.getLogger("gatekeeper")
     log.addHandler(logging.FileHandler(FOLDER / "shadow.log"))
     log.setLevel(logging.INFO)
@@ -34,7 +34,7 @@ def opened() -> Gate:
 
 
 def setups(client: type[Any] = redis.Redis) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Limiters and settings of each application, by its prefix."""
+    """Returns limiters and settings of the applications by their prefix."""
     store = RedisStore(client.from_url(os.environ["SHOP_REDIS"]), timeout=PATIENCE_S)
     burst = SlidingLog(20, 60, name="burst", store=store)
     small = SlidingLog(2, 60, name="small", store=store)
@@ -53,20 +53,20 @@ def setups(client: type[Any] = redis.Redis) -> dict[str, tuple[tuple[Any, ...], 
     }
 
 
-def is_free(answer: Any) -> bool:
-    """What a shop does not charge for."""
-    status = getattr(answer, "status_code", None) or answer.status
+def is_free(response: Any) -> bool:
+    """Whether a shop refunds the request."""
+    status = getattr(response, "status_code", None) or response.status
     return status == 404 or status >= 500
 
 
 def by_prefix(shops: dict[str, Any], path: str) -> tuple[Any, str]:
-    """Whose application answers this path, and as which path."""
+    """Returns the application under a path, and the path below its prefix."""
     _, prefix, rest = path.split("/", 2)
     return shops[prefix], f"/{rest}"
 
 
-def mounted(shops: dict[str, Any]) -> Callable[..., Any]:
-    """One WSGI application out of many."""
+def mount(shops: dict[str, Any]) -> Callable[..., Any]:
+    """Returns one WSGI application that has the others under their prefixes."""
 
     def application(environ: dict[str, Any], start_response: Any) -> Any:
         shop, environ["PATH_INFO"] = by_prefix(shops, environ["PATH_INFO"])
@@ -75,8 +75,8 @@ def mounted(shops: dict[str, Any]) -> Callable[..., Any]:
     return application
 
 
-def mounted_async(shops: dict[str, Any]) -> Callable[..., Any]:
-    """One ASGI application out of many."""
+def mount_async(shops: dict[str, Any]) -> Callable[..., Any]:
+    """Returns one ASGI application that has the others under their prefixes."""
 
     async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -89,14 +89,14 @@ def mounted_async(shops: dict[str, Any]) -> Callable[..., Any]:
     return application
 
 
-def told(decision: Decision, **more: object) -> dict[str, object]:
-    """What an application knows of its request."""
-    said = {"policy": decision.policy, "remaining": decision.remaining, "shadow": decision.shadow}
-    return said | {"tags": decision.tags, "worker": os.getpid()} | more
+def decision_fields(decision: Decision, **more: object) -> dict[str, object]:
+    """Returns the response of an application: its decision, its worker, and `more`."""
+    fields = {"policy": decision.policy, "remaining": decision.remaining, "shadow": decision.shadow}
+    return fields | {"tags": decision.tags, "worker": os.getpid()} | more
 
 
-def waits(name: str, wait: Callable[[], object] = partial(time.sleep, 0.005)) -> Any:
-    """Until the test says so, or its patience ends."""
+def wait_for_release(name: str, wait: Callable[[], object] = partial(time.sleep, 0.005)) -> Any:
+    """Waits until the test releases the stream of this name, or its patience ends."""
     end_s = time.monotonic() + PATIENCE_S
     while not (FOLDER / name).exists() and time.monotonic() < end_s:
         yield wait()

@@ -19,7 +19,7 @@ def application(environ: Environ, start_response: Any) -> Iterable[bytes]:
         raise RuntimeError("this page always breaks")
     if path.startswith("/stream/"):
         return streams(path.rpartition("/")[2], start_response)
-    start_response("404 Not Found" if path == "/kept" else "200 OK", JSON)
+    start_response("404 Not Found" if path == "/refunded" else "200 OK", JSON)
     body = json.dumps(page(environ)).encode()
     return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
@@ -28,7 +28,7 @@ def page(environ: Environ) -> object:
     if environ["PATH_INFO"] == "/healthz" or environ["PATH_INFO"].startswith("/free/"):
         return "gatelock.decision" in environ
     length = len(environ["wsgi.input"].read()) if environ["REQUEST_METHOD"] == "POST" else 0
-    return stock.told(environ["gatelock.decision"], length=length)
+    return stock.decision_fields(environ["gatelock.decision"], length=length)
 
 
 def streams(name: str, start_response: Any) -> Iterator[bytes]:
@@ -36,7 +36,7 @@ def streams(name: str, start_response: Any) -> Iterator[bytes]:
     yield b"begun "
     if name == "breaks":
         raise RuntimeError("this page breaks half-way")
-    for _ in stock.waits(name):
+    for _ in stock.wait_for_release(name):
         pass
     yield b"done"
 
@@ -47,7 +47,7 @@ def resource(environ: Environ) -> str:
 
 
 def shop() -> Callable[..., Any]:
-    gate, shops = stock.opened(), {}
+    gate, shops = stock.open_gate(), {}
     for prefix, (limiters, given) in stock.setups().items():
         settings = dict(given)
         proxies = settings.pop("proxies", None)
@@ -55,7 +55,7 @@ def shop() -> Callable[..., Any]:
             application, gate, *limiters,
             tenant=lambda environ: environ.get("HTTP_X_TENANT", ""), resource=resource,
             address=behind(proxies) if proxies else peer,
-            cost=lambda environ: 10 if environ["PATH_INFO"] == "/dear" else 1,
+            cost=lambda environ: 10 if environ["PATH_INFO"] == "/expensive" else 1,
             exempt=["/healthz", "/free/*"], **settings,
         )  # fmt: skip
-    return stock.mounted(shops)
+    return stock.mount(shops)

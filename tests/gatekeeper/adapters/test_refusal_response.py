@@ -1,4 +1,4 @@
-"""How a refusal looks in HTTP."""
+"""The HTTP response to a denied request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatekeeper.adapters.refusal_response import TYPES, refusal, verdict
+from gatekeeper.adapters.refusal_response import TYPES, header_value, refusal
 from gatekeeper.model import Decision
 from tests.support.feed import NOON
 
@@ -24,7 +24,7 @@ LOCKED = Decision(
 )
 
 
-def test_a_refusal_explains_itself() -> None:
+def test_the_response_explains_the_denial() -> None:
     answer = refusal(LOCKED)
     assert answer.status == 429
     assert dict(answer.headers) == {
@@ -60,25 +60,25 @@ def test_each_reason_has_its_problem_type(reason: str, problem: str) -> None:
 
 
 @given(st.floats(0.000001, 1e9))
-def test_who_comes_again_after_the_time_that_was_told_does_not_come_too_early(wait: float) -> None:
-    told = int(dict(refusal(LOCKED._replace(retry_after=wait)).headers)["retry-after"])
-    assert wait <= told < wait + 1
+def test_a_client_that_waits_for_retry_after_does_not_return_too_early(wait: float) -> None:
+    wait_s = int(dict(refusal(LOCKED._replace(retry_after=wait)).headers)["retry-after"])
+    assert wait <= wait_s < wait + 1
 
 
-def test_when_to_come_again_is_told_only_where_it_is_known() -> None:
+def test_retry_after_is_sent_only_if_the_wait_is_known() -> None:
     assert "retry-after" not in dict(refusal(LOCKED._replace(retry_after=None)).headers)
 
 
 @pytest.mark.parametrize(("status", "sent"), [(503, 503), (403, 403), (200, 429), (0, 429), (999, 429)])
-def test_no_number_in_a_lock_makes_a_refusal_look_like_success(status: int, sent: int) -> None:
+def test_no_status_in_a_lock_makes_a_denial_look_like_success(status: int, sent: int) -> None:
     answer = refusal(LOCKED._replace(status=status))
     assert (answer.status, json.loads(answer.body)["status"]) == (sent, sent)
 
 
 @given(st.text())
 def test_no_policys_name_breaks_out_of_the_header(policy: str) -> None:
-    """Unquoted as RFC 9651 says, the name is there again, with ? for what no header may hold."""
-    value = verdict(LOCKED._replace(policy=policy))
+    """Unquoted by RFC 9651, the value is the name, with ? for characters that a header cannot hold."""
+    value = header_value(LOCKED._replace(policy=policy))
     if not policy:
         assert value == "denied"
         return

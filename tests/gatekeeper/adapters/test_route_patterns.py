@@ -24,16 +24,16 @@ PATH = st.lists(st.sampled_from(["", "v1", "items", "new", "7", "{id}", "a.b", "
 @example(["/v1/{kind}/new", "/v1/items/{id}"], "/v1/items/new")
 @example(["/v1/items/{id}/x", "/v1/{kind}/7"], "/v1/items/7")
 def test_a_path_is_the_resource_that_the_log_has(patterns: list[str], path: str) -> None:
-    assert RoutePatterns(patterns).of(path) == RouteMatcher(patterns, "other").match(path)
+    assert RoutePatterns(patterns).match(path) == RouteMatcher(patterns, "other").match(path)
 
 
-def test_one_pattern_is_a_mistake_for_many() -> None:
+def test_one_string_instead_of_several_patterns_is_an_error() -> None:
     with pytest.raises(TypeError, match="routes: expected a list of patterns, got '/v1'"):
         RoutePatterns("/v1")
 
 
-def test_a_path_is_looked_at_as_it_was_sent() -> None:
-    """Unquoted, /v1/items/a%2Fb would be another route than in the log, and its lock would not hold here."""
+def test_a_path_is_matched_before_percent_decoding() -> None:
+    """Decoded, /v1/items/a%2Fb would match another route than in the log, and its lock would not apply."""
     resource = asgi.routes(["/v1/items/{id}"], other="")
     assert resource({"path": "/v1/items/a/b", "raw_path": b"/v1/items/a%2Fb"}) == "/v1/items/{id}"
     assert resource({"path": "/v1/items/a"}) == "/v1/items/{id}"
@@ -56,5 +56,5 @@ def test_a_path_is_looked_at_as_it_was_sent() -> None:
         ("/files/{rest}", pattern_of_starlette, "/files/{rest:path}"),
     ],
 )
-def test_the_routes_of_frameworks_are_spelled_in_one_way(pattern: str, of: object, rule: str) -> None:
+def test_routes_of_all_frameworks_get_one_spelling(pattern: str, of: object, rule: str) -> None:
     assert of(rule) == pattern

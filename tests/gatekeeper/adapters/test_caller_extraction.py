@@ -1,4 +1,4 @@
-"""Whom an adapter asks for: the one that the log counts, and an address that nobody can make up."""
+"""Caller names of adapters equal those in the log, and clients cannot forge addresses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gatekeeper.adapters import asgi, caller_extraction, wsgi
+from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.adapters.caller_extraction import TrustedProxies, first
-from gatekeeper.adapters.checkpoint import RequestIdentity
 from gatekeeper.identity import address_of
 from gatekeeper.requestlog.log_record import LogEntry, line_of
-from tests.support.requestlog import counted_by
+from tests.support.requestlog import count_lines
 from tests.support.vectors import VECTORS, Vector
 
 ROOT = Path(__file__).parents[3]
@@ -26,7 +26,7 @@ BY_HEADER = [
     for vector in VECTORS
     for kind, text in vector.names.items()
     if len(vector.names) == 1 and text and kind in ("api_key", "user", "address")
-    if kind != "address" or vector.prefix6 == 128  # an address out of a header is asked for whole
+    if kind != "address" or vector.prefix6 == 128  # an address in a header is checked whole
 ]
 LOGGED = [
     vector
@@ -39,7 +39,7 @@ LOGGED = [
 
 @pytest.mark.parametrize("vector", BY_HEADER, ids=str)
 def test_a_header_gives_the_name_that_the_log_has(vector: Vector) -> None:
-    """As UTF-8, which is how proxies log it; halves of pairs are none."""
+    """Read as UTF-8, as proxies log it; half of a surrogate pair is not a name."""
     ((kind, text),) = vector.names.items()
     value = (text or "").encode("utf-8", "surrogatepass")
     wanted = vector.caller or ""
@@ -56,7 +56,7 @@ FALLING_BACK = [
 
 
 @pytest.mark.parametrize("vector", FALLING_BACK, ids=str)
-def test_the_first_name_that_is_there_is_asked_for_as_it_is_counted(vector: Vector) -> None:
+def test_the_first_name_that_is_present_is_checked_and_counted(vector: Vector) -> None:
     headers = {f"x-{kind}".replace("_", "-"): text for kind, text in vector.names.items() if text}
     peer = headers.pop("x-address", None) or ""
     scope = {
@@ -73,19 +73,19 @@ def test_the_first_name_that_is_there_is_asked_for_as_it_is_counted(vector: Vect
         assert first(*(by[kind] for kind in vector.names))(request) == vector.caller
 
 
-def test_a_header_in_another_encoding_names_nobody() -> None:
-    """No log could be read that had it."""
+def test_a_header_in_another_encoding_counts_as_absent() -> None:
+    """A log that contained it could not be read."""
     assert asgi.header("x-api-key")({"headers": [(b"x-api-key", b"caf\xe9")]}) == ""
     assert wsgi.header("x-api-key")({"HTTP_X_API_KEY": "caf\xe9"}) == ""
 
 
 @pytest.mark.parametrize("vector", LOGGED, ids=str)
-def test_the_request_log_is_counted_under_the_name_that_the_guard_asked_for(
+def test_the_request_log_is_counted_under_the_name_that_the_guard_checked(
     vector: Vector, tmp_path: Path
 ) -> None:
     caller = vector.caller or ""
     entry = LogEntry(1, 1, 200, 0, "GET", "/", RequestIdentity(caller, address="198.51.100.1"))
-    found = counted_by(ROOT / "deploy" / "requestlog.toml", line_of(entry, "1").text)
+    found = count_lines(ROOT / "deploy" / "requestlog.toml", line_of(entry, "1").text)
     assert [(row.key, row.value) for row in found.rows if row.meter == "requests"] == [(caller, 1)]
     assert found.rejected == []
 
@@ -119,7 +119,7 @@ PROXIES = TrustedProxies(TRUSTED)
         ("10.0.0.1", ["[2001:db8:2::9]:4711"], "2001:db8:2::9"),
         ("10.0.0.1", ["[2001:db8:2::9]"], "2001:db8:2::9"),
         ("10.0.0.1", ["[::ffff:192.0.2.1]:1"], "192.0.2.1"),
-        # What a proxy could not say, nobody can: least of all who stands left of it.
+        # Unknown to a proxy means unknown: entries left of it may be forged.
         ("10.0.0.1", ["6.6.6.6, unknown"], ""),
         ("10.0.0.1", ["6.6.6.6, "], ""),
         ("10.0.0.1", [""], ""),
@@ -135,7 +135,7 @@ PROXIES = TrustedProxies(TRUSTED)
         ("10.0.0.1", ["6.6.6.6; 192.0.2.1"], ""),
         ("10.0.0.1", ["6.6.6.6, 192.0.2.1%eth0"], ""),
         ("10.0.0.1", ["6.6.6.6, 10.1"], ""),
-        # No address at the other end: a Unix socket, which nobody was told to trust.
+        # No address at the other end: a Unix socket, which is not trusted here.
         ("", ["192.0.2.1"], ""),
         ("/run/app.sock", ["192.0.2.1"], ""),
         ("not an address", ["192.0.2.1"], ""),
@@ -166,14 +166,14 @@ def test_a_proxy_behind_a_unix_socket_is_trusted_by_name(
 
 
 @pytest.mark.parametrize("trusted", ["10.0.0.0/8", "unix"])
-def test_one_text_instead_of_several_is_refused(trusted: str) -> None:
-    """Each of its letters would be taken for a proxy."""
+def test_one_string_instead_of_several_proxies_is_an_error(trusted: str) -> None:
+    """Otherwise its letters would be read as proxies."""
     with pytest.raises(TypeError, match="expected a list of addresses and networks"):
         TrustedProxies(trusted)
 
 
 @pytest.mark.parametrize("trusted", ["10.0.0.1/8", "10.0.0.0/33", "proxy.example", "*", "", "10.0.0.0-10.9"])
-def test_what_is_no_network_is_refused(trusted: str) -> None:
+def test_an_invalid_network_is_an_error(trusted: str) -> None:
     with pytest.raises(ValueError, match=r"does not appear|has host bits"):
         TrustedProxies([trusted])
 
@@ -192,15 +192,17 @@ FORGED = [
 
 @pytest.mark.parametrize(("name", "value"), FORGED)
 @pytest.mark.parametrize("peer", ["192.0.2.9", "10.0.0.1"])
-def test_no_other_header_is_believed(peer: str, name: str, value: str) -> None:
+def test_no_other_header_is_trusted(peer: str, name: str, value: str) -> None:
     scope = {"client": (peer, 1), "headers": [(name.lower().encode(), value.encode())]}
     assert asgi.behind(TRUSTED)(scope) == peer
-    if "_" not in name:  # with underscores WSGI cannot tell it from the real one: servers drop these
+    if (
+        "_" not in name
+    ):  # WSGI cannot distinguish it from X-Forwarded-For: servers drop names with underscores
         environ = {"REMOTE_ADDR": peer, f"HTTP_{name.upper().replace('-', '_')}": value}
         assert wsgi.behind(TRUSTED)(environ) == peer
 
 
-def test_without_trusted_proxies_no_header_is_believed() -> None:
+def test_without_trusted_proxies_no_header_is_trusted() -> None:
     scope = {"client": ("192.0.2.9", 1), "headers": [(b"x-forwarded-for", b"6.6.6.6")]}
     assert asgi.peer(scope) == asgi.behind([])(scope) == "192.0.2.9"
     environ = {"REMOTE_ADDR": "192.0.2.9", "HTTP_X_FORWARDED_FOR": "6.6.6.6"}
@@ -208,16 +210,17 @@ def test_without_trusted_proxies_no_header_is_believed() -> None:
 
 
 def slow_client(peer: str, forwarded: Sequence[str]) -> str:
-    """The same, told from the left: who may speak for whom."""
+    """Returns the client's address by a slow algorithm that reads the chain from the left."""
     chain = [hop.strip(" \t") for hop in ",".join(forwarded).split(",")] if forwarded else []
     spellings = [*map(without_port, chain), peer]
-    speaks = [
+    is_trusted = [
         (known := address_of(text)) is not None
         and any(ip_address(known) in ip_network(network) for network in TRUSTED)
         for text in spellings
     ]
-    said = [at for at in range(len(spellings)) if all(speaks[at + 1 :])]  # by an unbroken line of proxies
-    return address_of(spellings[said[0]]) or ""
+    # Entries that an unbroken chain of trusted proxies vouches for.
+    vouched = [at for at in range(len(spellings)) if all(is_trusted[at + 1 :])]
+    return address_of(spellings[vouched[0]]) or ""
 
 
 def without_port(text: str) -> str:
@@ -240,7 +243,7 @@ HEADERS = st.lists(st.lists(HOP, min_size=1, max_size=4).map(",".join), max_size
 
 @given(peer=HOP.map(str.strip), forwarded=HEADERS)
 @example(peer="10.0.0.1", forwarded=[" , 10.0.0.2"])
-def test_it_agrees_with_the_slow_way(peer: str, forwarded: list[str]) -> None:
+def test_the_address_agrees_with_the_slow_algorithm(peer: str, forwarded: list[str]) -> None:
     assert PROXIES.client(peer, forwarded) == slow_client(peer, forwarded)
 
 
@@ -252,19 +255,19 @@ def test_it_agrees_with_the_slow_way(peer: str, forwarded: list[str]) -> None:
 def test_nothing_that_a_client_writes_changes_its_address(
     forged: list[str], proxies: list[str], joined: bool
 ) -> None:
-    """Honest proxies add whom they see, in the same header or in one of their own."""
+    """Honest proxies append the address that they see, to the same header or in another one."""
     seen = ["192.0.2.1", *proxies[:-1]]
     honest = [", ".join([*forged, *seen])] if joined else [*forged, *seen]
     assert PROXIES.client(proxies[-1], honest) == "192.0.2.1"
 
 
-def test_what_is_too_long_to_be_anybody_is_not_remembered() -> None:
-    names, addresses = caller_extraction._name_in.cache_info, caller_extraction._peer_address.cache_info
+def test_values_too_long_for_a_name_or_an_address_are_not_cached() -> None:
+    names, addresses = caller_extraction._cached_name.cache_info, caller_extraction._cached_address.cache_info
     before = names().misses, addresses().misses
-    assert caller_extraction.name_in("api_key", b"k" * 60_000) == ""
+    assert caller_extraction.name_from_header("api_key", b"k" * 60_000) == ""
     assert caller_extraction.peer_address("1" * 60_000) is None
     assert (names().misses, addresses().misses) == before
-    assert caller_extraction.name_in("api_key", b"k" * 256) == "api_key:" + "k" * 256
+    assert caller_extraction.name_from_header("api_key", b"k" * 256) == "api_key:" + "k" * 256
     assert (
         caller_extraction.peer_address("0000:0000:0000:0000:0000:ffff:192.100.200.255") == "192.100.200.255"
     )

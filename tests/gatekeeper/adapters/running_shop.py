@@ -1,4 +1,4 @@
-"""A shop under a real server, asked by a real client."""
+"""A shop application under a real server, called by a real client."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ ROOT = Path(__file__).parents[3]
 PATIENCE_S = 30.0
 HOUR = timedelta(hours=1)
 
-# Without its own idea of whom to believe: by default uvicorn takes the word of a proxy on this machine.
+# By default uvicorn trusts X-Forwarded-For of a proxy on this machine; only the guard is to decide here.
 UVICORN = ["uvicorn", "--factory", "--no-proxy-headers", "--log-level=warning"]
 GUNICORN = ["gunicorn", "--workers=2", "--no-control-socket", "--log-level=warning"]
-# By what each is started, and whether it has a loop.
+# Commands that start the shops, and whether they have an event loop.
 SHOPS = {
     "asgi": ([*UVICORN, "asgi_shop:shop"], True),
     "fastapi": ([*UVICORN, "fastapi_shop:shop"], True),
@@ -46,7 +46,7 @@ LOCKED: dict[str, dict[str, Any]] = {
 
 
 def locks() -> dict[str, object]:
-    """The feed, as a file holds it; they end in an hour."""
+    """Returns a feed, in the format of a file, with locks that end in an hour."""
     now = datetime.now(UTC)
     others = [
         {"key": "api_key:acme", "policy": "monthly", "until": now + HOUR / 2},
@@ -54,17 +54,17 @@ def locks() -> dict[str, object]:
         {"scope": "address", "key": "203.0.113.9"},
         {"scope": "range", "key": "127.9.0.0/16"},
     ]
-    named = [{"key": f"api_key:{name}"} | given for name, given in LOCKED.items()]
-    basis = {
+    by_key = [{"key": f"api_key:{name}"} | fields for name, fields in LOCKED.items()]
+    defaults = {
         "op": "set", "scope": "caller", "policy": "daily", "action": "deny", "status": 429,
         "reason": "quota-exceeded", "began": now - HOUR, "until": now + HOUR,
     }  # fmt: skip
-    changes = [basis | given for given in [*named, *others]]
+    changes = [defaults | fields for fields in [*by_key, *others]]
     return {"format": 1, "version": 1, "snapshot": True, "now": now, "changes": changes}
 
 
 class Shop:
-    """A server that runs."""
+    """A running server."""
 
     def __init__(self, name: str, folder: Path, port: int) -> None:
         self.name = name
@@ -78,24 +78,24 @@ class Shop:
         return self.ask("GET", path, key, **headers)
 
     def ask(self, method: str, path: str, key: str = "", **headers: str) -> httpx2.Response:
-        return self.client.request(method, path, headers=named(key, headers))
+        return self.client.request(method, path, headers=request_headers(key, headers))
 
     def release(self, name: str) -> None:
-        """Let the stream of this name go on."""
+        """Lets the stream of this name continue."""
         (self.folder / name).touch()
 
     def shadows(self) -> str:
-        """What was logged of requests that would have been refused."""
+        """Returns the log of requests that would have been denied."""
         return (self.folder / "shadow.log").read_text()
 
 
-def named(key: str, headers: dict[str, str]) -> dict[str, str]:
+def request_headers(key: str, headers: dict[str, str]) -> dict[str, str]:
     others = {name.replace("_", "-"): value for name, value in headers.items()}
     return others | ({"x-api-key": key} if key else {})
 
 
-def somebody() -> str:
-    """A key that nobody has asked with yet."""
+def new_key() -> str:
+    """Returns an unused API key."""
     return uuid.uuid4().hex
 
 
@@ -103,16 +103,16 @@ def somebody() -> str:
 def shop(name: str, folder: Path, redis_url: str) -> Iterator[Shop]:
     (folder / "locks.json").write_text(json.dumps(locks(), default=datetime.isoformat))
     port, (command, _) = free_port(), SHOPS[name]
-    where = [f"--port={port}"] if command[0] == "uvicorn" else [f"--bind=127.0.0.1:{port}"]
+    bind = [f"--port={port}"] if command[0] == "uvicorn" else [f"--bind=127.0.0.1:{port}"]
     module = f"tests.gatekeeper.adapters.shops.{command[-1]}"
     with (folder / "log").open("wb") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", *command[:-1], *where, module], cwd=ROOT, stdout=log, stderr=log,
+            [sys.executable, "-m", *command[:-1], *bind, module], cwd=ROOT, stdout=log, stderr=log,
             env={**os.environ, "SHOP_FOLDER": str(folder), "SHOP_REDIS": redis_url},
         )  # fmt: skip
     running = Shop(name, folder, port)
     try:
-        awaited(running, child)
+        wait_until_ready(running, child)
         yield running
     finally:
         running.client.close()
@@ -125,16 +125,16 @@ def shop(name: str, folder: Path, redis_url: str) -> Iterator[Shop]:
             raise
 
 
-def awaited(running: Shop, child: subprocess.Popen[bytes]) -> None:
-    """Returns when it answers."""
+def wait_until_ready(running: Shop, child: subprocess.Popen[bytes]) -> None:
+    """Returns when the server responds."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:
             assert running.get("/plain/healthz").status_code == 200
         except httpx2.TransportError:
-            said = (running.folder / "log").read_text()
-            assert child.poll() is None, said
-            assert time.monotonic() < deadline_s, said
+            output = (running.folder / "log").read_text()
+            assert child.poll() is None, output
+            assert time.monotonic() < deadline_s, output
             time.sleep(0.02)
         else:
             return

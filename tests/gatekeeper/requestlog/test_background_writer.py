@@ -1,4 +1,4 @@
-"""The queue between requests and the log's sink: under a clock that is moved by hand, then with threads."""
+"""The queue between requests and the log's sink: with a manual clock, then with threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gatekeeper.adapters.checkpoint import RequestIdentity
+from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.clock import SYSTEM_CLOCK
 from gatekeeper.requestlog.background_writer import (
     GATHER_S,
@@ -21,7 +21,7 @@ from gatekeeper.requestlog.background_writer import (
 )
 from gatekeeper.requestlog.log_record import LogEntry, LogLine
 from gatekeeper.testing import ManualClock
-from tests.support.requestlog import Shelf
+from tests.support.requestlog import MemorySink
 
 
 def an_entry(number: int = 0) -> LogEntry:
@@ -31,15 +31,15 @@ def an_entry(number: int = 0) -> LogEntry:
 class World:
     def __init__(self, buffer: int = 100) -> None:
         self.clock = ManualClock()
-        self.shelf = Shelf()
-        self.writer = BackgroundWriter(self.shelf, buffer=buffer, clock=self.clock)
+        self.sink = MemorySink()
+        self.writer = BackgroundWriter(self.sink, buffer=buffer, clock=self.clock)
 
     def put(self, *numbers: int) -> None:
         for number in numbers:
             self.writer.put(an_entry(number))
 
     def stored(self) -> list[int]:
-        return [int(record["path"][1:]) for record in self.shelf.records()]
+        return [int(record["path"][1:]) for record in self.sink.records()]
 
     @property
     def sums(self) -> tuple[int, int, int]:
@@ -53,11 +53,11 @@ def world() -> World:
 
 def test_nothing_runs_before_the_first_record(world: World) -> None:
     world.clock.advance(10)
-    assert world.shelf.calls == 0
+    assert world.sink.calls == 0
     assert world.writer.healthy
 
 
-def test_records_are_written_in_their_order_soon_after_they_came(world: World) -> None:
+def test_records_are_written_in_order_and_soon(world: World) -> None:
     world.put(1, 2, 3)
     assert world.sums == (0, 0, 3)
     world.clock.advance(0)
@@ -67,60 +67,60 @@ def test_records_are_written_in_their_order_soon_after_they_came(world: World) -
     assert world.sums == (4, 0, 0)
 
 
-def test_an_idle_log_looks_more_seldom_but_never_long(world: World) -> None:
+def test_an_idle_writer_polls_less_often(world: World) -> None:
     world.put(1)
     world.clock.advance(10)
-    before = world.shelf.calls
+    before = world.sink.calls
     world.clock.advance(10)
-    assert world.shelf.calls - before == round(10 / IDLE_S)
+    assert world.sink.calls - before == round(10 / IDLE_S)
     world.put(2)
     world.clock.advance(IDLE_S)
     assert world.stored() == [1, 2]
 
 
-def test_every_record_has_an_id_of_its_own(world: World) -> None:
+def test_every_record_has_a_unique_id(world: World) -> None:
     other = World()
-    for each in (world, other):
-        each.put(*range(50))
-        each.clock.advance(1)
-    ids = [record["id"] for each in (world, other) for record in each.shelf.records()]
+    for writing in (world, other):
+        writing.put(*range(50))
+        writing.clock.advance(1)
+    ids = [record["id"] for written in (world, other) for record in written.sink.records()]
     assert len(set(ids)) == 100
 
 
 class TestASinkThatFails:
-    def test_keeps_records_waiting_and_gets_them_in_order_when_it_is_well_again(self, world: World) -> None:
-        world.shelf.error = OSError("away")
+    def test_gets_waiting_records_in_order_after_its_recovery(self, world: World) -> None:
+        world.sink.error = OSError("unavailable")
         world.put(1, 2)
         world.clock.advance(30)
         world.put(3)
         assert world.sums == (0, 0, 3)
         assert not world.writer.healthy
-        world.shelf.error = None
+        world.sink.error = None
         world.clock.advance(RETRY_S_MAX)
         assert world.stored() == [1, 2, 3]
         assert world.sums == (3, 0, 0)
         assert world.writer.healthy
 
-    def test_is_tried_ever_more_seldom(self, world: World) -> None:
-        world.shelf.error = OSError("away")
+    def test_is_retried_with_back_off(self, world: World) -> None:
+        world.sink.error = OSError("unavailable")
         world.put(1)
         world.clock.advance(60)
-        before = world.shelf.calls
+        before = world.sink.calls
         world.clock.advance(60)
-        assert world.shelf.calls - before == 60 / RETRY_S_MAX
+        assert world.sink.calls - before == 60 / RETRY_S_MAX
 
-    def test_may_take_a_part(self, world: World) -> None:
-        world.shelf.room = 2
+    def test_may_take_some_of_the_records(self, world: World) -> None:
+        world.sink.room = 2
         world.put(1, 2, 3, 4, 5)
         world.clock.advance(0)
         assert world.stored() == [1, 2]
         world.clock.advance(1)
         assert world.stored() == [1, 2, 3, 4, 5]
-        assert len({record["id"] for record in world.shelf.records()}) == 5
+        assert len({record["id"] for record in world.sink.records()}) == 5
 
 
 class TestNoRoom:
-    def test_what_finds_no_room_is_dropped_and_counted(self) -> None:
+    def test_records_without_room_are_dropped_and_counted(self) -> None:
         world = World(buffer=3)
         world.put(1, 2, 3, 4, 5)
         assert world.sums == (0, 2, 3)
@@ -131,20 +131,20 @@ class TestNoRoom:
     def test_every_record_is_written_dropped_or_waiting(self) -> None:
         world = World(buffer=7)
         for number in range(500):
-            world.shelf.room = number % 3
+            world.sink.room = number % 3
             world.put(number)
             if number % 5 == 0:
                 world.clock.advance(0.05)
             assert sum(world.sums) == number + 1
-        world.shelf.room = 100
+        world.sink.room = 100
         assert world.writer.flush(60)
         assert world.stored() == sorted(set(world.stored()))
         assert world.sums[2] == 0
         assert world.sums[1] > 0
 
-    def test_memory_is_bounded_whatever_the_sink_does(self) -> None:
+    def test_memory_is_bounded_while_the_sink_fails(self) -> None:
         world = World(buffer=2_500)
-        world.shelf.error = OSError("away")
+        world.sink.error = OSError("unavailable")
         for number in range(10_000):
             world.put(number)
             if number % 100 == 0:
@@ -152,35 +152,35 @@ class TestNoRoom:
         assert world.writer.waiting <= 2_500 + 1_000
         assert sum(world.sums) == 10_000
 
-    def test_it_is_said_once_a_minute_how_many(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_dropped_records_are_logged_once_a_minute(self, caplog: pytest.LogCaptureFixture) -> None:
         world = World(buffer=1)
         with caplog.at_level(logging.WARNING, "gatekeeper"):
             for number in range(550):
                 world.put(number, number)
                 world.clock.advance(0.2)
-        said = [message for message in caplog.messages if "dropped" in message]
-        assert len(said) == 2
-        assert "came faster than they could be written" in said[0]
+        warnings = [message for message in caplog.messages if "dropped" in message]
+        assert len(warnings) == 2
+        assert "requests came faster than records could be written" in warnings[0]
         assert not world.writer.healthy
         world.clock.advance(61)
         assert world.writer.healthy
 
 
-def test_a_record_that_cannot_be_written_costs_no_other(world: World) -> None:
+def test_a_record_that_cannot_be_encoded_blocks_no_other(world: World) -> None:
     world.put(1)
-    world.writer.put(an_entry(2)._replace(more={"what": object()}))
+    world.writer.put(an_entry(2)._replace(fields={"what": object()}))
     world.put(3)
     world.clock.advance(1)
     assert world.stored() == [1, 3]
     assert world.sums == (2, 1, 0)
 
 
-def test_a_thread_that_was_ended_is_started_again_by_the_next_record(world: World) -> None:
-    world.shelf.error = SystemExit()  # ends a thread, and is no Exception
+def test_the_next_record_restarts_a_thread_that_has_ended(world: World) -> None:
+    world.sink.error = SystemExit()  # ends a thread: not a subclass of Exception
     world.put(1)
     world.clock.advance(1)
     assert not world.writer.healthy
-    world.shelf.error = None
+    world.sink.error = None
     world.clock.advance(5)
     assert world.stored() == []
     world.put(2)
@@ -188,28 +188,28 @@ def test_a_thread_that_was_ended_is_started_again_by_the_next_record(world: Worl
     assert world.stored() == [1, 2]
 
 
-def test_closing_writes_what_waits_and_a_later_record_begins_again(world: World) -> None:
+def test_closing_writes_waiting_records_and_a_later_record_restarts_the_thread(world: World) -> None:
     world.put(1, 2)
     world.writer.close(1)
-    assert (world.stored(), world.shelf.closed) == ([1, 2], 1)
+    assert (world.stored(), world.sink.closed) == ([1, 2], 1)
     world.clock.advance(10)
     world.put(3)
     world.clock.advance(1)
     assert world.stored() == [1, 2, 3]
 
 
-def test_closing_gives_up_on_a_sink_that_is_away_and_says_what_is_left(
+def test_closing_gives_up_on_a_failing_sink_and_logs_the_number_of_records(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.shelf.error = OSError("away")
+    world.sink.error = OSError("unavailable")
     world.put(1)
     world.writer.close(3)
     assert world.clock.uptime_s() <= 4
-    assert "closed with 1 records unwritten: OSError('away')" in caplog.text
+    assert "closed with 1 records unwritten: OSError('unavailable')" in caplog.text
     assert world.sums == (0, 0, 1)
 
 
-def test_a_buffer_for_nothing_is_refused() -> None:
+def test_a_buffer_of_zero_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least 1 record"):
         World(buffer=0)
 
@@ -217,8 +217,8 @@ def test_a_buffer_for_nothing_is_refused() -> None:
 # -- with threads --------------------------------------------------------------------------------
 
 
-class Slow(Shelf):
-    """Takes its time with every write, until it is let go."""
+class Slow(MemorySink):
+    """Blocks in every write until `go` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,22 +230,22 @@ class Slow(Shelf):
 
 
 def test_no_request_waits_for_a_sink_that_hangs() -> None:
-    shelf = Slow()
-    writer = BackgroundWriter(shelf, buffer=1_000, clock=SYSTEM_CLOCK)
+    sink = Slow()
+    writer = BackgroundWriter(sink, buffer=1_000, clock=SYSTEM_CLOCK)
     began_s = time.thread_time()
     for number in range(5_000):
         writer.put(an_entry(number))
-    assert time.thread_time() - began_s < 1.0  # of this thread: it never slept, and wrote nothing itself
+    assert time.thread_time() - began_s < 1.0  # CPU time of this thread, which wrote nothing itself
     assert writer.dropped >= 3_000
-    shelf.go.set()
+    sink.go.set()
     writer.close(10)
     assert writer.written + writer.dropped == 5_000
-    assert len(shelf.lines) == writer.written
+    assert len(sink.lines) == writer.written
 
 
-def test_threads_that_drop_at_once_are_all_counted() -> None:
-    shelf = Slow()
-    writer = BackgroundWriter(shelf, buffer=10, clock=SYSTEM_CLOCK)
+def test_records_that_several_threads_drop_are_all_counted() -> None:
+    sink = Slow()
+    writer = BackgroundWriter(sink, buffer=10, clock=SYSTEM_CLOCK)
     threads = [
         threading.Thread(target=lambda: [writer.put(an_entry(number)) for number in range(2_000)])
         for _ in range(8)
@@ -254,31 +254,31 @@ def test_threads_that_drop_at_once_are_all_counted() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    shelf.go.set()
+    sink.go.set()
     writer.close(10)
     assert writer.written + writer.dropped == 16_000
 
 
-def test_a_forked_child_writes_its_own_and_not_its_parents() -> None:
-    shelf = Slow()
-    writer = BackgroundWriter(shelf, buffer=100, clock=SYSTEM_CLOCK)
+def test_a_forked_child_writes_its_records_and_not_its_parents() -> None:
+    sink = Slow()
+    writer = BackgroundWriter(sink, buffer=100, clock=SYSTEM_CLOCK)
     writer.put(an_entry(1))
-    while not writer._lines:  # the thread is inside of the sink now, and has the mutex
+    while not writer._lines:  # until the thread is inside the sink, and holds the mutex
         time.sleep(0.001)
     writer.put(an_entry(2))
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover - another process
-        shelf.go.set()
+        sink.go.set()
         writer.put(an_entry(3))
         written = writer.flush(5)
-        told = f"{written} {writer.written} {shelf.forks} {[record['path'] for record in shelf.records()]}"
-        os.write(writing, told.encode())
+        report = f"{written} {writer.written} {sink.forks} {[record['path'] for record in sink.records()]}"
+        os.write(writing, report.encode())
         os._exit(0)
     os.waitpid(child, 0)
     os.close(writing)
-    with os.fdopen(reading) as told:
-        assert told.read() == "True 1 1 ['/3']"
-    shelf.go.set()
+    with os.fdopen(reading) as pipe:
+        assert pipe.read() == "True 1 1 ['/3']"
+    sink.go.set()
     writer.close(5)
-    assert [record["path"] for record in shelf.records()] == ["/1", "/2"]
+    assert [record["path"] for record in sink.records()] == ["/1", "/2"]

@@ -1,0 +1,341 @@
+"""Admission control of requests, for every framework: checks the gate, then the limiters.
+
+A request is charged to limiters in their order. When one of them denies it, fails, or the client disconnects
+while a store is awaited, the permits that earlier limiters gave are refunded, so that only an admitted
+request costs anything. After the response two things remain: `refund` when the application wants it, and
+`leave` for limiters that count requests in flight.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from math import inf
+from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
+
+from gatekeeper.adapters.refusal_response import (
+    HeaderStyle,
+    RefusalResponse,
+    limit_headers,
+    refusal,
+    require_style,
+)
+from gatekeeper.gate import Gate
+from gatekeeper.identity import address_of
+from gatekeeper.model import Decision
+
+log = logging.getLogger("gatekeeper")
+
+PREFIX6 = 64  # one household; limits on single addresses would give it 2**64 limits
+
+# Keys of the request log's notes, in ASGI's state and in WSGI's environment.
+NOTES_STATE_KEY = "request_log"
+NOTES_ENVIRON_KEY = f"gatelock.{NOTES_STATE_KEY}"
+
+Request = TypeVar("Request")
+
+
+class GuardLimiter(Protocol):
+    """The part of a limiter that a guard uses.
+
+    In an asyncio application a guard calls `check_async` and `refund_async` instead, if the limiter has them.
+    It also reads these attributes, which all limiters of `gatekeeper.limits` have; without them it assumes
+    the default:
+
+    - `name`: the policy in headers; "".
+    - `store`: where the keys are; its `awaited` must fit the application. None.
+    - `is_awaited`: whether `check_async` may suspend; if not, `check` is called, which costs less. True for
+      a limiter that has `check_async`.
+    - `holds_permits`: whether `leave` must be called when the response is complete. True for a limiter that
+      has `leave`.
+    """
+
+    def check(self, key: str, cost: int, /) -> Decision: ...
+    def refund(self, key: str, cost: int, /) -> None: ...
+
+
+class InFlightLimiter(GuardLimiter, Protocol):
+    """A limiter of requests in flight, such as Concurrency.
+
+    `leave` is called when the response is complete; what it returns is awaited, unless it is None.
+    """
+
+    def leave(self, key: str, cost: int, /) -> Awaitable[None] | None: ...
+
+
+class DecisionNotes(Protocol):
+    """Notes of a request log, which counts the request under the name that the guard checked."""
+
+    def note_decision(self, identity: RequestIdentity, decision: Decision, /) -> None: ...
+
+
+class RequestIdentity(NamedTuple):
+    """Names, cost and method of a request."""
+
+    caller: str = ""
+    address: str = ""
+    resource: str = ""
+    tenant: str = ""
+    cost: int = 1
+    method: str = "GET"  # for the log
+    notes: DecisionNotes | None = None
+
+    @property
+    def key(self) -> str:
+        """The limiters' key: the caller, or the address of a request without one, IPv6 by its /64."""
+        if self.caller or not self.address:
+            return self.caller
+        return f"address:{address_of(self.address, PREFIX6) or self.address}"
+
+
+class CheckResult(NamedTuple):
+    """Decision on a request, and the permits that limiters gave for it."""
+
+    decision: Decision
+    key: str = ""
+    cost: int = 1
+    charged: tuple[GuardLimiter, ...] = ()
+    limiter_name: str = ""  # of the limiter with least remaining
+
+
+class AdmissionController:
+    """Decides whether requests may pass: checks the gate first, then the limiters in their order.
+
+    A denied request costs nothing: neither after the gate denied it nor after one of the limiters did.
+
+    Args:
+        gate: The gate that is checked first.
+        limiters: Limiters that are checked after the gate.
+        awaited: Whether the application calls `check_async`; stores of limiters then need an asyncio client.
+        shadow: Whether to deny no request; those that would have been denied are logged.
+        headers: Style of the headers about limits.
+
+    Raises:
+        ValueError: `headers` is unknown, or a limiter's store has the wrong kind of client.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        limiters: Iterable[GuardLimiter] = (),
+        *,
+        awaited: bool = False,
+        shadow: bool = False,
+        headers: HeaderStyle = "off",
+    ) -> None:
+        require_style(headers)
+        self.gate = gate
+        self._limiters = tuple(limiters)
+        require_store_client(self._limiters, awaited=awaited)
+        self._async_checks = [(limiter, _suspending_check(limiter)) for limiter in self._limiters]
+        self._shadow = shadow
+        self._headers: HeaderStyle = headers
+        self._in_flight = [limiter for limiter in self._limiters if _holds_permits(limiter)]
+        # Only then must an adapter follow the response to its end.
+        self.holds_permits = bool(self._in_flight)
+
+    def check(self, identity: RequestIdentity) -> CheckResult:
+        """Returns the denial, or the decision with least remaining."""
+        decision = self._check_gate(identity)
+        if not self._limiters or decision.shadow or not decision.allowed:
+            return self.gate_result(decision, identity)
+        result = CheckResultBuilder(decision, identity)
+        try:
+            for limiter in self._limiters:
+                if not result.add(limiter, limiter.check(result.key, identity.cost)):
+                    break
+        except BaseException:
+            self._refund_charges(result)
+            raise
+        if result.decision.allowed:
+            return self._admit(result, identity)
+        self._refund_charges(result)
+        return self.gate_result(result.decision, identity)
+
+    async def check_async(self, identity: RequestIdentity) -> CheckResult:
+        """Returns the denial, or the decision with least remaining; awaits limiters that may suspend."""
+        decision = self._check_gate(identity)
+        if not self._limiters or decision.shadow or not decision.allowed:
+            return self.gate_result(decision, identity)
+        result = CheckResultBuilder(decision, identity)
+        try:
+            for limiter, check in self._async_checks:
+                key, cost = result.key, identity.cost
+                answer = limiter.check(key, cost) if check is None else await check(key, cost)
+                if not result.add(limiter, answer):
+                    break
+        except BaseException:  # also CancelledError: the client disconnected while a store was awaited
+            await self._refund_charges_async(result)
+            raise
+        if result.decision.allowed:
+            return self._admit(result, identity)
+        await self._refund_charges_async(result)
+        return self.gate_result(result.decision, identity)
+
+    def refund(self, result: CheckResult) -> None:
+        """Returns permits to the limiters, except those of requests in flight (`leave`)."""
+        for limiter in result.charged:
+            if limiter not in self._in_flight:
+                limiter.refund(result.key, result.cost)
+
+    async def refund_async(self, result: CheckResult) -> None:
+        """Returns permits to the limiters, except those of requests in flight (`leave_async`)."""
+        for limiter in result.charged:
+            if limiter not in self._in_flight:
+                await refund_async(limiter, result.key, result.cost)
+
+    def leave(self, result: CheckResult) -> None:
+        """Returns the permits of a request in flight: its response is complete."""
+        for limiter in self._in_flight:
+            if limiter in result.charged:
+                limiter.leave(result.key, result.cost)
+
+    async def leave_async(self, result: CheckResult) -> None:
+        """Returns the permits of a request in flight: its response is complete."""
+        for limiter in self._in_flight:
+            if limiter in result.charged:
+                leaving = limiter.leave(result.key, result.cost)
+                if leaving is not None:
+                    await leaving
+
+    def gate_result(self, decision: Decision, identity: RequestIdentity) -> CheckResult:
+        """Returns the result of a decision for which no limiter keeps permits.
+
+        Applies shadow mode, logs, and notes the decision for the request log.
+        """
+        if self._shadow and not decision.allowed:
+            decision = decision._replace(allowed=True, shadow=True, retry_after=0.0)
+        if decision.shadow:
+            log.info(
+                "would be denied: %s %s by %s (%s)",
+                identity.method,
+                identity.caller or identity.address,
+                decision.policy or "no policy",
+                decision.reason,
+            )
+        if identity.notes is not None:
+            identity.notes.note_decision(identity, decision)
+        return CheckResult(decision)
+
+    def denial(self, result: CheckResult) -> RefusalResponse:
+        """Returns the response to a denied request."""
+        return refusal(result.decision, self._headers)
+
+    def limit_headers(self, result: CheckResult) -> list[tuple[str, str]]:
+        """Returns the headers about limits for the response to an admitted request; mostly none."""
+        if result.decision.limit is None:
+            return []
+        return limit_headers(result.decision, self._headers, result.limiter_name)
+
+    def _check_gate(self, identity: RequestIdentity) -> Decision:
+        return self.gate.check(
+            identity.caller, resource=identity.resource, address=identity.address, tenant=identity.tenant
+        )
+
+    def _admit(self, result: CheckResultBuilder, identity: RequestIdentity) -> CheckResult:
+        if identity.notes is not None:
+            identity.notes.note_decision(identity, result.decision)
+        return result.build()
+
+    def _refund_charges(self, result: CheckResultBuilder) -> None:
+        for limiter in result.charged:
+            limiter.refund(result.key, result.cost)
+
+    async def _refund_charges_async(self, result: CheckResultBuilder) -> None:
+        for limiter in result.charged:
+            await refund_async(limiter, result.key, result.cost)
+
+
+class CheckResultBuilder:
+    """Collects the decisions of the limiters on one request."""
+
+    __slots__ = ("charged", "cost", "decision", "key", "limiter_name")
+
+    def __init__(self, decision: Decision, identity: RequestIdentity) -> None:
+        self.decision = decision  # the denial, or the decision with least remaining
+        self.key, self.cost = identity.key, identity.cost
+        self.charged: list[GuardLimiter] = []
+        self.limiter_name = ""
+
+    def add(self, limiter: GuardLimiter, decision: Decision) -> bool:
+        """Adds a limiter's decision; returns whether it allows the request, so that the next is checked."""
+        if not decision.allowed:
+            self.decision = decision
+            return False
+        self.charged.append(limiter)
+        if _remaining(decision) < _remaining(self.decision):
+            tags = self.decision.tags
+            self.decision = decision._replace(tags=tags) if tags else decision
+            self.limiter_name = getattr(limiter, "name", "")
+        return True
+
+    def build(self) -> CheckResult:
+        return CheckResult(self.decision, self.key, self.cost, tuple(self.charged), self.limiter_name)
+
+
+def require_store_client(limiters: Iterable[object], *, awaited: bool) -> None:
+    """Raises ValueError for a limiter whose store has the wrong kind of client.
+
+    Checked when a guard is made, because otherwise each request would fail.
+
+    Args:
+        limiters: The limiters of a guard.
+        awaited: Whether the application awaits, and so needs an asyncio client.
+    """
+    for limiter in limiters:
+        store = getattr(limiter, "store", None)
+        if getattr(store, "awaited", awaited) is not awaited:
+            client = (
+                "redis.asyncio.Redis, because the application must not block"
+                if awaited
+                else "redis.Redis, because the application does not await"
+            )
+            raise ValueError(f"limiters: expected a store with a client of {client}")
+
+
+def make_exemption(
+    exempt: Iterable[str] | Callable[[Request], bool], path_of: Callable[[Request], str]
+) -> Callable[[Request], bool]:
+    """Returns a function that returns whether a request passes without a check.
+
+    Args:
+        exempt: Paths, exact, or all below one that ends in `/*`; or the function itself.
+        path_of: Returns the path of a request.
+
+    Raises:
+        TypeError: `exempt` is one string instead of several.
+    """
+    if callable(exempt):
+        return exempt
+    if isinstance(exempt, str):
+        raise TypeError(f"exempt: expected a list of paths, or a function, got {exempt!r}")
+    paths = frozenset(exempt)
+    prefixes = tuple(path[:-1] for path in paths if path.endswith("/*"))
+    if not paths:
+        return lambda request: False
+    if not prefixes:
+        return lambda request: path_of(request) in paths
+    return lambda request: (path := path_of(request)) in paths or path.startswith(prefixes)
+
+
+def _holds_permits(limiter: GuardLimiter) -> TypeGuard[InFlightLimiter]:
+    return bool(getattr(limiter, "holds_permits", hasattr(limiter, "leave")))
+
+
+def _suspending_check(limiter: Any) -> Callable[[str, int], Awaitable[Decision]] | None:
+    """Returns `check_async`; None if the limiter has none, or it would not suspend: `check` costs less."""
+    check_async: Callable[[str, int], Awaitable[Decision]] | None = getattr(limiter, "check_async", None)
+    return check_async if getattr(limiter, "is_awaited", True) else None
+
+
+async def refund_async(limiter: Any, key: str, cost: int) -> None:
+    """Returns `cost` permits to a limiter, by its `refund_async` if it has one."""
+    refund = getattr(limiter, "refund_async", None)
+    if refund is None:
+        limiter.refund(key, cost)
+    else:
+        await refund(key, cost)
+
+
+def _remaining(decision: Decision) -> float:
+    return inf if decision.remaining is None else decision.remaining
