@@ -6,7 +6,7 @@ READY := .venv/.ready
 SERVERS := .cache/servers-ready
 PEERS := .cache/peers
 
-# Tests start hundreds of processes: compiling every module anew in each of them takes half of a run.
+# Tests start hundreds of processes: compiling every module again in each of them takes half of a run.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -29,7 +29,7 @@ lint: $(READY)  ## ruff, and mypy strict on both packages
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/mypy --no-error-summary
 
-faults: $(READY) $(SERVERS)  ## two hundred faults over 600,000 records, and then every count is looked at
+faults: $(READY) $(SERVERS)  ## two hundred faults over 600,000 records, and then every count is checked
 	@$(PY) -m tests.faults $(ARGS)
 
 cuts: $(READY) $(SERVERS)  ## a gate cut off from its source at random, in simulated and in real time
@@ -45,12 +45,12 @@ bench-limits: $(PEERS)/.ready  ## our limiters beside their peers, in one proces
 bench-gate: $(PEERS)/.ready  ## the gate beside its peers: a check, and requests per second under uvicorn
 	@$(PEERS)/bin/python -m tests.benchmarks.gate_peers $(ARGS)
 
-constraints: $(READY)  ## write constraints.txt anew, with today's versions
+constraints: $(READY)  ## rewrite constraints.txt with today's versions
 	@.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra all --group dev \
 	  --group bench --group postgresql --no-emit-index-url --no-annotate --custom-compile-command 'make constraints' \
 	  --output-file constraints.txt pyproject.toml
 
-# The stamp comes last, so that an environment which was made by half is made again. uv installs
+# The stamp comes last, so that a partly made environment is made again. uv installs
 # because it takes seconds, and because an old pip knows no --group.
 $(READY): pyproject.toml constraints.txt
 	@$(PY) -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -69,13 +69,13 @@ $(READY): pyproject.toml constraints.txt
 	@.venv/bin/uv pip install --quiet --python $(PY) -c constraints.txt -e '.[all]' --group dev
 	@touch $@
 
-# The peers get an environment of their own: nobody else needs them.
+# The peers get a separate environment: no other command needs them.
 $(PEERS)/.ready: $(READY)
 	@.venv/bin/uv venv --quiet --clear --python $(PY) $(PEERS)
 	@.venv/bin/uv pip install --quiet --python $(PEERS)/bin/python -c constraints.txt -e '.[redis]' --group bench
 	@touch $@
 
-# No stamp while a server is lacking: the next run looks, and tells, again.
+# No stamp while a server is missing: the next run checks, and reports it, again.
 $(SERVERS): $(READY) tests/support/servers/pom.xml
 	@mkdir -p .cache
 	@if $(PY) -m tests.support.servers.prepare; then touch $@; fi

@@ -26,8 +26,8 @@ class PartitionLost(AnalyzerError):
 class PlanChanged(AnalyzerError):
     """Another plan than the counter's is in force: records must be read again under it."""
 
-    def __init__(self, ours: int, active: int | None) -> None:
-        super().__init__(f"plan {ours} is no longer in force (now: {active}); taking the active one")
+    def __init__(self, counted_by: int, active: int | None) -> None:
+        super().__init__(f"plan {counted_by} is no longer in force (now: {active}); taking the active one")
 
 
 class StoreAway(AnalyzerError):

@@ -1,4 +1,4 @@
-"""The whole analyzer on one screen: take records, count them, store together what must agree."""
+"""One pass of the analyzer: takes records, counts them, and stores counts, offsets and locks together."""
 
 from __future__ import annotations
 

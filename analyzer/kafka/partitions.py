@@ -157,10 +157,10 @@ class AssignedPartitions:
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> dict[TopicPartition, int]:
         """Notes the stored offsets; returns those of our partitions."""
-        ours = {tp: stored[state.part] for tp, state in self._states.items() if state.part in stored}
-        for tp, offset in ours.items():
+        offsets = {tp: stored[state.part] for tp, state in self._states.items() if state.part in stored}
+        for tp, offset in offsets.items():
             self._states[tp].stored = offset
-        return ours
+        return offsets
 
     # ------------------------------------------------------------------------------ stopping, rewinding
 

@@ -20,7 +20,7 @@ class Join(NamedTuple):
     """A rule by which the values of a meter in one bucket become one value.
 
     Must be commutative and associative, with 0 as its identity over numbers of 0 and more: a value starts at
-    0, and a row whose values are 0 is not stored. (A minimum would need a start value of its own.)
+    0, and a row whose values are 0 is not stored. (A minimum would need a separate start value.)
 
     Attributes:
         phrase: In front of the field's name, for display.

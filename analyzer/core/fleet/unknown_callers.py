@@ -31,7 +31,7 @@ class Spelling(NamedTuple):
 
 
 class LogKnowledge(NamedTuple):
-    """What the search for a cause needs to know about the log.
+    """Facts about the log by which a cause is found.
 
     Attributes:
         known: Callers that the log has, among those asked for and their other spellings.

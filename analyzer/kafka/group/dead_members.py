@@ -44,9 +44,9 @@ def remove_dead_members_soon(options: Options) -> None:
     `client_id` of another form, or with a group_instance_id. If it fails, the group waits for the session
     time-out. A member that is removed alive, from a container of the same name, joins again.
     """
-    ours = CLIENT_ID.fullmatch(str(options.get("client_id")))
-    if ours is not None and not options.get("group_instance_id"):
-        arguments = options, ours["analyzer"]
+    client_id = CLIENT_ID.fullmatch(str(options.get("client_id")))
+    if client_id is not None and not options.get("group_instance_id"):
+        arguments = options, client_id["analyzer"]
         threading.Thread(target=_remove_quietly, args=arguments, daemon=True, name="dead members").start()
 
 

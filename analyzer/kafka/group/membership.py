@@ -80,8 +80,8 @@ def leaves_partitions_unread(options: Options, topics: Mapping[str, TopicMetadat
 
 def is_instance_id_in_use(options: Options) -> bool:
     """Whether the group has a member with our group_instance_id. Raises KafkaError."""
-    ours = options.get("group_instance_id")
-    return any(member.get("group_instance_id") == ours for member in _describe(options)["members"])
+    instance_id = options.get("group_instance_id")
+    return any(member.get("group_instance_id") == instance_id for member in _describe(options)["members"])
 
 
 def _describe(options: Options) -> Mapping[str, Any]:

@@ -252,7 +252,7 @@ def matches(owner: str, name: str, kind: str) -> bool:
 
 def _assigned_fields(owner: type) -> set[str]:
     """Returns the names that `__init__` of the class or of one of its bases assigns to."""
-    inits = [vars(each).get("__init__") for each in owner.__mro__]
+    inits = [vars(base).get("__init__") for base in owner.__mro__]
     return {
         step.argval
         for init in inits

@@ -54,9 +54,9 @@ def release_removed(engine: sa.Engine, name: str, sources: Collection[str]) -> i
     `sources` are all that it has now. Returns the number of partitions. An analyzer that follows one of them
     again sends a heartbeat within a second. Raises StoreAway.
     """
-    ours = offsets.c.owner.startswith(f"{name}:", autoescape=True)
+    is_followed_last = offsets.c.owner.startswith(f"{name}:", autoescape=True)
     with writing(engine) as db:
-        released = unfollow(db, sa.and_(ours, offsets.c.source.not_in(sources)))
+        released = unfollow(db, sa.and_(is_followed_last, offsets.c.source.not_in(sources)))
         for source in sources_with_gaps(db) - {*sources}:
             forget(db, source)
         return released

@@ -141,7 +141,7 @@ class SqlRetry:
 
     def count(self, records: Sequence[RejectedRecord], counted: DrainedCounts, who: str, why: str) -> None:
         """Moves `records` (at least one) from dead or late to counted; `counted` is what they amount to."""
-        late = sum(each.reason == "past" for each in records)
+        late = sum(reject.reason == "past" for reject in records)
         dead, of = len(records) - late, offsets.c
         ledger = {"counted": of.counted + len(records), "dead": of.dead - dead, "late": of.late - late}
         self._db.execute(sa.update(offsets).where(is_of(offsets, self._part)).values(ledger))
@@ -151,7 +151,7 @@ class SqlRetry:
             self._version,
             counted,
             flush.check_plan(self._version),
-            remove_rejected=lambda: self._remove([each.offset for each in records]),
+            remove_rejected=lambda: self._remove([reject.offset for reject in records]),
         )
         record(self._db, who, "rejects counted", _range(records), why)
 

@@ -37,10 +37,10 @@ def store_statuses(engine: sa.Engine, statuses: Iterable[GateStatus]) -> None:
     # Sorted: two servers that report the same gates cannot wait for each other in a circle.
     rows = [
         {
-            "instance": each.instance, "number": each.number, "at_ms": NowMs(), "first_ms": NowMs(),
-            "told": status_json.dump(each),
+            "instance": status.instance, "number": status.number, "at_ms": NowMs(), "first_ms": NowMs(),
+            "told": status_json.dump(status),
         }
-        for each in sorted(statuses, key=lambda each: each.instance)
+        for status in sorted(statuses, key=lambda status: status.instance)
     ]  # fmt: skip
     with writing(engine) as db:
         if db.dialect.name == "postgresql":

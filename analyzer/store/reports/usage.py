@@ -76,21 +76,21 @@ def _joins(db: sa.Connection) -> dict[str, str]:
 
 
 def _statement(query: UsageQuery, joins: Mapping[str, str]) -> sa.Select[Any]:
-    each = _buckets(query).subquery()
+    counts = _buckets(query).subquery()
 
     def halves(column: sa.ColumnElement[int]) -> Iterator[sa.ColumnElement[int]]:
         """Yields the joined value in two parts, by the join of the row's meter."""
         by_join = {join: sql.aggregate(column) for join, sql in SQL_JOINS.items()}
         for part, name in enumerate(("high", "low")):
             others = [
-                (each.c.meter.in_([meter for meter in joins if joins[meter] == join]), aggregates[part])
+                (counts.c.meter.in_([meter for meter in joins if joins[meter] == join]), aggregates[part])
                 for join, aggregates in by_join.items()
                 if join != "sum"
             ]
             yield sa.case(*others, else_=by_join["sum"][part]).label(f"{column.key}_{name}")
 
-    series = [each.c[name] for name in ("start_s", "key", "resource", "meter", "stretch_s")]
-    values = [*halves(each.c.value), *halves(each.c.denied)]
+    series = [counts.c[name] for name in ("start_s", "key", "resource", "meter", "stretch_s")]
+    values = [*halves(counts.c.value), *halves(counts.c.denied)]
     return sa.select(*series, *values).group_by(*series).order_by(*series)
 
 
