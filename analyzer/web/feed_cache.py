@@ -48,7 +48,7 @@ class FeedState(NamedTuple):
 
 
 # Before the first refresh: a version that no feed has.
-UNKNOWN = FeedState(-inf, Update(Cursor(-1, ""), None, True, EPOCH, 0.0, 0.0, ()))
+NEVER_REFRESHED = FeedState(-inf, Update(Cursor(-1, ""), None, True, EPOCH, 0.0, 0.0, ()))
 
 
 class FeedCache:
@@ -61,14 +61,14 @@ class FeedCache:
         self.closed = False  # once true, no request waits any longer
         self._source = source
         self._uptime_s = uptime_s
-        self._latest = UNKNOWN
+        self._latest = NEVER_REFRESHED
         self._begun_s = -inf  # when the latest refresh began, successful or not
         self._changes_since: dict[Cursor | None, CompressedChanges] = {}  # None: all locks
         self._mutex = asyncio.Lock()  # one thread at a time uses the source
         self._next_refresh: asyncio.Task[FeedState] | None = None  # None once it has begun
         self._waiters = 0
-        self._watching: asyncio.Task[None] | None = None
-        self._change: asyncio.Future[None] | None = None  # completed by the next change of version
+        self._watch_task: asyncio.Task[None] | None = None
+        self._change_future: asyncio.Future[None] | None = None  # completed by the next change of version
         self._refresh_soon = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._second, self._requests, self._requests_before = 0, 0, 0
@@ -82,7 +82,7 @@ class FeedCache:
     async def state(self, held: Cursor | None, wait_s: float) -> FeedState:
         """Returns the state by a refresh that begins after this call; while it is still at `held`, waits up
         to `wait_s` seconds for a change. Raises SourceError."""
-        load = self._load()
+        load = self._request_load()
         if held != self._latest.update.at:
             self._refresh_soon.set()  # this gate needs an answer now, not when the next refresh is due
         state = await self._refresh()
@@ -154,9 +154,8 @@ class FeedCache:
 
     def _fetch_encoded(self, since: Cursor | None) -> tuple[Update, feed_json.EncodedChanges]:
         update = self._source.fetch(since)
-        return update._replace(changes=()), feed_json.encode_changes(
-            update.changes
-        ) if update.changes else NO_CHANGES
+        changes = feed_json.encode_changes(update.changes) if update.changes else NO_CHANGES
+        return update._replace(changes=()), changes
 
     async def _wait_for_change(self, held: Cursor, until_s: float) -> None:
         self._waiters += 1
@@ -171,12 +170,12 @@ class FeedCache:
             self._waiters -= 1
 
     def _next_change(self) -> asyncio.Future[None]:
-        if self._change is None:
-            self._change = asyncio.get_running_loop().create_future()
-            self._change.add_done_callback(consume_exception)
-        if self._watching is None or self._watching.done():
-            self._watching = asyncio.ensure_future(self._watch())
-        return self._change
+        if self._change_future is None:
+            self._change_future = asyncio.get_running_loop().create_future()
+            self._change_future.add_done_callback(consume_exception)
+        if self._watch_task is None or self._watch_task.done():
+            self._watch_task = asyncio.ensure_future(self._watch())
+        return self._change_future
 
     async def _watch(self) -> None:
         """Refreshes again and again, until no request waits."""
@@ -188,13 +187,13 @@ class FeedCache:
         self._wake(None)
 
     def _wake(self, error: SourceError | None) -> None:
-        change, self._change = self._change, None
-        if change is not None and error is not None:
-            change.set_exception(error)
-        elif change is not None:
-            change.set_result(None)
+        future, self._change_future = self._change_future, None
+        if future is not None and error is not None:
+            future.set_exception(error)
+        elif future is not None:
+            future.set_result(None)
 
-    def _load(self) -> float:
+    def _request_load(self) -> float:
         """Returns the requests of this second or the one before, with this one, over their bound."""
         second = int(self._uptime_s())
         if second != self._second:

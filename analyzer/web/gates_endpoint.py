@@ -31,7 +31,7 @@ class PendingStatuses:
     """The latest report of each gate, until it is stored; all methods belong to one event loop.
 
     A gate does not wait for the database. Reports that cannot be stored are dropped: each report contains
-    everything since the gate began, so the next one makes up for it.
+    everything since the gate began, so no count is lost.
     """
 
     def __init__(self, store: Callable[[Collection[GateStatus]], None]) -> None:

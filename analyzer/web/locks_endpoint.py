@@ -79,10 +79,7 @@ async def _answer(
 async def _unless_disconnected(
     request: Request, answering: Coroutine[None, None, AnswerAndHeaders]
 ) -> AnswerAndHeaders:
-    """Returns what `answering` does; a client that disconnects gives its place among the waiters to another.
-
-    Raises HttpProblem then.
-    """
+    """Returns the result of `answering`. Cancels it and raises HttpProblem when the client disconnects."""
     answer, disconnect = asyncio.ensure_future(answering), asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait({answer, disconnect}, return_when=asyncio.FIRST_COMPLETED)

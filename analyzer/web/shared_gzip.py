@@ -1,16 +1,16 @@
 """Gzip answers of which many gates share the largest part, compressed once.
 
-*Promise.* A lock reaches every gate within a stated delay, and the cost of a token is bounded. After a
+*Purpose.* A lock reaches every gate within a stated delay, and no client can overload the server. After a
 change, or after a restart, hundreds of gates get the same changes at the same moment. Each answer also has
 a few fields for one gate (the time, how long this gate has waited), so that whole answers cannot be cached.
 
-*How.* An answer is a head, the changes, and an end. They become three runs of blocks in one deflate stream
+*Method.* An answer is a head, the changes, and an end. They become three runs of blocks in one deflate stream
 (RFC 1951). The changes are compressed once and end with a full flush: their blocks are aligned to a byte
 and refer to nothing before, so they can follow any others. The head and the end, some two hundred bytes, go
 into stored blocks, which are not compressed and cost next to nothing. With a gzip header and the checksum
 of the whole text (RFC 1952) this is one ordinary gzip member, which every client decompresses.
 
-*Why Starlette alone does not do it.* Its GZipMiddleware compresses each answer from the beginning, for each
+*Why not Starlette's middleware.* Its GZipMiddleware compresses each answer from the beginning, for each
 gate, and so does a reverse proxy; docs/decisions/0016 has the measurement. This module uses public names of
 `zlib` and `starlette` only.
 """

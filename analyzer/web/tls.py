@@ -1,10 +1,10 @@
 """TLS of the HTTP server, with its certificate read again when the files change.
 
-*Promise.* A renewed certificate is in use within a minute (docs/configuration.md). Certificates are renewed
+*Purpose.* A renewed certificate is in use within a minute (docs/configuration.md). Certificates are renewed
 every few weeks; a restart for each of them would rebalance the consumer group, and a lock would reach the
 gates later than promised.
 
-*Why uvicorn alone does not keep it.* It reads `ssl_certfile` and `ssl_keyfile` once. Its documented
+*Why not uvicorn alone.* It reads `ssl_certfile` and `ssl_keyfile` once. Its documented
 `ssl_context_factory` accepts any context, which is all that this module needs of it; the rest is public in
 `ssl`. No internal name is used. A reverse proxy that ends TLS reloads certificates as well, and is the
 better choice where there is one; an installation in a private network often has none.

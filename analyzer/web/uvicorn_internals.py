@@ -1,10 +1,10 @@
 """Bounded connections and a bounded shutdown, by subclassing internal classes of uvicorn.
 
-*Promise.* Bounds hold when a connection is accepted, and the cost of a token is bounded. The HTTP server
-shares a process with the counting: a client must not be able to take its descriptors and memory by
+*Purpose.* Bounds hold from the moment a connection is accepted. The HTTP server shares a process with the
+counting: a client must not be able to take its descriptors and memory by
 connecting, or by sending a request byte by byte.
 
-*Why uvicorn alone does not keep it.* It has `limit_concurrency`, whose 503 has no `Retry-After`, so that a
+*Why not uvicorn alone.* It has `limit_concurrency`, whose 503 has no `Retry-After`, so that a
 refused fleet returns all at once, and `timeout_keep_alive`, which only ends a connection between two
 requests. It has no time-out for the head or the body of a request, nor for a connection that sends nothing
 at all. A shutdown leaves connections open whose client has stopped reading. Middleware comes too late: it

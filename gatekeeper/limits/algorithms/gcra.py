@@ -2,8 +2,8 @@
 
 A bucket of `burst` permits that refills evenly is equal to one number: the theoretical arrival time (TAT),
 when the bucket will be full again. A request may pass if the TAT after it lies no further ahead than a
-whole bucket. Stored is TAT - tolerance: the moment since when, or from when on, the bucket has a permit, so
-that `allow` only compares it with the clock.
+whole bucket. Stored is TAT - tolerance: the earliest time at which a permit is available, which may be in the
+past, so that `allow` only compares it with the clock.
 
 Times are ticks of 1 / `scale` ns, chosen so that the emission interval (one permit's time) is a whole number
 of ticks. Nothing is divided, no error accumulates, and a new key admits exactly `burst` for every rate and
@@ -30,7 +30,7 @@ class GcraRule:
 
     limit: int
     period_ns: int
-    burst_asked: int | None = None  # None: as large as may be
+    burst_asked: int | None = None  # None: the largest permitted burst
     strict: bool = False  # never more than `limit` in any period
     burst: int = field(init=False)
     rate: int = field(init=False)  # permits per period

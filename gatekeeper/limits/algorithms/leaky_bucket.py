@@ -1,4 +1,4 @@
-"""Leaky bucket as a meter: the token bucket seen from the other side, by what has not drained yet."""
+"""Leaky bucket as a meter: a token bucket that counts what has not drained yet."""
 
 from __future__ import annotations
 

@@ -93,8 +93,7 @@ class LeakyQueue(AdmittingLimiter):
     refund changes nothing: a departure cannot be taken back.
 
     Source: the leaky bucket as Tanenbaum's "Computer Networks" has it, as a schedule of departures. Costs
-        some
-    75 bytes per key without the key itself.
+    some 75 bytes per key without the key itself.
 
     Args:
         limit: Departures per period; a whole number from 1.

@@ -20,7 +20,8 @@ class PacedRule:
     """The period is cut into `k` slices, and any k + 1 slices in a row admit `limit` together.
 
     A stretch of one period touches at most k + 1 slices, so it never holds more. Permits are dealt to the
-    slices as evenly as whole numbers can be: the quotas of k + 1 slices in a row telescope to `limit`.
+    slices as evenly as whole numbers can be: the quotas of k + 1 slices in a row add up to exactly `limit` (a
+    telescoping sum).
     """
 
     limit: int
@@ -126,8 +127,8 @@ class Paced(AdmittingLimiter):
     row admit `limit` together. The price: a slice admits limit / (k + 1), so bursts wait for the next slices,
     and k / (k + 1) of the limit passes in the long run. A cost above what a slice admits never passes.
 
-    Costs some 95 bytes per key without the key itself. Not available with a store. The rule has a proof in
-    its docstring (`PacedRule`).
+    Costs some 95 bytes per key without the key itself. Not available with a store. `PacedRule` says why the
+    bound holds.
 
     Args:
         limit: Requests in any period at most; a whole number from 1. Below k + 1, some slices admit none.

@@ -109,7 +109,7 @@ class CounterRule:
 
     def unpack(self, numbers: list[int], shift_ns: int) -> CounterPair:
         index, before, used = numbers
-        return index - -shift_ns // self.period_ns, before, used  # rounded to the later window
+        return index + -(-shift_ns // self.period_ns), before, used  # rounded to the later window
 
     def convert(self, old: CounterRule, state: CounterPair, now_ns: int) -> CounterPair | None:
         """Keeps the counts; with another period they count in the present windows of this rule."""

@@ -309,8 +309,9 @@ class SlidingLog(RateLimiter):
             return True
         if rule.wait_ns(ring, now_ns, 1) != 0:
             return False
-        # Once a generation expired stamps are removed, so that a busy hour is not kept forever.
-        # In a new ring, so that an exception raised by a signal handler cannot leave an empty one behind.
+        # When a key moves to the young generation (`KeyStates`), expired stamps are dropped, so that a busy
+        # hour is not kept forever. In a new ring, so that an exception raised by a signal handler cannot
+        # leave an empty one behind.
         kept = AdmissionRing(ring.ordered()[rule.expired(ring, now_ns) :])
         keys.young[slot] = rule.spend(kept, now_ns, 1)
         return True
