@@ -168,7 +168,7 @@ def test_a_running_analyzer_continues_within_a_second_after_a_gap_is_accepted(
     """
     analyzer = Analyzer(tmp_path, "one", configuration, str(here.settings.database.address))
     try:
-        why = analyzer.named(f"{topic}[0]")
+        why = analyzer.wait_for_problem(f"{topic}[0]")
         assert why == "[10, 15) was deleted before it was counted; `gatelock gaps list` says what to do"
         truth |= write(real_kafka, topic, 1, 10) | {f"{topic}-0-{n}" for n in range(15, 20)}
         assert here.accept(0, "next").exit_code == 0
@@ -177,8 +177,8 @@ def test_a_running_analyzer_continues_within_a_second_after_a_gap_is_accepted(
         while here.counted() != truth:
             assert time.monotonic() < end_s
             time.sleep(0.1)
-        analyzer.well()
-        continued_s = analyzer.logged(f"resuming {topic}[0]")  # before the first record is counted
+        analyzer.wait_until_ready()
+        continued_s = analyzer.logged_at(f"resuming {topic}[0]")  # before the first record is counted
         assert continued_s is not None
         assert continued_s - accepted_s < 5.0, "it checks twice a second; a loaded machine may be late"
     finally:

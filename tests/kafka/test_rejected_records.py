@@ -163,7 +163,7 @@ def test_too_many_rejected_records_stop_their_partition_until_the_mapping_is_cor
     here.write(1, 40, "apikey")
     here.write(0, 20)
     second = here.start(WRONG)
-    sentence = second.named(f"{here.topic}[1]")
+    sentence = second.wait_for_problem(f"{here.topic}[1]")
     assert "up to offset 70; the first, at offset 50: bad-caller: b'{" in sentence, "30 and 20 are 50"
     assert "correct the mapping and restart the analyzer" in sentence
     assert f"gatelock gaps accept '{here.topic}[1]' --to next" in sentence
@@ -175,7 +175,7 @@ def test_too_many_rejected_records_stop_their_partition_until_the_mapping_is_cor
 
     third = here.start(CORRECTED)
     here.wait(counted=140, rejected=30)
-    third.well()
+    third.wait_until_ready()
     assert here.gatelock("gaps", "list") == (0, [])
     assert here.gatelock("rejects", "retry", "--why", "renamed") == (0, [{"counted": 30, "left": {}}])
     assert here.gatelock("rejects", "retry", "--why", "renamed") == (0, [{"counted": 0, "left": {}}])
@@ -191,7 +191,7 @@ def test_records_that_cannot_be_read_are_rejected_once_an_operator_accepts_them(
     here.write(1, 10)
     analyzer = here.start(CORRECTED)
     accept = ["gaps", "accept", f"{here.topic}[1]", "--reason", "their mistake"]
-    assert "up to offset 20; the first, at offset 0" in analyzer.named(f"{here.topic}[1]")
+    assert "up to offset 20; the first, at offset 0" in analyzer.wait_for_problem(f"{here.topic}[1]")
     here.wait(counted=10, rejected=0)
     here.gap(start=0)
     code, output = here.run(*accept, "--to", "next")
@@ -202,7 +202,7 @@ def test_records_that_cannot_be_read_are_rejected_once_an_operator_accepts_them(
     here.wait(counted=10, rejected=20)
     assert here.run(*accept, "--to", "45")[0] == 0
     here.wait(counted=20, rejected=45)
-    analyzer.well()
+    analyzer.wait_until_ready()
     parts = here.audit()["partitions"]
     assert [(part["dead"], part["skipped"]) for part in parts] == [(0, 0), (45, 0)]
 

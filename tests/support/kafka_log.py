@@ -12,8 +12,8 @@ from kafka.protocol.producer import ProduceRequest
 
 from analyzer.kafka import KafkaRecords
 from tests.support.kafka_features import RECORDS_ONLY
-from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import Kafka
+from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 
 def produce(
@@ -32,7 +32,7 @@ def lines(count: int, begin: int = 0) -> list[bytes]:
 
 
 def open_source(
-    kafka: Kafka, places: MemoryPlaces, topics: str | Collection[str], **given: Any
+    kafka: Kafka, store: MemoryPositionStore, topics: str | Collection[str], **given: Any
 ) -> KafkaRecords:
     """A source of `topics`: of all partitions, unless a group is given. `raw=False` reads single records."""
     topics = [topics] if isinstance(topics, str) else topics
@@ -41,10 +41,10 @@ def open_source(
     given.setdefault("assign", "group" if "group_id" in given else "all")
     if not given.pop("raw", True):
         given["features"] = RECORDS_ONLY
-    return KafkaRecords(dict.fromkeys(topics, "log"), places, options=options, **given)
+    return KafkaRecords(dict.fromkeys(topics, "log"), store, options=options, **given)
 
 
-def stored(readers: Collection[Reader]) -> list[bytes | None]:
+def stored(readers: Collection[SourceReader]) -> list[bytes | None]:
     """Every value that these readers stored, of all partitions; each offset once."""
     kept = next(iter(readers)).kept
     assert all(reader.kept is kept for reader in readers)
@@ -56,7 +56,7 @@ def stored(readers: Collection[Reader]) -> list[bytes | None]:
     )
 
 
-def run_all(readers: Collection[Reader], wanted: Sequence[bytes], turns: int = 1200) -> None:
+def run_all(readers: Collection[SourceReader], wanted: Sequence[bytes], turns: int = 1200) -> None:
     """Let them read in turn until everything wanted is stored; then nothing else must be."""
     for _ in range(turns):
         if len(stored(readers)) >= len(wanted):
