@@ -153,15 +153,15 @@ class TestAnAnalyzerWithout:
         here = Installation(tmp_path, real_kafka.bootstrap, [topic])
         try:
             truth = write(real_kafka, topic, 0, 0) | write(real_kafka, topic, 1, 0)
-            here.run(lambda: here.counted() == truth)
+            here.run_until(lambda: here.counted() == truth)
             assert here.daemon is not None
             source = here.daemon.pipeline.source
             source.rewind()
             truth |= write(real_kafka, topic, 0, 10)
-            here.run(lambda: here.counted() == truth)
+            here.run_until(lambda: here.counted() == truth)
             here.stop()
             truth |= write(real_kafka, topic, 1, 10)
-            here.run(lambda: here.counted() == truth)
+            here.run_until(lambda: here.counted() == truth)
             assert here.daemon.pipeline.source.problems() == {}
         finally:
             here.close()

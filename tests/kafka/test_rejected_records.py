@@ -20,6 +20,7 @@ from analyzer.store.database.schema import buckets, rejects
 from tests.support.kafka_log import produce
 from tests.support.running import Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka
+from tests.support.waiting import wait_until
 
 RealKafka = NativeKafka | GivenKafka
 WAIT_S_MAX = 40.0
@@ -83,10 +84,14 @@ class World:
             return int(db.execute(sa.select(sa.func.count()).select_from(rejects)).scalar_one())
 
     def wait(self, counted: int, rejected: int) -> None:
-        end_s = time.monotonic() + WAIT_S_MAX
-        while (now := (len(self.counted()), self.rejected())) != (counted, rejected):
-            assert time.monotonic() < end_s, (now, self.analyzer and self.analyzer.log[-5:])
-            time.sleep(0.05)
+        def found() -> tuple[int, int]:
+            return len(self.counted()), self.rejected()
+
+        wait_until(
+            lambda: found() == (counted, rejected),
+            WAIT_S_MAX,
+            lambda: (found(), self.analyzer and self.analyzer.log[-5:]),
+        )
 
     @property
     def config(self) -> str:
@@ -101,6 +106,11 @@ class World:
             [sys.executable, "-c", IN_SMALL_STEPS, *words], stdout=subprocess.PIPE, text=True
         )
 
+    def wait_for_progress(self, retry: subprocess.Popen[str]) -> None:
+        """Waits until a retry has counted some records, or has ended."""
+        before = self.rejected()
+        wait_until(lambda: self.rejected() != before or retry.poll() is not None, WAIT_S_MAX, every_s=0.001)
+
     def run(self, *words: str) -> tuple[int, str]:
         ran = CliRunner().invoke(app, ["--config", self.config, *words])
         if ran.exception is not None and not isinstance(ran.exception, SystemExit):
@@ -113,14 +123,17 @@ class World:
 
     def gap(self, start: int) -> dict[str, Any]:
         """Waits until the only open gap begins at `start`; returns it as `gaps list` shows it."""
-        end_s = time.monotonic() + WAIT_S_MAX
-        while True:
-            code, rows = self.gatelock("gaps", "list")
-            if [row["start"] for row in rows] == [start]:
-                assert code == 1
-                return rows[0]
-            assert time.monotonic() < end_s, (rows, self.analyzer and self.analyzer.problems())
-            time.sleep(0.1)
+        found: list[dict[str, Any]] = []
+
+        def is_listed() -> bool:
+            code, found[:] = self.gatelock("gaps", "list")
+            assert code == (1 if found else 0)
+            return [row["start"] for row in found] == [start]
+
+        wait_until(
+            is_listed, WAIT_S_MAX, lambda: (found, self.analyzer and self.analyzer.problems()), every_s=0.1
+        )
+        return found[0]
 
     def audit(self) -> dict[str, Any]:
         code, (audit,) = self.gatelock("audit")
@@ -218,10 +231,8 @@ def test_a_retry_that_is_killed_again_and_again_counts_each_record_once(world: N
     here.wait(counted=0, rejected=bad)
     killed = 0
     while killed < 3:
-        before = here.rejected()
         process = here.begin_retry()
-        while here.rejected() == before and process.poll() is None:
-            time.sleep(0.001)
+        here.wait_for_progress(process)
         process.kill()
         process.communicate(timeout=20)
         killed += process.returncode == -9

@@ -23,6 +23,7 @@ from tests.support.running import PROBLEM_S_MAX, Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 from tests.support.servers.secured import PASSWORD, USER, SecuredKafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader
+from tests.support.waiting import wait_until
 
 RealKafka = NativeKafka | GivenKafka
 LINE = '{{"ts": 1795216000, "key": "acme", "n": {}}}'
@@ -134,10 +135,8 @@ def test_rights_passwords_and_brokers_that_fail_while_it_reads_are_named(
             produce(secured, topic, [LINE.format(number).encode() for number in range(10)], partition=0)
         ada.wait_until_ready()
         bob.wait_until_ready()
-        end_s = time.monotonic() + PROBLEM_S_MAX
-        while counted(tmp_path) != dict.fromkeys(topics.values(), total):
-            assert time.monotonic() < end_s, counted(tmp_path)
-            time.sleep(0.1)
+        expected = dict.fromkeys(topics.values(), total)
+        wait_until(lambda: counted(tmp_path) == expected, PROBLEM_S_MAX, lambda: counted(tmp_path))
 
     write_and_count(10)
     secured.forbid("ada", topic=topics["ada"])
@@ -219,7 +218,7 @@ def test_a_mistake_in_the_connection_is_one_error_within_ten_seconds(
         assert began_s is not None
         assert logged_s is not None
         assert logged_s - began_s < 10
-    time.sleep(5)  # in which more attempts fail
+    time.sleep(5)  # more attempts fail meanwhile
     for _, analyzer in analyzers:
         assert len(analyzer.errors) == 1, analyzer.errors
 

@@ -13,6 +13,7 @@ from analyzer.core.model import Position
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.servers.kafka import GivenKafka, NativeKafka, new_name
 from tests.support.source_reader import MemoryPositionStore, SourceReader
+from tests.support.waiting import wait_until
 
 RealKafka = NativeKafka | GivenKafka
 Open = Callable[..., SourceReader]
@@ -57,8 +58,7 @@ def turn_until(reader: SourceReader, enough: Callable[[], object], seconds: floa
 
 def recreate(admin: KafkaAdminClient, topic: str, partitions: int = 4) -> None:
     admin.delete_topics([topic])
-    while topic in admin.list_topics():
-        time.sleep(0.02)
+    wait_until(lambda: topic not in admin.list_topics())
     admin.create_topics(
         {topic: {"num_partitions": partitions, "replication_factor": 1}}, wait_for_metadata=True
     )

@@ -264,7 +264,7 @@ def test_a_database_of_an_older_version_is_not_upgraded_without_the_operator(dat
 )
 def test_an_unreachable_database_raises_store_away(function: Callable[[str], object]) -> None:
     with pytest.raises(StoreAway):
-        function(f"postgresql+psycopg://someone@127.0.0.1:{free_port()}/gatelock")
+        function(f"postgresql+psycopg://gatelock@127.0.0.1:{free_port()}/gatelock")
 
 
 UPGRADE = "import sys; from analyzer.store.database.migrate import upgrade; upgrade(sys.argv[1])"

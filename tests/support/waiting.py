@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 PATIENCE_S = 20.0
 EVERY_S = 0.01
+T = TypeVar("T")
 
 
 def wait_until(
@@ -24,3 +26,12 @@ def wait_until(
     while not condition():
         assert time.monotonic() < deadline_s, message()
         time.sleep(every_s)
+
+
+def wait_for(get: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
+    """Returns the first true value that `get` returns; fails when there is none within `within_s` seconds."""
+    deadline_s = time.monotonic() + within_s
+    while not (found := get()):
+        assert time.monotonic() < deadline_s, "no value came in time"
+        time.sleep(EVERY_S)
+    return found

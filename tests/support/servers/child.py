@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.waiting import wait_until
+
 LAUNCH = Path(__file__).with_name("launch.py")
 START_S_MAX = 60.0
 END_S_MAX = 30.0
@@ -102,10 +104,11 @@ class Child:
         self._signal(signal.SIGKILL)
         if self._process is not None:
             self._process.wait(END_S_MAX)
-        end_s = time.monotonic() + END_S_MAX
-        while not all(has_ended(process) for process in family[1:]):
-            assert time.monotonic() < end_s, f"a child of {self._name} survives SIGKILL"
-            time.sleep(0.005)
+        wait_until(
+            lambda: all(has_ended(process) for process in family[1:]),
+            END_S_MAX,
+            lambda: f"a child of {self._name} survives SIGKILL",
+        )
 
     def pause(self) -> None:
         self._signal(signal.SIGSTOP)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
@@ -11,6 +10,7 @@ from kafka import KafkaAdminClient
 
 from tests.support.servers.child import START_S_MAX, accepts, free_port
 from tests.support.servers.kafka import NativeKafka, new_id, new_name
+from tests.support.waiting import wait_until
 
 NODES = 3
 
@@ -56,10 +56,12 @@ class KafkaCluster:
         """Returns when clients can connect to each node; none listens before two of them agree."""
         for number in self.nodes:
             self.start_again(number)
-        deadline_s = time.monotonic() + START_S_MAX
-        while not all(accepts(node.port) for node in self.nodes.values()):
-            assert time.monotonic() < deadline_s, [node._child.log[-1000:] for node in self.nodes.values()]
-            time.sleep(0.05)
+        wait_until(
+            lambda: all(accepts(node.port) for node in self.nodes.values()),
+            START_S_MAX,
+            lambda: [node._child.log[-1000:] for node in self.nodes.values()],
+            every_s=0.05,
+        )
 
     def start_again(self, number: int) -> None:
         """Starts a node that was killed; does not wait until it is ready."""

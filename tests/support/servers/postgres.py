@@ -37,6 +37,7 @@ SETTINGS = {
     "default_transaction_isolation": "repeatable read",
     "log_min_messages": "warning",
 }
+UNPRIVILEGED = 65534  # the user without rights, on every Linux
 
 
 class NativePostgres:
@@ -230,7 +231,7 @@ def unprivileged_user() -> str:
     if os.geteuid() != 0:
         return ""
     names = {entry.pw_name for entry in pwd.getpwall()}
-    return "postgres" if "postgres" in names else "nobody"
+    return "postgres" if "postgres" in names else pwd.getpwuid(UNPRIVILEGED).pw_name
 
 
 def can_run(folder: Path, user: str) -> bool:
