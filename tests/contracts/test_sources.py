@@ -126,7 +126,7 @@ def lines(count: int, begin: int = 0) -> list[bytes]:
 
 
 def in_order(reader: SourceReader) -> list[bytes]:
-    """Returns all stored lines; checks that the offsets of each partition rise, so that none is there twice."""
+    """Returns all stored lines; checks that each offset was stored once, in order."""
     for records in reader.kept.values():
         offsets = [record.offset for record in records]
         assert offsets == sorted(set(offsets)), offsets

@@ -15,9 +15,8 @@ def test_each_test_has_a_separate_empty_database(database_url: str, database: st
     try:
         with engine.begin() as connection:
             assert connection.execute(text("SELECT 1")).scalar_one() == 1
-            connection.execute(
-                text("CREATE TABLE mine (id integer)")
-            )  # fails when another test has created it
+            # Fails when another test has created it here.
+            connection.execute(text("CREATE TABLE mine (id integer)"))
     finally:
         engine.dispose()
     assert make_url(database_url).get_backend_name() == database
