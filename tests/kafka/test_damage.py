@@ -245,7 +245,7 @@ def test_a_truncated_log_is_noticed_before_a_later_record_is_counted(
 def test_an_impossible_leader_epoch_does_not_stop_a_partition(
     broker: NativeKafka, damaged: dict[str, Topic], new: New
 ) -> None:
-    """The checksum does not cover the epoch. Asked about an epoch that never was, the broker would answer
+    """The checksum does not cover the epoch. For an epoch that never existed, the broker would answer
     that our position does not exist."""
     topic, keys = damaged["unknown leader"]
     here = new(topic)

@@ -64,7 +64,7 @@ class Group:
         client(member)._consumer._client.close()
 
     def settle(self, shares: list[int], seconds: float = 20) -> None:
-        """Reads until the members have so many partitions each."""
+        """Reads until the members have the given numbers of partitions."""
         end_s = time.monotonic() + seconds
         while sorted(len(member.source.positions()) for member in self.members) != shares:
             assert time.monotonic() < end_s, [member.source.positions() for member in self.members]
@@ -144,7 +144,7 @@ def test_a_member_that_was_suspended_stores_nothing_and_drops_its_partitions(
     group.read()
     group.write()
     assert any(suspended.take() for _ in range(100))
-    taken = set(suspended.held)
+    taken = set(suspended.taken)
     suspended.lost.clear()
 
     group.members.remove(suspended)
@@ -155,7 +155,7 @@ def test_a_member_that_was_suspended_stores_nothing_and_drops_its_partitions(
         suspended.store()
     assert any(suspended.lost for _ in range(100) if suspended.take() >= 0)
     assert taken <= set(suspended.lost)
-    assert not taken & suspended.held.keys(), "the loss comes before records that were read after it"
+    assert not taken & suspended.taken.keys(), "the loss comes before records that were read after it"
     suspended.start_over()
     group.write()
     group.settle([2, 2])

@@ -67,36 +67,36 @@ class SourceReader:
     source: Source
     position_store: MemoryPositionStore
     kept: dict[Partition, list[Record]]  # all that was stored, perhaps by several readers
-    held: dict[Partition, TakenRecords] = field(default_factory=dict)
+    taken: dict[Partition, TakenRecords] = field(default_factory=dict)
     lost: list[Partition] = field(default_factory=list)
 
     def take(self, timeout_s: float = 0.05) -> int:
         """Takes what the source has; returns the number of records."""
         count = 0
-        for taken in self.source.take(timeout_s):
-            if isinstance(taken, PartitionRevoked):
-                self.held.pop(taken.part, None)
-                self.lost.append(taken.part)
+        for item in self.source.take(timeout_s):
+            if isinstance(item, PartitionRevoked):
+                self.taken.pop(item.part, None)
+                self.lost.append(item.part)
                 continue
-            next_offset, records = contents(taken)
-            held = self.held.setdefault(taken.part, TakenRecords(taken.start, taken.start, "", []))
-            assert taken.start == held.next, f"{taken.part}: {taken.start} after {held.next}"
-            held.next, held.resume_token = next_offset, taken.resume_token
-            held.records += records
+            next_offset, records = contents(item)
+            unstored = self.taken.setdefault(item.part, TakenRecords(item.start, item.start, "", []))
+            assert item.start == unstored.next, f"{item.part}: {item.start} after {unstored.next}"
+            unstored.next, unstored.resume_token = next_offset, item.resume_token
+            unstored.records += records
             count += len(records)
         return count
 
     def store(self) -> None:
         """Stores what was taken. Raises PartitionLost and StoreAway; then call `start_over`."""
-        for part, held in sorted(self.held.items()):
-            self.position_store.move(part, held.start, Position(held.next, held.resume_token))
-            self.kept.setdefault(part, []).extend(held.records)
-        stored = {part: held.next for part, held in self.held.items()}
-        self.held.clear()
+        for part, unstored in sorted(self.taken.items()):
+            self.position_store.move(part, unstored.start, Position(unstored.next, unstored.resume_token))
+            self.kept.setdefault(part, []).extend(unstored.records)
+        stored = {part: unstored.next for part, unstored in self.taken.items()}
+        self.taken.clear()
         self.source.acknowledge(stored)
 
     def start_over(self) -> None:
-        self.held.clear()
+        self.taken.clear()
         self.source.rewind()
 
     def turn(self) -> int:

@@ -1,4 +1,4 @@
-"""Bounded waits for a condition, for tests of real servers."""
+"""Bounded waits for a condition, for tests with real servers and threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def wait_until(
     *,
     every_s: float = EVERY_S,
 ) -> None:
-    """Returns when `condition` is true, asked each `every_s` seconds.
+    """Returns when `condition` is true, which is checked each `every_s` seconds.
 
     Fails with `message` when it is not true within `within_s` seconds.
     """

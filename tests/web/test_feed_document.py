@@ -171,8 +171,8 @@ def _answers(nginx: Nginx) -> bool:
 
 def wait_for_waiter(feed: HandFeed) -> None:
     """Returns when a request waits: the server only refreshes again and again while one does."""
-    before = len(feed.asked)
-    wait_until(lambda: len(feed.asked) >= before + 4)
+    before = len(feed.fetches)
+    wait_until(lambda: len(feed.fetches) >= before + 4)
 
 
 def test_a_gate_behind_nginx_gets_a_lock_without_waiting_for_its_next_poll(
