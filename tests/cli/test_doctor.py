@@ -239,8 +239,9 @@ from gatekeeper import Gate
 from gatekeeper.telemetry import gate_status
 from gatekeeper.sources.http import HttpSource
 from gatekeeper.sources.sql import SqlSource
+from tests.support.patches import replace
 
-gate_status.REPORT_EVERY_S = 0.2
+replace(gate_status, REPORT_EVERY_S=0.2)
 url, name, kind = sys.argv[1:]
 source = HttpSource(url, wait=0.1) if url.startswith("http:") else SqlSource(url, report_status=True)
 gate = Gate(source, name=name)  # before the fork: each process has its own

@@ -51,7 +51,7 @@ class KafkaLog:
     def source(self, store: MemoryPositionStore) -> Source:
         small_fetches = {"max_partition_fetch_bytes": 300, "fetch_min_bytes": 1}
         if not self.raw:
-            # Ends within a batch. Not fewer, because each poll for records takes the 100 ms until kafka-python
+            # Ends within a batch. Not fewer, because each poll takes the 100 ms until kafka-python
             # requests its metadata again.
             small_fetches["max_poll_records"] = 20
         options = {**self.kafka.client, "bootstrap_servers": self.kafka.bootstrap, **small_fetches}

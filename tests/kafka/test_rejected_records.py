@@ -38,9 +38,14 @@ key = "key"
 apikey = "{apikey}"
 """
 # Small transactions, so that there is time to kill the command between two.
-IN_SMALL_STEPS = (
-    "import analyzer.store.operations.rejects as it; it.AT_ONCE = 20; from analyzer.cli import main; main()"
-)
+IN_SMALL_STEPS = """
+from analyzer import retry
+from analyzer.cli import main
+from tests.support.patches import replace
+
+replace(retry, AT_ONCE=20)
+main()
+"""
 CORRECTED, WRONG = "apikey", "no such field"
 
 

@@ -32,13 +32,14 @@ LINE = '{{"ts": 1795216000, "key": "acme", "n": {}}}'
 HANGING = """
 import sys
 from tests.support.kafka_features import switch_off
+from tests.support.patches import replace
 import analyzer.watchdog as watchdog
 from analyzer.cli import main
 from analyzer.kafka.client import KafkaClient
 from kafka.errors import CorruptRecordError
 
 switch_off("whole-batches")
-watchdog.TOLD_S, watchdog.HUNG_S = 11.0, 14.0
+replace(watchdog, WARN_AFTER_S=11.0, END_AFTER_S=14.0)
 
 def poll(client, timeout_s):
     try:
