@@ -36,7 +36,7 @@ class World:
 
         def turn() -> float:
             before = len(self.feed.fetches)
-            wait_s = self.poller.turn()
+            wait_s = self.poller.step()
             moments.extend([self.clock.uptime_s()] * (len(self.feed.fetches) - before))
             return wait_s
 
@@ -318,7 +318,7 @@ class TestSavedView:
         """A fetch from an unavailable source takes as long as its time-out."""
         write(path, a_saved_view(NOON, a_lock()))
         world = World(view_file=ViewFile(path))
-        world.poller.turn()
+        world.poller.step()
         assert (world.callers, world.feed.fetches) == (["api_key:acme"], [])
 
     def test_the_first_fetch_asks_for_a_snapshot_despite_a_saved_view(self, path: Path) -> None:
