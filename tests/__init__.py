@@ -1,1 +1,1 @@
-"""Gatelock's tests: what holds, said as sentences. `make test` runs them all."""
+"""Tests of both packages; their names are sentences. `make test` runs all."""

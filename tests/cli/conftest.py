@@ -1,3 +1,5 @@
+"""Fixtures for commands: an empty working directory, a configuration, and ways to run a command."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""`gatelock check`: the summary of a valid configuration, and every fault of an invalid one."""
+
 from __future__ import annotations
 
 import json

@@ -28,6 +28,7 @@ from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import SUSPENSION, Cursor, Lock, Set
 from tests.support.gate_reports import ANN, BOB, SOURCE, gate_status, log_callers, report
+from tests.support.waiting import wait_for
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
@@ -238,8 +239,9 @@ from gatekeeper import Gate
 from gatekeeper.telemetry import gate_status
 from gatekeeper.sources.http import HttpSource
 from gatekeeper.sources.sql import SqlSource
+from tests.support.patches import replace
 
-gate_status.REPORT_EVERY_S = 0.2
+replace(gate_status, REPORT_EVERY_S=0.2)
 url, name, kind = sys.argv[1:]
 source = HttpSource(url, wait=0.1) if url.startswith("http:") else SqlSource(url, report_status=True)
 gate = Gate(source, name=name)  # before the fork: each process has its own
@@ -313,12 +315,3 @@ def served_url(log: Path) -> str | None:
         if line.endswith("\n") and "listening" in json.loads(line)["message"]:
             return str(json.loads(line)["message"].split()[-1])
     return None
-
-
-def wait_for(get: Callable[[], Any]) -> Any:
-    """The first true value that `get` returns within the deadline."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not (found := get()):
-        assert time.monotonic() < deadline_s, "the condition did not become true"
-        time.sleep(0.1)
-    return found

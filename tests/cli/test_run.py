@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import httpx2
 import pytest
 
 from analyzer.store.database.engine import open_engine
-from tests.support import plain_http
+from tests.support import plain_http, waiting
 from tests.support.servers.postgres import NativePostgres
 
 Gatelock = Callable[..., Any]
@@ -84,14 +83,13 @@ class Analyzer:
 
 
 def wait_for(get: Callable[[], Any]) -> Any:
-    """The first true value that `get` returns within the deadline."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while True:
+    """Returns the first true value of `get`; an error of HTTP, or StopIteration, counts as none."""
+
+    def attempt() -> Any:
         with contextlib.suppress(StopIteration, httpx2.HTTPError):
-            if found := get():
-                return found
-        assert time.monotonic() < deadline_s, "the condition did not become true"
-        time.sleep(0.05)
+            return get()
+
+    return waiting.wait_for(attempt, DEADLINE_S)
 
 
 @pytest.fixture

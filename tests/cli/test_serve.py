@@ -23,6 +23,7 @@ from gatekeeper.model import Lock, Set
 from gatekeeper.sources.http import HttpSource
 from tests.support import plain_http
 from tests.support.serving import certificate
+from tests.support.waiting import wait_for, wait_until
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
@@ -48,13 +49,11 @@ class Serving:
 
     @property
     def url(self) -> str:
-        deadline_s = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline_s and self.child.poll() is None:
-            for event in self.logged():
-                if "listening" in event["message"]:
-                    return str(event["message"].split()[-1])
-            time.sleep(0.05)
-        raise AssertionError(self.log.read_text())
+        def messages() -> list[str]:
+            assert self.child.poll() is None, self.log.read_text()
+            return [event["message"] for event in self.logged() if "listening" in event["message"]]
+
+        return wait_for(messages, DEADLINE_S)[0].split()[-1]
 
 
 @contextmanager
@@ -83,10 +82,7 @@ def test_a_gate_sees_a_lock_of_the_database_over_http(engine: sa.Engine, tmp_pat
         assert gate.ready(20)
         assert gate.allow("api_key:acme")
         lock(engine, "api_key:acme")
-        deadline_s = time.monotonic() + DEADLINE_S
-        while gate.allow("api_key:acme"):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        wait_until(lambda: not gate.allow("api_key:acme"), DEADLINE_S)
         ready = plain_http.get(f"{server.url}/readyz")
         assert (ready.status_code, ready.json()["problems"]) == (200, {})
         assert plain_http.get(f"{server.url}/livez").status_code == 200
@@ -117,10 +113,7 @@ def test_the_analyzer_serves_locks_too(migrated_url: str, configure: Configure, 
         with log.open("a") as lines:
             for name in ("acme", "bob", "acme", "acme", "acme"):
                 lines.write(f'{{"key": "{name}", "ts": {int(time.time())}}}\n')
-        deadline_s = time.monotonic() + DEADLINE_S
-        while gate.allow("api_key:acme"):
-            assert time.monotonic() < deadline_s, server.log.read_text()
-            time.sleep(0.01)
+        wait_until(lambda: not gate.allow("api_key:acme"), DEADLINE_S, server.log.read_text)
         assert gate.check("api_key:acme").policy == "daily"
         assert gate.allow("api_key:bob")
         time.sleep(0.5)  # the gate is in its next long poll

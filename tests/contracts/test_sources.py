@@ -1,4 +1,4 @@
-"""What every source keeps to, whatever it reads from."""
+"""The contract of `Source`, for each implementation: Kafka, files, and several sources as one."""
 
 from __future__ import annotations
 
@@ -18,96 +18,107 @@ from analyzer.kafka import KafkaRecords
 from analyzer.kafka.internals.features import ALL_FEATURES
 from analyzer.sources import CombinedSource, Source
 from tests.support.kafka_features import RECORDS_ONLY
-from tests.support.places import MemoryPlaces, Reader, values
 from tests.support.servers.kafka import Kafka
+from tests.support.source_reader import MemoryPositionStore, SourceReader, values
 
 PARTITIONS = 4
-NOBODY = Partition("elsewhere", "t", 0, "s", "t")
+UNASSIGNED = Partition("elsewhere", "t", 0, "s", "t")
 
 
-class Rig(Protocol):
-    """Something that can be written to and read from."""
+class Log(Protocol):
+    """A log that can be written to, and sources of it."""
 
     def write(self, lines: Sequence[bytes]) -> None: ...
-    def source(self, places: MemoryPlaces) -> Source: ...
+    def source(self, store: MemoryPositionStore) -> Source: ...
 
 
 @dataclass
-class KafkaRig:
+class KafkaLog:
+    """A Kafka topic, read as record sets (`raw`) or record by record."""
+
     kafka: Kafka
     raw: bool
     topic: str
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Line by line to the partitions in turn, in small batches."""
+        """Writes lines to the partitions in turn, in small batches."""
         config = {"linger.ms": 5, "batch.num.messages": 7}
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap, **config})
         for number, line in enumerate(lines):
             producer.produce(self.topic, line, partition=number % PARTITIONS)
         producer.flush()
 
-    def source(self, places: MemoryPlaces) -> Source:
-        little = {"max_partition_fetch_bytes": 300, "fetch_min_bytes": 1}  # so that it takes several turns
+    def source(self, store: MemoryPositionStore) -> Source:
+        small_fetches = {"max_partition_fetch_bytes": 300, "fetch_min_bytes": 1}
         if not self.raw:
-            little["max_poll_records"] = 5
-        options = {**self.kafka.client, "bootstrap_servers": self.kafka.bootstrap, **little}
+            # Ends within a batch. Not fewer, because each poll takes the 100 ms until kafka-python
+            # requests its metadata again.
+            small_fetches["max_poll_records"] = 20
+        options = {**self.kafka.client, "bootstrap_servers": self.kafka.bootstrap, **small_fetches}
         features = ALL_FEATURES if self.raw else RECORDS_ONLY
-        return KafkaRecords({self.topic: "log"}, places, assign="all", features=features, options=options)
+        return KafkaRecords({self.topic: "log"}, store, assign="all", features=features, options=options)
 
 
 @dataclass
-class FileRig:
+class FollowedLog:
+    """A file that is followed."""
+
     path: Path
 
     def write(self, lines: Sequence[bytes]) -> None:
         with self.path.open("ab") as file:
             file.writelines(line + b"\n" for line in lines)
 
-    def source(self, places: MemoryPlaces) -> Source:
-        return FollowedFile(self.path, "log", places, line_bytes_max=200)
+    def source(self, store: MemoryPositionStore) -> Source:
+        return FollowedFile(self.path, "log", store, line_bytes_max=200)
 
 
-class OnceRig(FileRig):
-    def source(self, places: MemoryPlaces) -> Source:
-        return ImportedFiles([self.path], "log", places, line_bytes_max=200)
+class ImportedLog(FollowedLog):
+    """A file that is read once."""
+
+    def source(self, store: MemoryPositionStore) -> Source:
+        return ImportedFiles([self.path], "log", store, line_bytes_max=200)
 
 
-class SeveralRig(FileRig):
-    def source(self, places: MemoryPlaces) -> Source:
+class CombinedLog(FollowedLog):
+    """A file that is followed, next to one that does not exist."""
+
+    def source(self, store: MemoryPositionStore) -> Source:
         return CombinedSource(
-            [FollowedFile(self.path.with_name("none"), "none", places), super().source(places)]
+            [FollowedFile(self.path.with_name("none"), "none", store), super().source(store)]
         )
 
 
-@pytest.fixture(params=["raw", "plain", "followed", "once", "several"])
-def rig(request: pytest.FixtureRequest, tmp_path: Path, small_chunks: None) -> Rig:
+@pytest.fixture(params=["raw", "plain", "followed", "imported", "combined"])
+def log(request: pytest.FixtureRequest, tmp_path: Path, small_chunks: None) -> Log:
     match request.param:
         case "raw" | "plain" as kind:
             kafka: Kafka = request.getfixturevalue("kafka")
-            return KafkaRig(kafka, kind == "raw", kafka.create_topic(partitions=PARTITIONS))
+            return KafkaLog(kafka, kind == "raw", kafka.create_topic(partitions=PARTITIONS))
         case "followed":
-            return FileRig(tmp_path / "access.log")
-        case "once":
-            return OnceRig(tmp_path / "access.log")
+            return FollowedLog(tmp_path / "access.log")
+        case "imported":
+            return ImportedLog(tmp_path / "access.log")
         case _:
-            return SeveralRig(tmp_path / "access.log")
+            return CombinedLog(tmp_path / "access.log")
 
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a few lines already take several turns."""
+    """Has a few lines take several calls of `take`."""
     monkeypatch.setattr("analyzer.files.line_reader.CHUNK_BYTES", 256)
 
 
 @pytest.fixture
 def opened() -> Iterator[Callable[[Source], Source]]:
+    """Closes the sources that it is called with after the test."""
     sources: list[Source] = []
 
-    def opened(source: Source) -> Source:
+    def remember(source: Source) -> Source:
         sources.append(source)
         return source
 
-    yield opened
+    yield remember
     for source in sources:
         source.close()
 
@@ -116,61 +127,61 @@ def lines(count: int, begin: int = 0) -> list[bytes]:
     return [b"line %06d" % number for number in range(begin, begin + count)]
 
 
-def in_order(reader: Reader) -> list[bytes]:
-    """All that was stored. The offsets of each partition rise, so that none of it is there twice."""
+def in_order(reader: SourceReader) -> list[bytes]:
+    """Returns all stored lines; checks that each offset was stored once, in order."""
     for records in reader.kept.values():
         offsets = [record.offset for record in records]
         assert offsets == sorted(set(offsets)), offsets
     return sorted(line for series in values(reader.kept).values() for line in series if line is not None)
 
 
-def read(reader: Reader, count: int) -> list[bytes]:
-    """What is stored when `count` lines are."""
+def read(reader: SourceReader, count: int) -> list[bytes]:
+    """Reads until `count` lines are stored; returns all that is."""
     reader.run_until(lambda: len(in_order(reader)) >= count)
     return in_order(reader)
 
 
-def take_some(reader: Reader) -> None:
+def take_some(reader: SourceReader) -> None:
     assert any(reader.take() for _ in range(100))
 
 
-def test_everything_is_given_once_and_in_order(rig: Rig, opened: Callable[[Source], Source]):
-    rig.write(lines(500))
-    reader = Reader(opened(rig.source(places := MemoryPlaces())), places, {})
+def test_every_record_comes_once_and_in_order(log: Log, opened: Callable[[Source], Source]):
+    log.write(lines(500))
+    reader = SourceReader(opened(log.source(store := MemoryPositionStore())), store, {})
     assert read(reader, 500) == lines(500)
     assert reader.lost == []
     assert reader.source.problems().keys() <= {
-        str(getattr(rig, "path", Path())).replace("access.log", "none")
+        str(getattr(log, "path", Path())).replace("access.log", "none")
     }
 
 
-def test_it_goes_on_at_the_stored_position(rig: Rig, opened: Callable[[Source], Source]):
-    places, kept = MemoryPlaces(), {}
-    rig.write(lines(100))
-    first = Reader(rig.source(places), places, kept)
+def test_it_continues_at_the_stored_position(log: Log, opened: Callable[[Source], Source]):
+    store, kept = MemoryPositionStore(), {}
+    log.write(lines(100))
+    first = SourceReader(log.source(store), store, kept)
     assert read(first, 100) == lines(100)
     first.source.close()
-    rig.write(lines(100, begin=100))
-    second = Reader(opened(rig.source(places)), places, kept)
+    log.write(lines(100, begin=100))
+    second = SourceReader(opened(log.source(store)), store, kept)
     assert read(second, 200) == lines(200)
 
 
-def test_what_was_taken_and_not_stored_comes_again_to_the_next_one(
-    rig: Rig, opened: Callable[[Source], Source]
+def test_records_that_were_not_stored_come_again_in_the_next_source(
+    log: Log, opened: Callable[[Source], Source]
 ):
-    places, kept = MemoryPlaces(), {}
-    rig.write(lines(200))
-    dies = Reader(rig.source(places), places, kept)
-    dies.run_until(lambda: len(in_order(dies)) > 0)
-    take_some(dies)
-    dies.source.close()
-    assert read(Reader(opened(rig.source(places)), places, kept), 200) == lines(200)
+    store, kept = MemoryPositionStore(), {}
+    log.write(lines(200))
+    first = SourceReader(log.source(store), store, kept)
+    first.run_until(lambda: len(in_order(first)) > 0)
+    take_some(first)
+    first.source.close()
+    assert read(SourceReader(opened(log.source(store)), store, kept), 200) == lines(200)
 
 
-def test_rewinding_repeats_exactly_what_was_not_stored(rig: Rig, opened: Callable[[Source], Source]):
-    places = MemoryPlaces()
-    rig.write(lines(300))
-    reader = Reader(opened(rig.source(places)), places, {})
+def test_a_rewind_repeats_the_records_that_were_not_stored(log: Log, opened: Callable[[Source], Source]):
+    store = MemoryPositionStore()
+    log.write(lines(300))
+    reader = SourceReader(opened(log.source(store)), store, {})
     for turn in itertools.count():
         reader.take()
         if turn % 3 == 0:
@@ -182,18 +193,20 @@ def test_rewinding_repeats_exactly_what_was_not_stored(rig: Rig, opened: Callabl
     assert in_order(reader) == lines(300)
 
 
-def test_rewinding_between_two_items_leaves_nothing_stale(rig: Rig, opened: Callable[[Source], Source]):
-    places = MemoryPlaces()
-    rig.write(lines(300))
-    reader = Reader(opened(rig.source(places)), places, {})
-    iterator = next(each for _ in range(100) if next(each := reader.source.take(0.05), None))
+def test_a_rewind_ends_an_iterator_that_is_in_use(log: Log, opened: Callable[[Source], Source]):
+    store = MemoryPositionStore()
+    log.write(lines(300))
+    reader = SourceReader(opened(log.source(store)), store, {})
+    iterator = next(items for _ in range(100) if next(items := reader.source.take(0.05), None))
     reader.source.rewind()
     assert list(iterator) == []
     assert read(reader, 300) == lines(300)
 
 
-def test_an_iterator_that_is_dropped_half_way_loses_nothing(rig: Rig, opened: Callable[[Source], Source]):
-    class OneByOne:
+def test_an_iterator_that_is_not_read_to_its_end_loses_nothing(log: Log, opened: Callable[[Source], Source]):
+    class OneItemSource:
+        """Drops each iterator after its first item."""
+
         def __init__(self, source: Source) -> None:
             self.source = source
 
@@ -203,25 +216,25 @@ def test_an_iterator_that_is_dropped_half_way_loses_nothing(rig: Rig, opened: Ca
         def __getattr__(self, name: str) -> object:
             return getattr(self.source, name)
 
-    places = MemoryPlaces()
-    rig.write(lines(200))
-    assert read(Reader(OneByOne(opened(rig.source(places))), places, {}), 200) == lines(200)
+    store = MemoryPositionStore()
+    log.write(lines(200))
+    assert read(SourceReader(OneItemSource(opened(log.source(store))), store, {}), 200) == lines(200)
 
 
-def test_a_stopped_partition_gives_nothing_until_it_is_rewound(rig: Rig, opened: Callable[[Source], Source]):
-    places = MemoryPlaces()
-    rig.write(lines(300))
-    reader = Reader(opened(rig.source(places)), places, {})
+def test_a_stopped_partition_has_no_records_until_it_is_rewound(log: Log, opened: Callable[[Source], Source]):
+    store = MemoryPositionStore()
+    log.write(lines(300))
+    reader = SourceReader(opened(log.source(store)), store, {})
     reader.run_until(lambda: len(in_order(reader)) > 0)
     part = next(iter(reader.kept))
     kept = len(reader.kept[part])
-    position = places.positions([part])[part].next
+    position = store.positions([part])[part].next
     gap = Gap("too-large", position, position + 3, "a batch expands beyond the bound")
     reader.source.stop(part, gap)
     for _ in range(20):
         reader.turn()
     assert len(reader.kept[part]) == kept
-    assert reader.source.positions()[part] == position, "heartbeats need what is stored"
+    assert reader.source.positions()[part] == position, "a heartbeat needs the stored position"
     assert reader.source.stopped() == {part: gap}
     assert any(why.startswith(gap.why) for why in reader.source.problems().values())
     reader.start_over()
@@ -230,43 +243,41 @@ def test_a_stopped_partition_gives_nothing_until_it_is_rewound(rig: Rig, opened:
     assert not any(why.startswith(gap.why) for why in reader.source.problems().values())
 
 
-def test_it_waits_for_a_database_that_is_away_and_goes_on_by_itself(
-    rig: Rig, opened: Callable[[Source], Source]
-):
-    places = MemoryPlaces(away=True)
-    rig.write(lines(100))
-    reader = Reader(opened(rig.source(places)), places, {})
+def test_it_continues_when_an_unreachable_database_is_back(log: Log, opened: Callable[[Source], Source]):
+    store = MemoryPositionStore(away=True)
+    log.write(lines(100))
+    reader = SourceReader(opened(log.source(store)), store, {})
     with pytest.raises(StoreAway):
         reader.run_until(lambda: False)
-    places.away = False
+    store.away = False
     reader.run_until(lambda: len(in_order(reader)) >= 20)
 
-    places.away = True
+    store.away = True
     for _ in range(10):
         try:
             reader.take()
             reader.store()
         except StoreAway:
             reader.start_over()
-    places.away = False
+    store.away = False
     assert read(reader, 100) == lines(100)
 
 
-def test_after_somebody_else_counted_on_it_goes_on_from_there(rig: Rig, opened: Callable[[Source], Source]):
-    places, kept = MemoryPlaces(), {}
-    rig.write(lines(200))
-    zombie = Reader(opened(rig.source(places)), places, kept)
-    zombie.run_until(lambda: len(in_order(zombie)) > 0)
-    take_some(zombie)
-    other = Reader(opened(rig.source(places)), places, kept)
+def test_it_continues_where_another_analyzer_has_counted_to(log: Log, opened: Callable[[Source], Source]):
+    store, kept = MemoryPositionStore(), {}
+    log.write(lines(200))
+    late = SourceReader(opened(log.source(store)), store, kept)
+    late.run_until(lambda: len(in_order(late)) > 0)
+    take_some(late)
+    other = SourceReader(opened(log.source(store)), store, kept)
     other.run_until(lambda: len(in_order(other)) >= 150)
-    assert read(zombie, 200) == lines(200)
+    assert read(late, 200) == lines(200)
 
 
-def test_caught_up_means_no_lag(rig: Rig, opened: Callable[[Source], Source]):
-    places = MemoryPlaces()
-    rig.write(lines(300))
-    reader = Reader(opened(rig.source(places)), places, {})
+def test_a_source_that_has_caught_up_has_no_lag(log: Log, opened: Callable[[Source], Source]):
+    store = MemoryPositionStore()
+    log.write(lines(300))
+    reader = SourceReader(opened(log.source(store)), store, {})
     reader.run_until(lambda: len(reader.kept) > 0)
     behind = reader.source.lags()
     assert any(lag.records > 0 for lag in behind.values())
@@ -276,29 +287,29 @@ def test_caught_up_means_no_lag(rig: Rig, opened: Callable[[Source], Source]):
         positions, lags = reader.source.positions(), reader.source.lags()
         reader.turn()
     assert all(lag == (0, 0.0) for lag in lags.values())
-    assert all(places.stored[part].next == offset for part, offset in positions.items())
+    assert all(store.stored[part].next == offset for part, offset in positions.items())
 
 
-def test_partitions_that_are_not_held_are_ignored(rig: Rig, opened: Callable[[Source], Source]):
-    places = MemoryPlaces()
-    rig.write(lines(100))
-    reader = Reader(opened(rig.source(places)), places, {})
+def test_partitions_that_are_not_assigned_are_ignored(log: Log, opened: Callable[[Source], Source]):
+    store = MemoryPositionStore()
+    log.write(lines(100))
+    reader = SourceReader(opened(log.source(store)), store, {})
     reader.run_until(lambda: len(in_order(reader)) > 0)
-    reader.source.stop(NOBODY, Gap("corrupt", 7, 8, "no"))
-    reader.source.rewind([NOBODY])
-    reader.source.acknowledge({NOBODY: 7})
+    reader.source.stop(UNASSIGNED, Gap("corrupt", 7, 8, "no"))
+    reader.source.rewind([UNASSIGNED])
+    reader.source.acknowledge({UNASSIGNED: 7})
     assert read(reader, 100) == lines(100)
-    assert NOBODY not in reader.source.positions()
+    assert UNASSIGNED not in reader.source.positions()
 
 
-def test_begun_at_a_place_it_starts_there(rig: Rig, opened: Callable[[Source], Source]):
-    """The position may be one that the store was given by hand; nothing before it is given."""
-    places, kept = MemoryPlaces(), {}
-    rig.write(lines(40))
-    first = Reader(rig.source(places), places, kept)
+def test_it_starts_at_the_stored_position(log: Log, opened: Callable[[Source], Source]):
+    """Also when an operator has stored it; records before it do not come."""
+    store, kept = MemoryPositionStore(), {}
+    log.write(lines(40))
+    first = SourceReader(log.source(store), store, kept)
     assert read(first, 40) == lines(40)
     first.source.close()
-    assert all(isinstance(position, Position) and position.next > 0 for position in places.stored.values())
-    again = Reader(opened(rig.source(places)), places, {})
+    assert all(isinstance(position, Position) and position.next > 0 for position in store.stored.values())
+    second = SourceReader(opened(log.source(store)), store, {})
     for _ in range(10):
-        assert again.turn() == 0
+        assert second.turn() == 0

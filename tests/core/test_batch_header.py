@@ -20,26 +20,26 @@ from analyzer.core.kafka_format.batch_header import (
 
 
 def batch(base_offset: int, count: int, *, first_ms: int = 1_000) -> bytes:
-    """A batch as kafka-python writes it, with the base offset that a broker would set."""
+    """Returns a batch as kafka-python writes it, with the base offset that a broker would set."""
     builder = MemoryRecordsBuilder(2, 0, 100_000, offset=0)
     for number in range(count):
         builder.append(first_ms + number, None, b"value %d" % number)
     builder.close()
     raw = bytearray(builder.buffer())
-    raw[:8] = base_offset.to_bytes(8, "big")  # the checksum begins behind it
+    raw[:8] = base_offset.to_bytes(8, "big")  # the checksum does not cover it
     return bytes(raw)
 
 
 def test_each_field_is_what_kafka_python_reads() -> None:
     raw = batch(7, 3)
-    header, theirs = read_header(raw), DefaultRecordBatch(raw)
+    header, expected = read_header(raw), DefaultRecordBatch(raw)
     assert header.size_bytes == len(raw)
     assert header.next_offset == 10
-    assert (header.base_offset, header.magic) == (theirs.base_offset, theirs.magic) == (7, MAGIC)
-    assert (header.leader_epoch, header.checksum) == (theirs.leader_epoch, theirs.crc)
-    assert (header.attributes, header.last_offset_delta) == (theirs.attributes, theirs.last_offset_delta)
-    assert (header.base_ms, header.max_ms) == (theirs.first_timestamp, theirs.max_timestamp)
-    assert header[9:12] == (theirs.producer_id, theirs.producer_epoch, theirs.base_sequence)
+    assert (header.base_offset, header.magic) == (expected.base_offset, expected.magic) == (7, MAGIC)
+    assert (header.leader_epoch, header.checksum) == (expected.leader_epoch, expected.crc)
+    assert (header.attributes, header.last_offset_delta) == (expected.attributes, expected.last_offset_delta)
+    assert (header.base_ms, header.max_ms) == (expected.first_timestamp, expected.max_timestamp)
+    assert header[9:12] == (expected.producer_id, expected.producer_epoch, expected.base_sequence)
     assert header.record_count == 3
 
 

@@ -1,4 +1,4 @@
-"""Record batches: decoded as a client decodes them, and refused where no client writes them so."""
+"""Record batches: decoded as by a client, and refused when they are inconsistent."""
 
 from __future__ import annotations
 

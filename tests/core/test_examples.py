@@ -1,4 +1,4 @@
-"""What docstrings show is so, and docs/counter.md leaves nothing out."""
+"""The examples in docstrings run, and docs/counter.md names every reason, status, unit and part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODULES = [module.name for module in pkgutil.walk_packages(analyzer.core.__path_
 
 
 @pytest.mark.parametrize("name", [*MODULES, "gatekeeper.identity"])
-def test_every_example_gives_what_it_shows(name: str) -> None:
+def test_every_example_has_the_result_that_it_shows(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 

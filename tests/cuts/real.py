@@ -67,7 +67,7 @@ class Serve(Child):
         self.port = free_port()
         (folder / "gatelock.toml").write_text(CONFIG.format(url=url, port=self.port))
         command = [sys.executable, "-m", "analyzer.cli", "--config", str(folder / "gatelock.toml"), "serve"]
-        super().__init__(command, folder, last_word=signal.SIGTERM)
+        super().__init__(command, folder, parent_death_signal=signal.SIGTERM)
 
     def begin(self) -> None:
         self.start(ready=self._answers)

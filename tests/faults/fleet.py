@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from analyzer.store.database.migrate import upgrade
 from analyzer.store.database.schema import buckets, locks, offsets
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.faults.traffic import CountKey, Traffic
+from tests.support.waiting import wait_until
 
 MUTANT = Path(__file__).with_name("mutant_analyzer.py")
 LEDGER = ("seen", "counted", "duplicate", "dead", "late")
@@ -201,11 +201,16 @@ class Fleet:
             return False
 
     def wait_until_seen(self, records: int, within_s: float = 60.0) -> None:
-        until_s = time.monotonic() + within_s
-        while (seen := self.seen()) < records:
+        def is_seen() -> bool:
             assert any(member.poll() is None for member in self.members), self.log()
-            assert time.monotonic() < until_s, f"{seen:,} of {records:,} seen\n{self.log()}"
-            time.sleep(0.05)
+            return self.seen() >= records
+
+        wait_until(
+            is_seen,
+            within_s,
+            lambda: f"{self.seen():,} of {records:,} seen\n{self.log()}",
+            every_s=0.05,
+        )
 
     def counts(self) -> Counter[CountKey]:
         """Requests of each caller in each minute, admitted and denied."""

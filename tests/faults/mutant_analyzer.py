@@ -12,7 +12,7 @@ DAY_S = 86_400
 
 
 def shift_clock(seconds: int) -> None:
-    """Makes the clock of this process wrong by so many seconds."""
+    """Makes the clock of this process wrong by `seconds`."""
     right_s, right_ns = time.time, time.time_ns
     time.time = lambda: right_s() + seconds
     time.time_ns = lambda: right_ns() + seconds * 1_000_000_000

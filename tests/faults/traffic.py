@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaException, Producer
 
+from tests.support.waiting import wait_until
+
 MINUTE_S = 60
 # A record further ahead of its Kafka time, or further behind, is not counted.
 FUTURE_S, PAST_S = 5 * 60, 35 * 86_400
@@ -98,14 +100,15 @@ class Traffic:
         assert not self._failed, self._failed[:3]
 
     def release(self, records: int) -> None:
-        """Allows so many more records to be written."""
+        """Allows `records` more to be written."""
         self.released = records if self.released == float("inf") else self.released + records
 
     def wait_until_written(self, within_s: float = 120.0) -> None:
-        until_s = time.monotonic() + within_s
-        while self.written < self.released:
-            assert time.monotonic() < until_s, f"{self.written} of {self.released} written"
-            time.sleep(0.01)
+        wait_until(
+            lambda: self.written >= self.released,
+            within_s,
+            lambda: f"{self.written} of {self.released} written",
+        )
 
     def _write(self) -> None:
         producer = self.producer({

@@ -14,7 +14,7 @@ from analyzer.core.model import Partition, Position, Record, Records
 from analyzer.errors import StoreAway
 from analyzer.files import FollowedFile
 from analyzer.files.file_sources import QUIET_S, ROTATIONS_MAX
-from tests.support.places import MemoryPlaces, Reader
+from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 
 class World:
@@ -22,13 +22,13 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "access.log"
-        self.positions = MemoryPlaces()
+        self.positions = MemoryPositionStore()
         self.kept: dict[Partition, list[Record]] = {}
         self.now_s = 1_000.0
-        self.readers: list[Reader] = []
+        self.readers: list[SourceReader] = []
         self.reader = self.follow()
 
-    def follow(self, **given: Any) -> Reader:
+    def follow(self, **given: Any) -> SourceReader:
         source = FollowedFile(
             given.pop("path", self.path),
             "web",
@@ -38,7 +38,7 @@ class World:
             sleep=self.sleep,
             **given,
         )
-        self.readers.append(Reader(source, self.positions, self.kept))
+        self.readers.append(SourceReader(source, self.positions, self.kept))
         return self.readers[-1]
 
     def sleep(self, seconds: float) -> None:
@@ -353,11 +353,11 @@ class TestTwoFilesWithTheSameFirstLine:
     ) -> None:
         open_files: dict[str, object] = {}
 
-        def both() -> list[Reader]:
+        def both() -> list[SourceReader]:
             given = {"open_files": open_files} if shared else {}
             return [world.follow(path=path, **given) for path in paths]
 
-        def turn(readers: list[Reader]) -> None:
+        def turn(readers: list[SourceReader]) -> None:
             for _ in range(20):
                 for reader in (readers[first], readers[1 - first]):
                     reader.turn()

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from analyzer.core.model import Partition, Record
 from analyzer.errors import StoreAway
 from analyzer.files import FollowedFile, ImportedFiles
-from tests.support.places import MemoryPlaces, Reader
+from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 
 class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.positions = MemoryPlaces()
+        self.positions = MemoryPositionStore()
         self.kept: dict[Partition, list[Record]] = {}
         self.now_s = 0.0
         self.opened: list[ImportedFiles] = []
@@ -46,7 +46,7 @@ class World:
             sleep=lambda seconds: None,
         )
         self.opened.append(source)
-        reader = Reader(source, self.positions, self.kept)
+        reader = SourceReader(source, self.positions, self.kept)
         for _ in range(turns):
             if source.done:
                 break
@@ -152,7 +152,7 @@ def test_an_interrupted_import_continues(world: World) -> None:
 def test_the_rest_of_a_followed_file_that_was_rotated_away_can_be_imported(world: World) -> None:
     path = world.write("access.log", "one\n")
     followed = FollowedFile(path, "web", world.positions, sleep=lambda seconds: None)
-    reader = Reader(followed, world.positions, world.kept)
+    reader = SourceReader(followed, world.positions, world.kept)
     reader.turn()
     reader.turn()
     followed.close()
@@ -173,7 +173,7 @@ def test_standard_input_is_kept_until_it_is_stored(world: World) -> None:
         ["-"], "web", world.positions, stdin=io.BytesIO(TEXT.encode()), sleep=lambda _: None
     )
     world.opened.append(source)
-    reader = Reader(source, world.positions, world.kept)
+    reader = SourceReader(source, world.positions, world.kept)
     reader.take()
     reader.start_over()
     reader.run_until(lambda: source.done)
@@ -208,7 +208,7 @@ def test_done_means_stored(world: World) -> None:
         [world.write("a.log", "one\n")], "web", world.positions, sleep=lambda seconds: None
     )
     world.opened.append(source)
-    reader = Reader(source, world.positions, world.kept)
+    reader = SourceReader(source, world.positions, world.kept)
     for _ in range(5):
         reader.take()
         assert not source.done

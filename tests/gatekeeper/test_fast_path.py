@@ -1,4 +1,4 @@
-"""The modes of a gate: what its requests look at in each, and who moves it from one to another."""
+"""The modes of a gate: what requests look up in each, and what changes the mode."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_poll_ends_the_sampling_that_no_request_could_end() -> None:
     assert switch.mode is Mode.OFF
 
 
-def test_a_gate_that_is_started_again_does_not_look_at_the_former_view() -> None:
+def test_a_gate_that_is_started_again_does_not_use_the_former_view() -> None:
     shown: list[FastPath] = []
     switch = FastPathSwitch(shown.append)
     switch.settle(Mode.READY, PATH, is_sampling=False)

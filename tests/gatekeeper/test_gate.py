@@ -1,4 +1,4 @@
-"""The gate: what it answers, when its view is fresh, stale, or not there at all."""
+"""The gate: its answers with a fresh view, with a stale view and with none."""
 
 from __future__ import annotations
 
@@ -322,28 +322,28 @@ class TestLifecycle:
     def test_nothing_starts_before_the_first_check(self, feed: HandFeed, clock: ManualClock) -> None:
         gate = Gate(feed, clock=clock)
         clock.advance(10.0)
-        assert feed.asked == []
+        assert feed.fetches == []
         gate.allow(BOB)
         clock.advance(0.0)
-        assert feed.asked == [None]
+        assert feed.fetches == [None]
 
     def test_starting_twice_starts_one_poller(self, gate: Gate, feed: HandFeed, clock: ManualClock) -> None:
-        before = len(feed.asked)
+        before = len(feed.fetches)
         gate.start().start()
         gate.check(BOB)
         clock.advance(4.1)
-        assert len(feed.asked) - before == 10
+        assert len(feed.fetches) - before == 10
 
     def test_a_closed_gate_does_not_poll_and_its_view_becomes_stale(
         self, feed: HandFeed, clock: ManualClock
     ) -> None:
         with Gate(feed, clock=clock, on_stale="deny") as gate:
             gate.ready(1.0)
-        before = len(feed.asked)
+        before = len(feed.fetches)
         assert (gate.allow(ACME), gate.allow(BOB)) == (False, True)
         clock.advance(31.0)
         assert (gate.allow(ACME), gate.allow(BOB)) == (False, False)
-        assert len(feed.asked) == before
+        assert len(feed.fetches) == before
         gate.close()
         gate.start()
         clock.advance(0.0)

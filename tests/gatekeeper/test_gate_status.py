@@ -177,10 +177,10 @@ class TestNoDelay:
     ) -> None:
         feed.error = SourceError("404 Not Found")
         clock.advance(REPORT_EVERY_S)
-        polls = len(feed.asked)
+        polls = len(feed.fetches)
         clock.advance(RETRY_AFTER_S - REPORT_EVERY_S)
         assert len(feed.reports) == 2
-        assert len(feed.asked) - polls > 100, "polling continues"
+        assert len(feed.fetches) - polls > 100, "polling continues"
         assert not gate.allow(ACME)
         assert gate.allow(BOB)
 

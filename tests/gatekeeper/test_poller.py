@@ -35,9 +35,9 @@ class World:
         moments: list[float] = []
 
         def turn() -> float:
-            before = len(self.feed.asked)
+            before = len(self.feed.fetches)
             wait_s = self.poller.step()
-            moments.extend([self.clock.uptime_s()] * (len(self.feed.asked) - before))
+            moments.extend([self.clock.uptime_s()] * (len(self.feed.fetches) - before))
             return wait_s
 
         task = self.clock.run(turn, "")
@@ -95,7 +95,7 @@ def test_the_first_fetch_asks_for_a_snapshot_and_later_ones_for_changes(world: W
     world.run(0.3)
     world.feed.set(a_lock("user:bob"))
     world.run(0.8)
-    assert world.feed.asked == [None, Cursor(1, "m1"), Cursor(2, "m2")]
+    assert world.feed.fetches == [None, Cursor(1, "m1"), Cursor(2, "m2")]
     assert world.callers == ["api_key:acme", "user:bob"]
 
 
@@ -125,7 +125,7 @@ def test_an_answer_that_does_not_follow_leads_to_a_snapshot(world: World) -> Non
     world.run(0.4)
     world.feed.fetch = good
     world.run(2.0)
-    assert world.feed.asked[1] is None
+    assert world.feed.fetches[1] is None
     assert world.callers == ["api_key:acme"]
 
 
@@ -267,7 +267,7 @@ def test_locks_pruned_while_the_clock_was_ahead_are_fetched_again(world: World) 
     world.clock.jump(-3600)
     world.run(1.0)
     assert world.callers == ["api_key:acme"]
-    assert world.feed.asked.count(None) == 2
+    assert world.feed.fetches.count(None) == 2
 
 
 def test_locks_pruned_before_the_clock_was_corrected_during_a_fetch_are_fetched_again(world: World) -> None:
@@ -319,14 +319,14 @@ class TestSavedView:
         write(path, a_saved_view(NOON, a_lock()))
         world = World(view_file=ViewFile(path))
         world.poller.step()
-        assert (world.callers, world.feed.asked) == (["api_key:acme"], [])
+        assert (world.callers, world.feed.fetches) == (["api_key:acme"], [])
 
     def test_the_first_fetch_asks_for_a_snapshot_despite_a_saved_view(self, path: Path) -> None:
         write(path, a_saved_view(NOON, a_lock("user:lifted")))
         world = World(view_file=ViewFile(path))
         world.feed.set(a_lock())
         world.run(0.1)
-        assert (world.feed.asked, world.callers) == ([None], ["api_key:acme"])
+        assert (world.feed.fetches, world.callers) == ([None], ["api_key:acme"])
 
     def test_a_view_is_saved_with_the_time_of_its_question(self, path: Path) -> None:
         world = World(view_file=ViewFile(path))

@@ -71,7 +71,7 @@ def test_the_leader_fetches_and_the_followers_read(host: Host) -> None:
     assert (update.since, update.snapshot, follower.callers) == (1, False, {"user:bob"})
     assert third.poll().changes == update.changes
     assert not follower.poll().changes
-    assert len(host.feed.asked) == 2
+    assert len(host.feed.fetches) == 2
 
 
 def test_the_age_of_what_followers_read_counts_from_the_leaders_question(host: Host) -> None:
@@ -183,7 +183,7 @@ def test_a_damaged_or_unsafe_file_is_not_used(host: Host, harm: str) -> None:
             news.write_bytes(b"\xff\xfe\n")
     assert follower.poll().waited == 0.0
     assert follower.callers == {"api_key:acme"}
-    assert len(host.feed.asked) == 2
+    assert len(host.feed.fetches) == 2
     leader.poll()
     host.now_s += 1
     assert follower.poll().waited == -1
@@ -199,12 +199,12 @@ def test_a_removed_file_is_written_again_with_the_next_poll(host: Host, removed:
         follower.poll()
         leader.poll()
     assert [process.source.is_leader for process in (leader, follower)].count(True) == 1
-    before = len(host.feed.asked)
+    before = len(host.feed.fetches)
     host.now_s += 1
     late = host.process()
     assert late.poll().waited == -1  # read from the file, not fetched
     assert late.callers == {"api_key:acme"}
-    assert len(host.feed.asked) == before
+    assert len(host.feed.fetches) == before
     assert {file.name for file in host.path.parent.iterdir()} == {"view.all", "view.leader", "view.news"}
 
 

@@ -7,7 +7,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,16 +18,7 @@ from gatekeeper.feed.saved_view import read
 from gatekeeper.model import Cursor, Update
 from gatekeeper.view.lock_tuples import KEY
 from tests.support.feed import HandFeed, a_lock
-
-DEADLINE_S = 10.0  # a busy machine may take so long for what takes milliseconds
-
-
-def soon(holds: Callable[[], bool]) -> bool:
-    """Whether the condition holds before the deadline."""
-    end_s = time.monotonic() + DEADLINE_S
-    while not holds() and time.monotonic() < end_s:
-        time.sleep(0.005)
-    return holds()
+from tests.support.waiting import wait_until
 
 
 def run_script(text: str) -> str:
@@ -54,11 +44,11 @@ def feed() -> HandFeed:
 def test_the_first_check_starts_a_thread_that_learns_of_locks(feed: HandFeed) -> None:
     gate = Gate(feed, name="shop")
     assert gate.allow("user:bob")
-    assert gate.ready(DEADLINE_S)
+    assert gate.ready(10)
     assert not gate.allow("api_key:acme")
     assert "gatelock shop" in {thread.name for thread in threading.enumerate()}
     feed.set(a_lock("user:bob", ends_in=10**9))
-    assert soon(lambda: not gate.allow("user:bob"))
+    wait_until(lambda: not gate.allow("user:bob"))
     gate.close()
     assert "gatelock shop" not in {thread.name for thread in threading.enumerate()}
 
@@ -68,12 +58,12 @@ def test_the_first_check_starts_a_thread_that_learns_of_locks(feed: HandFeed) ->
 )  # the thread is meant to crash
 def test_a_thread_that_crashed_is_replaced_by_the_next_request(feed: HandFeed) -> None:
     with Gate(feed) as gate:
-        assert gate.ready(DEADLINE_S)
+        assert gate.ready(10)
         fetch, feed.fetch = feed.fetch, crash
-        assert soon(lambda: not gate.healthy)
+        wait_until(lambda: not gate.healthy)
         feed.fetch = fetch
         feed.set(a_lock("user:bob", ends_in=10**9))
-        assert soon(lambda: not gate.allow("user:bob"))
+        wait_until(lambda: not gate.allow("user:bob"))
 
 
 def crash(since: Cursor | None) -> Update:
@@ -83,7 +73,7 @@ def crash(since: Cursor | None) -> Update:
 def test_closing_does_not_wait_for_the_next_poll(feed: HandFeed) -> None:
     feed.next_poll = 15.0
     gate = Gate(feed)
-    assert gate.ready(DEADLINE_S)
+    assert gate.ready(10)
     begun_s = time.monotonic()
     gate.close()
     assert time.monotonic() - begun_s < 5.0
@@ -113,10 +103,11 @@ def test_random_numbers_are_spread_within_their_bounds() -> None:
 
 def test_a_forked_child_has_the_view_and_starts_a_poller() -> None:
     printed = run_script("""
-        import os, threading, time
+        import os, threading
         from gatekeeper import Gate
         from gatekeeper.model import Set
         from tests.support.feed import HandFeed, a_lock
+        from tests.support.waiting import wait_until
 
         feed = HandFeed(a_lock(ends_in=10**9))
         feed.next_poll = 0.05
@@ -129,9 +120,7 @@ def test_a_forked_child_has_the_view_and_starts_a_poller() -> None:
             feed.set(a_lock("user:bob", ends_in=10**9))
             assert not gate.healthy
             assert not gate.allow("api_key:acme")  # by the parent's view
-            end = time.monotonic() + 10
-            while gate.allow("user:bob") and time.monotonic() < end:
-                time.sleep(0.01)
+            wait_until(lambda: not gate.allow("user:bob"), 10)
             print("child", gate.allow("user:bob"), gate.healthy, flush=True)
             os._exit(0)
         gate._runtime._switch.mutex.release()
@@ -194,19 +183,17 @@ def test_a_program_that_does_not_close_its_gate_ends_without_errors_and_saves_th
     tmp_path: Path,
 ) -> None:
     printed = run_script(f"""
-        import time
         from pathlib import Path
         from gatekeeper import Gate
         from tests.support.feed import HandFeed, a_lock
+        from tests.support.waiting import wait_until
 
         feed = HandFeed()
         feed.next_poll = 0.05
         gate = Gate(feed, saved=Path({str(tmp_path)!r}, "view"))
         gate.ready(10)
         feed.set(a_lock(ends_in=10**9))
-        end = time.monotonic() + 10
-        while gate.allow("api_key:acme") and time.monotonic() < end:
-            time.sleep(0.01)
+        wait_until(lambda: not gate.allow("api_key:acme"), 10)
         print(gate.version)
     """)
     assert printed.split() == ["1"]

@@ -1,3 +1,5 @@
+"""Fixtures for sources on Kafka: features switched off, and a broker with authentication."""
+
 from __future__ import annotations
 
 import tempfile

@@ -18,26 +18,26 @@ from analyzer.kafka.connection_health import RECONNECT_MAX_S, SILENT_S, Connecti
 from analyzer.kafka.internals.interfaces import ConnectionFailures
 from tests.support.batches import records_of
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
-from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.child import free_port
 from tests.support.servers.kafka import MockKafka, NativeKafka
+from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 KINDS = ("raw", "plain", "group")
 # A turn may request the begin and the end of a log, and close a connection that does not answer.
 TURN_S_MAX = 3 * REQUEST_S_MAX
-Open = Callable[..., list[Reader]]
+Open = Callable[..., list[SourceReader]]
 
 
 @pytest.fixture
 def opened() -> Iterator[Open]:
     """Three readers of one topic with separate stores: of whole batches, of records, and as a group."""
-    readers: list[Reader] = []
+    readers: list[SourceReader] = []
 
-    def opened(kafka: NativeKafka, topic: str, **given: Any) -> list[Reader]:
+    def opened(kafka: NativeKafka, topic: str, **given: Any) -> list[SourceReader]:
         for kind in KINDS:
-            places, named = MemoryPlaces(), {"group_id": topic} if kind == "group" else {}
-            source = open_source(kafka, places, topic, raw=kind != "plain", **named, **given)
-            readers.append(Reader(source, places, {}))
+            store, named = MemoryPositionStore(), {"group_id": topic} if kind == "group" else {}
+            source = open_source(kafka, store, topic, raw=kind != "plain", **named, **given)
+            readers.append(SourceReader(source, store, {}))
         return readers
 
     yield opened
@@ -45,7 +45,7 @@ def opened() -> Iterator[Open]:
         reader.source.close()
 
 
-def turns(readers: list[Reader], seconds: float) -> float:
+def turns(readers: list[SourceReader], seconds: float) -> float:
     """Reads for a while; returns the seconds of the longest turn."""
     end_s, longest_s = time.monotonic() + seconds, 0.0
     while time.monotonic() < end_s:
@@ -56,16 +56,16 @@ def turns(readers: list[Reader], seconds: float) -> float:
     return longest_s
 
 
-def run_each(readers: list[Reader], wanted: list[bytes]) -> None:
+def run_each(readers: list[SourceReader], wanted: list[bytes]) -> None:
     for reader in readers:
         run_all([reader], wanted)
 
 
-def problems(readers: list[Reader]) -> list[dict[str, str]]:
+def problems(readers: list[SourceReader]) -> list[dict[str, str]]:
     return [dict(reader.source.problems()) for reader in readers]
 
 
-def wait_until_all_report_silence(readers: list[Reader]) -> None:
+def wait_until_all_report_silence(readers: list[SourceReader]) -> None:
     for reader in readers:
         end_s = time.monotonic() + 20
         while "kafka" not in reader.source.problems():
@@ -125,7 +125,7 @@ def test_a_damaged_batch_stops_only_its_partition(own_kafka: NativeKafka, opened
     log.write_bytes(content)
     own_kafka.start()
 
-    readers: list[Reader] = [CheckingReader(reader) for reader in opened(own_kafka, topic)]
+    readers: list[SourceReader] = [CheckingReader(reader) for reader in opened(own_kafka, topic)]
     wanted = [*lines(10), *lines(10, begin=100)]
     run_each(readers, wanted)
     turns(readers, 1)
@@ -143,11 +143,11 @@ def test_a_damaged_batch_stops_only_its_partition(own_kafka: NativeKafka, opened
     run_each(readers, wanted + lines(10, begin=300))
 
 
-class CheckingReader(Reader):
+class CheckingReader(SourceReader):
     """A reader that checks checksums as the counter does: it stores the batches before a damaged one."""
 
-    def __init__(self, reader: Reader) -> None:
-        super().__init__(reader.source, reader.places, reader.kept)
+    def __init__(self, reader: SourceReader) -> None:
+        super().__init__(reader.source, reader.position_store, reader.kept)
         taking = reader.source.take
 
         def take(timeout_s: float) -> Iterator[Any]:
@@ -176,7 +176,7 @@ def test_an_address_without_a_broker_takes_no_longer_than_the_timeout() -> None:
     mock = MockKafka()
     mock.bootstrap = f"127.0.0.1:{free_port()}"
     options = {"bootstrap_timeout_ms": 300}
-    source = open_source(mock, MemoryPlaces(), "t", options={"api_version": None, **options})
+    source = open_source(mock, MemoryPositionStore(), "t", options={"api_version": None, **options})
     began_s = time.monotonic()
     assert list(source.take(0.05)) == []
     assert time.monotonic() - began_s < 3

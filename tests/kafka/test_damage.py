@@ -14,7 +14,15 @@ import pytest
 from tests.faults.fault_run import kafka_behind_a_proxy
 from tests.support.installation import Installation, fill, write
 from tests.support.proxy import Proxy
-from tests.support.segments import Harm, claim, cut, harm, leader, length, payload
+from tests.support.segments import (
+    Damage,
+    cut,
+    damage,
+    flip_payload,
+    raise_last_offset,
+    raise_leader_epoch,
+    shorten_length,
+)
 from tests.support.servers import Missing
 from tests.support.servers.kafka import NativeKafka
 from tests.support.servers.report import ServersUsed
@@ -82,47 +90,48 @@ class Topic(NamedTuple):
 
 
 # By partition, which batch is damaged, and how.
-HARMS: dict[str, dict[int, tuple[int, Harm]]] = {
-    "raw": {0: (1, payload), 1: (1, claim), 2: (1, length), 3: (3, payload)},
-    "plain": {0: (1, payload), 3: (3, payload)},
-    "repaired": {0: (1, payload)},
-    "unknown leader": {0: (3, leader)},
+DAMAGES: dict[str, dict[int, tuple[int, Damage]]] = {
+    "raw": {0: (1, flip_payload), 1: (1, raise_last_offset), 2: (1, shorten_length), 3: (3, flip_payload)},
+    "plain": {0: (1, flip_payload), 3: (3, flip_payload)},
+    "repaired": {0: (1, flip_payload)},
+    "unknown leader": {0: (3, raise_leader_epoch)},
 }
 
 
 @pytest.fixture(scope="module")
-def harmed(servers_of_module: tuple[NativeKafka, Proxy]) -> dict[str, Topic]:
+def damaged(servers_of_module: tuple[NativeKafka, Proxy]) -> dict[str, Topic]:
     """All topics are prepared at once, because a broker takes seconds to restart."""
     broker, _ = servers_of_module
     topics = {}
-    for name, harms in HARMS.items():
-        topic = broker.create_topic(partitions=max(harms) + 2)
-        topics[name] = Topic(topic, fill(broker, topic, range(max(harms) + 2), 4))
+    for name, damages in DAMAGES.items():
+        topic = broker.create_topic(partitions=max(damages) + 2)
+        topics[name] = Topic(topic, fill(broker, topic, range(max(damages) + 2), 4))
     broker.stop()
-    for name, harms in HARMS.items():
-        for partition, (batch, change) in harms.items():
-            harm(broker, topics[name].name, partition, batch, change)
+    for name, damages in DAMAGES.items():
+        for partition, (batch, change) in damages.items():
+            damage(broker, topics[name].name, partition, batch, change)
     broker.start()
     return topics
 
 
 def test_a_damaged_batch_is_reported_by_its_offsets_and_can_be_skipped(
     broker: NativeKafka,
-    harmed: dict[str, Topic],
+    damaged: dict[str, Topic],
     new: New,
     way: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    (topic, keys), harms = harmed[way], HARMS[way]
+    (topic, keys), damages = damaged[way], DAMAGES[way]
     here = new(topic)
-    sizes = {p: (10 * batch, 10 * batch + 10) for p, (batch, _) in harms.items()}
-    here.run(lambda: here.open() == {f"{topic}[{p}]": ("corrupt", *sizes[p]) for p in harms}, seconds=60)
+    sizes = {p: (10 * batch, 10 * batch + 10) for p, (batch, _) in damages.items()}
+    expected = {f"{topic}[{p}]": ("corrupt", *sizes[p]) for p in damages}
+    here.run_until(lambda: here.open_gaps() == expected, seconds=60)
     before = {
-        key for p in keys for batch in keys[p][: sizes[p][0] // 10 if p in harms else 4] for key in batch
+        key for p in keys for batch in keys[p][: sizes[p][0] // 10 if p in damages else 4] for key in batch
     }
-    here.run(lambda: here.counted() == before)
+    here.run_until(lambda: here.counted() == before)
     assert {gap.kind for gap in here.health.gaps.values()} == {"corrupt"}
-    assert read_again(caplog) == {f"{topic}[{p}]": 1 for p in harms}
+    assert read_again(caplog) == {f"{topic}[{p}]": 1 for p in damages}
     listed = here.gatelock("gaps", "list").output
     assert re.search(rf"{topic}\[0\] +corrupt +10 +20 ", listed)
     assert f"gatelock gaps accept '{topic}[0]' --to next --reason TEXT " in listed
@@ -134,39 +143,41 @@ def test_a_damaged_batch_is_reported_by_its_offsets_and_can_be_skipped(
         f"{topic}[0]: 999 is outside the log, which has [0, 40) now\n",
     )
     assert here.accept(max(keys), "next").exit_code == 2
-    for p in harms:
+    for p in damages:
         accepted = here.accept(p, "next")
         assert (accepted.exit_code, accepted.stderr) == (0, "")
         assert "10 offsets are skipped" in accepted.output
         assert here.accept(p, "next").exit_code == 2, "accepted twice"
-    lost = {key for p in harms for key in keys[p][sizes[p][0] // 10]}
+    lost = {key for p in damages for key in keys[p][sizes[p][0] // 10]}
     # A broker that starts with a wrong length takes it for the end of its log, and serves nothing behind it.
-    lost |= {key for p in harms if harms[p][1] is length for batch in keys[p][2:] for key in batch}
+    shortened = [p for p in damages if damages[p][1] is shorten_length]
+    lost |= {key for p in shortened for batch in keys[p][2:] for key in batch}
     truth = {key for p in keys for batch in keys[p] for key in batch} - lost
     truth |= write(broker, topic, 3, 40)
-    here.run(lambda: here.counted() >= truth)
+    here.run_until(lambda: here.counted() >= truth)
     assert here.counted() == truth
-    assert here.open() == {}
-    assert here.skipped() == dict.fromkeys(harms, 10)
+    assert here.open_gaps() == {}
+    assert here.skipped() == dict.fromkeys(damages, 10)
     assert Counter((act["act"], act["why"]) for act in here.acts()) == {
-        ("gap accepted", "it is gone"): len(harms)
+        ("gap accepted", "it is gone"): len(damages)
     }
 
 
 def test_a_repaired_log_is_read_again_and_nothing_is_skipped(
-    broker: NativeKafka, harmed: dict[str, Topic], new: New
+    broker: NativeKafka, damaged: dict[str, Topic], new: New
 ) -> None:
-    topic, keys = harmed["repaired"]
+    topic, keys = damaged["repaired"]
     here = new(topic)
-    here.run(lambda: here.open() == {f"{topic}[0]": ("corrupt", 10, 20)})
+    here.run_until(lambda: here.open_gaps() == {f"{topic}[0]": ("corrupt", 10, 20)})
     assert "reading again from 10" in here.accept(0, "again", "a replica had it").output
-    here.run(lambda: here.open() == {f"{topic}[0]": ("corrupt", 10, 20)})  # it was not repaired yet
+    # The broker is not repaired yet.
+    here.run_until(lambda: here.open_gaps() == {f"{topic}[0]": ("corrupt", 10, 20)})
     here.stop()
     broker.stop()
-    harm(broker, topic, 0, 1, payload)  # flips the same bits back
+    damage(broker, topic, 0, 1, flip_payload)  # flips the same bits back
     broker.start()
     assert here.accept(0, "10", "repaired").exit_code == 0
-    here.run(lambda: here.counted() == {key for p in keys for batch in keys[p] for key in batch})
+    here.run_until(lambda: here.counted() == {key for p in keys for batch in keys[p] for key in batch})
     assert here.skipped() == {}
     assert [act["why"] for act in here.acts()] == ["repaired", "a replica had it"]
 
@@ -177,14 +188,14 @@ def test_damage_on_the_way_disappears_by_fetching_again(
     topic = broker.create_topic(partitions=2)
     here = new(topic)
     truth = write(broker, topic, 0, 0) | write(broker, topic, 1, 0)
-    here.run(lambda: here.counted() == truth)
+    here.run_until(lambda: here.counted() == truth)
     spoilt = proxy.spoil(f"{topic}-1-10".encode())
     truth |= write(broker, topic, 1, 10) | write(broker, topic, 0, 10)
-    here.run(lambda: here.counted() == truth)
+    here.run_until(lambda: here.counted() == truth)
     assert spoilt.is_set()
     assert read_again(caplog) == {f"{topic}[1]": 1}
     assert here.gatelock("gaps", "list", "--all").output == "no partition is stopped\n"
-    here.run(lambda: not here.health.gaps)
+    here.run_until(lambda: not here.health.gaps)
 
 
 def test_a_truncated_log_is_noticed_before_a_later_record_is_counted(
@@ -195,11 +206,11 @@ def test_a_truncated_log_is_noticed_before_a_later_record_is_counted(
     topic = broker.create_topic(partitions=4)
     old = fill(broker, topic, range(4), 4)
     here = new(topic)
-    here.run(lambda: here.counted() == set().union(*(batch for p in old for batch in old[p])))
+    here.run_until(lambda: here.counted() == set().union(*(batch for p in old for batch in old[p])))
     here.stop()
     # This analyzer fetches nothing of 0 and 1 at first: kafka-python forgets the leader's epoch over that.
     more = here.counted() | write(broker, topic, 3, 40)
-    here.run(lambda: here.counted() == more)
+    here.run_until(lambda: here.counted() == more)
 
     broker.stop()
     cut(broker, topic, 0, 3)
@@ -207,7 +218,7 @@ def test_a_truncated_log_is_noticed_before_a_later_record_is_counted(
     broker.start()
     new_1 = set().union(*fill(broker, topic, [1], 4, 100)[1])
     expected = {f"{topic}[0]": ("past-end", 30, 40), f"{topic}[1]": ("past-end", 10, 40)}
-    here.run(lambda: here.open() == expected)
+    here.run_until(lambda: here.open_gaps() == expected)
     here.stop()
 
     broker.stop()
@@ -216,8 +227,8 @@ def test_a_truncated_log_is_noticed_before_a_later_record_is_counted(
     new_2 = set().union(*fill(broker, topic, [2], 4, 100)[2])
     expected[f"{topic}[2]"] = ("past-end", 20, 40)
     truth = here.counted() | write(broker, topic, 3, 50)
-    here.run(lambda: here.open() == expected)
-    here.run(lambda: here.counted() >= truth)
+    here.run_until(lambda: here.open_gaps() == expected)
+    here.run_until(lambda: here.counted() >= truth)
     assert here.counted() == truth
     assert "written again from there" in caplog.text
 
@@ -226,21 +237,21 @@ def test_a_truncated_log_is_noticed_before_a_later_record_is_counted(
     assert here.accept("*", "20").exit_code == 2
     assert here.accept("*", "next").exit_code == 0
     truth |= new_1 | new_2 | write(broker, topic, 0, 100)
-    here.run(lambda: here.counted() >= truth)
+    here.run_until(lambda: here.counted() >= truth)
     assert here.counted() == truth
     assert here.skipped() == {}
 
 
 def test_an_impossible_leader_epoch_does_not_stop_a_partition(
-    broker: NativeKafka, harmed: dict[str, Topic], new: New
+    broker: NativeKafka, damaged: dict[str, Topic], new: New
 ) -> None:
-    """The checksum does not cover the epoch. Asked about an epoch that never was, the broker would answer
+    """The checksum does not cover the epoch. For an epoch that never existed, the broker would answer
     that our position does not exist."""
-    topic, keys = harmed["unknown leader"]
+    topic, keys = damaged["unknown leader"]
     here = new(topic)
     truth = {key for p in keys for batch in keys[p] for key in batch}
-    here.run(lambda: here.counted() == truth)
+    here.run_until(lambda: here.counted() == truth)
     here.stop()
     truth |= write(broker, topic, 0, 40)
-    here.run(lambda: here.counted() == truth)
-    assert here.open() == {}
+    here.run_until(lambda: here.counted() == truth)
+    assert here.open_gaps() == {}

@@ -14,8 +14,8 @@ import pytest
 
 from analyzer.kafka.group.dead_members import client_id, remove_dead_members, remove_dead_members_soon
 from tests.support.kafka_log import open_source
-from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import GivenKafka, NativeKafka
+from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 SESSION_S = 30.0
 JOINS_WITHIN_S = 30
@@ -52,12 +52,12 @@ def member(kafka: NativeKafka | GivenKafka, topic: str, name: str) -> Iterator[s
 
 
 def seconds_to_join(kafka: NativeKafka | GivenKafka, topic: str, name: str, s_max: float) -> float:
-    positions = MemoryPlaces()
+    positions = MemoryPositionStore()
     options = {"client_id": client_id(name)}
     source = open_source(
         kafka, positions, topic, group_id=topic, session_timeout_s=SESSION_S, assign="group", options=options
     )
-    reader, began_s = Reader(source, positions, {}), time.monotonic()
+    reader, began_s = SourceReader(source, positions, {}), time.monotonic()
     try:
         while not source.positions() and time.monotonic() - began_s < s_max:
             reader.turn()

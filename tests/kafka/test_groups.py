@@ -16,8 +16,8 @@ from analyzer.core.model import Partition, Position
 from analyzer.errors import PartitionLost
 from analyzer.kafka import KafkaRecords
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
-from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import GivenKafka, NativeKafka
+from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 SESSION_S = 1.5
 RealKafka = NativeKafka | GivenKafka
@@ -33,11 +33,11 @@ class Group:
 
     def __init__(self, kafka: RealKafka, topic: str, **given: Any) -> None:
         self.kafka, self.topic, self.given = kafka, topic, given
-        self.positions, self.kept = MemoryPlaces(), {}
-        self.members: list[Reader] = []
+        self.positions, self.kept = MemoryPositionStore(), {}
+        self.members: list[SourceReader] = []
         self.written: list[bytes] = []
 
-    def join(self) -> Reader:
+    def join(self) -> SourceReader:
         source = open_source(
             self.kafka,
             self.positions,
@@ -46,7 +46,7 @@ class Group:
             session_timeout_s=SESSION_S,
             **self.given,
         )
-        self.members.append(Reader(source, self.positions, self.kept))
+        self.members.append(SourceReader(source, self.positions, self.kept))
         return self.members[-1]
 
     def write(self, count: int = 100) -> None:
@@ -54,17 +54,17 @@ class Group:
         self.written += more
         produce(self.kafka, self.topic, more)
 
-    def leave(self, member: Reader) -> None:
+    def leave(self, member: SourceReader) -> None:
         self.members.remove(member)
         member.source.close()
 
-    def crash(self, member: Reader) -> None:
+    def crash(self, member: SourceReader) -> None:
         """Closes the sockets and sends nothing, as a SIGKILL does."""
         self.members.remove(member)
         client(member)._consumer._client.close()
 
     def settle(self, shares: list[int], seconds: float = 20) -> None:
-        """Reads until the members have so many partitions each."""
+        """Reads until the members have the given numbers of partitions."""
         end_s = time.monotonic() + seconds
         while sorted(len(member.source.positions()) for member in self.members) != shares:
             assert time.monotonic() < end_s, [member.source.positions() for member in self.members]
@@ -75,7 +75,7 @@ class Group:
         run_all(self.members, self.written)
 
 
-def client(member: Reader) -> Any:
+def client(member: SourceReader) -> Any:
     assert isinstance(member.source, KafkaRecords)
     return member.source._client
 
@@ -144,7 +144,7 @@ def test_a_member_that_was_suspended_stores_nothing_and_drops_its_partitions(
     group.read()
     group.write()
     assert any(suspended.take() for _ in range(100))
-    taken = set(suspended.held)
+    taken = set(suspended.taken)
     suspended.lost.clear()
 
     group.members.remove(suspended)
@@ -155,7 +155,7 @@ def test_a_member_that_was_suspended_stores_nothing_and_drops_its_partitions(
         suspended.store()
     assert any(suspended.lost for _ in range(100) if suspended.take() >= 0)
     assert taken <= set(suspended.lost)
-    assert not taken & suspended.held.keys(), "the loss comes before records that were read after it"
+    assert not taken & suspended.taken.keys(), "the loss comes before records that were read after it"
     suspended.start_over()
     group.write()
     group.settle([2, 2])
@@ -255,10 +255,10 @@ def test_a_member_that_was_left_out_joins_again(real_kafka: RealKafka) -> None:
 
 def test_a_session_timeout_below_the_brokers_minimum_is_raised(real_kafka: RealKafka) -> None:
     topic = real_kafka.create_topic()
-    positions = MemoryPlaces()
+    positions = MemoryPositionStore()
     source = open_source(real_kafka, positions, topic, group_id=topic, session_timeout_s=0.3)
     produce(real_kafka, topic, lines(40))
-    reader = Reader(source, positions, {})
+    reader = SourceReader(source, positions, {})
     run_all([reader], lines(40))
     assert source.problems() == {}
     source.close()
@@ -266,8 +266,8 @@ def test_a_session_timeout_below_the_brokers_minimum_is_raised(real_kafka: RealK
 
 def test_stored_offsets_are_committed_for_lag_monitors(real_kafka: RealKafka) -> None:
     topic = real_kafka.create_topic()
-    positions = MemoryPlaces()
-    reader = Reader(open_source(real_kafka, positions, topic, group_id=topic), positions, {})
+    positions = MemoryPositionStore()
+    reader = SourceReader(open_source(real_kafka, positions, topic, group_id=topic), positions, {})
     produce(real_kafka, topic, lines(40))
     run_all([reader], lines(40))
     began_s = time.monotonic()

@@ -32,7 +32,7 @@ from tests.house.reading import ROOT, Module, modules, within
 from tests.support.installation import Installation, RealKafka, write
 from tests.support.kafka_features import GONE
 from tests.support.kafka_log import lines, open_source, produce, run_all
-from tests.support.places import MemoryPlaces, Reader
+from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 ROWS = [
     (name, owner, member, kind)
@@ -127,7 +127,7 @@ class TestRule:
     ) -> None:
         switch_off(name)
         for _ in range(3):
-            KafkaRecords({"t": "log"}, MemoryPlaces(), assign="all").close()
+            KafkaRecords({"t": "log"}, MemoryPositionStore(), assign="all").close()
         assert supported_features() == ALL_FEATURES - {name}
         [record] = caplog.records
         assert record.levelno == logging.WARNING
@@ -153,19 +153,21 @@ class TestAnAnalyzerWithout:
         here = Installation(tmp_path, real_kafka.bootstrap, [topic])
         try:
             truth = write(real_kafka, topic, 0, 0) | write(real_kafka, topic, 1, 0)
-            here.run(lambda: here.counted() == truth)
+            here.run_until(lambda: here.counted() == truth)
             assert here.daemon is not None
             source = here.daemon.pipeline.source
             source.rewind()
             truth |= write(real_kafka, topic, 0, 10)
-            here.run(lambda: here.counted() == truth)
+            here.run_until(lambda: here.counted() == truth)
             here.stop()
             truth |= write(real_kafka, topic, 1, 10)
-            here.run(lambda: here.counted() == truth)
+            here.run_until(lambda: here.counted() == truth)
             assert here.daemon.pipeline.source.problems() == {}
         finally:
             here.close()
-        joined = Reader(open_source(real_kafka, places := MemoryPlaces(), topic, group_id=topic), places, {})
+        joined = SourceReader(
+            open_source(real_kafka, store := MemoryPositionStore(), topic, group_id=topic), store, {}
+        )
         joined.run_until(lambda: sum(map(len, joined.kept.values())) == 40)
         assert joined.source.problems() == {}
         joined.source.close()
@@ -180,7 +182,9 @@ class TestAnAnalyzerWithout:
         for partition in range(2):
             produce(real_kafka, topic, lines(40, begin=40 * partition), partition=partition)
         options = {"max_poll_records": 5}
-        reader = Reader(open_source(real_kafka, places := MemoryPlaces(), topic, options=options), places, {})
+        reader = SourceReader(
+            open_source(real_kafka, store := MemoryPositionStore(), topic, options=options), store, {}
+        )
         reader.run_until(lambda: bool(reader.kept))
         [stopped] = reader.kept
         reader.source.stop(stopped, Gap("too-large", 5, 6, "a batch expands beyond the bound"))
@@ -195,8 +199,8 @@ class TestAnAnalyzerWithout:
         switch_off(*(ALL_FEATURES - {"decompression-bound"}))
         topic = real_kafka.create_topic()
         produce(real_kafka, topic, lines(40))
-        places = MemoryPlaces()
-        reader = Reader(open_source(real_kafka, places, topic), places, {})
+        store = MemoryPositionStore()
+        reader = SourceReader(open_source(real_kafka, store, topic), store, {})
         run_all([reader], lines(40))
         reader.start_over()
         produce(real_kafka, topic, lines(40, begin=40))
@@ -209,7 +213,7 @@ class TestAnAnalyzerWithout:
         switch_off("whole-batches", "decompression-bound")
         topic = real_kafka.create_topic()
         produce(real_kafka, topic, lines(40))
-        source = open_source(real_kafka, MemoryPlaces(), topic)
+        source = open_source(real_kafka, MemoryPositionStore(), topic)
         assert [*source.take(0.1), *source.take(0.1)] == []
         [(name, why)] = source.problems().items()
         assert name == "kafka-python"

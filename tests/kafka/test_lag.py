@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from analyzer.core.model import Lag, Partition
 from analyzer.kafka.partitions import DAY_S, PartitionState
 from tests.support.kafka_log import lines, open_source, run_all
-from tests.support.places import MemoryPlaces, Reader
+from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
 NOW_S = 1_795_216_000.0
@@ -57,9 +57,9 @@ def test_records_of_1970_leave_no_lag_of_56_years(real_kafka: Any) -> None:
             producer.produce(topic, line, partition=0, timestamp=IN_1970_MS)
         assert producer.flush(30) == 0
 
-    positions = MemoryPlaces()
+    positions = MemoryPositionStore()
     options = {"max_partition_fetch_bytes": 400}
-    reader = Reader(open_source(real_kafka, positions, topic, options=options), positions, {})
+    reader = SourceReader(open_source(real_kafka, positions, topic, options=options), positions, {})
     write(lines(100))
     run_all([reader], lines(100))
     reader.source.lags()

@@ -24,6 +24,7 @@ from tests.support.counting import mapping_of
 from tests.support.kafka_log import produce
 from tests.support.running import Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka
+from tests.support.waiting import wait_until
 
 RealKafka = NativeKafka | GivenKafka
 PARTITIONS, STEPS, RECORDS = 4, 6, 1_200  # records per partition and step
@@ -97,16 +98,17 @@ def test_analyzers_that_die_and_freeze_name_the_same_callers_as_one_alone(
     engine = open_engine(migrated_url)
     first, second = start(topic), start(topic)
 
-    def counted() -> int:
-        return audit(engine).counted
+    def wait_for(counted: int) -> None:
+        wait_until(
+            lambda: audit(engine).counted >= counted,
+            WAIT_S_MAX,
+            lambda: (audit(engine).counted, first.log[-3:], second.log[-3:]),
+        )
 
     for step in range(STEPS):
         for partition in range(PARTITIONS):
             produce(real_kafka, topic, written[partition][step], partition)
-        end_s, enough = time.monotonic() + WAIT_S_MAX, PARTITIONS * RECORDS * step + RECORDS // 2
-        while counted() < enough:
-            assert time.monotonic() < end_s, (counted(), first.log[-3:], second.log[-3:])
-            time.sleep(0.01)
+        wait_for(PARTITIONS * RECORDS * step + RECORDS // 2)
         if step in (1, 3):
             first.kill()
             first = start(topic)
@@ -114,10 +116,7 @@ def test_analyzers_that_die_and_freeze_name_the_same_callers_as_one_alone(
             second.process.send_signal(signal.SIGSTOP)
         elif step == 4:
             second.process.send_signal(signal.SIGCONT)
-    end_s = time.monotonic() + WAIT_S_MAX
-    while counted() < PARTITIONS * STEPS * RECORDS:
-        assert time.monotonic() < end_s, (counted(), first.log[-3:], second.log[-3:])
-        time.sleep(0.1)
+    wait_for(PARTITIONS * STEPS * RECORDS)
 
     with engine.connect() as db:
         found = db.execute(sa.select(buckets.c.key, buckets.c.bucket_s, buckets.c.value))

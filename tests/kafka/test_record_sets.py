@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 from analyzer.core.model import Position, Records, RecordSet
 from analyzer.kafka import KafkaRecords
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
-from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
+from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 RealKafka = NativeKafka | GivenKafka
 
@@ -26,11 +26,11 @@ def raw(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def opened() -> Iterator[Any]:
-    readers: list[Reader] = []
+    readers: list[SourceReader] = []
 
-    def opened(kafka: Kafka, topic: str, **given: Any) -> Reader:
-        places = MemoryPlaces()
-        readers.append(Reader(open_source(kafka, places, topic, **given), places, {}))
+    def opened(kafka: Kafka, topic: str, **given: Any) -> SourceReader:
+        store = MemoryPositionStore()
+        readers.append(SourceReader(open_source(kafka, store, topic, **given), store, {}))
         return readers[-1]
 
     yield opened
@@ -79,7 +79,7 @@ def test_aborted_records_are_skipped_and_leave_no_lag(real_kafka: RealKafka, raw
     run_all([reader], wanted)
     reader.run_until(lambda: list(reader.source.positions().values()) == [88])  # 80 records, 8 markers
     assert [lag.records for lag in reader.source.lags().values()] == [0]
-    assert [position.next for position in reader.places.stored.values()] == [88]
+    assert [position.next for position in reader.position_store.stored.values()] == [88]
 
 
 def test_nothing_is_read_behind_an_open_transaction(real_kafka: RealKafka, opened: Any) -> None:
@@ -115,9 +115,8 @@ def test_holes_left_by_compaction_are_skipped(real_kafka: RealKafka, opened: Any
 
     def read(raw: bool, start: int = 0) -> list[tuple[int, bytes | None]]:
         reader = opened(real_kafka, topic, raw=raw)
-        reader.places.begin = lambda part, offset, resume_token="": reader.places.stored.setdefault(
-            part, Position(start)
-        )
+        store = reader.position_store
+        store.begin = lambda part, offset, resume_token="": store.stored.setdefault(part, Position(start))
         reader.run_until(lambda: list(reader.source.positions().values()) >= [200])
         return [(record.offset, record.value) for record in reader.kept.popitem()[1] if record.offset < 200]
 
@@ -146,15 +145,15 @@ def test_a_record_larger_than_a_fetch_is_read(real_kafka: RealKafka, raw: bool, 
 class TestOptions:
     def test_an_option_that_does_not_exist_is_refused(self) -> None:
         with pytest.raises(ValueError, match="kafka-python has no option fetch_min_byte; check the spelling"):
-            KafkaRecords({"t": "log"}, MemoryPlaces(), assign="all", options={"fetch_min_byte": 1})
+            KafkaRecords({"t": "log"}, MemoryPositionStore(), assign="all", options={"fetch_min_byte": 1})
 
     @pytest.mark.parametrize(
         "name", ["enable_auto_commit", "auto_offset_reset", "isolation_level", "group_id"]
     )
     def test_an_option_that_is_fixed_is_refused(self, name: str) -> None:
         with pytest.raises(ValueError, match=f"must not be set, because Gatelock sets it: {name}; remove it"):
-            KafkaRecords({"t": "log"}, MemoryPlaces(), assign="all", options={name: "x"})
+            KafkaRecords({"t": "log"}, MemoryPositionStore(), assign="all", options={name: "x"})
 
     def test_a_group_needs_an_id(self) -> None:
         with pytest.raises(ValueError, match="group_id"):
-            KafkaRecords({"t": "log"}, MemoryPlaces())
+            KafkaRecords({"t": "log"}, MemoryPositionStore())

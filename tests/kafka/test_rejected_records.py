@@ -20,6 +20,7 @@ from analyzer.store.database.schema import buckets, rejects
 from tests.support.kafka_log import produce
 from tests.support.running import Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka
+from tests.support.waiting import wait_until
 
 RealKafka = NativeKafka | GivenKafka
 WAIT_S_MAX = 40.0
@@ -37,9 +38,14 @@ key = "key"
 apikey = "{apikey}"
 """
 # Small transactions, so that there is time to kill the command between two.
-IN_SMALL_STEPS = (
-    "import analyzer.store.operations.rejects as it; it.AT_ONCE = 20; from analyzer.cli import main; main()"
-)
+IN_SMALL_STEPS = """
+from analyzer import retry
+from analyzer.cli import main
+from tests.support.patches import replace
+
+replace(retry, AT_ONCE=20)
+main()
+"""
 CORRECTED, WRONG = "apikey", "no such field"
 
 
@@ -83,10 +89,14 @@ class World:
             return int(db.execute(sa.select(sa.func.count()).select_from(rejects)).scalar_one())
 
     def wait(self, counted: int, rejected: int) -> None:
-        end_s = time.monotonic() + WAIT_S_MAX
-        while (now := (len(self.counted()), self.rejected())) != (counted, rejected):
-            assert time.monotonic() < end_s, (now, self.analyzer and self.analyzer.log[-5:])
-            time.sleep(0.05)
+        def found() -> tuple[int, int]:
+            return len(self.counted()), self.rejected()
+
+        wait_until(
+            lambda: found() == (counted, rejected),
+            WAIT_S_MAX,
+            lambda: (found(), self.analyzer and self.analyzer.log[-5:]),
+        )
 
     @property
     def config(self) -> str:
@@ -101,6 +111,11 @@ class World:
             [sys.executable, "-c", IN_SMALL_STEPS, *words], stdout=subprocess.PIPE, text=True
         )
 
+    def wait_for_progress(self, retry: subprocess.Popen[str]) -> None:
+        """Waits until a retry has counted some records, or has ended."""
+        before = self.rejected()
+        wait_until(lambda: self.rejected() != before or retry.poll() is not None, WAIT_S_MAX, every_s=0.001)
+
     def run(self, *words: str) -> tuple[int, str]:
         ran = CliRunner().invoke(app, ["--config", self.config, *words])
         if ran.exception is not None and not isinstance(ran.exception, SystemExit):
@@ -113,14 +128,17 @@ class World:
 
     def gap(self, start: int) -> dict[str, Any]:
         """Waits until the only open gap begins at `start`; returns it as `gaps list` shows it."""
-        end_s = time.monotonic() + WAIT_S_MAX
-        while True:
-            code, rows = self.gatelock("gaps", "list")
-            if [row["start"] for row in rows] == [start]:
-                assert code == 1
-                return rows[0]
-            assert time.monotonic() < end_s, (rows, self.analyzer and self.analyzer.problems())
-            time.sleep(0.1)
+        found: list[dict[str, Any]] = []
+
+        def is_listed() -> bool:
+            code, found[:] = self.gatelock("gaps", "list")
+            assert code == (1 if found else 0)
+            return [row["start"] for row in found] == [start]
+
+        wait_until(
+            is_listed, WAIT_S_MAX, lambda: (found, self.analyzer and self.analyzer.problems()), every_s=0.1
+        )
+        return found[0]
 
     def audit(self) -> dict[str, Any]:
         code, (audit,) = self.gatelock("audit")
@@ -163,7 +181,7 @@ def test_too_many_rejected_records_stop_their_partition_until_the_mapping_is_cor
     here.write(1, 40, "apikey")
     here.write(0, 20)
     second = here.start(WRONG)
-    sentence = second.named(f"{here.topic}[1]")
+    sentence = second.wait_for_problem(f"{here.topic}[1]")
     assert "up to offset 70; the first, at offset 50: bad-caller: b'{" in sentence, "30 and 20 are 50"
     assert "correct the mapping and restart the analyzer" in sentence
     assert f"gatelock gaps accept '{here.topic}[1]' --to next" in sentence
@@ -175,7 +193,7 @@ def test_too_many_rejected_records_stop_their_partition_until_the_mapping_is_cor
 
     third = here.start(CORRECTED)
     here.wait(counted=140, rejected=30)
-    third.well()
+    third.wait_until_ready()
     assert here.gatelock("gaps", "list") == (0, [])
     assert here.gatelock("rejects", "retry", "--why", "renamed") == (0, [{"counted": 30, "left": {}}])
     assert here.gatelock("rejects", "retry", "--why", "renamed") == (0, [{"counted": 0, "left": {}}])
@@ -191,7 +209,7 @@ def test_records_that_cannot_be_read_are_rejected_once_an_operator_accepts_them(
     here.write(1, 10)
     analyzer = here.start(CORRECTED)
     accept = ["gaps", "accept", f"{here.topic}[1]", "--reason", "their mistake"]
-    assert "up to offset 20; the first, at offset 0" in analyzer.named(f"{here.topic}[1]")
+    assert "up to offset 20; the first, at offset 0" in analyzer.wait_for_problem(f"{here.topic}[1]")
     here.wait(counted=10, rejected=0)
     here.gap(start=0)
     code, output = here.run(*accept, "--to", "next")
@@ -202,7 +220,7 @@ def test_records_that_cannot_be_read_are_rejected_once_an_operator_accepts_them(
     here.wait(counted=10, rejected=20)
     assert here.run(*accept, "--to", "45")[0] == 0
     here.wait(counted=20, rejected=45)
-    analyzer.well()
+    analyzer.wait_until_ready()
     parts = here.audit()["partitions"]
     assert [(part["dead"], part["skipped"]) for part in parts] == [(0, 0), (45, 0)]
 
@@ -218,10 +236,8 @@ def test_a_retry_that_is_killed_again_and_again_counts_each_record_once(world: N
     here.wait(counted=0, rejected=bad)
     killed = 0
     while killed < 3:
-        before = here.rejected()
         process = here.begin_retry()
-        while here.rejected() == before and process.poll() is None:
-            time.sleep(0.001)
+        here.wait_for_progress(process)
         process.kill()
         process.communicate(timeout=20)
         killed += process.returncode == -9

@@ -12,8 +12,8 @@ from analyzer.config.settings import load
 from analyzer.core.model import PartitionRevoked
 from analyzer.kafka import KafkaRecords
 from tests.support.kafka_log import lines, open_source, produce, run_all
-from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.secured import PASSWORD, USER, SecuredKafka
+from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 REPORT_S_MAX = 10.0
 Options = dict[str, Any]
@@ -26,7 +26,7 @@ def file(broker: SecuredKafka, name: str) -> str:
 
 def scram(broker: SecuredKafka, **more: str) -> Options:
     return {
-        "bootstrap_servers": broker.doors["SASLPLAIN"],
+        "bootstrap_servers": broker.listeners["SASLPLAIN"],
         "security_protocol": "SASL_PLAINTEXT",
         "sasl_mechanism": "SCRAM-SHA-256",
         "sasl_plain_username": USER,
@@ -37,12 +37,12 @@ def scram(broker: SecuredKafka, **more: str) -> Options:
 
 def over_tls(broker: SecuredKafka, **more: str) -> Options:
     tls = {"security_protocol": "SASL_SSL", "ssl_cafile": str(broker.authority.file)}
-    return scram(broker, **{"bootstrap_servers": broker.doors["SASLTLS"], **tls, **more})
+    return scram(broker, **{"bootstrap_servers": broker.listeners["SASLTLS"], **tls, **more})
 
 
 def by_certificate(broker: SecuredKafka, **more: str) -> Options:
     return {
-        "bootstrap_servers": broker.doors["TLS"],
+        "bootstrap_servers": broker.listeners["TLS"],
         "security_protocol": "SSL",
         "ssl_cafile": str(broker.authority.file),
         "ssl_certfile": file(broker, "client.crt"),
@@ -67,7 +67,7 @@ def with_names_of_java(broker: SecuredKafka) -> Options:
         broker,
         f"""
         [kafka]
-        bootstrap.servers = "{broker.doors["SASLTLS"]}"
+        bootstrap.servers = "{broker.listeners["SASLTLS"]}"
         security.protocol = "SASL_SSL"
         sasl.mechanism = "SCRAM-SHA-512"
         sasl.jaas.config = '''org.apache.kafka.common.security.scram.ScramLoginModule required
@@ -83,7 +83,7 @@ def with_names_of_kafka_python(broker: SecuredKafka) -> Options:
         broker,
         f"""
         [kafka]
-        bootstrap_servers = ["{broker.doors["SASLTLS"]}"]
+        bootstrap_servers = ["{broker.listeners["SASLTLS"]}"]
         security_protocol = "SASL_SSL"
         sasl_mechanism = "SCRAM-SHA-512"
         sasl_plain_username = "{USER}"
@@ -98,7 +98,7 @@ def with_names_of_librdkafka(broker: SecuredKafka) -> Options:
         broker,
         f"""
         [kafka.options]
-        "bootstrap.servers" = "{broker.doors["TLS"]}"
+        "bootstrap.servers" = "{broker.listeners["TLS"]}"
         "security.protocol" = "ssl"
         "ssl.ca.location" = "{broker.authority.file}"
         "ssl.certificate.location" = "{file(broker, "locked.crt")}"
@@ -150,9 +150,9 @@ def test_each_login_needs_only_read_on_topic_and_group(secured: SecuredKafka, wa
     produce(secured, topic, lines(40))
     secured.allow(user, topic=topic)
     secured.allow(user, group=topic)
-    places = MemoryPlaces()
-    source = open_source(secured, places, topic, group_id=topic, options=options(secured))
-    reader = Reader(source, places, {})
+    store = MemoryPositionStore()
+    source = open_source(secured, store, topic, group_id=topic, options=options(secured))
+    reader = SourceReader(source, store, {})
     run_all([reader], lines(40))
     assert source.problems() == {}
     source.close()
@@ -190,7 +190,7 @@ MISTAKES: dict[str, tuple[Way, str, list[str]]] = {
         ["plain", "sasl_plain_password"],
     ),
     "no login where one is wanted": (
-        lambda broker: {"bootstrap_servers": broker.doors["SASLPLAIN"]},
+        lambda broker: {"bootstrap_servers": broker.listeners["SASLPLAIN"]},
         "kafka-login",
         ["security_protocol (PLAINTEXT)"],
     ),
@@ -220,7 +220,7 @@ MISTAKES: dict[str, tuple[Way, str, list[str]]] = {
         ["ssl_cafile: ", "must be a PEM file"],
     ),
     "no TLS where it is wanted": (
-        lambda broker: {"bootstrap_servers": broker.doors["TLS"]},
+        lambda broker: {"bootstrap_servers": broker.listeners["TLS"]},
         "kafka-tls|kafka-login",  # the answer of the broker is sometimes lost
         ["TLS", "security_protocol"],
     ),
@@ -268,7 +268,7 @@ MISTAKES: dict[str, tuple[Way, str, list[str]]] = {
 def test_a_mistake_is_reported_in_time_with_the_option_to_change(secured: SecuredKafka, mistake: str) -> None:
     options, name, words = MISTAKES[mistake]
     limits = {"bootstrap_timeout_ms": 1_200}
-    source = open_source(secured, MemoryPlaces(), "t", options=options(secured) | limits)
+    source = open_source(secured, MemoryPositionStore(), "t", options=options(secured) | limits)
     found, sentence = problem_of(source)
     assert found in name.split("|"), sentence
     assert [word for word in words if word not in sentence] == [], sentence
@@ -281,7 +281,7 @@ def test_a_missing_permission_is_reported_in_time(secured: SecuredKafka, assign:
     for group, words in ((f"{topic}-a", f"the user guest may not read {topic}"), (f"{topic}-b", "group")):
         source = open_source(
             secured,
-            MemoryPlaces(),
+            MemoryPositionStore(),
             topic,
             group_id=group,
             assign=assign,
@@ -300,5 +300,5 @@ def test_the_right_to_describe_a_topic_is_not_enough(secured: SecuredKafka) -> N
     produce(secured, topic, lines(4))
     secured.allow("guest", topic=topic, operation="DESCRIBE")
     options = scram(secured, sasl_plain_username="guest")
-    name, sentence = problem_of(open_source(secured, MemoryPlaces(), topic, options=options))
+    name, sentence = problem_of(open_source(secured, MemoryPositionStore(), topic, options=options))
     assert (name, f"may not read {topic}" in sentence) == ("kafka-permission", True)

@@ -19,10 +19,11 @@ from analyzer.store.database.engine import open_engine
 from analyzer.store.database.schema import offsets
 from tests.support.bombs import bomb
 from tests.support.kafka_log import lines, open_source, produce, produce_as_is, run_all
-from tests.support.places import MemoryPlaces, Reader
-from tests.support.running import NAMED_S_MAX, Analyzer
+from tests.support.running import PROBLEM_S_MAX, Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 from tests.support.servers.secured import PASSWORD, USER, SecuredKafka
+from tests.support.source_reader import MemoryPositionStore, SourceReader
+from tests.support.waiting import wait_until
 
 RealKafka = NativeKafka | GivenKafka
 LINE = '{{"ts": 1795216000, "key": "acme", "n": {}}}'
@@ -31,13 +32,14 @@ LINE = '{{"ts": 1795216000, "key": "acme", "n": {}}}'
 HANGING = """
 import sys
 from tests.support.kafka_features import switch_off
+from tests.support.patches import replace
 import analyzer.watchdog as watchdog
 from analyzer.cli import main
 from analyzer.kafka.client import KafkaClient
 from kafka.errors import CorruptRecordError
 
 switch_off("whole-batches")
-watchdog.TOLD_S, watchdog.HUNG_S = 11.0, 14.0
+replace(watchdog, WARN_AFTER_S=11.0, END_AFTER_S=14.0)
 
 def poll(client, timeout_s):
     try:
@@ -109,8 +111,8 @@ def test_a_poll_that_hangs_is_named_and_ends_the_process(real_kafka: RealKafka, 
     topic = real_kafka.create_topic(partitions=1)
     produce_as_is(real_kafka, topic, 0, bomb("zstd", 128))
     analyzer = start(all_of(real_kafka, topic), code=HANGING)
-    assert "poll() has not returned" in analyzer.named("kafka-hung")
-    assert analyzer.process.wait(NAMED_S_MAX) == 3, "not 0, so that systemd or Kubernetes restarts it"
+    assert "poll() has not returned" in analyzer.wait_for_problem("kafka-hung")
+    assert analyzer.process.wait(PROBLEM_S_MAX) == 3, "not 0, so that systemd or Kubernetes restarts it"
     last = analyzer.log[-1]
     assert last["level"] == "critical"
     assert "fetched_records" in last["message"], "where it hangs"
@@ -132,28 +134,26 @@ def test_rights_passwords_and_brokers_that_fail_while_it_reads_are_named(
     def write_and_count(total: int) -> None:
         for topic in topics.values():
             produce(secured, topic, [LINE.format(number).encode() for number in range(10)], partition=0)
-        ada.well()
-        bob.well()
-        end_s = time.monotonic() + NAMED_S_MAX
-        while counted(tmp_path) != dict.fromkeys(topics.values(), total):
-            assert time.monotonic() < end_s, counted(tmp_path)
-            time.sleep(0.1)
+        ada.wait_until_ready()
+        bob.wait_until_ready()
+        expected = dict.fromkeys(topics.values(), total)
+        wait_until(lambda: counted(tmp_path) == expected, PROBLEM_S_MAX, lambda: counted(tmp_path))
 
     write_and_count(10)
     secured.forbid("ada", topic=topics["ada"])
-    assert f"the user ada may not read {topics['ada']}" in ada.named("kafka-permission")
+    assert f"the user ada may not read {topics['ada']}" in ada.wait_for_problem("kafka-permission")
     secured.add_scram("bob", "another one")
     secured.restart()
-    assert "the broker refuses the login of bob" in bob.named("kafka-login")
-    ada.named("kafka-permission")
+    assert "the broker refuses the login of bob" in bob.wait_for_problem("kafka-login")
+    ada.wait_for_problem("kafka-permission")
 
     secured.allow("ada", topic=topics["ada"])
     secured.add_scram("bob", PASSWORD)
     write_and_count(20)
     secured.pause()
     try:
-        assert "no broker has answered for" in ada.named("kafka")
-        assert "no broker has answered for" in bob.named("kafka")
+        assert "no broker has answered for" in ada.wait_for_problem("kafka")
+        assert "no broker has answered for" in bob.wait_for_problem("kafka")
     finally:
         secured.resume()
     write_and_count(30)
@@ -170,7 +170,7 @@ def counted(folder: Path) -> dict[str, int]:
 
 def login(secured: SecuredKafka, topic: str, user: str, **more: str) -> str:
     given = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-256"}
-    given |= {"bootstrap_servers": secured.doors["SASLPLAIN"], "sasl_plain_username": user}
+    given |= {"bootstrap_servers": secured.listeners["SASLPLAIN"], "sasl_plain_username": user}
     given |= {"sasl_plain_password": PASSWORD, "group_id": topic, **more}
     return reading(topic, "\n".join(f'{name} = "{value}"' for name, value in given.items()))
 
@@ -184,13 +184,13 @@ def test_a_member_that_is_left_out_and_one_that_is_replaced_are_named(
     left_out = start(reading(topic, address + 'group_id = "left-out"'), code=LEFT_OUT.format(file=assigning))
     twin = reading(topic, address + 'group_id = "twins"\noptions = { group_instance_id = "one" }')
     first = start(twin)
-    first.well()
+    first.wait_until_ready()
     second = start(twin)
-    assert "has joined the group twins as one" in first.named("kafka-group")
-    second.well()
-    assert "leaves partitions unread while this analyzer has none" in left_out.named("kafka-group")
+    assert "has joined the group twins as one" in first.wait_for_problem("kafka-group")
+    second.wait_until_ready()
+    assert "leaves partitions unread while this analyzer has none" in left_out.wait_for_problem("kafka-group")
     assigning.touch()
-    left_out.well()
+    left_out.wait_until_ready()
 
 
 MISTAKES = {
@@ -210,16 +210,16 @@ def test_a_mistake_in_the_connection_is_one_error_within_ten_seconds(
         more = dict(mistake)
         if "ssl_cafile" in more:
             more["ssl_cafile"] = str(secured.folder / more["ssl_cafile"])
-            more["bootstrap_servers"] = secured.doors["SASLTLS"]
+            more["bootstrap_servers"] = secured.listeners["SASLTLS"]
         analyzers.append((name, start(login(secured, topic, USER, **more))))
     analyzers.append(("kafka-permission", start(login(secured, topic, USER, group_id="not-ours"))))
     for name, analyzer in analyzers:
-        analyzer.named(name)
-        began_s, logged_s = analyzer.logged("listening"), analyzer.logged(name)
+        analyzer.wait_for_problem(name)
+        began_s, logged_s = analyzer.logged_at("listening"), analyzer.logged_at(name)
         assert began_s is not None
         assert logged_s is not None
         assert logged_s - began_s < 10
-    time.sleep(5)  # in which more attempts fail
+    time.sleep(5)  # more attempts fail meanwhile
     for _, analyzer in analyzers:
         assert len(analyzer.errors) == 1, analyzer.errors
 
@@ -228,9 +228,9 @@ def test_two_analyzers_of_the_same_partitions_are_named(real_kafka: RealKafka, s
     """Both with assign = "all" on one database: what the slower one counts is discarded."""
     topic = real_kafka.create_topic()
     first, second = (start(all_of(real_kafka, topic)) for _ in range(2))
-    first.listening()
-    second.listening()
-    end_s, problems = time.monotonic() + NAMED_S_MAX, {}
+    first.wait_until_listening()
+    second.wait_until_listening()
+    end_s, problems = time.monotonic() + PROBLEM_S_MAX, {}
     while "contention" not in problems:
         assert time.monotonic() < end_s, (first.log[-3:], second.log[-3:])
         produce(real_kafka, topic, [LINE.format(number).encode() for number in range(200)])
@@ -249,8 +249,8 @@ def test_a_refused_login_does_not_look_like_a_broker_that_is_down(
         sasl.jaas.config = 'x.PlainLoginModule required username="ada" password="s3cret";'
     """
     analyzer = start(reading("t", options))
-    assert "security_protocol" in analyzer.named("kafka-login")
-    began_s, logged_s = analyzer.logged("listening"), analyzer.logged("kafka-login")
+    assert "security_protocol" in analyzer.wait_for_problem("kafka-login")
+    began_s, logged_s = analyzer.logged_at("listening"), analyzer.logged_at("kafka-login")
     assert began_s is not None
     assert logged_s is not None
     assert logged_s - began_s < 10
@@ -268,13 +268,13 @@ def test_a_member_that_is_replaced_stays_away_until_the_other_has_left(
         "session_timeout_s": 1.5,
         "options": {"group_instance_id": "one", "heartbeat_interval_ms": 200},
     }
-    positions, kept = MemoryPlaces(), {}
+    positions, kept = MemoryPositionStore(), {}
     first, second = (
-        Reader(open_source(real_kafka, positions, topic, **given), positions, kept) for _ in range(2)
+        SourceReader(open_source(real_kafka, positions, topic, **given), positions, kept) for _ in range(2)
     )
     produce(real_kafka, topic, lines(40))
     run_all([first], lines(40))
-    end_s = time.monotonic() + NAMED_S_MAX
+    end_s = time.monotonic() + PROBLEM_S_MAX
     while "kafka-group" not in first.source.problems():
         assert time.monotonic() < end_s
         second.turn()

@@ -7,20 +7,20 @@ from kafka import TopicPartition
 from analyzer.core.model import Gap, Partition
 from analyzer.kafka.metadata import TopicMetadata
 from analyzer.kafka.topic_ids import TopicIds
-from tests.support.places import MemoryPlaces
+from tests.support.source_reader import MemoryPositionStore
 
 TP = TopicPartition("access-log", 1)
 TWO = frozenset({0, 1})
 
 
-def seen(positions: MemoryPlaces, cluster: str, topic_id: str) -> TopicIds:
+def seen(positions: MemoryPositionStore, cluster: str, topic_id: str) -> TopicIds:
     topic_ids = TopicIds({"access-log": "log"}, positions)
     topic_ids.update(cluster, {"access-log": TopicMetadata(topic_id, TWO)})
     return topic_ids
 
 
 def test_a_log_of_another_cluster_is_refused() -> None:
-    positions = MemoryPlaces()
+    positions = MemoryPositionStore()
     positions.begin(Partition("here", "id-1", 1, "log", "access-log"), 40)
     topic_ids = seen(positions, "there", "id-1")
     assert topic_ids.is_counted("access-log")
@@ -32,7 +32,7 @@ def test_a_log_of_another_cluster_is_refused() -> None:
 
 
 def test_a_log_with_another_id_is_refused_until_an_operator_accepts_it() -> None:
-    topic_ids = seen(MemoryPlaces(), "here", "id-1")
+    topic_ids = seen(MemoryPositionStore(), "here", "id-1")
     topic_ids.update("here", {"access-log": TopicMetadata("id-2", TWO)})
     [why] = topic_ids.problems().values()
     assert why == "topic access-log was deleted and created again: its id was id-1, now id-2"
@@ -45,7 +45,7 @@ def test_a_log_with_another_id_is_refused_until_an_operator_accepts_it() -> None
 
 
 def test_a_log_with_more_partitions_is_still_the_same_log() -> None:
-    topic_ids = seen(MemoryPlaces(), "here", "id-1")
+    topic_ids = seen(MemoryPositionStore(), "here", "id-1")
     topic_ids.update("here", {"access-log": TopicMetadata("id-1", frozenset({0, 1, 2}))})
     assert topic_ids.problems() == {}
     assert list(topic_ids.parts([TP]).values()) == [TP]

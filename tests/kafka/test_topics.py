@@ -11,11 +11,12 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from analyzer.core.model import Position
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
-from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import GivenKafka, NativeKafka, new_name
+from tests.support.source_reader import MemoryPositionStore, SourceReader
+from tests.support.waiting import wait_until
 
 RealKafka = NativeKafka | GivenKafka
-Open = Callable[..., Reader]
+Open = Callable[..., SourceReader]
 
 
 @pytest.fixture(params=["group", "all"])
@@ -25,15 +26,15 @@ def assign(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def opened(real_kafka: RealKafka) -> Iterator[Open]:
-    readers: list[Reader] = []
+    readers: list[SourceReader] = []
 
     def opened(
-        topic: str, positions: MemoryPlaces | None = None, assign: str = "all", **given: Any
-    ) -> Reader:
-        positions = positions or MemoryPlaces()
+        topic: str, positions: MemoryPositionStore | None = None, assign: str = "all", **given: Any
+    ) -> SourceReader:
+        positions = positions or MemoryPositionStore()
         if assign == "group":
             given |= {"group_id": new_name(), "session_timeout_s": 1.5}
-        readers.append(Reader(open_source(real_kafka, positions, topic, **given), positions, {}))
+        readers.append(SourceReader(open_source(real_kafka, positions, topic, **given), positions, {}))
         return readers[-1]
 
     yield opened
@@ -48,7 +49,7 @@ def admin(real_kafka: RealKafka) -> Iterator[KafkaAdminClient]:
     admin.close()
 
 
-def turn_until(reader: Reader, enough: Callable[[], object], seconds: float = 15) -> None:
+def turn_until(reader: SourceReader, enough: Callable[[], object], seconds: float = 15) -> None:
     end_s = time.monotonic() + seconds
     while not enough():
         assert time.monotonic() < end_s, reader.source.problems()
@@ -57,8 +58,7 @@ def turn_until(reader: Reader, enough: Callable[[], object], seconds: float = 15
 
 def recreate(admin: KafkaAdminClient, topic: str, partitions: int = 4) -> None:
     admin.delete_topics([topic])
-    while topic in admin.list_topics():
-        time.sleep(0.02)
+    wait_until(lambda: topic not in admin.list_topics())
     admin.create_topics(
         {topic: {"num_partitions": partitions, "replication_factor": 1}}, wait_for_metadata=True
     )
@@ -96,7 +96,7 @@ def test_latest_begins_every_partition_at_its_end_at_once(real_kafka: RealKafka,
     produce(real_kafka, topic, lines(40))
     reader = opened(topic, start="latest")
     turn_until(reader, lambda: len(reader.source.positions()) == 4)
-    assert {position.next for position in reader.places.stored.values()} == {10}
+    assert {position.next for position in reader.position_store.stored.values()} == {10}
     produce(real_kafka, topic, lines(40, begin=40))
     run_all([reader], lines(40, begin=40))
 
@@ -116,7 +116,7 @@ def test_a_topic_that_is_recreated_while_it_is_read_is_not_counted(
         reader.turn()
     assert stored([reader]) == lines(40)
     assert f"topic {topic} was deleted and created again" in reader.source.problems()["log"]
-    assert {position.next for position in reader.places.stored.values()} == {10}
+    assert {position.next for position in reader.position_store.stored.values()} == {10}
 
     reader.start_over()
     for _ in range(20):
@@ -135,11 +135,11 @@ def test_a_topic_that_was_recreated_while_no_analyzer_ran_is_not_counted(
     recreate(admin, topic)
     produce(real_kafka, topic, lines(80, begin=100))
 
-    reader = opened(topic, first.places, assign=assign)
+    reader = opened(topic, first.position_store, assign=assign)
     turn_until(reader, lambda: "log" in reader.source.problems())
     for _ in range(20):
         assert reader.turn() == 0
-    assert len(first.places.stored) == 4, "no position was begun in the new log"
+    assert len(first.position_store.stored) == 4, "no position was begun in the new log"
 
 
 def test_records_deleted_by_retention_stop_only_their_partition(
@@ -149,12 +149,12 @@ def test_records_deleted_by_retention_stop_only_their_partition(
     produce(real_kafka, topic, lines(400))
     first = opened(topic)
     turn_until(first, lambda: len(first.source.positions()) == 4)
-    for part in first.places.stored:
-        first.places.stored[part] = Position(50)
+    for part in first.position_store.stored:
+        first.position_store.stored[part] = Position(50)
     first.source.close()
     admin.delete_records({TopicPartition(topic, 2): 70})
 
-    reader = opened(topic, first.places, assign="group")
+    reader = opened(topic, first.position_store, assign="group")
     turn_until(reader, reader.source.problems)
     produce(real_kafka, topic, lines(40, begin=400))
     wanted = [line for number, line in enumerate(lines(440)) if number >= 200 and number % 4 != 2]
@@ -162,13 +162,13 @@ def test_records_deleted_by_retention_stop_only_their_partition(
     [(name, why)] = reader.source.problems().items()
     assert (name, why.partition(";")[0]) == (f"{topic}[2]", "[50, 70) was deleted before it was counted")
     assert "gatelock gaps list" in why
-    stopped = next(part for part in reader.places.stored if part.number == 2)
+    stopped = next(part for part in reader.position_store.stored if part.number == 2)
     assert reader.source.positions()[stopped] == 50
     assert reader.source.lags()[stopped].records >= 50
     assert reader.source.lags()[stopped].seconds > 0
 
     # As `gatelock gaps accept` does.
-    reader.places.stored[stopped] = Position(70)
+    reader.position_store.stored[stopped] = Position(70)
     reader.start_over()
     run_all(
         [reader],
@@ -183,10 +183,10 @@ def test_a_position_past_the_end_stops_only_its_partition(real_kafka: RealKafka,
     first = opened(topic)
     turn_until(first, lambda: len(first.source.positions()) == 4)
     first.source.close()
-    for part in first.places.stored:
-        first.places.stored[part] = Position(1000 if part.number == 1 else 0)
+    for part in first.position_store.stored:
+        first.position_store.stored[part] = Position(1000 if part.number == 1 else 0)
 
-    reader = opened(topic, first.places, assign="all")
+    reader = opened(topic, first.position_store, assign="all")
     run_all([reader], [line for number, line in enumerate(lines(40)) if number % 4 != 1])
     why = reader.source.problems()[f"{topic}[1]"]
     assert why.startswith("offset 1000 is past the end of the log, which is 10;")
@@ -200,7 +200,7 @@ def test_without_cached_metadata_a_second_connection_is_asked(
     produce(real_kafka, topic, lines(40))
     reader = opened(topic)
     run_all([reader], lines(40))
-    plain = opened(topic, MemoryPlaces(), raw=False)
+    plain = opened(topic, MemoryPositionStore(), raw=False)
     run_all([plain], lines(40))
     assert {part.topic_id for part in reader.kept} == {admin.describe_topics([topic])[0]["topic_id"]}
     assert {part.cluster for part in reader.kept} == {admin.describe_cluster()["cluster_id"]}
@@ -216,6 +216,6 @@ def test_partitions_have_the_same_ids_with_and_without_cached_metadata(
     one = opened(topic)
     run_all([one], lines(40))
     switch_off("cached-metadata")
-    other = opened(topic, one.places)
+    other = opened(topic, one.position_store)
     turn_until(other, lambda: len(other.source.positions()) == 4)
     assert set(other.source.positions()) == set(one.source.positions())

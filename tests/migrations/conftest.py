@@ -1,12 +1,16 @@
-"""An empty database for each test; on PostgreSQL one for all of them, emptied in between."""
+"""An empty database for each test; on PostgreSQL one per worker, emptied before each test."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+import sqlalchemy as sa
+
+from analyzer.store.database.engine import open_engine
 
 if TYPE_CHECKING:
     from tests.support.servers.postgres import Postgres
@@ -28,3 +32,11 @@ def database_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) 
         connection.execute("drop schema public cascade")
         connection.execute("create schema public")
     return url
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[sa.Engine]:
+    """Connections to the test's database, which is empty at first."""
+    engine = open_engine(database_url)
+    yield engine
+    engine.dispose()

@@ -1,4 +1,4 @@
-"""The slow, obvious answer: count everything again from the beginning, for each flush."""
+"""Judgement done slowly: all counts are added up again for each flush."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from analyzer.core.model import CountRow
 
 
 class Flush(NamedTuple):
-    """What one analyzer stored at one moment of the database's clock."""
+    """Rows that one analyzer stored at one moment of the database's clock."""
 
     now_s: int
     rows: Sequence[CountRow]
 
 
 class Crossing(NamedTuple):
-    """In which flush a gate closed, for whom, until when, and what had been counted."""
+    """A limit that was reached: number of the flush, policy, series, end of the lock, and the total."""
 
     flush: int
     policy: str
@@ -30,8 +30,10 @@ class Crossing(NamedTuple):
 
 
 def crossings(plan: Plan, flushes: Sequence[Flush]) -> list[Crossing]:
-    """Each (policy, series, window) at most once: in the first flush that touches it during the window
-    with the limit reached."""
+    """Returns each (policy, series, window) that reached its limit, at most once.
+
+    `flush` is the first one that adds to the series during the window while the limit is reached.
+    """
     found: dict[tuple[str, str, str, Window], Crossing] = {}
     for number, flush in enumerate(flushes):
         for policy in plan.policies:
@@ -45,7 +47,10 @@ def crossings(plan: Plan, flushes: Sequence[Flush]) -> list[Crossing]:
                         and (row.key, row.resource) == (key, resource)
                         and window.start_s <= row.bucket_s < window.until_s
                     )
-                    for rows in (flush.rows, [row for each in flushes[: number + 1] for row in each.rows])
+                    for rows in (
+                        flush.rows,
+                        [row for earlier in flushes[: number + 1] for row in earlier.rows],
+                    )
                 )
                 until = datetime.fromtimestamp(window.until_s, UTC)
                 if touched and used >= policy.limit:

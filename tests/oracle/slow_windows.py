@@ -1,4 +1,4 @@
-"""The slow, obvious answer: look at the clock on the wall, one moment after the other."""
+"""Windows found slowly: by the local time at one moment after another."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from zoneinfo import ZoneInfo
 from analyzer.core.judging.windows import Calendar, CalendarPeriod, Window
 
 HOUR_S, DAY_S = 3600, 86_400
-SET_BACK_S = 3 * HOUR_S  # further than any clock was since 1972
+SET_BACK_S = 3 * HOUR_S  # more than any zone's clock was set back since 1972
 
-# How often to look, and how far around: further than a window of this kind is long.
-LOOK_S = {
+# Step, and distance to search on each side: more than the longest window of the kind.
+SEARCH_S = {
     "minute": (1, 120),
     "hour": (60, 2 * HOUR_S),
-    "day": (60, 27 * HOUR_S),  # a day may be skipped, so that the one before it has no more than its own
+    "day": (60, 27 * HOUR_S),  # a skipped day does not lengthen the one before it
     "week": (900, 9 * DAY_S),
     "month": (900, 33 * DAY_S),
 }
 
 
-def looked_up(calendar: Calendar, at_s: int) -> Window:
-    """From when to when the clock shows the same window as at `at_s`."""
-    step_s, around_s = LOOK_S[calendar.per]
+def slow_window_at(calendar: Calendar, at_s: int) -> Window:
+    """Returns the stretch in which local time stays in the window of `at_s`."""
+    step_s, around_s = SEARCH_S[calendar.per]
     first_s = (at_s - around_s) // step_s * step_s - SET_BACK_S
     start_s = until_s = None
     before: Hashable = None
-    for moment_s, name in names(calendar, range(first_s, at_s + around_s, step_s)):
+    for moment_s, name in windows_shown(calendar, range(first_s, at_s + around_s, step_s)):
         if name != before and moment_s <= at_s:
             start_s = moment_s
         elif name != before:
@@ -36,12 +36,12 @@ def looked_up(calendar: Calendar, at_s: int) -> Window:
         before = name
     assert start_s is not None
     assert until_s is not None
-    assert start_s > first_s + SET_BACK_S, "looked too near"
+    assert start_s > first_s + SET_BACK_S, "the search began within the window"
     return Window(start_s, until_s)
 
 
-def names(calendar: Calendar, moments: range) -> Iterator[tuple[int, Hashable]]:
-    """What a person on the spot would call the window at each of these moments."""
+def windows_shown(calendar: Calendar, moments: range) -> Iterator[tuple[int, Hashable]]:
+    """Yields each moment with a name of its window, by local date and time."""
     zone = ZoneInfo(calendar.zone)
     latest = date.min
     for moment_s in moments:

@@ -1,4 +1,4 @@
-"""Whole floods, flushed by two analyzers in any order: each limit closes its gate once, and when it must."""
+"""Sequences of flushes by two analyzers: each limit sets its lock once, in the flush that reaches it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ PLAN = plan_of(
 BEGIN_S = int(datetime(2026, 11, 21, 22, 57, 30, tzinfo=UTC).timestamp())  # Berlin's day ends at 23:00
 
 
-class World:
-    """The database between flushes: totals, each with its `next`, and the locks."""
+class Database:
+    """Totals, each with its `next`, and locks, as SQL keeps them between flushes."""
 
     def __init__(self) -> None:
         self.totals: dict[TotalKey, int] = {}
@@ -78,7 +78,7 @@ def a_row(now_s: int, off_min: int, key: str, resource: str, value: int, denied:
     return CountRow(grouping, key, resource, "requests", 60, bucket_s, value, denied)
 
 
-# Minutes from now: late ones, and up to five of a clock that runs ahead.
+# The first number: minutes from now; late ones, and up to five of a clock that runs ahead.
 amounts = st.tuples(
     st.sampled_from([-61, -2, -1, 0, 0, 0, 0, 1, 5]),
     st.sampled_from([ACME, ANN]),
@@ -86,9 +86,9 @@ amounts = st.tuples(
     st.integers(0, 4),
     st.integers(0, 9),
 )
-flushed = st.lists(amounts, max_size=5)
-# Two analyzers flush what each has counted, in whatever order; the warden looks now and then, or never.
-steps = st.lists(st.tuples(st.integers(0, 45), flushed, st.booleans()), min_size=1, max_size=25)
+row_amounts = st.lists(amounts, max_size=5)
+# Seconds until the flush, its rows, and whether the warden runs after it.
+steps = st.lists(st.tuples(st.integers(0, 45), row_amounts, st.booleans()), min_size=1, max_size=25)
 
 
 @settings(max_examples=300)
@@ -103,48 +103,49 @@ steps = st.lists(st.tuples(st.integers(0, 45), flushed, st.booleans()), min_size
         (0, [(0, ACME, "", 4, 0)], False),
     ]
 )
-def test_each_limit_closes_its_gate_once_and_in_the_flush_that_reaches_it(steps: list[tuple]) -> None:
-    world, story, now_s = World(), [], BEGIN_S
-    for number, (later_s, wanted, warden_looks) in enumerate(steps):
+def test_each_limit_sets_its_lock_once_in_the_flush_that_reaches_it(steps: list[tuple]) -> None:
+    database, flushes, now_s = Database(), [], BEGIN_S
+    for number, (later_s, amounts, warden_runs) in enumerate(steps):
         now_s += later_s
-        rows = sorted(dict.fromkeys(a_row(now_s, *each) for each in wanted))
-        story.append(Flush(now_s, rows))
+        rows = sorted(dict.fromkeys(a_row(now_s, *amount) for amount in amounts))
+        flushes.append(Flush(now_s, rows))
         now = datetime.fromtimestamp(now_s, UTC)
-        world.flush(number, rows, now)
-        if warden_looks:
-            world.end_locks(now)
-    assert sorted(world.log) == crossings(PLAN, story)
-    event(f"{min(len(world.log), 5)} gates closed")
+        database.flush(number, rows, now)
+        if warden_runs:
+            database.end_locks(now)
+    assert sorted(database.log) == crossings(PLAN, flushes)
+    event(f"{min(len(database.log), 5)} locks set")
 
 
 @given(
     st.lists(st.tuples(st.sampled_from([ACME, ANN]), st.integers(1, 9)), min_size=1, max_size=30), st.data()
 )
-def test_in_whatever_order_two_analyzers_flush_the_same_gates_close(
+def test_the_order_in_which_two_analyzers_flush_does_not_change_the_locks(
     counted: list[tuple[str, int]], data: st.DataObject
 ) -> None:
-    """What is counted in one minute, by whom and in which order: the gates that are closed in the end are
-    those of the callers at their limit, each closed once."""
+    """All is counted within one minute: the locks are those of the callers at their limit, each set once."""
     now = datetime.fromtimestamp(BEGIN_S, UTC)
-    ours, theirs = counted[::2], counted[1::2]
-    world = World()
+    first, second = counted[::2], counted[1::2]
+    database = Database()
     number = 0
-    while ours or theirs:
-        queue = ours if not theirs or (ours and data.draw(st.booleans())) else theirs
-        key, value = queue.pop(0)
-        world.flush(number, [a_row(BEGIN_S, 0, key, "", value, 0)], now + number * timedelta(milliseconds=1))
+    while first or second:
+        analyzer = first if not second or (first and data.draw(st.booleans())) else second
+        key, value = analyzer.pop(0)
+        database.flush(
+            number, [a_row(BEGIN_S, 0, key, "", value, 0)], now + number * timedelta(milliseconds=1)
+        )
         number += 1
-    used = {key: sum(value for at, value in counted if at == key) for key in (ACME, ANN)}
+    used = {key: sum(value for caller, value in counted if caller == key) for key in (ACME, ANN)}
     limits = {"burst": 4, "daily": 9, "double": 18}
     at_their_limit = {(policy, key) for policy, limit in limits.items() for key in used if used[key] >= limit}
-    assert sorted((crossing.policy, crossing.key) for crossing in world.log) == sorted(at_their_limit)
+    assert sorted((crossing.policy, crossing.key) for crossing in database.log) == sorted(at_their_limit)
 
 
 @given(steps)
-def test_denied_requests_alone_never_close_a_gate(steps: list[tuple]) -> None:
-    world = World()
-    for number, (_, wanted, _) in enumerate(steps):
-        rows = [a_row(BEGIN_S, *each)._replace(value=0) for each in wanted]
-        world.flush(number, rows, datetime.fromtimestamp(BEGIN_S, UTC))
-    assert world.log == []
-    assert world.totals == {}
+def test_denied_requests_alone_never_set_a_lock(steps: list[tuple]) -> None:
+    database = Database()
+    for number, (_, amounts, _) in enumerate(steps):
+        rows = [a_row(BEGIN_S, *amount)._replace(value=0) for amount in amounts]
+        database.flush(number, rows, datetime.fromtimestamp(BEGIN_S, UTC))
+    assert database.log == []
+    assert database.totals == {}

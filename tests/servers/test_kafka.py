@@ -1,4 +1,4 @@
-"""The brokers that tests stand on: one record through each, and what a broker of our own lives through."""
+"""The Kafka brokers for tests: one record through each, and a broker that is killed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.support.servers.kafka import Kafka, MockKafka, NativeKafka
 def write(kafka: Kafka, topic: str, *values: bytes) -> None:
     with closing(KafkaProducer(bootstrap_servers=kafka.bootstrap, **kafka.client)) as producer:
         sent = [producer.send(topic, value, partition=0) for value in values]
-        for one in sent:
-            one.get(timeout=20)
+        for future in sent:
+            future.get(timeout=20)
 
 
 def read(kafka: Kafka, topic: str, count: int) -> list[bytes]:
-    """The first `count` values of partition 0; fewer when they do not come within 20 seconds."""
+    """Returns the first `count` values of partition 0; fewer when they do not come within 20 seconds."""
     at = TopicPartition(topic, 0)
     options = {"consumer_timeout_ms": 20_000, "enable_auto_commit": False, **kafka.client}
     with closing(KafkaConsumer(bootstrap_servers=kafka.bootstrap, **options)) as consumer:

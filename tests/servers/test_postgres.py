@@ -1,4 +1,4 @@
-"""The databases that tests stand on."""
+"""The databases for tests."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from sqlalchemy.engine import make_url
 from tests.support.servers.postgres import NativePostgres, Postgres, dsn_of
 
 
-def test_every_test_has_an_empty_database_of_its_own(database_url: str, database: str) -> None:
+def test_each_test_has_a_separate_empty_database(database_url: str, database: str) -> None:
     engine = create_engine(database_url)
     try:
         with engine.begin() as connection:
             assert connection.execute(text("SELECT 1")).scalar_one() == 1
-            connection.execute(text("CREATE TABLE mine (id integer)"))  # fails if another test's is there
+            # Fails when another test has created it here.
+            connection.execute(text("CREATE TABLE mine (id integer)"))
     finally:
         engine.dispose()
     assert make_url(database_url).get_backend_name() == database
 
 
-test_and_the_next_test_does_not_see_it = test_every_test_has_an_empty_database_of_its_own
+test_and_the_next_test_does_not_see_it = test_each_test_has_a_separate_empty_database
 
 
-def test_a_database_is_copied_with_what_is_in_it(postgres: Postgres) -> None:
+def test_a_database_is_copied_with_its_contents(postgres: Postgres) -> None:
     first = postgres.new_database()
     with psycopg.connect(dsn_of(first)) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 7 AS number")
@@ -49,7 +50,7 @@ def test_a_killed_server_keeps_what_it_committed(own_postgres: NativePostgres) -
         assert connection.execute("SELECT number FROM kept").fetchone() == (7,)
 
 
-def test_a_paused_server_answers_nobody_until_it_is_resumed(own_postgres: NativePostgres) -> None:
+def test_a_paused_server_does_not_answer_until_it_is_resumed(own_postgres: NativePostgres) -> None:
     own_postgres.pause()
     with pytest.raises(psycopg.errors.ConnectionTimeout):
         psycopg.connect(own_postgres.dsn, connect_timeout=2)

@@ -1,4 +1,4 @@
-"""The Redis that tests stand on."""
+"""The Redis for tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_value_goes_through_the_server_that_was_found(redis_server: Redis) -> 
         assert client.get("tests/servers") == b"kept"
 
 
-def test_a_killed_server_forgets_and_a_paused_one_answers_nobody(own_redis: NativeRedis) -> None:
+def test_a_killed_server_loses_its_keys_and_a_paused_one_does_not_answer(own_redis: NativeRedis) -> None:
     with client_of(own_redis.url) as client:
         client.set("mine", "1")
     own_redis.kill()
@@ -29,7 +29,7 @@ def test_a_killed_server_forgets_and_a_paused_one_answers_nobody(own_redis: Nati
     own_redis.resume()
 
 
-@pytest.mark.usefixtures("redis_server")  # where there is none, this is told
+@pytest.mark.usefixtures("redis_server")  # skips the test when there is none
 def test_a_cluster_of_one_node_refuses_to_mix_slots(tmp_path: Path) -> None:
     cluster = NativeRedis(tmp_path, cluster=True)
     cluster.start()

@@ -1,3 +1,5 @@
+"""Fixtures for settings: a clean environment, and a loader of configuration text."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""Faults of a configuration: all at once, with line and cure, and never a crash."""
+
 from __future__ import annotations
 
 import tomllib
@@ -100,10 +102,10 @@ window = { per = "day", zone = "Europe/Berlin" }
 """)
 
 
-def places(found: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+def paths_in(found: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
     """The path of every table, list and value in `found`."""
     items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
-    return [at, *(place for key, item in items for place in places(item, (*at, key)))]
+    return [at, *(path for key, item in items for path in paths_in(item, (*at, key)))]
 
 
 def put(found: Any, at: tuple[str | int, ...], value: Any) -> Any:
@@ -115,7 +117,7 @@ def put(found: Any, at: tuple[str | int, ...], value: Any) -> Any:
     return copy
 
 
-@given(st.lists(st.tuples(st.sampled_from(places(VALID)[1:]), ANYTHING), min_size=1, max_size=3))
+@given(st.lists(st.tuples(st.sampled_from(paths_in(VALID)[1:]), ANYTHING), min_size=1, max_size=3))
 def test_a_wrong_value_anywhere_is_a_fault_and_never_a_crash(
     errors: list[tuple[tuple[str | int, ...], Any]],
 ) -> None:

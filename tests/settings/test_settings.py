@@ -1,3 +1,5 @@
+"""The settings of a file, of the environment and of secret files, and the precedence among them."""
+
 from __future__ import annotations
 
 import logging

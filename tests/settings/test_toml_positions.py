@@ -1,3 +1,5 @@
+"""The lines of keys in a TOML file, compared with what tomllib reads."""
+
 from __future__ import annotations
 
 import tomllib

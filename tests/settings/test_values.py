@@ -1,3 +1,5 @@
+"""Single values of the configuration: durations, conditions, masked passwords."""
+
 from __future__ import annotations
 
 from typing import Annotated

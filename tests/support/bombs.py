@@ -1,4 +1,4 @@
-"""Few bytes that want to be many: one record of zeroes in a batch, packed by each codec."""
+"""Decompression bombs: one record of zeroes in a batch, compressed by each codec."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ZEROES = bytes(1 << 20)
 
 
 def plain(megabytes: int) -> Iterator[bytes]:
-    """A frame with a value of so many zeroes, piece by piece."""
+    """Yields a frame whose value is `megabytes` of zeroes, in pieces."""
     size = megabytes << 20
     body = b"\0" + varint(0) + varint(0) + varint(-1) + varint(size)
     yield varint(len(body) + size + 1) + body
@@ -30,7 +30,7 @@ def gzip(pieces: Iterator[bytes]) -> bytes:
 
 
 def snappy(pieces: Iterator[bytes]) -> bytes:
-    """In blocks, as Java clients write it."""
+    """Compresses in blocks, as Java clients do."""
     blocks = [bytes(cramjam.snappy.compress_raw(piece)) for piece in pieces]
     return (
         b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(b)) + b for b in blocks)
@@ -38,7 +38,7 @@ def snappy(pieces: Iterator[bytes]) -> bytes:
 
 
 def lz4_frame(pieces: Iterator[bytes]) -> bytes:
-    packer = lz4.frame.LZ4FrameCompressor(block_linked=False)  # Kafka reads no other
+    packer = lz4.frame.LZ4FrameCompressor(block_linked=False)  # the only kind that Kafka reads
     return packer.begin() + b"".join(map(packer.compress, pieces)) + packer.flush()
 
 
@@ -56,6 +56,6 @@ PACKERS: dict[str, tuple[int, Callable[[Iterator[bytes]], bytes]]] = {
 
 
 def bomb(codec: str, megabytes: int) -> bytes:
-    """A batch that a broker takes, and that becomes so large."""
+    """Returns a batch that a broker accepts and that decompresses to `megabytes`."""
     number, pack = PACKERS[codec]
     return wrapped(pack(plain(megabytes)), count=1, last=0, attributes=number)

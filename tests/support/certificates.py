@@ -1,4 +1,4 @@
-"""Certificates for tests of TLS: an authority, and who it vouches for."""
+"""Certificates for tests of TLS: an authority, and certificates that it signs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SANS = x509.SubjectAlternativeName(
 
 
 class Pair(NamedTuple):
-    """PEM files: a certificate, its key, and both in one as Java wants them."""
+    """PEM files: a certificate, its key, and both in one file, as Java needs them."""
 
     certificate: Path
     key: Path
@@ -26,7 +26,7 @@ class Pair(NamedTuple):
 
 
 class Authority:
-    """Signs certificates, and keeps all in `folder`."""
+    """A certificate authority with all files in `folder`."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -37,11 +37,11 @@ class Authority:
         self.file.write_bytes(own.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, password: str = "") -> Pair:
-        """A certificate for 127.0.0.1 in this name; its key is encrypted when there is a password."""
+        """Issues a certificate for 127.0.0.1 with this common name; a password encrypts its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = self._certificate(subject, key.public_key(), authority=False)
-        held = certificate.public_bytes(serialization.Encoding.PEM)
+        public = certificate.public_bytes(serialization.Encoding.PEM)
         secret = key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
@@ -50,7 +50,7 @@ class Authority:
             else serialization.NoEncryption(),
         )
         pair = Pair(*(self._folder / f"{name}{ending}" for ending in (".crt", ".key", ".pem")))
-        for file, content in zip(pair, (held, secret, secret + held), strict=True):
+        for file, content in zip(pair, (public, secret, secret + public), strict=True):
             file.write_bytes(content)
         return pair
 

@@ -1,10 +1,10 @@
-"""Parts of a configuration that tests and benchmarks of a whole analyzer write alike."""
+"""Parts of a configuration, for tests and benchmarks of a whole analyzer."""
 
 from __future__ import annotations
 
 
 def source(topic: str, **settings: int) -> str:
-    """A source of JSON objects: the caller's key in `key`, milliseconds in `ts`."""
+    """Returns a source of JSON objects: the caller's key is in `key`, the time in milliseconds in `ts`."""
     more = "".join(f"{name} = {value}\n" for name, value in settings.items())
     return f"""
 [[sources]]
@@ -16,7 +16,7 @@ api_key = "key"
 
 
 def daily(limit: int) -> str:
-    """A policy: so many requests of each caller a day."""
+    """Returns a policy: `limit` requests of each caller per day."""
     return f"""
 [[policies]]
 name = "daily"

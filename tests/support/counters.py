@@ -1,4 +1,9 @@
-"""The implementations of `Counter` under test. A further one is one more line of COUNTERS."""
+"""The implementations of `Counter` under test.
+
+Another implementation is added by one line in COUNTERS. It then runs through the contract suite
+(tests/contracts/counter), as the oracle's slow counter does, and is compared with that slow counter on
+generated records (tests/oracle/counter).
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class HandFeed:
         self.versions = [Version(0, "m0", ())]
         self.marks = itertools.count(1)
         self.away = False
-        self.asked: list[Cursor | None] = []
+        self.fetches: list[Cursor | None] = []
         self.behind = 0.0
         self.next_poll = 0.4
         self.now = NOON
@@ -85,7 +85,7 @@ class HandFeed:
         return Cursor(self.versions[-1].number, self.versions[-1].mark)
 
     def fetch(self, since: Cursor | None) -> Update:
-        self.asked.append(since)
+        self.fetches.append(since)
         if self.away:
             raise SourceError("the feed is away")
         known = since is not None and any(since == version[:2] for version in self.versions)

@@ -1,4 +1,4 @@
-"""One installation on a real Kafka: configuration, database, an analyzer in this thread, the commands."""
+"""An installation on a real Kafka: configuration, database, commands, and an analyzer in this thread."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from analyzer.store.database.migrate import upgrade
 from analyzer.store.database.schema import buckets
 from tests.support.configured import source
 from tests.support.servers.kafka import GivenKafka, NativeKafka
+from tests.support.waiting import wait_until
 
 RealKafka = NativeKafka | GivenKafka
 CONFIGURATION = """
@@ -37,7 +38,7 @@ options = {{ metadata_max_age_ms = {metadata_ms} }}
 
 
 class Installation:
-    """Analyzers come and go; the database and the configuration stay."""
+    """A configuration and a database, on which analyzers are started and stopped one after another."""
 
     def __init__(
         self, folder: Path, bootstrap: str, topics: Sequence[str], *, metadata_ms: int = 500
@@ -65,14 +66,15 @@ class Installation:
         self.stop()
         self.engine.dispose()
 
-    def run(self, enough: Callable[[], object], seconds: float = 30.0) -> None:
-        daemon, end_s = self.daemon or self.start(), time.monotonic() + seconds
-        while not enough():
-            assert time.monotonic() < end_s, (self.open(), daemon.pipeline.source.problems())
+    def run_until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+        """Runs the analyzer until `condition` is true; fails after `seconds`."""
+        daemon, deadline_s = self.daemon or self.start(), time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline_s, (self.open_gaps(), daemon.pipeline.source.problems())
             time.sleep(daemon.run_once())
 
     def counted(self) -> set[str]:
-        """The keys that were counted: each record has one of its own."""
+        """Returns the keys that were counted, each once: every record has a different one."""
         with self.engine.connect() as db:
             rows = db.execute(sa.select(buckets.c.key, buckets.c.value).where(buckets.c.grouping == "caller"))
             found = dict(tuple(row) for row in rows)
@@ -80,39 +82,39 @@ class Installation:
         return {key.removeprefix("api_key:") for key in found}
 
     def gatelock(self, *arguments: str) -> Any:
-        ran = CliRunner().invoke(app, ["--config", str(self.file), *arguments])
-        if ran.exception is not None and not isinstance(ran.exception, SystemExit):
-            raise ran.exception
-        return ran
+        result = CliRunner().invoke(app, ["--config", str(self.file), *arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
 
-    def open(self) -> dict[str, tuple[str, int, int | None]]:
-        """What waits: kind and range, by partition."""
-        ran = self.gatelock("gaps", "list", "--json")
-        rows = [json.loads(line) for line in ran.output.splitlines()]
-        assert ran.exit_code == (1 if rows else 0)
+    def open_gaps(self) -> dict[str, tuple[str, int, int | None]]:
+        """Returns kind and range of each open gap by partition."""
+        result = self.gatelock("gaps", "list", "--json")
+        rows = [json.loads(line) for line in result.output.splitlines()]
+        assert result.exit_code == (1 if rows else 0)
         return {row["partition"]: (row["kind"], row["start"], row["end"]) for row in rows}
 
     def accept(self, number: int | str, to: str, reason: str = "it is gone") -> Any:
         return self.gatelock("gaps", "accept", f"{self.topic}[{number}]", "--to", to, "--reason", reason)
 
     def audit(self) -> dict[str, Any]:
-        """What `gatelock audit` says, and that its numbers are equal."""
-        ran = self.gatelock("audit", "--json")
-        found: dict[str, Any] = json.loads(ran.output)
-        assert (ran.exit_code, found["equal"]) == (0, True)
+        """Returns the output of `gatelock audit`; checks that its numbers are equal."""
+        result = self.gatelock("audit", "--json")
+        found: dict[str, Any] = json.loads(result.output)
+        assert (result.exit_code, found["equal"]) == (0, True)
         return found
 
     def skipped(self) -> dict[int, int]:
-        """How many offsets were passed over, by partition."""
+        """Returns the number of skipped offsets by partition."""
         return {row["partition"]: row["skipped"] for row in self.audit()["partitions"] if row["skipped"]}
 
     def acts(self) -> list[dict[str, str]]:
-        """What people did by hand, the latest first."""
+        """Returns the audit log of manual acts, the latest first."""
         return [json.loads(line) for line in self.gatelock("events", "list", "--json").output.splitlines()]
 
 
 def write(kafka: RealKafka, topic: str, partition: int, begin: int, count: int = 10) -> set[str]:
-    """One batch of records; their keys."""
+    """Writes one batch of records; returns their keys."""
     (batch,) = fill(kafka, topic, [partition], 1, begin, count)[partition]
     return batch
 
@@ -120,7 +122,7 @@ def write(kafka: RealKafka, topic: str, partition: int, begin: int, count: int =
 def fill(
     kafka: RealKafka, topic: str, partitions: Iterable[int], batches: int, begin: int = 0, count: int = 10
 ) -> dict[int, list[set[str]]]:
-    """So many batches of records in each partition; the keys of each."""
+    """Writes batches of `count` records to each partition; returns the keys of each batch."""
     keys = {
         partition: [
             [f"{topic}-{partition}-{n}" for n in range(at, at + count)]
@@ -128,7 +130,8 @@ def fill(
         ]
         for partition in partitions
     }
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5_000})  # or it may send a part
+    # A long linger, so that a batch is not sent in parts.
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5_000})
     now_ms = int(time.time() * 1000)
     for batch in range(batches):
         for partition in keys:
@@ -140,10 +143,9 @@ def fill(
 
 def delete_topic(admin: KafkaAdminClient, topic: str) -> None:
     admin.delete_topics([topic])
-    while topic in admin.list_topics():
-        time.sleep(0.02)
+    wait_until(lambda: topic not in admin.list_topics())
 
 
 def create_again(admin: KafkaAdminClient, topic: str, partitions: int) -> None:
-    given = {"num_partitions": partitions, "replication_factor": 1}
-    admin.create_topics({topic: given}, wait_for_metadata=True)
+    options = {"num_partitions": partitions, "replication_factor": 1}
+    admin.create_topics({topic: options}, wait_for_metadata=True)

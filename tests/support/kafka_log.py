@@ -1,4 +1,4 @@
-"""Writing to Kafka for tests, and reading it back through a source of ours."""
+"""Writes to Kafka for tests, and reads back through a source of the analyzer."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kafka.protocol.producer import ProduceRequest
 
 from analyzer.kafka import KafkaRecords
 from tests.support.kafka_features import RECORDS_ONLY
-from tests.support.places import MemoryPlaces, Reader
 from tests.support.servers.kafka import Kafka
+from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 
 def produce(
     kafka: Kafka, topic: str, lines: Sequence[bytes], partition: int | None = None, **config: Any
 ) -> None:
-    """To one partition, in order; or by their place in `lines` to four."""
-    named = {name.replace("_", "."): value for name, value in config.items()}
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True, **named})
+    """Writes `lines` to one partition, in order; without `partition` to four in turn."""
+    options = {name.replace("_", "."): value for name, value in config.items()}
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True, **options})
     for number, line in enumerate(lines):
         producer.produce(topic, line, partition=number % 4 if partition is None else partition)
     assert producer.flush(30) == 0
@@ -32,20 +32,23 @@ def lines(count: int, begin: int = 0) -> list[bytes]:
 
 
 def open_source(
-    kafka: Kafka, places: MemoryPlaces, topics: str | Collection[str], **given: Any
+    kafka: Kafka, store: MemoryPositionStore, topics: str | Collection[str], **given: Any
 ) -> KafkaRecords:
-    """A source of `topics`: of all partitions, unless a group is given. `raw=False` reads single records."""
+    """Opens a source of all partitions of `topics`, or as a member of the group `group_id`.
+
+    With `raw=False` it reads single records instead of record sets.
+    """
     topics = [topics] if isinstance(topics, str) else topics
     options = {**kafka.client, "bootstrap_servers": kafka.bootstrap, "metadata_max_age_ms": 500}
     options |= given.pop("options", {})
     given.setdefault("assign", "group" if "group_id" in given else "all")
     if not given.pop("raw", True):
         given["features"] = RECORDS_ONLY
-    return KafkaRecords(dict.fromkeys(topics, "log"), places, options=options, **given)
+    return KafkaRecords(dict.fromkeys(topics, "log"), store, options=options, **given)
 
 
-def stored(readers: Collection[Reader]) -> list[bytes | None]:
-    """Every value that these readers stored, of all partitions; each offset once."""
+def stored(readers: Collection[SourceReader]) -> list[bytes | None]:
+    """Returns all values that these readers stored; checks that each offset was stored once, in order."""
     kept = next(iter(readers)).kept
     assert all(reader.kept is kept for reader in readers)
     for part, records in kept.items():
@@ -56,8 +59,8 @@ def stored(readers: Collection[Reader]) -> list[bytes | None]:
     )
 
 
-def run_all(readers: Collection[Reader], wanted: Sequence[bytes], turns: int = 1200) -> None:
-    """Let them read in turn until everything wanted is stored; then nothing else must be."""
+def run_all(readers: Collection[SourceReader], wanted: Sequence[bytes], turns: int = 1200) -> None:
+    """Has the readers take turns until all of `wanted` is stored, and checks that nothing else is."""
     for _ in range(turns):
         if len(stored(readers)) >= len(wanted):
             break
@@ -67,22 +70,22 @@ def run_all(readers: Collection[Reader], wanted: Sequence[bytes], turns: int = 1
 
 
 def produce_as_is(kafka: Kafka, topic: str, partition: int, raw: bytes) -> None:
-    """Write a batch byte for byte, as no producer would. The broker looks into it all the same."""
+    """Writes a batch without a producer, byte by byte. The broker still checks it."""
     data = ProduceRequest.TopicProduceData.PartitionProduceData(index=partition, records=raw)
-    asked = ProduceRequest(
+    request = ProduceRequest(
         version=9,
         transactional_id=None,
         acks=1,
         timeout_ms=30_000,
         topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
     )
-    asked.with_header(correlation_id=1, client_id="tests")
+    request.with_header(correlation_id=1, client_id="tests")
     host, _, port = kafka.bootstrap.partition(",")[0].rpartition(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
-        connection.sendall(asked.encode(framed=True, header=True))
-        with connection.makefile("rb") as answers:
-            (length,) = struct.unpack(">i", answers.read(4))
-            answer = answers.read(length)
-    # Behind the correlation id and tags: one topic by its name, one partition by its number, the error.
-    (error,) = struct.unpack_from(">h", answer, 4 + 1 + 1 + 1 + len(topic) + 1 + 4)
+        connection.sendall(request.encode(framed=True, header=True))
+        with connection.makefile("rb") as responses:
+            (length,) = struct.unpack(">i", responses.read(4))
+            response = responses.read(length)
+    # After the correlation id and tags: one topic by its name, one partition by its number, the error.
+    (error,) = struct.unpack_from(">h", response, 4 + 1 + 1 + 1 + len(topic) + 1 + 4)
     assert error == 0, f"the broker refused the batch: error {error}"

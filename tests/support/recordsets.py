@@ -1,4 +1,4 @@
-"""Kafka's record batches, written byte by byte: also as no client would write them."""
+"""Kafka's record batches, written byte by byte, also invalid ones."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ COMMIT, ABORT = 1, 0
 
 
 class Entry(NamedTuple):
-    """One record as it stands in a batch."""
+    """One record of a batch."""
 
     value: bytes | None
-    offset: int = -1  # from the batch's base; -1: the one after
-    time: int = 0  # from the batch's first time
+    offset: int = -1  # relative to the batch's base; -1: the next one
+    time: int = 0  # relative to the batch's first time
     key: bytes | None = None
     headers: Sequence[tuple[bytes, bytes | None]] = ()
-    padding: bytes = b""  # behind the headers, where nothing belongs
+    padding: bytes = b""  # after the headers: invalid unless empty
 
 
 def varint(number: int) -> bytes:
-    """Zigzag, as short as it can be."""
+    """Returns a number in zigzag encoding, in as few bytes as possible."""
     rest = ((number << 1) ^ (number >> 63)) & (2**64 - 1)
     out = bytearray()
     while rest > 127:
@@ -50,7 +50,7 @@ def frame(entry: Entry, offset: int) -> bytes:
 
 
 def records(entries: Sequence[Entry]) -> tuple[bytes, int]:
-    """All frames, and the offset of the last one from the base."""
+    """Returns all frames, and the offset of the last one relative to the base."""
     frames, last = [], -1
     for entry in entries:
         last = entry.offset if entry.offset >= 0 else last + 1
@@ -59,7 +59,7 @@ def records(entries: Sequence[Entry]) -> tuple[bytes, int]:
 
 
 def xerial(data: bytes) -> bytes:
-    """Snappy as Java clients write it: a header, then blocks with their lengths."""
+    """Compresses with Snappy as Java clients do: a header, then blocks with their lengths."""
     blocks = [bytes(cramjam.snappy.compress_raw(data[at : at + 512])) for at in range(0, len(data), 512)]
     return (
         b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(b)) + b for b in blocks)
@@ -67,7 +67,7 @@ def xerial(data: bytes) -> bytes:
 
 
 def zstd_stream(data: bytes) -> bytes:
-    """Zstandard without the content's size in front, as stream writers write it."""
+    """Compresses with Zstandard without the content's size in front, as stream writers do."""
     writer = zstandard.ZstdCompressor().compressobj()
     return writer.compress(data) + writer.flush()
 
@@ -96,7 +96,7 @@ def wrapped(
     magic: int = 2,
     crc_off_by: int = 0,
 ) -> bytes:
-    """A batch around records that are packed already."""
+    """Returns a batch around records that are compressed already."""
     rest = struct.pack(">hiqqqhii", attributes, last, first_ms, greatest_ms, producer, 0, -1, count) + payload
     crc = crc32c(rest) ^ crc_off_by
     return struct.pack(">qiibI", base, 9 + len(rest), 0, magic, crc) + rest
@@ -111,13 +111,13 @@ def batch(
     producer: int = -1,
     first_ms: int = NOW_MS,
 ) -> bytes:
-    """A batch of records, or of their values."""
-    each = [entry if isinstance(entry, Entry) else Entry(entry) for entry in entries]
-    plain, last = records(each)
+    """Returns a batch of records; values become records."""
+    all_entries = [entry if isinstance(entry, Entry) else Entry(entry) for entry in entries]
+    plain, last = records(all_entries)
     number, pack = PACK[codec]
     return wrapped(
         pack(plain),
-        count=len(each),
+        count=len(all_entries),
         last=max(0, last),
         base=base,
         attributes=attributes | number,
@@ -127,6 +127,6 @@ def batch(
 
 
 def control(base: int, producer: int, kind: int) -> bytes:
-    """The marker that ends a producer's transaction."""
+    """Returns the control batch that ends a producer's transaction."""
     marker = Entry(b"\0\0\0\0\0\0", key=struct.pack(">hh", 0, kind))
     return batch([marker], base, attributes=TRANSACTIONAL | CONTROL, producer=producer)

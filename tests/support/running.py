@@ -1,4 +1,4 @@
-"""`gatelock run` as a process: what it logs, what it answers, and how it ends."""
+"""`gatelock run` as a process: its log, its health endpoints, its end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,17 @@ import httpx2
 
 from tests.support import plain_http
 from tests.support.servers.child import free_port
+from tests.support.waiting import wait_until
 
-NAMED_S_MAX, START_S_MAX = 30.0, 60.0
+PROBLEM_S_MAX, START_S_MAX = 30.0, 60.0
 
 
 class Analyzer:
-    """One process. `configuration` is all but `[analyzer]` and `[database]`; `code` is run instead of the
-    command, for a process that is built otherwise."""
+    """One process of `gatelock run`.
+
+    `configuration` is TOML without `[analyzer]` and `[database]`. With `code` the process runs that Python
+    code instead of the command.
+    """
 
     def __init__(
         self, folder: Path, name: str, configuration: str, database: str = "", code: str = ""
@@ -46,7 +51,7 @@ class Analyzer:
 
     @property
     def errors(self) -> list[str]:
-        return [each["message"] for each in self.log if each["level"] in ("error", "critical")]
+        return [line["message"] for line in self.log if line["level"] in ("error", "critical")]
 
     def problems(self) -> dict[str, str]:
         try:
@@ -55,48 +60,52 @@ class Analyzer:
             return {}
         return found
 
-    def _ready(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
             return plain_http.get(f"http://{self.http}/readyz").status_code == 200
         except httpx2.TransportError:
             return False
 
-    def listening(self) -> None:
-        """Returns when it works: to start may take long where much else runs."""
-        end_s = time.monotonic() + START_S_MAX
-        while self.logged("listening") is None:
-            assert self.process.poll() is None, self._log.read_text()
-            assert time.monotonic() < end_s, self._log.read_text()
-            time.sleep(0.05)
+    def wait_until_listening(self) -> None:
+        """Waits until its HTTP server listens; on a busy machine that takes long."""
+        self._wait_until(lambda: self.logged_at("listening") is not None, START_S_MAX)
 
-    def logged(self, words: str) -> float | None:
-        """When it said so, in seconds."""
-        at = (datetime.fromisoformat(each["at"]) for each in self.log if words in each["message"])
-        return next((each.timestamp() for each in at), None)
+    def logged_at(self, words: str) -> float | None:
+        """Returns the time of the first message with these words, in seconds since 1970; None without one."""
+        lines = (line for line in self.log if words in line["message"])
+        return next((datetime.fromisoformat(line["at"]).timestamp() for line in lines), None)
 
-    def named(self, name: str, seconds: float = NAMED_S_MAX) -> str:
-        """What /readyz says under this name, once it does; the metric and the log say it, too."""
-        self.listening()
-        end_s = time.monotonic() + seconds
-        while name not in (problems := self.problems()):
-            assert time.monotonic() < end_s, (problems, self.log[-5:])
-            assert self.process.poll() is None, self._log.read_text()
-            time.sleep(0.1)
+    def wait_for_problem(self, name: str, seconds: float = PROBLEM_S_MAX) -> str:
+        """Waits until /readyz has the problem; returns its sentence. The metric and the log have it, too."""
+        self.wait_until_listening()
+        deadline_s = time.monotonic() + seconds
+        found: dict[str, str] = {}
+
+        def is_reported() -> bool:
+            found.update(self.problems())
+            return name in found
+
+        self._wait_until(is_reported, seconds)
         metrics = plain_http.get(f"http://{self.http}/metrics").text
         assert f'gatelock_problem{{name="{name}"}} 1' in metrics
-        while not any(line.startswith(f"{name}: ") for line in self.errors):
-            assert time.monotonic() < end_s, self.log[-5:]
-            time.sleep(0.1)
-        return problems[name]
+        self._wait_until(
+            lambda: any(line.startswith(f"{name}: ") for line in self.errors), deadline_s - time.monotonic()
+        )
+        return found[name]
 
-    def well(self, seconds: float = NAMED_S_MAX) -> None:
-        """Returns when nothing is wrong with it."""
-        self.listening()
-        end_s = time.monotonic() + seconds
-        while not self._ready():
-            assert time.monotonic() < end_s, (self.problems(), self.log[-5:])
+    def wait_until_ready(self, seconds: float = PROBLEM_S_MAX) -> None:
+        """Waits until /readyz reports no problem."""
+        self.wait_until_listening()
+        self._wait_until(self._is_ready, seconds)
+
+    def _wait_until(self, condition: Callable[[], bool], within_s: float) -> None:
+        """Waits while the process runs; fails with the end of its log."""
+
+        def is_met() -> bool:
             assert self.process.poll() is None, self._log.read_text()
-            time.sleep(0.1)
+            return condition()
+
+        wait_until(is_met, within_s, lambda: (self.problems(), self.log[-5:]), every_s=0.1)
 
     def kill(self) -> None:
         self.process.kill()

@@ -1,30 +1,28 @@
-"""An ASGI application under uvicorn, in a thread of the test's own process, on a port of its own."""
+"""An ASGI application under uvicorn, in a thread of the test's process."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
 
+from tests.support.waiting import wait_until
+
 
 @contextmanager
 def serving(app: Any, **config: Any) -> Iterator[str]:
-    """The URL that it answers at, inside."""
-    given = {"host": "127.0.0.1", "port": 0, "log_level": "critical"} | config
-    server = uvicorn.Server(uvicorn.Config(app, **given))
+    """Serves `app` on a free port, or on the socket `uds`; yields its URL."""
+    options = {"host": "127.0.0.1", "port": 0, "log_level": "critical"} | config
+    server = uvicorn.Server(uvicorn.Config(app, **options))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        deadline_s = time.monotonic() + 30
-        while not server.started:
-            assert thread.is_alive(), "uvicorn ended"
-            assert time.monotonic() < deadline_s, "uvicorn did not start"
-            time.sleep(0.005)
-        if "uds" in given:
+        wait_until(lambda: server.started or not thread.is_alive(), 30, lambda: "uvicorn did not start")
+        assert thread.is_alive(), "uvicorn ended"
+        if "uds" in options:
             yield "http://app"
         else:
             yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""The vectors of `tests/vectors`: who a caller is, for everybody who says it, gate, counter and log alike."""
+"""The vectors of `tests/vectors`: names of a request and its caller, equal for gate, counter and log."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ FILE = Path(__file__).parents[1] / "vectors" / "callers.json"
 
 
 class Vector(NamedTuple):
-    """Names in the order in which they are asked for, and the one name that comes of them: "" for nobody,
-    None for what cannot be a name."""
+    """Names of a request in the order of precedence, and the caller.
+
+    The caller is "" when no name is given, and None when a name is invalid.
+    """
 
     names: dict[str, str | None]
     caller: str | None
@@ -23,14 +25,14 @@ class Vector(NamedTuple):
 
 def vectors() -> list[Vector]:
     found = []
-    for each in json.loads(FILE.read_text()):
-        times = each.pop("times", 1)  # of what is long: how often its text stands there
-        names = {kind: text and text * times for kind, text in each.pop("names").items()}
-        caller = each.pop("caller")
+    for entry in json.loads(FILE.read_text()):
+        times = entry.pop("times", 1)  # a long text is its short form, repeated
+        names = {kind: text and text * times for kind, text in entry.pop("names").items()}
+        caller = entry.pop("caller")
         if caller and times > 1:
             kind, _, text = caller.partition(":")
             caller = f"{kind}:{text * times}"
-        found.append(Vector(names, caller, **each))
+        found.append(Vector(names, caller, **entry))
     return found
 
 

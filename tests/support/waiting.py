@@ -1,21 +1,37 @@
-"""Bounded waits for a condition, for tests of real servers."""
+"""Bounded waits for a condition, for tests with real servers and threads."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 PATIENCE_S = 20.0
-LOOK_EVERY_S = 0.01
+EVERY_S = 0.01
+T = TypeVar("T")
 
 
 def wait_until(
     condition: Callable[[], object],
     within_s: float = PATIENCE_S,
     message: Callable[[], object] = lambda: "the condition was not met in time",
+    *,
+    every_s: float = EVERY_S,
 ) -> None:
-    """Returns when `condition` is true; fails with `message` when it is not within `within_s` seconds."""
+    """Returns when `condition` is true, which is checked each `every_s` seconds.
+
+    Fails with `message` when it is not true within `within_s` seconds.
+    """
     deadline_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline_s, message()
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(every_s)
+
+
+def wait_for(get: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
+    """Returns the first true value that `get` returns; fails when there is none within `within_s` seconds."""
+    deadline_s = time.monotonic() + within_s
+    while not (found := get()):
+        assert time.monotonic() < deadline_s, "no value came in time"
+        time.sleep(EVERY_S)
+    return found

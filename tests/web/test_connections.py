@@ -72,9 +72,9 @@ def test_a_connection_beyond_the_bound_is_refused_with_a_time_to_return(
     monkeypatch.setattr(connection_limits, "CONNECTIONS_MAX", 3)
     with feed_server(feed) as url:
         source = HttpSource(url)
-        with ExitStack() as held:
+        with ExitStack() as stack:
             for _ in range(3):  # the server accepts connections in the order in which they are made
-                held.enter_context(line_to(url)).sendall(request_for(feed, wait=30))
+                stack.enter_context(line_to(url)).sendall(request_for(feed, wait=30))
             answer = plain_http.get(f"{url}/v1/locks")
             assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
             assert 5 <= int(answer.headers["retry-after"]) < 15
@@ -110,17 +110,17 @@ print(connections_max(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def test_five_hundred_waiting_gates_are_answered_by_one_read_of_the_feed(feed: HandFeed) -> None:
-    with feed_server(feed) as url, ExitStack() as held:
-        lines = [held.enter_context(line_to(url)) for _ in range(500)]
+    with feed_server(feed) as url, ExitStack() as stack:
+        lines = [stack.enter_context(line_to(url)) for _ in range(500)]
         for line in lines:
             line.sendall(request_for(feed, wait=60))
         with plain_http.Client(timeout=PATIENCE_S) as client:
             client.get(f"{url}/v1/locks")  # is answered after all of them have arrived
-        reads, began_s = len(feed.asked), time.monotonic()
+        reads, began_s = len(feed.fetches), time.monotonic()
         feed.set(a_lock("user:bob", ends_in=10**9))
         assert all(b"user:bob" in answer_of(line) for line in lines)
         # One read finds the change; the others are the usual refreshes meanwhile.
-        assert len(feed.asked) - reads <= 3 + (time.monotonic() - began_s) / REFRESH_EVERY_S
+        assert len(feed.fetches) - reads <= 3 + (time.monotonic() - began_s) / REFRESH_EVERY_S
 
 
 def test_the_refusal_of_a_connection_is_a_problem_with_spread_times() -> None:

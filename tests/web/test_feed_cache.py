@@ -49,7 +49,7 @@ class World:
 
     @property
     def reads(self) -> int:
-        return len(self.source.asked)
+        return len(self.source.fetches)
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
         return run(story, self.clock)
@@ -57,11 +57,11 @@ class World:
     def after(self, seconds: float, act: Callable[[], object]) -> None:
         asyncio.get_running_loop().call_later(seconds, act)
 
-    async def version(self, held: Cursor | None = None, wait_s: float = 0.0) -> int:
-        return (await self.cache.state(held, wait_s)).update.at.version
+    async def version(self, cursor: Cursor | None = None, wait_s: float = 0.0) -> int:
+        return (await self.cache.state(cursor, wait_s)).update.at.version
 
-    async def pace(self, held: Cursor | None = None, wait_s: float = 0.0) -> float:
-        return (await self.cache.state(held, wait_s)).update.next_poll
+    async def pace(self, cursor: Cursor | None = None, wait_s: float = 0.0) -> float:
+        return (await self.cache.state(cursor, wait_s)).update.next_poll
 
     async def changes(self, since: Cursor | None) -> bytes:
         state = await self.cache.state(since, 0)
@@ -121,9 +121,9 @@ def test_a_request_that_holds_another_version_than_the_cache_does_not_wait_for_t
 
 def test_a_request_that_is_not_up_to_date_does_not_wait(world: World) -> None:
     async def story() -> None:
-        held = world.source.at
+        cursor = world.source.at
         world.source.set(BOB)
-        assert await world.version(held, wait_s=20) == 2
+        assert await world.version(cursor, wait_s=20) == 2
         assert await world.version(None, wait_s=20) == 2
 
     world.run(story())
@@ -156,9 +156,9 @@ def test_closing_answers_every_waiting_request(world: World) -> None:
 
 def test_a_client_that_leaves_does_not_end_the_wait_of_the_others(world: World) -> None:
     async def story() -> None:
-        held = world.source.at
-        leaving = asyncio.ensure_future(world.version(held, wait_s=20))
-        staying = asyncio.ensure_future(world.version(held, wait_s=20))
+        cursor = world.source.at
+        leaving = asyncio.ensure_future(world.version(cursor, wait_s=20))
+        staying = asyncio.ensure_future(world.version(cursor, wait_s=20))
         world.after(0.0, leaving.cancel)
         world.after(3.0, leaving.cancel)
         world.after(5.0, lambda: world.source.set(BOB))
@@ -174,10 +174,10 @@ def test_a_client_that_leaves_does_not_end_the_wait_of_the_others(world: World) 
 def test_a_hundred_waiting_requests_cost_one_read_for_each_refresh(world: World) -> None:
     async def story() -> None:
         world.after(2.0, lambda: world.source.set(BOB))
-        held = world.source.at
-        versions = await asyncio.gather(*(world.version(held, wait_s=20) for _ in range(100)))
+        cursor = world.source.at
+        versions = await asyncio.gather(*(world.version(cursor, wait_s=20) for _ in range(100)))
         assert set(versions) == {2}
-        answers = await asyncio.gather(*(world.changes(held) for _ in range(100)))
+        answers = await asyncio.gather(*(world.changes(cursor) for _ in range(100)))
         assert all(b"user:bob" in answer for answer in answers)
 
     world.run(story())
@@ -232,11 +232,11 @@ def test_the_changes_are_kept_from_a_bounded_number_of_versions(world: World) ->
 
 def test_a_new_version_replaces_the_changes_that_were_kept(world: World) -> None:
     async def story() -> None:
-        held = world.source.at
+        cursor = world.source.at
         world.source.set(BOB)
-        assert b"user:bob" in await world.changes(held)
+        assert b"user:bob" in await world.changes(cursor)
         world.source.publish(Clear(BOB.at), Set(a_lock("user:ann")))
-        assert b"user:ann" in await world.changes(held)
+        assert b"user:ann" in await world.changes(cursor)
 
     world.run(story())
 

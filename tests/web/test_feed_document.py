@@ -24,7 +24,9 @@ from gatekeeper.sources import http
 from gatekeeper.sources.http import HttpSource
 from gatekeeper.telemetry import status_json
 from tests.support.feed import HandFeed, a_lock
+from tests.support.servers import Missing
 from tests.support.servers.child import free_port
+from tests.support.servers.report import ServersUsed
 from tests.support.serving import certificate, feed_server
 from tests.support.waiting import wait_until
 
@@ -146,9 +148,9 @@ class Nginx:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[tuple[HandFeed, Nginx]]:
+def world(tmp_path: Path, servers: ServersUsed) -> Iterator[tuple[HandFeed, Nginx]]:
     if shutil.which("nginx") is None:
-        pytest.skip("nginx is not installed")
+        servers.lacks("nginx", Missing("not installed"))
     feed = HandFeed(a_lock(ends_in=10**9))
     with feed_server(feed, lambda: TOKENS) as url:
         nginx = Nginx(tmp_path, url.removeprefix("http://"))
@@ -169,8 +171,8 @@ def _answers(nginx: Nginx) -> bool:
 
 def wait_for_waiter(feed: HandFeed) -> None:
     """Returns when a request waits: the server only refreshes again and again while one does."""
-    before = len(feed.asked)
-    wait_until(lambda: len(feed.asked) >= before + 4)
+    before = len(feed.fetches)
+    wait_until(lambda: len(feed.fetches) >= before + 4)
 
 
 def test_a_gate_behind_nginx_gets_a_lock_without_waiting_for_its_next_poll(

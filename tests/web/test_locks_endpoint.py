@@ -45,15 +45,15 @@ class ObservedFeed(HandFeed):
         self.threads_inside += 1
         self.was_read_concurrently = self.was_read_concurrently or self.threads_inside > 1
         try:
-            time.sleep(0.002)  # as a database would: another thread has time to come in
+            time.sleep(0.002)  # as a database: another thread has time to start a read
             return super().fetch(since)
         finally:
             self.threads_inside -= 1
 
     def wait_for_waiter(self) -> None:
         """Returns when a request waits: the server only refreshes again and again while one does."""
-        before = len(self.asked)
-        wait_until(lambda: len(self.asked) >= before + 4)
+        before = len(self.fetches)
+        wait_until(lambda: len(self.fetches) >= before + 4)
 
 
 class World:

@@ -1,4 +1,4 @@
-"""Large answers: compressed once for all gates, and held once, however slowly each gate takes its own."""
+"""Large answers: compressed once for all gates, and in memory once, also while gates read them slowly."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def test_gates_that_begin_at_the_same_time_share_one_compression(monkeypatch: py
 
 def test_slow_clients_do_not_each_hold_a_copy_in_memory() -> None:
     feed = HandFeed(*(a_lock(f"user:{n}", detail="x" * 500, ends_in=10**9) for n in range(15_000)))
-    with feed_server(feed) as url, ExitStack() as held:
+    with feed_server(feed) as url, ExitStack() as stack:
         size = len(plain_http.get(f"{url}/v1/locks").content)
         assert size > 10_000_000
         process = psutil.Process()
         before = process.memory_info().rss
-        lines = [held.enter_context(line_to(url, 4096)) for _ in range(40)]
+        lines = [stack.enter_context(line_to(url, 4096)) for _ in range(40)]
         for line in lines:
             line.sendall(b"GET /v1/locks HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         for line in lines:  # the server has begun to write to each, and none takes more

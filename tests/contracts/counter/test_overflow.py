@@ -24,7 +24,7 @@ NewCounter = Callable[..., Counter]
 
 @pytest.fixture(scope="session")
 def a_counter(counter_class: CounterClass) -> NewCounter:
-    """Makes a counter with so many names per hour and rule, by caller unless groupings are given."""
+    """Makes a counter with `callers_max` names per hour and rule, by caller unless groupings are given."""
     fields = {"tenant": TextField(("org",)), "resource": ResourceField(("path",))}
 
     def make(callers_max: int, *groupings: str) -> Counter:

@@ -20,7 +20,7 @@ NewCounter = Callable[..., Counter]
 
 @pytest.fixture(scope="session")
 def a_counter(counter_class: CounterClass) -> NewCounter:
-    """Makes a counter that stops at so many rejected records in a row: three unless `most` is given."""
+    """Makes a counter that stops at `most` rejected records in a row, by default three."""
     return lambda most=3: counter_class({"log": mapping_of(rejected_in_row_max=most)}, ["caller"])
 
 

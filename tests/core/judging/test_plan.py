@@ -1,4 +1,4 @@
-"""The plan: one order, one text, one digest; the formats in which it is stored, and who can read them."""
+"""The plan: its order, text and digest; its stored formats, and the versions that can read them."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ parts = st.tuples(
 
 
 @given(parts)
-def test_a_plan_is_read_from_its_text(made_of: Parts) -> None:
-    plan = plan_of(*made_of)
+def test_a_plan_is_read_from_its_text(parts_: Parts) -> None:
+    plan = plan_of(*parts_)
     assert plan_from(plan.to_json()) == plan
     assert plan_from(plan.to_json()).digest == plan.digest
 
 
 @given(parts, st.randoms())
-def test_the_order_in_the_configuration_makes_no_difference(made_of: Parts, random: object) -> None:
-    shuffled = tuple(sorted(part, key=lambda _: random.random()) for part in made_of)
-    assert plan_of(*shuffled).to_json() == plan_of(*made_of).to_json()
+def test_the_order_in_the_configuration_makes_no_difference(parts_: Parts, random: object) -> None:
+    shuffled = tuple(sorted(part, key=lambda _: random.random()) for part in parts_)
+    assert plan_of(*shuffled).to_json() == plan_of(*parts_).to_json()
 
 
 @given(policies, policies)
@@ -75,7 +75,7 @@ def test_a_policy_is_found_by_its_name() -> None:
     assert (plan.policy("daily"), plan.policy("weekly")) == (policy, None)
 
 
-def test_the_text_has_every_field_with_the_kind_beside_it() -> None:
+def test_the_text_has_every_field_with_the_kind_of_each_policy() -> None:
     """Another version reads it: a field left at its default would change its meaning there."""
     format_, body = json.loads(plan_of([], [], [Quota("daily", 5, Calendar("day"))]).to_json())
     assert format_ == FORMAT
@@ -123,7 +123,7 @@ def test_a_plan_that_this_version_does_not_know_is_refused(text: str, why: str) 
         plan_from(text)
 
 
-# Format 1, as the version before wrote and read it.
+# Format 1, as the previous version wrote and read it.
 
 
 @dataclass
@@ -178,10 +178,10 @@ def test_a_plan_of_format_1_is_read() -> None:
 
 
 @given(parts)
-def test_the_version_before_refuses_every_plan_of_this_one(made_of: Parts) -> None:
+def test_the_previous_version_refuses_every_plan_of_this_one(parts_: Parts) -> None:
     """It ignored unknown fields: an object of any shape would have been a plan without policies."""
     with pytest.raises(msgspec.ValidationError, match="Expected `object`, got `array`"):
-        msgspec.json.decode(plan_of(*made_of).to_json(), type=OldPlan)
+        msgspec.json.decode(plan_of(*parts_).to_json(), type=OldPlan)
 
 
 def test_a_plan_of_format_1_without_a_kind_has_policies_of_one_kind() -> None:

@@ -1,4 +1,4 @@
-"""Combined lines, as servers write them and as those who knock at the door make them write."""
+"""Combined lines, as servers write them for usual and for hostile requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_line_has_its_parts() -> None:
     }
 
 
-def test_what_a_server_did_not_know_is_missing() -> None:
+def test_a_value_that_the_server_did_not_know_is_missing() -> None:
     found = parts('192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "-" 408 - "-" "-"')
     assert found is not None
     assert {name for name, value in found.items() if value is not None} == {"address", "time", "status"}
@@ -44,7 +44,7 @@ def test_what_a_server_did_not_know_is_missing() -> None:
 @pytest.mark.parametrize(
     "more", ["", "\r", f" {AGENT}", f' {AGENT} "192.0.2.9" 0.004', ' "-" "cut off in the mid']
 )
-def test_what_follows_the_size_may_be_more_or_less(more: str) -> None:
+def test_more_fields_may_follow_the_size(more: str) -> None:
     found = parts(USUAL + more)
     assert found is not None
     assert (found["user"], found["status"], found["bytes"]) == ("ann", 200, 2326)
@@ -67,7 +67,7 @@ def test_what_follows_the_size_may_be_more_or_less(more: str) -> None:
         ("GET / FTP/1.1", None),
     ],
 )
-def test_a_request_that_is_none_has_no_path_and_still_counts(request_line: str, path: str | None) -> None:
+def test_an_invalid_request_line_has_no_path_and_is_counted(request_line: str, path: str | None) -> None:
     line = f'192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "{request_line}" 400 0'
     found = parts(line)
     assert found is not None
@@ -93,16 +93,16 @@ def test_a_request_that_is_none_has_no_path_and_still_counts(request_line: str, 
         USUAL.replace(" - ", " "),
     ],
 )
-def test_what_is_no_line_is_set_aside(line: str) -> None:
+def test_an_invalid_line_is_rejected(line: str) -> None:
     assert reasons(counted(SourceMapping(format="combined"), line.encode(), kafka_ms=None)) == ["bad-line"]
 
 
-def test_a_line_with_a_time_that_is_none_has_a_bad_time() -> None:
+def test_an_invalid_time_rejects_the_line() -> None:
     line = USUAL.replace("10/Oct", "32/Oct").encode()
     assert reasons(counted(SourceMapping(format="combined"), line, kafka_ms=None)) == ["bad-time"]
 
 
-def test_nothing_needs_to_be_mapped() -> None:
+def test_a_mapping_without_fields_has_the_parts_of_the_line() -> None:
     lines = [USUAL, USUAL.replace(" ann ", " - "), USUAL.replace(" ann ", " ann lee ")]
     found = counted(
         SourceMapping(format="combined", caller=("user", "address")),
@@ -120,7 +120,7 @@ def test_nothing_needs_to_be_mapped() -> None:
     }
 
 
-def test_fields_of_ones_own_are_parts_of_the_line() -> None:
+def test_configured_fields_are_read_from_the_parts_of_the_line() -> None:
     mapping = SourceMapping(
         format="combined",
         caller=("address",),
@@ -150,8 +150,8 @@ def test_fields_of_ones_own_are_parts_of_the_line() -> None:
     ],
     ids=lambda line: line[:20],
 )
-def test_a_hostile_line_takes_no_longer_than_its_length(line: str) -> None:
-    """A megabyte in a moment; anything but linear would take hours."""
+def test_a_hostile_line_takes_time_in_proportion_to_its_length(line: str) -> None:
+    """A megabyte takes milliseconds; quadratic time would be hours."""
     began = time.process_time()
     parts(line)
     assert time.process_time() - began < 5

@@ -133,7 +133,7 @@ def test_the_gate_starts_with_the_application(shop: Shop, clock: ManualClock) ->
     feed = HandFeed()
     call(Guard(shop, Gate(feed, clock=clock)), {"type": "lifespan"})
     clock.advance(0.0)
-    assert feed.asked == [None]
+    assert feed.fetches == [None]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Records and record sets as the world and its enemies write them, for hypothesis to choose from."""
+"""Records and record sets, valid and hostile, as strategies of Hypothesis."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PATHS = [
 PATHS += ["/v1/items/7/tags", "/v1//tags", "/v1/items/7/8/tags", "/v1/items/a\nb"]
 SECONDS = NOW_MS // 1000
 
-# As they stand in a document: whole, not whole, too long, too large, too small, and not numbers at all.
+# As written in a document: whole numbers, fractions, too long, too large, too small.
 NUMBERS = [
     "0", "-0", "-0.0", "-1", "1", "7", "404", "429", "500", "599", "600", "0.1", "0.29", "1.0000019", "1e3",
     "1E-7",
@@ -71,7 +71,7 @@ TIMES = [
     f"{NOW_MS}.5", f"{NOW_MS + 300_000}.5", "0", "-1", "-0.5", "253339228799999", "253339228800000",
     f"{SECONDS}e3",
 ]  # fmt: skip
-WRITTEN = [
+TIMESTAMPS = [
     "2026-11-20T22:13:20Z", "2026-11-20t22:13:20.123456789z", "2026-11-20 23:13:20+01:00",
     "2026-11-20T22:13:20",
     "2026-11-20T22:13:60Z", "2026-11-20T22:13:61Z", "2026-02-29T00:00:00Z", "2026-11-20T22:13:20-00:30",
@@ -96,20 +96,20 @@ SNIPPETS = [
 
 
 def quoted(texts: Sequence[str]) -> st.SearchStrategy[str]:
-    """The texts as JSON writes them, with and without escapes."""
+    """Generates the texts as JSON strings, with and without escapes."""
     return st.tuples(st.sampled_from(texts), st.booleans()).map(
         lambda drawn: json.dumps(drawn[0], ensure_ascii=drawn[1] or "\ud800" in drawn[0])
     )
 
 
 ANYTHING = st.one_of(
-    st.sampled_from(NUMBERS + NOT_NUMBERS + LITERALS + TIMES), quoted(NAMES + ADDRESSES + PATHS + WRITTEN)
+    st.sampled_from(NUMBERS + NOT_NUMBERS + LITERALS + TIMES), quoted(NAMES + ADDRESSES + PATHS + TIMESTAMPS)
 )
 USUAL = {
     "key": quoted(["acme", "ann", "1"]),
     "user": quoted(["ann", "bob", ""]),
     "ip": quoted(ADDRESSES[:4]),
-    "ts": st.one_of(st.sampled_from(TIMES[:8]), quoted(WRITTEN[:3] + WRITTEN[9:11])),
+    "ts": st.one_of(st.sampled_from(TIMES[:8]), quoted(TIMESTAMPS[:3] + TIMESTAMPS[9:11])),
     "n": st.sampled_from(["0", "1", "7", "9007199254740992"]),
     "cost": st.sampled_from(["0.1", "0.29", "7", "1.0000019", "2e3"]),
     "took": st.sampled_from(["0.004", "1.5", "12"]),
@@ -122,7 +122,7 @@ USUAL = {
 
 
 def spelled(key: str, escaped: bool) -> str:
-    """A key as JSON writes it; every letter may be an escape."""
+    """Returns a key as JSON; with `escaped` each letter is an escape."""
     return '"' + "".join(f"\\u{ord(char):04x}" for char in key) + '"' if escaped else json.dumps(key)
 
 
@@ -131,7 +131,7 @@ FIFTH = st.integers(0, 4).map(lambda drawn: drawn == 0)
 
 @st.composite
 def documents(draw: st.DrawFn) -> bytes:
-    """A JSON document: mostly good in most fields, so that one that is bad is seen alone."""
+    """Generates a JSON document; most fields are valid, so that a bad one is often the only one."""
     keys = draw(st.lists(st.sampled_from(KEYS), min_size=0, max_size=14))
     if draw(st.integers(0, 9)) > 0:
         keys = ["key", "ts", "n", "took", "cost", *keys]
@@ -158,7 +158,7 @@ REQUESTS = [
 
 @st.composite
 def lines(draw: st.DrawFn) -> bytes:
-    """A line of an access log."""
+    """Generates a line of an access log."""
 
     def pick(*texts: str) -> str:
         return draw(st.sampled_from(texts))
@@ -167,7 +167,7 @@ def lines(draw: st.DrawFn) -> bytes:
         pick(*ADDRESSES, "host.example", "-"),
         "-",
         pick("-", "-", "ann", "ann lee", "a[b", "ann ", '"'),
-        f"[{pick('20/Nov/2026:22:13:20 +0000', '20/Nov/2026:22:13:20 +0000', *WRITTEN[9:13], '')}]",
+        f"[{pick('20/Nov/2026:22:13:20 +0000', '20/Nov/2026:22:13:20 +0000', *TIMESTAMPS[9:13], '')}]",
         f'"{pick(*REQUESTS)}"',
         pick("200", "429", "-", "2000", "20"),
         pick("0", "7", "-", "9007199254740993", "9" * 50, "x"),
@@ -219,9 +219,9 @@ def json_mappings(draw: st.DrawFn) -> SourceMapping:
     took_unit = draw(st.sampled_from(["s", "ms", "us", "ns"]))
     fields["took"] = NumberField(("took",), kind, took_unit, draw(st.sampled_from([0, 9, None])))
     if draw(st.integers(0, 9)) == 0:
-        fields["deep"] = TextField(("in",))  # leads through deep_n
+        fields["deep"] = TextField(("in",))  # a parent of deep_n
     if draw(st.integers(0, 9)) == 0:
-        fields["tenant"] = TextField(('or"g',))  # a key that msgspec will not have
+        fields["tenant"] = TextField(('or"g',))  # a key that msgspec does not accept
     callers = [
         ("api_key",),
         ("api_key", "user", "address"),
@@ -276,14 +276,14 @@ METERS = [
     Meter("requests"), Meter("volume", "n"), Meter("largest", "n", "max"), Meter("busy", "took"),
     Meter("spent", "cost", where=(("status", ("200-399",)),)),
     Meter("errors", where=(("status", ("500-599",)),)), Meter("deep", "deep_n"),
-    Meter("strange", "nowhere"), Meter("stranger", where=(("nothing", ("1",)),)),
+    Meter("strange", "nowhere"), Meter("absent", where=(("nothing", ("1",)),)),
 ]  # fmt: skip
 PLANS = st.lists(st.sampled_from(METERS), unique=True, max_size=6)
 
 
 @st.composite
 def entries(draw: st.DrawFn, values: st.SearchStrategy[bytes | None]) -> list[Entry]:
-    """Records of one batch: mostly of one shape, as clients write them, sometimes of any."""
+    """Generates the records of one batch: often of one shape, as clients write them, else of any."""
     chosen = draw(st.lists(values, max_size=12))
     if draw(st.booleans()):
         key = draw(st.sampled_from([None, b"k", b"k" * 70]))
@@ -301,7 +301,7 @@ def entries(draw: st.DrawFn, values: st.SearchStrategy[bytes | None]) -> list[En
 
 @st.composite
 def batches(draw: st.DrawFn, base: int, values: st.SearchStrategy[bytes | None]) -> tuple[bytes, int]:
-    """One batch and the offset after it; now and then one that lies."""
+    """Generates a batch and the offset after it; some batches are damaged or have a false header."""
     producer = draw(st.integers(-1, 2))
     kind = draw(st.integers(0, 9))
     if kind == 0:

@@ -1,5 +1,5 @@
-"""What stops the slow counter."""
+"""The exception of the slow counter."""
 
 
 class Refused(Exception):
-    """A record, with the reason; or a batch, with the status."""
+    """A record or a batch cannot be counted; the message is the reason or the status."""

@@ -1,4 +1,4 @@
-"""Record batches, byte by byte."""
+"""A parser of Kafka's record batches, byte by byte."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from crc32c import crc32c
 from tests.oracle.counter.refused import Refused
 
 
-class Kept(NamedTuple):
-    """A record that a reader of committed records sees."""
+class CommittedRecord(NamedTuple):
+    """A record that a consumer with isolation level read_committed gets."""
 
     offset: int
     kafka_ms: int | None
     value: bytes | None
 
 
-def unpacked(codec: int, data: bytes, bytes_max: int) -> bytes:
+def decompressed(codec: int, data: bytes, bytes_max: int) -> bytes:
     match codec:
         case 0:
             plain = data
@@ -51,7 +51,7 @@ def unpacked(codec: int, data: bytes, bytes_max: int) -> bytes:
 
 
 class Cursor:
-    """Reads one thing after another."""
+    """Bytes and the position up to which they are read."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -82,7 +82,7 @@ class Cursor:
 
 
 def records_in(plain: bytes, count: int, last: int) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """(time, offset, key, value) of each record, time and offset from the batch's own."""
+    """Returns (time, offset, key, value) of each record; times and offsets are relative to the batch's."""
     outer, found, before = Cursor(plain), [], -1
     for _ in range(count):
         inner = Cursor(outer.take(outer.varint()))
@@ -105,8 +105,8 @@ def records_in(plain: bytes, count: int, last: int) -> list[tuple[int, int, byte
     return found
 
 
-class Head(NamedTuple):
-    """What a batch says of itself."""
+class Header(NamedTuple):
+    """Fields of a batch's header."""
 
     crc: int
     attributes: int
@@ -117,8 +117,8 @@ class Head(NamedTuple):
     count: int
 
 
-class Wrong(NamedTuple):
-    """A batch that is refused."""
+class RefusedBatch(NamedTuple):
+    """A batch that is refused, with its base offset and the offset after it (-1: unknown)."""
 
     status: Any
     base: int
@@ -127,76 +127,82 @@ class Wrong(NamedTuple):
 
 def batches_in(
     raw: bytes, start: int, aborted: Sequence[tuple[int, int]], bytes_max: int
-) -> Iterator[tuple[int, list[Kept]] | Wrong]:
-    """(next offset, records) of each batch, until one is wrong."""
+) -> Iterator[tuple[int, list[CommittedRecord]] | RefusedBatch]:
+    """Yields (next offset, records) of each batch, up to one that is refused."""
     at = 0
-    inside: set[int] = set()
+    aborting: set[int] = set()
     to_come = list(aborted)
     while at + 17 <= len(raw):
         base, length, _epoch, magic = struct.unpack_from(">qiib", raw, at)
         whole = raw[at : at + 12 + max(0, length)]
         if length >= 0 and len(whole) < 12 + length:
-            return  # the fetch cut it off
-        wrong = what_is_wrong(base, magic, length, whole)
-        if wrong is not None:
-            yield wrong
+            return  # incomplete: the fetch ended within it
+        refused = refusal_of(base, magic, length, whole)
+        if refused is not None:
+            yield refused
             return
-        head = head_of(whole)
-        after = base + head.last + 1
-        inside |= {producer for producer, first in to_come if first < after}
+        header = header_of(whole)
+        after = base + header.last + 1
+        aborting |= {producer for producer, first in to_come if first < after}
         to_come = [(producer, first) for producer, first in to_come if first >= after]
         try:
-            yield after, kept_of(head, base, whole[61:], start, inside, bytes_max)
-        except Refused as refused:
-            yield Wrong(str(refused), base, after)
+            yield after, committed_records(header, base, whole[61:], start, aborting, bytes_max)
+        except Refused as error:
+            yield RefusedBatch(str(error), base, after)
             return
-        except Exception:  # noqa: BLE001 - each codec has exceptions of its own
-            yield Wrong("corrupt", base, after)
+        except Exception:  # noqa: BLE001 - each codec raises other exceptions
+            yield RefusedBatch("corrupt", base, after)
             return
         at += len(whole)
 
 
-def head_of(whole: bytes) -> Head:
+def header_of(whole: bytes) -> Header:
     crc, attributes, last, first_ms, greatest_ms, producer = struct.unpack_from(">Ihiqqq", whole, 17)
-    return Head(crc, attributes, last, first_ms, greatest_ms, producer, *struct.unpack_from(">I", whole, 57))
+    return Header(
+        crc, attributes, last, first_ms, greatest_ms, producer, *struct.unpack_from(">I", whole, 57)
+    )
 
 
-def what_is_wrong(base: int, magic: int, length: int, whole: bytes) -> Wrong | None:
+def refusal_of(base: int, magic: int, length: int, whole: bytes) -> RefusedBatch | None:
     if length < 0 or (magic == 2 and len(whole) < 61):
-        return Wrong("corrupt", base, -1)
+        return RefusedBatch("corrupt", base, -1)
     if magic != 2:
-        return Wrong("unsupported", base, -1)
-    head = head_of(whole)
-    after = base + head.last + 1
-    if base < 0 or head.last < 0 or after > 2**63 - 1:
-        return Wrong("corrupt", base, -1)
-    return None if crc32c(whole[21:]) == head.crc else Wrong("corrupt", base, after)
+        return RefusedBatch("unsupported", base, -1)
+    header = header_of(whole)
+    after = base + header.last + 1
+    if base < 0 or header.last < 0 or after > 2**63 - 1:
+        return RefusedBatch("corrupt", base, -1)
+    return None if crc32c(whole[21:]) == header.crc else RefusedBatch("corrupt", base, after)
 
 
-def kept_of(
-    head: Head, base: int, payload: bytes, start: int, inside: set[int], bytes_max: int
-) -> list[Kept]:
-    """The records of a batch that count; takes its producer out of `inside` where it ends. Raises Refused,
-    and what the codecs raise."""
-    if head.attributes & 32:
-        if ends_aborted(head, payload):
-            inside.discard(head.producer)
+def committed_records(
+    header: Header, base: int, payload: bytes, start: int, aborting: set[int], bytes_max: int
+) -> list[CommittedRecord]:
+    """Returns the records of a batch that are counted, from offset `start` on.
+
+    Takes the producer out of `aborting` where its transaction ends. Raises Refused, and errors of the codecs.
+    """
+    if header.attributes & 32:
+        if ends_aborted(header, payload):
+            aborting.discard(header.producer)
         return []
-    if (head.attributes & 16 and head.producer in inside) or base + head.last < start:
+    if (header.attributes & 16 and header.producer in aborting) or base + header.last < start:
         return []
-    found = records_in(unpacked(head.attributes & 7, payload, bytes_max), head.count, head.last)
-    if head.count * 256 > bytes_max:
+    found = records_in(decompressed(header.attributes & 7, payload, bytes_max), header.count, header.last)
+    if header.count * 256 > bytes_max:
         raise Refused("too-large")
     return [
-        Kept(base + offset, head.greatest_ms if head.attributes & 8 else head.first_ms + time, value)
+        CommittedRecord(
+            base + offset, header.greatest_ms if header.attributes & 8 else header.first_ms + time, value
+        )
         for time, offset, _key, value in found
         if base + offset >= start
     ]
 
 
-def ends_aborted(head: Head, payload: bytes) -> bool:
+def ends_aborted(header: Header, payload: bytes) -> bool:
     try:
-        found = [] if head.attributes & 7 else records_in(payload, head.count, head.last)
+        found = [] if header.attributes & 7 else records_in(payload, header.count, header.last)
     except Refused:
         return False
     return len(found) == 1 and found[0][2] is not None and found[0][2][2:4] == b"\0\0"

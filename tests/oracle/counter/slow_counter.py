@@ -25,8 +25,8 @@ from analyzer.core.model import (
 )
 from analyzer.core.records import mapping as mappings
 from tests.oracle.counter.refused import Refused
-from tests.oracle.counter.slow_batches import Kept, Wrong, batches_in
-from tests.oracle.counter.slow_records import Request, judge
+from tests.oracle.counter.slow_batches import CommittedRecord, RefusedBatch, batches_in
+from tests.oracle.counter.slow_records import Request, read_record
 
 HOUR_MS = 3_600_000
 RULES = ("old", "new", "drawn")
@@ -158,12 +158,14 @@ class SlowCounter:
         part.resume_token = taken.resume_token or part.resume_token
         wrong = None
         if isinstance(taken, Records):
-            self.read(taken.part, [Kept(*item) for item in taken.items if item.offset >= taken.start])
+            self.read(
+                taken.part, [CommittedRecord(*item) for item in taken.items if item.offset >= taken.start]
+            )
             part.next = max(part.next, taken.next)
         else:
             bytes_max = self.mapped[taken.part.source].batch_bytes_max
             for batch in batches_in(taken.raw, taken.start, taken.aborted, bytes_max):
-                if isinstance(batch, Wrong):
+                if isinstance(batch, RefusedBatch):
                     wrong = batch
                     break
                 part.next = max(part.next, batch[0])
@@ -187,12 +189,12 @@ class SlowCounter:
             )
         return fed if wrong is None else FeedResult(*fed[:3], wrong.status, wrong.base, wrong.next)
 
-    def read(self, at: Partition, records: Sequence[Kept]) -> None:
+    def read(self, at: Partition, records: Sequence[CommittedRecord]) -> None:
         part, mapping = self.parts[at], self.mapped[at.source]
         for offset, kafka_ms, value in records:
             found: Request | Rejected
             try:
-                found = judge(value, kafka_ms, mapping, self.dimensions, list(self.meters.values()))
+                found = read_record(value, kafka_ms, mapping, self.dimensions, list(self.meters.values()))
             except Refused as refused:
                 sample = (value or b"")[: mapping.sample_bytes]
                 size = None if value is None else len(value)
@@ -287,7 +289,9 @@ class SlowCounter:
                 names = (grouping.split("+") + [""])[:2]
                 key, resource = (request.texts.get(name, "") for name in names)
                 for meter in self.meters.values():
-                    if not request.held[meter.name] or (meter.field and meter.field not in request.numbers):
+                    if not request.matches[meter.name] or (
+                        meter.field and meter.field not in request.numbers
+                    ):
                         continue
                     bucket_s = request.ms // 60_000 * 60
                     series = (grouping, key, resource, meter.name, 60, bucket_s)

@@ -1,4 +1,4 @@
-"""Strict RFC 8259, character by character."""
+"""A JSON parser by RFC 8259, strict and slow: character by character."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from tests.oracle.counter.refused import Refused
 DIGITS = set("0123456789")
 HEX = DIGITS | set("abcdefABCDEF")
 SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/"}
-BEGUN = object()  # an array, or an object that was begun
 
 
 class Digits(str):
-    """A number as it is written."""
+    """The characters of a number."""
 
     __slots__ = ()
 
 
 def parse_json(text: str) -> dict[str, Any]:
-    """The object that `text` is; the last of equal keys wins. Raises Refused."""
+    """Returns the object in `text`; the last of equal keys wins. Raises Refused."""
     return Text(text).document()
 
 
 class Text:
-    """Reads a text from its beginning, and never goes back."""
+    """A JSON text and the position up to which it is read."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -32,7 +31,7 @@ class Text:
     def peek(self, size: int = 1) -> str:
         return self.text[self.at : self.at + size]
 
-    def blank(self) -> None:
+    def skip_blanks(self) -> None:
         while self.peek() in {" ", "\t", "\n", "\r"}:
             self.at += 1
 
@@ -47,25 +46,28 @@ class Text:
             raise Refused("bad-json")
 
     def document(self) -> dict[str, Any]:
-        """Open objects and arrays are on a stack of our own: they may be nested deeper than calls may be."""
-        self.blank()
+        """Reads an object with all that it contains.
+
+        Open objects and arrays are in a list, because they may be nested deeper than Python's calls.
+        """
+        self.skip_blanks()
         self.expect("{")
         top: dict[str, Any] = {}
         stack: list[Any] = [top]
-        comma = False  # whether one must come before the next value
+        needs_comma = False  # before the next value
         while stack:
             inside = stack[-1]
-            self.blank()
+            self.skip_blanks()
             if self.take("}" if isinstance(inside, dict) else "]"):
                 stack.pop()
-                comma = True
+                needs_comma = True
                 continue
-            if comma:
+            if needs_comma:
                 self.expect(",")
             key = self.key() if isinstance(inside, dict) else None
-            self.blank()
+            self.skip_blanks()
             value: Any = self.container()
-            comma = value is None
+            needs_comma = value is None
             if value is None:
                 value = self.scalar()
             else:
@@ -74,7 +76,7 @@ class Text:
                 inside[key] = value
             else:
                 inside.append(value)
-        self.blank()
+        self.skip_blanks()
         if self.peek():
             raise Refused("bad-json")
         return top
@@ -83,9 +85,9 @@ class Text:
         return {} if self.take("{") else [] if self.take("[") else None
 
     def key(self) -> str:
-        self.blank()
+        self.skip_blanks()
         found = self.string()
-        self.blank()
+        self.skip_blanks()
         self.expect(":")
         return found
 

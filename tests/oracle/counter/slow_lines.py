@@ -1,4 +1,4 @@
-"""Combined lines, character by character."""
+"""A parser of combined lines, character by character."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ CAPITALS = set("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
 def parse_combined(line: str) -> dict[str, Any]:
-    """The parts that a line has. Raises Refused."""
+    """Returns the parts of a line by name; None for "-". Raises Refused."""
     found = Line(line.rstrip("\r\n")).parts()
     return {name: None if value == "-" else value for name, value in found.items()}
 
 
 class Line:
-    """Reads a line from its beginning, and never goes back."""
+    """A line and the position up to which it is read."""
 
     def __init__(self, line: str) -> None:
         self.line, self.at = line, 0
@@ -49,7 +49,7 @@ class Line:
         return self.line[begin : self.at - 1]
 
     def user(self) -> str:
-        """One word or more: what comes before the bracket of the time."""
+        """Reads the words before the bracket of the time."""
         words = [self.until(" ")]
         while self.peek() == " " and self.line[self.at + 1 : self.at + 2] not in {"", "[", '"', " "}:
             self.at += 1
@@ -73,7 +73,7 @@ class Line:
         if not is_number(status) or not is_number(size) or (status != "-" and len(status) != 3):
             raise Refused("bad-line")
         if self.at < len(self.line):
-            self.expect(" ")  # what follows is nobody's business
+            self.expect(" ")  # the rest of the line is not checked
         found = {
             "address": address,
             "user": user,
@@ -81,15 +81,15 @@ class Line:
             "status": Digits(status),
             "bytes": Digits(size),
         }
-        return found | asked(request)
+        return found | method_and_path(request)
 
 
 def is_number(text: str) -> bool:
     return text == "-" or set(text) <= DIGITS
 
 
-def asked(request: str) -> dict[str, str]:
-    """Method and path of a request that is one."""
+def method_and_path(request: str) -> dict[str, str]:
+    """Returns the method and path of a valid request line; empty for others."""
     method, *rest = request.split(" ")
     if not method or not set(method) <= CAPITALS or len(rest) not in {1, 2} or not rest[0]:
         return {}

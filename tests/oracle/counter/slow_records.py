@@ -1,4 +1,4 @@
-"""One record: what it says, or the first reason why not."""
+"""One record, read slowly: its request, or the first reason why it is rejected."""
 
 from __future__ import annotations
 
@@ -25,34 +25,37 @@ from tests.oracle.counter.slow_values import (
 )
 
 CALENDAR_MS = range(253_339_228_800_000)
-Look = Callable[[tuple[str, ...]], Any]
+LookUp = Callable[[tuple[str, ...]], Any]  # the value at a path, or MISSING
 
 
 class Request(NamedTuple):
-    """What one record says."""
+    """The content of one record that is counted."""
 
     texts: Mapping[str, str]  # by dimension
     ms: int
     numbers: Mapping[str, int]  # by field
     denied: bool
-    held: Mapping[str, bool]  # by meter: whether its conditions do
+    matches: Mapping[str, bool]  # by meter: whether all of its conditions hold
 
 
-def all_hold(conditions: Sequence[mappings.Condition], look: Look, mapping: mappings.SourceMapping) -> bool:
-    """Whether all do; one on a field that this source does not have never does."""
+def all_hold(
+    conditions: Sequence[mappings.Condition], look_up: LookUp, mapping: mappings.SourceMapping
+) -> bool:
+    """Whether all conditions hold; one on a field that the source lacks does not."""
     if not all(name in mapping.fields for name, _ in conditions):
         return False
-    held = [holds(look, mapping.fields[name], wanted) for name, wanted in conditions]
-    return all(held)
+    results = [holds(look_up, mapping.fields[name], wanted) for name, wanted in conditions]
+    return all(results)
 
 
-def holds(look: Look, field: mappings.Field, wanted: Sequence[str]) -> bool:
+def holds(look_up: LookUp, field: mappings.Field, wanted: Sequence[str]) -> bool:
     as_counted = isinstance(field, mappings.ResourceField | mappings.AddressField)
-    text = counted_text(look(field.path), field, 256) if as_counted else text_of(look(field.path))
+    text = counted_text(look_up(field.path), field, 256) if as_counted else text_of(look_up(field.path))
     if text is None:
         raise Refused("bad-field")
-    said = text if as_counted else text.split(";")[0]
-    return any(one in (text, said) or in_range(text, one) for one in wanted)
+    # A list of values, as a header may have, also matches by its first.
+    first = text if as_counted else text.split(";")[0]
+    return any(value in (text, first) or in_range(text, value) for value in wanted)
 
 
 def in_range(text: str, wanted: str) -> bool:
@@ -61,11 +64,11 @@ def in_range(text: str, wanted: str) -> bool:
     return all(is_digits(n) and len(n) < 20 for n in numbers) and int(low) <= int(text) <= int(high)
 
 
-def number_of(name: str, look: Look, mapping: mappings.SourceMapping) -> int | None:
+def number_of(name: str, look_up: LookUp, mapping: mappings.SourceMapping) -> int | None:
     field = mapping.fields.get(name)
     if not isinstance(field, mappings.NumberField):
         return None
-    value = look(field.path)
+    value = look_up(field.path)
     if value is MISSING:
         if field.default is None:
             raise Refused("bad-number")
@@ -80,10 +83,10 @@ def number_of(name: str, look: Look, mapping: mappings.SourceMapping) -> int | N
     return number
 
 
-def caller_of(look: Look, mapping: mappings.SourceMapping) -> str:
+def caller_of(look_up: LookUp, mapping: mappings.SourceMapping) -> str:
     for name in mapping.caller:
         field = mapping.fields.get(name)
-        value = MISSING if field is None else look(field.path)
+        value = MISSING if field is None else look_up(field.path)
         if field is None or value is MISSING or (type(value) is str and value == ""):
             continue
         text = value if type(value) is str else None
@@ -107,12 +110,12 @@ def document_of(value: bytes | None, mapping: mappings.SourceMapping) -> dict[st
     return parse_json(text) if mapping.format == "json" else parse_combined(text)
 
 
-def texts_of(dimensions: Sequence[str], look: Look, mapping: mappings.SourceMapping) -> dict[str, str]:
+def texts_of(dimensions: Sequence[str], look_up: LookUp, mapping: mappings.SourceMapping) -> dict[str, str]:
     texts = {}
     for dimension in dimensions:
         name, _, prefix = dimension.partition("/")
         field = mapping.fields.get("address" if prefix else name)
-        found = "" if field is None else counted_text(look(field.path), field, mapping.name_bytes_max)
+        found = "" if field is None else counted_text(look_up(field.path), field, mapping.name_bytes_max)
         if found is None:
             raise Refused("bad-field")
         texts[dimension] = network_of(found, 6 if name == "address6" else 4, int(prefix)) if prefix else found
@@ -120,7 +123,7 @@ def texts_of(dimensions: Sequence[str], look: Look, mapping: mappings.SourceMapp
 
 
 def network_of(address: str, version: int, prefix: int) -> str:
-    """The network of an address that is perhaps cut already; "" for the other family."""
+    """Returns the network of an address, which may be a network itself; "" for the other family."""
     if not address or (":" in address) != (version == 6):
         return ""
     cut_to = int(address.partition("/")[2] or 999)
@@ -140,32 +143,32 @@ def check_time(ms: int, kafka_ms: int | None, mapping: mappings.SourceMapping) -
         raise Refused("bad-time")
 
 
-def judge(
+def read_record(
     value: bytes | None,
     kafka_ms: int | None,
     mapping: mappings.SourceMapping,
     dimensions: Sequence[str],
     meters: Sequence[Meter],
 ) -> Request:
-    """What a record says. Raises Refused with the first reason, in the contract's order."""
+    """Returns the request of a record. Raises Refused with the first reason, in the contract's order."""
     document = document_of(value, mapping)
 
-    def look(path: tuple[str, ...]) -> Any:
+    def look_up(path: tuple[str, ...]) -> Any:
         found: Any = document
         for key in path:
             found = found.get(key, MISSING) if isinstance(found, dict) else MISSING
         return found
 
-    caller = caller_of(look, mapping)
+    caller = caller_of(look_up, mapping)
     known_ms = kafka_ms if kafka_ms is not None and kafka_ms >= 0 else None
-    ms = known_ms if mapping.time is None else time_ms(look(mapping.time.path), mapping.time)
+    ms = known_ms if mapping.time is None else time_ms(look_up(mapping.time.path), mapping.time)
     if ms is None:
         raise Refused("bad-time")
     names = {meter.field for meter in meters if meter.field is not None}
-    numbers = {name: number_of(name, look, mapping) for name in names}
-    denied = bool(mapping.deny_if) and all_hold(mapping.deny_if, look, mapping)
-    held = {meter.name: all_hold(meter.where, look, mapping) for meter in meters}
-    texts = texts_of([name for name in dimensions if name != "caller"], look, mapping)
+    numbers = {name: number_of(name, look_up, mapping) for name in names}
+    denied = bool(mapping.deny_if) and all_hold(mapping.deny_if, look_up, mapping)
+    matches = {meter.name: all_hold(meter.where, look_up, mapping) for meter in meters}
+    texts = texts_of([name for name in dimensions if name != "caller"], look_up, mapping)
     check_time(ms, known_ms, mapping)
-    has = {name: number for name, number in numbers.items() if number is not None}
-    return Request({"caller": caller} | texts, ms, has, denied, held)
+    present = {name: number for name, number in numbers.items() if number is not None}
+    return Request({"caller": caller} | texts, ms, present, denied, matches)

@@ -1,4 +1,4 @@
-"""Single values of a record: names, numbers, times, routes, conditions."""
+"""Single values of a record, read slowly: names, numbers, times, routes, addresses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_whole(value: Any) -> bool:
 
 
 def exactly(written: Digits, unit: Fraction) -> int | None:
-    """`written` times `unit`, rounded down; None beyond 10**39."""
+    """Returns `written` times `unit`, rounded down; None beyond 10**39."""
     mantissa, _, exponent = written.lower().partition("e")
     whole, _, places = mantissa.partition(".")
     digits = int_of(whole.lstrip("-") + places)
@@ -32,14 +32,14 @@ def exactly(written: Digits, unit: Fraction) -> int | None:
     power = max(-10_000_000, min(10_000_000, int_of(exponent or "0"))) - len(places)
     if power > 10_000:
         return None
-    if power < -2_000_000:  # nothing but a sign is left of it
+    if power < -2_000_000:  # rounds to zero, or down to -1
         return -1 if whole.startswith("-") else 0
     value = digits * unit * (Fraction(10**power) if power >= 0 else Fraction(1, 10**-power))
     return None if value >= 10**39 else floor(-value if whole.startswith("-") else value)
 
 
 def int_of(text: str) -> int:
-    """`int`, which refuses more than 4,300 digits."""
+    """Returns int(text), which itself accepts at most 4,300 digits."""
     sign = -1 if text.startswith("-") else 1
     text, number = text.lstrip("+-"), 0
     for at in range(0, len(text), 4000):
@@ -89,20 +89,23 @@ def route_of(path: str, field: mappings.ResourceField) -> str:
     segments = path.split("/")
 
     def fits(route: str) -> bool:
-        wanted = route.split("/")
-        return len(wanted) == len(segments) and all(
-            s != "" if is_free(w) else w == s for w, s in zip(wanted, segments, strict=True)
+        patterns = route.split("/")
+        return len(patterns) == len(segments) and all(
+            segment != "" if is_free(pattern) else pattern == segment
+            for pattern, segment in zip(patterns, segments, strict=True)
         )
 
     def is_free(segment: str) -> bool:
         return segment.startswith("{") and segment.endswith("}")
 
     fitting = [route for route in field.routes if fits(route)]
-    return min(fitting, key=lambda route: [is_free(s) for s in route.split("/")], default=field.other)
+    return min(
+        fitting, key=lambda route: [is_free(segment) for segment in route.split("/")], default=field.other
+    )
 
 
 def counted_text(value: Any, field: mappings.Field, bytes_max: int) -> str | None:
-    """The text that a field is counted by."""
+    """Returns the text that a field is counted by; None when the value cannot be."""
     if isinstance(field, mappings.ResourceField):
         if value is MISSING or value == "":
             return ""

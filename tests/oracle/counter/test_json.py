@@ -1,4 +1,4 @@
-"""Three readers of JSON agree on what is JSON, and what it says."""
+"""Three JSON parsers agree on what is valid JSON, and on its content."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOSTILE = hostile.documents().map(lambda data: data.decode("utf-8", "replace"))
 
 
 def plain(value: object) -> object:
-    """What a document says, in words that all three have."""
+    """Returns a document in a form that is equal for all three parsers."""
     match value:
         case dict():
             return {key: plain(inner) for key, inner in value.items()}
@@ -47,15 +47,15 @@ def plain(value: object) -> object:
             return "an array"
 
 
-def told(read: Callable[[str], object], text: str) -> object:
+def outcome(read: Callable[[str], object], text: str) -> object:
     try:
         return plain(read(text))
     except (ValueError, Refused):
-        return "no JSON"
+        return "not JSON"
 
 
 @settings(max_examples=500)
 @given(st.one_of(HOSTILE, HOSTILE, NEARLY_JSON))
-def test_three_readers_agree(text: str) -> None:
-    said = told(strict_json.read, text)
-    assert said == told(strict_json.read_without_recursion, text) == told(parse_json, text)
+def test_three_parsers_agree(text: str) -> None:
+    found = outcome(strict_json.read, text)
+    assert found == outcome(strict_json.read_without_recursion, text) == outcome(parse_json, text)

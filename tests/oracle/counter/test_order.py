@@ -123,7 +123,7 @@ def test_drains_and_replaced_counters_do_not_change_the_counts(
 def test_one_drain_and_many_drains_give_the_same_counts(
     counter_class: CounterClass, mapping: SourceMapping, steps: list[Step]
 ) -> None:
-    """Runs of rejected records are left out: their part before a drain is stored whatever follows."""
+    """Runs of rejected records are left out: a drain stores their beginning before they are too long."""
     mapping = replace(mapping, rejected_in_row_max=1000)
     groupings = ["caller", "everyone"]
     at_once, parted = (counter_class({"log": mapping}, groupings) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Numbers, times, routes and names, each against its slow double."""
+"""Numbers, times, routes and names, each compared with its slow implementation."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_a_whole_number_is_scaled_like_its_digits(number: int, places: int) -> N
 
 DATES = st.dates().map(str)
 CLOCKS = st.tuples(st.integers(0, 25), st.integers(0, 61), st.integers(0, 61)).map(
-    lambda each: ":".join(f"{part:02}" for part in each)
+    lambda parts: ":".join(f"{part:02}" for part in parts)
 )
 ZONES = st.one_of(
     st.sampled_from(["Z", "z", ""]),
     st.tuples(st.sampled_from("+-"), st.integers(0, 25), st.integers(0, 61)).map(
-        lambda each: f"{each[0]}{each[1]:02}:{each[2]:02}"
+        lambda zone: f"{zone[0]}{zone[1]:02}:{zone[2]:02}"
     ),
 )
 PLACES = st.sampled_from(["", ".", ".0", ".5", ".999", ".0009", ".123456789", ".1\u0661", ".\u00b2", ",5"])
@@ -51,7 +51,7 @@ MONTHS = st.sampled_from([*slow_values.MONTHS, "jan", "Foo"])
 
 
 def one_char_off(text: str, at: int, char: str) -> str:
-    """`text`, perhaps with another character in one place."""
+    """Returns `text` with the character at `at` replaced, when there is one."""
     place = at % (len(text) + 8)
     return text if place >= len(text) else text[:place] + char + text[place + 1 :]
 
@@ -81,19 +81,19 @@ def test_clf_has_one_grammar(
 
 
 SEGMENTS = st.sampled_from(["v1", "v", "", "items", "a.b", "{id}", "{kind}", "{}", "x{y}", "{", "(", "é"])
-PATTERNS = st.lists(SEGMENTS, min_size=1, max_size=4).map(lambda each: "/" + "/".join(each))
+PATTERNS = st.lists(SEGMENTS, min_size=1, max_size=4).map(lambda segments: "/" + "/".join(segments))
 PATHS = st.tuples(
     st.lists(
         st.sampled_from(["v1", "v", "", "items", "a.b", "axb", "7", "x{y}", "{id}", "(", "é", "\n"]),
         max_size=5,
     ),
     st.sampled_from(["", "", "?", "#", "?a/b", "#/v1?x"]),
-).map(lambda each: "/" + "/".join(each[0]) + each[1])
+).map(lambda drawn: "/" + "/".join(drawn[0]) + drawn[1])
 
 
 @settings(max_examples=500)
 @given(st.lists(PATTERNS, max_size=8, unique=True), st.lists(PATHS, min_size=1, max_size=6))
-def test_a_path_has_the_route_that_fits_best(patterns: list[str], paths: list[str]) -> None:
+def test_a_path_gets_its_most_specific_route(patterns: list[str], paths: list[str]) -> None:
     field = mappings.ResourceField(("path",), tuple(patterns), "other")
     assert RouteMatcher(patterns, "other").match_all(paths) == [
         slow_values.route_of(path, field) for path in paths
@@ -106,10 +106,10 @@ def test_a_path_has_the_route_that_fits_best(patterns: list[str], paths: list[st
 )
 @example("1.2.3.4\n", 128)
 @example("\u0661.2.3.4", 128)
-def test_an_address_is_written_in_one_way(text: str, prefix6: int) -> None:
+def test_each_address_has_one_spelling(text: str, prefix6: int) -> None:
     assert address_of(text, prefix6) == slow_values.address_of(text, prefix6)
 
 
 @given(st.text(max_size=300), st.integers(1, 300))
-def test_a_name_hides_nothing(text: str, bytes_max: int) -> None:
+def test_names_have_no_invisible_characters(text: str, bytes_max: int) -> None:
     assert is_name(text, bytes_max) == slow_values.is_name(text, bytes_max)

@@ -38,11 +38,11 @@ def test_an_unknown_token_has_no_bearer(engine: sa.Engine, text: str) -> None:
 def test_a_token_ends_by_the_databases_clock(engine: sa.Engine) -> None:
     token = tokens.create(engine, "shop", "read", HOUR_MS, "ann", "")
     known = tokens.stored_tokens(engine)
-    [held] = known.tokens
-    assert held.until_ms is not None
-    assert abs(held.until_ms - known.now_ms - HOUR_MS) < 60_000
-    assert known._replace(now_ms=held.until_ms - 1).bearer(token) == held
-    assert known._replace(now_ms=held.until_ms).bearer(token) is None
+    [stored] = known.tokens
+    assert stored.until_ms is not None
+    assert abs(stored.until_ms - known.now_ms - HOUR_MS) < 60_000
+    assert known._replace(now_ms=stored.until_ms - 1).bearer(token) == stored
+    assert known._replace(now_ms=stored.until_ms).bearer(token) is None
 
 
 def test_a_revoked_token_is_deleted_and_its_name_is_free(engine: sa.Engine) -> None:
@@ -76,7 +76,7 @@ def test_the_number_of_tokens_is_limited(engine: sa.Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "needed", "is_allowed"),
+    ("scope", "needed", "is_allowed"),
     [
         ("read", "read", True),
         ("read", "operate", False),
@@ -86,5 +86,5 @@ def test_the_number_of_tokens_is_limited(engine: sa.Engine) -> None:
         ("of a later version", "read", False),
     ],
 )
-def test_each_scope_includes_the_lower_ones(held: str, needed: tokens.TokenScope, is_allowed: bool) -> None:
-    assert tokens.Token("shop", "", held, 0, None).allows(needed) is is_allowed
+def test_each_scope_includes_the_lower_ones(scope: str, needed: tokens.TokenScope, is_allowed: bool) -> None:
+    assert tokens.Token("shop", "", scope, 0, None).allows(needed) is is_allowed

@@ -77,7 +77,7 @@ def test_a_lease_ends_by_the_clock_of_the_database(
 def test_a_released_lease_is_free_at_once(upkeep: SqlUpkeep, engine: sa.Engine) -> None:
     other = SqlUpkeep(engine, "there", str)
     assert upkeep.hold("warden")
-    other.release("warden")  # held by another one: no effect
+    other.release("warden")  # of another analyzer: no effect
     assert not other.hold("warden")
     upkeep.release("warden")
     assert other.hold("warden")

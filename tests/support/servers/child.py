@@ -1,4 +1,4 @@
-"""A server as a child process: started, killed, paused, and never outliving the tests."""
+"""A server as a child process: started, killed, paused, and ended at the latest with the tests."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.waiting import wait_until
+
 LAUNCH = Path(__file__).with_name("launch.py")
 START_S_MAX = 60.0
 END_S_MAX = 30.0
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on, and that no outgoing connection is given.
+    """Returns a port of 127.0.0.1 on which no process listens.
 
-    Not bind(0): that is a port which the kernel also hands to clients. While a broker is down for a
-    restart, one of the clients that knock on its door would sooner or later sit on its port.
+    It is outside of the range from which the kernel takes ports of outgoing connections, as for bind(0):
+    while a broker restarts, a client that tries to connect could be given the broker's port.
     """
     while True:
         port = random.randrange(20_000, 32_000)
@@ -33,7 +35,7 @@ def free_port() -> int:
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody answers on `port`."""
+    """Whether a process accepts connections on `port`."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
@@ -42,7 +44,7 @@ def accepts(port: int) -> bool:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Whether it runs no more; a zombie that nobody has reaped yet (not every init does) counts as ended."""
+    """Whether a process has ended; a zombie has, because some containers have no init that reaps it."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -50,12 +52,15 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 class Child:
-    """One server process with the processes that it starts; what it prints goes to `folder`/log."""
+    """One server process and the processes that it starts; its output goes to `folder`/log.
+
+    `parent_death_signal` is sent to it when the process of the tests ends. Root starts it as `user`.
+    """
 
     def __init__(
-        self, command: Sequence[str], folder: Path, *, last_word: signal.Signals, user: str = ""
+        self, command: Sequence[str], folder: Path, *, parent_death_signal: signal.Signals, user: str = ""
     ) -> None:
-        self._launch = [sys.executable, "-IS", str(LAUNCH), str(int(last_word)), user, *command]
+        self._launch = [sys.executable, "-IS", str(LAUNCH), str(int(parent_death_signal)), user, *command]
         self._name = Path(command[0]).name
         self._folder = folder
         self._process: psutil.Popen | None = None
@@ -69,7 +74,7 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def start(self, ready: Callable[[], bool]) -> None:
-        """Start, and wait until `ready` says so. Raises RuntimeError with the end of the log."""
+        """Starts it and waits until `ready()`. Raises RuntimeError with the end of the log."""
         assert not self.alive, f"{self._name} is running already"
         with (self._folder / "log").open("ab") as log:
             self._process = psutil.Popen(
@@ -78,7 +83,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a Ctrl-C is for the tests, which then end us in order
+                start_new_session=True,  # Ctrl-C goes to the tests, which then stop the servers
             )
         end_s = time.monotonic() + START_S_MAX
         while not ready():
@@ -87,22 +92,23 @@ class Child:
                 raise RuntimeError(f"{self._name} did not start:\n{self.log[-3000:]}")
             time.sleep(0.02)
 
-    def end(self, word: signal.Signals) -> None:
-        """Ask it to end by `word`, and wait until it has."""
+    def end(self, number: signal.Signals) -> None:
+        """Sends a signal and waits until the server has ended."""
         if self._process is not None and self.alive:
-            self._process.send_signal(word)
+            self._process.send_signal(number)
             self._process.wait(END_S_MAX)
 
     def kill(self) -> None:
-        """End it and its children at once: as when the machine's power goes, but for the disk."""
+        """Kills it and its children, as a power cut does; what was written to files stays."""
         family = self._family()
         self._signal(signal.SIGKILL)
         if self._process is not None:
             self._process.wait(END_S_MAX)
-        end_s = time.monotonic() + END_S_MAX
-        while not all(has_ended(process) for process in family[1:]):
-            assert time.monotonic() < end_s, f"a child of {self._name} survives SIGKILL"
-            time.sleep(0.005)
+        wait_until(
+            lambda: all(has_ended(process) for process in family[1:]),
+            END_S_MAX,
+            lambda: f"a child of {self._name} survives SIGKILL",
+        )
 
     def pause(self) -> None:
         self._signal(signal.SIGSTOP)

@@ -1,7 +1,7 @@
-"""Kafka for tests: one broker of our own, an address, or librdkafka's mock, all with the same face.
+"""Kafka for tests: a broker that is started here, one at a given address, or librdkafka's mock.
 
-`client` holds the options that kafka-python needs beside `bootstrap_servers`; `real` says whether
-it is a Kafka, which the mock is not: it has no groups that kafka-python can use, and forgets.
+Each has `client`, the options that kafka-python needs in addition to `bootstrap_servers`, and `real`, which
+is False for the mock: it has no groups that kafka-python can use, and keeps no data.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tests.support.servers.kafka_home import KafkaHome, find_home
 
 Config = Mapping[str, str | int]
 
-# One node, quick to start, quick to notice: with the defaults a broker that was killed is let in
-# again after nine seconds, and a group waits three for its first member.
+# Short time-outs: with the defaults a killed broker may register again after nine seconds, and a group waits
+# three seconds for its first member.
 QUICK: Config = {
-    "auto.create.topics.enable": "false",  # or a typo in a topic's name becomes a topic
+    "auto.create.topics.enable": "false",  # a misspelt name must not become a topic
     "broker.heartbeat.interval.ms": 200,
     "broker.session.timeout.ms": 1000,
     "group.initial.rebalance.delay.ms": 0,
@@ -41,7 +41,7 @@ QUICK: Config = {
     "group.consumer.heartbeat.interval.ms": 1000,
     "log.retention.check.interval.ms": 1000,
     "log.cleaner.backoff.ms": 500,
-    "metadata.max.idle.interval.ms": 0,  # nobody waits for a record that says nothing, twice a second
+    "metadata.max.idle.interval.ms": 0,  # no empty records into the metadata log
     "offsets.topic.num.partitions": 1,
     "offsets.topic.replication.factor": 1,
     "share.coordinator.state.topic.min.isr": 1,
@@ -64,7 +64,7 @@ appender.console.layout.pattern=[%d] %p %m (%c)%n
 
 
 class NativeKafka:
-    """One KRaft node on 127.0.0.1 that keeps its data in `folder` until you delete it.
+    """One KRaft node on 127.0.0.1 that keeps its data in `folder`, which the caller deletes.
 
     A killed node starts again with every record that it had acknowledged.
     """
@@ -81,7 +81,7 @@ class NativeKafka:
         home: KafkaHome | None = None,
         archive_to: Path | None = None,
     ) -> None:
-        """`config` overrides what server.properties says otherwise. Raises Missing."""
+        """`config` overrides settings of server.properties. Raises Missing."""
         self.home = home or find_home()
         self.port = port or free_port()
         self.bootstrap = f"127.0.0.1:{self.port}"
@@ -89,19 +89,19 @@ class NativeKafka:
         self.folder = folder
         self._write_settings(config or {})
         command = self.home.command("kafka.Kafka", "server.properties", archive_to=archive_to)
-        self._child = Child(command, folder, last_word=signal.SIGKILL)
+        self._child = Child(command, folder, parent_death_signal=signal.SIGKILL)
 
     def create_topic(self, name: str = "", partitions: int = 4, configs: Config | None = None) -> str:
         return create_topic(self, name, partitions, configs)
 
     def start(self) -> None:
-        """Returns when clients may connect: the port opens only when requests are served."""
+        """Returns when clients can connect: the port opens only when requests are served."""
         if not (self.folder / "data").exists():
             self._format()
         self._child.start(ready=lambda: accepts(self.port))
 
     def stop(self) -> None:
-        """In order, as an operator does."""
+        """Shuts the broker down cleanly."""
         self._child.end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -140,9 +140,9 @@ class NativeKafka:
         (self.folder / "log4j2.properties").write_text(LOG4J)
 
     def _format(self) -> None:
-        """Lay out an empty data folder as Kafka's own tool does.
+        """Formats an empty data folder as Kafka's own tool does.
 
-        The tool takes three seconds; what it writes holds for every node, but for the ids.
+        The tool takes three seconds; its output differs between nodes only by the ids.
         """
         data = self.folder / "data"
         if not self.home.checkpoint.exists():
@@ -157,7 +157,7 @@ class NativeKafka:
 
 
 class GivenKafka:
-    """A broker that somebody else started: by an address in the environment, or in a container."""
+    """A broker that was not started here: at an address from the environment, or in a container."""
 
     real: Literal[True] = True
     client: Mapping[str, Any] = {}
@@ -176,28 +176,28 @@ class GivenKafka:
 
 
 class MockKafka:
-    """The broker inside confluent-kafka's wheel: records and offsets, in this process, for want of better.
+    """The mock broker in confluent-kafka's wheel: records and offsets in this process.
 
-    Kafka-python reads from it by `assign()` alone, and only when told its version.
+    kafka-python can read from it with `assign()` only, and needs the option `api_version`.
     """
 
     real: Literal[False] = False
     client: Mapping[str, Any] = {"api_version": (2, 3)}
-    partitions = 4  # of every topic; the mock cannot be told
+    partitions = 4  # of every topic; the mock has no option for it
 
     def __init__(self, kind: str = "mock") -> None:
         self.kind = kind
         self._cluster = Producer({"test.mock.num.brokers": 1, "log_level": 0})
         self.bootstrap = ",".join(
-            f"{at.host}:{at.port}" for at in self._cluster.list_topics().brokers.values()
+            f"{broker.host}:{broker.port}" for broker in self._cluster.list_topics().brokers.values()
         )
 
     def create_topic(self, name: str = "", partitions: int = 4, configs: Config | None = None) -> str:
-        """A topic of four partitions. Raises Missing when others, or configs, are asked for."""
+        """Creates a topic of four partitions. Raises Missing for another number, or with `configs`."""
         if partitions != self.partitions or configs:
             raise Missing("the mock's topics have four partitions and no configuration")
         name = name or new_name()
-        self._cluster.list_topics(name)  # asking for it makes it
+        self._cluster.list_topics(name)  # creates it
         return name
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ Kafka = NativeKafka | GivenKafka | MockKafka
 
 
 def find_kafka(folder: Path) -> Kafka:
-    """The first Kafka that can be had, started: an address, a container, a native one, the mock."""
+    """Returns the first Kafka that is available: at an address, in a container, native, the mock."""
     if address := os.environ.get("GATELOCK_TEST_KAFKA"):
         return GivenKafka(address, f"at {address}")
     with contextlib.suppress(Missing):
@@ -222,32 +222,32 @@ def find_kafka(folder: Path) -> Kafka:
 
 
 def kafka_container() -> GivenKafka:
-    """A broker in a container. Raises Missing."""
+    """Starts a broker in a container. Raises Missing."""
     container_engine()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # theirs, not ours
+        warnings.simplefilter("ignore")  # of testcontainers
         from docker.errors import DockerException
         from testcontainers.community.kafka import KafkaContainer
 
         try:
             container = KafkaContainer().with_kraft().with_env("KAFKA_BROKER_SESSION_TIMEOUT_MS", "1000")
             container.start()
-        except (DockerException, OSError, TimeoutError) as failed:
-            raise Missing(f"no container: {failed}") from failed
+        except (DockerException, OSError, TimeoutError) as error:
+            raise Missing(f"no container: {error}") from error
     return GivenKafka(container.get_bootstrap_server(), f"container {container.image}", container)
 
 
 def create_topic(kafka: NativeKafka | GivenKafka, name: str, partitions: int, configs: Config | None) -> str:
-    """Make a topic, with a name of its own unless one is given; returns its name.
+    """Creates a topic, with a random name unless `name` is given; returns the name.
 
-    Never make a topic again after deleting it, unless that is the point of the test: clients go on
-    at the old offset of the new one.
+    Do not create a topic again after deleting it, unless the test is about that: clients continue in the new
+    one at their old offset.
     """
     name = name or new_name()
-    wanted = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(configs or {})}
+    options = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(configs or {})}
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap, **kafka.client)
     try:
-        admin.create_topics({name: wanted}, wait_for_metadata=True)
+        admin.create_topics({name: options}, wait_for_metadata=True)
     finally:
         admin.close()
     return name
@@ -258,7 +258,7 @@ def new_name() -> str:
 
 
 def new_id() -> str:
-    """An id as Kafka writes them; they never begin with a dash."""
+    """Returns a random id in Kafka's format; Kafka's ids never begin with a dash."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return text

@@ -1,6 +1,6 @@
-"""What a native Kafka needs on this machine: Java, and Kafka's jars, fetched once by Maven.
+"""The programs of a native Kafka: Java, and Kafka's jars, which Maven fetches once.
 
-Kept in `.cache/kafka/<version>`, outside of git, beside what a first start makes to speed up the next.
+The jars are in `.cache/kafka/<version>`, with files of the first start that speed up later ones.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class KafkaHome:
 
     @property
     def checkpoint(self) -> Path:
-        """What formatting a data folder writes; the same for every node of this version."""
+        """A file that formatting writes, equal for every node of this version."""
         return self.folder / "bootstrap.checkpoint"
 
     @property
     def archive(self) -> Path:
-        """Loaded classes, as Java keeps them (AppCDS): saves a start a second."""
+        """Java's archive of loaded classes (AppCDS); shortens a start by a second."""
         return self.folder / "classes.jsa"
 
     def command(self, main: str, *arguments: str, archive_to: Path | None = None) -> list[str]:
-        """How to run Kafka's class `main`; `archive_to` writes its classes there when it ends."""
-        # Every jar by name: an archive holds for one exact class path only.
+        """Returns the command that runs Kafka's class `main`; Java writes `archive_to` at its end."""
+        # Every jar by name: an archive is valid for one exact class path only.
         jars = ":".join(str(jar) for jar in sorted(self.folder.glob("*.jar")))
         archive: Sequence[str] = ()
         if archive_to:
@@ -56,7 +56,7 @@ class KafkaHome:
 
 
 def find_home() -> KafkaHome:
-    """Kafka's home, its jars fetched if they were not. Raises Missing."""
+    """Returns Kafka's home; fetches the jars when they are missing. Raises Missing."""
     java = shutil.which("java")
     if java is None:
         raise Missing("no java in PATH")
@@ -69,13 +69,13 @@ def find_home() -> KafkaHome:
 
 
 def fetch_jars(folder: Path) -> None:
-    """Have Maven copy Kafka's jars to `folder`, which appears whole or not at all. Raises Missing."""
+    """Has Maven copy Kafka's jars to `folder`, completely or not at all. Raises Missing."""
     maven = shutil.which("mvn")
     if maven is None:
         raise Missing("no mvn in PATH to fetch Kafka")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as half_made:
-        jars = Path(half_made, "jars")
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        jars = Path(temporary, "jars")
         command = [
             maven,
             "-q",
@@ -87,9 +87,9 @@ def fetch_jars(folder: Path) -> None:
         ]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=FETCH_S_MAX)
-        except subprocess.CalledProcessError as failed:
-            raise Missing(f"mvn could not fetch Kafka: {failed.stdout[-300:].strip()}") from failed
-        except subprocess.TimeoutExpired as failed:
-            raise Missing("mvn took too long to fetch Kafka") from failed
+        except subprocess.CalledProcessError as error:
+            raise Missing(f"mvn could not fetch Kafka: {error.stdout[-300:].strip()}") from error
+        except subprocess.TimeoutExpired as error:
+            raise Missing("mvn took too long to fetch Kafka") from error
         if not folder.exists():  # another run may have been faster
             jars.replace(folder)

@@ -1,8 +1,8 @@
-"""Become another program that ends when its parent does: launch.py SIGNAL USER PROGRAM ARGUMENT...
+"""Runs another program that ends when its parent does: launch.py SIGNAL USER PROGRAM ARGUMENT...
 
-The kernel sends SIGNAL when the thread that started us ends, however it ends; an aborted test run
-leaves no server on its port for the next run to talk to. USER is "" to stay who we are. A program
-of its own, because code between fork and exec is unsafe in a process that has threads.
+The kernel sends SIGNAL when the thread that started this process ends, even by SIGKILL: an aborted test run
+leaves no server behind. An empty USER keeps the current one. This is a separate program, because code between
+fork and exec is unsafe in a process that has threads.
 """
 
 import ctypes

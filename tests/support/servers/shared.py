@@ -1,5 +1,7 @@
-"""One server for all workers of a run: the first one starts it, later ones get its address, and it ends when
-the last one has released it."""
+"""One server for all workers of a run.
+
+The first worker starts it, later ones get its address, and it ends when the last one has released it.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def one_for_all(folder: Path, start: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
-    """Yields the address that `start` gave to the first process in `folder`; ends the server after the last
-    one.
+    """Yields the address that `start` gave to the first process in `folder`; the last one ends the server.
 
     A process that comes while the server ends starts another one. File locks are released by the kernel when
     their process dies.
@@ -51,9 +52,8 @@ def locked(file: IO[str], how: int = LOCK_EX) -> Iterator[None]:
     try:
         yield
     finally:
-        flock(
-            file, LOCK_UN
-        )  # closing is not enough: a child that was forked meanwhile has the file open, too
+        # Closing the file is not enough: a child that was forked meanwhile has it open, too.
+        flock(file, LOCK_UN)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a source asks of the store, in memory, and a pipeline that only notes what it was given."""
+"""A reader of sources for tests: a store of positions in memory, and a pipeline that keeps records."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.support.batches import records_of
 
 
 @dataclass
-class MemoryPlaces:
-    """A store of positions, which compares before it sets, and can be away."""
+class MemoryPositionStore:
+    """Implements `PositionStore`, with a compare-and-set of positions; with `away` it is unreachable."""
 
     stored: dict[Partition, Position] = field(default_factory=dict)
     finished: set[Partition] = field(default_factory=set)
@@ -51,7 +51,9 @@ class MemoryPlaces:
 
 
 @dataclass
-class Held:
+class TakenRecords:
+    """Records of one partition that were taken and are not stored."""
+
     start: int
     next: int
     resume_token: str
@@ -59,51 +61,52 @@ class Held:
 
 
 @dataclass
-class Reader:
-    """Takes from a source and stores, position and records together, as the pipeline does with counts."""
+class SourceReader:
+    """Takes records from a source and stores them with the position, as the pipeline does with counts."""
 
     source: Source
-    places: MemoryPlaces
-    kept: dict[Partition, list[Record]]  # what was stored, by everybody
-    held: dict[Partition, Held] = field(default_factory=dict)
+    position_store: MemoryPositionStore
+    kept: dict[Partition, list[Record]]  # all that was stored, perhaps by several readers
+    taken: dict[Partition, TakenRecords] = field(default_factory=dict)
     lost: list[Partition] = field(default_factory=list)
 
     def take(self, timeout_s: float = 0.05) -> int:
-        """How many records came."""
-        came = 0
-        for taken in self.source.take(timeout_s):
-            if isinstance(taken, PartitionRevoked):
-                self.held.pop(taken.part, None)
-                self.lost.append(taken.part)
+        """Takes what the source has; returns the number of records."""
+        count = 0
+        for item in self.source.take(timeout_s):
+            if isinstance(item, PartitionRevoked):
+                self.taken.pop(item.part, None)
+                self.lost.append(item.part)
                 continue
-            next_offset, records = contents(taken)
-            held = self.held.setdefault(taken.part, Held(taken.start, taken.start, "", []))
-            assert taken.start == held.next, f"{taken.part}: {taken.start} after {held.next}"
-            held.next, held.resume_token = next_offset, taken.resume_token
-            held.records += records
-            came += len(records)
-        return came
+            next_offset, records = contents(item)
+            unstored = self.taken.setdefault(item.part, TakenRecords(item.start, item.start, "", []))
+            assert item.start == unstored.next, f"{item.part}: {item.start} after {unstored.next}"
+            unstored.next, unstored.resume_token = next_offset, item.resume_token
+            unstored.records += records
+            count += len(records)
+        return count
 
     def store(self) -> None:
-        """Raises PartitionLost and StoreAway; then call `start_over`."""
-        for part, held in sorted(self.held.items()):
-            self.places.move(part, held.start, Position(held.next, held.resume_token))
-            self.kept.setdefault(part, []).extend(held.records)
-        stored = {part: held.next for part, held in self.held.items()}
-        self.held.clear()
+        """Stores what was taken. Raises PartitionLost and StoreAway; then call `start_over`."""
+        for part, unstored in sorted(self.taken.items()):
+            self.position_store.move(part, unstored.start, Position(unstored.next, unstored.resume_token))
+            self.kept.setdefault(part, []).extend(unstored.records)
+        stored = {part: unstored.next for part, unstored in self.taken.items()}
+        self.taken.clear()
         self.source.acknowledge(stored)
 
     def start_over(self) -> None:
-        self.held.clear()
+        self.taken.clear()
         self.source.rewind()
 
     def turn(self) -> int:
-        came = self.take()
+        """Takes and stores once; returns the number of records."""
+        count = self.take()
         try:
             self.store()
         except PartitionLost:
             self.start_over()
-        return came
+        return count
 
     def run_until(self, enough: Callable[[], bool], turns: int = 600) -> None:
         for _ in range(turns):
@@ -114,7 +117,7 @@ class Reader:
 
 
 def contents(taken: RecordSet | Records) -> tuple[int, list[Record]]:
-    """The next offset and the records at or after `start`."""
+    """Returns the next offset and the records at or after `start`."""
     if isinstance(taken, RecordSet):
         return records_of(taken.raw, taken.start, taken.aborted)
     return taken.next, [record for record in taken.items if record.offset >= taken.start]
