@@ -55,10 +55,7 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
 
 
 def _duplicate_sources(sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
-    """Faults of topics and files that are read twice, and of names;
-
-    a name that is the topic's is not repeated.
-    """
+    """Faults of topics and files that are read twice, and of names that come from neither."""
     repeated: set[object] = set()
     for key in ("topic", "file", "name"):
         values = {index: getattr(source, key) for index, source in sources.items() if index not in repeated}

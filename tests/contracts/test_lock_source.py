@@ -191,7 +191,7 @@ def test_a_poll_during_changes_gets_whole_versions(publisher: LockPublisher) -> 
 
 
 def updated_with_retries(view: LockView, publisher: LockPublisher) -> LockView:
-    """As a gate does: a server that cannot read so many locks in time answers with Retry-After."""
+    """Fetches as a gate does: a server that cannot read so many locks in time answers with Retry-After."""
     for _ in range(10):
         with suppress(TryLater):
             return updated(view, publisher)

@@ -155,7 +155,7 @@ def test_every_record_comes_once_and_in_order(log: Log, opened: Callable[[Source
     }
 
 
-def test_it_continues_at_the_stored_position(log: Log, opened: Callable[[Source], Source]):
+def test_a_source_continues_at_the_stored_position(log: Log, opened: Callable[[Source], Source]):
     store, kept = MemoryPositionStore(), {}
     log.write(lines(100))
     first = SourceReader(log.source(store), store, kept)
@@ -243,7 +243,9 @@ def test_a_stopped_partition_has_no_records_until_it_is_rewound(log: Log, opened
     assert not any(why.startswith(gap.why) for why in reader.source.problems().values())
 
 
-def test_it_continues_when_an_unreachable_database_is_back(log: Log, opened: Callable[[Source], Source]):
+def test_a_source_continues_when_an_unreachable_database_is_back(
+    log: Log, opened: Callable[[Source], Source]
+):
     store = MemoryPositionStore(away=True)
     log.write(lines(100))
     reader = SourceReader(opened(log.source(store)), store, {})
@@ -263,7 +265,9 @@ def test_it_continues_when_an_unreachable_database_is_back(log: Log, opened: Cal
     assert read(reader, 100) == lines(100)
 
 
-def test_it_continues_where_another_analyzer_has_counted_to(log: Log, opened: Callable[[Source], Source]):
+def test_a_source_continues_where_another_analyzer_has_counted_to(
+    log: Log, opened: Callable[[Source], Source]
+):
     store, kept = MemoryPositionStore(), {}
     log.write(lines(200))
     late = SourceReader(opened(log.source(store)), store, kept)
@@ -302,7 +306,7 @@ def test_partitions_that_are_not_assigned_are_ignored(log: Log, opened: Callable
     assert UNASSIGNED not in reader.source.positions()
 
 
-def test_it_starts_at_the_stored_position(log: Log, opened: Callable[[Source], Source]):
+def test_a_source_starts_at_the_stored_position(log: Log, opened: Callable[[Source], Source]):
     """Also when an operator has stored it; records before it do not come."""
     store, kept = MemoryPositionStore(), {}
     log.write(lines(40))

@@ -74,7 +74,7 @@ class TestSpanOf:
     def test_no_bytes_reach_nowhere(self) -> None:
         assert span_of(b"", 7)[:2] == (0, 7)
 
-    def test_it_ends_after_the_last_record_of_the_last_batch(self) -> None:
+    def test_a_span_ends_after_the_last_record_of_the_last_batch(self) -> None:
         raw = batch(100, 5) + batch(110, 2, first_ms=5_000)
         assert span_of(raw, 100) == (len(raw), 112, 0, 5_001)
 

@@ -182,7 +182,7 @@ class Fleet:
     # What the database has
 
     def seen(self) -> int:
-        """How many records were read; 0 while the database cannot be reached."""
+        """Returns the number of records that were read; 0 while the database cannot be reached."""
         try:
             with self.engine.connect() as db:
                 return int(

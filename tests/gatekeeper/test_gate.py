@@ -270,7 +270,7 @@ class TestCold:
     def test_a_saved_view_denies_the_callers_that_it_knows_and_no_others(
         self, feed: HandFeed, clock: ManualClock, tmp_path: Path
     ) -> None:
-        """It was confirmed an hour ago, so it is stale: locks with on_stale "allow" are ignored."""
+        """The view was confirmed an hour ago, so it is stale: locks with on_stale "allow" are ignored."""
         locks = (a_lock(ACME), a_lock(BOB, on_stale="allow"))
         write(tmp_path / "view", a_saved_view(NOON - timedelta(hours=1), *locks))
         feed.away = True

@@ -233,7 +233,7 @@ REQUEST = {"caller": "api_key:zoe", "tenant": "z", "resource": "/z", "address": 
 
 @pytest.mark.parametrize("given", [*chain(*(combinations(REQUEST, n) for n in range(1, 5)))])
 def test_each_scope_of_a_request_costs_one_look_up(counted: type[Counted], given: tuple[str, ...]) -> None:
-    """When every scope has locks, but no range has."""
+    """Every scope has locks, but no range has one."""
     scopes = ("caller", "tenant", "resource", "address")
     gate = a_gate(*(a_lock("198.51.100.9", scope=scope) for scope in scopes))
     gate._set_fast_path(fast_path_of(counting(gate._runtime.knowledge.view)))

@@ -298,7 +298,7 @@ class TestPostgres:
         source.close()
 
     def test_a_stopped_server_delays_the_poller_for_a_limited_time(self, own_postgres: Any, url: str) -> None:
-        """Its machine still acknowledges packets, and the server itself enforces no time-out."""
+        """The server's machine still acknowledges packets, and the server itself enforces no time-out."""
         source = SqlSource(url)
         at = source.fetch(None).at
         own_postgres.pause()
@@ -312,7 +312,7 @@ class TestPostgres:
         source.close()
 
     def test_closing_during_a_query_leaves_no_connection(self, url: str) -> None:
-        """As when a gate is closed during a poll."""
+        """A gate may be closed during a poll."""
         source = SqlSource(url)
         with source._translate_errors(), source._snapshot() as db:
             driver = db.connection.driver_connection

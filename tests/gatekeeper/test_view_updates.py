@@ -104,7 +104,7 @@ def test_changes_are_packed_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_answer_of_many_locks_is_parsed_with_pauses(
     snapshot: Update, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a file and a server send it."""
+    """The form that a file and a server send."""
     fewer = snapshot._replace(changes=list(snapshot.changes)[: MANY // 4])
     text = feed_json.dump(fewer).encode()
     assert feed_json.load(text).changes == tuple(fewer.changes)

@@ -1,4 +1,4 @@
-"""Every command and every snippet of the README is run as it stands there."""
+"""Every command and every snippet of the README runs, unchanged."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ GATELOCK = Path(sys.executable).with_name("gatelock")
 
 
 def blocks(kind: str) -> list[str]:
-    """What stands between fences of this kind, in order."""
+    """Returns the blocks in fences of this kind, in order."""
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     return [text for named, text in fenced if named == kind]
 
 
 def commands(block: str) -> list[list[str]]:
-    """The `gatelock` commands of a block, without what is said about them."""
+    """Returns the `gatelock` commands of a block, without comments."""
     lines = (line.partition("#")[0].split() for line in block.splitlines())
     return [line[1:] for line in lines if line and line[0] == "gatelock"]
 
@@ -44,19 +44,19 @@ def test_the_three_lines_of_python_guard_an_application() -> None:
     assert type(names["app"]).__name__ == "Guard"
 
 
-def test_a_log_that_is_there_is_counted_in_two_commands(tmp_path: Path) -> None:
+def test_an_existing_log_is_counted_in_two_commands(tmp_path: Path) -> None:
     import gzip
 
     with gzip.open(LOG) as packed, (tmp_path / "access.log").open("wb") as plain:
         shutil.copyfileobj(packed, plain)
     (tmp_path / "gatelock.toml").write_text(blocks("toml")[0])
     (first,) = [block for block in blocks("") if "gatelock import" in block]
-    said = [gatelock(tmp_path, *command) for command in commands(first)]
-    assert "address:" in said[-1]
+    outputs = [gatelock(tmp_path, *command) for command in commands(first)]
+    assert "address:" in outputs[-1]
 
 
 @pytest.mark.slow
-def test_the_commands_of_an_installation_do_what_is_said(
+def test_the_commands_of_an_installation_succeed(
     tmp_path: Path, real_kafka: object, postgres: object
 ) -> None:
     configuration = blocks("toml")[1]
@@ -64,21 +64,21 @@ def test_the_commands_of_an_installation_do_what_is_said(
     configuration = configuration.replace("postgresql+psycopg://localhost/gatelock", postgres.new_database())
     configuration = configuration.replace("localhost:9092", real_kafka.bootstrap)
     (tmp_path / "gatelock.toml").write_text(configuration.replace("access-log", real_kafka.create_topic()))
-    (told,) = [block for block in blocks("") if "gatelock run" in block]
-    ours = [command for command in commands(told) if command != ["run"]]
+    (shell,) = [block for block in blocks("") if "gatelock run" in block]
+    others = [command for command in commands(shell) if command != ["run"]]
     running = subprocess.Popen(
         [GATELOCK, "run"],
         cwd=tmp_path,
-        env={**os.environ, "GATELOCK_ANALYZER__HTTP": "127.0.0.1:0"},  # its own may be somebody else's here
+        env={**os.environ, "GATELOCK_ANALYZER__HTTP": "127.0.0.1:0"},  # the default port may be in use here
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
     try:
         time.sleep(4)
-        for command in ours:
+        for command in others:
             gatelock(tmp_path, *command)
         assert running.poll() is None
     finally:
         running.terminate()
-        _, said = running.communicate(timeout=15)
-    assert running.returncode == 0, said
+        _, errors = running.communicate(timeout=15)
+    assert running.returncode == 0, errors

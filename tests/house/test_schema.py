@@ -22,7 +22,7 @@ def connection(migrated_url: str) -> Iterator[Connection]:
 
 
 def differences(connection: Connection) -> str:
-    """What the command `alembic check` says of the migrations; "" when it has nothing to say."""
+    """Returns the output of `alembic check`; "" if it finds no difference."""
     config = Config()
     config.set_main_option("script_location", str(folder()))
     config.attributes["connection"] = connection

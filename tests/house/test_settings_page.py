@@ -174,7 +174,7 @@ def test_the_page_agrees_with_the_models() -> None:
 
 def test_every_table_of_the_configuration_has_a_heading() -> None:
     def below(model: type[BaseModel]) -> set[type[BaseModel]]:
-        return {model}.union(*(below(each) for each in model.__subclasses__()))
+        return {model}.union(*(below(subclass) for subclass in model.__subclasses__()))
 
     assert below(ConfigTable) - {ConfigTable, FieldEntry} == set(HEADINGS.values())
 

@@ -1,4 +1,4 @@
-"""What lies where in the repository, how large it may become, and what no file may contain."""
+"""The repository: its top level, the sizes of files and folders, and text that no file may contain."""
 
 from __future__ import annotations
 

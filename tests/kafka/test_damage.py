@@ -70,7 +70,7 @@ def new(proxy: Proxy, tmp_path: Path) -> Iterator[New]:
 
 @pytest.fixture(params=["raw", "plain"])
 def way(request: pytest.FixtureRequest, switch_off: Callable[..., None]) -> str:
-    """As record batches, or as single records."""
+    """Reads record batches, or single records."""
     if request.param == "plain":
         switch_off("whole-batches")
     return str(request.param)

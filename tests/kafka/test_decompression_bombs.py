@@ -125,7 +125,7 @@ def test_a_bomb_stops_only_its_partition_and_takes_little_memory(
 
 
 def test_decoders_that_are_looked_up_elsewhere_are_not_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a release of kafka-python that keeps the names and calls others."""
+    """A release of kafka-python may keep the names and call others."""
     original = default_records.zstd_decode
     monkeypatch.setattr(decompression_bound, "DECODERS", {"zstandard_decode": 4})
     assert not bound_decompression(ALL_FEATURES)

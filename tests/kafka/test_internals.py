@@ -234,7 +234,7 @@ FACADE = (f"{INTERNALS}.consumer", f"{INTERNALS}.interfaces", f"{INTERNALS}.feat
 class TestWall:
     """The source is read, not run."""
 
-    def test_it_has_an_inside_and_an_outside(self) -> None:
+    def test_the_wall_has_an_inside_and_an_outside(self) -> None:
         assert len(INSIDE) >= 7
         assert len(OUTSIDE) >= 12
 

@@ -52,5 +52,5 @@ def test_any_other_name_is_refused_with_those_there_are(name: str) -> None:
         grouping_of(name)
 
 
-def test_those_that_are_shown_exist() -> None:
+def test_the_groupings_in_messages_exist() -> None:
     assert [grouping_of(name).name for name in SHOWN] == list(SHOWN)

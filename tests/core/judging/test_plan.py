@@ -179,7 +179,7 @@ def test_a_plan_of_format_1_is_read() -> None:
 
 @given(parts)
 def test_the_previous_version_refuses_every_plan_of_this_one(parts_: Parts) -> None:
-    """It ignored unknown fields: an object of any shape would have been a plan without policies."""
+    """The older version ignored unknown fields: to it, an object of any shape was a plan without policies."""
     with pytest.raises(msgspec.ValidationError, match="Expected `object`, got `array`"):
         msgspec.json.decode(plan_of(*parts_).to_json(), type=OldPlan)
 

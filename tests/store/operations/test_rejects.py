@@ -169,7 +169,7 @@ def test_a_concurrent_flush_loses_nothing(new_engine: Callable[[], sa.Engine], n
 def test_retried_late_records_are_subtracted_from_the_late_ones(
     engine: sa.Engine, store: SqlStore, now: int
 ) -> None:
-    """They were rejected as `past`."""
+    """Late records were rejected as `past`."""
     counted_under(replace(CORRECTED, past_ms_max=-1), store, now)
     assert ledger(engine)[3] == 7
     counted = sum(outcome.why == "" for outcome in retry(engine))

@@ -187,7 +187,7 @@ class TestLogged:
         asked = [f"user:{number}" for number in range(1_250)] + ["user:eve"]
         assert known_among(engine, asked).known == {f"user:{number}" for number in range(1_200)}
 
-    def test_it_is_reported_that_there_were_too_many_callers_to_know_each(self, engine: sa.Engine) -> None:
+    def test_too_many_callers_to_know_each_are_reported(self, engine: sa.Engine) -> None:
         with writing(engine) as db:
             place = {"cluster": "c", "topic_id": "t", "partition": 0, "hour": 1, "how": "drawn", "next": 1}
             db.execute(sa.insert(named_callers).values(place | {"callers": "user:ann"}))
