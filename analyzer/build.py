@@ -39,7 +39,7 @@ from analyzer.warden import Warden
 
 @contextmanager
 def opened(settings: Settings) -> Iterator[sa.Engine]:
-    """Opens the database, with tables of this version. Raises StoreAway, SchemaBehind."""
+    """Opens the database; creates the tables in an empty one. Raises StoreAway, SchemaBehind."""
     require_head(settings.database.address)
     engine = open_engine(settings.database.address)
     try:

@@ -125,7 +125,7 @@ class Daemon:
         changes = self.warden.run_once(self.pipeline.plan.meters)
         self.observer.locks_ended(changes)
         for change in changes:
-            log.info("unlocked %s: the window of %s has ended", change.at.key, change.at.policy)
+            log.info("unlocked %s: its lock by %s has ended", change.at.key or "everyone", change.at.policy)
 
     def settle_gaps(self, interval_s: float = SETTLE_GAPS_EVERY_S) -> None:
         """Stores the gaps of stopped partitions and resumes those on which an operator decided.
@@ -169,7 +169,7 @@ class Daemon:
         overflow = sum(progress.overflow for progress in counted.parts)
         if overflow:
             self.warn_rarely(
-                "%d of %d records are counted in overflow: this hour has more callers than names",
+                "%d of %d records are counted in overflow: more callers in this hour than are named",
                 overflow,
                 sum(progress.counted for progress in counted.parts),
             )

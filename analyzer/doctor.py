@@ -118,7 +118,8 @@ def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding
     if status.revision != head():
         revision = status.revision or "none"
         what = f"{settings.database.shown}: tables are at version {revision}, this program needs {head()}"
-        yield Finding("database", "wrong", what, "run `gatelock db upgrade`")
+        cure = "run `gatelock db upgrade`, or a newer program if the tables are newer"
+        yield Finding("database", "wrong", what, cure)
         return
     yield Finding("database", "fine", f"{settings.database.shown}: reached, tables at version {head()}")
     before_ms = time.time() * 1000
@@ -150,12 +151,12 @@ def _free_space(installation: Installation) -> Iterator[Observation]:
 def _clock(installation: Installation) -> Iterator[Observation]:
     ahead_s = installation.clock_ahead_s
     if abs(ahead_s) <= SKEW_S:
-        yield Observation("fine", "the database's agrees with this machine's")
+        yield Observation("fine", "the database's clock agrees with this machine's")
     else:
         side = "ahead of" if ahead_s > 0 else "behind"
         yield Observation(
             "wrong",
-            f"the database's is {abs(ahead_s):.1f} s {side} this machine's",
+            f"the database's clock is {abs(ahead_s):.1f} s {side} this machine's",
             "synchronise both (NTP): locks are judged by the database's clock",
         )
 
@@ -168,7 +169,7 @@ def _plan(installation: Installation) -> Iterator[Observation]:
         yield Observation(
             "wrong",
             "the analyzers count and judge by another configuration",
-            "restart them with this one, or name theirs with --config",
+            "restart them with this configuration, or name theirs with --config",
         )
     else:
         yield Observation("fine", "the analyzers use this configuration")
@@ -181,7 +182,7 @@ def _sources(installation: Installation) -> Iterator[Observation]:
     for name in names:
         yield _source(name, [part for part in installation.partitions if part.source == name])
     if not names:
-        yield Observation("fine", "none is configured here, and none is read")
+        yield Observation("fine", "no source is configured here, and none is followed")
 
 
 def _source(name: str, partitions: Sequence[FollowedPartition]) -> Observation:
@@ -191,7 +192,7 @@ def _source(name: str, partitions: Sequence[FollowedPartition]) -> Observation:
     if not partitions:
         return Observation(
             "wrong",
-            f"{name}: nothing of it was ever read",
+            f"{name}: no record was ever read",
             "start `gatelock run`, and check the name of its topic or file",
         )
     if silent:
@@ -237,7 +238,7 @@ def _rejects(installation: Installation) -> Iterator[Observation]:
         most = max(rejected, key=lambda reason: rejected[reason])
         yield Observation(
             "wrong",
-            f"{sum(rejected.values()):,} records could not be read in the last hour, most for: {most}",
+            f"{sum(rejected.values()):,} records could not be read in the last hour, mostly: {most}",
             "see `gatelock rejects list`",
         )
     else:
@@ -262,13 +263,13 @@ def _suspension(installation: Installation) -> Iterator[Observation]:
         yield Observation(
             "wrong",
             f"all locks are suspended until {time_text(until)}: every gate is open",
-            "run `gatelock locks resume` to end that; `gatelock events list` shows by whom and why",
+            "run `gatelock locks resume` to end it; `gatelock events list` shows the operator and the reason",
         )
 
 
 def _gates(installation: Installation) -> Iterator[Observation]:
     if not installation.gates:
-        yield Observation("fine", "no gate reports (over SQL, gates do so only with feedback=True)")
+        yield Observation("fine", "no gate reports (over SQL, gates do so only with report_status=True)")
     for name, gates in installation.applications().items():
         problems: dict[str, list[tuple[GateHealth, str]]] = {}
         for gate in gates:
@@ -276,7 +277,7 @@ def _gates(installation: Installation) -> Iterator[Observation]:
                 problems.setdefault(problem, []).append((gate, sentence))
         for problem, found in problems.items():
             gate, sentence = found[0]
-            more = f"; so do {len(found) - 1} more" if len(found) > 1 else ""
+            more = f"; {len(found) - 1} more with this problem" if len(found) > 1 else ""
             yield Observation("wrong", f"{name} {gate.status.instance} {sentence}{more}", GATE_CURES[problem])
         if not problems:
             oldest_s = max(gate.status.age or 0.0 for gate in gates)

@@ -48,7 +48,7 @@ class Health:
     # Events, reported by the loop (`analyzer.daemon.LoopObserver`)
 
     def loop_completed(self, partitions: int = 0) -> None:
-        """Records the end of one loop, successful or not, that holds so many partitions."""
+        """Records the end of one loop, successful or not; `partitions` is how many are held."""
         self.loop_completed_s = now_s = self.uptime_s()
         if partitions:
             # Each failure releases the partitions for a moment, which does not end the stretch.
@@ -91,7 +91,7 @@ class Health:
 
     @property
     def is_alive(self) -> bool:
-        """Whether a loop was completed lately; the first one has as much time as any other."""
+        """Whether a loop was completed within `LOOP_MAX_S`; for the first one, since the start."""
         return self.stalled_s < LOOP_MAX_S
 
     @property

@@ -56,7 +56,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FlushPace:
-    """The pace of flushes. A lock lags its request by one flush; a backlog is cheaper in larger ones."""
+    """Intervals of flushes. A short one makes locks prompt; a long one counts a backlog at less cost."""
 
     flush_every_s: float = 0.1
     flush_behind_s: float = 1.0  # while a partition is further behind than this

@@ -16,7 +16,7 @@ LEASE = "warden"
 
 
 class Upkeep(Protocol):
-    """The store as the warden sees it. Each call is one bounded transaction that may be repeated.
+    """The store as the warden sees it. Each call is bounded and may be repeated.
 
     Every method raises StoreAway.
     """

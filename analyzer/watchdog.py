@@ -54,7 +54,8 @@ class Watchdog:
                     log.error("%s: %s", name, problem)
                 log.error("the loop has not completed for %.0f s:\n%s", stalled_s, thread_stacks())
             if stalled_s >= END_AFTER_S:
-                log.critical("the loop hangs for %.0f s: ending the process:\n%s", stalled_s, thread_stacks())
+                stacks = thread_stacks()
+                log.critical("the loop has hung for %.0f s: ending the process:\n%s", stalled_s, stacks)
                 self._end_process()
                 return
 

@@ -21,7 +21,7 @@ from analyzer.cli.verbs import audit, check, demo, doctor, import_, run, serve, 
 app = typer.Typer(
     name="gatelock",
     help="Counts the requests of every caller exactly, and locks callers that exceed their limit.",
-    epilog="Exit codes: 0 fine, 1 found something, 2 wrong usage, 3 cannot reach.",
+    epilog="Exit codes: 0 success, 1 problem found, 2 wrong usage, 3 not reachable.",
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help takes a third of the time
     pretty_exceptions_enable=False,  # they print local variables, which may be secrets

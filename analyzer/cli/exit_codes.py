@@ -16,7 +16,10 @@ UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 @contextmanager
 def reporting_errors() -> Iterator[None]:
-    """Prints errors that an operator can act on, and exits: 3 if something cannot be reached, else 2."""
+    """Prints errors that an operator can act on, and exits with a code.
+
+    0 if the reader closed the pipe, 3 if the database cannot be reached or the output not written, else 2.
+    """
     from analyzer.errors import AnalyzerError, StoreAway
 
     try:

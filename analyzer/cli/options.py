@@ -75,7 +75,7 @@ def open_database(context: typer.Context, config: Path | None) -> Iterator[sa.En
         if revision != head():
             raise SchemaBehind(
                 f"the database's tables are at version {revision or 'none'}, this program needs {head()}: "
-                "run `gatelock db upgrade`"
+                "run `gatelock db upgrade`, or a newer program if the tables are newer"
             )
         yield engine
     finally:
@@ -111,7 +111,7 @@ def require_reason(text: str, option: str = "--reason") -> str:
 
 
 def require_kind(caller: str | None) -> str | None:
-    """The caller's name. Exits with 2 if it lacks the kind of name in front, which every caller has."""
+    """The caller's name. Exits with 2 if it does not begin with a kind of name, as in api_key:acme."""
     if caller is not None and ":" not in caller:
         raise usage_error(f"--caller {caller}: write the kind of name in front, as in api_key:{caller}")
     return caller

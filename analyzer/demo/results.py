@@ -31,9 +31,8 @@ class DemoResults:
     exact: bool  # whether each caller's counts, admitted and refused, equal the responses that it got
     locked_callers: Sequence[str]
     refused_others: int
-    seconds_to_refusal: (
-        float | None
-    )  # from the limit to the first refusal by the lock; None if there was none
+    # From the limit to the first refusal by the lock; None if there was none.
+    seconds_to_refusal: float | None
     overshoot: int
     overshoot_bound: int
     others_p95_ms: LatencyFigures
@@ -121,7 +120,7 @@ def summary(results: DemoResults, limit: int) -> list[str]:
     else:
         refused = (
             f"The noisy caller was refused {results.seconds_to_refusal:.2f} seconds after it had reached its "
-            f"limit of {limit:,}; {beyond} slipped through, of at most {results.overshoot_bound}."
+            f"limit of {limit:,}; gates admitted {beyond} beyond it, of at most {results.overshoot_bound}."
         )
     waits = results.others_p95_ms
     never = f"{results.refused_others} of their requests WERE REFUSED"

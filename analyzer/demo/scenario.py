@@ -72,14 +72,16 @@ class DatabaseFigures:
 async def run_demo(view: LiveView, kafka: str | None, database: str | None) -> DemoResults:
     """Runs the demo on `kafka` (HOST:PORT) and `database` (a URL), by default on its mock broker and SQLite.
 
-    Takes less than a minute. Raises ProcessNotStarted.
+    Usually takes less than a minute. Raises ProcessNotStarted.
     """
     with tempfile.TemporaryDirectory(prefix="gatelock-demo-") as folder:
         topic = TOPIC if kafka is None else f"gatelock-demo-{uuid.uuid4().hex[:8]}"
         processes = DemoProcesses(Path(folder), LIMIT, kafka, database, topic)
         try:
             view.step(
-                f"starting a Kafka broker, an analyzer, and {WORKERS} processes of a small web application"
+                "starting "
+                + ("a mock Kafka broker, " if kafka is None else "")
+                + f"an analyzer, and {WORKERS} processes of a small web application"
             )
             await asyncio.to_thread(processes.start)
             figures = DatabaseFigures(open_engine(processes.database_url))

@@ -1,13 +1,13 @@
 """Reads one file, from its identification to its end.
 
-A file is identified by its content, under any name, plain or compressed. Its first line names its partition.
-The resume token that is stored with the offset holds digests of all bytes that were counted, and the file's
-own first bytes must have the same. Files with the same first line get a number after the name; of several
-that match, the one that was counted furthest is it. So two files are confused only while they are equal byte
-for byte, and then it makes no difference.
+A file is identified by its content, under any name, plain or compressed. The digest of its first line is its
+topic id; files with equal first lines get a number after it. The resume token that is stored with the offset
+holds digests of all bytes that were counted, and the first bytes of the file must have equal digests. If
+several stored positions match, the furthest one applies. Two files are therefore taken for one only while
+they are equal byte for byte, and then the counts are right for both.
 
-A file that ends before anything that was counted under its first line is a new one. The exception is a final
-file whose digests say that it is an older copy: nothing of it is left to count.
+A file that is shorter than every stored position of its first line is a new file. The exception is a
+complete file whose digests show that it is an older copy of a longer one: all of it was counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from analyzer.sources import PositionStore
 log = logging.getLogger(__name__)
 
 CLUSTER = "file"
-NAMES_AT_ONCE = 8
+NAMES_AT_ONCE = 8  # topic ids that are looked up in one query
 CHECKPOINTS_MAX = 1_000  # of takes that are not stored; with more, a file is read again from its beginning
 
 Inode = tuple[int, int]  # device and number
@@ -60,7 +60,7 @@ class FileReader:
         self.unreadable = ""  # why nothing more can be read of it
         self.stored = 0
         self.opened_s = now_s
-        self.grew_s = now_s  # when bytes were found behind what had been the end
+        self.grew_s = now_s  # uptime when bytes were last found behind its previous end
         self._source = source
         self._size = size
         self._waiting_bytes = 0
@@ -80,7 +80,7 @@ class FileReader:
         return self.unreadable if gap is None else gap.why
 
     def is_exhausted(self) -> bool:
-        """Whether nothing can be taken of it, now or ever."""
+        """Whether it has ended, or is stopped until it is rewound."""
         return self.has_ended or bool(self.stopped)
 
     def place(

@@ -51,7 +51,7 @@ class LineReader:
     def is_prefix_of(self, resume_token: str) -> bool:
         """Whether the bytes before `next` are the first bytes of those that `resume_token` describes.
 
-        Compares the digests that both have: of at least half of the bytes, and of no less than 4 KiB.
+        Compares the digests of prefixes, which cover at least half of the bytes; False below 4 KiB.
         """
         others = tuple(resume_token.split(".")[1:])
         return bool(self._prefix_digests) and others[: len(self._prefix_digests)] == self._prefix_digests
@@ -68,7 +68,7 @@ class LineReader:
     def first_line(self, *, final: bool) -> bytes | None:
         """Returns the first line, at most `FIRST_LINE_BYTES_MAX` of it; None while it is incomplete.
 
-        Only at the beginning of the stream.
+        Call it only at the beginning of the stream.
         """
         self._fill()
         if not self._ahead:

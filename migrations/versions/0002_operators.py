@@ -1,4 +1,4 @@
-"""Manual acts: audit log, gaps, tokens, states of gates; and locks that slow."""
+"""Tables of operators' actions (audit log, gaps, tokens), gate reports, and locks with the action slow."""
 
 from __future__ import annotations
 

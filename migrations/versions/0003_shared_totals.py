@@ -1,4 +1,4 @@
-"""One running total per sum, shared by policies that sum the same; names by the words that the code uses."""
+"""One running total per sum, shared by the policies with that sum; columns renamed as the code names them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def downgrade() -> None:
         op.execute(f"ALTER TABLE offsets RENAME COLUMN {new} TO {old}")
 
 
-# A plan of 0 has the next flush that adds to a total judge it, and compute its `next`.
+# `plan` = 0 makes the next flush that adds to a total judge it and compute its `next`.
 SHARE = """
     INSERT INTO totals (grouping, meter, period, key, resource, window_s, until_s, used, next, plan)
     SELECT :grouping, :meter, :period, key, resource, window_s, until_s, used, :next, 0
@@ -142,7 +142,7 @@ def _named_callers(table: str, old: str) -> None:
 
 
 def _first_of_each_sum() -> Iterator[Quota]:
-    """One policy of those that sum the same: their totals are equal."""
+    """One policy per sum, with the least limit: policies with the same sum have equal totals."""
     seen: dict[tuple[str, ...], Quota] = {}
     for quota in _quotas():
         key = tuple(quota.sum.values())
@@ -184,7 +184,7 @@ def _plans() -> list[tuple[int, dict[str, Any]]]:
 
 
 def _rewrite_plans_in_format_1() -> None:
-    """The version before reads plans as one object, each meter with the width of its buckets."""
+    """Version 0002 reads a plan as one object, in which each meter has the width of its buckets."""
     for version, body in _plans():
         meters = [meter | {"width_s": 60} for meter in body["meters"]]
         text = json.dumps(body | {"meters": meters}, separators=(",", ":"))

@@ -143,7 +143,7 @@ def test_an_accepted_gap_has_operator_time_and_reason(gatelock: Gatelock, engine
         ("*", "next", "access-log[4]: the next readable offset is not known (yet): write an offset"),
     ],
 )
-def test_an_impossible_offset_is_2_and_changes_nothing(
+def test_an_impossible_offset_exits_with_2_and_changes_nothing(
     gatelock: Gatelock, engine: sa.Engine, number: int | str, to: str, message: str
 ) -> None:
     before = next_offsets(engine)
@@ -193,7 +193,7 @@ def test_all_gaps_of_a_topic_can_be_accepted_together(gatelock: Gatelock, engine
     assert gatelock("gaps", "list").exit_code == 0
 
 
-def test_of_two_logs_with_one_name_one_must_be_chosen(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_a_name_of_two_logs_needs_the_option_log(gatelock: Gatelock, engine: sa.Engine) -> None:
     other = part(3, "id-2", "another")
     SqlStore(engine, "one:7").begin(other, 5)
     SqlGaps(engine, "one:7").settle({other: Gap("corrupt", 5, 6, "damaged")})
@@ -205,7 +205,7 @@ def test_of_two_logs_with_one_name_one_must_be_chosen(gatelock: Gatelock, engine
     assert "continuing at 80" in accept(gatelock, 3, "next").output
 
 
-def test_without_kafka_an_offset_beyond_the_known_ones_is_3(
+def test_without_kafka_an_offset_that_cannot_be_checked_exits_with_3(
     gatelock: Gatelock, engine: sa.Engine, migrated_url: str, configure: Configure
 ) -> None:
     kafka = f'[kafka]\nbootstrap_servers = "127.0.0.1:{free_port()}"\n'

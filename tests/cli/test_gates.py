@@ -71,9 +71,7 @@ def test_a_gate_that_is_stale_behind_or_checks_unknown_callers_is_named(
     assert len(problems["c:1:c"]) == 1
 
 
-def test_the_process_that_a_new_one_replaced_is_listed_with_all(
-    gatelock: Gatelock, engine: sa.Engine
-) -> None:
+def test_a_replaced_process_is_listed_only_with_the_option_all(gatelock: Gatelock, engine: sa.Engine) -> None:
     report(engine, gate_status("old:1:a"))
     with engine.begin() as db:
         db.execute(sa.update(gates).values(at_ms=NowMs() - 300_000))
@@ -95,7 +93,7 @@ def test_the_name_of_an_application_is_not_taken_for_markup(gatelock: Gatelock, 
     assert "[red]\\x1b[2J" in gatelock("gates", "list").output
 
 
-def test_locks_are_listed_by_how_often_they_were_met(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_the_hits_of_a_lock_are_added_up_over_its_gates(gatelock: Gatelock, engine: sa.Engine) -> None:
     report(engine, gate_status("a:1:a", locks=HITS), gate_status("b:1:b", locks=HITS))
     row = json.loads(gatelock("gates", "locks", "--json").output)
     assert row == {

@@ -115,7 +115,9 @@ def test_the_warden_removes_the_suspension_at_its_end(gatelock: Gatelock, engine
         assert [row.policy for row in db.execute(sa.select(locks))] == ["daily"]
 
 
-def test_the_latest_end_applies_and_each_action_is_logged(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_the_last_suspension_replaces_the_one_before_and_each_action_is_logged(
+    gatelock: Gatelock, engine: sa.Engine
+) -> None:
     gatelock("locks", "suspend", "--for", "2h", *WHY)
     gatelock("locks", "suspend", "--for", "5m", "--reason", "that was too long")
     until = suspended_until(engine)
@@ -156,7 +158,7 @@ def test_the_help_shows_suspend_and_resume_in_one_line_each(gatelock: Gatelock) 
         assert line in listed
 
 
-def test_resuming_without_a_suspension_is_1(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_resuming_without_a_suspension_exits_with_1(gatelock: Gatelock, engine: sa.Engine) -> None:
     result = gatelock("locks", "resume", *WHY)
     assert (result.exit_code, result.stderr) == (1, "the locks are not suspended: the gates enforce them\n")
     assert gatelock("events", "list").output == "no action was recorded\n"
@@ -172,7 +174,7 @@ def test_resuming_without_a_suspension_is_1(gatelock: Gatelock, engine: sa.Engin
         (["--for", "1h", "--reason", " "], "--reason: write a reason"),
     ],
 )
-def test_impossible_arguments_are_2(
+def test_impossible_arguments_exit_with_2(
     gatelock: Gatelock, engine: sa.Engine, arguments: list[str], sentence: str
 ) -> None:
     result = gatelock("locks", "suspend", *arguments)

@@ -203,7 +203,7 @@ def test_without_counts_the_table_says_so_and_json_is_empty(gatelock: Gatelock, 
         (["--from", "2026-11-20", "--to", "2026-11-20"], "--from 2026-11-20 is not before --to 2026-11-20"),
     ],
 )
-def test_an_invalid_time_is_2(gatelock: Gatelock, arguments: list[str], sentence: str) -> None:
+def test_an_invalid_time_exits_with_2(gatelock: Gatelock, arguments: list[str], sentence: str) -> None:
     result = gatelock("usage", *arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith(sentence)
@@ -247,7 +247,7 @@ def test_days_begin_at_midnight_utc() -> None:
 # audit
 
 
-def test_an_audit_that_agrees_is_0(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_an_audit_that_agrees_exits_with_0(gatelock: Gatelock, engine: sa.Engine) -> None:
     add_bucket(engine, "user:ann", 0, 5, denied=1)
     add_ledger(engine, seen=9, counted=6, duplicate=1, dead=1, late=1)
     result = gatelock("audit", "--json")
@@ -276,7 +276,7 @@ def test_the_audit_shows_duplicates_only_if_there_are_any(
 
 
 @pytest.mark.parametrize(("seen", "in_buckets"), [(9, 5), (9, 7), (8, 6)])
-def test_an_audit_that_differs_is_1(
+def test_an_audit_that_differs_exits_with_1(
     gatelock: Gatelock, engine: sa.Engine, seen: int, in_buckets: int
 ) -> None:
     add_bucket(engine, "user:ann", 0, in_buckets)
@@ -286,7 +286,8 @@ def test_an_audit_that_differs_is_1(
     assert json.loads(result.output)["equal"] is False
     result = gatelock("audit")
     assert result.exit_code == 1
-    assert "NOT EQUAL" in result.output
+    assert ("NOT EQUAL" in result.output) == (in_buckets != 6)
+    assert ("differs" in result.output) == (seen != 9)
 
 
 # locks
@@ -346,7 +347,7 @@ def test_tables_are_created_once_and_checked(
     assert result.output.endswith("nothing differs\n")
 
 
-def test_tables_with_differences_are_1(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_tables_with_differences_exit_with_1(gatelock: Gatelock, engine: sa.Engine) -> None:
     with engine.begin() as db:
         db.exec_driver_sql("alter table rejects add column extra text")
     result = gatelock("db", "check", "--json")
@@ -355,7 +356,7 @@ def test_tables_with_differences_are_1(gatelock: Gatelock, engine: sa.Engine) ->
 
 
 @pytest.mark.parametrize("command", [["usage"], ["audit"], ["locks", "list"]])
-def test_tables_of_another_version_are_2_with_the_cure(
+def test_tables_of_another_version_exit_with_2_and_the_cure(
     gatelock: Gatelock, engine: sa.Engine, command: list[str]
 ) -> None:
     with engine.begin() as db:

@@ -137,7 +137,7 @@ def test_an_age_is_measured_from_now(gatelock: Gatelock, engine: sa.Engine) -> N
         ("--topic other --partition access-log[3]", "--topic other: access-log[3] belongs to another topic"),
     ],
 )
-def test_an_invalid_option_is_2_with_the_accepted_forms(
+def test_an_invalid_option_exits_with_2_and_the_accepted_forms(
     gatelock: Gatelock, engine: sa.Engine, options: str, message: str
 ) -> None:
     result = gatelock("rejects", "list", *options.split())
@@ -146,7 +146,7 @@ def test_an_invalid_option_is_2_with_the_accepted_forms(
 
 
 def test_without_rejects_the_table_says_so(gatelock: Gatelock, engine: sa.Engine) -> None:
-    assert "every record could be read" in gatelock("rejects", "list", "--source", "x").output
+    assert "no rejected record matches" in gatelock("rejects", "list", "--source", "x").output
 
 
 def test_show_prints_what_is_expected_and_the_result_of_reading_it_today(

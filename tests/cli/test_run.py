@@ -133,7 +133,7 @@ def test_a_growing_file_is_counted_until_the_analyzer_stops(
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_a_signal_stops_it_cleanly(analyzer: Analyzer, tmp_path: Path, by: int) -> None:
+def test_a_signal_stops_the_analyzer_cleanly(analyzer: Analyzer, tmp_path: Path, by: int) -> None:
     (tmp_path / "access.log").write_text(line("192.0.2.1", 20))
     analyzer.ready()
     assert analyzer.stop(by) == 0
@@ -141,7 +141,7 @@ def test_a_signal_stops_it_cleanly(analyzer: Analyzer, tmp_path: Path, by: int) 
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_two_cannot_listen_on_one_address(
+def test_two_analyzers_cannot_listen_on_one_address(
     analyzer: Analyzer, configure: Configure, process: Gatelock, tmp_path: Path
 ) -> None:
     (tmp_path / "access.log").touch()
@@ -153,7 +153,7 @@ def test_two_cannot_listen_on_one_address(
     )
 
 
-def test_a_configuration_without_sources_is_2(process: Gatelock, configure: Configure) -> None:
+def test_a_configuration_without_sources_exits_with_2(process: Gatelock, configure: Configure) -> None:
     configure("[kafka]\n")
     result = process("run")
     assert result.returncode == 2
@@ -181,7 +181,7 @@ def test_tables_of_another_version_are_not_changed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_an_unreachable_broker_is_named_and_does_not_stop_it(
+def test_an_unreachable_broker_is_named_and_does_not_stop_the_analyzer(
     configure: Configure, database_url: str, tmp_path: Path
 ) -> None:
     configure(f"""
@@ -247,7 +247,7 @@ def test_standard_input_can_be_imported(configured: Path, process: Gatelock, gat
         ([".", "--source", "web"], ".: Is a directory"),
     ],
 )
-def test_an_invalid_file_or_source_is_2(
+def test_an_invalid_file_or_source_exits_with_2(
     configured: Path, tmp_path: Path, process: Gatelock, arguments: list[str], sentence: str
 ) -> None:
     (tmp_path / "access.log").touch()
@@ -257,7 +257,7 @@ def test_an_invalid_file_or_source_is_2(
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_a_truncated_file_is_1_and_the_others_are_counted(
+def test_a_truncated_file_exits_with_1_and_the_others_are_counted(
     configured: Path, tmp_path: Path, process: Gatelock, gatelock: Gatelock
 ) -> None:
     whole = gzip.compress(line("192.0.2.1", 20).encode() * 3)
@@ -272,7 +272,9 @@ def test_a_truncated_file_is_1_and_the_others_are_counted(
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_a_file_without_readable_records_is_1(configured: Path, tmp_path: Path, process: Gatelock) -> None:
+def test_a_file_without_readable_records_exits_with_1(
+    configured: Path, tmp_path: Path, process: Gatelock
+) -> None:
     (tmp_path / "other.log").write_text("not in the combined format\n" * 3)
     result = process("import", "other.log", "--source", "web")
     assert (result.returncode, result.stdout) == (1, "3 seen, 0 counted, 3 dead, 0 late\n")
@@ -318,7 +320,7 @@ def test_a_revoked_privilege_is_reported_and_nothing_is_lost(
 
 
 @pytest.mark.slow
-def test_a_database_that_hangs_is_reported_and_does_not_keep_it_from_stopping(
+def test_a_database_that_hangs_is_reported_and_the_analyzer_can_be_stopped(
     configure: Configure, own_postgres: NativePostgres, tmp_path: Path
 ) -> None:
     configure(CONFIGURATION.format(database=own_postgres.new_database()))

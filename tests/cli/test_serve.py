@@ -122,7 +122,7 @@ def test_the_analyzer_serves_locks_too(migrated_url: str, configure: Configure, 
         assert not gate.allow("api_key:acme")
 
 
-def test_tokens_that_are_created_or_revoked_while_it_runs_apply(
+def test_tokens_that_are_created_or_revoked_apply_to_a_running_server(
     engine: sa.Engine, tmp_path: Path, gatelock: Gatelock
 ) -> None:
     with serving(tmp_path) as server:
@@ -147,10 +147,10 @@ def _status(url: str, token: str) -> int:
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_without_a_token_it_does_not_listen_beyond_loopback(
+def test_without_a_token_the_server_listens_on_loopback_only(
     engine: sa.Engine, tmp_path: Path, process: Gatelock, gatelock: Gatelock
 ) -> None:
-    everywhere = ".".join("0000") + ":0"
+    everywhere = "0.0.0.0:0"
     variables = {**os.environ, "GATELOCK_ANALYZER__HTTP": everywhere}
     result = process("serve", env=variables)
     assert result.returncode == 2
@@ -165,7 +165,7 @@ def test_without_a_token_it_does_not_listen_beyond_loopback(
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_with_a_certificate_it_uses_tls(engine: sa.Engine, tmp_path: Path) -> None:
+def test_a_server_with_a_certificate_uses_tls(engine: sa.Engine, tmp_path: Path) -> None:
     identity = certificate(tmp_path)
     variables = {
         "GATELOCK_ANALYZER__HTTP_CERT": str(identity.certificate),
@@ -177,7 +177,7 @@ def test_with_a_certificate_it_uses_tls(engine: sa.Engine, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_impossible_settings_are_2(engine: sa.Engine, tmp_path: Path, process: Gatelock) -> None:
+def test_impossible_settings_exit_with_2(engine: sa.Engine, tmp_path: Path, process: Gatelock) -> None:
     result = process("serve", env={**os.environ, "GATELOCK_ANALYZER__HTTP": "off"})
     assert (result.returncode, result.stderr) == (
         2,

@@ -73,7 +73,7 @@ def test_help_imports_nothing_heavy() -> None:
     code = "import sys; sys.argv[1:] = ['--help']; import analyzer.cli as c\ntry: c.main()\n"
     code += "finally: print('\\n', *sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout
-    assert "Exit codes: 0 fine, 1 found something, 2 wrong usage, 3 cannot reach." in result
+    assert "Exit codes: 0 success, 1 problem found, 2 wrong usage, 3 not reachable." in result
     assert {name.partition(".")[0] for name in result.splitlines()[-1].split()}.isdisjoint(HEAVY)
 
 
@@ -109,14 +109,14 @@ def test_without_a_command_the_help_is_printed(process: Gatelock) -> None:
     "arguments",
     [["ran"], ["usage", "--wdith", "day"], ["usage", "--width", "week"], ["import", "x"], ["locks", "show"]],
 )
-def test_wrong_usage_is_2(process: Gatelock, arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_2(process: Gatelock, arguments: list[str]) -> None:
     result = process(*arguments)
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("command", CONFIGURED)
-def test_a_missing_configuration_is_2(gatelock: Gatelock, command: str) -> None:
+def test_a_missing_configuration_exits_with_2(gatelock: Gatelock, command: str) -> None:
     result = gatelock("--config", "/nowhere/gatelock.toml", *arguments_of(command))
     assert result.exit_code == 2
     assert result.stderr == (
@@ -132,7 +132,7 @@ def test_the_file_may_be_named_before_or_after_the_command(gatelock: Gatelock, t
 
 
 @pytest.mark.parametrize("command", [name for name in CONFIGURED if name != "check"])
-def test_an_invalid_configuration_is_2_with_every_fault(
+def test_an_invalid_configuration_exits_with_2_and_every_fault(
     gatelock: Gatelock, configure: Configure, command: str
 ) -> None:
     configure('[database]\nurl = "mysql://ada:s3cret@db/x"\n[kafka]\ngroup = "x"\n')
@@ -155,7 +155,7 @@ UNREACHABLE = """
 
 
 @pytest.mark.parametrize("command", [*READING, "db upgrade"])
-def test_an_unreachable_database_is_3_and_one_sentence(
+def test_an_unreachable_database_exits_with_3_and_one_sentence(
     gatelock: Gatelock, configure: Configure, command: str
 ) -> None:
     configure(UNREACHABLE)
@@ -190,7 +190,7 @@ def test_reading_does_not_create_a_database(gatelock: Gatelock, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("command", [*READING, "db upgrade"])
-def test_a_file_that_is_not_a_database_is_3_and_one_sentence(
+def test_a_file_that_is_not_a_database_exits_with_3_and_one_sentence(
     gatelock: Gatelock, tmp_path: Path, command: str
 ) -> None:
     (tmp_path / "gatelock.db").write_text("a page of something else " * 100)
@@ -207,7 +207,7 @@ def test_the_doctor_finds_a_file_that_is_not_a_database(gatelock: Gatelock, tmp_
 
 
 @pytest.mark.parametrize("database", ["postgresql"])
-def test_a_missing_database_privilege_is_3_and_named(
+def test_a_missing_database_privilege_is_named_and_exits_with_3(
     gatelock: Gatelock, configure: Configure, engine: sa.Engine
 ) -> None:
     role = f"reader_{secrets.token_hex(4)}"
@@ -229,7 +229,9 @@ def test_a_missing_database_privilege_is_3_and_named(
 
 @pytest.mark.parametrize("command", ["usage", "rejects list --json", "rejects export"])
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_an_output_that_cannot_be_written_is_3_and_one_sentence(engine: sa.Engine, command: str) -> None:
+def test_an_output_that_cannot_be_written_exits_with_3_and_one_sentence(
+    engine: sa.Engine, command: str
+) -> None:
     with engine.begin() as db:
         db.execute(sa.insert(rejects).values(A_REJECT))
     with Path("/dev/full").open("w") as full:
@@ -252,7 +254,7 @@ def test_an_output_that_cannot_be_written_is_3_and_one_sentence(engine: sa.Engin
         ("demo --database mysql://x", "--database: write sqlite:///PATH or postgresql+psycopg://"),
     ],
 )
-def test_invalid_arguments_are_2_with_the_accepted_forms(
+def test_invalid_arguments_exit_with_2_and_the_accepted_forms(
     gatelock: Gatelock, arguments: str, sentence: str
 ) -> None:
     result = gatelock(*arguments.split())
@@ -265,13 +267,13 @@ def test_invalid_arguments_are_2_with_the_accepted_forms(
     "command",
     ["locks suspend --for 1h", "locks resume", "gaps accept access-log[0] --to next", "sources retire shop"],
 )
-def test_a_reason_of_blanks_is_2(gatelock: Gatelock, command: str) -> None:
+def test_a_blank_reason_exits_with_2(gatelock: Gatelock, command: str) -> None:
     result = gatelock(*command.split(), "--reason", " ")
     assert result.exit_code == 2
     assert result.stderr == "--reason: write a reason; it is kept with your name\n"
 
 
-def test_a_missing_database_driver_is_2_and_one_sentence() -> None:
+def test_a_missing_database_driver_exits_with_2_and_one_sentence() -> None:
     code = "import sys; sys.modules['psycopg'] = None; sys.argv[1:] = ['db', 'current']\n"
     code += "import analyzer.cli as c; c.main()"
     url = {"GATELOCK_DATABASE__URL": "postgresql+psycopg://ada:s3cret@localhost/gatelock"}

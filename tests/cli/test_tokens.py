@@ -65,7 +65,7 @@ def test_a_token_is_revoked(gatelock: Gatelock) -> None:
     ],
 )
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_impossible_arguments_are_2(gatelock: Gatelock, arguments: list[str], sentence: str) -> None:
+def test_impossible_arguments_exit_with_2(gatelock: Gatelock, arguments: list[str], sentence: str) -> None:
     result = gatelock("tokens", "create", *arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith(sentence)
@@ -73,7 +73,7 @@ def test_impossible_arguments_are_2(gatelock: Gatelock, arguments: list[str], se
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_a_name_that_exists_is_2(gatelock: Gatelock) -> None:
+def test_a_name_that_exists_exits_with_2(gatelock: Gatelock) -> None:
     gatelock("tokens", "create", "shop", "--scope", "read")
     result = gatelock("tokens", "create", "shop", "--scope", "read")
     assert result.exit_code == 2

@@ -27,7 +27,9 @@ from tests.support.serving import feed_server
 def served() -> Iterator[tuple[Switch, str]]:
     """One server for all tests, which must not mix up the feeds of different tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analyzer.web.feed_cache.REFRESH_EVERY_S", 0.0)  # stories do not wait for each other
+        patch.setattr(
+            "analyzer.web.feed_cache.REFRESH_EVERY_S", 0.0
+        )  # a test does not wait for the next refresh
         with feed_server(switch := Switch()) as url:
             yield switch, url
 

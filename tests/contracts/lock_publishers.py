@@ -143,7 +143,7 @@ class FilePublisher(MemoryPublisher):
 
 
 class FixedPublisher:
-    """A fixed list; another list is another source."""
+    """A fixed list of locks; each change makes a new source."""
 
     def __init__(self) -> None:
         self.locks: dict[LockKey, Lock] = {}
@@ -212,7 +212,7 @@ class SqlPublisher:
 
 
 class Switch:
-    """The source that the server reads: that of the test that runs."""
+    """Forwards to the source of the current test; the server reads it."""
 
     source: LockSource
 

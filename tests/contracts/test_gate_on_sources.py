@@ -27,17 +27,17 @@ from tests.contracts.lock_publishers import (
     locks_of,
     updated,
 )
-from tests.support.feed import BadLine
+from tests.support.feed import UnreliableSource
 
 POLL_S = 11.0  # longer than any pause between polls
 KEPT, IGNORED, FREE = a_lock("user:kept"), a_lock("user:ignored", on_stale="allow"), "user:free"
 
 
-def faulty_source(publisher: LockPublisher) -> BadLine:
+def faulty_source(publisher: LockPublisher) -> UnreliableSource:
     def fetch(since: Cursor | None) -> Update:
         return publisher.source.fetch(since)  # a FixedPublisher has another one after each change
 
-    return BadLine(fetch)
+    return UnreliableSource(fetch)
 
 
 @pytest.fixture
@@ -82,9 +82,9 @@ def test_after_faults_of_answers_and_history_the_view_equals_the_locks(
             case "restore":
                 publisher.restore(backup)
             case "poll":
-                source.does = random.choice(["well", "lost", "half", "again"])
+                source.fault = random.choice(["well", "lost", "half", "again"])
                 polled(poller, clock)
-    source.does = "well"
+    source.fault = "well"
     assert locks_of(polled(poller, clock, times=2)) == publisher.truth()
 
 

@@ -346,7 +346,7 @@ class TestFile:
         with pytest.raises(SourceError, match="expected a snapshot, got the changes since version 1"):
             publisher.source.fetch(None)
 
-    def test_a_file_that_is_too_large_is_not_read_into_memory(self, publisher: FilePublisher) -> None:
+    def test_a_file_that_is_too_large_is_rejected(self, publisher: FilePublisher) -> None:
         os.truncate(publisher.path, 100 << 20)
         with pytest.raises(SourceError, match="is this the right file"):
             publisher.source.fetch(None)

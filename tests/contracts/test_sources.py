@@ -307,7 +307,7 @@ def test_partitions_that_are_not_assigned_are_ignored(log: Log, opened: Callable
 
 
 def test_a_source_starts_at_the_stored_position(log: Log, opened: Callable[[Source], Source]):
-    """Also when an operator has stored it; records before it do not come."""
+    """Records before it are not returned again."""
     store, kept = MemoryPositionStore(), {}
     log.write(lines(40))
     first = SourceReader(log.source(store), store, kept)

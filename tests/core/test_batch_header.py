@@ -1,4 +1,4 @@
-"""The header of a record batch, against kafka-python's parser, and how far headers alone reach."""
+"""The header of a record batch, against kafka-python's parser, and the span of a record set."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_header_that_is_cut_off_is_read_as_far_as_its_magic_or_not_at_all(size
 
 
 class TestSpanOf:
-    def test_no_bytes_reach_nowhere(self) -> None:
+    def test_the_span_of_no_bytes_is_empty(self) -> None:
         assert span_of(b"", 7)[:2] == (0, 7)
 
     def test_a_span_ends_after_the_last_record_of_the_last_batch(self) -> None:

@@ -112,9 +112,9 @@ def test_the_next_intact_batch_is_found_in_one_fetch(log: list[Batch]) -> None:
 
 @given(st.sets(st.integers(1, 400)), st.integers(1, 400))
 @example(set(), 1)
-def test_galloping_finds_the_first_offset_that_can_be_read(dark: set[int], end: int) -> None:
+def test_galloping_finds_the_first_offset_that_can_be_read(unreadable: set[int], end: int) -> None:
     """The unreadable offsets are one range from 0 on."""
-    reach = len(dark)
+    reach = len(unreadable)
 
     def readable(offset: int) -> int | None:
         return None if offset < reach else offset

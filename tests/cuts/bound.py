@@ -20,7 +20,7 @@ class Period(NamedTuple):
 
     begin_s: float
     end_s: float  # infinite for the last
-    answers: Answers  # "none": no question in this period is answered; "some": not known
+    answers: Answers  # "none": no request in this period is answered; "some": not known
     kind: str = ""
 
 
@@ -28,7 +28,7 @@ class SourceTiming(NamedTuple):
     """The timing of a working source, and of a gate that polls it."""
 
     pace_s: float  # `next_poll` of its answers
-    answer_s: float  # from a question to the whole answer, without a long poll
+    answer_s: float  # from a request to the whole answer, without a long poll
     wait_s: float  # the longest poll
     fetch_s: float  # the time-out of a fetch
     stale_after_s: float
@@ -74,7 +74,7 @@ def surely_known(
 
 
 def youngest_possible(timeline: Sequence[Period], now_s: float) -> float:
-    """The last moment up to `now_s` of a question that could be answered: the view cannot be younger."""
+    """The last moment up to `now_s` of a request that could be answered: the view cannot be younger."""
     youngest_s = now_s
     for period in reversed(timeline):
         if period.begin_s > now_s:

@@ -23,7 +23,7 @@ from tests.cuts.timeline import period_at
 from tests.support.feed import HandFeed
 
 STEP_S = 0.05  # between two checks for news during a long poll
-LEAST_S = 1e-6  # adding up floats leaves a rest that would never pass
+LEAST_S = 1e-6  # below the rounding error of summed floats
 
 
 class BreakingChanges(tuple[Change, ...]):
@@ -40,7 +40,7 @@ class BreakingChanges(tuple[Change, ...]):
 
 
 class FaultySource:
-    """A source whose answers arrive as the timeline says; with `as_json` each one is as_json and parsed."""
+    """A source whose answers arrive as the timeline says; with `as_json` each is encoded and parsed."""
 
     def __init__(
         self,
@@ -116,7 +116,10 @@ class FaultySource:
         return update
 
     def _previous(self, update: Update) -> Update:
-        """The previous answer, unless it is a snapshot or of another history: HTTP delivers none late."""
+        """The previous answer, unless it is a snapshot or of another history:
+
+        HTTP never delivers these late.
+        """
         last = self._last
         if last is None or last.snapshot or self._source.fetch(last.at).snapshot:
             return update
@@ -147,7 +150,7 @@ class WrittenFile:
         self.busy = False
         self.feed = feed
         self.source = FileSource(path)
-        self._as_json: object = None
+        self._last_write: object = None
         self._path = path
         self._timeline = timeline
         self._clock = clock
@@ -159,11 +162,11 @@ class WrittenFile:
         return self.source.fetch(since)
 
     def write(self) -> None:
-        """Brings the file into the state that it has now."""
+        """Replaces, truncates or removes the file, as the current period demands."""
         period = period_at(self._timeline, self._clock.uptime_s())
-        if self._as_json == (period, self.feed.at):
+        if self._last_write == (period, self.feed.at):
             return
-        self._as_json = (period, self.feed.at)
+        self._last_write = (period, self.feed.at)
         text = feed_json.dump(self.feed.fetch(None))
         match period.kind:
             case "away":

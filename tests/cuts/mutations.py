@@ -1,4 +1,4 @@
-"""Mutations of a gate, each of which breaks one promise, to show that a run notices."""
+"""Mutations of a gate, each of which breaks one promise, to show that a run detects it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def locks_lost_with_the_source(patch: Patch) -> None:
     patch.setattr(Poller, "_fail", empties)
 
 
-def lifted_locks_kept(patch: Patch) -> None:
+def cleared_locks_kept(patch: Patch) -> None:
     """A lock that was cleared stays until its end."""
     change = sharded_table.TableBuilder.change
 
@@ -139,12 +139,12 @@ def on_stale_forgotten(patch: Patch) -> None:
 
 
 def back_off_without_ceiling(patch: Patch) -> None:
-    """After a long cut the source's return is noticed only after as long again."""
+    """The back-off has no ceiling, so the recovery from a long outage is noticed late."""
     patch.setattr(poller, "CEILING_S", 1e9)
 
 
 def gives_up(patch: Patch) -> None:
-    """After five failures in a row the source is not asked again."""
+    """After five failures in a row the source is not polled again."""
     fetch = Poller._fetch
 
     def fetches(self: Poller) -> None:
@@ -168,7 +168,7 @@ MUTATIONS = {
         half_changes_applied,
         cursor_before_applying,
         locks_lost_with_the_source,
-        lifted_locks_kept,
+        cleared_locks_kept,
         snapshots_added,
         on_stale_forgotten,
         back_off_without_ceiling,

@@ -21,7 +21,7 @@ def denied_by(policy: str) -> str:
 
 
 class Version(NamedTuple):
-    """The locks from one moment on."""
+    """One version of the locks, and when it was written."""
 
     before_s: float  # uptime; no reader could see them earlier
     after_s: float  # every later reader saw these locks, or later ones
@@ -72,8 +72,10 @@ class Oracle:
     timing: SourceTiming
     on_stale: str  # "allow", "deny" or "limiter"
     begun_s: float
-    seen: int = -1  # the gate has answered by this version, or a later one
-    set_back: list[tuple[float, int]] = field(default_factory=list)  # when its clock was set back, from what
+    seen: int = -1  # number of the newest version that its answers have shown
+    set_back: list[tuple[float, int]] = field(
+        default_factory=list
+    )  # uptime of each step back of its clock, and the wall time before it
     counts: Counter[str] = field(default_factory=Counter)
     passed: defaultdict[str, deque[float]] = field(default_factory=lambda: defaultdict(deque))
 

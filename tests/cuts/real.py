@@ -140,7 +140,7 @@ class Installation:
         self.postgres.start()
         self.database.close()  # the connections of this process are broken, too
 
-    def suffer(self, fault: Fault, until: Callable[[], None]) -> None:
+    def inject(self, fault: Fault, until: Callable[[], None]) -> None:
         """Begins the fault, and ends it after `until`. During the transitions anything may be answered."""
         exclusion = self.writing if fault.kind.startswith("PostgreSQL") else ExitStack()
         with exclusion:
@@ -248,13 +248,13 @@ class RealRun:
         random = Random(self._random.random())
         kinds = installation.faults(random)
         due: list[Fault] = []
-        calms_s = (1.0,) * 6 + (3.0,) * 6 + (40.0,)  # now and then for longer than gates need to recover
-        while not self._ended.wait(random.uniform(0.1, random.choice(calms_s))):
+        pauses_s = (1.0,) * 6 + (3.0,) * 6 + (40.0,)  # now and then for longer than gates need to recover
+        while not self._ended.wait(random.uniform(0.1, random.choice(pauses_s))):
             due = due or random.sample(kinds, len(kinds))  # each kind once, before one is repeated
             fault, lasts_s = due.pop(), random.uniform(0.1, random.choice((1.0, 4.0, 9.0)))
             self.faults[fault.kind] += 1
             self._report(f"{fault.kind} for {lasts_s:.1f} s")
-            installation.suffer(fault, lambda lasts_s=lasts_s: self._ended.wait(lasts_s) and None)
+            installation.inject(fault, lambda lasts_s=lasts_s: self._ended.wait(lasts_s) and None)
 
     def _ask(self, gates: list[WatchedGate]) -> None:
         random = Random(self._random.random())

@@ -69,7 +69,7 @@ def killed(world: World) -> ActiveFault:
     yield 0.0
 
 
-def stopped_beyond_its_session(world: World) -> ActiveFault:
+def suspended_beyond_its_session_timeout(world: World) -> ActiveFault:
     """SIGSTOP; the analyzer continues with records in memory that others have counted meanwhile."""
     with world.free_member() as member:
         world.fleet.pause(member)
@@ -77,7 +77,7 @@ def stopped_beyond_its_session(world: World) -> ActiveFault:
         world.fleet.resume(member)
 
 
-def ended_in_good_order(world: World) -> ActiveFault:
+def stopped_by_sigterm(world: World) -> ActiveFault:
     """SIGTERM; the analyzer ends within ten seconds, even while something else is broken."""
     with world.free_member() as member:
         member.terminate()
@@ -115,7 +115,7 @@ def two_owners(world: World) -> ActiveFault:
     world.has_happened = counted
 
 
-def a_clock_that_is_a_day_off(world: World) -> ActiveFault:
+def a_clock_wrong_by_a_day(world: World) -> ActiveFault:
     """An analyzer with a wrong clock replaces another one."""
     with world.free_member() as member:
         world.fleet.kill(member)
@@ -144,7 +144,7 @@ def connections_to_kafka_cut(world: World) -> ActiveFault:
 
 
 def network_to_kafka_silent(world: World) -> ActiveFault:
-    """Bytes go in and none come out; for longer than the session, the group rebalances meanwhile."""
+    """The proxy forwards nothing; after the session time-out the group rebalances."""
     world.kafka_proxy.stall()
     yield world.random.uniform(1.0, 4.0)
     world.kafka_proxy.flow()
@@ -264,7 +264,7 @@ def a_transaction_that_is_aborted(world: World) -> ActiveFault:
 
 
 def a_transaction_that_stays_open(world: World) -> ActiveFault:
-    """No record behind it may be read, of any shipper, until it is committed."""
+    """Until its commit, later records in its partitions are not read, of all shippers."""
     with world.traffic.transaction(200, world.random, commit=True):
         yield world.random.uniform(1.0, 3.0)
 
@@ -305,11 +305,11 @@ class FaultKind(NamedTuple):
 
 FAULT_KINDS = (
     FaultKind("members", killed),
-    FaultKind("members", stopped_beyond_its_session),
-    FaultKind("members", ended_in_good_order),
+    FaultKind("members", suspended_beyond_its_session_timeout),
+    FaultKind("members", stopped_by_sigterm),
     FaultKind("members", a_storm_of_rebalances),
     FaultKind("members", two_owners),
-    FaultKind("members", a_clock_that_is_a_day_off),
+    FaultKind("members", a_clock_wrong_by_a_day),
     FaultKind("broker", broker_killed),
     FaultKind("broker", broker_paused),
     FaultKind("network to Kafka", connections_to_kafka_cut),

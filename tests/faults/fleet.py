@@ -123,10 +123,10 @@ class Fleet:
     def traffic(self, random: Random) -> Traffic:
         return Traffic(self.kafka, self.topic, self.partitions, random)
 
-    def join(self, oddity: str = "", config: Path | None = None) -> Member:
-        """Starts one more analyzer, with the `oddity` of mutant_analyzer.py if one is named."""
-        odd = oddity or self.mutation
-        program = [str(MUTANT), odd] if odd else ["-m", "analyzer.cli"]
+    def join(self, variant: str = "", config: Path | None = None) -> Member:
+        """Starts one more analyzer, as the `variant` of mutant_analyzer.py if one is named."""
+        variant = variant or self.mutation
+        program = [str(MUTANT), variant] if variant else ["-m", "analyzer.cli"]
         member = self._start([sys.executable, *program, "--config", str(config or self.config), "run"])
         self.members.append(member)
         return member

@@ -1,4 +1,4 @@
-"""An analyzer with an oddity or a mutation: mutant_analyzer.py NAME ARGS..."""
+"""An analyzer with a variant or a mutation: mutant_analyzer.py NAME ARGS..."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imported files: read once to the end, and counted once under any name they come again."""
+"""Imported files: read to the end, and counted once even if imported again under another name."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_no_request_calls_a_callback(world: World) -> None:
     assert world.versions == before
 
 
-def test_one_poller_for_several_gates(tmp_path: Path) -> None:
+def test_several_gates_share_one_poller(tmp_path: Path) -> None:
     clock, feed = ManualClock(), HandFeed(a_lock())
     gates = [Gate(feed, clock=clock, saved=tmp_path / "view", shared=True) for _ in range(4)]
     for gate in gates:

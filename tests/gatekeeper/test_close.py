@@ -136,7 +136,7 @@ def _first_fetch(feed: HandFeed) -> threading.Event:
 
 
 def test_a_saved_view_is_complete_even_if_its_writer_is_killed(tmp_path: Path) -> None:
-    """With writers that are killed at any moment, and a reader that reads all the time."""
+    """Four writers are killed one after the other, each while the test reads."""
     path = tmp_path / "view"
     write(path, a_saved_view(datetime.now(UTC), a_lock()))
     code = """
@@ -162,4 +162,4 @@ def test_a_saved_view_is_complete_even_if_its_writer_is_killed(tmp_path: Path) -
         child.kill()
         child.wait()
         child.stdout.close()
-        read(path, datetime.now(UTC))
+        assert len(read(path, datetime.now(UTC)).locks) in (1, 300)

@@ -60,7 +60,7 @@ def test_a_long_poll_makes_the_view_older_and_delays_no_change() -> None:
     assert WORKING._replace(stale_after_s=3.0).recovery_s == 6.0 + CEILING_S
 
 
-def test_a_view_is_not_younger_than_the_last_question_that_could_be_answered() -> None:
+def test_a_view_is_not_younger_than_the_last_request_that_could_be_answered() -> None:
     timeline = [Period(0, 10, "all"), Period(10, 20, "none"), Period(20, 25, "none"), Period(25, inf, "some")]
     assert [youngest_possible(timeline, now_s) for now_s in (5.0, 15.0, 24.0, 26.0)] == [
         5.0,
@@ -84,7 +84,9 @@ def test_a_view_may_be_fresh_or_stale_or_either() -> None:
 
 @pytest.mark.parametrize("on_stale", ON_STALE)
 @pytest.mark.parametrize("source", ["sql", "http", "file"])
-def test_ten_minutes_of_faults(source: str, on_stale: str, tmp_path: Path) -> None:
+def test_answers_stay_within_their_bounds_for_ten_minutes_of_faults(
+    source: str, on_stale: str, tmp_path: Path
+) -> None:
     counts = SimulatedRun(Scenario(SEED, source, on_stale), tmp_path, Path()).run()
     assert counts["is denied by a lock"] > 1_000
     assert counts["passes"] > 1_000
@@ -95,7 +97,7 @@ def test_ten_minutes_of_faults(source: str, on_stale: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("on_stale", ON_STALE)
-def test_two_minutes_of_faults_with_the_feed_in_a_database(
+def test_answers_stay_within_their_bounds_with_the_feed_in_a_database(
     on_stale: str, tmp_path: Path, template: Path
 ) -> None:
     counts = SimulatedRun(Scenario(SEED, "sqlite", on_stale, 120.0), tmp_path, template).run()
@@ -104,7 +106,7 @@ def test_two_minutes_of_faults_with_the_feed_in_a_database(
 
 # -- mutations -------------------------------------------------------------------------------------
 
-# The sources and faults that a mutation needs to show, where random ones have too few of them.
+# The source and the fault that detect a mutation, where random faults rarely do.
 SHOWN_BY = {
     "not_stale_during_a_fetch": ("sql", "silent"),
     "half_answers_applied": ("http", "shredded"),
@@ -140,7 +142,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_postgresql_and_serve_behind_faulty_proxies(folder: Path, servers: ServersUsed) -> None:
+def test_answers_stay_within_their_bounds_behind_faulty_proxies(folder: Path, servers: ServersUsed) -> None:
     """For some seconds; `make cuts` runs for two minutes, and with more seeds."""
     lines: list[str] = []
     run = real.RealRun(SEED, SHORT_S, folder, lines.append)

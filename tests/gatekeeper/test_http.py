@@ -336,7 +336,7 @@ def test_a_refused_connection_is_reported(server: Server, source: HttpSource) ->
     [hang, pieces(reply(), 1, 0.05), pieces(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 90, 2, 0.05)],
     ids=["hangs", "trickles", "trickles headers"],
 )
-def test_no_server_can_delay_it_beyond_its_time_out(
+def test_no_server_can_delay_a_fetch_beyond_its_time_out(
     server: Server, source: HttpSource, answer: Reply
 ) -> None:
     server.replies = [answer, reply()]
@@ -346,7 +346,7 @@ def test_no_server_can_delay_it_beyond_its_time_out(
     assert source.fetch(None).at == AT
 
 
-def test_a_resolver_that_does_not_answer_cannot_delay_it_beyond_its_time_out(
+def test_a_silent_resolver_cannot_delay_a_fetch_beyond_its_time_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = socket.getaddrinfo

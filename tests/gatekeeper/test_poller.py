@@ -61,7 +61,9 @@ def test_polls_come_at_the_pace_plus_or_minus_a_tenth(pace: float, luck: float) 
 
 
 @given(PACES, st.integers(1, 10_000), LUCK)
-def test_after_failures_it_backs_off_up_to_the_ceiling(pace: float, failures: int, luck: float) -> None:
+def test_after_failures_the_poller_backs_off_up_to_the_ceiling(
+    pace: float, failures: int, luck: float
+) -> None:
     delay = next_delay(pace, failures, luck)
     assert min(pace, CEILING_S / 2) <= delay <= CEILING_S
     assert delay <= next_delay(pace, failures + 1, luck)
@@ -142,8 +144,8 @@ def test_an_exception_in_the_source_is_logged_and_polling_continues(
     assert world.callers == ["api_key:acme"]
 
 
-def test_age_counts_from_the_question_not_from_the_answer(world: World) -> None:
-    """The source may have read its data when the question arrived."""
+def test_age_counts_from_the_request_not_from_the_answer(world: World) -> None:
+    """The source may have read its data when the request arrived."""
     good = world.feed.fetch
 
     def slow(since: Cursor | None) -> Update:
@@ -156,7 +158,7 @@ def test_age_counts_from_the_question_not_from_the_answer(world: World) -> None:
     assert world.clock.uptime_s() - world.poller.known.confirmed_s == 3.0
 
 
-def test_clock_skew_is_measured_midway_between_question_and_answer(world: World) -> None:
+def test_clock_skew_is_measured_midway_between_request_and_answer(world: World) -> None:
     good = world.feed.fetch
 
     def slow(since: Cursor | None) -> Update:
@@ -188,7 +190,9 @@ def test_the_time_of_a_long_poll_does_not_age_the_view(world: World) -> None:
 
 
 @pytest.mark.parametrize(("waited", "pause"), [(2.0, 0.01), (0.06, 0.01), (0.0, 0.05), (-5.0, 0.05)])
-def test_after_a_long_poll_it_fetches_again_almost_at_once(world: World, waited: float, pause: float) -> None:
+def test_after_a_long_poll_the_poller_fetches_again_almost_at_once(
+    world: World, waited: float, pause: float
+) -> None:
     """The next lock may follow at once; without a long poll the least pace protects the server."""
     good = world.feed.fetch
 
@@ -328,7 +332,7 @@ class TestSavedView:
         world.run(0.1)
         assert (world.feed.fetches, world.callers) == ([None], ["api_key:acme"])
 
-    def test_a_view_is_saved_with_the_time_of_its_question(self, path: Path) -> None:
+    def test_a_view_is_saved_with_the_time_of_its_request(self, path: Path) -> None:
         world = World(view_file=ViewFile(path))
         world.feed.set(a_lock())
         world.run(0.1)

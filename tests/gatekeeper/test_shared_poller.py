@@ -74,7 +74,7 @@ def test_the_leader_fetches_and_the_followers_read(host: Host) -> None:
     assert len(host.feed.fetches) == 2
 
 
-def test_the_age_of_what_followers_read_counts_from_the_leaders_question(host: Host) -> None:
+def test_the_age_of_a_followers_view_counts_from_the_leaders_request(host: Host) -> None:
     leader, follower = host.process(), host.process()
     leader.poll()
     host.now_s += 7.0

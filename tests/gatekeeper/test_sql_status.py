@@ -151,7 +151,7 @@ class TestRoles:
 
 
 @on_postgresql
-def test_a_row_lock_of_another_transaction_delays_the_poll_by_a_second_at_most(
+def test_a_row_lock_of_another_transaction_delays_a_report_for_a_bounded_time(
     source: SqlSource, engine: sa.Engine
 ) -> None:
     source.report_status(a_status(1))
@@ -167,7 +167,7 @@ def test_a_row_lock_of_another_transaction_delays_the_poll_by_a_second_at_most(
 
 
 @on_sqlite
-def test_a_file_that_is_being_written_to_delays_the_poll_by_a_second_at_most(
+def test_a_file_that_is_being_written_to_delays_a_report_for_a_bounded_time(
     source: SqlSource, migrated_url: str
 ) -> None:
     path = sa.make_url(migrated_url).database

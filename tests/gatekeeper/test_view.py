@@ -24,7 +24,7 @@ from gatekeeper.view.lock_view import (
     with_locks,
     without_ended,
 )
-from tests.support.feed import NOON, BadLine, HandFeed, a_lock
+from tests.support.feed import NOON, HandFeed, UnreliableSource, a_lock
 
 ACME = a_lock("api_key:acme")
 BOB = a_lock("user:bob")
@@ -197,7 +197,7 @@ def test_after_lost_repeated_and_incomplete_answers_the_view_equals_the_locks(
     steps: list[tuple[str, object]],
 ) -> None:
     clock, feed = ManualClock(), HandFeed()
-    line = BadLine(lambda since: feed_json.load(feed_json.dump(feed.fetch(since))))
+    line = UnreliableSource(lambda since: feed_json.load(feed_json.dump(feed.fetch(since))))
     poller = Poller(line, clock, GateKnowledge(), pace_max_s=15.0, view_file=None)
     backup = feed.backup()
     for step, argument in [*steps, ("poll", "well"), ("poll", "well")]:
@@ -211,7 +211,7 @@ def test_after_lost_repeated_and_incomplete_answers_the_view_equals_the_locks(
             case "restore":
                 feed.restore(backup)
             case "poll":
-                line.does = str(argument)
+                line.fault = str(argument)
                 clock.advance(11.0)  # beyond the longest delay
                 poller.step()
     assert {lock.at: lock for lock in poller.known.view} == feed.locks

@@ -76,13 +76,15 @@ def longest_ns(
     return best
 
 
-def test_a_snapshot_of_many_locks(snapshot: Update, large: LockView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_of_many_locks_is_applied_with_pauses(
+    snapshot: Update, large: LockView, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert len(large) == MANY
     assert isinstance(large.tables["caller"], ShardedTable)
     assert longest_ns(lambda: apply(EMPTY, snapshot), monkeypatch) < WORK_NS_MAX
 
 
-def test_many_changes_at_once(large: LockView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_changes_are_applied_with_pauses(large: LockView, monkeypatch: pytest.MonkeyPatch) -> None:
     seeded = random.Random(1)
     locks = [a_lock(f"api_key:{seeded.randrange(2 * MANY):08d}", ends_in=9999) for _ in range(10_000)]
     changes = [Set(lock) if number % 3 else Clear(lock.at) for number, lock in enumerate(locks)]

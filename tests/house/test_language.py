@@ -68,7 +68,7 @@ BANNED = {
 # Names that say nothing about a variable, a parameter or a function.
 BANNED_NAMES = {"each", "heard", "meant", "ours", "said", "some", "somebody", "theirs", "told"}
 # A test's name is a sentence with a named subject.
-RIDDLES = re.compile(r"test_(?:who|whom|whose|what|it|as|those|that|they)_")
+RIDDLES = re.compile(r"test_(?:who|whom|whose|what|it|its|as|those|that|they)_")
 SUFFIXES = ("", ".conf", ".lua", ".md", ".py", ".service", ".toml", ".xml", ".yaml", ".yml")
 PATTERN = re.compile(rf"\b(?:{'|'.join(f'(?:{phrase})' for phrase in BANNED)})\b", re.IGNORECASE)
 

@@ -73,7 +73,9 @@ def wait_until_all_report_silence(readers: list[SourceReader]) -> None:
             assert turns([reader], 0.2) < TURN_S_MAX, "no turn hangs"
 
 
-def test_a_broker_that_was_suspended_or_killed_is_continued(own_kafka: NativeKafka, opened: Open) -> None:
+def test_reading_continues_after_a_broker_was_suspended_or_killed(
+    own_kafka: NativeKafka, opened: Open
+) -> None:
     topic = own_kafka.create_topic()
     readers = opened(own_kafka, topic, uptime_s=lambda: time.monotonic() * 10)
     produce(own_kafka, topic, lines(40))

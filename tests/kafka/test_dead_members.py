@@ -12,7 +12,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from analyzer.kafka.group.dead_members import client_id, remove_dead_members, remove_dead_members_soon
+from analyzer.kafka.group.dead_members import (
+    JOIN_S_MAX,
+    client_id,
+    remove_dead_members,
+    remove_dead_members_soon,
+)
 from tests.support.kafka_log import open_source
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader
@@ -84,13 +89,17 @@ def test_dead_members_of_another_analyzer_are_left_alone(
     with member(real_kafka, topic, "web-1") as child:
         child.send_signal(signal.SIGKILL)
         child.wait(5)
+        began_s = time.monotonic()
         assert remove_dead_members(options_of(real_kafka, topic, name), f"gatelock-{name}") == 0
+        assert time.monotonic() - began_s < JOIN_S_MAX, "no member was taken for dead"
 
 
 def test_a_living_member_is_not_removed(real_kafka: NativeKafka | GivenKafka) -> None:
     topic = real_kafka.create_topic()
     with member(real_kafka, topic, "web-1"):
+        began_s = time.monotonic()
         assert remove_dead_members(options_of(real_kafka, topic, "web-1"), "gatelock-web-1") == 0
+        assert time.monotonic() - began_s < JOIN_S_MAX, "no member was taken for dead"
 
 
 def test_dead_members_stay_in_a_group_that_we_have_not_joined(real_kafka: NativeKafka | GivenKafka) -> None:

@@ -52,7 +52,7 @@ class TestTable:
         assert matches(owner, member, kind)
 
     @pytest.mark.parametrize(("name", "owner", "member", "kind"), ROWS)
-    def test_a_member_that_is_gone_or_another_switches_its_feature_off(
+    def test_a_missing_or_changed_member_is_found_for_its_feature(
         self, name: FeatureName, owner: str, member: str, kind: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         take_away(resolve(owner), member, kind, monkeypatch)
@@ -144,7 +144,7 @@ class TestRule:
 
 class TestAnAnalyzerWithout:
     @pytest.mark.parametrize("name", FEATURES)
-    def test_one_feature_counts_each_record_once(
+    def test_an_analyzer_without_one_feature_counts_each_record_once(
         self, real_kafka: RealKafka, name: FeatureName, switch_off: Callable[..., None], tmp_path: Path
     ) -> None:
         """Over new records, partitions that are read again, a restart, and as a group."""
@@ -173,7 +173,7 @@ class TestAnAnalyzerWithout:
         joined.source.close()
 
     @pytest.mark.parametrize("off", [(), ("paused-records",)], ids=["with", "without"])
-    def test_forgetting_paused_records_a_stopped_partition_can_be_read_again(
+    def test_a_stopped_partition_can_be_read_again_without_paused_records(
         self, real_kafka: RealKafka, switch_off: Callable[..., None], off: tuple[FeatureName, ...]
     ) -> None:
         """kafka-python itself fetches nothing more of a partition that was paused while it was decoded."""
@@ -193,7 +193,7 @@ class TestAnAnalyzerWithout:
         run_all([reader], lines(80), turns=200)
         reader.source.close()
 
-    def test_any_feature_but_the_bound_counts_each_record_once(
+    def test_the_decompression_bound_alone_is_enough_to_count_each_record_once(
         self, real_kafka: RealKafka, switch_off: Callable[..., None]
     ) -> None:
         switch_off(*(ALL_FEATURES - {"decompression-bound"}))
@@ -207,7 +207,7 @@ class TestAnAnalyzerWithout:
         run_all([reader], lines(80))
         reader.source.close()
 
-    def test_whole_batches_and_the_bound_reads_nothing_and_says_so(
+    def test_without_whole_batches_and_the_bound_nothing_is_read_and_a_problem_names_it(
         self, real_kafka: RealKafka, switch_off: Callable[..., None], caplog: pytest.LogCaptureFixture
     ) -> None:
         switch_off("whole-batches", "decompression-bound")

@@ -30,14 +30,14 @@ def test_the_lag_is_zero_without_a_backlog() -> None:
 
 
 @pytest.mark.parametrize("last_s", [IN_1970_MS / 1000, NOW_S - 2 * DAY_S, NOW_S + 3600])
-def test_a_new_record_is_not_older_than_the_time_since_we_had_all(last_s: float) -> None:
+def test_a_new_record_is_not_older_than_the_last_time_without_a_backlog(last_s: float) -> None:
     """The last record is two days old, or its producer's clock is wrong."""
     partition = state(last_s)
     partition.lag(100, NOW_S, 10.0)
     assert partition.lag(101, NOW_S + 3, 13.0) == Lag(1, 3.0)
 
 
-def test_plausible_timestamps_count_also_after_we_had_all() -> None:
+def test_plausible_timestamps_count_also_after_a_time_without_a_backlog() -> None:
     partition = state(NOW_S)
     partition.lag(100, NOW_S, 10.0)
     partition.next, partition.last_ms = (

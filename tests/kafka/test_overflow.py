@@ -1,4 +1,7 @@
-"""More callers than the budget: which are counted by name depends on the log alone, not on the analyzers."""
+"""More callers than the cardinality limit:
+
+the log alone decides which are counted by name, not on the analyzers.
+"""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_a_poll_that_hangs_is_named_and_ends_the_process(real_kafka: RealKafka, 
     assert "fetched_records" in last["message"], "where it hangs"
 
 
-def test_rights_passwords_and_brokers_that_fail_while_it_reads_are_named(
+def test_lost_permissions_changed_passwords_and_silent_brokers_are_named(
     secured: SecuredKafka, start: Start, tmp_path: Path
 ) -> None:
     """With default settings. The analyzer recovers from each without a restart, and loses nothing."""

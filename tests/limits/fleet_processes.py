@@ -22,30 +22,30 @@ PROCESSES = 8
 # The parent imports once, without threads, and is forked for each process.
 PARENT = multiprocessing.get_context("forkserver")
 PARENT.set_forkserver_preload([__name__])
-Story = Callable[..., Any]
+Task = Callable[..., Any]
 Admitted = list[tuple[float, float]]  # wall clock before and after each call that was allowed
 
 
 class Fleet:
-    """Processes that wait for a story; started once for many stories."""
+    """Processes that wait for a task; started once for many tasks."""
 
     def __init__(self, url: str) -> None:
         self._pipes: list[Connection] = []
         self.processes = []
         for _ in range(PROCESSES):
             parent_end, child_end = PARENT.Pipe()
-            process = PARENT.Process(target=_run_stories, args=(child_end, url), daemon=True)
+            process = PARENT.Process(target=_run_tasks, args=(child_end, url), daemon=True)
             process.start()
             child_end.close()
             self._pipes.append(parent_end)
             self.processes.append(process)
         self.run(do_nothing)  # returns when all of them run
 
-    def run(self, story: Story, *arguments: Any) -> list[Any]:
-        """Returns the result of the story in each process."""
+    def run(self, task: Task, *arguments: Any) -> list[Any]:
+        """Returns the result of the task in each process."""
         start_s = time.time() + 0.05
         for pipe in self._pipes:
-            pipe.send((story, start_s, arguments))
+            pipe.send((task, start_s, arguments))
         return [pipe.recv() for pipe in self._pipes]
 
     def close(self) -> None:
@@ -55,16 +55,16 @@ class Fleet:
             process.join(10)
 
 
-def _run_stories(pipe: Connection, url: str) -> None:
+def _run_tasks(pipe: Connection, url: str) -> None:
     client = redis.Redis.from_url(url)
     store = RedisStore(client, timeout=5)
     while True:
         try:
-            story, start_s, arguments = pipe.recv()
+            task, start_s, arguments = pipe.recv()
         except EOFError:
             break
         time.sleep(max(0.0, start_s - time.time()))
-        pipe.send(story(store, client, *arguments))
+        pipe.send(task(store, client, *arguments))
     store.close()
     client.close()
 
@@ -79,7 +79,7 @@ def race_for(store: RedisStore, client: redis.Redis, kind: int, limit: int, name
     return sum(limiter.allow("a") for _ in range(calls))
 
 
-def press(
+def call_without_pause(
     store: RedisStore, client: redis.Redis, kind: int, limit: int, period: float, name: str, until_s: float
 ) -> tuple[Admitted, int]:
     """Calls `allow` without a pause; returns when each admission was, and how many calls were refused."""

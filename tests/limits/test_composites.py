@@ -243,7 +243,7 @@ def test_shards_survive_a_restart_with_another_number_of_them():
 
 
 def test_several_threads_share_one_limit():
-    """Ten a second, here ten times as fast."""
+    """The limit is ten per 0.1 s, to keep the test short."""
     log = SlidingLog(10, 0.1)
     calls: list[str] = []
 

@@ -337,7 +337,7 @@ def test_all_methods_work_in_a_task(redis_server: Redis):
 
 
 class TestWaiting:
-    def test_threads_get_their_permits_in_time(self, store):
+    def test_a_thread_gets_its_permits_in_time(self, store):
         log = SlidingLog(2, 0.2, store=store)
         began_s = time.monotonic()
         for _ in range(5):
@@ -377,7 +377,8 @@ class TestWaiting:
             await asyncio.sleep(0.05)
             for waiter in waiters:
                 waiter.cancel()
-            assert await asyncio.gather(*waiters, return_exceptions=True)
+            results = await asyncio.gather(*waiters, return_exceptions=True)
+            assert [type(result) for result in results] == [asyncio.CancelledError] * 3
             assert (await slow.reserve_async("b")).delay <= 60, "no other booking lies before it"
             await store.aclose()
             await client.aclose()
@@ -423,7 +424,7 @@ class TestLeases:
         with pytest.raises(ValueError, match="lease"):
             Concurrency(1, lease=5)
 
-    def test_waiters_of_a_process_are_served_when_it_releases(self, store):
+    def test_a_released_permit_is_free_and_a_reset_releases_all(self, store):
         limiter = Concurrency(1, store=store)
         with limiter.guard("a"):
             assert not limiter.wait("a", timeout=0.1)
@@ -463,7 +464,7 @@ class TestKnownBugsOfRedisLimiters:
         time.sleep(0.3)
         assert bucket.peek("a").remaining == 20
 
-    def test_a_meter_drains_and_a_queue_leaks(self, store):
+    def test_a_leaky_bucket_drains_and_a_leaky_queue_spaces_departures(self, store):
         meter = LeakyBucket(5, 0.5, store=store)
         assert [meter.allow("a") for _ in range(6)] == [True] * 5 + [False]
         time.sleep(0.15)
@@ -473,8 +474,10 @@ class TestKnownBugsOfRedisLimiters:
         assert all(queue.wait("a") for _ in range(5))
         assert time.monotonic() - began_s >= 0.2
 
-    def test_the_five_values_of_redis_cell(self, store):
+    def test_the_cl_throttle_form_has_the_five_values_of_redis_cell(self, store):
         bucket = TokenBucket(30, 60, 16, store=store)
         assert bucket.as_cl_throttle("user123") == (0, 16, 15, -1, 2)
+
+    def test_a_sliding_counter_of_one_admits_one(self, store):
         counter = SlidingCounter(1, 60, store=store)
         assert [counter.allow("a") for _ in range(2)] == [True, False]

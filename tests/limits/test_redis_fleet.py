@@ -14,8 +14,8 @@ from tests.limits.fleet_processes import (
     PROCESSES,
     Admitted,
     Fleet,
+    call_without_pause,
     hold_and_die,
-    press,
     race_for,
     wait_for_turns,
     work,
@@ -57,7 +57,7 @@ def test_racing_processes_get_exactly_the_permits_that_there_are(fleet: Fleet, k
 def test_under_pressure_no_period_holds_more_than_the_limit(fleet: Fleet, kind: Kind):
     limit, period_s, for_s = 20, 0.2, 0.8
     began_s = time.time() + 0.05
-    results = fleet.run(press, KINDS.index(kind), limit, period_s, new_name(), began_s + for_s)
+    results = fleet.run(call_without_pause, KINDS.index(kind), limit, period_s, new_name(), began_s + for_s)
     admitted = [admission for admissions, _ in results for admission in admissions]
     most = {
         "SlidingLog": limit,

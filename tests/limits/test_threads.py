@@ -60,7 +60,7 @@ def test_racing_threads_get_exactly_the_permits_that_there_are(kind: Kind, warm:
 
 
 @pytest.mark.usefixtures("tiny_switch_interval")
-def test_racing_threads_on_many_keys_lose_no_state_while_generations_rotate():
+def test_racing_threads_on_many_keys_raise_nothing_while_generations_rotate():
     """A period of 50 microseconds rotates the generations thousands of times meanwhile."""
     bucket = TokenBucket(1_000_000, 1, 5, clock=time.monotonic_ns)
     log = SlidingLog(5, 0.00005)
@@ -154,7 +154,7 @@ def test_an_exception_on_entry_of_any_function_leaves_a_limiter_that_decides(kin
     assert count > 4
 
 
-def test_a_signal_handler_may_call_the_limiter_that_it_interrupts():
+def test_a_thread_that_holds_the_mutex_may_call_the_limiter():
     bucket = TokenBucket(10**6, 1)
     bucket._keys.mutex.acquire(False)
     try:

@@ -83,7 +83,9 @@ def test_windows_agree_with_local_time_around_each_clock_change(zone: str) -> No
     moments(), st.sampled_from(["minute", "hour", "day", "week", "month"]), st.floats(0, 1, exclude_max=True)
 )
 @example(("Pacific/Apia", 1325239200), "day", 0.5)
-def test_windows_part_the_time_line(moment: tuple[str, int], per: str, where: float) -> None:
+def test_windows_follow_each_other_without_gap_or_overlap(
+    moment: tuple[str, int], per: str, where: float
+) -> None:
     zone, at_s = moment
     calendar = Calendar(per, zone)
     window = window_at(calendar, at_s)

@@ -37,7 +37,7 @@ class EndlessSource:
         return {}
 
     def acknowledge(self, _stored: Mapping[Partition, int]) -> None:
-        """Nothing is reported anywhere."""
+        """Ignores the offsets."""
 
 
 class NullStore:

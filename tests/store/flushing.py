@@ -105,7 +105,7 @@ def at_version(engine: sa.Engine) -> int:
 
 
 def run_together(*acts: Callable[[], object]) -> list[BaseException | object]:
-    """Runs each act in a thread, all at one moment; returns what they return or raise."""
+    """Runs each act in a thread, all at the same time; returns what they return or raise."""
     barrier = threading.Barrier(len(acts))
     answers: list[BaseException | object] = [None] * len(acts)
 

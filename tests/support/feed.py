@@ -109,18 +109,18 @@ class HandFeed:
         """Does nothing."""
 
 
-class BadLine:
-    """A source whose answers get lost, are repeated, or arrive incomplete, as `does` says."""
+class UnreliableSource:
+    """A source whose answers get lost, are repeated, or arrive incomplete, by `fault`."""
 
     def __init__(self, fetch: Callable[[Cursor | None], Update]) -> None:
         self._fetch = fetch
-        self.does = "well"
+        self.fault = "well"
         self._last: Update | None = None
 
     def fetch(self, since: Cursor | None) -> Update:
         answer = self._fetch(since)
         previous, self._last = self._last, answer
-        match self.does:
+        match self.fault:
             case "lost":
                 raise SourceError("the answer was lost")
             case "half":

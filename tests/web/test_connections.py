@@ -66,7 +66,7 @@ def feed() -> HandFeed:
 # Too many
 
 
-def test_a_connection_beyond_the_bound_is_refused_with_a_time_to_return(
+def test_a_connection_beyond_the_bound_is_refused_with_retry_after(
     feed: HandFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_limits, "CONNECTIONS_MAX", 3)
@@ -123,11 +123,13 @@ def test_five_hundred_waiting_gates_are_answered_by_one_read_of_the_feed(feed: H
         assert len(feed.fetches) - reads <= 3 + (time.monotonic() - began_s) / REFRESH_EVERY_S
 
 
-def test_the_refusal_of_a_connection_is_a_problem_with_spread_times() -> None:
+def test_a_refused_connection_gets_a_problem_with_a_varying_retry_after() -> None:
     refused = connection_limits.refuse_connection(7)
     assert json.loads(refused.body)["status"] == refused.status_code == 503
     assert refused.headers["retry-after"] == "12"
     assert refused.headers["content-type"] == "application/problem+json"
+    waits = {connection_limits.refuse_connection(number).headers["retry-after"] for number in range(20)}
+    assert len(waits) >= 5
 
 
 # Slow

@@ -46,7 +46,7 @@ def answers() -> list[str]:
     return found
 
 
-def test_its_answers_are_valid_and_the_checksum_is_right() -> None:
+def test_the_answers_on_the_page_are_valid_and_have_the_right_checksum() -> None:
     snapshot, changes = map(feed_json.load, answers())
     assert (snapshot.snapshot, snapshot.at, len(snapshot.changes)) == (True, (3, "0c9a77f3"), 2)
     assert (changes.since, len(changes.changes), snapshot.unknown, changes.unknown) == (1, 3, (), ())
@@ -55,7 +55,7 @@ def test_its_answers_are_valid_and_the_checksum_is_right() -> None:
     assert int(length[1]) == len(answers()[0])
 
 
-def test_its_command_computes_the_checksum(tmp_path: Path) -> None:
+def test_the_command_on_the_page_computes_the_checksum(tmp_path: Path) -> None:
     found = re.search(r"^\$ (sed .* \| sha256sum)\n([0-9a-f]{64})", PAGE, re.MULTILINE)
     assert found is not None
     (tmp_path / "answer.json").write_text(answers()[0])
@@ -63,7 +63,7 @@ def test_its_command_computes_the_checksum(tmp_path: Path) -> None:
     assert ran.stdout.split()[0] == found[2] == json.loads(answers()[0])["checksum"].removeprefix("sha256:")
 
 
-def test_its_tables_have_every_field() -> None:
+def test_the_tables_on_the_page_have_every_field() -> None:
     def named(head: str) -> set[str]:
         table = PAGE.partition(head)[2].partition("\n\n")[0]
         return {name for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for name in _names(row)}
@@ -76,7 +76,7 @@ def _names(row: str) -> list[str]:
     return re.findall(r"`(\w+)`", row)
 
 
-def test_its_numbers_are_those_of_the_code() -> None:
+def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
     for phrase, value in {
         "more than 60 is 60": locks_endpoint.WAIT_MAX_S,
         "up to 64 characters": locks_endpoint.MARK_CHARACTERS_MAX,
@@ -103,7 +103,7 @@ def test_its_numbers_are_those_of_the_code() -> None:
     assert locks_endpoint.GZIP_BYTES_MIN == 1 << 10
 
 
-def test_its_example_of_a_status_report_is_valid() -> None:
+def test_the_status_report_on_the_page_is_valid() -> None:
     (example,) = [block for block in blocks("json") if '"instance"' in block]
     status = status_json.load(example)
     assert (status.instance, status.number, status.at, status.callers) == (

@@ -193,7 +193,7 @@ class TestAGate:
             wait_until(lambda: not gate.allow("user:bob"))
             assert gate.healthy
 
-    def test_a_server_that_does_not_answer_a_report_delays_the_poll_by_at_most_a_second(self) -> None:
+    def test_a_report_that_is_not_answered_times_out(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             source = HttpSource(f"http://127.0.0.1:{silent.getsockname()[1]}")
             began_s = time.monotonic()

@@ -107,7 +107,9 @@ def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 # Alive
 
 
-def test_a_loop_is_alive_until_it_has_not_completed_for_too_long(world: World, client: httpx2.Client) -> None:
+def test_livez_fails_when_the_loop_has_not_completed_for_too_long(
+    world: World, client: httpx2.Client
+) -> None:
     assert client.get("/livez").json() == {"live": True, "since_loop_s": None}
     world.health.loop_completed()
     world.now_s += LOOP_MAX_S - 1

@@ -81,5 +81,5 @@ def test_a_commit_without_a_notification_is_found_by_the_next_refresh(
     settings: Settings, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example behind a connection pooler that passes no notifications."""
-    monkeypatch.setattr("analyzer.store.transaction.notify.CHANNEL", "another")
+    monkeypatch.setattr("analyzer.store.transaction.notify.feed_changed", lambda db: None)
     assert delay_of_a_change_s(settings, engine, Health(Metrics("1"), time.monotonic)) < SOON_S

@@ -24,7 +24,7 @@ def list_(
 ) -> None:
     """Show operators' actions, the latest first.
 
-    Each with its time, the operator, the object and the reason.
+    Lists for each action its time, the operator, the object and the reason.
 
     Example: gatelock events list --since 7d
     """

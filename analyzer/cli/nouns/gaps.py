@@ -41,8 +41,8 @@ def list_(
 ) -> None:
     """Show why partitions stopped, and how to continue.
 
-    Each with the offsets that cannot be counted, and the commands that accept them. Exit code 1 if a
-    partition is stopped.
+    Lists for each partition the offsets that cannot be counted, and the commands that accept them. Exit code
+    1 if a partition is stopped.
 
     Example: gatelock gaps list --all
     """
@@ -185,7 +185,10 @@ def select_gaps(partition: str, to: str, log: str, open_: Sequence[RecordedGap])
 
 
 def log_bounds(parts: Sequence[Partition], settings: Settings) -> Mapping[Partition, LogBounds] | str | None:
-    """The first and last offsets of these logs, or why Kafka does not give them; None for files."""
+    """The first offset and the end of each log, or why Kafka does not answer; None for files.
+
+    Raises LogGone.
+    """
     if any(source.topic == part.topic for source in settings.sources for part in parts):
         from analyzer.kafka.probes.log_bounds import bounds_of
 
@@ -234,6 +237,8 @@ def requested_offset(recorded: RecordedGap, to: str, first: int | None) -> int:
 def consequence(recorded: RecordedGap, offset: int) -> str:
     """The analyzer's next step after the gap is accepted with this offset."""
     if recorded.gap.kind == "too-many-rejected":
+        if offset == recorded.gap.position:
+            return f"reading again from {offset}"
         return f"reading again; unreadable records up to {offset} are rejected one by one"
     if offset == recorded.gap.position and recorded.gap.kind in UNREADABLE:
         return f"reading again from {offset}"

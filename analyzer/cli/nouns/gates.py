@@ -31,8 +31,9 @@ def list_(
 ) -> None:
     """Show the gates that report their status.
 
-    Each with the version of its library and of its view, the age of the view, requests that met a lock, how
-    many of them it denied, and which part of its callers the log knows. Exit code 1 if a gate has a problem.
+    Lists for each gate the versions of its library and of its view, the age of the view, requests that met a
+    lock, requests denied, and the share of its callers that the log knows. Exit code 1 if a gate has a
+    problem.
 
     Example: gatelock gates list --all
     """

@@ -38,8 +38,8 @@ def list_(
 ) -> None:
     """Show the locks in force.
 
-    Each with its policy, reason and end; the one that ends last comes first. While the locks are suspended, a
-    line on stderr says so.
+    Lists for each lock its end, policy, action and detail; the lock that ends last comes first. While the
+    locks are suspended, a line on stderr reports it.
 
     Example: gatelock locks list --caller api_key:acme
     """
@@ -69,7 +69,8 @@ def list_(
             )
             for lock in found
         )
-        table(["until", "scope", "key", "resource", "policy", "does", "detail"], rows, "no lock is in force")
+        empty = "no lock matches" if key or policy else "no lock is in force"
+        table(["until", "scope", "key", "resource", "policy", "does", "detail"], rows, empty)
 
 
 @app.command()

@@ -107,7 +107,7 @@ def list_(
             )
             for reject in found
         )
-        table(["found", "record", "source", "reason", "bytes", "begins"], cells, "every record could be read")
+        table(["found", "record", "source", "reason", "bytes", "begins"], cells, "no rejected record matches")
 
 
 @app.command()
@@ -121,7 +121,7 @@ def show(
 ) -> None:
     """Show a rejected record, and why it was rejected.
 
-    All that was kept of it, what the mapping expects, and whether the record can be read today.
+    Prints all that was kept of it, what the mapping expects, and whether the record can be read now.
 
     Example: gatelock rejects show 'access-log[3]@1234'
     """

@@ -16,8 +16,8 @@ app = typer.Typer(help="Partitions that are read, by which analyzer, how far beh
 def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show every partition that was ever read.
 
-    Each with the next offset, how far behind its analyzer was at its last heartbeat, and the age of that.
-    Exit code 1 if a partition has no analyzer.
+    Lists for each partition the next offset, the lag at the last heartbeat of its analyzer, and the age of
+    the heartbeat. Exit code 1 if a partition has no analyzer.
 
     Example: gatelock sources list
     """
@@ -36,7 +36,7 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
                     part.next,
                     part.behind_records,
                     f"{part.behind_s:.1f}",
-                    "retired" if part.heard_s is None else f"{part.heard_s:.0f} s ago",
+                    "not followed" if part.heard_s is None else f"{part.heard_s:.0f} s ago",
                     part.owner,
                 ]
                 for part in found
@@ -69,6 +69,6 @@ def retire(
 
         number = retire_source(engine, source, operator_name(), why)
         if not number:
-            typer.echo(f"{source}: no partition of it lacks an analyzer (`gatelock sources list`)", err=True)
+            typer.echo(f"{source}: nothing to retire; `gatelock sources list` shows the sources", err=True)
             raise typer.Exit(FOUND)
         typer.echo(f"{source}: {plural(number, 'partition')} retired")

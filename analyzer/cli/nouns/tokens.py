@@ -64,7 +64,7 @@ def create(
 def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show the tokens, without their values.
 
-    Each with its scope, when it was created, and when it expires.
+    Lists for each token its scope, its time of creation, and its expiry.
 
     Example: gatelock tokens list
     """

@@ -18,11 +18,12 @@ COLUMNS = ("topic", "partition", "next", "seen", "counted", "duplicate", "dead",
 
 
 def audit(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Check that the numbers agree.
+    """Check that all records are counted once.
 
     For each partition: seen = counted + duplicate + dead (unreadable, or from the future) + late (too old).
-    For all together: the requests counted equal those in the buckets. Skipped are offsets that an operator
-    passed over with `gatelock gaps accept`; no other number includes them. Exit code 1 if anything differs.
+    Over all partitions: counted equals the requests in the buckets. The column skipped has the offsets that
+    an operator skipped with `gatelock gaps accept`; no other column includes them. Exit code 1 if
+    anything differs.
 
     Example: gatelock audit --json
     """
@@ -53,14 +54,14 @@ def _print(found: Audit) -> None:
         for ledger in found.partitions
     ]
     table([*columns, ""], rows, "nothing was read yet")
-    verdict = "equal" if found.equal else "NOT EQUAL"
+    verdict = "equal" if found.counted == found.buckets else "NOT EQUAL"
     typer.echo(f"{found.counted:,} counted, {found.buckets:,} in buckets: {verdict}")
     for gap in found.skipped[:SKIPPED_MAX]:
         typer.echo(f"skipped: {gap.part} {skipped_range(gap)}")
     if len(found.skipped) > SKIPPED_MAX:
         typer.echo(f"... and {len(found.skipped) - SKIPPED_MAX} more: `gatelock gaps list --all`")
     if found.overflow:
-        typer.echo(f"{found.overflow:,} of these are in overflow: and not under the name of their caller")
+        typer.echo(f"{found.overflow:,} of these are in overflow: not counted under the name of their caller")
 
 
 def skipped_range(gap: RecordedGap) -> str:

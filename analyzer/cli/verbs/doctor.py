@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def doctor(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Check a running installation for common problems.
 
-    The database, clocks, the plan, sources and their lag, stopped partitions, rejected records, tokens,
-    gates, names of callers, Kafka. Prints one line for each finding, with what to do. Changes nothing. Exit
-    code 1 if something is wrong, 3 if the database or Kafka cannot be reached.
+    Checks the database, clocks, the plan, sources and their lag, stopped partitions, rejected records,
+    tokens, gates, names of callers and Kafka. Prints one line for each finding, with what to do. Changes
+    nothing. Exit code 1 if something is wrong, 3 if the database or Kafka cannot be reached.
 
     Example: gatelock doctor --json
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from analyzer.pipeline import FlushResult
     from gatekeeper.model import Change
 
-ATTEMPTS_MAX = 10  # in a row at a database that is away; about fifteen seconds
+ATTEMPTS_MAX = 10  # consecutive failures to reach the database; about ten seconds if it refuses at once
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ def import_(
         list[Path], typer.Argument(metavar="FILE...", help="Files; .gz is unpacked, - is standard input.")
     ],
     source: Annotated[
-        str, typer.Option(metavar="NAME", help="The one of [[sources]] whose format and fields apply.")
+        str, typer.Option(metavar="NAME", help="Name of the entry of [[sources]] with the format and fields.")
     ],
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -73,7 +73,7 @@ def import_(
     """Count the records of complete files, once.
 
     Files that still grow belong in [[sources]] of `gatelock run`. Importing a file again counts only what is
-    new in it. Exit code 1 if a file cannot be read to its end, or if no new record could be counted.
+    new in it. Exit code 1 if a file cannot be read to its end, or if it has new records and none was counted.
 
     Example: gatelock import access.log.1 access.log.2.gz --source web
     """

@@ -55,7 +55,7 @@ def run(context: typer.Context, config: ConfigOption = None) -> None:
 
 
 def _run(settings: Settings) -> bool:
-    """Builds the analyzer and runs it; returns whether everything that it counted is stored.
+    """Builds the analyzer and runs it; returns whether the database could be reached for the last flush.
 
     Raises AnalyzerError.
     """
@@ -99,7 +99,7 @@ def _stop(event: threading.Event) -> None:
     the next analyzer only has to read some records again."""
     event.set()
     time.sleep(STOP_S)
-    log.warning("the database does not answer: the next analyzer reads again what was not stored")
+    log.warning("not stopped within %.0f s: the next analyzer reads again what was not stored", STOP_S)
     _end_process()
 
 

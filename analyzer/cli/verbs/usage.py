@@ -43,7 +43,7 @@ def usage(
         str,
         typer.Option(
             metavar="GROUPING",
-            help="What to count by: caller, tenant, resource, address, address/24, address6/56 or everyone; "
+            help="What to group by: caller, tenant, resource, address, address/24, address6/56 or everyone; "
             "caller+resource splits by resource.",
         ),
     ] = "caller",

@@ -1,4 +1,4 @@
-"""Sums to locks: policies, their windows, the plan that holds them, and what a sum does to a lock.
+"""Turns sums into locks: policies, their windows, the plan that holds them, and the judgement.
 
 Everything is pure; the statements that keep running totals are in `analyzer.store.transaction`.
 """

@@ -29,19 +29,19 @@ class LockDelay(NamedTuple):
         return sum(self)
 
 
-# How long a fetch waits for more records, a commit takes on a busy disk, and a gate waits between two polls,
-# with its jitter of a tenth.
+# FETCH_S: how long a fetch waits for more records. COMMIT_S: how long a commit takes on a busy disk. POLL_S:
+# the longest pause of a gate between two polls, with its jitter of a tenth.
 FETCH_S, COMMIT_S, POLL_S = 0.1, 0.25, 0.44
 
-# Of a window, so that the overshoot stays small compared with what the window admits.
+# The greatest delay as a share of a window, so that the overshoot stays small compared with the limit.
 DELAY_SHARE_MAX = 1 / 12
 
 
 def own_delay(flush_s: float) -> LockDelay:
     """Returns the delays of Gatelock itself: from the record's arrival in the log to the last gate.
 
-    With a flush every `flush_s` seconds and gates at their default pace. The request itself and the shipping
-    of its log record come before and are not known in advance.
+    Assumes a flush every `flush_s` seconds, and gates that poll at their default interval. The duration of
+    the request and of the shipping of its log record is not known in advance and not included.
 
     >>> round(own_delay(0.1).total_s, 2)
     0.89
@@ -52,9 +52,9 @@ def own_delay(flush_s: float) -> LockDelay:
 def overshoot_max(front: FrontLimiter, delay_s: float, in_flight: int, *, weight: int = 1) -> int:
     """Returns the most that one caller is admitted beyond its limit before the last gate closes.
 
-    A limiter that admits at most `limit` in any stretch of `period_s` admits at most `limit` per period begun
-    within the delay, in each process. Requests that were admitted before the limit was reached and are still
-    being answered are added. It holds while no delay exceeds its part of `delay_s`.
+    `front` admits at most `limit` per process in each period that begins within `delay_s`. `in_flight` is the
+    number of requests that were admitted before the limit was reached and are not answered yet; `weight` is
+    the most that one request adds to the meter. The bound holds while the delay does not exceed `delay_s`.
 
     >>> overshoot_max(FrontLimiter(20, 1.0, 8), 1.2, in_flight=0)
     320

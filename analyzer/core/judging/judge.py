@@ -41,7 +41,7 @@ def judge_policies(
     """Returns the changes that make all locks of `policies` agree with a plan that changed these policies.
 
     `standings` are all totals that have reached one of their thresholds, `locks` all present locks of these
-    policies. Each lock that is earned is written again, because it carries the policy's words.
+    policies. Each lock that is earned is written again, because it carries the policy's settings.
     """
     wanted = [
         lock

@@ -63,10 +63,10 @@ class Plan:
         }
 
     def next_judgement(self, standing: Standing, now_s: float) -> int:
-        """Returns the least value of the total from which it must be judged again; NEVER in this window.
+        """Returns the least value at which the total must be judged again; NEVER if its window has none.
 
-        A window that has not begun keeps a value that is already reached, so that the first record after its
-        beginning has it judged.
+        For a window that has not begun this is the least threshold, reached or not, so that the first record
+        after its beginning causes a judgement.
         """
         thresholds, window = self.thresholds_of[standing.total.sum], standing.total.window
         if now_s < window.start_s:
@@ -87,7 +87,7 @@ class Plan:
 def plan_of(groupings: Iterable[str], meters: Iterable[Meter], policies: Iterable[Policy]) -> Plan:
     """Returns a plan in one fixed order, for any order in the configuration.
 
-    "caller" is always counted, because the audit rests on it, and so is the meter `requests`.
+    "caller" is always counted, because the audit depends on it, and so is the meter `requests`.
     """
     policies = sorted(policies, key=lambda policy: policy.name)
     wanted = {"caller", *groupings, *(policy.per for policy in policies)}

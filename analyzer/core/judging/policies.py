@@ -1,6 +1,6 @@
-"""Policies as values, one class per kind:
+"""Policies as values: how much a series may use in a window, and what happens beyond it.
 
-how much a series may use in a window, and what happens beyond it.
+One class per kind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Running totals: what is added up per series and window, shared by all policies that sum the same."""
+"""Running totals: what is added up per series and window, shared by all policies with the same sum."""
 
 from __future__ import annotations
 

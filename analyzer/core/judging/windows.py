@@ -92,8 +92,8 @@ def _next_first_day(per: CalendarPeriod, first: date) -> date:
 def _shown_s(zone: ZoneInfo, day: date) -> int:
     """Returns the moment at which the clocks of `zone` first show `day`.
 
-    Midnight that occurs twice begins the day the first time (fold 0). Midnight that is skipped is
-    read with the offset before the change, which is the moment of the change.
+    If midnight occurs twice, the day begins at the first (fold 0). If midnight is skipped, it is read with
+    the offset before the change, which gives the moment of the change.
     """
     return int(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp())
 

@@ -14,7 +14,7 @@ import lz4.frame
 import zstandard
 
 CHUNK_BYTES = 1 << 20
-LZ4_RATIO_MAX = 255  # a byte of an LZ4 block decompresses to at most so many
+LZ4_RATIO_MAX = 255  # one byte of an LZ4 block decompresses to at most 255
 ZSTD_WINDOW_BYTES_MAX = 1 << 27  # of the highest level; a frame may ask for 2 GB
 ZSTD_WINDOW_BYTES_DEFAULT = 1 << 23  # up to level 19
 XERIAL_MAGIC, XERIAL_HEADER_BYTES = b"\x82SNAPPY\x00", 16
@@ -25,7 +25,7 @@ class TooLargeError(Exception):
 
 
 class DamagedError(Exception):
-    """The data is not what its codec or format says."""
+    """The data does not conform to its codec or format."""
 
 
 class Readable(Protocol):
@@ -35,8 +35,8 @@ class Readable(Protocol):
 class Decompressor:
     """Decompresses data to at most `bytes_max`.
 
-    Memory that is allocated on the way stays within that and some megabytes. Trailing bytes that are not
-    more of the same format are refused. Not to be shared between threads.
+    Allocates at most that and some megabytes. Refuses trailing bytes that are not in the same format. Not
+    thread-safe.
     """
 
     def __init__(self, bytes_max: int) -> None:

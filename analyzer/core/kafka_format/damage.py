@@ -17,8 +17,10 @@ def first_intact_offset(raw: bytes) -> int | None:
 
 
 def next_intact_offset(raw: bytes, start: int) -> int | None:
-    """Returns the base offset of the first intact batch behind the first batch in `raw`, as far as it is
-    above `start`; None when `raw` has none."""
+    """Returns the base offset of the first intact batch with a base offset above `start`, or None.
+
+    The first batch in `raw` is not considered.
+    """
     found = _find_intact(raw, lambda base: base > start)
     return None if found is None else read_header(raw, found).base_offset
 
@@ -44,9 +46,9 @@ def without_damage_before(raw: bytes, start: int) -> bytes:
 def damage_end(fetch: Callable[[int], bytes], start: int, end: int) -> int:
     """Returns the first offset after `start` from which batches can be read; `end` when there is none.
 
-    `fetch` returns the raw batches from an offset on, or nothing where a broker cannot find any. It is called
-    some dozens of times at most: for what follows the damage in the same fetch, then for the offset that the
-    damaged batch claims to end at, then by `galloping_search`. `end` is the end of the log.
+    `fetch` returns the raw batches from an offset on, or nothing where a broker cannot find any. The
+    search tries the next intact batch in the same fetch, then the offset at which the damaged batch claims to
+    end, then `galloping_search`: some dozens of calls at most. `end` is the end of the log.
     """
     raw = fetch(start)
     found = next_intact_offset(raw, start)

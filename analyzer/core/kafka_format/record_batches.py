@@ -30,7 +30,7 @@ from analyzer.core.model import FeedStatus
 
 OFFSET_MAX = 2**63 - 1
 RECORD_BYTES_MIN = 7
-# A batch may have one record for each so many bytes of its bound: even the smallest takes that as an object.
+# Bytes that even the smallest record takes as Python objects: bounds the records of a batch.
 RECORD_OBJECT_BYTES = 256
 NO_RECORDS = RecordColumns([], [], [], 0)
 

@@ -1,4 +1,4 @@
-"""The questions asked of each record, a column at a time. An answer of None: the record cannot be read."""
+"""Columns of values, one value per record: caller, time, numbers, conditions, texts. None: unusable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from analyzer.core.records.value_rules import (
     time_rule,
 )
 
-Answers = list[Any]  # one per record; None where it cannot be read
+Answers = list[Any]  # one value per record; None where the record cannot be read
 
 VALUE_MAX = 2**53
 MS_MAX = 2**63

@@ -1,4 +1,4 @@
-"""Decimal numbers, scaled exactly from their digits to whole ones, never through floats."""
+"""Scales decimal numbers to integers, exactly from their digits and never through floats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NUMBER = re.compile(rb"(-?)([0-9]++)(?:\.([0-9]++))?(?:[eE]([+-]?)0*+([0-9]*+))?
 
 
 def scaled(written: int | bytes, places: int) -> int | None:
-    """Returns `written` times 10**places, rounded towards minus infinity; None when it is too long for use.
+    """Returns `written` times 10**places, rounded towards minus infinity; None when it has too many digits.
 
     `bytes` are a number as JSON writes it.
 

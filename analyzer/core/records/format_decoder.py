@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from analyzer.core.model import RejectReason
 
 # A value as a record has it: str, int, bool, None, or something that no field accepts. bytes are the digits
-# of a number that is not whole, or too long to be of use.
+# of a number that is not whole, or has more than `DIGITS_MAX` digits.
 RawValue = object
 Columns = list[list[Any]]  # one per path, with a `RawValue` per record
 
@@ -26,7 +26,7 @@ class FormatDecoder(Protocol):
 
 def invalid_utf8(values: Sequence[bytes]) -> list[int]:
     """Returns the indexes of the `values` that are not UTF-8."""
-    # Joined by a byte that is part of no other character: two bad halves must not make a good whole.
+    # Joined by a newline, which is never part of a longer character: two invalid values cannot become valid.
     text = b"\n".join(values)
     if text.isascii():
         return []

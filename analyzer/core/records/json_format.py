@@ -1,4 +1,4 @@
-"""JSON documents: the values at some paths, by msgspec where it can and by the strict reader where it must.
+"""JSON documents: reads the values at some paths, with msgspec or with the strict reader.
 
 msgspec builds one nested struct type from the paths, so that only the wanted values of a document become
 objects. It also refuses some valid documents (see `strict_json`); these are read again by the slow reader.
@@ -30,7 +30,7 @@ class JsonFormat:
         self._structs: PathStructs | None
         try:
             self._structs = PathStructs(self._paths)
-        except ValueError:  # one path leads through another's value, or a key has quotation marks in it
+        except ValueError:  # one path is a prefix of another, or a key contains quotation marks
             self._structs = None
 
     def read(self, values: Sequence[bytes]) -> tuple[Columns, dict[int, RejectReason]]:
@@ -105,9 +105,9 @@ def _add_path(tree: PathTree, path: FieldPath) -> None:
     for key in parents:
         tree = tree.setdefault(key, {})
         if tree is None:
-            raise ValueError("a path leads through another one's value")
+            raise ValueError("a path is a prefix of another one")
     if tree.setdefault(last) is not None:
-        raise ValueError("a path leads through another one's value")
+        raise ValueError("a path is a prefix of another one")
 
 
 def _attribute_names(tree: PathTree, path: FieldPath) -> list[str]:

@@ -48,9 +48,9 @@ class ResourceField:
 class NumberField:
     """A number that meters add up, as a whole number of its smallest unit.
 
-    `whole`: digits only. `decimal`: micro-units, scaled exactly from the digits. `duration`: given
-    in `unit`, kept in microseconds. More than six decimal places are cut. Missing: `default`; rejected
-    where that is None.
+    `whole`: digits only. `decimal`: kept in millionths. `duration`: given in `unit`, kept in microseconds.
+    Both are scaled exactly from their digits; digits below a millionth or a microsecond are cut. Missing:
+    `default`; rejected where that is None.
     """
 
     path: FieldPath

@@ -1,10 +1,10 @@
-"""Record values become requests here, once; or a reason why they are rejected.
+"""Turns the values of records into requests, or into the reasons why they are rejected.
 
 Records are read a column at a time: all callers, then all times, and so on. A column of a thousand values
 costs a few calls where the same values one by one cost thousands; that, and the record decoder, is what makes
-the counter fast. The order of the questions is part of the contract (docs/counter.md): tombstone, size,
-UTF-8, document, caller, time, numbers, fields, future, past. The first one without an answer is the reason of
-the rejection.
+the counter fast. The order of the checks is part of the contract (docs/counter.md): tombstone, size, UTF-8,
+document, caller, time, numbers, fields, future, past, range of the time. The first check that fails is the
+reason of the rejection.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Projection(NamedTuple):
 
 
 class RequestColumns(NamedTuple):
-    """Requests, column by column: one list per question, one answer per request."""
+    """Requests as columns: one list per field, with one value per request."""
 
     times_ms: list[int]
     denied: list[bool]  # empty when the source has no `deny_if`
@@ -129,7 +129,7 @@ class RecordReader:
 def reject_missing(
     reasons: dict[int, RejectReason], reason: RejectReason, columns: Iterable[Sequence[Any]]
 ) -> None:
-    """Adds `reason` for each record without an answer in one of `columns`, unless it has a reason already."""
+    """Adds `reason` for each record with None in one of `columns`, unless it has a reason already."""
     for column in columns:
         if None in column:
             for index, answer in enumerate(column):

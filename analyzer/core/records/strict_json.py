@@ -2,8 +2,8 @@
 
 The fast decoder refuses more than the standard does (halves of surrogate pairs, deep nesting, a value of
 another type than expected), which must not decide whether a request is counted. Here numbers keep their
-digits, the last of equal keys wins, and nesting is as deep as the text is long: where the standard library's
-recursive reader gives up, one without recursion takes over.
+digits, the last of equal keys wins, and the depth of nesting is not limited: where the standard library's
+recursive reader raises RecursionError, one without recursion reads the text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 LITERALS: tuple[tuple[str, bool | None], ...] = (("true", True), ("false", False), ("null", None))
 ARRAY = object()  # stands for an array: no field is inside one
 
-# str, bool, None, dict, a list or ARRAY; int, or bytes for a number that is not whole, or too long for use
+# str, bool, None, dict, a list or ARRAY; int, or bytes for a number that is not whole or too long
 JsonValue = object
 
 
@@ -42,7 +42,7 @@ def read(text: str) -> dict[str, JsonValue]:
 
 
 def _number(digits: str) -> JsonValue:
-    """Returns a whole number of usable length; of others the digits."""
+    """Returns a whole number of at most `DIGITS_MAX` characters as int, any other as its digits."""
     is_whole = len(digits) <= DIGITS_MAX and digits.lstrip("-").isdecimal()
     return int(digits) if is_whole else digits.encode()
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 EPOCH_DAY = date(1970, 1, 1).toordinal()
 MINUTE_MS = 60_000
 
-# One pinned grammar of RFC 3339: T, t or a blank after the date, any number of decimals, Z, z or an offset.
+# RFC 3339 as accepted here: T, t or a blank after the date, any number of decimals, then Z, z or an offset.
 SECOND_CHARS = 19  # up to the decimal point
 SECOND = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}):([0-9]{2})(?:[Zz]|([+-][0-9]{2}:[0-9]{2}))"
@@ -85,7 +85,7 @@ def _within(begin_ms: int | None, second: int) -> int | None:
 
 @lru_cache(maxsize=4096)
 def _minute_ms(day: str, clock: str, zone: str) -> int | None:
-    """Returns the start of the minute that clocks `zone` east of UTC show; None when there is none."""
+    """Returns the start of a minute in local time with the UTC offset `zone`; None if it does not exist."""
     try:
         days = date.fromisoformat(day).toordinal() - EPOCH_DAY
     except ValueError:

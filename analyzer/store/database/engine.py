@@ -22,7 +22,7 @@ IDLE_IN_TRANSACTION_MS = 5_000
 STATEMENT_MS = 2_000
 CONNECT_S = 5
 REFUSED = {"25006", "42501"}  # read-only (the server has become a standby); insufficient privilege
-DAMAGED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}  # the driver raises no class of its kind
+DAMAGED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}  # sqlite3 has no separate exception class for these
 ROWS_AT_ONCE = 1_000  # fetched at a time, so that a long list needs constant memory
 
 READ_ONLY = {"gatelock_reads": True}  # execution option: this transaction is one snapshot without writes
@@ -31,8 +31,8 @@ READ_ONLY = {"gatelock_reads": True}  # execution option: this transaction is on
 def open_engine(url: str | sa.URL, *, statement_ms: int = STATEMENT_MS) -> sa.Engine:
     """Returns an engine for writers: READ COMMITTED on PostgreSQL, BEGIN IMMEDIATE on SQLite, fully durable.
 
-    The server's defaults are overridden. `statement_ms` is the statement time-out; 0 is without limit, for
-    commands that read much. Raises NotInstalled.
+    The server's defaults are overridden. `statement_ms` is PostgreSQL's statement time-out, 0 for none.
+    SQLite ignores it, and waits `STATEMENT_MS` for a lock. Raises NotInstalled.
     """
     url = sa.make_url(url)
     if url.get_backend_name() == "sqlite":

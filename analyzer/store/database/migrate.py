@@ -32,7 +32,7 @@ def require_head(url: str | sa.URL) -> None:
     if have is None:
         upgrade(url)
     elif have != head():
-        cure = "run `gatelock db upgrade`" if have in revisions() else "it belongs to a newer one: run that"
+        cure = "run `gatelock db upgrade`" if have in revisions() else "run the newer program"
         raise SchemaBehind(f"the database is at version {have}, this program needs {head()}: {cure}")
 
 
@@ -45,7 +45,7 @@ def upgrade(url: str | sa.URL, to: str = "head") -> None:
 
 
 def downgrade(url: str | sa.URL, to: str) -> None:
-    """Migrates the tables back to `to`. Raises RuntimeError rather than drop a table that has rows."""
+    """Migrates the tables back to `to`. Raises RuntimeError if unrecoverable rows would be dropped."""
     from alembic import command
 
     with _migrating(url) as config:

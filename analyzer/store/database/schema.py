@@ -104,8 +104,8 @@ buckets = Table(
     postgresql_with={"fillfactor": 70},
 )
 
-# One running total per sum (grouping, meter, period), series and window, shared by the policies that sum the
-# same. Its row serialises the flushes of that series. No index contains `used` or `next`: an update must stay
+# One running total per sum (grouping, meter, period), series and window, shared by the policies with that
+# sum. Its row serialises the flushes of that series. No index contains `used` or `next`: an update must stay
 # a HOT one.
 totals = Table(
     "totals",
@@ -136,7 +136,7 @@ rejects = Table(
     text("reason"),
     Column("sample", LargeBinary, nullable=False),
     Column("at_ms", BigInteger, nullable=False),
-    Column("value_bytes", BigInteger),  # of the whole value; null: a tombstone
+    Column("value_bytes", BigInteger),  # of the whole value; null: a tombstone or unknown
     Column("kafka_ms", BigInteger),
     Index(None, "at_ms"),
 )

@@ -133,7 +133,7 @@ class SqlRetry:
         self._random_mark = random_mark
 
     def rejected(self, wanted: RejectFilter, after: int, most: int) -> list[RejectedRecord]:
-        """Returns wanted records behind offset `after`, by offset."""
+        """Returns at most `most` wanted records behind offset `after`, by offset."""
         behind = sa.and_(is_of(rejects, self._part), rejects.c.offset > after)
         statement = sa.select(*PARTITION, *COLUMNS).where(behind, wanted.condition)
         rows = self._db.execute(statement.order_by(rejects.c.offset).limit(most))

@@ -69,7 +69,7 @@ def digest_of(token: str) -> str:
 def create(
     engine: sa.Engine, name: str, scope: TokenScope, expires_ms: int | None, who: str, why: str
 ) -> str:
-    """Creates a token and returns it, this once; valid for `expires_ms`, or until it is revoked.
+    """Creates a token and returns it; it cannot be read later. Valid for `expires_ms`, or until revoked.
 
     Raises TokenNameTaken, TooManyTokens, StoreAway.
     """

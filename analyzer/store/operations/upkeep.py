@@ -33,9 +33,9 @@ TOTALS_KEPT_MS = 2 * DAY_S * 1000  # after the end of their window, when they ar
 
 
 class SqlUpkeep:
-    """Implements `Upkeep`. Every method is one transaction, idempotent, and safe beside a second warden.
+    """Implements `Upkeep`. Every method is idempotent, and safe while a second warden runs.
 
-    A second one exists for a moment when the lease changes hands. All methods raise StoreAway.
+    Two wardens run for a moment when another one takes the lease. All methods raise StoreAway.
     """
 
     def __init__(self, engine: sa.Engine, owner: str, random_mark: Callable[[], str]) -> None:
@@ -71,8 +71,8 @@ class SqlUpkeep:
     def prune(self) -> int:
         """Deletes what is beyond its retention, up to a bound; returns the number of rows.
 
-        Totals of past windows, the oldest rejected records, old changes of the feed, gates that stopped
-        reporting. Call again until it returns 0.
+        These are totals of past windows, the oldest rejected records, old changes of the feed, and gates that
+        stopped reporting. Call again until it returns 0.
         """
         with writing(self._engine) as db:
             now_ms = clock_ms(db)

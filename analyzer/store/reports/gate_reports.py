@@ -132,7 +132,7 @@ def forget_gates(engine: sa.Engine, name: str, who: str, why: str) -> int:
 
 
 class KnownCallers(NamedTuple):
-    """The known ones of some callers."""
+    """Callers, among some given ones, that the log knows."""
 
     known: frozenset[str]
     overflow: bool  # a partition had too many callers in the last hours to count each by name

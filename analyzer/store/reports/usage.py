@@ -26,9 +26,9 @@ class UsageRow(NamedTuple):
 
 
 class UsageQuery(NamedTuple):
-    """Which rows are wanted.
+    """Selects rows of counts.
 
-    Times are half-open, [from_s, until_s), and select whole buckets; None: unlimited.
+    The interval [from_s, until_s) selects the buckets that begin in it; None: unlimited.
     """
 
     grouping: str

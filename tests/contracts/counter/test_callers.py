@@ -76,7 +76,7 @@ def test_a_number_never_counts_as_the_text_of_its_digits(counted: Counted) -> No
     assert [(row.key, row.value) for row in found.rows] == [("api_key:1", 2)]
 
 
-def test_the_first_field_of_a_record_that_is_not_empty_names_its_caller(counted: Counted) -> None:
+def test_the_first_nonempty_caller_field_names_the_caller(counted: Counted) -> None:
     mapping = mapping_by("api_key", "user", "address")
     found = counted(
         mapping,

@@ -171,7 +171,7 @@ def test_a_key_may_contain_quotation_marks_dots_and_any_letter(counted: Counted)
     ],
 )
 def test_a_time_is_read_exactly_in_its_unit(counted: Counted, unit: TimeUnit, written: bytes) -> None:
-    """Each is one and the same millisecond: the last one that is not in the future."""
+    """Each text is the same time: the last millisecond that is not in the future."""
     mapping = mapping_of(time=TimeField(("ts",), unit))
     value = b'{"key":"acme","ts":%b}' % written
     assert not counted(mapping, value, kafka_ms=NOW_MS - 300_000).rejected

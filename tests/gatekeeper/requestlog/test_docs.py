@@ -69,7 +69,7 @@ def test_the_record_that_is_shown_has_every_field_in_its_order_and_each_is_descr
     assert {name for row in described for name in re.findall(r"\w+", row)} == set(shown) - {"method"}
 
 
-def test_its_bounds_are_described() -> None:
+def test_the_page_describes_the_bounds() -> None:
     assert f"at most {PATH_CHARS_MAX:,} characters" in PAGE
     assert f"at most {FIELDS_MAX} fields, text of at most {TEXT_CHARS_MAX} characters" in PAGE
 

@@ -106,10 +106,10 @@ class TestAnUnavailableBroker:
 
     def test_no_request_waits_and_dropped_records_are_counted(self) -> None:
         writer = a_writer(self.sink(), buffer=100)
-        began_s = time.thread_time()
+        began_s = time.monotonic()
         for number in range(5_000):
             writer.put(an_entry(number))
-        assert time.thread_time() - began_s < 1.0
+        assert time.monotonic() - began_s < 5.0
         assert not writer.flush(0.5)
         assert not writer.healthy
         assert writer.written == 0

@@ -127,7 +127,9 @@ def test_a_refused_connection_is_an_outage_without_the_password() -> None:
     assert "\n" not in str(away.value)
 
 
-def test_a_server_that_is_killed_and_started_again(own_postgres: NativePostgres) -> None:
+def test_a_killed_server_loses_the_flush_and_is_used_again_after_its_start(
+    own_postgres: NativePostgres,
+) -> None:
     from analyzer.store.database.migrate import upgrade
 
     url = own_postgres.new_database()
@@ -146,7 +148,7 @@ def test_a_server_that_is_killed_and_started_again(own_postgres: NativePostgres)
 
 
 @on_postgresql
-def test_a_connection_that_is_terminated_during_a_flush(
+def test_a_connection_terminated_during_a_flush_is_an_outage(
     store: SqlStore, engine: sa.Engine, migrated_url: str
 ) -> None:
     store.begin(PART, 0)
@@ -254,7 +256,7 @@ def test_a_full_disk_loses_the_flush_and_nothing_else(
     assert store.positions([PART]) == {PART: Position(7)}
 
 
-def test_four_may_open_a_new_file_at_one_moment(tmp_path: Path) -> None:
+def test_four_threads_may_open_a_new_file_at_the_same_time(tmp_path: Path) -> None:
     """SQLite does not wait when it changes a file to WAL: one in fifteen failed with "database is locked"."""
 
     def journal_mode(path: Path) -> str:

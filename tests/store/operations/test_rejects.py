@@ -116,9 +116,7 @@ def test_a_second_retry_changes_nothing(engine: sa.Engine, store: SqlStore, now:
     assert state(engine) == before
 
 
-def test_two_retries_at_one_moment_count_each_record_once(
-    new_engine: Callable[[], sa.Engine], now: int
-) -> None:
+def test_two_concurrent_retries_count_each_record_once(new_engine: Callable[[], sa.Engine], now: int) -> None:
     engine, other = new_engine(), new_engine()
     counted_under(WRONG, SqlStore(engine, "here"), now)
     found = run_together(lambda: retry(engine), lambda: retry(other))

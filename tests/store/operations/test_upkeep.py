@@ -84,7 +84,7 @@ def test_a_released_lease_is_free_at_once(upkeep: SqlUpkeep, engine: sa.Engine) 
 
 
 @on_postgresql
-def test_of_four_analyzers_at_one_moment_one_gets_the_lease(new_engine: NewEngine) -> None:
+def test_one_of_four_concurrent_analyzers_gets_the_lease(new_engine: NewEngine) -> None:
     wardens = [SqlUpkeep(new_engine(), f"analyzer {n}", str) for n in range(4)]
     for warden in wardens:
         warden.release("nothing")  # connects, so that what follows is simultaneous
@@ -116,7 +116,7 @@ def test_locks_end_in_bounded_steps(
 
 
 @on_postgresql
-def test_a_lock_that_a_flush_has_locked_ends_in_the_next_second(
+def test_a_lock_whose_row_a_flush_holds_ends_at_the_next_run(
     store: SqlStore, new_engine: NewEngine, now: datetime
 ) -> None:
     first, second = a_lock("user:first", now), a_lock("user:second", now)

@@ -1,4 +1,4 @@
-"""Of two analyzers that reach a limit at one moment, exactly one sees it."""
+"""Two analyzers that reach a limit at the same time: exactly one publishes the lock."""
 
 from __future__ import annotations
 
@@ -92,6 +92,6 @@ def test_without_a_row_that_both_lock_neither_sees_the_limit(new_engine: NewEngi
     assert race(new_engine, both_read_before_either_commits, 5) == {}
 
 
-def test_without_a_row_that_both_lock_the_limit_is_often_missed(new_engine: NewEngine) -> None:
+def test_without_a_row_that_both_lock_the_limit_is_missed_at_least_once(new_engine: NewEngine) -> None:
     seen = race(new_engine, by_sums_of_buckets, 50)
     assert sum(seen.values()) < 50

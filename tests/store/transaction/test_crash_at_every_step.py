@@ -1,4 +1,4 @@
-"""An analyzer is killed, or loses its database, at every single step: the counts are those of a calm run.
+"""An analyzer is killed, or loses its database, at every single step: the counts equal those without a fault.
 
 The steps are counted in the calm run, so that none is missed: each statement, each commit before it is sent,
 and each commit whose reply is lost.

@@ -32,7 +32,7 @@ def count(store: SqlStore, start: int, to: int) -> None:
         tx.move_offsets([PartitionProgress(PART, start, to)], {})
 
 
-def the_only(engine: sa.Engine) -> RecordedGap:
+def only_gap(engine: sa.Engine) -> RecordedGap:
     [found] = recorded_gaps(engine)
     return found
 
@@ -47,7 +47,7 @@ def test_the_next_analyzer_finds_the_gap_and_may_describe_it_better(
     for _ in range(2):
         assert there.settle({PART: better}) == set()
     assert store.positions([PART]) == {PART: Position(10, "", better)}
-    assert (the_only(engine).part, the_only(engine).gap, the_only(engine).found_by) == (PART, better, "here")
+    assert (only_gap(engine).part, only_gap(engine).gap, only_gap(engine).found_by) == (PART, better, "here")
 
 
 @pytest.mark.parametrize("gap", [CORRUPT, TRUNCATED])
@@ -58,7 +58,7 @@ def test_a_decision_moves_the_offset_and_an_outdated_analyzer_cannot_move_it_bac
     begun(store, gap.position)
     gaps = SqlGaps(engine, "here")
     gaps.settle({PART: gap})
-    accept(engine, the_only(engine), 25, "ann@desk", "disk was full")
+    accept(engine, only_gap(engine), 25, "ann@desk", "disk was full")
     assert list(recorded_gaps(engine)) == []
     assert gaps.settle({PART: gap}) == {PART}
     assert store.positions([PART]) == {PART: Position(25)}
@@ -71,13 +71,13 @@ def test_a_decision_moves_the_offset_and_an_outdated_analyzer_cannot_move_it_bac
     assert (ledger.skipped, ledger.seen, ledger.equal) == (15, 0, True)
 
 
-def test_of_two_operators_at_one_moment_one_decides(
+def test_of_two_concurrent_operators_one_decides(
     new_engine: Callable[[], sa.Engine], store: SqlStore
 ) -> None:
     begun(store)
     engines = [new_engine(), new_engine()]
     SqlGaps(engines[0], "here").settle({PART: CORRUPT})
-    gap, barrier = the_only(engines[0]), Barrier(2)
+    gap, barrier = only_gap(engines[0]), Barrier(2)
 
     def decide(engine: sa.Engine, to: int) -> bool:
         barrier.wait()
@@ -98,11 +98,11 @@ def test_after_a_retry_the_same_damage_is_a_new_gap(engine: sa.Engine, store: Sq
     begun(store)
     gaps = SqlGaps(engine, "here")
     gaps.settle({PART: CORRUPT})
-    accept(engine, the_only(engine), 10, "ann", "replaced the disk")
+    accept(engine, only_gap(engine), 10, "ann", "replaced the disk")
     assert gaps.settle({PART: CORRUPT}) == {PART}
     assert store.positions([PART]) == {PART: Position(10)}
     assert gaps.settle({PART: CORRUPT}) == set()
-    assert the_only(engine).gap == CORRUPT
+    assert only_gap(engine).gap == CORRUPT
     assert len(list(recorded_gaps(engine, decided=True))) == 2
 
 
@@ -110,7 +110,7 @@ def test_a_partition_that_another_analyzer_continued_has_no_gap(engine: sa.Engin
     begun(store)
     gaps = SqlGaps(engine, "here")
     gaps.settle({PART: CORRUPT})
-    gap = the_only(engine)
+    gap = only_gap(engine)
     count(store, 10, 30)
     assert list(recorded_gaps(engine)) == []
     assert gaps.settle({PART: CORRUPT}) == {PART}
@@ -118,7 +118,7 @@ def test_a_partition_that_another_analyzer_continued_has_no_gap(engine: sa.Engin
         accept(engine, gap, 20, "ann", "late")
     assert store.positions([PART]) == {PART: Position(30)}
     assert gaps.settle({PART: Gap("corrupt", 30, 40, "another batch is damaged")}) == set()
-    assert the_only(engine).gap.start == 30
+    assert only_gap(engine).gap.start == 30
 
 
 def test_a_recreated_topic_begins_at_the_accepted_offset_and_the_old_row_stays(
@@ -132,7 +132,7 @@ def test_a_recreated_topic_begins_at_the_accepted_offset_and_the_old_row_stays(
         PART: Position(50),
         RECREATED: Position(0, "", RECREATED_GAP),
     }
-    accept(engine, the_only(engine), 7, "ann", "the topic was recreated")
+    accept(engine, only_gap(engine), 7, "ann", "the topic was recreated")
     assert gaps.settle({RECREATED: RECREATED_GAP}) == {RECREATED}
     assert store.positions([PART, RECREATED]) == {PART: Position(50), RECREATED: Position(7)}
     assert {(ledger.topic_id, ledger.next, ledger.skipped) for ledger in audit(engine).partitions} == {
@@ -147,7 +147,7 @@ def test_only_the_latest_of_several_recreated_topics_has_a_gap(engine: sa.Engine
     gaps.settle({PART: CORRUPT})
     gaps.settle({RECREATED: RECREATED_GAP})
     gaps.settle({PART._replace(topic_id="id-3"): RECREATED_GAP})
-    assert the_only(engine).part.topic_id == "id-3"
+    assert only_gap(engine).part.topic_id == "id-3"
 
 
 def test_accepted_rejects_are_read_again_and_not_skipped(engine: sa.Engine, store: SqlStore) -> None:
@@ -155,7 +155,7 @@ def test_accepted_rejects_are_read_again_and_not_skipped(engine: sa.Engine, stor
     gap = Gap("too-many-rejected", 10, 500, "too many")
     gaps = SqlGaps(engine, "here")
     gaps.settle({PART: gap})
-    accept(engine, the_only(engine), 500, "ann", "they are broken, all of them")
+    accept(engine, only_gap(engine), 500, "ann", "they are broken, all of them")
     assert gaps.settle({PART: gap}) == {PART}
     assert store.positions([PART]) == {PART: Position(10)}
     assert store.counter_state(PART).rejects_accepted_to == 500

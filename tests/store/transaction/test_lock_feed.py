@@ -1,4 +1,4 @@
-"""The feed with many writers: versions become visible in order, and no transactions wait in a circle."""
+"""The feed with many writers: versions become visible in order, and no transactions deadlock."""
 
 from __future__ import annotations
 
@@ -110,9 +110,7 @@ def test_lock_rows_are_locked_in_one_order_by_every_query_plan(
 
 
 @on_postgresql
-def test_flushes_activations_and_the_warden_never_wait_in_a_circle(
-    new_engine: NewEngine, engine: sa.Engine
-) -> None:
+def test_flushes_activations_and_the_warden_never_deadlock(new_engine: NewEngine, engine: sa.Engine) -> None:
     """PostgreSQL would report a deadlock after a second. At the end locks and totals agree."""
     stores = [SqlStore(new_engine(), f"analyzer {n}") for n in range(4)]
     wardens = [SqlUpkeep(new_engine(), f"analyzer {n}", str) for n in range(2)]

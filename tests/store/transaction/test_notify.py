@@ -78,7 +78,7 @@ def test_listening_ends_at_once_and_leaves_no_thread(migrated_url: str, notified
             notified.wait()
             begun_s = time.monotonic()
         assert time.monotonic() - begun_s < 1
-        assert "news" not in {thread.name for thread in threading.enumerate()}
+        assert "feed-listener" not in {thread.name for thread in threading.enumerate()}
         with engine.connect() as db:  # the connection that listened is not reused
             assert db.exec_driver_sql("select pg_listening_channels()").all() == []
 
@@ -87,7 +87,7 @@ def test_listening_ends_at_once_and_leaves_no_thread(migrated_url: str, notified
 def test_on_sqlite_nothing_is_notified(migrated_url: str, notified: Notifications) -> None:
     with opened(migrated_url) as engine, listening(engine, notified):
         lock(engine, "api_key:acme")
-        assert "news" not in {thread.name for thread in threading.enumerate()}
+        assert "feed-listener" not in {thread.name for thread in threading.enumerate()}
     assert notified.times == 0
 
 

@@ -15,7 +15,7 @@ PACKAGES = {
 
 
 class Missing(Exception):
-    """A server cannot be had on this machine; the message is the reason in a few words."""
+    """A server is not available on this machine; the message is the reason in a few words."""
 
 
 def container_engine() -> None:
