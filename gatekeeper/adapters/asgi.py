@@ -42,8 +42,8 @@ Extractor = Callable[[Scope], str]  # returns a name from the scope; "" if the r
 FORWARDED_FOR = b"x-forwarded-for"
 POLICY_VIOLATION = 1008  # RFC 6455, 7.4.1
 
-# Messages that start a response, with the status of those that name none. A server answers a handshake with
-# 403 if it is closed before it is accepted.
+# Messages that start a response, with the status of a message that contains none. A server answers a
+# handshake with 403 if the application closes the WebSocket before accepting it.
 RESPONSE_STARTS = {
     "http.response.start": 200,
     "websocket.accept": 101,
@@ -117,7 +117,7 @@ def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extracto
     Args:
         trusted_proxies: Addresses and networks of proxies whose X-Forwarded-For is trusted, read from right
             to left; "unix" for a proxy that connects through a Unix socket.
-        prefix6: Bits of an IPv6 address that count; the number in the log's mapping.
+        prefix6: Bits of an IPv6 address that count; must equal `prefix6` in the log's mapping.
 
     >>> address(prefix6=64)({"client": ("2001:db8::7", 50000), "headers": []})
     'address:2001:db8::/64'
@@ -282,7 +282,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _check_gate(self, scope: Scope) -> CheckResult | None:
-        """Checks the gate alone. None admits the request: nearly all of them, without an allocation."""
+        """Checks the gate alone. Returns None for most requests that may pass, without an allocation."""
         caller, address = self._caller(scope), self._address(scope)
         resource = "" if self._resource is None else self._resource(scope)
         tenant = "" if self._tenant is None else self._tenant(scope)

@@ -1,6 +1,6 @@
 """Guard for Django projects: a middleware, sync and async, with settings, a system check and decorators.
 
-INSTALLED_APPS = [..., "gatekeeper.adapters.django.Gatelock"]     # for the system check
+INSTALLED_APPS = [..., "gatekeeper.adapters.django.Gatelock"]  # for the system check
 MIDDLEWARE = [..., "gatekeeper.adapters.django.GuardMiddleware"]
 GATELOCK = {"gate": "postgresql+psycopg://gate@db/gatelock", "limiters": [SlidingLog(20, 1)]}
 """
@@ -157,7 +157,7 @@ def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extracto
     Args:
         trusted_proxies: Addresses and networks of proxies whose X-Forwarded-For is trusted, read from right
             to left; "unix" for a proxy that connects through a Unix socket.
-        prefix6: Bits of an IPv6 address that count; the number in the log's mapping.
+        prefix6: Bits of an IPv6 address that count; must equal `prefix6` in the log's mapping.
 
     >>> from types import SimpleNamespace
     >>> address(prefix6=64)(SimpleNamespace(META={"REMOTE_ADDR": "2001:db8::7"}, headers={}))
@@ -368,7 +368,7 @@ class GuardMiddleware:
             response = self._with_headers(result, self._get_response(request))
             if self._is_refunded(result, response):
                 self._admission.refund(result)
-        except Exception:  # Django makes a response of it, unless DEBUG_PROPAGATE_EXCEPTIONS is set
+        except Exception:  # Django turns it into a response, unless DEBUG_PROPAGATE_EXCEPTIONS is set
             if self._is_refunded(result, HttpResponseServerError()):
                 self._admission.refund(result)
             self._admission.leave(result)

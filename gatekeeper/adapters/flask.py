@@ -168,7 +168,7 @@ class Guard:
         if result is not None:
             response.headers.extend(self._admission.limit_headers(result))
             self._start(environ, result, response)
-            if not response.is_streamed:  # complete; a stream's work begins now
+            if not response.is_streamed:  # the response is complete; a stream begins now
                 self._end(environ)
         return response
 
@@ -196,7 +196,7 @@ class Guard:
         result: CheckResult | None = environ.get(self._result_key)
         if result is None:
             return
-        if has_failed:  # and Flask made no response of the exception, as in debug mode
+        if has_failed:  # Flask did not turn the exception into a response, as in debug mode
             self._start(environ, result, Response(status=500))
         del environ[self._result_key]
         self._admission.leave(result)

@@ -99,7 +99,7 @@ def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extracto
     Args:
         trusted_proxies: Addresses and networks of proxies whose X-Forwarded-For is trusted, read from right
             to left; "unix" for a proxy that connects through a Unix socket.
-        prefix6: Bits of an IPv6 address that count; the number in the log's mapping.
+        prefix6: Bits of an IPv6 address that count; must equal `prefix6` in the log's mapping.
 
     >>> address(prefix6=64)({"REMOTE_ADDR": "2001:db8::7"})
     'address:2001:db8::/64'

@@ -29,7 +29,7 @@ from gatekeeper.view.lock_tuples import (
 if TYPE_CHECKING:
     import hashlib
 
-FORMAT = 1  # new words do not change it; a word with another meaning does
+FORMAT = 1  # new fields and values do not change it; a field with another meaning does
 SECONDS_MAX = 1e12  # longer than the calendar
 NEXT_POLL_S = 0.4  # for an answer without `next_poll_s`
 
@@ -87,7 +87,7 @@ def encode_answer(update: Update, changes: EncodedChanges) -> bytes:
 def load(text: str | bytes) -> Update:
     """Parses an answer. Unknown fields and operations are left out and named in `unknown`.
 
-    Raises SourceError unless the document is complete: half an answer must not become half a view.
+    Raises SourceError unless the document is complete: an incomplete answer must not become a view.
     """
     return read(io.BytesIO(text if isinstance(text, bytes) else text.encode(errors="surrogatepass")))
 
@@ -151,7 +151,7 @@ def change_fields(change: Change) -> dict[str, object]:
 
 
 def encode_change(change: ChangeTuple) -> bytes:
-    """The line of JSON for a change, with its end."""
+    """The line of JSON for a change, with its newline."""
     return json.dumps(_fields_of(change)).encode() + b"\n"
 
 

@@ -20,7 +20,7 @@ log = logging.getLogger("gatekeeper")
 PACE_MIN_S = 0.05  # the least pause, so that a wrong answer cannot make a fleet overload its server
 PACE_WAITED_S = 0.01  # the least pause after a long poll, where the server itself sets the pace
 PACE_S = 0.4  # until a server has set one
-RETRY_AFTER_SPREAD = 0.5  # the share by which gates that a busy server sent away come back later
+RETRY_AFTER_SPREAD = 0.5  # random addition to Retry-After, as a share of it, so that gates spread out
 CEILING_S = 10.0  # the longest pause after failures; a source that recovers is noticed within it
 PRUNE_EVERY_S = 1.0  # ended locks apply to no request; removing them only frees memory
 
@@ -91,7 +91,7 @@ class Poller:
         """Does what is due; returns seconds until something will be due again."""
         if self._loads_view:
             self._load_view()
-            return 0.0  # in use before the first fetch, which may take as long as its time-out
+            return 0.0  # publish the saved view before the first fetch, which may take long
         if self._clock.uptime_s() >= self._fetch_s:
             self._fetch()
             self._save_view()

@@ -23,12 +23,12 @@ from gatekeeper.view.cooperative import with_pauses
 from gatekeeper.view.lock_tuples import LockTuple, is_set
 from gatekeeper.view.lock_view import LockView
 
-AGE_MAX = timedelta(days=1)  # of an older view too many locks may have been lifted by hand
-AHEAD_MAX = timedelta(minutes=5)  # of a file with a time in the future, which a wrong clock or a forger wrote
+AGE_MAX = timedelta(days=1)  # in an older view too many locks may be ones that operators have lifted
+AHEAD_MAX = timedelta(minutes=5)  # a time further in the future means a wrong clock or a forged file
 SAVED_BYTES_MAX = 64 << 20
 
 SAVE_EVERY_S = 10.0  # at most, however often the view changes
-LARGE = 10_000  # locks; a larger view is written proportionally less often: no poll happens meanwhile
+LARGE = 10_000  # locks; a larger view is written proportionally less often: writing delays the next poll
 SAVE_AGAIN_S = 300.0  # for a view that did not change, so that its time stays far from AGE_MAX
 
 log = logging.getLogger("gatekeeper")
@@ -84,7 +84,7 @@ def write(path: Path, saved: SavedView) -> None:
 
 
 def write_sealed(path: Path, lines: Iterable[bytes]) -> None:
-    """Replaces the file at `path`, atomically, with these lines and a digest of them. Each line has its end.
+    """Replaces the file at `path`, atomically, with these lines and their digest. Lines end with a newline.
 
     Several processes may share one path: each writes its temporary file, and the last rename wins. Raises
     OSError.
@@ -126,8 +126,8 @@ def _lines_in(text: bytes, size: int) -> Iterator[bytes]:
 def read(path: Path, now: datetime) -> SavedView:
     """The view at `path`.
 
-    Raises SourceError for a file that is too old, comes from the future, is incomplete, was changed, or can
-    be written by other users; OSError when there is none.
+    Raises SourceError for a file that is too old, has a time in the future, is incomplete, was changed, or
+    can be written by other users; OSError when there is none.
     """
     lines = read_sealed(path)
     head = feed_json.parse_object(next(lines, b""), f"{path}: first line")

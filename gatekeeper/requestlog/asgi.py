@@ -187,8 +187,8 @@ async def run_lifespan(
     """Runs the lifespan of `app`, and calls `close` before the server learns that the shutdown is complete.
 
     The shutdown is the last moment to write waiting records: some servers then end by a signal and run
-    nothing more. An application without lifespan support (Django raises, others return) is answered for,
-    because the server would not send the shutdown otherwise.
+    nothing more. For an application without lifespan support (Django raises, others return) this function
+    answers the server, which would not send the shutdown otherwise.
     """
     has_received = False
 

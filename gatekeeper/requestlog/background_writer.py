@@ -25,7 +25,7 @@ from gatekeeper.telemetry.atomic_counts import AtomicCounts
 log = logging.getLogger("gatekeeper")
 
 GATHER_S = 0.02  # a record waits at most this long for others, so that they are written together
-IDLE_S = 0.2  # the same, after a while without records
+IDLE_S = 0.2  # the longest such wait, after a while without records
 # Back-off after a failure of the sink; the maximum bounds the delay after its recovery.
 RETRY_S, RETRY_S_MAX = 0.1, 5.0
 LINES_MAX = 1_000  # per write
@@ -37,8 +37,8 @@ CLOSE_S = 5.0
 class WriteOutcome(NamedTuple):
     """Result of a write: how many lines the sink has taken, written and lost.
 
-    `taken` of the lines just given, from the first, belong to the sink now. `written` and `lost` count, of
-    all lines that it has ever taken, those whose outcome it has learnt since the previous call.
+    The first `taken` of the given lines now belong to the sink. `written` and `lost` count the lines, of all
+    that the sink has ever taken, whose outcome it has learnt since the previous call.
     """
 
     taken: int = 0
@@ -61,13 +61,13 @@ class LogSink(Protocol):
         """Releases what the sink holds; a later `write` opens it again."""
 
     def forked(self) -> None:
-        """Called in a forked child: drops, without touching it, what is shared with the parent."""
+        """Drops what is shared with the parent, without using it. Called in a forked child."""
 
 
 class BackgroundWriter:
     """A queue of at most `buffer` records, and a thread that empties it into `sink`.
 
-    The first record starts the thread, in each process, and starts it again if it has ended.
+    In each process the first record starts the thread. A later record starts it again if it has ended.
     """
 
     def __init__(self, sink: LogSink, *, buffer: int, clock: Clock) -> None:
@@ -80,7 +80,7 @@ class BackgroundWriter:
         _writers.add(self)
 
     def _reset(self) -> None:
-        """Empties the writer: when it is made, and in a forked child, as the parent writes its records."""
+        """Sets an empty state: for the constructor, and for a child, whose parent writes the records."""
         self._queue: deque[LogEntry] = deque()
         self._lines: list[LogLine] = []  # encoded, not taken by the sink yet
         self._in_sink = 0  # taken by the sink, outcome unknown
@@ -259,7 +259,7 @@ def _at_exit() -> None:
 
 
 def run_first_at_exit() -> None:
-    """Registers the writers' exit hook after, and so to run before, all hooks that are registered by now."""
+    """Registers the exit hook of the writers again, so that it runs before all hooks registered until now."""
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
 

@@ -98,9 +98,9 @@ def _checked(name: str, value: FieldValue) -> FieldValue:
 
 
 def line_of(entry: LogEntry, event_id: str) -> LogLine:
-    """Returns the record as one line of JSON in ASCII, with any bytes in the request.
+    """Returns the record as one line of JSON: always ASCII, even if the request contains other bytes.
 
-    Unknown fields are left out.
+    Fields without a value are left out.
 
     `deploy/requestlog.toml` maps its fields for the analyzer.
 

@@ -22,7 +22,7 @@ logger = logging.getLogger("gatekeeper")
 
 
 class LogMiddleware:
-    """Base of the request logs: starts the writer, and reports its state."""
+    """Base of the request logs: creates the writer, and reports its state."""
 
     def __init__(self, to: Path | str | LogSink, buffer: int, clock: Clock) -> None:
         self.clock = clock
@@ -53,7 +53,7 @@ class LogMiddleware:
     def flush(self, timeout: float = CLOSE_S) -> bool:
         """Writes waiting records now; returns whether none is left.
 
-        For functions that are frozen between requests.
+        For serverless functions, which are frozen between requests.
 
         Args:
             timeout: Seconds, plus the time of the sink's last attempt.

@@ -15,7 +15,7 @@ __all__ = ["open_source"]
 
 
 def open_source(url: str, *, token: str | Path | None = None, longest: float = inf) -> LockSource:
-    """Returns the source that `url` names. Nothing is connected to before its first fetch.
+    """Returns the source that `url` names. It connects when it first fetches.
 
     Args:
         url: `https://HOST:PORT`, `postgresql+psycopg://USER@HOST/DATABASE`, `sqlite:///PATH` or

@@ -29,7 +29,7 @@ class FixedSource:
 
     def __init__(self, *locks: Lock) -> None:
         self._changes = tuple(Set(lock) for lock in locks)
-        # Another list is another history, also for a gate that holds version 1 of this one.
+        # Another list has another mark, so that a gate that holds version 1 of this one fetches again.
         self._at = Cursor(1, f"{hash(locks) & 0xFFFF_FFFF:08x}")
 
     def fetch(self, since: Cursor | None) -> Update:

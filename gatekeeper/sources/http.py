@@ -33,10 +33,10 @@ WAIT_S = 5.0  # the longest poll; no other time depends on it
 TIMEOUT_S = 5.0  # for all the rest of a fetch: name, connection, request, whole answer
 CONNECT_S = 3.0
 REPORT_S = 1.0  # for reporting status, on which no decision depends and for which the next fetch waits
-ANSWER_BYTES_MAX = 64 << 20  # some 200,000 locks; also of an answer that came compressed
+ANSWER_BYTES_MAX = 64 << 20  # some 200,000 locks; before and after decompression
 TOKEN_BYTES_MAX = 4 << 10
 SHOWN_MAX = 200  # characters of a server's text that a message repeats
-READ_AT_ONCE_BYTES = 8 << 10  # some 25 locks, parsed in half a millisecond; then requests may run
+READ_AT_ONCE_BYTES = 8 << 10  # between two pauses: some 25 locks, parsed in half a millisecond
 PAUSE_S = 1e-6  # the shortest sleep that gives up the GIL
 
 TOKEN_NAME, TOKEN_FILE_NAME = "GATEKEEPER_TOKEN", "GATEKEEPER_TOKEN_FILE"

@@ -3,7 +3,7 @@
 Three files next to the path that the processes share: PATH.leader, which the leader holds an operating system
 lock (flock) on; PATH.all, a snapshot of all locks; and PATH.news, the last answer with the changes since the
 snapshot. The system frees the flock when the leader's process ends, however it ends, and another process
-becomes the leader. Followers rely on nothing but the files: news that are too old make each process fetch for
+becomes the leader. Followers rely only on the files: when PATH.news is too old, each process fetches for
 itself.
 """
 
@@ -39,7 +39,7 @@ __all__ = ["SharedSource"]
 
 log = logging.getLogger("gatekeeper")
 
-READ_EVERY_S = 0.1  # reading a small file; followers know this much later what the leader learned
+READ_EVERY_S = 0.1  # between two reads of PATH.news, so also the delay of a follower
 KEPT_CHANGES_MAX = 500  # in PATH.news; a follower that missed more reads the snapshot
 CHANGES_MAX = 1_000_000  # in one step; more than any source sends
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -80,7 +80,7 @@ class SharedSource:
         source: The source that one of the processes fetches from.
         path: Where the files are: PATH.leader, PATH.all and PATH.news. The same in all processes.
         overdue: Seconds after which the files are too old and each process fetches for itself, because the
-            one that should was stopped, or hangs.
+            leader was stopped or hangs.
         uptime: A function that returns the machine's uptime in seconds, such as `time.monotonic`.
 
     Example:
@@ -196,7 +196,7 @@ class SharedSource:
     # -- the followers -------------------------------------------------------------------------
 
     def _read_news(self) -> SharedFile | None:
-        """The news; None for those from before the machine's last start. Raises OSError, SourceError."""
+        """The content of PATH.news; None if it is older than the last boot. Raises OSError, SourceError."""
         stat = self._news_path.stat()
         stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if self._read is None or self._read[0] != stamp:
@@ -312,7 +312,7 @@ def _is_same_file(handle: int, path: Path) -> bool:
 
 
 def _boot_id() -> str:
-    """A name for the machine's last start: uptimes before and after a start cannot be compared."""
+    """The identifier of the machine's last boot: uptimes of two boots cannot be compared."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:

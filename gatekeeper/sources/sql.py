@@ -83,11 +83,11 @@ class SqlSource:
     it needs INSERT and UPDATE on gates, and SELECT on the columns instance and number of gates.
 
     Args:
-        url: `sqlite:///PATH` or `postgresql+psycopg://USER:PASSWORD@HOST/DATABASE`. Nothing is connected to
-            before the first fetch.
-        report_status: Whether gates report their status into the table gates: False (the default) not, True
-            with the role in `url`. A second URL does it with the role in that one, which may then have the
-            rights on gates and no others.
+        url: `sqlite:///PATH` or `postgresql+psycopg://USER:PASSWORD@HOST/DATABASE`. The source connects when
+            it first fetches.
+        report_status: Whether gates write their status into the table gates. False, the default: no. True:
+            yes, with the role in `url`. A second URL: yes, with the role in that URL, which needs no rights
+            on other tables.
 
     Raises:
         ValueError: The URL names neither database, or SQLite without a file.
@@ -97,7 +97,7 @@ class SqlSource:
         >>> from gatekeeper import Gate
         >>> source = SqlSource("sqlite:////var/lib/gatelock/gatelock.db")
         >>> with Gate(source, stale_after=10) as gate:
-        ...     gate.allow("api_key:acme")  # this database does not exist, which refuses no request
+        ...     gate.allow("api_key:acme")  # the database does not exist; the gate admits the request
         True
     """
 

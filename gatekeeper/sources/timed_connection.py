@@ -62,7 +62,7 @@ class ServerAddress(NamedTuple):
         return self.host == "localhost" or self.host == "::1" or self.host.startswith("127.")
 
     def connect(self, end_s: float, tls: ssl.SSLContext | None) -> socket.socket:
-        """Connects to the first address of the host that accepts, by the uptime `end_s`. Raises OSError."""
+        """Connects to the first address that accepts. Raises OSError, at the uptime `end_s` at the latest."""
         addresses = _resolve(self.host, self.port, end_s)
         for number, (family, kind, proto, _, address) in enumerate(addresses, 1):
             sock = socket.socket(family, kind, proto)

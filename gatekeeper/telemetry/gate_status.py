@@ -26,7 +26,7 @@ RETRY_AFTER_S = 60.0  # after a failed report: no decision depends on it
 
 LOCKS_COUNTED_MAX = 2_000  # counted apart; further ones are counted together
 LOCKS_REPORTED_MAX = 100
-CALLERS_REPORTED_MAX = 64  # tells 90 % known callers from 75 % in nineteen of twenty reports
+CALLERS_REPORTED_MAX = 64  # distinguishes 90 % known callers from 75 % in 19 of 20 reports
 SAMPLED_PER_REPORT = 32  # callers added to the sample after each report
 SAMPLE_PERIOD_S = 600.0  # a sample covers the last one to two periods
 HOST_CHARACTERS_MAX = 60
@@ -43,10 +43,10 @@ class HitCounts:
 
 
 class CallerSample:
-    """A uniform sample of distinct callers: those with the smallest hashes (bottom-k; Cohen and Kaplan,
-    2007).
+    """A uniform sample of distinct callers: those with the smallest hashes.
 
-    Each caller is as likely to be in it as any other, however often it came.
+    Each caller is equally likely to be in it, however many requests it makes. A bottom-k sketch (Cohen and
+    Kaplan, 2007).
     """
 
     def __init__(self) -> None:

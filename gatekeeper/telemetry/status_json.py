@@ -6,6 +6,7 @@ import json
 import re
 
 from gatekeeper.feed.feed_json import FORMAT, SECONDS_MAX, JsonFields, as_object, parse_key, parse_object
+from gatekeeper.identity import NAME_BYTES_MAX
 from gatekeeper.model import Cursor, GateStatus, LockHits, SourceError
 
 # A server reads these from any client with a token, so every part of them is bounded. A hundred locks and as
@@ -13,7 +14,8 @@ from gatekeeper.model import Cursor, GateStatus, LockHits, SourceError
 STATUS_BYTES_MAX = 256 << 10
 LOCKS_MAX = 1_000
 CALLERS_MAX = 256
-CALLER_CHARACTERS_MAX = 257  # one more than a name may have: a name cut there is still not a valid one
+# One more than the longest kind of name, a colon and a name: a caller that is cut there is not a valid one.
+CALLER_CHARACTERS_MAX = 64 + 1 + NAME_BYTES_MAX + 1
 WORDS_MAX = 20
 WORD_CHARACTERS_MAX = 100
 COUNT_MAX = 2**63 - 1

@@ -63,8 +63,14 @@ class ManualClock:
         return self.luck
 
     def run(self, step: Callable[[], float], name: str) -> PeriodicTask:
-        """Calls `step` from `advance` when it is due: first at the current moment, then whenever the seconds
-        that it returned have passed."""
+        """Registers a function that `advance` calls when it is due.
+
+        First at the current moment, then whenever the seconds that `step` returned have passed.
+
+        Args:
+            step: The function; returns seconds until its next call, or infinity to end.
+            name: Ignored; a real clock names its thread by it.
+        """
         self._tasks.append(ManualTask(step, self))
         return self._tasks[-1]
 

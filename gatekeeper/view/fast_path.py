@@ -164,7 +164,8 @@ MODES = {
 class FastPathSwitch:
     """The mode of one gate, and the only place that changes it and the fast path of the gate.
 
-    The caller of every method holds `mutex`. Requests try it without waiting.
+    The caller of every method but `reset_after_fork` holds `mutex`. A request that finds it
+    held does not wait.
     """
 
     __slots__ = ("_set_fast_path", "_settled", "mode", "mutex")

@@ -90,8 +90,9 @@ def prefix_length(key: LookupKey) -> int:
 
 
 def normalize_route(route: str) -> str:
-    """The route pattern without the names of its parameters, which the log and the application may name
-    differently.
+    """The route pattern without the names of its parameters.
+
+    The log and the application may name them differently.
 
     >>> normalize_route("/v1/items/{item_id}")
     '/v1/items/{}'

@@ -56,7 +56,7 @@ def locks_in(table: LockTable) -> Iterator[FoundLocks]:
 
 
 def release(old: Iterable[LockTable], new: Iterable[LockTable]) -> Iterator[None]:
-    """Frees, some at each step, what only the `old` tables hold and the `new` ones do not share.
+    """Frees the entries that only the `old` tables refer to, some at each step.
 
     To free 100,000 locks at once takes 30 ms. Nothing else may refer to the old tables.
     """

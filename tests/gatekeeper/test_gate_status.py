@@ -12,6 +12,7 @@ import pytest
 
 from gatekeeper import Gate
 from gatekeeper.feed.poller import GateKnowledge
+from gatekeeper.identity import NAME_BYTES_MAX, is_name
 from gatekeeper.model import Cursor, Decision, GateStatus, Lock, LockHits, LockKey, SourceError
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.telemetry.atomic_counts import AtomicCounts
@@ -295,7 +296,14 @@ class TestBounds:
         sample = CallerSample()
         sample.add("api_key:" + "x" * 10_000_000)
         (caller,) = sample.callers(0.0)
-        assert len(caller) == 257
+        assert len(caller) < 1_000
+        assert not is_name(caller.partition(":")[2])
+
+    def test_the_longest_name_of_a_caller_is_not_cut(self) -> None:
+        sample = CallerSample()
+        longest = "k" * 64 + ":" + "x" * NAME_BYTES_MAX
+        sample.add(longest)
+        assert sample.callers(0.0) == (longest,)
 
     def test_locks_beyond_the_bound_are_counted_together(self) -> None:
         recorder, feed = StatusRecorder("shop", 30.0, 0.0), ReportedFeed()

@@ -55,7 +55,9 @@ def test_every_part_of_a_status_is_bounded() -> None:
             callers=["c" * 1_000] * 1_000, locks=[hits] * 2_000, ignored=["i" * 999] * 99, mode="m" * 999
         )
     )
-    assert [len(name) for name in status.callers] == [NAME_BYTES_MAX + 1] * status_json.CALLERS_MAX
+    assert [len(name) for name in status.callers] == [
+        status_json.CALLER_CHARACTERS_MAX
+    ] * status_json.CALLERS_MAX
     assert len(status.locks) == status_json.LOCKS_MAX
     assert status.locks[0][1:] == (COUNT_MAX, 0)
     assert [len(word) for word in (*status.ignored, status.mode)] == [status_json.WORD_CHARACTERS_MAX] * 21
@@ -65,7 +67,8 @@ def test_the_longest_status_of_a_gate_fits_the_bound() -> None:
     """A hundred locks and 64 callers with the longest names; JSON writes their two-byte characters in six."""
     name = "\xe9" * (NAME_BYTES_MAX // 2)
     hits = LockHits(LockKey("caller+resource", name, name, "p" * 64), COUNT_MAX, COUNT_MAX)
-    status = GateStatus("i", 1, "a", "1", None, None, (hits,) * 100, (0, 0), (name,) * 64)
+    caller = "k" * 64 + ":" + name
+    status = GateStatus("i", 1, "a", "1", None, None, (hits,) * 100, (0, 0), (caller,) * 64)
     assert len(status_json.dump(status)) < STATUS_BYTES_MAX
 
 

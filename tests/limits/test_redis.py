@@ -259,6 +259,8 @@ class TestClasses:
                 assert (await limiter.enforce_async("a")).remaining == 0
                 assert not await limiter.allow_async("a")
                 assert not await limiter.reserve_async("a", max_wait=0)
+                await limiter.refund_async("a")
+                assert await limiter.allow_async("a"), "a guard gives permits back in this form"
             assert [bool(decision) for decision in await shards.check_many_async(["a", "b"])] == [False, True]
             await store.aclose()
             await client.aclose()

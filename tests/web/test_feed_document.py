@@ -83,7 +83,7 @@ def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
         "When 2,000 wait": feed_cache.WAITERS_MAX,
         "1,000 requests a second": feed_cache.REQUESTS_PER_S_MAX,
         "second, up to 10.": feed_cache.PACE_MAX_S,
-        "2,500 are connected": connection_limits.CONNECTIONS_MAX,
+        "2,500 clients are connected": connection_limits.CONNECTIONS_MAX,
         "not complete after 10 seconds": connection_limits.REQUEST_S,
         "of its answer for 20 seconds": connection_limits.SEND_S,
         "an idle connection | 15 s": connection_limits.IDLE_S,

@@ -70,7 +70,7 @@ class AllOf(WaitingMethods):
     Raises:
         ValueError: No part, one part twice, or parts of which some are in a store and some not, or in
             different stores.
-        TypeError: A part that is not a limiter of a rate, as `Concurrency`.
+        TypeError: A part that is not a limiter of a rate, such as `Concurrency`.
 
     Example:
         >>> from gatekeeper.limits import SlidingLog
@@ -86,7 +86,7 @@ class AllOf(WaitingMethods):
     name: str
 
     def __new__(cls, *parts: RateLimiter | AllOf, name: str = "") -> Self:
-        """An empty limiter: with parts in a store, of the subclass that decides there."""
+        """Returns an uninitialised limiter; with parts in a store, of the subclass for it."""
         store = common_store(parts)
         return object.__new__(cls if store is None else store.class_for(cls))
 
@@ -204,11 +204,10 @@ class AllOf(WaitingMethods):
     def configure(
         self, part: str, limit: int | None = None, period: Period | None = None, burst: int | None = None
     ) -> None:
-        """Applies another limit to the part of that name, and keeps the history; other parts stay as they
-        are.
+        """Applies another limit to the part named `part`, and keeps its history.
 
-        Parts of `parse` are named by their text, such as "10/second". Raises ValueError for a name that not
-        exactly one part has, and for numbers that the part does not accept.
+        The other parts do not change. Parts of `parse` are named by their text, such as "10/second". Raises
+        ValueError for a name that no part or several parts have, and for numbers that the part rejects.
         """
         named = [limiter for limiter in self._parts if limiter.name == part]
         if len(named) != 1:

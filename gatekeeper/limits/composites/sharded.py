@@ -129,6 +129,10 @@ class Sharded(RateMethods, Generic[L]):
         """Returns the decision as `peek` does."""
         return await self.of(key).peek_async(key, cost)
 
+    async def refund_async(self, key: Key = "", cost: int = 1) -> None:
+        """Gives permits back as `refund` does."""
+        await self.of(key).refund_async(key, cost)
+
     async def reserve_async(self, key: Key = "", cost: int = 1, max_wait: float | None = None) -> Reservation:
         """Books as `reserve` does."""
         return await self.of(key).reserve_async(key, cost, max_wait)

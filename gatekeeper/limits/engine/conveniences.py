@@ -36,7 +36,7 @@ class PermitGuard:
         limiter: The limiter; None when `choose` is given.
         key: The key, or a function of the guarded function's arguments that returns it.
         cost: Permits that one block or call takes.
-        timeout: Longest wait in seconds; 0 waits not at all, None as long as it takes.
+        timeout: Longest wait in seconds; 0 does not wait, None waits without a limit.
         choose: A function of the guarded function's arguments that returns the limiter.
     """
 
@@ -142,9 +142,9 @@ class LimiterMethods(ABC):
     __slots__ = ()
 
     def __new__(cls, *_: object, store: LimiterStore | None = None, **__: object) -> Self:
-        """An empty limiter: with a store, of the subclass whose keys are there.
+        """Returns an uninitialised limiter; with a store, of the subclass whose keys are in the store.
 
-        So the methods of a limiter in memory need not ask whether there is a store.
+        Methods of a limiter in memory therefore need not test for a store.
         """
         return object.__new__(cls if store is None else store.class_for(cls))
 
@@ -193,6 +193,10 @@ class LimiterMethods(ABC):
         """Returns the decision that `check` would make now; counts nothing."""
 
     @abstractmethod
+    def refund(self, key: Key = "", cost: int = 1) -> None:
+        """Gives `cost` permits of `key` back, at most as many as are counted."""
+
+    @abstractmethod
     def wait(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
         """Returns when `cost` requests of `key` may pass, or as soon as `timeout` seconds cannot suffice."""
 
@@ -217,7 +221,7 @@ class LimiterMethods(ABC):
     ) -> PermitGuard:
         """Returns permits around a block or a function: `with limiter.guard("a"):`, `@limiter.guard()`.
 
-        Entering waits at most `timeout` seconds, 0 not at all, None as long as it takes, and raises
+        Entering waits at most `timeout` seconds (0: does not wait; None: waits without a limit), and raises
         Refused when that does not suffice. For a function, `key` may be a function of the same arguments.
         """
         return PermitGuard(self, key, cost, timeout)
@@ -254,6 +258,10 @@ class LimiterMethods(ABC):
     async def check_async(self, key: Key = "", cost: int = 1) -> Decision:
         """Decides as `check` does."""
         return self.check(key, cost)
+
+    async def refund_async(self, key: Key = "", cost: int = 1) -> None:
+        """Gives permits back as `refund` does, and awaits the store where there is one."""
+        self.refund(key, cost)
 
     async def peek_async(self, key: Key = "", cost: int = 1) -> Decision:
         """Returns the decision as `peek` does."""

@@ -157,7 +157,7 @@ class KeyStates(Generic[S]):
         self.old.pop(key, None)
 
     def take_slot(self, key: Key) -> Key | None:
-        """Returns the key under which to count `key`, which is not in the young generation; None: nowhere.
+        """Returns the key under which to count `key`, not in the young generation; None if no slot is free.
 
         A key of the old generation moves to the young one. When `max_keys` are live, none of them is
         dropped for a new one: new keys share one state, or `overflow` decides about them.

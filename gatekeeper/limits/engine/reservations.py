@@ -53,7 +53,7 @@ class Reservation:
         decision: The limiter's decision, as of the moment that was booked.
         delay: Seconds from the call of `reserve` to that moment. If nothing is booked: seconds that a
             booking would take, or None when waiting never helps.
-        due_ns: That moment in nanoseconds of the limiter's clock; 0 if nothing is booked.
+        due_ns: That moment in nanoseconds of the limiter's clock; meaningless in a refusal.
         booked: One entry per limiter that `cancel` gives permits back to.
 
     Example:

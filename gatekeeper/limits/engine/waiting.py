@@ -1,7 +1,7 @@
 """Waiting for permits of a rate, first come first served per key, as a thread or as an asyncio task.
 
-Only the first waiter of a key books a permit. So a waiter further back can leave and nothing was spent for
-it, and when the first one leaves, its booking goes back.
+Only the first waiter of a key books a permit. A waiter behind it can leave without having spent anything;
+when the first one leaves, its booking is cancelled.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.limits.redis needs redis: install gatelock[redis]") from missing
 
-# Of one store in one process; a caller that finds none free waits within the time-out.
+# Of one store in one process. A caller that finds none free waits, at most for the time-out.
 CONNECTIONS_MAX: Final = 100
 
 # The server, the network or its memory is not available. Any other error is a bug, and is raised.

@@ -46,8 +46,8 @@ class ScriptCalls(NamedTuple):
 class Sleep(NamedTuple):
     """Sleeps `duration` seconds, or less when woken; None: until woken.
 
-    A waiter that was cancelled or interrupted notices it at this step and at no other, and may then have
-    something to give back.
+    With `finish_calls`, a task that was cancelled during a call notices it at this step. Its steps may then
+    have something to give back. An exception in a thread is thrown into the step that it interrupts.
     """
 
     duration: float | None

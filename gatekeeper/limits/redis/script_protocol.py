@@ -138,7 +138,10 @@ class LogScript:
 
 
 def script_protocol_of(rule: Rule[Any]) -> ScriptProtocol:
-    """Returns the protocol for `rule`. Raises ValueError for numbers that a script cannot hold."""
+    """Returns the protocol for `rule`.
+
+    Raises ValueError for numbers that a script cannot hold, TypeError for a rule without a script.
+    """
     match _in_microseconds(rule):
         case GcraRule() as bucket:
             if bucket.forget_after_ns >= CAPACITY_US_MAX:

@@ -71,7 +71,7 @@ class SharedState:
         return ScriptReply(now_us, wait_us, bool(spent), limits, raw[start:])
 
     def forget(self, key: Key) -> None:
-        """Drops the refusals of `key`, here and in other limiters of this process with the same limits."""
+        """Drops the refusals of `key`, here and in limiters that share its limits (AllOf and parts)."""
         for limit in self.limits:
             limit.forget(key)
 

@@ -58,7 +58,8 @@ class RedisStore:
             this process's share of the limit.
         nodes: Processes that share the limits; required for "local".
         node: This process's number among them, from 0, which is the default.
-        timeout: Seconds that a call may take, and as many again to connect; above 0, 0.2 by default.
+        timeout: Seconds that a call may take; above 0, 0.2 by default. With a client that blocks, waiting for
+            a free connection, connecting and the call may each take that long.
         pause: Seconds after a failure in which no call is made; then one caller tries. 1 by default.
         remember: Seconds for which a refusal is remembered at most; 0 calls Redis for each decision. None,
             the default, remembers it to its end.
@@ -96,10 +97,11 @@ class RedisStore:
             raise ValueError(f"on_error: expected 'allow', 'deny' or 'local', got {on_error!r}")
         if on_error == "local" and (nodes is None or not 0 <= node < whole_number(nodes, "nodes")):
             raise ValueError(
-                f"nodes: expected how many share a limit, and node below that, got {nodes!r}, {node!r}"
+                f"nodes, node: expected a number of processes, and one below it, got {nodes!r}, {node!r}"
             )
         if not timeout > 0 or not pause >= 0 or (remember is not None and not remember >= 0):
-            raise ValueError("timeout: expected seconds above 0, and pause and remember from 0")
+            got = f"got {timeout!r}, {pause!r}, {remember!r}"
+            raise ValueError(f"timeout, pause, remember: expected seconds above 0, from 0 and from 0, {got}")
         if not prefix or set("{}") & set(prefix):
             raise ValueError(
                 f"prefix: expected text without braces, which mark the hash tag of a cluster, got {prefix!r}"

@@ -57,7 +57,7 @@ class JobQueue:
         self.high: deque[QueuedJob] = deque()
         self.low: deque[QueuedJob] = deque()
         self.has_worker = False
-        self.is_ready = False  # waits for a worker, among the others that do
+        self.is_ready = False  # whether the key is in the list of those that wait for a worker
         self.drained: list[Future[None]] = []  # done when the queue is empty; until then it takes no jobs
 
     def __len__(self) -> int:
@@ -93,7 +93,8 @@ class KeyedJobQueues:
         with self._mutex:
             queue = self._queues.get(key)
             if self.closed or (queue is not None and queue.drained):
-                raise RuntimeError(f"{key!r} takes no more jobs: it is being removed")
+                reason = "the scheduler is closed" if self.closed else "the key is being removed"
+                raise RuntimeError(f"{key!r} takes no more jobs: {reason}")
             if queue is None:
                 queue = self._queues[key] = JobQueue()
             (queue.high if high else queue.low).append(job)
@@ -106,7 +107,7 @@ class KeyedJobQueues:
             return starts_worker
 
     def assign(self) -> Key | None:
-        """Returns the key whose jobs a free worker runs next; None: none waits, and the worker ends."""
+        """Returns the key whose jobs a free worker runs next; None if no key waits: the worker must end."""
         with self._mutex:
             if not self._ready:
                 self._workers -= 1
@@ -141,7 +142,7 @@ class KeyedJobQueues:
             return len(self._queues.get(key, ()))
 
     def close(self, key: Key) -> Future[None]:
-        """Takes no more jobs of `key`; the future is done when its queue is empty. Then it is a new key."""
+        """Takes no more jobs of `key` until its queue is empty; the future is done then."""
         drained: Future[None] = Future()
         with self._mutex:
             queue = self._queues.get(key)

@@ -67,7 +67,7 @@ class KeyedScheduler:
     def remove(self, key: Key) -> Future[None]:
         """Takes no more jobs of `key`; the future is done when those that wait have run.
 
-        After that `key` is a new key.
+        After that the scheduler takes jobs of `key` again.
         """
         return self._queues.close(key)
 
@@ -154,7 +154,7 @@ class AsyncKeyedScheduler:
         return self._queues.pending(key)
 
     async def remove(self, key: Key) -> None:
-        """Takes no more jobs of `key`, and returns when those that wait have run. Then it is a new key."""
+        """Takes no jobs of `key` until those that wait have run, and returns then."""
         await asyncio.wrap_future(self._queues.close(key))
 
     def abort(self, key: Key) -> int:

@@ -65,7 +65,7 @@ class PriorityScheduler:
 
     Departures are period / limit apart, except for a `burst` saved up by idle time (a GCRA bucket, ITU-T
     I.371). Within one priority callers are served in order of arrival; a caller never overtakes a waiter of
-    its own or a higher priority. Strict priorities starve the low ones under a flood of important callers,
+    equal or higher priority. Strict priorities starve the low ones under a flood of important callers,
     unless `age_after` moves waiters up.
 
     Waiters sleep until their moment, so an idle scheduler has no thread and uses no processor. Threads and
@@ -150,7 +150,7 @@ class PriorityScheduler:
         return await run_steps_async(self._wait_steps(priority, timeout, waker), waker)
 
     def try_acquire(self, priority: int = 0) -> bool:
-        """Whether the caller may go now, without a wait; false while its own or a higher priority waits.
+        """Whether the caller may go now, without a wait; false while one of equal or higher priority waits.
 
         Raises ValueError for an unknown priority.
         """

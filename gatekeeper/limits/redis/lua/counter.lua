@@ -1,6 +1,6 @@
--- Sliding window counter: two windows, of which the older counts by the part that is still in the period.
--- Arguments: limit, period. Stored: the index of the window, what passed in the one before and in it, and the
--- period.
+-- Sliding window counter: two windows, the older one weighted by the part of it that is still in the period.
+-- Arguments: limit, period. Stored: the index of the current window, the count of the previous window, the
+-- count of the current window, and the period.
 
 rules.counter = {arguments = 3}
 
@@ -28,7 +28,8 @@ local function windows_at(limit, at)
   return limit.index, limit.before, limit.used
 end
 
--- The time into a window after which `count` of the window before weigh at most `room`.
+-- Returns the time from the start of a window until `count` requests of the previous window weigh at most
+-- `room`.
 local function decayed(limit, count, room)
   if count <= room then return 0 end
   local quotient, rest = muldiv(room + 1, limit.period, count)

@@ -1,9 +1,9 @@
--- A bucket, or a queue, by the generic cell rate algorithm: when it will be full, or free, again.
+-- Generic cell rate algorithm: the state is the time when the bucket will be full, or the queue free, again.
 -- Times are whole microseconds and parts of one, so that nothing rounds.
 -- Arguments: parts in a microsecond, rate, period, burst; 1 for a queue; how far ahead a booking may lie (-1:
 -- any time); the time of the cost and that of a full bucket, each in microseconds and parts.
--- Stored: the time, its parts, then the first four arguments, by which another process notices that its limit
--- is a different one.
+-- Stored: the time, its parts, then the first four arguments. By these another process detects that the limit
+-- has changed.
 
 rules.gcra = {arguments = 11}
 

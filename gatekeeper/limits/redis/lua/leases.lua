@@ -1,7 +1,8 @@
 -- Leases of one key: permits in use, each until it is released or its time ends. Stored: a sorted set of names,
 -- by when they end in microseconds.
--- ARGV: the operation (take, peek, release, extend, reset), the limit, how many, how long in microseconds, then
--- names. Returns {how many leases it was about, or 1 when there is room; leases that run; extended names}.
+-- ARGV: the operation (take, peek, release, extend, reset), the limit, the number of leases, their duration in
+-- microseconds, then names. Returns {the number of released or extended leases, for take and peek 1 if there is
+-- room, for reset 1 if the key existed, else 0; the number of leases that run; extended names}.
 
 local key = KEYS[1]
 local limit, cost, lasts = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -7,7 +7,7 @@ local function stamp(key, index)
   return tonumber(redis.call('LINDEX', key, index))
 end
 
--- How many at the old end have left the period: in steps that double, then halve.
+-- Returns how many of the oldest admissions have left the period: an exponential, then a binary search.
 local function count_expired(limit)
   local start = now - limit.period
   local step, expired = 1, 0 -- the oldest `expired` are known to have left
@@ -58,7 +58,7 @@ function rules.log.spend(limit, at)
   return '', value
 end
 
--- Removes the oldest that count, so that the others count for as long as possible.
+-- Removes the oldest admissions that still count, so that the limit is restored as late as possible.
 if op == 'refund' then
   function rules.log.refund(limit)
     local left = limit.length - cost

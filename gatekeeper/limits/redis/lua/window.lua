@@ -1,5 +1,5 @@
 -- Fixed window: a counter that starts again with each window. Arguments: limit, period, 1 for windows at whole
--- multiples of the period. Stored: when the window began, and what passed in it.
+-- multiples of the period. Stored: the start of the window, and the permits used in it.
 
 rules.window = {arguments = 4}
 
