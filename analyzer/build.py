@@ -117,10 +117,10 @@ def _daemon(
 
 def _topics(settings: Settings, store: SqlStore) -> list[Source]:
     """Returns one Kafka source per start position, for all topics that have it."""
-    begins: dict[str, list[SourceTable]] = {}
+    sources_by_start: dict[str, list[SourceTable]] = {}
     for source in settings.sources:
         if source.topic is not None:
-            begins.setdefault(source.start, []).append(source)
+            sources_by_start.setdefault(source.start, []).append(source)
     kafka = settings.kafka
     return [
         KafkaRecords(
@@ -132,7 +132,7 @@ def _topics(settings: Settings, store: SqlStore) -> list[Source]:
             session_timeout_s=kafka.session_timeout,
             options={"client_id": client_id(settings.analyzer.name), **kafka.client()},
         )
-        for sources in begins.values()
+        for sources in sources_by_start.values()
     ]
 
 

@@ -293,12 +293,12 @@ def _callers(installation: Installation) -> Iterator[Observation]:
         unknown = sorted(callers - found.known)
         if not callers:
             yield Observation("fine", f"{name}: no caller was checked yet")
-        elif (part := 1 - len(unknown) / len(callers)) >= KNOWN_MIN:
-            yield Observation("fine", f"{name}: the log knows {part:.0%} of {len(callers)} callers checked")
+        elif (share := 1 - len(unknown) / len(callers)) >= KNOWN_MIN:
+            yield Observation("fine", f"{name}: the log knows {share:.0%} of {len(callers)} callers checked")
         else:
             reason, cure = _explain_unknown(installation, unknown, found.overflow)
             shown = ", ".join(unknown[:LISTED_MAX])
-            what = f"{name}: the log knows {part:.0%} of {len(callers)} callers checked, but not {shown}"
+            what = f"{name}: the log knows {share:.0%} of {len(callers)} callers checked, but not {shown}"
             yield Observation("wrong", f"{what}: {reason}", cure)
 
 

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from analyzer.core.kafka_format.damage import (
+    base_offset_if_intact,
     claimed_next_offset,
     damage_end,
-    first_intact_offset,
     galloping_search,
     next_intact_offset,
     without_damage_before,
@@ -98,7 +98,7 @@ def test_reading_continues_at_the_first_intact_batch_behind_the_damage(
             assert found == plain_answer(log, damaged.base)
         else:  # more damage may be reported as one, but reading never continues at a damaged batch
             assert damaged.base < found
-            assert found == end or first_intact_offset(fetch(found)) == found
+            assert found == end or base_offset_if_intact(fetch(found)) == found
         assert fetches <= 20
 
 
@@ -107,7 +107,7 @@ def test_the_next_intact_batch_is_found_in_one_fetch(log: list[Batch]) -> None:
     raw, start = b"".join(batch.raw for batch in log), log[0].base
     behind = [batch.base for batch in log[1:] if batch.intact]
     assert next_intact_offset(raw, start) == (behind[0] if behind else None)
-    assert first_intact_offset(raw) == (start if log[0].intact else None)
+    assert base_offset_if_intact(raw) == (start if log[0].intact else None)
 
 
 @given(st.sets(st.integers(1, 400)), st.integers(1, 400))
@@ -134,7 +134,7 @@ def test_a_damaged_batch_that_claims_offsets_of_its_successor_is_removed() -> No
 @pytest.mark.parametrize("size", [0, 10, 40])
 def test_fewer_bytes_than_a_header_say_nothing(size: int) -> None:
     raw = batch([Entry(b"a")], 5)[:size]
-    assert first_intact_offset(raw) is None
+    assert base_offset_if_intact(raw) is None
     assert next_intact_offset(raw, 5) is None
     assert without_damage_before(raw, 6) == raw
 

@@ -124,14 +124,14 @@ def fields_of(gate: GateHealth, problems: dict[str, str], known: Set[str]) -> di
     from analyzer.core.fleet.gate_health import known_share
 
     status = gate.status
-    part = known_share(status.callers, known)
+    share = known_share(status.callers, known)
     return {
         "application": status.application, "instance": status.instance, "library": status.library,
         "version": status.at and status.at.version, "mark": status.at and status.at.mark, "age_s": status.age,
         "heard_s": gate.report_age_s, "uptime_s": status.uptime, "stale_after_s": status.stale_after,
         "clock_skew_s": status.clock_skew, "mode": status.mode, "ignored": status.ignored,
         "checks": gate.checks, "denials": gate.denials, "callers": len(status.callers),
-        "known": None if part is None else round(part, 3),
+        "known": None if share is None else round(share, 3),
         "unknown": [caller for caller in status.callers if caller not in known],
         "locks": [
             {**hits.at._asdict(), "checks": hits.checks, "denials": hits.denials} for hits in status.locks
@@ -145,10 +145,10 @@ def cells_of(gate: GateHealth, problems: dict[str, str], known: Set[str]) -> Seq
     from analyzer.core.fleet.gate_health import known_share
 
     status = gate.status
-    part = known_share(status.callers, known)
+    share = known_share(status.callers, known)
     return [
         status.application, status.instance, status.library, "" if status.at is None else status.at.version,
         "" if status.age is None else f"{status.age:.1f} s", f"{gate.report_age_s:.0f} s ago",
-        gate.checks, gate.denials, "" if part is None else f"{part:.0%} of {len(status.callers)}",
+        gate.checks, gate.denials, "" if share is None else f"{share:.0%} of {len(status.callers)}",
         ", ".join(problems) or status.mode or "fine",
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from analyzer.cli.verbs.run import stop_event
 
 log = logging.getLogger(__name__)
 
-TURN_EVERY_S = 1.0
+LOOP_EVERY_S = 1.0
 
 
 def serve(context: typer.Context, config: ConfigOption = None) -> None:
@@ -47,6 +47,6 @@ def serve(context: typer.Context, config: ConfigOption = None) -> None:
         health = Health(Metrics(version("gatelock")), time.monotonic, assignment_grace_s=0.0)
         with opened(settings) as engine, web_application(settings, engine, health, dict):
             health.loop_completed()
-            while not stop.wait(TURN_EVERY_S):
+            while not stop.wait(LOOP_EVERY_S):
                 health.loop_completed()
     log.info("stopped")

@@ -10,7 +10,7 @@ from analyzer.core.kafka_format.record_batches import intact_batch
 CANDIDATES_MAX = 10_000  # in one fetch: values may be full of bytes that look like a batch
 
 
-def first_intact_offset(raw: bytes) -> int | None:
+def base_offset_if_intact(raw: bytes) -> int | None:
     """Returns the base offset of the first batch in `raw`, or None when it is not intact."""
     first = intact_batch(raw, 0)
     return None if first is None else first[0].base_offset
@@ -53,15 +53,15 @@ def damage_end(fetch: Callable[[int], bytes], start: int, end: int) -> int:
     raw = fetch(start)
     found = next_intact_offset(raw, start)
     # A broker that cannot step over the damage may not find the batch under its offset.
-    if found is not None and first_intact_offset(fetch(found)) == found:
+    if found is not None and base_offset_if_intact(fetch(found)) == found:
         return found
     claimed = claimed_next_offset(raw)
     credible = claimed if claimed is not None and start < claimed <= end else None
-    if credible is not None and (credible == end or first_intact_offset(fetch(credible)) == credible):
+    if credible is not None and (credible == end or base_offset_if_intact(fetch(credible)) == credible):
         return credible
 
     def readable(offset: int) -> int | None:
-        base = first_intact_offset(fetch(offset))
+        base = base_offset_if_intact(fetch(offset))
         return base if base is not None and base > start else None
 
     return galloping_search(readable, start, end)

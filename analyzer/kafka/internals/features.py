@@ -194,7 +194,7 @@ FEATURES: Mapping[FeatureName, Feature] = {
         {CONSUMER: {"_fetcher": FIELD}, FETCHER: {"_paused_partition_records": FIELD}},
     ),
     "damaged-partition": Feature(
-        "without whole-batches, a batch that cannot be decompressed stops all partitions, not its own alone",
+        "without whole-batches, a batch that cannot be decompressed stops all partitions, not only its own",
         {
             CONSUMER: {"_fetcher": FIELD},
             FETCHER: {"_next_partition_records": FIELD},

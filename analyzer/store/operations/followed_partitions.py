@@ -32,10 +32,12 @@ class FollowedPartition(NamedTuple):
 
 def followed(engine: sa.Engine) -> list[FollowedPartition]:
     """Returns every partition that was ever counted, by source. Raises StoreAway."""
-    of = offsets.c
-    order = (of.source, of.topic, of.partition, of.topic_id)
-    heard_ms = (NowMs() - of.beat_ms).label("heard_ms")
-    statement = sa.select(*order, of.next, of.behind_records, of.behind_ms, heard_ms, of.owner)
+    columns = offsets.c
+    order = (columns.source, columns.topic, columns.partition, columns.topic_id)
+    heard_ms = (NowMs() - columns.beat_ms).label("heard_ms")
+    statement = sa.select(
+        *order, columns.next, columns.behind_records, columns.behind_ms, heard_ms, columns.owner
+    )
     with reading(engine) as db:
         return [_followed(row) for row in db.execute(statement.order_by(*order))]
 

@@ -62,13 +62,13 @@ class RejectFilter(NamedTuple):
 
     @property
     def condition(self) -> sa.ColumnElement[bool]:
-        of = rejects.c
+        columns = rejects.c
         wanted = {
-            of.source: self.source, of.topic: self.topic, of.partition: self.number,
-            of.reason: self.reason, of.offset: self.offset,
+            columns.source: self.source, columns.topic: self.topic, columns.partition: self.number,
+            columns.reason: self.reason, columns.offset: self.offset,
         }  # fmt: skip
         equal = (column == value for column, value in wanted.items() if value is not None)
-        return sa.and_(of.at_ms >= self.since_ms, *equal)
+        return sa.and_(columns.at_ms >= self.since_ms, *equal)
 
 
 def rejected(engine: sa.Engine, wanted: RejectFilter, *, by_offset: bool = False) -> Iterator[RejectedRecord]:
@@ -76,9 +76,9 @@ def rejected(engine: sa.Engine, wanted: RejectFilter, *, by_offset: bool = False
 
     Raises StoreAway.
     """
-    of = rejects.c
-    newest_first = (of.at_ms.desc(), of.topic, of.partition, of.offset.desc())
-    in_log_order = (of.topic, of.cluster, of.topic_id, of.partition, of.offset)
+    columns = rejects.c
+    newest_first = (columns.at_ms.desc(), columns.topic, columns.partition, columns.offset.desc())
+    in_log_order = (columns.topic, columns.cluster, columns.topic_id, columns.partition, columns.offset)
     statement = sa.select(*PARTITION, *COLUMNS).where(wanted.condition)
     statement = statement.order_by(*(in_log_order if by_offset else newest_first))
     with (
@@ -142,8 +142,12 @@ class SqlRetry:
     def count(self, records: Sequence[RejectedRecord], counted: DrainedCounts, who: str, why: str) -> None:
         """Moves `records` (at least one) from dead or late to counted; `counted` is what they amount to."""
         late = sum(reject.reason == "past" for reject in records)
-        dead, of = len(records) - late, offsets.c
-        ledger = {"counted": of.counted + len(records), "dead": of.dead - dead, "late": of.late - late}
+        dead, columns = len(records) - late, offsets.c
+        ledger = {
+            "counted": columns.counted + len(records),
+            "dead": columns.dead - dead,
+            "late": columns.late - late,
+        }
         self._db.execute(sa.update(offsets).where(is_of(offsets, self._part)).values(ledger))
         flush = SqlFlush(self._db, "", self._random_mark)
         flush.apply(

@@ -54,14 +54,14 @@ def store_statuses(engine: sa.Engine, statuses: Iterable[GateStatus]) -> None:
 
 def reporting_gates(engine: sa.Engine) -> list[GateHealth]:
     """Returns the gates that reported within a day, the latest report first. Raises StoreAway."""
-    of = gates.c
-    ago = [(NowMs() - column).label(column.name) for column in (of.at_ms, of.first_ms)]
+    columns = gates.c
+    ago = [(NowMs() - column).label(column.name) for column in (columns.at_ms, columns.first_ms)]
     with reading(engine) as db:
         versions = _feed_versions(db)
         rows = db.execute(
-            sa.select(of.told, of.at_ms.label("then_ms"), *ago)
-            .where(of.at_ms > NowMs() - GATES_KEPT_MS)
-            .order_by(of.at_ms.desc(), of.instance)
+            sa.select(columns.told, columns.at_ms.label("then_ms"), *ago)
+            .where(columns.at_ms > NowMs() - GATES_KEPT_MS)
+            .order_by(columns.at_ms.desc(), columns.instance)
             .limit(GATES_LISTED_MAX)
         ).all()
     return [gate for row in rows if (gate := _gate(row, versions)) is not None]
@@ -87,8 +87,8 @@ class FeedVersions(NamedTuple):
 
 
 def _feed_versions(db: sa.Connection) -> FeedVersions:
-    of = feed_versions.c
-    rows = db.execute(sa.select(of.version, of.mark, of.at_ms).order_by(of.version)).all()
+    columns = feed_versions.c
+    rows = db.execute(sa.select(columns.version, columns.mark, columns.at_ms).order_by(columns.version)).all()
     row = db.execute(sa.select(feed.c.version, feed.c.mark)).first()
     at = Cursor(0, "") if row is None else Cursor(row.version, row.mark)
     marks = {version: mark for version, mark, _ in rows} | {at.version: at.mark}
@@ -169,10 +169,10 @@ def _sums_of_callers(db: sa.Connection) -> list[Sum]:
 
 
 def _with_totals(db: sa.Connection, sum_: Sum, callers: list[str]) -> set[str]:
-    of, found = totals.c, set[str]()
+    columns, found = totals.c, set[str]()
     grouping, meter, period = order_of(sum_)
-    of_sum = sa.and_(of.grouping == grouping, of.meter == meter, of.period == period)
+    of_sum = sa.and_(columns.grouping == grouping, columns.meter == meter, columns.period == period)
     for begin in range(0, len(callers), AT_ONCE):
         chunk = callers[begin : begin + AT_ONCE]
-        found.update(db.scalars(sa.select(of.key).where(of_sum, of.key.in_(chunk)).distinct()))
+        found.update(db.scalars(sa.select(columns.key).where(of_sum, columns.key.in_(chunk)).distinct()))
     return found

@@ -96,20 +96,20 @@ def _statement(query: UsageQuery, joins: Mapping[str, str]) -> sa.Select[Any]:
 
 def _buckets(query: UsageQuery) -> sa.Select[Any]:
     """Returns the wanted buckets, each with the stretch of time that it is shown in."""
-    b = buckets.c
-    is_wider = b.width_s > query.width_s
+    columns = buckets.c
+    is_wider = columns.width_s > query.width_s
     wanted = [
-        b.grouping == query.grouping,
-        *([b.bucket_s >= query.from_s] if query.from_s is not None else []),
-        *([b.bucket_s < query.until_s] if query.until_s is not None else []),
-        *([b.key == query.key] if query.key is not None else []),
-        *([b.meter == query.meter] if query.meter is not None else []),
+        columns.grouping == query.grouping,
+        *([columns.bucket_s >= query.from_s] if query.from_s is not None else []),
+        *([columns.bucket_s < query.until_s] if query.until_s is not None else []),
+        *([columns.key == query.key] if query.key is not None else []),
+        *([columns.meter == query.meter] if query.meter is not None else []),
     ]
-    start = b.bucket_s - _modulo(b.bucket_s, query.width_s)
+    start = columns.bucket_s - _modulo(columns.bucket_s, query.width_s)
     return sa.select(
-        sa.case((is_wider, b.bucket_s), else_=start).label("start_s"),
-        sa.case((is_wider, b.width_s), else_=query.width_s).label("stretch_s"),
-        *(b.key, b.resource, b.meter, b.value, b.denied),
+        sa.case((is_wider, columns.bucket_s), else_=start).label("start_s"),
+        sa.case((is_wider, columns.width_s), else_=query.width_s).label("stretch_s"),
+        *(columns.key, columns.resource, columns.meter, columns.value, columns.denied),
     ).where(*wanted)
 
 
