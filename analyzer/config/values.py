@@ -30,6 +30,11 @@ def raise_fault(what: str, cure: str) -> NoReturn:
     raise PydanticCustomError("refused", "{what}", {"what": what, "cure": cure})
 
 
+def raise_unavailable(what: str, cure: str) -> NoReturn:
+    """Reports a value that a later version will accept; further faults of its table would mean nothing."""
+    raise PydanticCustomError("unavailable", "{what}", {"what": what, "cure": cure})
+
+
 def quote(value: object) -> str:
     """`value` as a message may repeat it: JSON on one line, bounded, without control characters."""
     text = json.dumps(value, default=str)
@@ -62,13 +67,14 @@ def suggestion(name: object, known: Iterable[str], otherwise: str) -> str:
 def one_of(words: object, *, planned: tuple[str, ...] = ()) -> BeforeValidator:
     """Accepts the words of a Literal type. One in `planned` is reported as not available yet."""
     known: tuple[str, ...] = get_args(words)
+    otherwise = f"use {alternatives(known)}"
 
     def validate(value: object) -> object:
         if value in known:
             return value
         if isinstance(value, dict) or value in planned:
-            raise_fault(f"{quote(value)} is not available in this version", f"use {alternatives(known)}")
-        cure = suggestion(value, known, f"use {alternatives(known)}")
+            raise_unavailable(f"{quote(value)} is not available in this version", otherwise)
+        cure = suggestion(value, known, otherwise)
         raise_fault(f"{quote(value)} is not one of the known values", cure)
 
     return BeforeValidator(validate)

@@ -173,6 +173,7 @@ def test_accepting_a_gap_needs_a_reason(gatelock: Gatelock, engine: sa.Engine) -
         (3, "again", "corrupt [70, 80): reading again from 70", 70),
         (4, "90", "corrupt [70, ?): continuing at 90, 20 offsets are skipped", 90),
         (5, "next", "too-many-rejected [10, 500): reading again; unreadable records up to 500", 10),
+        (5, "again", "too-many-rejected [10, 500): reading again from 10", 10),
     ],
 )
 def test_each_kind_of_gap_can_be_accepted(

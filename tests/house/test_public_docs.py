@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
@@ -9,6 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
+import gatekeeper
 
 # Their `__all__` is what the library promises; everything else may change.
 PUBLIC = (
@@ -64,6 +67,7 @@ def described(text: str) -> list[str]:
 
 
 def parameters_of(public: type) -> set[str]:
+    # mypy warns that a subclass may have another __init__; here it is of this very class.
     if public.__init__ is object.__init__ and not hasattr(public, "_fields"):  # type: ignore[misc]
         return set()
     if getattr(public, "_is_protocol", False) or issubclass(public, Exception):
@@ -73,6 +77,20 @@ def parameters_of(public: type) -> set[str]:
         for name, parameter in inspect.signature(public).parameters.items()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
+
+
+def test_the_names_of_gatekeeper_are_imported_loaded_and_exported_alike() -> None:
+    """Type checkers read the imports, programs MODULES, and `import *` reads `__all__`."""
+    tree = ast.parse(inspect.getsource(gatekeeper))
+    imported = {
+        node.module: {alias.name for alias in node.names}
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gatekeeper.")
+    }
+    loaded = {module: set(names) for module, names in gatekeeper.MODULES.items()}
+    assert imported == loaded
+    assert sorted(name for names in loaded.values() for name in names) == gatekeeper.__all__
+    assert all(hasattr(gatekeeper, name) for name in gatekeeper.__all__)
 
 
 @pytest.mark.parametrize("name", CLASSES)

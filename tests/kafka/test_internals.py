@@ -173,7 +173,7 @@ class TestAnAnalyzerWithout:
         joined.source.close()
 
     @pytest.mark.parametrize("off", [(), ("paused-records",)], ids=["with", "without"])
-    def test_a_stopped_partition_can_be_read_again_without_paused_records(
+    def test_a_stopped_partition_can_be_read_again_with_and_without_paused_records(
         self, real_kafka: RealKafka, switch_off: Callable[..., None], off: tuple[FeatureName, ...]
     ) -> None:
         """kafka-python itself fetches nothing more of a partition that was paused while it was decoded."""

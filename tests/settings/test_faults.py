@@ -51,6 +51,55 @@ def test_a_file_above_1_mb_is_a_fault(tmp_path: Path) -> None:
         load(file)
 
 
+def faults_of(tmp_path: Path, text: str) -> list[str]:
+    (tmp_path / "gatelock.toml").write_text(text)
+    with pytest.raises(ConfigInvalid) as raised:
+        load(tmp_path / "gatelock.toml")
+    return [f"{fault.where}: {fault.what}" for fault in raised.value.faults]
+
+
+SOURCE = '[[sources]]\nfile = "access.log"\nformat = "combined"\n'
+POLICY = '[[policies]]\nname = "daily"\nkind = "quota"\nlimit = 0\nwindow = { per = "day" }\n'
+
+
+def test_a_wrong_format_is_one_fault(tmp_path: Path) -> None:
+    """Checks of its fields would use those of another format."""
+    text = SOURCE.replace("combined", "logfmt")
+    assert faults_of(tmp_path, text) == [
+        '[[sources]] "access.log", format: "logfmt" is not one of the known values'
+    ]
+
+
+def test_a_misspelled_kind_hides_no_other_fault_and_a_planned_one_all(tmp_path: Path) -> None:
+    misspelled = faults_of(tmp_path, POLICY.replace("quota", "quote"))
+    assert [fault.partition(", ")[2].partition(":")[0] for fault in misspelled] == ["kind", "limit"]
+    planned = faults_of(tmp_path, POLICY.replace("quota", "surge"))
+    assert planned == ['[[policies]] "daily", kind: "surge" is not available in this version']
+
+
+def test_an_unknown_key_of_a_meter_is_one_fault(tmp_path: Path) -> None:
+    found = faults_of(tmp_path, SOURCE + '[[meters]]\nname = "size"\naverage = "bytes"\n')
+    assert found == ['[[meters]] "size", average: is not a known key']
+
+
+def test_a_topic_that_is_read_twice_is_one_fault(tmp_path: Path) -> None:
+    found = faults_of(tmp_path, SOURCE + SOURCE)
+    assert found == [
+        '[[sources]] "access.log", file: "access.log" is already used by another [[sources]] table'
+    ]
+
+
+def test_a_list_from_the_environment_has_the_cure_for_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gatelock.toml").write_text("sources = 3\n")
+    with pytest.raises(ConfigInvalid, match=r"begin each table with a line \[\[sources\]\]"):
+        load(tmp_path / "gatelock.toml")
+    monkeypatch.setenv("GATELOCK_SOURCES", "3")
+    with pytest.raises(ConfigInvalid, match=r"write a JSON list of objects"):
+        load(None)
+
+
 def test_control_characters_in_a_name_do_not_reach_the_terminal(tmp_path: Path) -> None:
     file = tmp_path / "gatelock.toml"
     file.write_text('[[policies]]\nname = "\\u001b[2J\\u202e"\nlimit = 1\nwindow = { per = "day" }\n')

@@ -419,7 +419,7 @@ def test_a_request_does_not_wait_for_tokens_that_take_too_long(
 @pytest.mark.parametrize(
     ("host", "expected"),
     [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("[::1]", True), ("localhost", True),
-     ("LOCALHOST", True), ("0.0.0.0", False), ("::", False), ("192.0.2.1", False), ("gatelock", False),  # noqa: S104
+     ("LOCALHOST", True), ("0.0.0.0", False), ("::", False), ("192.0.2.1", False), ("gatelock", False),  # noqa: S104 - compared, not bound
      ("127.0.0.1.example", False), ("", False)],
 )  # fmt: skip
 def test_only_loopback_addresses_and_localhost_are_this_machine(host: str, expected: bool) -> None:

@@ -84,7 +84,11 @@ def translate_errors(invalid: ValidationError) -> TranslatedErrors:
         if error["type"] != "missing" or error["loc"] not in replaced
     ]
     # A policy of a planned kind has one fault, not one for each of its keys.
-    planned = {fault.at[:2] for fault in faults if fault.at[0] == "policies" and fault.at[2:] == ("kind",)}
+    planned = {
+        error["loc"][:2]
+        for error in errors
+        if error["type"] == "unavailable" and error["loc"][0] == "policies" and error["loc"][2:] == ("kind",)
+    }
     faults = [fault for fault in faults if fault.at[:2] not in planned or fault.at[2:] == ("kind",)]
     dependent = {key for fault in faults for key in _dependent_keys(fault.at)}
     return TranslatedErrors(
@@ -106,7 +110,7 @@ def _dependent_keys(at: KeyPath) -> Iterator[KeyPath]:
 
 def _known_key(error: ErrorDetails) -> KeyFault:
     at, context = error["loc"], error.get("ctx", {})
-    if error["type"] == "refused":
+    if error["type"] in ("refused", "unavailable"):
         return KeyFault(at, context["what"], context["cure"])
     if error["type"] == "missing":
         example = EXAMPLES.get(str(at[-1]))

@@ -113,7 +113,7 @@ def plan_from(text: str) -> Plan:
         body = msgspec.json.decode(raw, type=_Body)
         _check_names(body)
         policies = tuple(_policy_from(kind, policy) for kind, policy in body.policies)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except msgspec.DecodeError as error:
         raise UnknownPlan(str(error)) from error
     return Plan(body.groupings, body.meters, policies)
 
