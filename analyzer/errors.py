@@ -40,3 +40,7 @@ class NotInstalled(AnalyzerError):
 
 class SchemaBehind(AnalyzerError):
     """The database's tables are of another version than this program's."""
+
+
+class CountsDiffer(AnalyzerError):
+    """The buckets of a day do not hold what was counted in it."""

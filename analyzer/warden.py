@@ -33,7 +33,7 @@ class Upkeep(Protocol):
     def prune(self) -> int:
         """Deletes expired rows and returns how many, up to a bound."""
 
-    def roll_up(self, meters: Collection[Meter], minutes_kept_s: int, quarters_kept_s: int) -> int:
+    def roll_up(self, minutes_kept_s: int, quarters_kept_s: int) -> int:
         """Joins old buckets into wider ones and returns how many rows that removed, up to a bound."""
 
 
@@ -66,7 +66,7 @@ class Warden:
         changes = self.upkeep.end_locks()
         if now_s - self.last_cleanup_s >= self.cleanup_interval_s:
             deleted = self.upkeep.prune()
-            deleted += self.upkeep.roll_up(meters, self.minutes_kept_s, self.quarters_kept_s)
+            deleted += self.upkeep.roll_up(self.minutes_kept_s, self.quarters_kept_s)
             # Each call is bounded, what is due is not: while rows are left, continue in the next second.
             if not deleted:
                 self.last_cleanup_s = now_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 
@@ -154,6 +154,34 @@ class CountRow(NamedTuple):
     denied: int  # of requests that a gate had denied
 
 
+class CountTable(NamedTuple):
+    """Increments of all meters of one grouping, column by column: one entry per bucket and series.
+
+    Sorted by bucket, key and resource, which is the order in which writers lock the stored rows.
+    """
+
+    grouping: str
+    width_s: int
+    meters: Sequence[str]
+    buckets_s: Sequence[int]
+    keys: Sequence[str]
+    resources: Sequence[str]
+    admitted: Sequence[Sequence[int]]  # a column per meter
+    denied: Sequence[Sequence[int]]  # a column per meter; no columns where no request was denied
+
+    def rows(self) -> Iterator[CountRow]:
+        """Yields the increments one by one; those of 0 are left out."""
+        nothing = [0] * len(self.keys)
+        for at, meter in enumerate(self.meters):
+            denied = self.denied[at] if self.denied else nothing
+            series = zip(self.keys, self.resources, self.buckets_s, self.admitted[at], denied, strict=True)
+            for key, resource, bucket_s, value, refused in series:
+                if value or refused:
+                    yield CountRow(
+                        self.grouping, key, resource, meter, self.width_s, bucket_s, value, refused
+                    )
+
+
 NamedHow = Literal["old", "new", "drawn"]
 
 
@@ -200,8 +228,13 @@ class DrainedCounts(NamedTuple):
     """Everything counted since the last drain, sorted so that all writers take row locks in one order."""
 
     parts: Sequence[PartitionProgress]
-    rows: Sequence[CountRow]
+    tables: Sequence[CountTable]  # one per grouping, sorted by its name; none where nothing was counted
     rejected: Sequence[Rejected]
+
+    @property
+    def rows(self) -> list[CountRow]:
+        """All increments one by one, sorted."""
+        return sorted(row for table in self.tables for row in table.rows())
 
 
 class Lag(NamedTuple):

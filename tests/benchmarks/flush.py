@@ -25,9 +25,9 @@ from analyzer.store.database.engine import open_engine, writing
 from analyzer.store.database.migrate import upgrade
 from analyzer.store.database.row_parameters import as_parameters, rows_given
 from analyzer.store.database.schema import buckets, metadata, totals
-from analyzer.store.transaction.buckets import ROW_COLUMNS
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.benchmarks.servers import Servers
+from tests.support.stored_counts import tables_of
 
 TOUCHED = 10_000
 KNOWN = 1_000_000
@@ -47,6 +47,7 @@ def copy_of(table: sa.Table, fillfactor: int) -> sa.Table:
     return sa.Table(f"bare_{table.name}", sa.MetaData(), *columns, postgresql_with={"fillfactor": fillfactor})
 
 
+BUCKET_COLUMNS = [*buckets.primary_key, buckets.c.value_0]
 BUCKETS, TOTALS = copy_of(buckets, 70), copy_of(totals, 50)  # as ours
 
 
@@ -60,7 +61,9 @@ class Prepared:
     def drain(self) -> DrainedCounts:
         start, self.next = self.next, self.next + len(self.rows)
         return DrainedCounts(
-            [PartitionProgress(PART, start, self.next, len(self.rows), len(self.rows))], self.rows, ()
+            [PartitionProgress(PART, start, self.next, len(self.rows), len(self.rows))],
+            tables_of(self.rows),
+            (),
         )
 
     def positions(self) -> dict[Partition, int]:
@@ -133,10 +136,10 @@ def _rows(callers: Collection[int]) -> list[CountRow]:
 
 def _upsert(engine: sa.Engine, rows: Sequence[CountRow], *, totals_too: bool) -> None:
     with writing(engine) as db:
-        _add(db, BUCKETS, ("value", "denied"), ROW_COLUMNS, rows)
+        bucket_rows = [(1, 0, row.width_s, row.bucket_s, row.key, "", row.value) for row in rows]
+        _add(db, BUCKETS, ("value_0",), BUCKET_COLUMNS, bucket_rows)
         if totals_too:
-            sum_, window = ("caller", "requests", "day UTC"), (DAY_START_S, DAY_START_S + DAY_S)
-            total_rows = [(*sum_, row.key, "", *window, row.value, 10**12, 1) for row in rows]
+            total_rows = [(1, DAY_START_S, row.key, "", row.value, 10**12, 1) for row in rows]
             _add(db, TOTALS, ("used",), list(totals.c), total_rows)
 
 

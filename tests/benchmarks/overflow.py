@@ -92,7 +92,7 @@ def _write(producer: Producer, topic: str, values: Iterator[bytes]) -> None:
 def _look(store: Watched, total: int) -> tuple[int, int]:
     """Rows, and requests in the overflow. Raises AssertionError when the sum is not `total`."""
     of = buckets.c
-    here = sa.select(sa.func.count(), sa.func.sum(of.value)).where(of.grouping == "caller")
+    here = sa.select(sa.func.count(), sa.func.sum(of.value_0))
     with store.engine.connect() as db:
         rows, counted = db.execute(here).one()
         overflow = db.execute(here.where(of.key == OVERFLOW)).one()[1] or 0

@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 from analyzer.cli.output import TABLE_ROWS_MAX
 from analyzer.cli.time_expressions import second_of
+from analyzer.core.model import CountRow
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.revisions import head
-from analyzer.store.database.schema import buckets, locks, offsets
+from analyzer.store.database.schema import locks, offsets
+from tests.support.stored_counts import put_counts
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
@@ -30,9 +32,9 @@ HOSTILE = "user:[red]\x1b[2J\u202e"
 
 
 def add_bucket(engine: sa.Engine, key: str, bucket_s: int, value: int, **columns: Any) -> None:
-    row = {"grouping": "caller", "key": key, "resource": "", "meter": "requests", "width_s": 60, "denied": 0}
+    row = CountRow("caller", key, "", "requests", 60, bucket_s, value, 0)._replace(**columns)
     with engine.begin() as db:
-        db.execute(sa.insert(buckets).values(row | {"bucket_s": bucket_s, "value": value} | columns))
+        put_counts(db, [row])
 
 
 def add_ledger(engine: sa.Engine, **counts: int) -> None:
@@ -177,12 +179,10 @@ def test_a_table_escapes_names_and_json_does_not(gatelock: Gatelock, engine: sa.
 
 def test_a_table_is_bounded_and_json_is_not(gatelock: Gatelock, engine: sa.Engine) -> None:
     rows = [
-        {"grouping": "caller", "key": f"user:{n:05}", "resource": "", "meter": "requests", "width_s": 60,
-         "bucket_s": 0, "value": 1, "denied": 0}
-        for n in range(TABLE_ROWS_MAX + 1)
-    ]  # fmt: skip
+        CountRow("caller", f"user:{n:05}", "", "requests", 60, 0, 1, 0) for n in range(TABLE_ROWS_MAX + 1)
+    ]
     with engine.begin() as db:
-        db.execute(sa.insert(buckets), rows)
+        put_counts(db, rows)
     result = gatelock("usage")
     assert f"user:{TABLE_ROWS_MAX - 1:05}" in result.stdout
     assert f"user:{TABLE_ROWS_MAX:05}" not in result.stdout
@@ -212,14 +212,7 @@ def test_an_invalid_time_exits_with_2(gatelock: Gatelock, arguments: list[str], 
 def test_a_reader_may_close_the_pipe_early(engine: sa.Engine, configure: Configure) -> None:
     """`gatelock usage --json | head -1`: no traceback, no error."""
     with engine.begin() as db:
-        db.execute(
-            sa.insert(buckets),
-            [
-                {"grouping": "caller", "key": f"user:{n}", "resource": "", "meter": "requests",
-                 "width_s": 60, "bucket_s": 0, "value": 1, "denied": 0}
-                for n in range(20_000)
-            ],
-        )  # fmt: skip
+        put_counts(db, [CountRow("caller", f"user:{n}", "", "requests", 60, 0, 1, 0) for n in range(20_000)])
     command = [sys.executable, "-m", "analyzer.cli", "usage", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdout is not None

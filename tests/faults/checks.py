@@ -20,13 +20,14 @@ from analyzer.core.judging.totals import Standing, TotalKey
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs, reading
-from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks, offsets, rejects, totals
+from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks, offsets, rejects
 from analyzer.store.transaction.lock_feed import KEY, lock_of
 from gatekeeper.model import Lock, LockKey, Set, SourceError
 from gatekeeper.sources.sql import SqlSource
 from gatekeeper.view.lock_view import EMPTY, LockView, ViewOutOfStep, apply
 from tests.faults.fleet import Fleet
 from tests.faults.traffic import CountKey, ExpectedCounts
+from tests.support.stored_counts import stored_totals
 
 OLD_S = 30 * DAY_S  # older minutes may have been rolled up into quarter-hours and days
 
@@ -101,10 +102,12 @@ def used_in(plan: Plan, expected: ExpectedCounts, at_s: int) -> dict[TotalKey, i
 def total_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
     with reading(fleet.engine) as db:
         now_s = db.execute(sa.select(NowMs())).scalar_one() // 1000
-        rows = db.execute(sa.select(totals)).all()
+        stored = stored_totals(db)
     wanted = used_in(fleet.plan, expected, now_s)
     windows = {(str(total.sum.window), total.window.start_s) for total in wanted}
-    found = {(row.period, row.key, row.window_s): row.used for row in rows}
+    found = {
+        (name.split(" ", 2)[2], key, window_s): used for (name, key, _, window_s), used in stored.items()
+    }
     found = {at: used for at, used in found.items() if (at[0], at[2]) in windows}
     used = {(str(total.sum.window), total.key, total.window.start_s): n for total, n in wanted.items()}
     differ = [at for at in found | used if found.get(at) != used.get(at)]

@@ -18,9 +18,10 @@ from analyzer.core.judging.plan import Plan
 from analyzer.errors import StoreAway
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import upgrade
-from analyzer.store.database.schema import buckets, locks, offsets
+from analyzer.store.database.schema import locks, offsets
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.faults.traffic import CountKey, Traffic
+from tests.support.stored_counts import stored_counts
 from tests.support.waiting import wait_until
 
 MUTANT = Path(__file__).with_name("mutant_analyzer.py")
@@ -214,14 +215,12 @@ class Fleet:
 
     def counts(self) -> Counter[CountKey]:
         """Requests of each caller in each minute, admitted and denied."""
-        chosen = sa.select(buckets.c.key, buckets.c.bucket_s, buckets.c.value, buckets.c.denied)
         found: Counter[CountKey] = Counter()
         with self.engine.connect() as db:
-            for caller, minute_s, value, denied in db.execute(
-                chosen.where(buckets.c.grouping == "caller", buckets.c.meter == "requests")
-            ):
-                found[CountKey(caller, False, minute_s)] += value
-                found[CountKey(caller, True, minute_s)] += denied
+            for row in stored_counts(db):
+                if (row.grouping, row.meter) == ("caller", "requests"):
+                    found[CountKey(row.key, False, row.bucket_s)] += row.value
+                    found[CountKey(row.key, True, row.bucket_s)] += row.denied
         return +found  # without zeros
 
     def ledger(self) -> Mapping[str, int]:

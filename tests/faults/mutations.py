@@ -10,13 +10,15 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.totals import SeriesWindow, Standing, Sum, TotalKey
+from analyzer.core.judging.totals import Growth, Standing, Sum, TotalKey
+from analyzer.core.judging.windows import window_at
 from analyzer.core.model import Lag, Partition, PartitionProgress
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import buckets, feed_versions, lock_changes, offsets
 from analyzer.store.database.schema import feed as feed_row
 from analyzer.store.transaction import flush, lock_feed, totals
+from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.flush import SqlFlush
 from gatekeeper.model import Change
 
@@ -55,13 +57,13 @@ def judging_from_sums_of_buckets(patch: Patch) -> None:
     """Two flushes of a series are not serialised: each sees its part of the total, and neither the limit."""
 
     def add_up(
-        db: sa.Connection, _plan: Plan, version: int, growth: Mapping[Sum, Mapping[SeriesWindow, int]]
+        db: sa.Connection, _plan: Plan, version: int, growth: Mapping[Sum, Growth], _catalog: Catalog
     ) -> list[totals.StoredTotal]:
         return [
             totals.StoredTotal(Standing(total, value + db.execute(_counted(total)).scalar_one()), 0, version)
             for sum_, grown in growth.items()
-            for at, value in grown.items()
-            for total in (TotalKey(sum_, *at),)
+            for window_s, key, resource, value in zip(*grown, strict=True)
+            for total in (TotalKey(sum_, key, resource, window_at(sum_.window, window_s)),)
         ]
 
     patch.setattr(totals, "add_totals", add_up)
@@ -69,11 +71,9 @@ def judging_from_sums_of_buckets(patch: Patch) -> None:
 
 
 def _counted(total: TotalKey) -> sa.Select[tuple[int]]:
-    summed = sa.cast(sa.func.coalesce(sa.func.sum(buckets.c.value), 0), sa.BigInteger)
+    summed = sa.cast(sa.func.coalesce(sa.func.sum(buckets.c.value_0), 0), sa.BigInteger)
     window = buckets.c.bucket_s >= total.window.start_s, buckets.c.bucket_s < total.window.until_s
-    return sa.select(summed).where(
-        buckets.c.grouping == "caller", buckets.c.meter == "requests", buckets.c.key == total.key, *window
-    )
+    return sa.select(summed).where(buckets.c.key == total.key, *window)
 
 
 def plan_version_not_agreed(patch: Patch) -> None:

@@ -71,7 +71,7 @@ class Situation:
         engine = self.engine()
         total = 2 * REQUESTS
         with engine.connect() as db:
-            counted = int(db.execute(sa.select(sa.func.sum(buckets.c.value))).scalar_one() or 0)
+            counted = int(db.execute(sa.select(sa.func.sum(buckets.c.value_0))).scalar_one() or 0)
         found = [f"{counted} counted of {total}"] if counted != total else []
         for policy in self.plan.policies:
             at = "api_key:acme", policy.name

@@ -122,7 +122,7 @@ def test_analyzers_that_die_and_freeze_name_the_same_callers_as_one_alone(
     wait_for(PARTITIONS * STEPS * RECORDS)
 
     with engine.connect() as db:
-        found = db.execute(sa.select(buckets.c.key, buckets.c.bucket_s, buckets.c.value))
+        found = db.execute(sa.select(buckets.c.key, buckets.c.bucket_s, buckets.c.value_0))
         rows = Tally({(key, bucket_s): value for key, bucket_s, value in found})
     ledger = audit(engine)
     engine.dispose()

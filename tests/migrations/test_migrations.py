@@ -18,12 +18,14 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import Script, ScriptDirectory
 
+from analyzer.core.model import CountRow
 from analyzer.errors import SchemaBehind, StoreAway
 from analyzer.store.database import migrate, revisions
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import feed, metadata
 from tests.support.servers.child import free_port
 from tests.support.servers.postgres import dsn_of
+from tests.support.stored_counts import put_counts
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -61,8 +63,11 @@ def contents(engine: sa.Engine) -> dict[str, list[tuple[object, ...]]]:
 def fill(engine: sa.Engine, name: str) -> None:
     """Inserts a row into the table `name`, with a value in each column."""
     table = metadata.tables[name]
-    value_of = {sa.Text: "x", sa.BigInteger: 7, sa.LargeBinary: b"x"}
+    value_of = {sa.Text: "x", sa.BigInteger: 7, sa.SmallInteger: 7, sa.LargeBinary: b"x"}
     with writing(engine) as db:
+        if name == "buckets":
+            put_counts(db, [CountRow("caller", "user:ann", "", "requests", 60, 0, 1, 0)])
+            return
         db.execute(sa.insert(table).values({c.name: value_of[type(c.type)] for c in table.c}))
 
 
@@ -255,7 +260,7 @@ def test_a_database_of_a_newer_version_is_left_alone(database_url: str, engine: 
 
 def test_a_database_of_an_older_version_is_not_upgraded_without_the_operator(database_url: str) -> None:
     migrate.upgrade(database_url, "0001")
-    with pytest.raises(SchemaBehind, match=r"at version 0001, .* needs 0003: run `gatelock db upgrade`$"):
+    with pytest.raises(SchemaBehind, match=r"at version 0001, .* needs 0004: run `gatelock db upgrade`$"):
         migrate.require_head(database_url)
 
 

@@ -13,10 +13,11 @@ from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.quota import explain
 from analyzer.core.judging.totals import Standing, TotalKey, growth_of
-from analyzer.core.judging.windows import Calendar
+from analyzer.core.judging.windows import Calendar, window_at
 from analyzer.core.model import CountRow
 from gatekeeper.model import Clear, Lock, LockKey, Set
 from tests.oracle.slow_judging import Crossing, Flush, crossings
+from tests.support.stored_counts import tables_of
 
 ACME, ANN = "api_key:acme", "user:ann"
 PLAN = plan_of(
@@ -43,9 +44,9 @@ class Database:
 
     def flush(self, number: int, rows: Sequence[CountRow], now: datetime) -> None:
         standings = []
-        for sum_, grown in growth_of(PLAN.policies_of, rows).items():
-            for (key, resource, window), more in grown.items():
-                total = TotalKey(sum_, key, resource, window)
+        for sum_, grown in growth_of(PLAN.policies_of, tables_of(rows)).items():
+            for window_s, key, resource, more in zip(*grown, strict=True):
+                total = TotalKey(sum_, key, resource, window_at(sum_.window, window_s))
                 self.totals[total] = self.totals.get(total, 0) + more
                 if self.totals[total] >= self.next.setdefault(total, PLAN.thresholds_of[sum_][0]):
                     standings.append(Standing(total, self.totals[total]))

@@ -207,7 +207,7 @@ def test_refused_requests_do_not_extend_a_lock_and_the_warden_ends_it(world: Wor
     world.pass_s(0.2)
     with world.engine.connect() as db:
         assert db.execute(
-            sa.text("select value, denied from buckets where width_s = 60 order by bucket_s")
+            sa.text("select value_0, denied_0 from buckets where width_s = 60 order by bucket_s")
         ).all() == [(LIMIT, 20)]
     world.clock.jump(timedelta(hours=1).total_seconds())
     world.pass_s(2)

@@ -15,10 +15,11 @@ from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar, CalendarPeriod, window_at
 from analyzer.core.model import CountRow, DrainedCounts, Partition
 from analyzer.store.database.engine import NowMs
-from analyzer.store.database.schema import feed, lock_changes, locks, totals
+from analyzer.store.database.schema import feed, lock_changes, locks
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from gatekeeper.model import Change
+from tests.support.stored_counts import stored_totals, tables_of
 from tests.support.waiting import wait_until
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
@@ -45,8 +46,7 @@ def a_row(value: int, at_s: int, key: str = ACME, *, denied: int = 0, resource: 
 
 def a_total(**columns: object) -> dict[str, object]:
     """Returns a row of the table `totals` with these columns."""
-    row: dict[str, object] = {"grouping": "caller", "meter": "requests", "period": "day UTC", "resource": ""}
-    row |= {"window_s": 0, "until_s": 1 << 40, "used": 1, "next": 5, "plan": 1}
+    row: dict[str, object] = {"sum": 1, "resource": "", "window_s": 0, "used": 1, "next": 5, "plan": 1}
     return row | columns
 
 
@@ -66,7 +66,7 @@ def publish(tx: SqlFlush, changes: Sequence[Change]) -> None:
 
 
 def counts(rows: Sequence[CountRow]) -> DrainedCounts:
-    return DrainedCounts([], rows, [])
+    return DrainedCounts([], tables_of(rows), [])
 
 
 def now_s(engine: sa.Engine) -> int:
@@ -88,7 +88,10 @@ def locked(engine: sa.Engine) -> dict[tuple[str, str], str]:
 def used(engine: sa.Engine) -> dict[tuple[str, str, int], int]:
     """Returns the value of every total by (period, key, start of its window)."""
     with engine.connect() as db:
-        return {(row.period, row.key, row.window_s): row.used for row in db.execute(sa.select(totals))}
+        return {
+            (name.split(" ", 2)[2], key, window_s): value
+            for (name, key, _, window_s), value in stored_totals(db).items()
+        }
 
 
 def feed_changes(engine: sa.Engine) -> list[tuple[int, str, str]]:

@@ -18,7 +18,7 @@ from analyzer.errors import AnalyzerError
 from analyzer.pipeline import Pipeline
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import (
-    buckets,
+    day_counts,
     feed,
     feed_versions,
     lock_changes,
@@ -32,6 +32,7 @@ from analyzer.store.database.schema import (
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import quota
 from tests.support.counters import reference_counter
+from tests.support.stored_counts import stored_counts
 
 PARTS = tuple(Partition("cluster", "topic-id", number, "log", "access-log") for number in range(2))
 MAPPING = SourceMapping(
@@ -225,7 +226,20 @@ def state(engine: sa.Engine) -> dict[str, object]:
             return [tuple(row) for row in db.execute(sa.select(*chosen).order_by(*table.primary_key))]
 
         return {
-            "buckets": rows(buckets),
+            "buckets": [
+                (
+                    row.grouping,
+                    row.meter,
+                    row.width_s,
+                    row.bucket_s,
+                    row.key,
+                    row.resource,
+                    row.value,
+                    row.denied,
+                )
+                for row in stored_counts(db)
+            ],
+            "days": rows(day_counts),
             "totals": rows(totals),
             "offsets and ledger": rows(offsets, "owner", "beat_ms"),
             "rejects": rows(rejects, "at_ms"),

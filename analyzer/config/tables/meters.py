@@ -42,6 +42,7 @@ class MeterTable(ConfigTable):
     sum_of: Text | None = Field(None, alias="sum")
     max_of: Text | None = Field(None, alias="max")
     where: dict[str, ConditionValues] = Field(default_factory=dict)
+    renamed_from: Name | None = None  # earlier counts under this name become counts of this meter
 
     @property
     def field(self) -> str | None:
@@ -60,4 +61,4 @@ class MeterTable(ConfigTable):
         return [key for key, value in values if value]
 
     def meter(self) -> Meter:
-        return Meter(self.name, self.field, self.join, tuple(self.where.items()))
+        return Meter(self.name, self.field, self.join, tuple(self.where.items()), self.renamed_from or "")

@@ -1,4 +1,4 @@
-"""Hash aggregation: what was counted of one partition, from columns of requests to rows.
+"""Hash aggregation: what was counted of one partition, from columns of requests to tables.
 
 A slot stands for one combination of the dimensions (caller, resource, ...) in one bucket. Every meter has its
 value for slot n at index n of a list, so that a request is looked up once, however many meters there are:
@@ -6,23 +6,23 @@ value for slot n at index n of a list, so that a request is looked up once, howe
     bucket 27  ("user:ann", "/a") -> slot 0     requests.admitted  [12, 3, ...]
                ("user:bob", "/a") -> slot 1     bytes.admitted     [9041, 77, ...]
 
-Groupings share the slots; a grouping that leaves a dimension out joins several slots when rows are made.
+Groupings share the slots; a grouping that leaves a dimension out joins several slots when tables are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress, repeat
+from collections.abc import Iterable, Sequence
+from itertools import compress, islice, repeat
 from typing import Any, NamedTuple
 
 from analyzer.core.counting.groupings import Grouping
 from analyzer.core.counting.meters import BUCKET_S, JOINS, Meter, with_requests
-from analyzer.core.model import CountRow
+from analyzer.core.model import CountTable
 from analyzer.core.records.reader import CALLER, Projection, RequestColumns
 
 BUCKET_MS = BUCKET_S * 1000
 
-BucketSeries = tuple[str, str, int]  # key, resource, number of the bucket since 1970
+BucketSeries = tuple[int, str, str]  # number of the bucket since 1970, key, resource
 TimeSpan = tuple[int, int]
 
 
@@ -34,14 +34,20 @@ class CompiledGrouping(NamedTuple):
     resource: int | None
     dimension_count: int
 
-    def series(self, aggregate: Aggregate) -> Iterator[tuple[BucketSeries, int]]:
-        """Yields series and slot; a series comes several times where the grouping leaves a dimension out."""
+    def series(self, aggregate: Aggregate) -> tuple[list[BucketSeries], list[int]]:
+        """Returns series and their slots; a series comes several times where the grouping leaves a dimension
+        out."""
+        series: list[BucketSeries] = []
+        found: list[int] = []
         for number, slots in aggregate.buckets.items():
             empty = repeat("")
             columns = [slots.keys()] if self.dimension_count == 1 else list(zip(*slots, strict=True))
             keys = empty if self.key is None else columns[self.key]
             resources = empty if self.resource is None else columns[self.resource]
-            yield from zip(zip(keys, resources, repeat(number)), slots.values(), strict=False)
+            found += slots.values()
+            # `repeat` ends with nothing else that ends: of "everyone" both parts are empty.
+            series += islice(zip(repeat(number), keys, resources, strict=False), len(slots))
+        return series, found
 
 
 class CountLayout:
@@ -168,40 +174,40 @@ class Aggregate:
         return sum(map(len, self.buckets.values())) * len(self.meters)
 
 
-def rows_of(layout: CountLayout, aggregates: Sequence[Aggregate]) -> list[CountRow]:
-    """Returns one row per grouping, series, meter and bucket, sorted, over all partitions.
-
-    A row is left out where both of its values are 0.
-    """
-    rows: list[CountRow] = []
-    for compiled in layout.groupings:
-        # Plain tuples are sorted several times as fast as rows.
-        entries: list[tuple[Any, ...]] = []
-        series = [list(compiled.series(aggregate)) for aggregate in aggregates]
-        for at, meter in enumerate(layout.meters):
-            totals = _joined(meter, series, [aggregate.meters[at] for aggregate in aggregates])
-            entries += [
-                (key, resource, meter.name, BUCKET_S, number * BUCKET_S, value, denied)
-                for (key, resource, number), (value, denied) in totals.items()
-            ]
-        entries.sort()
-        rows += [CountRow(compiled.grouping.name, *entry) for entry in entries]
-    return rows
+def tables_of(layout: CountLayout, aggregates: Sequence[Aggregate]) -> list[CountTable]:
+    """Returns one table per grouping, over all partitions; none where nothing was counted."""
+    tables = (_table_of(compiled, layout, aggregates) for compiled in layout.groupings)
+    return [table for table in tables if table.keys]
 
 
-def _joined(
-    meter: Meter, series: Sequence[Sequence[tuple[BucketSeries, int]]], values: Sequence[MeterValues]
-) -> dict[BucketSeries, tuple[int, int]]:
-    """Returns the admitted and denied value of each series over all partitions, where one is not 0."""
-    merge = JOINS[meter.join].merge
-    totals: dict[BucketSeries, tuple[int, int]] = {}
-    for slots, column in zip(series, values, strict=True):
-        admitted, denied = column.admitted, column.denied
-        for key, slot in slots:
-            value, refused = admitted[slot], denied[slot]
-            before = totals.get(key)
-            if before is not None:
-                totals[key] = merge(before[0], value), merge(before[1], refused)
-            elif value or refused:
-                totals[key] = value, refused
-    return totals
+def _table_of(compiled: CompiledGrouping, layout: CountLayout, aggregates: Sequence[Aggregate]) -> CountTable:
+    # The place of each series in the unsorted columns, and for each partition the places of its slots.
+    places: dict[BucketSeries, int] = {}
+    joined: list[tuple[Aggregate, list[int], list[int]]] = []
+    for aggregate in aggregates:
+        series, slots = compiled.series(aggregate)
+        joined.append((aggregate, [places.setdefault(one, len(places)) for one in series], slots))
+    ordered = sorted(places)
+    order = [places[series] for series in ordered]
+    has_denied = any(any(meter.denied) for aggregate in aggregates for meter in aggregate.meters)
+    admitted, denied = [], []
+    for at, meter in enumerate(layout.meters):
+        add_column = JOINS[meter.join].add_column
+        value, refused = [0] * len(places), [0] * len(places)
+        for aggregate, targets, slots in joined:
+            values = aggregate.meters[at]
+            add_column(value, targets, map(values.admitted.__getitem__, slots))
+            if has_denied:
+                add_column(refused, targets, map(values.denied.__getitem__, slots))
+        admitted.append([value[place] for place in order])
+        denied.append([refused[place] for place in order])
+    return CountTable(
+        compiled.grouping.name,
+        BUCKET_S,
+        [meter.name for meter in layout.meters],
+        [number * BUCKET_S for number, _, _ in ordered],
+        [key for _, key, _ in ordered],
+        [resource for _, _, resource in ordered],
+        admitted,
+        denied if has_denied else (),
+    )

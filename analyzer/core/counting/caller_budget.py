@@ -14,6 +14,9 @@ from analyzer.core.model import CounterState, NamedCallers, NamedHow
 # The name of all callers beyond the limit. No caller can have it: a caller's name does not end with its
 # colon.
 OVERFLOW = "overflow:"
+# The name of callers with few requests, whose old rows were joined; see store/operations/roll_up.py.
+FOLDED = "folded:"
+NOT_CALLERS = (OVERFLOW, FOLDED)  # rows of many callers: no policy judges them
 
 HOUR_MS = 3_600_000
 BEHIND_HOURS = 24

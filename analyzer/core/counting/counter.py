@@ -1,10 +1,10 @@
-"""The Python counter: record sets of many partitions to rows. The reference for docs/counter.md."""
+"""The Python counter: record sets of many partitions to counts. The reference for docs/counter.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from analyzer.core.counting.aggregate import Aggregate, CountLayout, rows_of
+from analyzer.core.counting.aggregate import Aggregate, CountLayout, tables_of
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.counting.partition_counter import PartitionCounter, PartitionMemory, TooManyRejected
@@ -101,7 +101,7 @@ class PythonCounter:
         self._partitions = {}
         return DrainedCounts(
             [partition.drain() for partition in progressed],
-            rows_of(self._layout, [partition.aggregate for partition in progressed]),
+            tables_of(self._layout, [partition.aggregate for partition in progressed]),
             [rejected for partition in progressed for rejected in partition.rejected],
         )
 

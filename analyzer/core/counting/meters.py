@@ -61,6 +61,7 @@ class Meter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     field: str | None = None
     join: str = "sum"  # a name in JOINS
     where: tuple[Condition, ...] = ()  # all must hold, or the record does not count here
+    renamed_from: str = ""  # its name before: what was counted under that name is shown under this one
 
 
 REQUESTS = Meter("requests")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
-from analyzer.core.counting.caller_budget import OVERFLOW
+from analyzer.core.counting.caller_budget import NOT_CALLERS
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.judging.windows import Calendar, Window, window_at
-from analyzer.core.model import CountRow
+from analyzer.core.model import CountTable
 
 NEVER = 2**63 - 1  # as the `next` of a total: no policy has anything more to judge in this window
 
@@ -21,7 +22,7 @@ class Sum(NamedTuple):
     window: Calendar
 
 
-SeriesWindow = tuple[str, str, Window]  # key, resource, window: a total of a given sum
+BucketPosition = tuple[int, str, str]  # bucket_s, key, resource: the order of a grouping's rows
 
 
 class TotalKey(NamedTuple):
@@ -40,29 +41,66 @@ class Standing(NamedTuple):
     used: int
 
 
-def growth_of(sums: Iterable[Sum], rows: Iterable[CountRow]) -> dict[Sum, dict[SeriesWindow, int]]:
-    """Returns how much each total of `sums` grows by `rows`, in the order in which row locks are taken.
+class Growth(NamedTuple):
+    """Growth of the totals of one sum, column by column; sorted by window, key and resource."""
 
-    Denied requests add to no total, so that they never lock a caller again; nor does the overflow, which is
-    not a caller.
+    windows_s: Sequence[int]  # the start of each window
+    keys: Sequence[str]
+    resources: Sequence[str]
+    amounts: Sequence[int]
+
+
+def growth_of(
+    sums: Iterable[Sum],
+    tables: Iterable[CountTable],
+    filled_to: Mapping[Sum, BucketPosition] = MappingProxyType({}),
+) -> dict[Sum, Growth]:
+    """Returns the growth of the totals of `sums`, in the order in which row locks are taken.
+
+    Denied requests add to no total, so that they never lock a caller again; nor do the rows that hold many
+    callers. `filled_to` has the sums whose totals are being filled from the buckets: theirs grow only by
+    buckets before the position, because the others will be added when the filling gets there.
     """
-    counted: dict[tuple[str, str], list[CountRow]] = {}
-    for row in rows:
-        if row.value and not (row.key == OVERFLOW and grouping_of(row.grouping).is_of_callers):
-            counted.setdefault((row.grouping, row.meter), []).append(row)
-    growth: dict[Sum, dict[SeriesWindow, int]] = {}
+    by_grouping = {table.grouping: table for table in tables}
+    growth: dict[Sum, Growth] = {}
     for sum_ in sorted(sums, key=order_of):
-        windows: dict[int, Window] = {}  # a flush has few buckets, and many rows of each
-        grown: dict[SeriesWindow, int] = {}
-        for row in counted.get((sum_.grouping, sum_.meter), ()):
-            window = windows.get(row.bucket_s)
-            if window is None:
-                window = windows[row.bucket_s] = window_at(sum_.window, row.bucket_s)
-            at = (row.key, row.resource, window)
-            grown[at] = grown.get(at, 0) + row.value
-        if grown:
-            growth[sum_] = dict(sorted(grown.items()))
+        table = by_grouping.get(sum_.grouping)
+        if table is not None and sum_.meter in table.meters:
+            grown = _growth(sum_, table, filled_to.get(sum_))
+            if grown.keys:
+                growth[sum_] = grown
     return growth
+
+
+def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None) -> Growth:
+    amounts = table.admitted[list(table.meters).index(sum_.meter)]
+    windows = {bucket_s: window_at(sum_.window, bucket_s).start_s for bucket_s in set(table.buckets_s)}
+    is_of_callers = grouping_of(sum_.grouping).is_of_callers
+    if (
+        len(windows) == 1
+        and filled_to is None
+        and 0 not in amounts
+        and not (is_of_callers and any(name in table.keys for name in NOT_CALLERS))
+    ):
+        # The usual flush: one bucket, in which each series is once.
+        window_s = windows[table.buckets_s[0]]
+        return Growth([window_s] * len(amounts), table.keys, table.resources, amounts)
+    grown: dict[tuple[int, str, str], int] = {}
+    rows = zip(table.buckets_s, table.keys, table.resources, amounts, strict=True)
+    for bucket_s, key, resource, amount in rows:
+        if not amount or (is_of_callers and key in NOT_CALLERS):
+            continue
+        if filled_to is not None and (bucket_s, key, resource) >= filled_to:
+            continue
+        at = windows[bucket_s], key, resource
+        grown[at] = grown.get(at, 0) + amount
+    ordered = sorted(grown)
+    return Growth(
+        [window_s for window_s, _, _ in ordered],
+        [key for _, key, _ in ordered],
+        [resource for _, _, resource in ordered],
+        [grown[at] for at in ordered],
+    )
 
 
 def order_of(sum_: Sum) -> tuple[str, str, str]:

@@ -2,17 +2,29 @@
 
 Rows come in one parameter per column (PostgreSQL) or in a single JSON parameter (SQLite), so that the
 statement's text is equal for one row and for ten thousand: it is built once, and compiled once.
+
+`upsert_columns` is for millions of rows: it takes columns rather than rows, a value that all rows share is
+passed once, and SQLite gets the rows bound one by one, which is faster than JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import postgresql, sqlite
+
+from analyzer.store.database.engine import insert_into
 
 SEPARATOR = "\x1f"
+ROWS_MAX = 10_000  # per statement, whose time-out is two seconds; so many take 0.1 s
+STATEMENTS_MAX = 128  # kept in memory; one plan uses a few of them
+
+ColumnValues = Sequence[int] | Sequence[str] | int | str  # a number or a text: equal in all rows
+Assignments = Callable[[str, sa.Table, Any], Mapping[str, sa.ColumnElement[Any]]]
 
 GivenRows = sa.Subquery | sa.TableValuedAlias
 
@@ -34,6 +46,17 @@ def rows_given(dialect: str, columns: Sequence[sa.ColumnClause[Any]]) -> GivenRo
             for index, column in enumerate(columns)
         )
     ).subquery()
+
+
+def is_one_of(
+    dialect: str, column: sa.ColumnElement[Any], values: Sequence[int] | Sequence[str]
+) -> sa.ColumnElement[bool]:
+    """Returns the condition that looks each value up in an index, rather than reading all in between."""
+    if dialect == "postgresql":
+        array = sa.bindparam(None, list(values), type_=postgresql.ARRAY(column.type))
+        return column == sa.any_(array)
+    listed = sa.func.json_each(sa.literal(list(values), sa.JSON)).table_valued("value")
+    return column.in_(sa.select(listed.c.value))
 
 
 def _array(part: sa.ColumnClause[Any]) -> sa.ColumnElement[Any]:
@@ -70,3 +93,80 @@ def _joined(columns: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
         if all(text.count(separator) == len(column) - 1 for text, column in counts):
             return separator, joined
         separator += "1"  # no suffix of it is also a prefix, so it cannot match where two texts meet
+
+
+def upsert_columns(
+    db: sa.Connection,
+    table: sa.Table,
+    values: Mapping[str, ColumnValues],
+    assignments: Assignments,
+    returning: Callable[[Any], sa.Select[Any]] | None = None,
+) -> list[sa.Row[Any]]:
+    """Inserts rows, at least one, in their order; rows that exist are updated by
+    `assignments(dialect, table, new)`.
+
+    Both functions must be equal for equal statements, because statements are kept: methods of a value that
+    hashes, or functions of a module. `returning` makes a query of the rows that were written, and what it
+    selects is returned. PostgreSQL only; on SQLite nothing is returned.
+    """
+    lists = {name: value for name, value in values.items() if not isinstance(value, int | str)}
+    constants = {name: value for name, value in values.items() if isinstance(value, int | str)}
+    number = len(next(iter(lists.values())))
+    statement: Any
+    if db.dialect.name != "postgresql":
+        text, order = _upsert_of_rows(table, tuple(values), assignments)
+        columns = (
+            lists[name] if name in lists else repeat(values.get(str(name), name), number) for name in order
+        )
+        db.exec_driver_sql(text, list(zip(*columns, strict=True)))
+        return []
+    statement = _upsert_of_columns(table, tuple(values), frozenset(constants), assignments, returning)
+    found: list[sa.Row[Any]] = []
+    fixed = {f"given_{name}": value for name, value in constants.items()}
+    for first in range(0, number, ROWS_MAX):
+        chunk = [list(map(str, column[first : first + ROWS_MAX])) for column in lists.values()]
+        separator, joined = _joined(chunk)
+        parameters = {f"given_{name}": text for name, text in zip(lists, joined, strict=True)}
+        done = db.execute(statement, {"given_between": separator, **fixed, **parameters})
+        if returning is not None:
+            found += done
+    return found
+
+
+@lru_cache(maxsize=STATEMENTS_MAX)
+def _upsert_of_rows(
+    table: sa.Table, names: tuple[str, ...], assignments: Assignments
+) -> tuple[str, tuple[str | int, ...]]:
+    """Returns SQLite's statement for one row, and its parameters: names of columns, and fixed numbers."""
+    added = insert_into("sqlite", table).values({name: sa.bindparam(name) for name in names})
+    added = added.on_conflict_do_update(
+        index_elements=table.primary_key, set_=dict(assignments("sqlite", table, added.excluded))
+    )
+    compiled = added.compile(dialect=sqlite.dialect(paramstyle="qmark"))
+    order: Sequence[str] = compiled.positiontup or ()
+    return str(compiled), tuple(name if name in names else compiled.params[name] for name in order)
+
+
+@lru_cache(maxsize=STATEMENTS_MAX)
+def _upsert_of_columns(
+    table: sa.Table,
+    names: tuple[str, ...],
+    constants: frozenset[str],
+    assignments: Assignments,
+    returning: Callable[[Any], sa.Select[Any]] | None,
+) -> sa.Executable:
+    columns = [table.c[name] for name in names]
+    given = rows_given("postgresql", [column for column in columns if column.name not in constants])
+    selected = [
+        sa.bindparam(f"given_{column.name}", type_=column.type).label(column.name)
+        if column.name in constants
+        else given.c[column.name]
+        for column in columns
+    ]
+    added = insert_into("postgresql", table).from_select(list(names), sa.select(*selected))
+    added = added.on_conflict_do_update(
+        index_elements=table.primary_key, set_=dict(assignments("postgresql", table, added.excluded))
+    )
+    if returning is None:
+        return added
+    return returning(added.returning(*table.c).cte("written"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, LargeBinary, MetaData, Table, Text
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, SmallInteger, Table, Text
 
 TOTAL_MAX = 2**63 - 1  # the largest number of a column; a sum stops there rather than overflow
 
@@ -25,6 +25,11 @@ NAME = Text().with_variant(Text(collation="C"), "postgresql")
 
 
 def key(name: str, kind: Text | type[BigInteger] = NAME) -> Column[Any]:
+    return Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def small(name: str, kind: type[Integer] = SmallInteger) -> Column[int]:
+    """Returns a part of a key that has few values."""
     return Column(name, kind, primary_key=True, autoincrement=False)
 
 
@@ -84,24 +89,67 @@ named_callers = Table(
     text("callers"),  # one per line
 )
 
+# Numbers of what a plan names: small integers in millions of rows. Numbers are given when a plan comes in
+# force and never change; a meter that is renamed keeps its own.
+catalog = Table(
+    "catalog",
+    metadata,
+    key("kind"),  # "grouping", "meter" or "sum"; "moving": see `buckets`; "folded": days, see `roll_up`
+    key("name"),  # of a sum: grouping, meter and period, "caller requests day Europe/Berlin"
+    Column("number", BigInteger, nullable=False),
+    text("join"),  # of a meter
+)
+
 # Pages of `buckets` and `totals` keep free space: an update that finds some on its page touches no index
 # (HOT), and takes a third of the time. A bucket is updated while its minute lasts, a total during its whole
 # window.
 
-# Each count is in exactly one row: rolling minutes up into quarters moves it. The key begins with the time,
-# so that flushes write adjacent rows and a report reads one stretch.
+# Each count is in exactly one row: rolling minutes up into quarters moves it. All meters of a series share
+# the row: meter n has the columns n % 8 on page n // 8. The key begins with the time, so that flushes write
+# adjacent rows and a report reads one stretch.
+#
+# Tables of versions before 0004 had a row per meter. Where there were such rows they are in `old_buckets`,
+# from where analyzers move them in the background; until then the catalog has an entry "moving".
+COLUMNS_PER_PAGE = 8
+
 buckets = Table(
     "buckets",
     metadata,
-    key("grouping"),
-    key("meter"),
-    key("width_s", BigInteger),
+    small("grouping"),
+    small("page"),
+    small("width_s", Integer),
     key("bucket_s", BigInteger),
-    key("key"),
+    # Null where the row was written without the meter; of requests that a gate had denied, also where there
+    # were none.
+    *(Column(f"value_{place}", BigInteger) for place in range(COLUMNS_PER_PAGE)),
+    *(Column(f"denied_{place}", BigInteger) for place in range(COLUMNS_PER_PAGE)),
+    key("key"),  # texts last: PostgreSQL aligns numbers behind them
     key("resource"),
-    Column("value", BigInteger, nullable=False),
-    Column("denied", BigInteger, nullable=False),
     postgresql_with={"fillfactor": 70},
+    sqlite_with_rowid=False,
+)
+
+# Requests counted by UTC day: what the buckets of that day add up to. Written with the offsets, by the
+# partition that is the first of its flush, whose offset the writer holds anyway. Never deleted: it says what
+# was counted when the buckets are gone.
+day_counts = Table(
+    "day_counts",
+    metadata,
+    key("cluster"),
+    key("topic_id"),
+    key("partition", BigInteger),
+    key("day_s", BigInteger),
+    Column("requests", BigInteger, nullable=False),
+)
+
+# Days whose buckets were found equal to `day_counts` when these amounted to `requests`.
+proofs = Table(
+    "proofs",
+    metadata,
+    key("day_s", BigInteger),
+    Column("requests", BigInteger, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    number("deleted"),  # 1: the day's buckets were deleted after their retention
 )
 
 # One running total per sum (grouping, meter, period), series and window, shared by the policies with that
@@ -110,18 +158,15 @@ buckets = Table(
 totals = Table(
     "totals",
     metadata,
-    key("grouping"),
-    key("meter"),
-    key("period"),  # "day Europe/Berlin"
+    small("sum"),
+    key("window_s", BigInteger),
     key("key"),
     key("resource"),
-    key("window_s", BigInteger),
-    Column("until_s", BigInteger, nullable=False),
     Column("used", BigInteger, nullable=False),
     Column("next", BigInteger, nullable=False),  # the least value at which something must be judged
     Column("plan", BigInteger, nullable=False),  # version of the plan by which `next` was computed
-    Index(None, "until_s"),
     postgresql_with={"fillfactor": 50},
+    sqlite_with_rowid=False,
 )
 
 rejects = Table(
@@ -150,6 +195,8 @@ plans = Table(
     text("body"),  # JSON: see core/judging/plan.py
     number("active"),
     Column("at_ms", BigInteger, nullable=False),
+    # JSON: what is left to do until totals and locks agree with the plan; see transaction/activation.py.
+    Column("pending", Text, nullable=False, default="", server_default=""),
 )
 
 locks = Table(

@@ -112,7 +112,7 @@ class SqlRejects:
             known = sa.select(offsets.c.next).where(is_of(offsets, part))
             if db.execute(known.with_for_update()).first() is None:
                 raise PlanMismatch(f"{part}: the database has no offset of this partition any more")
-            version, _ = plans.lock_active(db)
+            version = plans.lock_active(db).version
             if version is None or plans.active(db)[1] != plan:
                 raise PlanMismatch(
                     "this configuration is not the plan in force: run the analyzer with it first"

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import (
-    DAY_S,
-    JOINS,
-    MINUTE_S,
-    QUARTER_S,
-    Meter,
-    bucket_start_s,
-    joins_of,
-)
+from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, bucket_start_s
 from analyzer.core.judging.judge import lapsed
-from analyzer.core.model import CountRow
+from analyzer.core.judging.windows import window_at
 from analyzer.store.database.clock import clock_ms, instant
-from analyzer.store.database.engine import NowMs, insert, writing
-from analyzer.store.database.schema import buckets, gates, leases, rejects, totals
+from analyzer.store.database.engine import NowMs, insert, slow_reading, writing
+from analyzer.store.database.schema import gates, leases, rejects, totals
+from analyzer.store.database.schema import plans as plans_table
+from analyzer.store.operations import roll_up
+from analyzer.store.reports.audit import prove_next_day
 from analyzer.store.reports.gate_reports import expired
-from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.buckets import add_rows
+from analyzer.store.transaction import catalog, lock_feed, plans
 from gatekeeper.model import Change
 
 LEASE_MS = 5_000
 DELETED_MAX = 10_000  # rows in one transaction
 REJECTS_KEPT = 100_000  # the newest; the ledger keeps the count of all
 CHANGES_KEPT_MS = 3_600_000  # of the feed; a gate that was away for longer gets a snapshot
+PLANS_KEPT = 1_000  # the newest
+FOLDED_AT_ONCE = 500  # callers whose rows of a day are joined in one transaction
+ACTIVATION_ROWS = 5_000  # read in one step, while flushes wait
 TOTALS_KEPT_MS = 2 * DAY_S * 1000  # after the end of their window, when they are never judged again
 
 
 class SqlUpkeep:
     """Implements `Upkeep`. Every method is idempotent, and safe while a second warden runs.
 
-    Two wardens run for a moment when another one takes the lease. All methods raise StoreAway.
+    Two wardens run for a moment when another one takes the lease. All methods raise StoreAway. Must not be
+    shared between threads.
     """
 
     def __init__(self, engine: sa.Engine, owner: str, random_mark: Callable[[], str]) -> None:
         self._engine = engine
         self._owner = owner
         self._random_mark = random_mark
+        self._few: tuple[int, int, list[str]] | None = None  # callers to fold: grouping, day, names
+        self._differing: dict[int, int] = {}  # days whose buckets differ from what was counted
 
     def hold(self, name: str) -> bool:
         """Takes or extends the lease `name` for five seconds; returns whether we hold it."""
@@ -76,36 +76,85 @@ class SqlUpkeep:
         """
         with writing(self._engine) as db:
             now_ms = clock_ms(db)
-            past = totals.c.until_s < (now_ms - TOTALS_KEPT_MS) // 1000
             newest = sa.select(rejects.c.at_ms).order_by(rejects.c.at_ms.desc())
             beyond = rejects.c.at_ms <= newest.offset(REJECTS_KEPT).limit(1).scalar_subquery()
             deleted = sum(
-                _delete(db, *rows) for rows in ((totals, past), (rejects, beyond), (gates, expired(now_ms)))
+                _delete(db, *rows)
+                for rows in (
+                    *((totals, gone) for gone in _totals_to_delete(db, (now_ms - TOTALS_KEPT_MS) // 1000)),
+                    (rejects, beyond),
+                    (gates, expired(now_ms)),
+                    (plans_table, _old_plans()),
+                )
             )
             return deleted + lock_feed.prune(db, now_ms - CHANGES_KEPT_MS, DELETED_MAX)
 
-    def roll_up(self, meters: Collection[Meter], minutes_kept_s: int, quarters_kept_s: int) -> int:
-        """Joins old minutes into quarters of an hour, and old quarters into days; returns the rows deleted.
+    def roll_up(self, minutes_kept_s: int, quarters_kept_s: int) -> int:
+        """Joins old minutes into quarters of an hour, and old quarters into days; returns the rows joined.
 
         Each count stays in exactly one row. Call again until it returns 0.
         """
-        return self._widen(meters, MINUTE_S, QUARTER_S, minutes_kept_s) + self._widen(
-            meters, QUARTER_S, DAY_S, quarters_kept_s
-        )
-
-    def _widen(self, meters: Collection[Meter], narrow_s: int, wide_s: int, kept_s: int) -> int:
-        joins = joins_of(list(meters))
         with writing(self._engine) as db:
-            now_s = clock_ms(db) // 1000
-            old = sa.and_(
-                buckets.c.meter.in_(list(joins)),  # the join of other meters is unknown
-                buckets.c.width_s == narrow_s,
-                buckets.c.bucket_s < bucket_start_s(now_s - kept_s, wide_s),
-            )
-            deleted = db.execute(delete_in_order(buckets, old).returning(*buckets.c))
-            rows = [CountRow(**row._mapping) for row in deleted]
-            add_rows(db, widened(rows, wide_s, joins), joins)
-            return len(rows)
+            joined = roll_up.widen(db, MINUTE_S, QUARTER_S, minutes_kept_s)
+        with writing(self._engine) as db:
+            return joined + roll_up.widen(db, QUARTER_S, DAY_S, quarters_kept_s)
+
+    def fold(self, requests_max: int, minutes_kept_s: int) -> int:
+        """Joins callers with at most `requests_max` requests on a day, once its minutes are rolled up.
+
+        Returns the rows joined, or 1 when a day is done. Call again until it returns 0.
+        """
+        if self._few is None:
+            self._few = self._next_few(requests_max, minutes_kept_s)
+            if self._few is None:
+                return 0
+        grouping, day_s, keys = self._few
+        chunk, rest = keys[:FOLDED_AT_ONCE], keys[FOLDED_AT_ONCE:]
+        self._few = (grouping, day_s, rest) if rest else None
+        with writing(self._engine) as db:
+            if chunk:
+                return roll_up.fold(db, grouping, day_s, chunk)
+            roll_up.set_folded_to(db, catalog.load(db), grouping, day_s + DAY_S)
+            return 1
+
+    def _next_few(self, requests_max: int, minutes_kept_s: int) -> tuple[int, int, list[str]] | None:
+        """Returns a grouping, a day, and callers to fold; without callers the day is done. None: no day."""
+        with slow_reading(self._engine) as db:
+            known = catalog.load(db)
+            # The quarter that holds this moment may still get minutes.
+            before_s = bucket_start_s(clock_ms(db) // 1000 - minutes_kept_s, QUARTER_S)
+            for grouping in roll_up.foldable(known):
+                day_s = roll_up.first_day_to_fold(db, known, grouping)
+                if day_s is not None and day_s + DAY_S <= before_s:
+                    return (
+                        grouping,
+                        day_s,
+                        roll_up.few_requests(db, known, grouping, day_s, requests_max),
+                    )
+        return None
+
+    def delete_days(self, days_kept_s: int) -> int:
+        """Deletes days of long ago; returns the rows deleted. Call again until it returns 0."""
+        with writing(self._engine) as db:
+            return roll_up.delete_days(db, days_kept_s)
+
+    def move_old(self) -> int:
+        """Moves rows of an earlier version into the buckets; returns how many, up to a bound."""
+        with writing(self._engine) as db:
+            return roll_up.move_old(db)
+
+    def continue_activation(self) -> int:
+        """Brings totals and locks nearer to agreement with the plan in force; returns the rows read."""
+        with writing(self._engine) as db:
+            rows, _ = plans.continue_activation(db, self._random_mark, ACTIVATION_ROWS)
+            return rows
+
+    def prove_day(self) -> int:
+        """Compares the buckets of a past day with what was counted; returns 1, or 0 when no day is left.
+
+        Raises CountsDiffer, once for each day.
+        """
+        return prove_next_day(self._engine, self._differing)
 
 
 def delete_in_order(table: sa.Table, condition: sa.ColumnElement[bool]) -> sa.Delete:
@@ -120,21 +169,31 @@ def delete_in_order(table: sa.Table, condition: sa.ColumnElement[bool]) -> sa.De
     return sa.delete(table).where(sa.tuple_(*key).in_(sa.select(*once.c)))
 
 
+def _totals_to_delete(db: sa.Connection, before_s: int) -> list[sa.ColumnElement[bool]]:
+    """Returns conditions for the totals of dropped sums, and of the oldest window that ended before then.
+
+    Forgets dropped sums that have no totals any more.
+    """
+    conditions = []
+    columns, known = totals.c, catalog.load(db)
+    for name, number in [*known.sums.items(), *known.dropped_sums.items()]:
+        oldest = sa.select(columns.window_s).where(columns.sum == number).order_by(columns.window_s).limit(1)
+        window_s = db.execute(oldest).scalar()
+        is_dropped = name in known.dropped_sums
+        if window_s is None:
+            if is_dropped:
+                catalog.forget_sum(db, name)
+        elif is_dropped or window_at(catalog.period_of(name), window_s).until_s < before_s:
+            conditions.append(sa.and_(columns.sum == number, columns.window_s == window_s))
+    return conditions
+
+
+def _old_plans() -> sa.ColumnElement[bool]:
+    newest = sa.select(plans_table.c.version).order_by(plans_table.c.version.desc())
+    last_kept = newest.offset(PLANS_KEPT).limit(1).scalar_subquery()
+    return sa.and_(plans_table.c.active == 0, plans_table.c.version <= last_kept)
+
+
 def _delete(db: sa.Connection, table: sa.Table, condition: sa.ColumnElement[bool]) -> int:
     """Deletes rows and returns their number; SQLite's driver has no row count for a DELETE after WITH."""
     return len(db.execute(delete_in_order(table, condition).returning(next(iter(table.primary_key)))).all())
-
-
-def widened(rows: Collection[CountRow], width_s: int, joins: dict[str, str]) -> list[CountRow]:
-    """Returns the counts in buckets of `width_s`, sorted, each meter joined in its own way."""
-    joined: dict[tuple[str, str, str, str, int], tuple[int, int]] = {}
-    for row in rows:
-        key = (row.grouping, row.meter, row.key, row.resource, bucket_start_s(row.bucket_s, width_s))
-        merge = JOINS[joins[row.meter]].merge
-        before = joined.get(key)
-        added = row.value, row.denied
-        joined[key] = added if before is None else (merge(before[0], added[0]), merge(before[1], added[1]))
-    return sorted(
-        CountRow(grouping, key, resource, meter, width_s, bucket_s, value, denied)
-        for (grouping, meter, key, resource, bucket_s), (value, denied) in joined.items()
-    )

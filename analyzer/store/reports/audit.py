@@ -8,9 +8,15 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.counting.caller_budget import OVERFLOW
-from analyzer.core.counting.meters import REQUESTS
-from analyzer.store.database.engine import slow_reading
-from analyzer.store.database.schema import buckets, offsets
+from analyzer.core.counting.meters import DAY_S, REQUESTS, WIDTHS_S
+from analyzer.errors import CountsDiffer
+from analyzer.store.database.clock import clock_ms, instant
+from analyzer.store.database.engine import NowMs, insert, slow_reading, writing
+from analyzer.store.database.old_buckets import old_buckets
+from analyzer.store.database.schema import buckets, day_counts, offsets, proofs
+from analyzer.store.transaction import catalog
+from analyzer.store.transaction.buckets import AUDITED
+from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.gaps import RecordedGap, skipped_gaps, skipped_offsets
 
 
@@ -36,12 +42,16 @@ class PartitionLedger(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """Ledgers of all partitions, and the sum of the buckets that must equal them."""
+    """Ledgers of all partitions, and the sums that must equal them."""
 
     partitions: list[PartitionLedger]
     buckets: int  # requests admitted and denied, over all callers and all time
-    overflow: int = 0  # of these: counted in the overflow series
+    overflow: int = 0  # of these: counted in the overflow series, in the days that were read
     skipped: Sequence[RecordedGap] = ()  # the gaps that contain the skipped offsets
+    differing: Sequence[DayDifference] = ()  # days whose buckets differ from what was counted
+    days_read: int = 0
+    days_proved: int = 0  # not read again: nothing was counted in them since they were found equal
+    days_deleted: int = 0  # not read: their buckets were deleted after their retention
 
     @property
     def counted(self) -> int:
@@ -49,23 +59,133 @@ class Audit(NamedTuple):
 
     @property
     def equal(self) -> bool:
-        return self.buckets == self.counted and all(ledger.equal for ledger in self.partitions)
+        return (
+            self.buckets == self.counted
+            and not self.differing
+            and all(ledger.equal for ledger in self.partitions)
+        )
 
 
-def audit(engine: sa.Engine) -> Audit:
+class DayDifference(NamedTuple):
+    """A UTC day whose buckets do not hold what was counted."""
+
+    day_s: int
+    counted: int
+    in_buckets: int
+
+
+class CountedDay(NamedTuple):
+    """Requests counted in one UTC day, now and when its buckets were last found equal."""
+
+    day_s: int
+    requests: int
+    proved: int | None
+    is_deleted: bool
+
+
+def audit(engine: sa.Engine, *, every_day: bool = False) -> Audit:
     """Returns ledgers and buckets from one snapshot: a concurrent flush is in both or in neither.
 
-    Raises StoreAway.
+    Reads the buckets of the days in which something was counted since they were last found equal, or with
+    `every_day` of all. Raises StoreAway.
     """
-    total = sa.func.coalesce(sa.func.sum(buckets.c.value + buckets.c.denied), 0)
-    all_callers = sa.select(total).where(buckets.c.grouping == "caller", buckets.c.meter == REQUESTS.name)
-    overflow = all_callers.where(buckets.c.key == OVERFLOW)
     order = (offsets.c.topic, offsets.c.partition, offsets.c.cluster, offsets.c.topic_id)
     with slow_reading(engine) as db:
         columns = [
             skipped_offsets(offsets) if name == "skipped" else offsets.c[name]
             for name in PartitionLedger._fields
         ]
-        ledgers = db.execute(sa.select(*columns).order_by(*order))
-        sums = [int(db.execute(statement).scalar_one()) for statement in (all_callers, overflow)]
-        return Audit([PartitionLedger(*row) for row in ledgers], sums[0], sums[1], skipped_gaps(db))
+        ledgers = [PartitionLedger(*row) for row in db.execute(sa.select(*columns).order_by(*order))]
+        known = catalog.load(db)
+        days = counted_days(db)
+        to_read = [day for day in days if not day.is_deleted and (every_day or day.proved != day.requests)]
+        read = {day: requests_in_buckets(db, known, day.day_s) for day in to_read}
+        differing = [
+            DayDifference(day.day_s, day.requests, found)
+            for day, (found, _) in read.items()
+            if found != day.requests
+        ]
+        in_days = sum(read[day][0] if day in read else day.requests for day in days)
+        return Audit(
+            ledgers,
+            in_days + requests_to_move(db, known),
+            sum(overflow for _, overflow in read.values()),
+            skipped_gaps(db),
+            differing,
+            days_read=len(read),
+            days_proved=sum(not day.is_deleted for day in days) - len(read),
+            days_deleted=sum(day.is_deleted for day in days),
+        )
+
+
+def counted_days(db: sa.Connection) -> list[CountedDay]:
+    """Returns every UTC day in which something was counted, in order."""
+    requests = sa.cast(sa.func.sum(day_counts.c.requests), sa.BigInteger)
+    statement = (
+        sa.select(day_counts.c.day_s, requests, proofs.c.requests, proofs.c.deleted)
+        .join(proofs, proofs.c.day_s == day_counts.c.day_s, isouter=True)
+        .group_by(day_counts.c.day_s, proofs.c.requests, proofs.c.deleted)
+        .order_by(day_counts.c.day_s)
+    )
+    return [CountedDay(day_s, n, proved, bool(gone)) for day_s, n, proved, gone in db.execute(statement)]
+
+
+def requests_in_buckets(db: sa.Connection, known: Catalog, day_s: int) -> tuple[int, int]:
+    """Returns the requests in the buckets of a UTC day, and those of them in the overflow series."""
+    meter = known.meters[REQUESTS.name]
+    value, denied = (sa.func.coalesce(buckets.c[f"{kind}_{meter.place}"], 0) for kind in ("value", "denied"))
+    of_day = [
+        buckets.c.grouping == known.groupings[AUDITED],
+        buckets.c.page == meter.page,
+        buckets.c.bucket_s >= day_s,
+        buckets.c.bucket_s < day_s + DAY_S,
+    ]
+    found = overflow = 0
+    for width_s in WIDTHS_S:
+        is_overflow = sa.case((buckets.c.key == OVERFLOW, value + denied), else_=0)
+        total = [sa.func.coalesce(sa.func.sum(one), 0) for one in (value + denied, is_overflow)]
+        row = db.execute(sa.select(*total).where(*of_day, buckets.c.width_s == width_s)).one()
+        found, overflow = found + int(row[0]), overflow + int(row[1])
+    return found, overflow
+
+
+def requests_to_move(db: sa.Connection, known: Catalog) -> int:
+    """Returns the requests in rows of an earlier version that are not moved yet."""
+    if not known.has_old_rows:
+        return 0
+    total = sa.func.coalesce(sa.func.sum(old_buckets.c.value + old_buckets.c.denied), 0)
+    wanted = sa.select(total).where(old_buckets.c.grouping == AUDITED, old_buckets.c.meter == REQUESTS.name)
+    return int(db.execute(wanted).scalar_one())
+
+
+def prove_next_day(engine: sa.Engine, differing: dict[int, int]) -> int:
+    """Compares the buckets of one past day with what was counted, and stores the proof where they are equal.
+
+    Returns 1, or 0 when no day is left. A day is read a day after its end: most late records have come by
+    then, and a later one makes the proof void. A day that differs is added to `differing`, with its
+    requests, and not read again while these stay the same. Raises CountsDiffer for it, StoreAway.
+    """
+    with slow_reading(engine) as db:
+        before_s = clock_ms(db) // 1000 - 2 * DAY_S
+        open_days = (
+            day
+            for day in counted_days(db)
+            if day.day_s <= before_s
+            and not day.is_deleted
+            and day.requests not in (day.proved, differing.get(day.day_s))
+        )
+        day = next(open_days, None)
+        if day is None:
+            return 0
+        found, _ = requests_in_buckets(db, catalog.load(db), day.day_s)
+    if found != day.requests:
+        differing[day.day_s] = day.requests
+        raise CountsDiffer(
+            f"{instant(day.day_s * 1000):%Y-%m-%d}: {day.requests} counted, {found} in buckets"
+        )
+    row = {"day_s": day.day_s, "requests": found, "at_ms": NowMs()}
+    with writing(engine) as db:
+        added = insert(db, proofs).values(row)
+        proved = {name: added.excluded[name] for name in ("requests", "at_ms")}
+        db.execute(added.on_conflict_do_update(index_elements=["day_s"], set_=proved))
+    return 1

@@ -14,12 +14,13 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.fleet.gate_health import GateHealth
-from analyzer.core.judging.totals import Sum, order_of
+from analyzer.core.judging.windows import window_at
 from analyzer.errors import SchemaBehind
 from analyzer.store.database.audit_log import record
+from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, insert, reading, slow_reading, writing
 from analyzer.store.database.schema import feed, feed_versions, gates, named_callers, totals
-from analyzer.store.transaction import plans
+from analyzer.store.transaction import catalog, plans
 from gatekeeper.identity import NAME_BYTES_MAX, is_name
 from gatekeeper.model import Cursor, GateStatus, SourceError
 from gatekeeper.telemetry import status_json
@@ -155,24 +156,31 @@ def known_among(engine: sa.Engine, callers: Collection[str]) -> KnownCallers:
         for row in rows:
             found |= wanted.intersection(row.callers.split("\n"))
             overflow = overflow or row.how == "drawn"  # callers are drawn only beyond the limit
-        for sum_ in _sums_of_callers(db):
-            found |= _with_totals(db, sum_, sorted(wanted - found))
+        for number, window_s in _windows_of_callers(db):
+            found |= _with_totals(db, number, window_s, sorted(wanted - found))
     return KnownCallers(frozenset(found), overflow)
 
 
-def _sums_of_callers(db: sa.Connection) -> list[Sum]:
+def _windows_of_callers(db: sa.Connection) -> list[tuple[int, int]]:
+    """Returns number and start of the windows, current and previous, in which totals of callers are kept."""
     try:
         _, plan = plans.active(db)
     except (LookupError, SchemaBehind):  # nothing was counted yet, or by a later version
         return []
-    return [sum_ for sum_ in plan.policies_of if grouping_of(sum_.grouping).is_of_callers]
+    known, now_s = catalog.load(db), clock_ms(db) // 1000
+    found = []
+    for sum_ in plan.policies_of:
+        if grouping_of(sum_.grouping).is_of_callers:
+            current = window_at(sum_.window, now_s)
+            starts_s = (current.start_s, window_at(sum_.window, current.start_s - 1).start_s)
+            found += [(known.sum_number(sum_), start_s) for start_s in starts_s]
+    return found
 
 
-def _with_totals(db: sa.Connection, sum_: Sum, callers: list[str]) -> set[str]:
+def _with_totals(db: sa.Connection, number: int, window_s: int, callers: list[str]) -> set[str]:
     columns, found = totals.c, set[str]()
-    grouping, meter, period = order_of(sum_)
-    of_sum = sa.and_(columns.grouping == grouping, columns.meter == meter, columns.period == period)
+    of_window = sa.and_(columns.sum == number, columns.window_s == window_s)
     for begin in range(0, len(callers), AT_ONCE):
         chunk = callers[begin : begin + AT_ONCE]
-        found.update(db.scalars(sa.select(columns.key).where(of_sum, columns.key.in_(chunk)).distinct()))
+        found.update(db.scalars(sa.select(columns.key).where(of_window, columns.key.in_(chunk)).distinct()))
     return found

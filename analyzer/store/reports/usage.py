@@ -1,16 +1,26 @@
-"""Counts, read back: values per series and stretch of time, row by row."""
+"""Counts, read back: values per series and stretch of time, row by row.
+
+Each query reads stretches of the primary key. For a single caller it names every bucket of the time in
+question: the rows of a caller are in as many places as there are buckets, and reading them all takes a
+fraction of a second for any number of other callers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from heapq import merge
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import UnknownPlan, plan_from
+from analyzer.core.counting.meters import WIDTHS_S
 from analyzer.store.database.engine import ROWS_AT_ONCE, reading, slow_reading
-from analyzer.store.database.schema import buckets, plans
-from analyzer.store.transaction.sql_joins import HALF, SQL_JOINS
+from analyzer.store.database.old_buckets import old_buckets
+from analyzer.store.database.row_parameters import is_one_of
+from analyzer.store.database.schema import buckets
+from analyzer.store.transaction import catalog
+from analyzer.store.transaction.catalog import Catalog, MeterColumn
+from analyzer.store.transaction.sql_joins import HALF, SQL_JOINS, IntColumn
 
 
 class UsageRow(NamedTuple):
@@ -46,73 +56,129 @@ def usage_rows(engine: sa.Engine, query: UsageQuery) -> Iterator[UsageRow]:
     their own width. Raises StoreAway.
     """
     with slow_reading(engine) as db:
-        statement = _statement(query, _joins(db))
-        with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
-            for row in rows:
-                value = row.value_high * HALF + row.value_low
-                denied = row.denied_high * HALF + row.denied_low
-                series = row.key, row.resource, row.meter, row.start_s, row.stretch_s
-                yield UsageRow(*series, int(value), int(denied))
+        known = catalog.load(db)
+        pages: dict[int, list[MeterColumn]] = {}
+        for meter in sorted(known.meters.values()):
+            if query.meter in (None, meter.name):
+                pages.setdefault(meter.page, []).append(meter)
+        if query.grouping not in known.groupings or not pages:
+            return
+        if db.dialect.name == "postgresql":
+            db.exec_driver_sql("set local enable_seqscan = off")
+        found = [_rows(db, query, known, page) for page in pages.items()]
+        yield from found[0] if len(found) == 1 else merge(*found, key=_order)
 
 
 def is_counted(engine: sa.Engine, grouping: str) -> bool:
-    """Whether `grouping` is in the plan in force, or has buckets. Raises StoreAway."""
+    """Whether `grouping` is or was in a plan. Raises StoreAway."""
     with reading(engine) as db:
-        body = db.execute(sa.select(plans.c.body).where(plans.c.active == 1)).scalar_one_or_none()
-        if body and grouping in plan_from(body).groupings:
-            return True
-        return bool(db.execute(sa.select(sa.exists().where(buckets.c.grouping == grouping))).scalar_one())
+        return grouping in catalog.load(db).groupings
 
 
-def _joins(db: sa.Connection) -> dict[str, str]:
-    """Returns the join of each meter, from the newest plan that has the meter."""
-    joins: dict[str, str] = {}
-    for (body,) in db.execute(sa.select(plans.c.body).where(plans.c.body != "").order_by(plans.c.version)):
-        try:
-            joins |= {meter.name: meter.join for meter in plan_from(body).meters}
-        except UnknownPlan:  # of another version of this program
-            continue
-    return joins
+def _order(row: UsageRow) -> tuple[int, str, str, int, str]:
+    return row.bucket_s, row.key, row.resource, row.width_s, row.meter
 
 
-def _statement(query: UsageQuery, joins: Mapping[str, str]) -> sa.Select[Any]:
-    counts = _buckets(query).subquery()
+def _rows(
+    db: sa.Connection, query: UsageQuery, known: Catalog, page: tuple[int, Sequence[MeterColumn]]
+) -> Iterator[UsageRow]:
+    """Yields the rows of the meters of one page."""
+    _, meters = page
+    sources = [_buckets(db, query, known, page, width_s) for width_s in WIDTHS_S]
+    if known.has_old_rows:
+        sources.append(_old_buckets(query, meters))
+    counts = sa.union_all(*sources).subquery()
+    series = [counts.c[name] for name in ("start_s", "key", "resource", "stretch_s")]
+    values: list[Any] = []
+    for meter in meters:
+        for kind in ("value", "denied"):
+            values += SQL_JOINS[meter.join].aggregate(counts.c[f"{kind}_{meter.place}"])
+    values = [sa.cast(value, sa.BigInteger).label(f"part_{at}") for at, value in enumerate(values)]
+    statement = sa.select(*series, *values).group_by(*series).order_by(*series)
+    names = [meter.name for meter in meters]
+    places = range(4, 4 + 4 * len(names), 4)
+    with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
+        for row in rows:
+            start_s, key, resource, stretch_s = row[:4]
+            for name, at in zip(names, places, strict=True):
+                value_high, value, denied_high, denied = row[at : at + 4]
+                if value_high:
+                    value += value_high * HALF
+                if denied_high:
+                    denied += denied_high * HALF
+                if value or denied:
+                    yield UsageRow(key, resource, name, start_s, stretch_s, value or 0, denied or 0)
 
-    def halves(column: sa.ColumnElement[int]) -> Iterator[sa.ColumnElement[int]]:
-        """Yields the joined value in two parts, by the join of the row's meter."""
-        by_join = {join: sql.aggregate(column) for join, sql in SQL_JOINS.items()}
-        for part, name in enumerate(("high", "low")):
-            others = [
-                (counts.c.meter.in_([meter for meter in joins if joins[meter] == join]), aggregates[part])
-                for join, aggregates in by_join.items()
-                if join != "sum"
-            ]
-            yield sa.case(*others, else_=by_join["sum"][part]).label(f"{column.key}_{name}")
 
-    series = [counts.c[name] for name in ("start_s", "key", "resource", "meter", "stretch_s")]
-    values = [*halves(counts.c.value), *halves(counts.c.denied)]
-    return sa.select(*series, *values).group_by(*series).order_by(*series)
+def _times(db: sa.Connection, wanted: Sequence[sa.ColumnElement[bool]], width_s: int) -> list[int]:
+    """Returns every time at which a bucket that meets the conditions may begin."""
+    at = buckets.c.bucket_s
+    first, last = (
+        db.execute(sa.select(at).where(*wanted).order_by(order).limit(1)).scalar()
+        for order in (at.asc(), at.desc())
+    )
+    return [] if first is None or last is None else list(range(first, last + 1, width_s))
 
 
-def _buckets(query: UsageQuery) -> sa.Select[Any]:
-    """Returns the wanted buckets, each with the stretch of time that it is shown in."""
-    columns = buckets.c
-    is_wider = columns.width_s > query.width_s
-    wanted = [
-        columns.grouping == query.grouping,
-        *([columns.bucket_s >= query.from_s] if query.from_s is not None else []),
-        *([columns.bucket_s < query.until_s] if query.until_s is not None else []),
-        *([columns.key == query.key] if query.key is not None else []),
-        *([columns.meter == query.meter] if query.meter is not None else []),
+def _between(column: sa.ColumnElement[int], query: UsageQuery) -> list[sa.ColumnElement[bool]]:
+    return [
+        *([column >= query.from_s] if query.from_s is not None else []),
+        *([column < query.until_s] if query.until_s is not None else []),
     ]
-    start = columns.bucket_s - _modulo(columns.bucket_s, query.width_s)
+
+
+def _buckets(
+    db: sa.Connection,
+    query: UsageQuery,
+    known: Catalog,
+    page: tuple[int, Sequence[MeterColumn]],
+    width_s: int,
+) -> sa.Select[Any]:
+    """Returns the wanted buckets of one width, each with the stretch of time that it is shown in."""
+    number, meters = page
+    columns = buckets.c
+    at: sa.ColumnElement[int] = columns.bucket_s
+    wanted = [
+        columns.grouping == known.groupings[query.grouping],
+        columns.page == number,
+        columns.width_s == width_s,
+        *_between(at, query),
+    ]
+    if query.key is not None:
+        wanted += [is_one_of(db.dialect.name, at, _times(db, wanted, width_s)), columns.key == query.key]
+    shown_s = max(width_s, query.width_s)
+    values = [columns[f"{kind}_{meter.place}"] for meter in meters for kind in ("value", "denied")]
     return sa.select(
-        sa.case((is_wider, columns.bucket_s), else_=start).label("start_s"),
-        sa.case((is_wider, columns.width_s), else_=query.width_s).label("stretch_s"),
-        *(columns.key, columns.resource, columns.meter, columns.value, columns.denied),
+        (at if shown_s == width_s else at - _modulo(at, shown_s)).label("start_s"),
+        sa.literal(shown_s, sa.BigInteger).label("stretch_s"),
+        *(columns.key, columns.resource, *values),
     ).where(*wanted)
 
 
-def _modulo(value: sa.ColumnElement[int], width_s: int) -> sa.ColumnElement[int]:
+def _old_buckets(query: UsageQuery, meters: Sequence[MeterColumn]) -> sa.Select[Any]:
+    """Returns the wanted rows of an earlier version, in the columns of today's."""
+    columns = old_buckets.c
+    is_wider = columns.width_s > query.width_s
+    wanted = [
+        columns.grouping == query.grouping,
+        columns.width_s.in_(WIDTHS_S),
+        columns.meter.in_([meter.name for meter in meters]),
+        *_between(columns.bucket_s, query),
+        *([columns.key == query.key] if query.key is not None else []),
+    ]
+    start = columns.bucket_s - _modulo(columns.bucket_s, query.width_s)
+    values = [
+        sa.case((columns.meter == meter.name, columns[kind])).label(f"{kind}_{meter.place}")
+        for meter in meters
+        for kind in ("value", "denied")
+    ]
+    return sa.select(
+        sa.case((is_wider, columns.bucket_s), else_=start).label("start_s"),
+        sa.case((is_wider, columns.width_s), else_=query.width_s).label("stretch_s"),
+        *(columns.key, columns.resource, *values),
+    ).where(*wanted)
+
+
+def _modulo(value: IntColumn, width_s: int) -> IntColumn:
     """Returns the remainder, never negative: both databases give it the sign of `value`."""
     return (value % width_s + width_s) % width_s

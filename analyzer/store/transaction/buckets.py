@@ -2,62 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
-from analyzer.core.model import CountRow
-from analyzer.store.database.engine import insert_into
-from analyzer.store.database.row_parameters import as_parameters, rows_given
-from analyzer.store.database.schema import TOTAL_MAX, buckets
-from analyzer.store.transaction.sql_joins import SQL_JOINS, IntColumn
+from analyzer.core.counting.meters import DAY_S, REQUESTS, bucket_start_s
+from analyzer.core.model import CountTable, Partition
+from analyzer.store.database.partition_keys import KEY_COLUMNS, PartitionKey, key_of
+from analyzer.store.database.row_parameters import Assignments, ColumnValues, upsert_columns
+from analyzer.store.database.schema import TOTAL_MAX, buckets, day_counts
+from analyzer.store.transaction.catalog import Catalog, MeterColumn
+from analyzer.store.transaction.sql_joins import SQL_JOINS, plus
 
-ROWS_MAX = 10_000  # per statement, whose time-out is two seconds; so many take 0.1 s
-ROW_COLUMNS = [buckets.c[name] for name in CountRow._fields]
-
-Assignments = Callable[[sa.Table, Any], Mapping[str, sa.ColumnElement[Any]]]
+AUDITED = "caller"  # the grouping that is always counted, and whose requests the audit adds up
+NO_PARTITION: PartitionKey = ("", "", 0)  # of counts whose partition is not known any more
 
 
-def add_rows(db: sa.Connection, rows: Sequence[CountRow], joins: Mapping[str, str]) -> None:
-    """Adds `rows` to the buckets, in their order; `joins` has the join of each meter, by default "sum"."""
-    for join in SQL_JOINS:
-        joined = [_bounded(row) for row in rows if joins.get(row.meter, "sum") == join]
-        for chunk in in_chunks(joined):
-            parameters = as_parameters(db.dialect.name, ROW_COLUMNS, chunk)
-            db.execute(_upsert_of(db.dialect.name, join), parameters)
+class BucketColumns(NamedTuple):
+    """Increments to the rows of one grouping, page and width, sorted by bucket, key and resource."""
+
+    grouping: int
+    page: int
+    width_s: int
+    buckets_s: Sequence[int]
+    keys: Sequence[str]
+    resources: Sequence[str]
+    admitted: Mapping[int, Sequence[int]]  # by place on the page
+    denied: Mapping[int, Sequence[int]]
+
+
+def add_counts(
+    db: sa.Connection, tables: Sequence[CountTable], catalog: Catalog, parts: Sequence[Partition] = ()
+) -> None:
+    """Adds what was counted to the buckets, and to the requests of each day.
+
+    `parts` are the partitions whose offsets the transaction has moved. All meters and groupings must have a
+    number.
+    """
+    for table in sorted(tables, key=lambda table: catalog.groupings[table.grouping]):
+        pages: dict[int, list[tuple[MeterColumn, int]]] = {}
+        for at, name in enumerate(table.meters):
+            meter = catalog.meters[name]
+            pages.setdefault(meter.page, []).append((meter, at))
+        for page, meters in sorted(pages.items()):
+            rows = BucketColumns(
+                catalog.groupings[table.grouping],
+                page,
+                table.width_s,
+                table.buckets_s,
+                table.keys,
+                table.resources,
+                {meter.place: table.admitted[at] for meter, at in meters},
+                {meter.place: table.denied[at] for meter, at in meters} if table.denied else {},
+            )
+            add_rows(db, rows, {meter.place: meter.join for meter, _ in meters})
+        if table.grouping == AUDITED:
+            add_days(db, requests_by_day(table), key_of(min(parts)) if parts else NO_PARTITION)
+
+
+def add_rows(db: sa.Connection, rows: BucketColumns, joins: Mapping[int, str]) -> None:
+    """Adds increments (at least one); `joins` has the join of each place."""
+    values: dict[str, ColumnValues] = {
+        "grouping": rows.grouping,
+        "page": rows.page,
+        "width_s": rows.width_s,
+        "bucket_s": _constant_or_list(rows.buckets_s),
+        "key": rows.keys,
+        "resource": "" if not any(rows.resources) else rows.resources,
+    }
+    for kind, columns in (("value", rows.admitted), ("denied", rows.denied)):
+        for place, column in sorted(columns.items()):
+            values[f"{kind}_{place}"] = _bounded(column)
+    places = tuple(sorted((place, joins[place]) for place in rows.admitted))
+    upsert_columns(db, buckets, values, _assignments_of(places, bool(rows.denied)))
+
+
+def requests_by_day(table: CountTable) -> dict[int, int]:
+    """Returns the requests of each UTC day, denied ones included."""
+    at = list(table.meters).index(REQUESTS.name)
+    requests: Counter[int] = Counter()
+    for columns in (table.admitted, table.denied):
+        if columns:
+            for bucket_s, value in zip(table.buckets_s, columns[at], strict=True):
+                requests[bucket_start_s(bucket_s, DAY_S)] += value
+    return requests
+
+
+def add_days(db: sa.Connection, requests: Mapping[int, int], of: PartitionKey) -> None:
+    """Adds to the requests of each day, in the rows of one partition."""
+    days = sorted(requests)
+    values: dict[str, ColumnValues] = dict(zip(KEY_COLUMNS, of, strict=True))
+    values |= {"day_s": days, "requests": _bounded([requests[day_s] for day_s in days])}
+    upsert_columns(db, day_counts, values, _add_requests)
+
+
+def _add_requests(_dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
+    return {"requests": plus(table.c.requests, new.requests)}
 
 
 @lru_cache
-def _upsert_of(dialect: str, join: str) -> sa.Executable:
-    combine = SQL_JOINS[join].upsert
+def _assignments_of(places: tuple[tuple[int, str], ...], has_denied: bool) -> Assignments:
+    """Returns the assignments of an upsert for these places and joins; equal arguments, equal function."""
+    kinds = ("value", "denied") if has_denied else ("value",)
 
-    def assignments(table: sa.Table, new: Any) -> dict[str, IntColumn]:
-        return {name: combine(dialect, table.c[name], new[name]) for name in ("value", "denied")}
+    def assignments(dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
+        return {
+            name: SQL_JOINS[join].upsert(dialect, sa.func.coalesce(table.c[name], 0), new[name])
+            for place, join in places
+            for name in (f"{kind}_{place}" for kind in kinds)
+        }
 
-    return upsert(dialect, buckets, sa.select(rows_given(dialect, ROW_COLUMNS)), assignments)
-
-
-def upsert(
-    dialect: str, table: sa.Table, given: sa.Select[Any], assignments: Assignments
-) -> postgresql.Insert | sqlite.Insert:
-    """Returns an INSERT of the rows of `given`; existing rows are updated by `assignments(table, new)`."""
-    # Without a WHERE in between, SQLite takes ON CONFLICT for the ON of a join.
-    added = insert_into(dialect, table).from_select(
-        list(given.selected_columns.keys()), given.where(sa.true())
-    )
-    return added.on_conflict_do_update(
-        index_elements=table.primary_key, set_=dict(assignments(table, added.excluded))
-    )
+    return assignments
 
 
-def in_chunks(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (rows[at : at + ROWS_MAX] for at in range(0, len(rows), ROWS_MAX))
+def _constant_or_list(values: Sequence[int]) -> ColumnValues:
+    return values[0] if values[0] == values[-1] else values  # sorted: the first equals the last
 
 
-def _bounded(row: CountRow) -> CountRow:
-    if row.value <= TOTAL_MAX and row.denied <= TOTAL_MAX:
-        return row
-    return row._replace(value=min(row.value, TOTAL_MAX), denied=min(row.denied, TOTAL_MAX))
+def _bounded(values: Sequence[int]) -> Sequence[int]:
+    return values if max(values) <= TOTAL_MAX else [min(value, TOTAL_MAX) for value in values]

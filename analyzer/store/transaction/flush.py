@@ -11,7 +11,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import joins_of
+from analyzer.core.judging.activation_steps import filled_to, steps_of
 from analyzer.core.judging.judge import judge, lock_keys
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import growth_of
@@ -22,17 +22,41 @@ from analyzer.store.database.engine import NowMs, insert
 from analyzer.store.database.partition_keys import row_of
 from analyzer.store.database.schema import TOTAL_MAX, offsets, rejects
 from analyzer.store.transaction import counter_state, lock_feed, plans, totals
-from analyzer.store.transaction.buckets import add_rows
+from analyzer.store.transaction.buckets import add_counts
+from analyzer.store.transaction.catalog import Catalog, load
 from gatekeeper.model import Change
+
+
+class CatalogCache:
+    """The catalog, read once for each plan that comes in force."""
+
+    def __init__(self) -> None:
+        self._read_for: tuple[int | None, int] | None = None
+        self._catalog = Catalog({}, {}, {}, {}, has_old_rows=False)
+
+    def of(self, db: sa.Connection, plan: plans.LockedPlan) -> Catalog:
+        """Returns the numbers that this plan may use."""
+        if self._read_for != (plan.version, plan.at_ms):
+            self._catalog = load(db)
+            self._read_for = (plan.version, plan.at_ms)
+        return self._catalog
 
 
 class SqlFlush:
     """An open transaction of one flush. Call `move_offsets`, then `check_plan`, then `apply`."""
 
-    def __init__(self, connection: sa.Connection, owner: str, random_mark: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        connection: sa.Connection,
+        owner: str,
+        random_mark: Callable[[], str],
+        catalogs: CatalogCache | None = None,
+    ) -> None:
         self._db = connection
         self._owner = owner
         self._random_mark = random_mark
+        self._catalogs = catalogs or CatalogCache()
+        self._plan_row = plans.LockedPlan(None, 0, "", 0)
 
     def move_offsets(self, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None:
         """Moves each stored offset from `start` to `next`, if it still is at `start`.
@@ -69,10 +93,10 @@ class SqlFlush:
 
         Raises PlanChanged.
         """
-        active, time_ms = plans.lock_active(self._db)
-        if active != version:
-            raise PlanChanged(version, active)
-        return instant(time_ms)
+        self._plan_row = plans.lock_active(self._db)
+        if self._plan_row.version != version:
+            raise PlanChanged(version, self._plan_row.version)
+        return instant(self._plan_row.now_ms)
 
     def apply(
         self,
@@ -88,15 +112,20 @@ class SqlFlush:
         `plan` is the one that `check_plan` found in force, `version` its version. `remove_rejected` is called
         where rejected records are written, for a retry that takes some away.
         """
-        growth = growth_of(plan.policies_of, counted.rows)
-        due = totals.add_totals(self._db, plan, version, growth)
-        add_rows(self._db, counted.rows, joins_of(plan.meters))
+        catalog = self._catalogs.of(self._db, self._plan_row)
+        steps = steps_of(self._plan_row.pending)
+        filling = filled_to(steps, catalog.sum_numbers(plan)) if steps else {}
+        growth = growth_of(plan.policies_of, counted.tables, filling)
+        due = totals.add_totals(self._db, plan, version, growth, catalog)
+        add_counts(self._db, counted.tables, catalog, [progress.part for progress in counted.parts])
         self._add_rejected(counted.rejected, now)
         remove_rejected()
+        # A sum that is being filled is not complete: it is judged when it is.
+        due = [stored for stored in due if stored.standing.total.sum not in filling]
         standings = [stored.standing for stored in due]
         locks = lock_feed.locked(self._db, lock_keys(plan, standings))
         changes = judge(plan, standings, locks, now)
-        totals.set_next(self._db, plan, version, due, now.timestamp())
+        totals.set_next(self._db, plan, version, due, now.timestamp(), catalog)
         if changes:
             lock_feed.publish(self._db, changes, self._random_mark())
         return changes

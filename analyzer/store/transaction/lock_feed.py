@@ -38,10 +38,17 @@ def locked(db: sa.Connection, keys: Collection[LockKey]) -> dict[LockKey, Lock]:
     return _by_key(db.execute(statement, as_parameters(db.dialect.name, KEY, sorted(keys))))
 
 
-def of_policies(db: sa.Connection, policies: Collection[str]) -> dict[LockKey, Lock]:
-    """Returns every lock of these policies, and blocks other writers of their rows until commit."""
-    statement = sa.select(locks).where(locks.c.policy.in_(policies)).order_by(*KEY).with_for_update()
-    return _by_key(db.execute(statement))
+def of_policies(
+    db: sa.Connection, policies: Collection[str], behind: tuple[str, str, str, str] | None, most: int
+) -> dict[LockKey, Lock]:
+    """Returns locks of these policies in the order of their keys, and blocks other writers of their rows.
+
+    At most `most`, behind the key `behind`.
+    """
+    statement = sa.select(locks).where(locks.c.policy.in_(policies)).order_by(*KEY).limit(most)
+    if behind is not None:
+        statement = statement.where(sa.tuple_(*KEY) > sa.tuple_(*map(sa.literal, behind)))
+    return _by_key(db.execute(statement.with_for_update()))
 
 
 def due(db: sa.Connection, now_ms: int) -> list[Lock]:

@@ -1,34 +1,43 @@
-"""The plan in force, and what changes in totals and locks when another one takes its place."""
+"""The plan in force, and how another one takes its place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.judge import judge_policies
-from analyzer.core.judging.kinds import kind_of
+from analyzer.core.judging.activation_steps import Step, steps_after, steps_of
 from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
 from analyzer.errors import SchemaBehind
-from analyzer.store.database.clock import instant
+from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import plans
-from analyzer.store.transaction import lock_feed, totals
+from analyzer.store.transaction import catalog, lock_feed
+from analyzer.store.transaction.activation import Activation, store_steps
 from gatekeeper.model import Change
 
-ACTIVATION_MS = (
-    60_000  # time-out of its statements: the totals of a new monthly policy sum up a month of minutes
-)
+ACTIVATION_MS = 60_000  # time-out of its statements
+# Rows that an activation reads itself; a small installation agrees with its new plan at once.
+ACTIVATION_ROWS = 20_000
 
 
-def lock_active(db: sa.Connection) -> tuple[int | None, int]:
-    """Returns the version in force, which no activation can replace until commit, and the database's time."""
-    statement = sa.select(plans.c.version, NowMs()).where(plans.c.active == 1)
-    row = db.execute(statement.with_for_update(read=True)).first()
+class LockedPlan(NamedTuple):
+    """The plan in force, which no activation can replace until commit."""
+
+    version: int | None
+    at_ms: int  # when it came in force: after a restore, another plan may have the number
+    pending: str  # see `steps_of`
+    now_ms: int
+
+
+def lock_active(db: sa.Connection) -> LockedPlan:
+    """Returns the plan in force, which no activation can replace until commit, and the database's time."""
+    columns = (plans.c.version, plans.c.at_ms, plans.c.pending, NowMs())
+    row = db.execute(sa.select(*columns).where(plans.c.active == 1).with_for_update(read=True)).first()
     # No row: another plan was activated while this statement waited for the row, and it cannot see the new
     # one.
-    return (row[0], row[1]) if row else (None, 0)
+    return LockedPlan(*row) if row else LockedPlan(None, 0, "", 0)
 
 
 def active(db: sa.Connection) -> tuple[int, Plan]:
@@ -40,9 +49,10 @@ def active(db: sa.Connection) -> tuple[int, Plan]:
 
 
 def activate(db: sa.Connection, plan: Plan, random_mark: Callable[[], str]) -> int:
-    """Puts `plan` in force and makes totals and locks agree with it; returns its version.
+    """Puts `plan` in force, and begins to make totals and locks agree with it; returns its version.
 
-    The plan that is in force already changes nothing. Raises SchemaBehind.
+    `continue_activation` does what is left. The plan that is in force already changes nothing. Raises
+    SchemaBehind.
     """
     _block_flushes(db)
     old = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
@@ -52,11 +62,45 @@ def activate(db: sa.Connection, plan: Plan, random_mark: Callable[[], str]) -> i
             stored = {"digest": plan.digest, "body": plan.to_json()}
             db.execute(sa.update(plans).where(plans.c.version == old.version).values(stored))
         return int(old.version)
-    version, now = _put_in_force(db, plan, 1 if old is None else old.version + 1)
-    changes = _adapt(db, before or Plan(), plan, version, now)
-    if changes:
-        lock_feed.publish(db, changes, random_mark())
+    version, now_ms = _put_in_force(db, plan, 1 if old is None else old.version + 1)
+    numbers = catalog.register(db, plan)
+    unfinished = steps_of(old.pending) if old is not None else ()
+    steps = steps_after(before or Plan(), unfinished, plan, numbers.sum_numbers(plan), now_ms // 1000)
+    _run(db, Activation(db, plan, version, numbers, now_ms, ACTIVATION_ROWS), version, steps, random_mark)
     return version
+
+
+def continue_activation(
+    db: sa.Connection, random_mark: Callable[[], str], rows_max: int
+) -> tuple[int, list[Change]]:
+    """Brings totals and locks nearer to agreement with the plan; returns rows read and locks changed.
+
+    (0, []) when nothing is left, or while it must wait. Raises SchemaBehind.
+    """
+    if not db.execute(sa.select(plans.c.version).where(plans.c.active == 1, plans.c.pending != "")).first():
+        return 0, []
+    _block_flushes(db)
+    row = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
+    if row is None or not row.pending:
+        return 0, []
+    numbers = catalog.load(db)
+    activation = Activation(db, _decoded(row.body), row.version, numbers, clock_ms(db), rows_max)
+    _run(db, activation, row.version, steps_of(row.pending), random_mark)
+    return activation.rows, activation.changes
+
+
+def _run(
+    db: sa.Connection,
+    activation: Activation,
+    version: int,
+    steps: tuple[Step, ...] | list[Step],
+    random_mark: Callable[[], str],
+) -> None:
+    left = activation.run(steps)
+    if left or steps:
+        store_steps(db, version, left)
+    if activation.changes:
+        lock_feed.publish(db, activation.changes, random_mark())
 
 
 def _block_flushes(db: sa.Connection) -> None:
@@ -72,27 +116,11 @@ def _block_flushes(db: sa.Connection) -> None:
         db.exec_driver_sql(f"set local statement_timeout = {ACTIVATION_MS}")
 
 
-def _put_in_force(db: sa.Connection, plan: Plan, version: int) -> tuple[int, datetime]:
-    db.execute(sa.update(plans).where(plans.c.active == 1).values(active=0))
+def _put_in_force(db: sa.Connection, plan: Plan, version: int) -> tuple[int, int]:
+    """Returns the version and the time."""
+    db.execute(sa.update(plans).where(plans.c.active == 1).values(active=0, pending=""))
     row = {"version": version, "digest": plan.digest, "body": plan.to_json(), "active": 1, "at_ms": NowMs()}
-    return version, instant(db.execute(sa.insert(plans).values(row).returning(plans.c.at_ms)).scalar_one())
-
-
-def _adapt(db: sa.Connection, before: Plan, plan: Plan, version: int, now: datetime) -> list[Change]:
-    """Fills the totals of new sums, and judges the policies that are new, changed or gone.
-
-    Other totals stay as they are: their rows have another plan's version, and are judged when a flush adds to
-    them.
-    """
-    now_s = int(now.timestamp())
-    for sum_ in plan.policies_of.keys() - before.policies_of.keys():
-        totals.fill(db, plan, version, sum_, now_s)
-    changed = [policy for policy in plan.policies if policy != before.policy(policy.name)]
-    gone = [policy.name for policy in before.policies if plan.policy(policy.name) is None]
-    names = {*gone, *(policy.name for policy in changed)}
-    sums = {kind_of(policy).sum_of(policy) for policy in changed}
-    standings = [standing for sum_ in sums for standing in totals.reached(db, plan, sum_, now_s)]
-    return judge_policies(plan, names, standings, lock_feed.of_policies(db, names), now)
+    return version, int(db.execute(sa.insert(plans).values(row).returning(plans.c.at_ms)).scalar_one())
 
 
 def _decoded(body: str) -> Plan:

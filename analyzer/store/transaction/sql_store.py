@@ -14,7 +14,7 @@ from analyzer.store.database.engine import insert, reading, writing
 from analyzer.store.database.partition_keys import UNFOLLOWED, is_of, key_columns, key_of, row_of
 from analyzer.store.database.schema import offsets
 from analyzer.store.transaction import counter_state, lock_feed, plans
-from analyzer.store.transaction.flush import SqlFlush
+from analyzer.store.transaction.flush import CatalogCache, SqlFlush
 from analyzer.store.transaction.gaps import open_gaps
 
 
@@ -27,6 +27,7 @@ class SqlStore:
         self._engine = engine
         self._owner = owner
         self._random_mark = random_mark
+        self._catalogs = CatalogCache()
 
     @contextmanager
     def transaction(self) -> Iterator[SqlFlush]:
@@ -35,7 +36,7 @@ class SqlStore:
         Raises StoreAway: the outcome is then unknown, and the stored positions tell.
         """
         with writing(self._engine) as connection:
-            yield SqlFlush(connection, self._owner, self._random_mark)
+            yield SqlFlush(connection, self._owner, self._random_mark, self._catalogs)
 
     def positions(self, parts: Collection[Partition]) -> dict[Partition, Position]:
         """Returns the stored positions of `parts` and the gaps that block them; unknown ones are left out.
@@ -92,9 +93,10 @@ class SqlStore:
             return plans.active(connection)
 
     def activate(self, plan: Plan) -> int:
-        """Puts `plan` in force and makes totals and locks agree with it; returns its version.
+        """Puts `plan` in force and begins to make totals and locks agree with it; returns its version.
 
-        Does nothing when it is in force already. Raises StoreAway.
+        The warden continues where a history is large. Does nothing when the plan is in force already. Raises
+        StoreAway.
         """
         with writing(self._engine) as connection:
             return plans.activate(connection, plan, self._random_mark)

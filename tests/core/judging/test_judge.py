@@ -19,6 +19,7 @@ from analyzer.core.judging.totals import NEVER, Standing, Sum, TotalKey, growth_
 from analyzer.core.judging.windows import Calendar, Window
 from analyzer.core.model import CountRow
 from gatekeeper.model import Clear, Lock, LockKey, Rate, Set
+from tests.support.stored_counts import tables_of
 
 DAILY = Quota("daily", 10, Calendar("day", "Europe/Berlin"))
 BEGIN, END = datetime(2026, 11, 20, 23, tzinfo=UTC), datetime(2026, 11, 21, 23, tzinfo=UTC)
@@ -160,8 +161,8 @@ def a_row(
 def grown(*rows: CountRow, plan: Plan = PLAN) -> dict[tuple[str, str, str], int]:
     return {
         (sum_.grouping, sum_.meter, resource): number
-        for sum_, totals in growth_of(plan.policies_of, rows).items()
-        for (_, resource, _), number in totals.items()
+        for sum_, grown in growth_of(plan.policies_of, tables_of(rows)).items()
+        for resource, number in zip(grown.resources, grown.amounts, strict=True)
     }
 
 
@@ -187,12 +188,31 @@ def test_the_overflow_adds_to_no_total_of_callers() -> None:
 
 def test_rows_of_one_window_are_one_total_and_come_sorted() -> None:
     rows = [a_row(1, "22:59"), a_row(2, "10:00"), a_row(4, "23:00"), a_row(8, "00:00")]
-    totals = growth_of(PLAN.policies_of, rows)[DAY_OF_BERLIN]
-    assert totals == {
-        ("user:ann", "", TODAY): 1 + 2 + 8,
-        ("user:ann", "", Window(TODAY.until_s, TODAY.until_s + 86_400)): 4,
-    }
-    assert list(totals) == sorted(totals)
+    assert growth_of(PLAN.policies_of, tables_of(rows))[DAY_OF_BERLIN] == (
+        [TODAY.start_s, TODAY.until_s],
+        ["user:ann", "user:ann"],
+        ["", ""],
+        [1 + 2 + 8, 4],
+    )
+
+
+def test_a_sum_that_is_being_filled_grows_only_by_what_the_filling_has_passed() -> None:
+    """The filling will find the rest in the buckets."""
+    rows = [
+        a_row(1, "10:00"),
+        a_row(2, "10:01"),
+        a_row(4, "10:01")._replace(key="user:bob"),
+        a_row(8, "10:02"),
+    ]
+    at_s = rows[1].bucket_s
+    for position, amounts in (
+        ((at_s, "user:bob", ""), {"user:ann": 3}),
+        ((at_s, "user:c", ""), {"user:ann": 3, "user:bob": 4}),
+        ((at_s, "", ""), {"user:ann": 1}),
+    ):
+        grown = growth_of([DAY_OF_BERLIN], tables_of(rows), {DAY_OF_BERLIN: position})[DAY_OF_BERLIN]
+        assert dict(zip(grown.keys, grown.amounts, strict=True)) == amounts
+    assert growth_of([DAY_OF_BERLIN], tables_of(rows), {DAY_OF_BERLIN: (0, "", "")}) == {}
 
 
 def test_policies_that_sum_the_same_share_one_total() -> None:
@@ -245,7 +265,7 @@ def test_a_lock_ends_at_its_time() -> None:
 
 
 def test_without_policies_nothing_is_judged() -> None:
-    assert growth_of(Plan().policies_of, [a_row(5)]) == {}
+    assert growth_of(Plan().policies_of, tables_of([a_row(5)])) == {}
 
 
 def test_each_total_is_judged_with_its_own_lock() -> None:

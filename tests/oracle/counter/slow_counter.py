@@ -27,6 +27,7 @@ from analyzer.core.records import mapping as mappings
 from tests.oracle.counter.refused import Refused
 from tests.oracle.counter.slow_batches import CommittedRecord, RefusedBatch, batches_in
 from tests.oracle.counter.slow_records import Request, read_record
+from tests.support.stored_counts import tables_of
 
 HOUR_MS = 3_600_000
 RULES = ("old", "new", "drawn")
@@ -239,7 +240,7 @@ class SlowCounter:
                 )
             )  # fmt: skip
             part.start, part.drained, part.resume_token = part.next, len(part.records), ""
-        return DrainedCounts(progress, self.rows(requests), rejected)
+        return DrainedCounts(progress, tables_of(self.rows(requests)), rejected)
 
     def walk(self, at: Partition) -> tuple[list[Request | None], Names]:
         """Returns all requests under the names they are counted by, and the names behind the last record."""

@@ -241,8 +241,7 @@ def test_a_full_disk_loses_the_flush_and_nothing_else(
             pages = db.exec_driver_sql("pragma page_count").scalar_one()
             db.exec_driver_sql(f"pragma max_page_count = {pages}")
 
-    rows = [{c.name: 0 for c in buckets.c} | {"key": f"user:{n}", "grouping": "caller", "meter": "requests",
-                                             "resource": "x" * 100} for n in range(200)]  # fmt: skip
+    rows = [{c.name: 0 for c in buckets.c} | {"key": f"user:{n}", "resource": "x" * 100} for n in range(200)]
     full = True
     with pytest.raises(StoreAway, match="disk is full"), store.transaction() as tx:  # noqa: PT012 - one story
         tx.move_offsets([PartitionProgress(PART, 0, 7)], {})

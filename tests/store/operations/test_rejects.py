@@ -20,11 +20,11 @@ from analyzer.store.database.audit_log import entries
 from analyzer.store.database.schema import named_callers, offsets, rejects
 from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRejects, rejected
 from analyzer.store.reports.audit import audit
-from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import PART, locked, now_s, plan, quota, run_together, used
 from tests.store.simulated_analyzers import MAPPING, FaultAt, Killed, empty_tables, killed, state
 from tests.support.counters import reference_counter
+from tests.support.stored_counts import put_counts
 
 WRONG = replace(MAPPING, fields={**MAPPING.fields, "api_key": TextField(("apikey",))}, sample_bytes=100)
 CORRECTED = MAPPING
@@ -59,8 +59,8 @@ def counted_under(
         tx.move_offsets(found.parts, {})
         version = store.active_plan()[0]
         now_ = tx.check_plan(version)
-        add_rows(tx._db, found.rows, {})
-        tx.apply(PLAN, version, found._replace(rows=[]), now_)
+        put_counts(tx._db, found.rows)
+        tx.apply(PLAN, version, found._replace(tables=[]), now_)
 
 
 def retry(engine: sa.Engine, mapping: SourceMapping = CORRECTED, by_plan: Plan = PLAN) -> list[RetryOutcome]:

@@ -16,9 +16,10 @@ from analyzer.store.database.schema import feed, feed_versions, leases, lock_cha
 from analyzer.store.operations import upkeep as module
 from analyzer.store.operations.upkeep import CHANGES_KEPT_MS, LEASE_MS, TOTALS_KEPT_MS, SqlUpkeep
 from analyzer.store.transaction import lock_feed
+from analyzer.store.transaction.catalog import load, register
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Clear, Lock, Set
-from tests.store.flushing import PART, a_total, at_version, feed_changes, publish, run_together
+from tests.store.flushing import PART, a_total, at_version, feed_changes, plan, publish, quota, run_together
 
 NewEngine = Callable[[], sa.Engine]
 on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -226,18 +227,37 @@ def test_changes_are_pruned_in_bounded_steps_of_whole_versions(
 def test_totals_are_pruned_two_days_after_their_window(
     upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
 ) -> None:
-    kept_s = TOTALS_KEPT_MS // 1000
-    now_s = millis(now) // 1000
-    ends = {
+    with writing(engine) as db:
+        register(db, plan(quota(5, "minute")))
+    minute_s = (millis(now) - TOTALS_KEPT_MS) // 60_000 * 60  # the window that ends within this minute
+    begins = {
         "long ago": 0,
-        "just over": now_s - kept_s - 1,
-        "not yet": now_s - kept_s + 60,
-        "open": now_s + 60,
+        "just over": minute_s - 60,
+        "not yet": minute_s + 60,
+        "open": millis(now) // 60_000 * 60,
     }
     execute(engine, sa.insert(totals).values(
-        [a_total(key=key, until_s=until_s) for key, until_s in ends.items()]))  # fmt: skip
-    upkeep.prune()
+        [a_total(key=key, window_s=window_s) for key, window_s in begins.items()]))  # fmt: skip
+    while upkeep.prune():
+        pass
     assert everything(engine, totals, "key") == [("not yet",), ("open",)]
+
+
+def test_totals_of_a_sum_that_no_policy_needs_are_deleted(
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
+) -> None:
+    """With their last row the sum is forgotten."""
+    store.activate(plan(quota(5, "minute"), quota(5, "day", "other")))
+    window_s = millis(now) // 60_000 * 60
+    rows = [a_total(sum=number, key=f"{number}", window_s=window_s) for number in (1, 2)]
+    execute(engine, sa.insert(totals).values(rows))
+    store.activate(plan(quota(5, "minute")))
+    with writing(engine) as db:
+        (kept,) = load(db).sums.values()
+    assert [upkeep.prune() for _ in range(3)] == [1, 0, 0]
+    assert everything(engine, totals, "key") == [(f"{kept}",)]
+    with writing(engine) as db:
+        assert load(db).dropped_sums == {}
 
 
 def test_the_newest_rejected_records_are_kept(
@@ -258,7 +278,9 @@ def test_totals_are_pruned_in_bounded_steps(
     upkeep: SqlUpkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "DELETED_MAX", 2)
-    execute(engine, sa.insert(totals).values([a_total(key=f"user:{n}", until_s=0) for n in range(5)]))
+    with writing(engine) as db:
+        register(db, plan(quota(5, "minute")))
+    execute(engine, sa.insert(totals).values([a_total(key=f"user:{n}") for n in range(5)]))
     assert [upkeep.prune() for _ in range(4)] == [2, 2, 1, 0]
     assert everything(engine, totals, "key") == []
 
@@ -268,7 +290,9 @@ def test_pruning_does_not_wait_for_a_flush(
     upkeep: SqlUpkeep, engine: sa.Engine, new_engine: NewEngine
 ) -> None:
     """A row that a flush has locked is pruned the next time."""
-    execute(engine, sa.insert(totals).values([a_total(key=f"user:{n}", until_s=0) for n in range(3)]))
+    with writing(engine) as db:
+        register(db, plan(quota(5, "minute")))
+    execute(engine, sa.insert(totals).values([a_total(key=f"user:{n}") for n in range(3)]))
     with writing(new_engine()) as db:
         db.execute(sa.update(totals).where(totals.c.key == "user:1").values(used=8))
         upkeep.prune()

@@ -12,7 +12,7 @@ from analyzer.core.counting.meters import DAY_S, REQUESTS
 from analyzer.core.judging.plan import Plan
 from analyzer.store.database.engine import NowMs, writing
 from analyzer.store.database.schema import buckets, leases
-from analyzer.store.operations import upkeep as module
+from analyzer.store.operations import roll_up
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.warden import Warden
@@ -93,7 +93,7 @@ def test_a_cleanup_that_is_not_finished_continues_in_the_next_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a minute between bounded steps, the tables of a busy installation would grow forever."""
-    monkeypatch.setattr(module, "DELETED_MAX", 2)
+    monkeypatch.setattr(roll_up, "ROWS_AT_ONCE", 2)
     store.activate(Plan())
     old_s = now_s(engine) // DAY_S * DAY_S - 50 * DAY_S
     flush(store, Plan(), [a_row(1, old_s + 60 * n) for n in range(5)])

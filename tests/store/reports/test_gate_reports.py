@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from analyzer.core.judging.windows import window_at
+from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, writing
 from analyzer.store.database.schema import feed_versions, gates, named_callers, totals
 from analyzer.store.operations.upkeep import SqlUpkeep
@@ -20,6 +22,7 @@ from analyzer.store.reports.gate_reports import (
     store_statuses,
 )
 from analyzer.store.transaction import lock_feed as feed_store
+from analyzer.store.transaction.catalog import load
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Cursor, GateStatus, Lock, LockHits, LockKey, Set
 from tests.store.flushing import a_total
@@ -180,10 +183,17 @@ class TestLogged:
     def test_callers_with_a_total_are_known(self, engine: sa.Engine, store: SqlStore) -> None:
         store.activate(PLAN)
         (sum_,) = PLAN.policies_of
-        row = a_total(grouping=sum_.grouping, meter=sum_.meter, period=str(sum_.window))
         with writing(engine) as db:
-            db.execute(sa.insert(totals), [row | {"key": f"user:{number}"} for number in range(1_200)])
-            db.execute(sa.insert(totals).values(row | {"period": "of another plan", "key": "user:eve"}))
+            current = window_at(sum_.window, clock_ms(db) // 1000)
+            before = window_at(sum_.window, current.start_s - 1)
+            row = a_total(sum=load(db).sum_number(sum_))
+            known = [
+                row | {"key": f"user:{number}", "window_s": (current, before)[number % 2].start_s}
+                for number in range(1_200)
+            ]
+            db.execute(sa.insert(totals), known)
+            of_another_plan = row | {"sum": 99, "key": "user:eve", "window_s": current.start_s}
+            db.execute(sa.insert(totals).values(of_another_plan))
         asked = [f"user:{number}" for number in range(1_250)] + ["user:eve"]
         assert known_among(engine, asked).known == {f"user:{number}" for number in range(1_200)}
 

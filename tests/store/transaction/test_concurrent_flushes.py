@@ -15,13 +15,13 @@ from analyzer.core.judging.judge import judge as judge_standings
 from analyzer.core.judging.judge import lock_keys
 from analyzer.core.judging.totals import Standing, TotalKey
 from analyzer.core.judging.windows import window_at
-from analyzer.core.model import CountRow
+from analyzer.core.model import CountRow, Partition
 from analyzer.store.database.schema import buckets
 from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from gatekeeper.model import Change
 from tests.store.flushing import a_row, counts, feed_changes, now_s, plan, quota, run_together
+from tests.support.stored_counts import put_counts
 
 pytestmark = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 
@@ -38,10 +38,11 @@ def by_totals(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) -> None:
 
 def by_sums_of_buckets(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) -> Sequence[Change]:
     """Judges by the sum of the buckets, without a row that both must lock."""
-    add_rows(tx._db, rows, {})
+    of_minute = Partition("cluster", "topic-id", rows[0].bucket_s // MINUTE_S, "log", "access-log")
+    put_counts(tx._db, rows, parts=[of_minute])  # each analyzer has its own
     (policy,) = PLAN.policies
     window = window_at(policy.window, rows[0].bucket_s)
-    used = sa.select(sa.func.sum(buckets.c.value)).where(buckets.c.key == rows[0].key)
+    used = sa.select(sa.func.sum(buckets.c.value_0)).where(buckets.c.key == rows[0].key)
     (sum_,) = PLAN.policies_of
     standing = Standing(TotalKey(sum_, rows[0].key, "", window), int(tx._db.execute(used).scalar_one()))
     locks = lock_feed.locked(tx._db, lock_keys(PLAN, [standing]))

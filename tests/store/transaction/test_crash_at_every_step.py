@@ -280,4 +280,4 @@ def test_with_offsets_in_a_separate_transaction_a_kill_changes_the_counts(
 
 def counted(engine: sa.Engine) -> int:
     with engine.connect() as db:
-        return int(db.execute(sa.select(sa.func.sum(buckets.c.value))).scalar_one())
+        return int(db.execute(sa.select(sa.func.sum(buckets.c.value_0))).scalar_one())

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import REQUESTS, Meter, joins_of
+from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.totals import Growth
 from analyzer.core.judging.windows import Calendar, Window
 from analyzer.core.model import (
     CountRow,
@@ -24,9 +25,10 @@ from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.store.database import schema
 from analyzer.store.database.schema import TOTAL_MAX, buckets, lock_changes, offsets, rejects
 from analyzer.store.transaction import lock_feed, totals
-from analyzer.store.transaction.buckets import add_rows
+from analyzer.store.transaction.catalog import register, sum_name
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from gatekeeper.model import Lock, LockKey, Set
+from tests.support.stored_counts import put_counts, stored_counts, stored_totals, tables_of
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
 OTHER = PART._replace(number=1)
@@ -95,7 +97,7 @@ def test_an_offset_that_was_moved_by_another_analyzer_refuses_the_whole_flush(
     store.begin(PART, 5)
     store.begin(OTHER, 0)
     with pytest.raises(PartitionLost, match=r"access-log\[0\]"), store.transaction() as tx:  # noqa: PT012 - one story
-        add_rows(tx._db, [a_row(1)], {})
+        put_counts(tx._db, [a_row(1)])
         tx.move_offsets([PartitionProgress(OTHER, 0, 3), PartitionProgress(PART, start, 9)], {})
     assert store.positions([PART, OTHER]) == {PART: Position(5), OTHER: Position(0)}
     assert all_of(engine, buckets) == []
@@ -113,22 +115,33 @@ def test_a_flush_under_another_plan_is_refused(store: SqlStore) -> None:
 
 
 def test_buckets_add_up_and_maxima_stay(store: SqlStore, engine: sa.Engine) -> None:
-    meters = (REQUESTS, Meter("slowest", "duration", "max"))
     for value in (5, 3):
         with store.transaction() as tx:
-            add_rows(tx._db, [a_row(value, denied=1), a_row(value, meter="slowest")], joins_of(meters))
-    assert [(row["meter"], row["value"], row["denied"]) for row in all_of(engine, buckets)] == [
+            put_counts(tx._db, [a_row(value, denied=1), a_row(value, meter="slowest")], {"slowest": "max"})
+    assert [(row.meter, row.value, row.denied) for row in stored(engine)] == [
         ("requests", 8, 2),
         ("slowest", 5, 0),
     ]
+    assert len(all_of(engine, buckets)) == 1, "all meters of a series share a row"
+
+
+def growth_in_day(grown: dict[str, int]) -> Growth:
+    keys = sorted(grown)
+    return Growth([DAY.start_s] * len(keys), keys, [""] * len(keys), [grown[key] for key in keys])
+
+
+def stored(engine: sa.Engine) -> list[CountRow]:
+    with engine.connect() as db:
+        return stored_counts(db)
 
 
 def totals_of(tx: SqlFlush, grown: dict[str, int], plan: Plan = PLAN, version: int = 1) -> dict[str, int]:
     """Adds to the totals of callers in DAY; returns the ones that must be judged."""
+    known = register(tx._db, plan)
     (sum_,) = plan.policies_of
-    growth = {sum_: {(key, "", DAY): number for key, number in grown.items()}}
-    due = totals.add_totals(tx._db, plan, version, growth)
-    totals.set_next(tx._db, plan, version, due, DAY.start_s)
+    growth = {sum_: growth_in_day(grown)} if grown else {}
+    due = totals.add_totals(tx._db, plan, version, growth, known)
+    totals.set_next(tx._db, plan, version, due, DAY.start_s, known)
     return {stored.standing.total.key: stored.standing.used for stored in due}
 
 
@@ -139,9 +152,9 @@ def test_a_sum_stops_at_the_largest_number_a_column_takes(store: SqlStore, engin
         with store.transaction() as tx:
             # The increment of a single flush may exceed it.
             totals_of(tx, {acme: value, ann: 2**70})
-            add_rows(tx._db, [a_row(value), a_row(1, key=ann, denied=2**70)], {})
+            put_counts(tx._db, [a_row(value), a_row(1, key=ann, denied=2**70)])
     assert [row["used"] for row in all_of(engine, schema.totals)] == [TOTAL_MAX, TOTAL_MAX]
-    assert [(row["value"], row["denied"]) for row in all_of(engine, buckets)] == [
+    assert [(row.value, row.denied) for row in stored(engine)] == [
         (TOTAL_MAX, 0),
         (2, TOTAL_MAX),
     ]
@@ -182,25 +195,26 @@ def test_a_window_that_has_not_begun_is_judged_by_each_flush_that_adds_to_it(sto
     (sum_,) = PLAN.policies_of
     for now_s, due in ((DAY.start_s - 1, 1), (DAY.start_s - 1, 1), (DAY.start_s, 1), (DAY.start_s + 1, 0)):
         with store.transaction() as tx:
-            found = totals.add_totals(tx._db, PLAN, 1, {sum_: {("user:ann", "", DAY): 12}})
-            totals.set_next(tx._db, PLAN, 1, found, now_s)
+            known = register(tx._db, PLAN)
+            growth = {sum_: growth_in_day({"user:ann": 12})}
+            found = totals.add_totals(tx._db, PLAN, 1, growth, known)
+            totals.set_next(tx._db, PLAN, 1, found, now_s, known)
         assert len(found) == due
 
 
 def test_each_sum_has_separate_totals(store: SqlStore, engine: sa.Engine) -> None:
-    """By grouping, meter and period, in one statement."""
+    """By grouping, meter and period."""
     policies = [
         *(Quota("day", 5, Calendar("day")), Quota("month", 5, Calendar("month"))),
         *(Quota("berlin", 5, Calendar("day", "Europe/Berlin")), Quota("bytes", 5, Calendar("day"), "bytes")),
         Quota("export", 5, Calendar("day"), per="caller+resource"),
     ]
     plan = plan_of([], [Meter("bytes", "bytes")], policies)
-    growth = {sum_: {("user:ann", "", DAY): n} for n, sum_ in enumerate(plan.policies_of, 1)}
+    growth = {sum_: growth_in_day({"user:ann": n}) for n, sum_ in enumerate(plan.policies_of, 1)}
     with store.transaction() as tx:
-        totals.add_totals(tx._db, plan, 1, growth)
-    assert {
-        (row["grouping"], row["meter"], row["period"]): row["used"] for row in all_of(engine, schema.totals)
-    } == {(sum_.grouping, sum_.meter, str(sum_.window)): n for n, sum_ in enumerate(plan.policies_of, 1)}
+        totals.add_totals(tx._db, plan, 1, growth, register(tx._db, plan))
+        found = {name: used for (name, *_), used in stored_totals(tx._db).items()}
+    assert found == {sum_name(sum_): n for n, sum_ in enumerate(plan.policies_of, 1)}
     assert len(growth) == 5
 
 
@@ -220,8 +234,8 @@ def test_ten_thousand_rows_are_one_statement(store: SqlStore, engine: sa.Engine)
     statements: list[str] = []
     sa.event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     with store.transaction() as tx:
-        add_rows(tx._db, [a_row(1, key=f"user:{n:05}") for n in range(10_000)], {})
-    assert len([text for text in statements if text.startswith("INSERT")]) == 1
+        put_counts(tx._db, [a_row(1, key=f"user:{n:05}") for n in range(10_000)])
+    assert len([text for text in statements if text.startswith("INSERT INTO buckets")]) == 1
     assert len(all_of(engine, buckets)) == 10_000
 
 
@@ -235,7 +249,7 @@ def test_names_are_stored_unchanged(store: SqlStore, engine: sa.Engine) -> None:
         "user:a,b",
     ]
     with store.transaction() as tx:
-        add_rows(tx._db, sorted(a_row(1, key=name) for name in names), {})
+        put_counts(tx._db, [a_row(1, key=name) for name in names])
     assert sorted(row["key"] for row in all_of(engine, buckets)) == sorted(names)
 
 
@@ -249,7 +263,7 @@ def test_a_lock_is_published_once_in_a_long_flood(store: SqlStore, engine: sa.En
         with store.transaction() as tx:
             now = tx.check_plan(version)
             rows = [a_row(6)._replace(bucket_s=minute)]
-            published.append(len(tx.apply(PLAN, version, DrainedCounts([], rows, []), now)))
+            published.append(len(tx.apply(PLAN, version, DrainedCounts([], tables_of(rows), []), now)))
     assert published == [0, 1, 0, 0]
     assert [
         (row["version"], row["number"], row["op"], row["key"]) for row in all_of(engine, lock_changes)
@@ -271,12 +285,12 @@ def test_many_rows_are_split_over_several_statements(
 ) -> None:
     """After an outage a flush may have 200,000 callers, which take PostgreSQL five seconds; the time-out of a
     statement is two. Dropped and read again, the flush would be as large the next time."""
-    monkeypatch.setattr("analyzer.store.transaction.buckets.ROWS_MAX", 3)
+    monkeypatch.setattr("analyzer.store.database.row_parameters.ROWS_MAX", 3)
     grown = {f"user:{n}": n + 1 for n in range(7)}
     for times in (1, 2):
         with store.transaction() as tx:
             due = totals_of(tx, grown, version=times)
-            add_rows(tx._db, [a_row(n, key=key) for key, n in grown.items()], {})
+            put_counts(tx._db, [a_row(n, key=key) for key, n in grown.items()])
     assert due == {key: 2 * n for key, n in grown.items()}, "each total has the version of another plan"
     assert [row["used"] for row in all_of(engine, schema.totals)] == [2 * n for n in grown.values()]
-    assert [row["value"] for row in all_of(engine, buckets)] == [2 * n for n in grown.values()]
+    assert [row["value_0"] for row in all_of(engine, buckets)] == [2 * n for n in grown.values()]

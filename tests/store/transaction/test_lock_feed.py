@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import REQUESTS
 from analyzer.core.judging.plan import Plan
 from analyzer.errors import PlanChanged
 from analyzer.store.database.engine import reading, writing
@@ -137,7 +136,7 @@ def test_flushes_activations_and_the_warden_never_deadlock(new_engine: NewEngine
                 db.execute(sa.update(locks).where(match).values(until_ms=1))
             warden.end_locks()
             warden.prune()
-            warden.roll_up([REQUESTS], 60, 3600)
+            warden.roll_up(60, 3600)
 
     cleaned: list[object] = []
 

@@ -18,7 +18,6 @@ from analyzer.core.judging.windows import window_at
 from analyzer.errors import PlanChanged, SchemaBehind, StoreAway
 from analyzer.store.database.schema import TOTAL_MAX, plans, totals
 from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import (
     ACME,
@@ -36,6 +35,7 @@ from tests.store.flushing import (
     used,
     wait_for_waiters,
 )
+from tests.support.stored_counts import put_counts
 
 NewEngine = Callable[[], sa.Engine]
 
@@ -108,8 +108,9 @@ def test_a_policy_by_caller_and_resource_is_filled_from_that_grouping(
     at_s = now_s(engine)
     policy = msgspec.structs.replace(quota(5, name="export"), per="caller+resource")
     rows = [a_row(6, at_s), a_row(4, at_s, resource="/a"), a_row(6, at_s, resource="/b")]
-    store.activate(Plan())
-    flush(store, Plan(), rows)
+    without_policies = plan_of(["caller+resource"], [], [])
+    store.activate(without_policies)
+    flush(store, without_policies, rows)
     store.activate(plan(policy))
     with engine.connect() as db:
         filled = db.execute(sa.select(totals.c.resource, totals.c.used).order_by(totals.c.resource)).all()
@@ -238,7 +239,6 @@ from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import require_head
 from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.buckets import add_rows
 from analyzer.store.transaction.sql_store import SqlStore
 require_head(sys.argv[1])
 print(SqlStore(open_engine(sys.argv[1]), "one of three").activate(Plan()))
@@ -274,7 +274,7 @@ def test_an_activation_waits_for_flushes_by_the_old_plan(
         tx.check_plan(old)
         activating.start()
         wait_for_waiters(engine, 1)
-        add_rows(tx._db, [a_row(12, at_s)], {})
+        put_counts(tx._db, [a_row(12, at_s)])
     activating.join()
     assert list(used(engine).values()) == [12]
     assert list(locked(engine)) == [(ACME, "daily")]

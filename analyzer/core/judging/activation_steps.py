@@ -1,0 +1,103 @@
+"""Steps after an activation: totals are filled from the buckets, locks are made to agree with the plan.
+
+A new plan is in force at once, but a new policy has no totals, and a changed one has locks that it would not
+raise today. On a large history either takes longer than flushes may wait, so the rest of the work is stored
+with the plan and done step by step, each in a transaction of bounded length that keeps flushes out:
+
+    fill    adds a stretch of buckets to the totals of a new sum. The stored position says up to where; a
+            flush adds to these totals only what it counts before that position, the rest will be found in
+            the buckets. No policy judges a sum that is not filled.
+    judge   raises the locks that totals have earned, for policies that are new or changed
+    clear   removes the locks that changed policies would not raise, and all of policies that are gone
+
+Pure: `analyzer.store.transaction.activation` does the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.totals import BucketPosition, Sum
+from analyzer.core.judging.windows import window_at
+
+
+class FillStep(msgspec.Struct, tag="fill", frozen=True):
+    """Totals of a sum that hold every bucket before a position."""
+
+    sum: int  # its number in the catalog
+    filled_to: BucketPosition
+
+
+class JudgeStep(msgspec.Struct, tag="judge", frozen=True):
+    """Totals of a sum, behind a position, by which policies must be judged."""
+
+    sum: int
+    policies: tuple[str, ...]
+    behind: tuple[str, str] | None = None  # key and resource
+
+
+class ClearStep(msgspec.Struct, tag="clear", frozen=True):
+    """Locks of policies, behind a position, that may not be earned any more."""
+
+    policies: tuple[str, ...]
+    behind: tuple[str, str, str, str] | None = None
+
+
+Step = FillStep | JudgeStep | ClearStep
+_decoder = msgspec.json.Decoder(tuple[Step, ...])
+
+
+def steps_of(text: str) -> tuple[Step, ...]:
+    """Returns the steps that are stored with a plan."""
+    return _decoder.decode(text) if text else ()
+
+
+def stored_text(steps: Sequence[Step]) -> str:
+    return msgspec.json.encode(steps).decode() if steps else ""
+
+
+def filled_to(steps: Sequence[Step], numbers: Mapping[Sum, int]) -> dict[Sum, BucketPosition]:
+    """Returns the sums that are being filled, and up to where; `numbers` has the sums of the plan."""
+    positions = {step.sum: step.filled_to for step in steps if isinstance(step, FillStep)}
+    return {sum_: positions[number] for sum_, number in numbers.items() if number in positions}
+
+
+def steps_after(
+    before: Plan, unfinished: Sequence[Step], plan: Plan, numbers: Mapping[Sum, int], now_s: int
+) -> list[Step]:
+    """Returns what must be done when `plan` replaces `before`, whose `unfinished` steps are not done.
+
+    What needs no filling comes first: a limit that was raised must not wait for a history to be read.
+    """
+    changed = {policy.name for policy in plan.policies if policy != before.policy(policy.name)}
+    changed |= {policy.name for policy in before.policies if plan.policy(policy.name) is None}
+    changed |= {name for step in unfinished if not isinstance(step, FillStep) for name in step.policies}
+    fills = {step.sum: step for step in unfinished if isinstance(step, FillStep)}
+    new = plan.policies_of.keys() - before.policies_of.keys()
+    filled = {sum_: number for sum_, number in numbers.items() if sum_ in new or number in fills}
+    steps: list[Step] = []
+    for sums in ({sum_: number for sum_, number in numbers.items() if sum_ not in filled}, filled):
+        steps += [
+            fills.get(number) or FillStep(number, (window_at(sum_.window, now_s).start_s, "", ""))
+            for sum_, number in sums.items()
+            if sums is filled
+        ]
+        of = {sum_: [p.name for p in plan.policies_of[sum_] if p.name in changed] for sum_ in sums}
+        steps += [JudgeStep(sums[sum_], tuple(names)) for sum_, names in of.items() if names]
+        names = {name for names in of.values() for name in names}
+        if sums is not filled:
+            names |= {name for name in changed if plan.policy(name) is None}
+        existed = sorted(name for name in names if before.policy(name) or unfinished)
+        steps += [ClearStep(tuple(existed))] if existed else []
+    return steps
+
+
+def unready_policies(steps: Sequence[Step], plan: Plan, numbers: Mapping[Sum, int]) -> list[str]:
+    """Returns the policies whose totals or locks do not agree with the plan yet."""
+    filling = filled_to(steps, numbers)
+    names = {policy.name for sum_ in filling for policy in plan.policies_of[sum_]}
+    names |= {name for step in steps if not isinstance(step, FillStep) for name in step.policies}
+    return sorted(names)

@@ -1,0 +1,195 @@
+"""The steps that make totals and locks agree with a new plan, in SQL; see `activation_steps`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sqlalchemy as sa
+
+from analyzer.core.counting.caller_budget import NOT_CALLERS
+from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.counting.meters import MINUTE_S
+from analyzer.core.judging.activation_steps import ClearStep, FillStep, JudgeStep, Step, stored_text
+from analyzer.core.judging.judge import judge_policies
+from analyzer.core.judging.kinds import kind_of
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.totals import BucketPosition, Standing, Sum, TotalKey
+from analyzer.core.judging.windows import window_at
+from analyzer.store.database.clock import instant
+from analyzer.store.database.engine import insert
+from analyzer.store.database.schema import buckets, locks, plans, totals
+from analyzer.store.transaction import lock_feed
+from analyzer.store.transaction.catalog import Catalog, MeterColumn
+from analyzer.store.transaction.sql_joins import bounded_sum, plus
+from analyzer.store.transaction.totals import used_by
+from gatekeeper.model import Change, Clear, LockKey
+
+STEP_ROWS = 5_000  # read in one step: flushes wait for a fraction of a second
+LOCKS_AT_ONCE = 1_000
+
+POSITION = (buckets.c.bucket_s, buckets.c.key, buckets.c.resource)
+TOTAL = (totals.c.window_s, totals.c.key, totals.c.resource)
+LOCK = (locks.c.scope, locks.c.key, locks.c.resource, locks.c.policy)
+
+
+class Activation:
+    """The steps of the plan in force, in a transaction that keeps flushes out."""
+
+    def __init__(
+        self, db: sa.Connection, plan: Plan, version: int, catalog: Catalog, now_ms: int, rows_max: int
+    ) -> None:
+        self._db = db
+        self._plan = plan
+        self._version = version
+        self._catalog = catalog
+        self._now = instant(now_ms)
+        self._now_s = now_ms // 1000
+        self._rows_left = rows_max
+        self._sums = {catalog.sum_number(sum_): sum_ for sum_ in plan.policies_of}
+        self.changes: list[Change] = []
+        self.rows = 0
+
+    def run(self, steps: Sequence[Step]) -> tuple[Step, ...]:
+        """Does what is allowed by the number of rows; returns what is left. `changes` must be published."""
+        left = list(steps)
+        while left and self._rows_left > 0:
+            step, *others = left
+            match step:
+                case FillStep():
+                    if self._catalog.has_old_rows:
+                        break  # until all rows of the earlier version are in the buckets
+                    after: Step | None = self._fill(step)
+                case JudgeStep():
+                    after = self._judge(step)
+                case ClearStep():
+                    after = self._clear(step)
+            left = others if after is None else [after, *others]
+        return tuple(left)
+
+    def _take(self) -> int:
+        """Returns the number of rows that the step may read."""
+        return min(self._rows_left, STEP_ROWS)
+
+    def _count(self, rows: int) -> None:
+        self.rows += rows
+        self._rows_left -= max(rows, 1)
+
+    def _fill(self, step: FillStep) -> FillStep | None:
+        sum_ = self._sums[step.sum]
+        meter = self._catalog.meters[sum_.meter]
+        wanted = sa.and_(
+            buckets.c.grouping == self._catalog.groupings[sum_.grouping],
+            buckets.c.page == meter.page,
+            buckets.c.width_s == MINUTE_S,  # minutes are kept for longer than any window lasts
+            sa.tuple_(*POSITION) >= sa.tuple_(*map(sa.literal, step.filled_to)),
+        )
+        rows = sa.select(*POSITION).where(wanted).order_by(*POSITION)
+        first = self._db.execute(rows.limit(1)).first()
+        if first is None:
+            return None
+        most = self._take()
+        bound = self._db.execute(rows.offset(most).limit(1)).first()
+        window = window_at(sum_.window, first.bucket_s)
+        end = (window.until_s, "", "") if bound is None else min(tuple(bound), (window.until_s, "", ""))
+        added = self._add_to_totals(sum_, meter, wanted, end, (window.start_s, step.sum))
+        self._count(added if bound is None else most)
+        is_last = bound is None and self._db.execute(rows.where(_from(end)).limit(1)).first() is None
+        return None if is_last else FillStep(step.sum, end)
+
+    def _add_to_totals(
+        self,
+        sum_: Sum,
+        meter: MeterColumn,
+        wanted: sa.ColumnElement[bool],
+        end: BucketPosition,
+        window_and_number: tuple[int, int],
+    ) -> int:
+        """Adds the wanted rows before `end`; returns the number of totals that grew."""
+        window_s, number = window_and_number
+        value = buckets.c[f"value_{meter.place}"]
+        conditions = [wanted, sa.not_(_from(end)), value > 0]
+        if grouping_of(sum_.grouping).is_of_callers:
+            conditions.append(buckets.c.key.not_in(NOT_CALLERS))
+        fixed = {"sum": number, "window_s": window_s}
+        judged = {"next": self._plan.thresholds_of[sum_][0], "plan": self._version}
+        grown = (
+            sa.select(
+                *(sa.literal(value, totals.c[name].type) for name, value in fixed.items()),
+                buckets.c.key,
+                buckets.c.resource,
+                bounded_sum(value),
+                *(sa.literal(value, sa.BigInteger) for value in judged.values()),
+            )
+            .where(*conditions)
+            .group_by(buckets.c.key, buckets.c.resource)
+            .order_by(buckets.c.key, buckets.c.resource)
+        )
+        added = insert(self._db, totals)
+        added = added.from_select([*fixed, "key", "resource", "used", *judged], grown)
+        return self._db.execute(
+            added.on_conflict_do_update(
+                index_elements=totals.primary_key, set_={"used": plus(totals.c.used, added.excluded.used)}
+            )
+        ).rowcount
+
+    def _judge(self, step: JudgeStep) -> JudgeStep | None:
+        sum_ = self._sums[step.sum]
+        window = window_at(sum_.window, self._now_s)
+        at = (totals.c.key, totals.c.resource)
+        found = sa.select(*at, totals.c.used).where(
+            totals.c.sum == step.sum, totals.c.window_s == window.start_s
+        )
+        if step.behind is not None:
+            found = found.where(sa.tuple_(*at) > sa.tuple_(*map(sa.literal, step.behind)))
+        most = self._take()
+        rows = self._db.execute(found.order_by(*at).limit(most)).all()
+        least = self._plan.thresholds_of[sum_][0]
+        standings = [
+            Standing(TotalKey(sum_, key, resource, window), used)
+            for key, resource, used in rows
+            if used >= least
+        ]
+        self.changes += judge_policies(self._plan, step.policies, standings, {}, self._now)
+        self._count(len(rows))
+        if len(rows) < most:
+            return None
+        return JudgeStep(step.sum, step.policies, (rows[-1].key, rows[-1].resource))
+
+    def _clear(self, step: ClearStep) -> ClearStep | None:
+        found = lock_feed.of_policies(self._db, step.policies, step.behind, LOCKS_AT_ONCE)
+        wanted = judge_policies(self._plan, step.policies, self._standings_of(found), {}, self._now)
+        earned = {change.at for change in wanted}
+        self.changes += [Clear(at) for at in found if at not in earned]
+        self._count(len(found))
+        if len(found) < LOCKS_AT_ONCE:
+            return None
+        last = max(found)
+        return ClearStep(step.policies, (last.scope, last.key, last.resource, last.policy))
+
+    def _standings_of(self, found: Mapping[LockKey, object]) -> list[Standing]:
+        """Returns the totals by which the policies of these locks judge, each once."""
+        standings: list[Standing] = []
+        by_policy: dict[str, list[tuple[str, str]]] = {}
+        for at in found:
+            by_policy.setdefault(at.policy, []).append((at.key, at.resource))
+        series_of: dict[Sum, set[tuple[str, str]]] = {}
+        for name, series in by_policy.items():
+            policy = self._plan.policy(name)
+            if policy is not None:
+                series_of.setdefault(kind_of(policy).sum_of(policy), set()).update(series)
+        for sum_, wanted in series_of.items():
+            window = window_at(sum_.window, self._now_s)
+            used = used_by(self._db, self._catalog.sum_number(sum_), window.start_s, sorted(wanted))
+            standings += [
+                Standing(TotalKey(sum_, key, resource, window), number)
+                for (key, resource), number in used.items()
+            ]
+        return standings
+
+
+def _from(position: BucketPosition) -> sa.ColumnElement[bool]:
+    return sa.tuple_(*POSITION) >= sa.tuple_(*map(sa.literal, position))
+
+
+def store_steps(db: sa.Connection, version: int, steps: Sequence[Step]) -> None:
+    db.execute(sa.update(plans).where(plans.c.version == version).values(pending=stored_text(steps)))

@@ -1,0 +1,149 @@
+"""The numbers that stand in stored rows for groupings, meters and sums.
+
+An activation gives numbers to what its plan names; they never change. A sum that a plan does not need loses
+its number, because nothing is added to its totals any more: when it is needed again, it gets another one and
+is filled from the buckets. A meter whose join changes gets a new number, because values of the two joins must
+not meet in one column, and the old one is kept under its name and join, "busy (sum)".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, cast
+
+import sqlalchemy as sa
+
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.totals import Sum, order_of
+from analyzer.core.judging.windows import Calendar, CalendarPeriod
+from analyzer.store.database.schema import COLUMNS_PER_PAGE, catalog
+
+DROPPED = "dropped sum"  # kind of the entries of sums whose totals are to be deleted
+MOVING = "moving"  # kind of the entry that exists while rows of an earlier version wait to be moved
+
+
+class MeterColumn(NamedTuple):
+    """Place of a meter in the rows of `buckets`."""
+
+    name: str
+    number: int
+    join: str
+
+    @property
+    def page(self) -> int:
+        return self.number // COLUMNS_PER_PAGE
+
+    @property
+    def place(self) -> int:
+        """Number of its columns on the page."""
+        return self.number % COLUMNS_PER_PAGE
+
+
+class Catalog(NamedTuple):
+    """All numbers of a database."""
+
+    groupings: Mapping[str, int]
+    meters: Mapping[str, MeterColumn]  # by name
+    sums: Mapping[str, int]  # by `sum_name`
+    dropped_sums: Mapping[str, int]
+    has_old_rows: bool  # rows of an earlier version wait in `old_buckets`
+
+    def sum_number(self, sum_: Sum) -> int:
+        """Returns the number of a sum of a plan that was in force. Raises KeyError for any other."""
+        return self.sums[sum_name(sum_)]
+
+    def sum_numbers(self, plan: Plan) -> dict[Sum, int]:
+        """Returns the number of each sum of a plan that was in force."""
+        return {sum_: self.sum_number(sum_) for sum_ in plan.policies_of}
+
+    @property
+    def joins(self) -> dict[int, dict[int, str]]:
+        """The join of each meter, by page and place."""
+        found: dict[int, dict[int, str]] = {}
+        for meter in self.meters.values():
+            found.setdefault(meter.page, {})[meter.place] = meter.join
+        return found
+
+    @property
+    def grouping_names(self) -> dict[int, str]:
+        return {number: name for name, number in self.groupings.items()}
+
+
+def sum_name(sum_: Sum) -> str:
+    """Returns the name of a sum in the catalog."""
+    return " ".join(order_of(sum_))
+
+
+def period_of(name: str) -> Calendar:
+    """Returns the windows of a sum with this name in the catalog."""
+    _, _, per, zone, *_ = name.split(" ")  # of a dropped sum, its number follows
+    return Calendar(cast(CalendarPeriod, per), zone)
+
+
+def load(db: sa.Connection) -> Catalog:
+    """Returns the numbers given so far."""
+    names: dict[str, dict[str, int]] = {"grouping": {}, "sum": {}, DROPPED: {}, MOVING: {}}
+    meters: dict[str, MeterColumn] = {}
+    for kind, name, number, join in db.execute(sa.select(catalog).order_by(catalog.c.number)):
+        if kind == "meter":
+            meters[name] = MeterColumn(name, number, join)
+        else:
+            names.setdefault(kind, {})[name] = number
+    return Catalog(names["grouping"], meters, names["sum"], names[DROPPED], bool(names[MOVING]))
+
+
+def register(db: sa.Connection, plan: Plan) -> Catalog:
+    """Gives numbers to what `plan` names for the first time; returns all numbers.
+
+    The caller must hold the lock of an activation.
+    """
+    known = load(db)
+    _add(db, "grouping", [name for name in plan.groupings if name not in known.groupings], known.groupings)
+    wanted = {sum_name(sum_) for sum_ in plan.policies_of}
+    for name in known.sums.keys() - wanted:
+        is_sum = sa.and_(catalog.c.kind == "sum", catalog.c.name == name)
+        aside = f"{name} {known.sums[name]}"  # the same sum may be dropped more than once
+        db.execute(sa.update(catalog).where(is_sum).values(kind=DROPPED, name=aside))
+    numbers = dict(known.sums) | dict(known.dropped_sums)
+    _add(db, "sum", sorted(wanted - known.sums.keys()), numbers)
+    meters = dict(known.meters)
+    for meter in plan.meters:
+        before = meters.get(meter.name)
+        if before is None and meter.renamed_from in meters:
+            before = meters.pop(meter.renamed_from)
+            _rename(db, meter.renamed_from, meter.name)
+        if before is not None and before.join != meter.join:
+            aside = _name_aside(before, meters)
+            _rename(db, meter.name, aside)
+            meters[aside] = before._replace(name=aside)
+            before = None
+        if before is None:
+            number = 1 + max((other.number for other in meters.values()), default=-1)
+            before = MeterColumn(meter.name, number, meter.join)
+            db.execute(
+                sa.insert(catalog).values(kind="meter", name=meter.name, number=number, join=meter.join)
+            )
+        meters[meter.name] = before._replace(name=meter.name)
+    return load(db)
+
+
+def forget_sum(db: sa.Connection, name: str) -> None:
+    """Deletes the entry of a dropped sum."""
+    db.execute(sa.delete(catalog).where(catalog.c.kind == DROPPED, catalog.c.name == name))
+
+
+def _add(db: sa.Connection, kind: str, names: list[str], known: Mapping[str, int]) -> None:
+    first = 1 + max(known.values(), default=0)
+    rows = [{"kind": kind, "name": name, "number": first + at, "join": ""} for at, name in enumerate(names)]
+    if rows:
+        db.execute(sa.insert(catalog), rows)
+
+
+def _rename(db: sa.Connection, old: str, new: str) -> None:
+    is_old = sa.and_(catalog.c.kind == "meter", catalog.c.name == old)
+    db.execute(sa.update(catalog).where(is_old).values(name=new))
+
+
+def _name_aside(meter: MeterColumn, meters: Mapping[str, MeterColumn]) -> str:
+    name = f"{meter.name} ({meter.join})"
+    return name if name not in meters else f"{meter.name} ({meter.join}, {meter.number})"
