@@ -113,6 +113,12 @@ def _analyzer(analyzer: AnalyzerTable) -> Iterator[KeyFault]:
             "is shorter than keep_minutes",
             "make it at least as long: quarters of an hour are made of minutes",
         )
+    if analyzer.keep_days < analyzer.keep_quarters:
+        yield KeyFault(
+            ("analyzer", "keep_days"),
+            "is shorter than keep_quarters",
+            "make it at least as long: days are made of quarters of an hour",
+        )
 
 
 def _source(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:

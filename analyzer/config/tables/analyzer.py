@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from analyzer.config.tables import ConfigTable
-from analyzer.config.values import DAY_S, Listen, Name, Text, duration_between, one_of
+from analyzer.config.values import DAY_S, Listen, Name, Text, duration_between, integer_between, one_of
 
 LogLines = Literal["json", "console"]
 
@@ -24,6 +24,9 @@ class AnalyzerTable(ConfigTable):
     # oldest record that is still counted and than the longest window, a month.
     keep_minutes: Annotated[float, duration_between(36 * DAY_S, 3660 * DAY_S)] = 40.0 * DAY_S
     keep_quarters: Annotated[float, duration_between(36 * DAY_S, 36600 * DAY_S)] = 400.0 * DAY_S
+    keep_days: Annotated[float, duration_between(36 * DAY_S, 36600 * DAY_S)] = 1830.0 * DAY_S
+    # Requests on one day; callers with at most so many become one row when the minutes become quarters.
+    fold_requests: Annotated[int, integer_between(0, 1_000)] = 5
 
     @property
     def listen(self) -> tuple[str, int] | None:

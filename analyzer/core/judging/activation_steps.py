@@ -100,4 +100,4 @@ def unready_policies(steps: Sequence[Step], plan: Plan, numbers: Mapping[Sum, in
     filling = filled_to(steps, numbers)
     names = {policy.name for sum_ in filling for policy in plan.policies_of[sum_]}
     names |= {name for step in steps if not isinstance(step, FillStep) for name in step.policies}
-    return sorted(names)
+    return sorted(name for name in names if plan.policy(name) is not None)

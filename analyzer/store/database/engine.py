@@ -132,6 +132,15 @@ def slow_reading(engine: sa.Engine) -> Iterator[sa.Connection]:
         yield db
 
 
+def without_scans(db: sa.Connection) -> None:
+    """Keeps PostgreSQL from reading whole tables in this transaction.
+
+    Statistics that are out of date make it expect a scan to be cheap.
+    """
+    if db.dialect.name == "postgresql":
+        db.exec_driver_sql("set local enable_seqscan = off")
+
+
 @contextmanager
 def database_errors() -> Iterator[None]:
     """Raises StoreAway for driver errors of a database that is away, busy, full, damaged or read-only.

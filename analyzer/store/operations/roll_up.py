@@ -15,7 +15,7 @@ from analyzer.core.counting.caller_budget import FOLDED, NOT_CALLERS
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DAY_S, JOINS, QUARTER_S, REQUESTS, bucket_start_s
 from analyzer.store.database.clock import clock_ms
-from analyzer.store.database.engine import insert
+from analyzer.store.database.engine import insert, without_scans
 from analyzer.store.database.old_buckets import old_buckets
 from analyzer.store.database.row_parameters import is_one_of
 from analyzer.store.database.schema import COLUMNS_PER_PAGE, buckets, catalog, proofs
@@ -166,6 +166,7 @@ def move_old(db: sa.Connection) -> int:
     known = load(db)
     if not known.has_old_rows:
         return 0
+    without_scans(db)
     key = list(old_buckets.primary_key)
     found = sa.select(*key).order_by(*key).limit(ROWS_AT_ONCE)
     once = found.with_for_update(skip_locked=True).cte("found")
@@ -201,6 +202,7 @@ def _take_out(db: sa.Connection, keys: sa.Select[Any]) -> Sequence[Any]:
 
     Rows that a flush holds at the moment are skipped, so that neither waits for the other.
     """
+    without_scans(db)
     # A CTE is evaluated once; PostgreSQL may evaluate a subquery per row, and find other rows each time.
     once = keys.with_for_update(skip_locked=True).cte("found")
     key = list(buckets.primary_key)

@@ -10,7 +10,7 @@ from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, bucket_sta
 from analyzer.core.judging.judge import lapsed
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.clock import clock_ms, instant
-from analyzer.store.database.engine import NowMs, insert, slow_reading, writing
+from analyzer.store.database.engine import NowMs, insert, slow_reading, without_scans, writing
 from analyzer.store.database.schema import gates, leases, rejects, totals
 from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.operations import roll_up
@@ -75,6 +75,7 @@ class SqlUpkeep:
         stopped reporting. Call again until it returns 0.
         """
         with writing(self._engine) as db:
+            without_scans(db)
             now_ms = clock_ms(db)
             newest = sa.select(rejects.c.at_ms).order_by(rejects.c.at_ms.desc())
             beyond = rejects.c.at_ms <= newest.offset(REJECTS_KEPT).limit(1).scalar_subquery()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import WIDTHS_S
-from analyzer.store.database.engine import ROWS_AT_ONCE, reading, slow_reading
+from analyzer.store.database.engine import ROWS_AT_ONCE, reading, slow_reading, without_scans
 from analyzer.store.database.old_buckets import old_buckets
 from analyzer.store.database.row_parameters import is_one_of
 from analyzer.store.database.schema import buckets
@@ -63,8 +63,7 @@ def usage_rows(engine: sa.Engine, query: UsageQuery) -> Iterator[UsageRow]:
                 pages.setdefault(meter.page, []).append(meter)
         if query.grouping not in known.groupings or not pages:
             return
-        if db.dialect.name == "postgresql":
-            db.exec_driver_sql("set local enable_seqscan = off")
+        without_scans(db)
         found = [_rows(db, query, known, page) for page in pages.items()]
         yield from found[0] if len(found) == 1 else merge(*found, key=_order)
 

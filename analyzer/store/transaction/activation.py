@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -32,16 +33,26 @@ TOTAL = (totals.c.window_s, totals.c.key, totals.c.resource)
 LOCK = (locks.c.scope, locks.c.key, locks.c.resource, locks.c.policy)
 
 
+class StoredPlan(NamedTuple):
+    """A plan in force."""
+
+    plan: Plan
+    version: int
+    at_ms: int  # when it came in force
+
+
 class Activation:
     """The steps of the plan in force, in a transaction that keeps flushes out."""
 
     def __init__(
-        self, db: sa.Connection, plan: Plan, version: int, catalog: Catalog, now_ms: int, rows_max: int
+        self, db: sa.Connection, stored: StoredPlan, catalog: Catalog, now_ms: int, rows_max: int
     ) -> None:
+        plan = stored.plan
         self._db = db
         self._plan = plan
-        self._version = version
+        self._version = stored.version
         self._catalog = catalog
+        self._in_force_since = instant(stored.at_ms)
         self._now = instant(now_ms)
         self._now_s = now_ms // 1000
         self._rows_left = rows_max
@@ -149,17 +160,25 @@ class Activation:
             for key, resource, used in rows
             if used >= least
         ]
-        self.changes += judge_policies(self._plan, step.policies, standings, {}, self._now)
+        self.changes += self._unless_by_this_plan(
+            judge_policies(self._plan, step.policies, standings, {}, self._now)
+        )
         self._count(len(rows))
         if len(rows) < most:
             return None
         return JudgeStep(step.sum, step.policies, (rows[-1].key, rows[-1].resource))
 
+    def _unless_by_this_plan(self, changes: Sequence[Change]) -> list[Change]:
+        """Returns the changes of locks that no flush has set since the plan is in force."""
+        present = lock_feed.locked(self._db, [change.at for change in changes])
+        by_this_plan = {at for at, lock in present.items() if lock.began >= self._in_force_since}
+        return [change for change in changes if change.at not in by_this_plan]
+
     def _clear(self, step: ClearStep) -> ClearStep | None:
         found = lock_feed.of_policies(self._db, step.policies, step.behind, LOCKS_AT_ONCE)
         wanted = judge_policies(self._plan, step.policies, self._standings_of(found), {}, self._now)
         earned = {change.at for change in wanted}
-        self.changes += [Clear(at) for at in found if at not in earned]
+        self.changes += self._unless_by_this_plan([Clear(at) for at in found if at not in earned])
         self._count(len(found))
         if len(found) < LOCKS_AT_ONCE:
             return None

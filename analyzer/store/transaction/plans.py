@@ -14,7 +14,7 @@ from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import plans
 from analyzer.store.transaction import catalog, lock_feed
-from analyzer.store.transaction.activation import Activation, store_steps
+from analyzer.store.transaction.activation import Activation, StoredPlan, store_steps
 from gatekeeper.model import Change
 
 ACTIVATION_MS = 60_000  # time-out of its statements
@@ -66,7 +66,8 @@ def activate(db: sa.Connection, plan: Plan, random_mark: Callable[[], str]) -> i
     numbers = catalog.register(db, plan)
     unfinished = steps_of(old.pending) if old is not None else ()
     steps = steps_after(before or Plan(), unfinished, plan, numbers.sum_numbers(plan), now_ms // 1000)
-    _run(db, Activation(db, plan, version, numbers, now_ms, ACTIVATION_ROWS), version, steps, random_mark)
+    stored = StoredPlan(plan, version, now_ms)
+    _run(db, Activation(db, stored, numbers, now_ms, ACTIVATION_ROWS), version, steps, random_mark)
     return version
 
 
@@ -84,7 +85,8 @@ def continue_activation(
     if row is None or not row.pending:
         return 0, []
     numbers = catalog.load(db)
-    activation = Activation(db, _decoded(row.body), row.version, numbers, clock_ms(db), rows_max)
+    stored = StoredPlan(_decoded(row.body), row.version, row.at_ms)
+    activation = Activation(db, stored, numbers, clock_ms(db), rows_max)
     _run(db, activation, row.version, steps_of(row.pending), random_mark)
     return activation.rows, activation.changes
 

@@ -1,0 +1,231 @@
+"""No statement of a running analyzer reads the whole table of buckets or of totals.
+
+At thirty million rows a scan takes seconds, and once stopped counting. The test records every statement that
+the product executes on a database with many rows, and asks the database for its plan of execution.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.config.settings import load
+from analyzer.core.counting.meters import DAY_S, MINUTE_S, Meter
+from analyzer.core.judging.plan import plan_of
+from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.windows import Calendar
+from analyzer.core.model import CountRow, DrainedCounts, PartitionProgress
+from analyzer.doctor import examine
+from analyzer.store.database.engine import open_engine
+from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.reports.audit import audit
+from analyzer.store.reports.gate_reports import known_among
+from analyzer.store.reports.status import installation_status
+from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
+from analyzer.store.transaction.sql_store import SqlStore
+from tests.store.flushing import PART, now_s
+from tests.support.stored_counts import put_counts, tables_of
+
+CALLERS, MINUTES = 100, 150  # of each day
+LARGE = ("buckets", "totals", "day_counts")
+METERS = [Meter("slowest", "took", "max")]
+DAILY, MONTHLY = Quota("daily", 10**6, Calendar("day")), Quota("monthly", 10**6, Calendar("month"))
+BY_RESOURCE = Quota("export", 10**6, Calendar("day"), per="caller+resource")
+PLAN = plan_of([], METERS, [DAILY, BY_RESOURCE])
+CONFIGURATION = """
+[database]
+url = "URL"
+[[sources]]
+topic = "access-log"
+[sources.fields]
+time = { path = "ts", unit = "s" }
+user = "user"
+"""
+
+
+class Statements:
+    """Every statement that engines execute, with its parameters."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, Any] = {}
+
+    def watch(self, engine: sa.Engine) -> sa.Engine:
+        sa.event.listen(engine, "begin", lambda db: db.info.pop("settings", None))
+        sa.event.listen(engine, "before_cursor_execute", self._note)
+        return engine
+
+    def _note(self, db: Any, _cursor: Any, text: str, parameters: Any, _context: Any, many: bool) -> None:
+        if text.startswith("set local enable"):
+            db.info.setdefault("settings", []).append(text)
+        if re.match(r"\s*(with|select|insert|update|delete)\b", text, re.IGNORECASE):
+            self.seen.setdefault(text, (parameters[0] if many else parameters, db.info.get("settings", [])))
+
+    def about_large_tables(self) -> Iterator[tuple[str, Any, list[str]]]:
+        """Yields text, parameters, and the settings of the transaction."""
+        for text, (parameters, settings) in self.seen.items():
+            if re.search(rf"\b({'|'.join(LARGE)})\b", text):
+                yield text, parameters, settings
+
+
+@pytest.fixture
+def statements() -> Statements:
+    return Statements()
+
+
+@pytest.fixture
+def watched(new_engine: Callable[[], sa.Engine], statements: Statements) -> sa.Engine:
+    return statements.watch(new_engine())
+
+
+def fill(engine: sa.Engine) -> None:
+    """Some ten thousand buckets of the past days, some of them old, and their totals."""
+    SqlStore(engine, "here").activate(PLAN)
+    today_s = now_s(engine) // DAY_S * DAY_S
+    with engine.begin() as db:
+        for days in (0, 1, 50):
+            put_counts(
+                db,
+                [
+                    CountRow(
+                        grouping,
+                        f"user:{n:03}",
+                        resource,
+                        "requests",
+                        MINUTE_S,
+                        today_s - days * DAY_S + 60 * m,
+                        1,
+                        0,
+                    )
+                    for grouping, resource in (("caller", ""), ("caller+resource", "/a"))
+                    for n in range(CALLERS)
+                    for m in range(MINUTES if grouping == "caller" else 20)
+                ],
+            )
+        for width_s, days in ((900, 500), (DAY_S, 3_000)):
+            put_counts(
+                db, [CountRow("caller", "user:000", "", "requests", width_s, today_s - days * DAY_S, 9, 0)]
+            )
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+        db.exec_driver_sql("analyze")
+
+
+def flush_twice(engine: sa.Engine) -> None:
+    store = SqlStore(engine, "here")
+    version, by_plan = store.active_plan()
+    store.begin(PART, 0)
+    at_s = now_s(engine) // MINUTE_S * MINUTE_S
+    for start in (0, 200):
+        rows = [
+            CountRow(grouping, f"user:{n:03}", resource, meter, MINUTE_S, at_s - 60 * (n % 3), n + 1, n % 2)
+            for n in range(100)
+            for grouping, resource in (("caller", ""), ("caller+resource", "/a"))
+            for meter in ("requests", "slowest")
+        ]
+        with store.transaction() as tx:
+            tx.move_offsets([PartitionProgress(PART, start, start + 200, 200, 200)], {})
+            now = tx.check_plan(version)
+            tx.apply(
+                by_plan, version, DrainedCounts([PartitionProgress(PART, 0, 0)], tables_of(rows), []), now
+            )
+
+
+def do_everything(engine: sa.Engine, tmp_path: Path) -> None:
+    """Executes all that an analyzer, the warden, the feed, the doctor and the readers do."""
+    flush_twice(engine)
+    SqlStore(engine, "here").activate(plan_of([], METERS, [DAILY, MONTHLY, BY_RESOURCE]))
+    upkeep = SqlUpkeep(engine, "here", str)
+    steps: list[Callable[[], int]] = [
+        upkeep.continue_activation,
+        upkeep.prune,
+        upkeep.move_old,
+        lambda: upkeep.roll_up(40 * DAY_S, 400 * DAY_S),
+        lambda: upkeep.fold(5, 40 * DAY_S),
+        lambda: upkeep.delete_days(1_830 * DAY_S),
+        upkeep.prove_day,
+    ]
+    for step in steps:
+        while step():
+            pass
+    upkeep.end_locks()
+    known_among(engine, ["user:001", "user:eve"])
+    installation_status(engine, "0004")
+    is_counted(engine, "caller")
+    audit(engine)
+    today_s = now_s(engine) // DAY_S * DAY_S
+    for query in (
+        UsageQuery("caller", DAY_S, key="user:001"),
+        UsageQuery("caller", 3600, today_s - 30 * DAY_S, today_s + DAY_S, key="user:001"),
+        UsageQuery("caller", 3600, today_s, today_s + 3600),
+        UsageQuery("caller", DAY_S, today_s - DAY_S, today_s, meter="requests"),
+    ):
+        list(usage_rows(engine, query))
+
+
+def plan_of_execution(db: sa.Connection, text: str, parameters: Any) -> str:
+    if db.dialect.name == "postgresql":
+        with db.connection.cursor() as cursor:
+            cursor.execute(f"explain {text}", parameters)
+            return "\n".join(row[0] for row in cursor.fetchall())
+    return "\n".join(str(row[3]) for row in db.exec_driver_sql(f"explain query plan {text}", parameters))
+
+
+SCAN = re.compile(rf"(Seq Scan on|SCAN) ({'|'.join(LARGE)})\b(?! USING)")
+
+# Without a condition PostgreSQL reads the index from end to end; a limit makes that a look at its end.
+WHOLE_INDEX = re.compile(r"Index (Only )?Scan[^\n]* on (buckets|totals)\b[^\n]*(\n(?!\s+Index Cond)|$)")
+
+
+def scans(engine: sa.Engine, statements: Statements) -> list[str]:
+    """Returns the statements that would read a whole table, with the database's plan."""
+    found = []
+    for text, parameters, settings in statements.about_large_tables():
+        with engine.connect() as db:
+            for setting in settings:
+                db.exec_driver_sql(setting)
+            planned = plan_of_execution(db, text, parameters)
+            db.rollback()
+        whole_index = WHOLE_INDEX.search(planned) is not None
+        # day_counts has a row per partition and day; the reports read all days.
+        if whole_index or any(match[2] != "day_counts" for match in SCAN.finditer(planned)):
+            found.append(f"{text}\n{planned}")
+    return found
+
+
+def test_no_statement_scans_buckets_or_totals(
+    engine: sa.Engine, watched: sa.Engine, statements: Statements, tmp_path: Path
+) -> None:
+    fill(engine)
+    do_everything(watched, tmp_path)
+    about = [text for text, *_ in statements.about_large_tables()]
+    assert len(about) > 20, "the statements were not recorded"
+    assert scans(engine, statements) == []
+
+
+def test_the_doctor_reads_neither(
+    migrated_url: str,
+    engine: sa.Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    statements: Statements,
+) -> None:
+    fill(engine)
+    path = tmp_path / "gatelock.toml"
+    path.write_text(CONFIGURATION.replace("URL", migrated_url))
+    monkeypatch.setattr("analyzer.doctor.open_engine", lambda url: statements.watch(open_engine(url)))
+    list(examine(load(path)))
+    assert statements.seen
+    assert scans(engine, statements) == []
+
+
+def test_a_statement_that_scans_is_found(
+    engine: sa.Engine, watched: sa.Engine, statements: Statements
+) -> None:
+    fill(engine)
+    with watched.connect() as db:
+        db.execute(sa.text("select count(*) from buckets where width_s = 60 and bucket_s < 0"))
+    assert len(scans(engine, statements)) == 1

@@ -1,0 +1,191 @@
+"""Activations on a large history: in bounded steps, beside flushes, with the result of one large step."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.counting.meters import MINUTE_S
+from analyzer.core.judging.activation_steps import FillStep, steps_of, unready_policies
+from analyzer.core.judging.plan import Plan
+from analyzer.errors import PlanChanged
+from analyzer.store.database.engine import reading
+from analyzer.store.database.schema import plans as plans_table
+from analyzer.store.operations import upkeep as upkeep_module
+from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.transaction import activation, catalog, plans
+from analyzer.store.transaction.sql_store import SqlStore
+from tests.store.flushing import a_row, feed_changes, flush, locked, now_s, plan, quota, used
+
+NewEngine = Callable[[], sa.Engine]
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An activation does nothing at once, and a step reads three rows."""
+    monkeypatch.setattr(plans, "ACTIVATION_ROWS", 0)
+    monkeypatch.setattr(upkeep_module, "ACTIVATION_ROWS", 3)
+    monkeypatch.setattr(activation, "LOCKS_AT_ONCE", 2)
+
+
+def unready(engine: sa.Engine) -> list[str]:
+    with reading(engine) as db:
+        row = db.execute(sa.select(plans_table).where(plans_table.c.active == 1)).one()
+        _, active = plans.active(db)
+        return unready_policies(steps_of(row.pending), active, catalog.load(db).sum_numbers(active))
+
+
+def history(now: int, callers: int = 10, minutes: int = 4) -> list[object]:
+    return [a_row(n + 1, now - 60 * m, f"user:{n:02}") for n in range(callers) for m in range(minutes)]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_policy_locks_only_when_its_totals_are_complete(
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine
+) -> None:
+    now = now_s(engine)
+    store.activate(Plan())
+    flush(store, Plan(), history(now))  # type: ignore[arg-type]
+    store.activate(plan(quota(20)))
+    steps = 0
+    while unready(engine) == ["daily"] and upkeep.continue_activation():
+        steps += 1
+        filling = any(isinstance(step, FillStep) for step in pending(engine))
+        assert not (filling and locked(engine)), "no policy judges a sum that is not filled"
+    assert steps > 10
+    assert unready(engine) == []
+    assert set(used(engine).values()) == {4 * n for n in range(1, 11)}
+    assert {key for key, _ in locked(engine)} == {f"user:{n:02}" for n in range(4, 10)}
+    assert upkeep.continue_activation() == 0
+
+
+def pending(engine: sa.Engine) -> tuple[object, ...]:
+    with reading(engine) as db:
+        return steps_of(
+            db.execute(sa.select(plans_table.c.pending).where(plans_table.c.active == 1)).scalar_one()
+        )
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("seed", range(8))
+def test_flushes_between_the_steps_are_in_the_totals_once(
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, seed: int
+) -> None:
+    """Flushes add to minutes that the filling has passed, and to others; late ones too."""
+    chance, now = random.Random(seed), now_s(engine)
+    store.activate(Plan())
+    truth: Counter[str] = Counter()
+
+    def count(by_plan: Plan, rows: int) -> None:
+        chosen = {
+            (row.key, row.bucket_s): row
+            for row in (
+                a_row(chance.randint(1, 9), now - 60 * chance.randint(0, 9), f"user:{chance.randint(0, 9)}")
+                for _ in range(rows)
+            )
+        }
+        for row in chosen.values():
+            truth[row.key] += row.value
+        flush(store, by_plan, chosen.values())
+
+    count(Plan(), 40)
+    new = plan(quota(60), quota(90, name="second"))
+    store.activate(new)
+    while upkeep.continue_activation():
+        count(new, chance.randint(1, 6))
+    count(new, 3)
+    assert {key: number for (_, key, _), number in used(engine).items()} == truth
+    assert set(locked(engine)) == {
+        (key, name) for key, number in truth.items() for name, limit in (("daily", 60), ("second", 90))
+        if number >= limit
+    }  # fmt: skip
+    assert len(feed_changes(engine)) == len(locked(engine)), "each lock is set once"
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_another_plan_in_the_middle_of_the_filling_continues_it(
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine
+) -> None:
+    """A sum that both plans need is not filled twice; one that the second does not need is forgotten."""
+    now = now_s(engine)
+    store.activate(Plan())
+    flush(store, Plan(), history(now))  # type: ignore[arg-type]
+    store.activate(plan(quota(20), quota(20, "day", "other")))
+    for _ in range(4):
+        upkeep.continue_activation()
+    store.activate(plan(quota(24)))
+    assert unready(engine) == ["daily"]
+    while upkeep.continue_activation():
+        pass
+    assert set(used(engine).values()) == {4 * n for n in range(1, 11)}
+    assert set(locked(engine)) == {(f"user:{n:02}", "daily") for n in range(5, 10)}
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_raised_limit_unlocks_and_a_lowered_one_locks_in_steps(
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine
+) -> None:
+    now = now_s(engine)
+    for limit in (12, 30, 1, 25):
+        store.activate(plan(quota(limit)))
+        while upkeep.continue_activation():
+            pass
+        if limit == 12:
+            flush(store, plan(quota(12)), history(now))  # type: ignore[arg-type]
+        expected = {(f"user:{n - 1:02}", "daily") for n in range(1, 11) if 4 * n >= limit}
+        assert set(locked(engine)) == expected
+        assert all(text.startswith(f"{limit} requests") for text in locked(engine).values())
+    store.activate(Plan())
+    while upkeep.continue_activation():
+        pass
+    assert locked(engine) == {}
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_filling_beside_busy_analyzers_gives_the_exact_totals(
+    new_engine: NewEngine, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "ACTIVATION_ROWS", 0)
+    monkeypatch.setattr(upkeep_module, "ACTIVATION_ROWS", 20)
+    stores = [SqlStore(new_engine(), f"analyzer {n}") for n in range(3)]
+    now = now_s(engine)
+    stores[0].activate(Plan())
+    flush(stores[0], Plan(), [a_row(1, now - 60 * m, f"user:{n:02}") for n in range(30) for m in range(20)])
+    truth = Counter({f"user:{n:02}": 20 for n in range(30)})
+    mutex, done, errors = threading.Lock(), threading.Event(), []
+
+    def work(store: SqlStore, seed: int) -> None:
+        chance = random.Random(seed)
+        version, by_plan = store.active_plan()
+        while not done.is_set():
+            keys = chance.sample(range(30), 4)
+            rows = [a_row(1, now - 60 * chance.randint(0, 19), f"user:{n:02}") for n in keys]
+            try:
+                flush(store, by_plan, rows, version)
+            except PlanChanged:
+                version, by_plan = store.active_plan()
+                continue
+            except BaseException as error:
+                errors.append(error)
+                raise
+            with mutex:
+                truth.update(row.key for row in rows)
+
+    threads = [threading.Thread(target=work, args=(store, n)) for n, store in enumerate(stores)]
+    for thread in threads:
+        thread.start()
+    upkeep = SqlUpkeep(new_engine(), "warden", str)
+    SqlStore(new_engine(), "operator").activate(plan(quota(10**6)))
+    while upkeep.continue_activation():
+        pass
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert {key: number for (_, key, _), number in used(engine).items()} == truth
+    assert MINUTE_S == 60
