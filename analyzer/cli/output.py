@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import typer
@@ -19,9 +20,9 @@ TABLE_ROWS_MAX = 1_000  # a table is laid out in memory; JSON is streamed
 
 def json_lines(rows: Iterable[object]) -> None:
     """Prints each row as a JSON object on one line, as soon as it is there."""
-    write = sys.stdout.write
+    write, encode = sys.stdout.write, json.JSONEncoder().encode
     for row in rows:
-        write(json.dumps(row) + "\n")
+        write(encode(row) + "\n")
     sys.stdout.flush()
 
 
@@ -67,6 +68,7 @@ def _cell(value: object) -> str:
     return printable(str(value))
 
 
+@lru_cache(maxsize=4096)  # a report has many rows of each bucket
 def format_second(second: int) -> str:
     """RFC 3339, UTC.
 

@@ -14,6 +14,7 @@ from tests.benchmarks import (
     refusal,
     requestlog,
     scaling,
+    shapes,
     shared_gzip,
     takeover,
     throughput,
@@ -24,6 +25,7 @@ from tests.benchmarks.servers import servers
 ALONE = {"allow": allow.run, "requestlog": requestlog.run, "gzip": shared_gzip.run}
 WITH_SERVERS = {
     "throughput": throughput.run,
+    "shapes": shapes.run,
     "refusal": refusal.run,
     "gates": gates.run,
     "waiting": waiting.run,

@@ -9,22 +9,19 @@ from statistics import quantiles
 from confluent_kafka import Producer
 
 from tests.benchmarks.analyzers import Analyzer, Watched, running, watched
+from tests.benchmarks.ingest import Shape, configuration
 from tests.benchmarks.servers import Servers
-from tests.benchmarks.throughput import CONFIGURATION, PARTITIONS
 
 RATE = 5_000
 TICK_S = 0.005
+PARTITIONS = Shape().partitions
 CALLERS = 1_000
 
 
 def run(servers: Servers, seconds: float = 30.0) -> None:
     database, topic = servers.postgres.new_database(), servers.kafka.create_topic(partitions=PARTITIONS)
     config = servers.folder / "latency.toml"
-    config.write_text(
-        CONFIGURATION.format(
-            database=database, kafka=servers.kafka.bootstrap, topic=topic, group=f"latency-{time.time_ns()}"
-        )
-    )
+    config.write_text(configuration(Shape(), database, servers.kafka.bootstrap, topic))
     producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 5})
     with running(config) as [analyzer], watched(database) as store:
         warm = _produce(producer, topic, 0, PARTITIONS * 10)

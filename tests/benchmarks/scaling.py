@@ -12,14 +12,14 @@ import psutil
 import sqlalchemy as sa
 
 from tests.benchmarks.analyzers import Analyzer, running, watched
+from tests.benchmarks.ingest import Shape, configuration, fill
 from tests.benchmarks.servers import Servers
-from tests.benchmarks.throughput import CONFIGURATION, fill
 
 DEADLOCKS = sa.text("select deadlocks, xact_commit from pg_stat_database where datname = current_database()")
 
 
 def run(servers: Servers, records: int = 1_000_000) -> None:
-    topic = fill(servers, records)
+    topic = fill(servers, Shape(), records)
     print(
         f"analyzers on one PostgreSQL, {records:,} records in 4 partitions,"
         f" {os.cpu_count()} cores for all of it"
@@ -34,11 +34,7 @@ def run(servers: Servers, records: int = 1_000_000) -> None:
 def _line(servers: Servers, topic: str, records: int, count: int) -> str:
     database = servers.postgres.new_database()
     config = servers.folder / f"scaling-{count}.toml"
-    config.write_text(
-        CONFIGURATION.format(
-            database=database, kafka=servers.kafka.bootstrap, topic=topic, group=f"scaling-{time.time_ns()}"
-        )
-    )
+    config.write_text(configuration(Shape(), database, servers.kafka.bootstrap, topic))
     with watched(database) as store, running(config, count) as analyzers:
         while (first := store.total()) == 0:
             time.sleep(0.01)

@@ -12,8 +12,8 @@ from tests.support.servers.kafka import Kafka, find_kafka
 from tests.support.servers.postgres import Postgres, find_postgres
 
 # For millions of callers: written pages stay in memory, and checkpoints are rare. PostgreSQL's defaults are
-# for a machine of 1 GB.
-AS_IN_PRODUCTION = {"shared_buffers": "1GB", "max_wal_size": "4GB"}
+# for a machine of 1 GB. Commits wait for the disk, as in production.
+AS_IN_PRODUCTION = {"shared_buffers": "1GB", "max_wal_size": "4GB", "fsync": "on"}
 
 
 class Servers(NamedTuple):

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from confluent_kafka import Producer
 
 from tests.benchmarks.analyzers import Analyzer, Watched, running, watched
+from tests.benchmarks.ingest import Shape, configuration
 from tests.benchmarks.servers import Servers
-from tests.benchmarks.throughput import CONFIGURATION, PARTITIONS
 
 COUNTED_MAX_S = 40.0
+PARTITIONS = Shape().partitions
 
 
 def run(servers: Servers, rounds: int = 5) -> None:
@@ -43,11 +44,7 @@ def _gap_s(servers: Servers, count: int, kill: Callable[..., None]) -> float:
     """Returns the time from the kill until a record written after it is counted in every partition."""
     database, topic = servers.postgres.new_database(), servers.kafka.create_topic(partitions=PARTITIONS)
     config = servers.folder / f"takeover-{time.time_ns()}.toml"
-    config.write_text(
-        CONFIGURATION.format(
-            database=database, kafka=servers.kafka.bootstrap, topic=topic, group=f"takeover-{time.time_ns()}"
-        )
-    )
+    config.write_text(configuration(Shape(), database, servers.kafka.bootstrap, topic))
     producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 0})
     with running(config, count) as analyzers, watched(database) as store:
         written = _one_each(producer, topic)

@@ -12,7 +12,7 @@ Groupings share the slots; a grouping that leaves a dimension out joins several 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import compress, islice, repeat
+from itertools import chain, compress, repeat
 from typing import Any, NamedTuple
 
 from analyzer.core.counting.groupings import Grouping
@@ -22,7 +22,6 @@ from analyzer.core.records.reader import CALLER, Projection, RequestColumns
 
 BUCKET_MS = BUCKET_S * 1000
 
-BucketSeries = tuple[int, str, str]  # number of the bucket since 1970, key, resource
 TimeSpan = tuple[int, int]
 
 
@@ -34,20 +33,23 @@ class CompiledGrouping(NamedTuple):
     resource: int | None
     dimension_count: int
 
-    def series(self, aggregate: Aggregate) -> tuple[list[BucketSeries], list[int]]:
-        """Returns series and their slots; a series comes several times where the grouping leaves a dimension
-        out."""
-        series: list[BucketSeries] = []
-        found: list[int] = []
-        for number, slots in aggregate.buckets.items():
-            empty = repeat("")
-            columns = [slots.keys()] if self.dimension_count == 1 else list(zip(*slots, strict=True))
-            keys = empty if self.key is None else columns[self.key]
-            resources = empty if self.resource is None else columns[self.resource]
-            found += slots.values()
-            # `repeat` ends with nothing else that ends: of "everyone" both parts are empty.
-            series += islice(zip(repeat(number), keys, resources, strict=False), len(slots))
-        return series, found
+    def names(self, slots: SlotTable) -> Sequence[Any]:
+        """Returns the series of each slot of a bucket: a text, or key and resource.
+
+        A series comes several times where the grouping leaves a dimension out.
+        """
+        if self.key is None and self.resource is None:
+            return [""] * len(slots)
+        columns = [tuple(slots)] if self.dimension_count == 1 else list(zip(*slots, strict=True))
+        parts = [columns[part] for part in (self.key, self.resource) if part is not None]
+        return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+
+    def parts_of(self, names: Sequence[Any]) -> tuple[Sequence[str], Sequence[str]]:
+        """Returns keys and resources of series as `names` returns them."""
+        if self.key is not None and self.resource is not None:
+            return [key for key, _ in names], [resource for _, resource in names]
+        empty = [""] * len(names)
+        return (names, empty) if self.resource is None else (empty, names)
 
 
 class CountLayout:
@@ -181,33 +183,65 @@ def tables_of(layout: CountLayout, aggregates: Sequence[Aggregate]) -> list[Coun
 
 
 def _table_of(compiled: CompiledGrouping, layout: CountLayout, aggregates: Sequence[Aggregate]) -> CountTable:
-    # The place of each series in the unsorted columns, and for each partition the places of its slots.
-    places: dict[BucketSeries, int] = {}
-    joined: list[tuple[Aggregate, list[int], list[int]]] = []
-    for aggregate in aggregates:
-        series, slots = compiled.series(aggregate)
-        joined.append((aggregate, [places.setdefault(one, len(places)) for one in series], slots))
-    ordered = sorted(places)
-    order = [places[series] for series in ordered]
-    has_denied = any(any(meter.denied) for aggregate in aggregates for meter in aggregate.meters)
-    admitted, denied = [], []
-    for at, meter in enumerate(layout.meters):
-        add_column = JOINS[meter.join].add_column
-        value, refused = [0] * len(places), [0] * len(places)
-        for aggregate, targets, slots in joined:
-            values = aggregate.meters[at]
-            add_column(value, targets, map(values.admitted.__getitem__, slots))
-            if has_denied:
-                add_column(refused, targets, map(values.denied.__getitem__, slots))
-        admitted.append([value[place] for place in order])
-        denied.append([refused[place] for place in order])
+    columns = [_columns_of(at, aggregates) for at in range(len(layout.meters))]
+    has_denied = any(any(denied) for _, denied in columns)
+    chosen = [column for pair in columns for column in (pair if has_denied else pair[:1])]
+    joins = [JOINS[meter.join].add_column for meter in layout.meters for _ in range(1 + has_denied)]
+    names: list[Any] = []
+    buckets_s: list[int] = []
+    values: list[list[int]] = [[] for _ in chosen]
+    for number in sorted({number for aggregate in aggregates for number in aggregate.buckets}):
+        series, slots = _series_of(compiled, number, aggregates)
+        places = dict(zip(series, slots, strict=True))
+        order = sorted(places)
+        if len(places) == len(series):
+            # Each series has one slot: its values are gathered by C loops.
+            wanted = list(map(places.__getitem__, order))
+            for found, column in zip(values, chosen, strict=True):
+                found.extend(map(column.__getitem__, wanted))
+        else:
+            place = {name: at for at, name in enumerate(order)}
+            targets = list(map(place.__getitem__, series))
+            for found, column, add_column in zip(values, chosen, joins, strict=True):
+                joined = [0] * len(order)
+                add_column(joined, targets, map(column.__getitem__, slots))
+                found.extend(joined)
+        names += order
+        buckets_s += [number * BUCKET_S] * len(order)
+    keys, resources = compiled.parts_of(names)
+    step = 2 if has_denied else 1
     return CountTable(
         compiled.grouping.name,
         BUCKET_S,
         [meter.name for meter in layout.meters],
-        [number * BUCKET_S for number, _, _ in ordered],
-        [key for _, key, _ in ordered],
-        [resource for _, _, resource in ordered],
-        admitted,
-        denied if has_denied else (),
+        buckets_s,
+        keys,
+        resources,
+        values[::step],
+        values[1::2] if has_denied else (),
     )
+
+
+def _columns_of(meter: int, aggregates: Sequence[Aggregate]) -> tuple[list[int], list[int]]:
+    """Returns the values of a meter for all slots of all partitions: of admitted and of denied requests."""
+    meters = [aggregate.meters[meter] for aggregate in aggregates]
+    return (
+        list(chain.from_iterable(values.admitted for values in meters)),
+        list(chain.from_iterable(values.denied for values in meters)),
+    )
+
+
+def _series_of(
+    compiled: CompiledGrouping, number: int, aggregates: Sequence[Aggregate]
+) -> tuple[list[Any], list[int]]:
+    """Returns the series in one bucket, and the index of each in the columns of all partitions."""
+    series: list[Any] = []
+    slots: list[int] = []
+    first = 0
+    for aggregate in aggregates:
+        table = aggregate.buckets.get(number)
+        if table:
+            series += compiled.names(table)
+            slots += map(first.__add__, table.values())
+        first += len(aggregate.meters[0].admitted)
+    return series, slots

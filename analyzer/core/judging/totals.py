@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -85,6 +86,18 @@ def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None) -> G
         # The usual flush: one bucket, in which each series is once.
         window_s = windows[table.buckets_s[0]]
         return Growth([window_s] * len(amounts), table.keys, table.resources, amounts)
+    if len({*windows.values()}) == 1 and filled_to is None and not any(table.resources):
+        # A backlog has several buckets of one window, and mostly no resources.
+        by_key = defaultdict[str, int](int)
+        for key, amount in zip(table.keys, amounts, strict=True):
+            by_key[key] += amount
+        for name in NOT_CALLERS if is_of_callers else ():
+            by_key.pop(name, None)
+        keys = sorted(by_key)
+        if 0 in amounts:
+            keys = [key for key in keys if by_key[key]]
+        start_s = windows[table.buckets_s[0]]
+        return Growth([start_s] * len(keys), keys, [""] * len(keys), list(map(by_key.__getitem__, keys)))
     grown: dict[tuple[int, str, str], int] = {}
     rows = zip(table.buckets_s, table.keys, table.resources, amounts, strict=True)
     for bucket_s, key, resource, amount in rows:

@@ -124,13 +124,17 @@ def upsert_columns(
     found: list[sa.Row[Any]] = []
     fixed = {f"given_{name}": value for name, value in constants.items()}
     for first in range(0, number, ROWS_MAX):
-        chunk = [list(map(str, column[first : first + ROWS_MAX])) for column in lists.values()]
+        chunk = [_texts(column[first : first + ROWS_MAX]) for column in lists.values()]
         separator, joined = _joined(chunk)
         parameters = {f"given_{name}": text for name, text in zip(lists, joined, strict=True)}
         done = db.execute(statement, {"given_between": separator, **fixed, **parameters})
         if returning is not None:
             found += done
     return found
+
+
+def _texts(values: Sequence[Any]) -> Sequence[str]:
+    return values if isinstance(values[0], str) else list(map(str, values))
 
 
 @lru_cache(maxsize=STATEMENTS_MAX)

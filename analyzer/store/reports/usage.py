@@ -22,6 +22,8 @@ from analyzer.store.transaction import catalog
 from analyzer.store.transaction.catalog import Catalog, MeterColumn
 from analyzer.store.transaction.sql_joins import HALF, SQL_JOINS, IntColumn
 
+WORK_MB = 256  # of PostgreSQL's memory, for one report at a time
+
 
 class UsageRow(NamedTuple):
     """One meter of one series in [bucket_s, bucket_s + width_s)."""
@@ -64,6 +66,7 @@ def usage_rows(engine: sa.Engine, query: UsageQuery) -> Iterator[UsageRow]:
         if query.grouping not in known.groupings or not pages:
             return
         without_scans(db)
+        _allow_large_sorts(db)
         found = [_rows(db, query, known, page) for page in pages.items()]
         yield from found[0] if len(found) == 1 else merge(*found, key=_order)
 
@@ -72,6 +75,12 @@ def is_counted(engine: sa.Engine, grouping: str) -> bool:
     """Whether `grouping` is or was in a plan. Raises StoreAway."""
     with reading(engine) as db:
         return grouping in catalog.load(db).groupings
+
+
+def _allow_large_sorts(db: sa.Connection) -> None:
+    """A report of a million callers is grouped in memory: several times as fast as on the disk."""
+    if db.dialect.name == "postgresql":
+        db.exec_driver_sql(f"set local work_mem = '{WORK_MB}MB'")
 
 
 def _order(row: UsageRow) -> tuple[int, str, str, int, str]:

@@ -59,8 +59,8 @@ def activate(db: sa.Connection, plan: Plan, random_mark: Callable[[], str]) -> i
     before = None if old is None else _decoded(old.body)
     if old is not None and before == plan:
         if old.digest != plan.digest:  # written by an earlier version of the format
-            stored = {"digest": plan.digest, "body": plan.to_json()}
-            db.execute(sa.update(plans).where(plans.c.version == old.version).values(stored))
+            rewritten = {"digest": plan.digest, "body": plan.to_json()}
+            db.execute(sa.update(plans).where(plans.c.version == old.version).values(rewritten))
         return int(old.version)
     version, now_ms = _put_in_force(db, plan, 1 if old is None else old.version + 1)
     numbers = catalog.register(db, plan)

@@ -1,0 +1,174 @@
+"""A topic of a given shape, counted by `gatelock run` into PostgreSQL, and the CPU time of both."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import psutil
+import sqlalchemy as sa
+from confluent_kafka import Producer
+
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.schema import buckets, offsets
+from analyzer.store.transaction.catalog import load
+from tests.benchmarks.servers import Servers
+
+CONFIGURATION = """
+[database]
+url = "{database}"
+[kafka]
+bootstrap_servers = "{kafka}"
+group_id = "{group}"
+[analyzer]
+http = "off"
+[[sources]]
+topic = "{topic}"
+[sources.fields]
+time = {{ path = "ts", unit = "ms" }}
+api_key = "key"
+bytes = "bytes"
+took = "ms"
+"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Traffic, and what is counted of it."""
+
+    callers: int = 5_000
+    partitions: int = 4
+    codec: str = "zstd"
+    disorder_s: int = 0  # records are up to so much older than the newest
+    padding: int = 0  # bytes more than the usual 180
+    meters: int = 2
+    policies: int = 1
+    is_even: bool = False  # all callers alike, instead of Zipf
+
+
+class Cost(NamedTuple):
+    """CPU seconds."""
+
+    ours_s: float
+    postgres_s: float
+    wall_s: float
+
+
+def configuration(shape: Shape, database: str, kafka: str, topic: str) -> str:
+    """Returns the configuration by which a topic of this shape is counted."""
+    group = f"bench-{time.time_ns()}"
+    text = CONFIGURATION.format(database=database, kafka=kafka, topic=topic, group=group)
+    for number in range(1, shape.meters):
+        field = "bytes" if number % 2 else "took"
+        text += f'[[meters]]\nname = "meter{number}"\nsum = "{field}"\n'
+    for number in range(shape.policies):
+        text += f'[[policies]]\nname = "p{number}"\nlimit = {10**9 + number}\nwindow = {{ per = "day" }}\n'
+    return text
+
+
+@lru_cache(maxsize=1)
+def _weights(shape: Shape) -> list[float]:
+    return list(accumulate(1.0 if shape.is_even else 1 / (n + 1) for n in range(shape.callers)))
+
+
+def fill(servers: Servers, shape: Shape, records: int) -> str:
+    """Returns a new topic with ten minutes of event time."""
+    topic = servers.kafka.create_topic(partitions=shape.partitions)
+    producer = Producer({
+        "bootstrap.servers": servers.kafka.bootstrap, "compression.type": shape.codec, "linger.ms": 50,
+        "batch.num.messages": 1000, "queue.buffering.max.messages": 500_000,
+    })  # fmt: skip
+    chance = random.Random(1)
+    callers = chance.choices(range(shape.callers), cum_weights=_weights(shape), k=records)
+    now_ms = int(time.time() * 1000) - 600_000
+    encode = msgspec.json.Encoder().encode
+    padding = "x" * shape.padding
+    for n, caller in enumerate(callers):
+        late_ms = chance.randrange(shape.disorder_s * 1000) if shape.disorder_s else 0
+        record = {
+            "ts": now_ms + n * 600_000 // records - late_ms,
+            "id": f"{chance.getrandbits(96):024x}",
+            "key": f"acct-{caller:07}",
+            "app": f"svc-{caller % 20:02}",
+            "method": "GET",
+            "path": f"/v1/items/{n % 100_000}{padding}",
+            "status": 200,
+            "bytes": chance.randrange(20_000),
+            "ms": chance.randrange(900),
+        }
+        while True:
+            try:
+                producer.produce(topic, encode(record), partition=caller % shape.partitions)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.flush()
+    return topic
+
+
+def postgres_cpu_s(servers: Servers) -> float:
+    """CPU seconds of a PostgreSQL that was started here, all of its processes; 0 for another one."""
+    folder = getattr(servers.postgres, "folder", None)
+    if folder is None:
+        return 0.0
+    postmaster = psutil.Process(int((Path(folder) / "data" / "postmaster.pid").read_text().split()[0]))
+    total = sum(postmaster.cpu_times()[:4])  # with those of processes that have ended
+    for child in postmaster.children(recursive=True):
+        try:
+            total += sum(child.cpu_times()[:2])
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def run_gatelock(servers: Servers, shape: Shape, topic: str, records: int) -> Cost:
+    """Returns the cost from the first flush to the last, scaled to all records."""
+    database = servers.postgres.new_database()
+    config = servers.folder / "bench.toml"
+    config.write_text(configuration(shape, database, servers.kafka.bootstrap, topic))
+    command = [sys.executable, "-m", "analyzer.cli", "--config", str(config), "run"]
+    engine = open_engine(database)
+    with (servers.folder / "bench.log").open("wb") as log:
+        child = subprocess.Popen(command, stdout=log, stderr=log)
+        process = psutil.Process(child.pid)
+        try:
+            while (first := _counted(engine)) == 0:
+                assert child.poll() is None, (servers.folder / "bench.log").read_text()
+                time.sleep(0.01)
+            began = (sum(process.cpu_times()[:2]), postgres_cpu_s(servers), time.monotonic())
+            while (last := _counted(engine)) < records:
+                assert child.poll() is None, (servers.folder / "bench.log").read_text()
+                time.sleep(0.02)
+            ended = (sum(process.cpu_times()[:2]), postgres_cpu_s(servers), time.monotonic())
+        finally:
+            child.terminate()
+            child.wait(15)
+    with engine.connect() as db:
+        total = db.execute(sa.select(sa.func.sum(buckets.c.value_0)).where(buckets.c.page == 0)).scalar_one()
+        requests = db.execute(
+            sa.text("select number from catalog where kind = 'meter' and name = 'requests'")
+        )
+        if requests.scalar_one() == 0:
+            assert total == records, (total, records)
+    engine.dispose()
+    assert last > first, "all was counted in the first flush: measure with more records"
+    scale = records / (last - first)
+    return Cost(*((after - before) * scale for before, after in zip(began, ended, strict=True)))
+
+
+def _counted(engine: sa.Engine) -> int:
+    try:
+        with engine.connect() as db:
+            return int(
+                db.execute(sa.select(sa.func.coalesce(sa.func.sum(offsets.c.counted), 0))).scalar_one()
+            )
+    except sa.exc.ProgrammingError:  # the tables are not there yet
+        return 0

@@ -1,0 +1,44 @@
+"""CPU of `gatelock run` and of PostgreSQL for awkward traffic, beside the easy one."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from tests.benchmarks.ingest import Cost, Shape, fill, run_gatelock
+from tests.benchmarks.servers import Servers
+
+SHAPES = {
+    "5,000 callers": Shape(),
+    "100,000 callers": Shape(callers=100_000, is_even=True),
+    "an hour of disorder": Shape(disorder_s=3_600),
+    "no policy": Shape(policies=0),
+    "ten policies, one sum": Shape(policies=10),
+    "one meter": Shape(meters=1),
+    "five meters": Shape(meters=5),
+    "gzip": Shape(codec="gzip"),
+    "1 KB": Shape(padding=840),
+    "64 partitions": Shape(partitions=64),
+}
+
+
+def run(servers: Servers, records: int = 600_000, rounds: int = 3) -> None:
+    topics = {name: fill(servers, shape, records) for name, shape in SHAPES.items()}
+    took: dict[str, list[Cost]] = {name: [] for name in SHAPES}
+    for _ in range(rounds):
+        for name, shape in SHAPES.items():
+            took[name].append(run_gatelock(servers, shape, topics[name], records))
+    print(
+        f"us a record, {records:,} records, median of {rounds}; share of the first line's records per CPU-second"
+    )
+    print(f"  {'':24} {'ours':>6}  share  {'postgresql':>10}  share  {'wall':>6}")
+    first = next(iter(SHAPES))
+    middle = {
+        name: Cost(*(median(column) / records * 1e6 for column in zip(*costs, strict=True)))
+        for name, costs in took.items()
+    }
+    for name, cost in middle.items():
+        shares = middle[first].ours_s / cost.ours_s, middle[first].postgres_s / (cost.postgres_s or 1)
+        print(
+            f"  {name:24} {cost.ours_s:6.2f}  {shares[0]:5.2f}  {cost.postgres_s:10.2f}  {shares[1]:5.2f}  "
+            f"{cost.wall_s:6.2f}"
+        )
