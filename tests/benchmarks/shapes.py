@@ -27,9 +27,7 @@ def run(servers: Servers, records: int = 600_000, rounds: int = 3) -> None:
     for _ in range(rounds):
         for name, shape in SHAPES.items():
             took[name].append(run_gatelock(servers, shape, topics[name], records))
-    print(
-        f"us a record, {records:,} records, median of {rounds}; share of the first line's records per CPU-second"
-    )
+    print(f"us of CPU a record, {records:,} records, median of {rounds}; speed, relative to the first line")
     print(f"  {'':24} {'ours':>6}  share  {'postgresql':>10}  share  {'wall':>6}")
     first = next(iter(SHAPES))
     middle = {
