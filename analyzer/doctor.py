@@ -173,6 +173,23 @@ def _plan(installation: Installation) -> Iterator[Observation]:
         )
     else:
         yield Observation("fine", "the analyzers use this configuration")
+    if names := installation.database.unready:
+        moving = (
+            ", after the counts of the earlier version are moved"
+            if installation.database.has_old_rows
+            else ""
+        )
+        yield Observation(
+            "wrong",
+            f"not in effect yet: {', '.join(names)}; totals are filled from the counts so far{moving}",
+            "wait: a running analyzer does it beside counting",
+        )
+    elif installation.database.has_old_rows:
+        yield Observation(
+            "wrong",
+            "counts of an earlier version are being moved to the new tables",
+            "wait: a running analyzer does it beside counting; reports are complete, but slower until then",
+        )
 
 
 def _sources(installation: Installation) -> Iterator[Observation]:

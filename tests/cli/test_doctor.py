@@ -17,13 +17,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.plan import Plan, plan_of
+from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.windows import Calendar
 from analyzer.core.model import Gap, Partition
 from analyzer.doctor import CHECKS
 from analyzer.store.database.engine import NowMs
-from analyzer.store.database.schema import offsets, rejects
+from analyzer.store.database.old_buckets import old_buckets
+from analyzer.store.database.schema import catalog, offsets, rejects
 from analyzer.store.operations.tokens import create
-from analyzer.store.transaction import lock_feed
+from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.transaction import lock_feed, plans
+from analyzer.store.transaction.catalog import MOVING
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import SUSPENSION, Cursor, Lock, Set
@@ -74,6 +79,11 @@ def findings(gatelock: Gatelock, *, exit_code: int) -> dict[str, list[dict[str, 
         finding = json.loads(line)
         found.setdefault(finding["check"], []).append(finding)
     return found
+
+
+def sentences(gatelock: Gatelock) -> list[str]:
+    """Returns the sentence of every finding, for any exit code."""
+    return [json.loads(line)["what"] for line in gatelock("doctor", "--json").output.splitlines()]
 
 
 def first_wrong(gatelock: Gatelock) -> dict[str, dict[str, str]]:
@@ -161,6 +171,32 @@ def test_a_configuration_other_than_the_analyzers_is_found(gatelock: Gatelock, e
     assert "no analyzer has run on this database" in first_wrong(gatelock)["plan"]["what"]
     SqlStore(engine, "here").activate(Plan(groupings=("caller", "caller+resource")))
     assert "by another configuration" in first_wrong(gatelock)["plan"]["what"]
+
+
+def test_a_policy_whose_totals_are_still_filled_is_named(
+    gatelock: Gatelock, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_healthy(engine)
+    monkeypatch.setattr(plans, "ACTIVATION_ROWS", 0)
+    SqlStore(engine, "here").activate(plan_of([], [], [Quota("daily", 5, Calendar("day"))]))
+    sentence = "not in effect yet: daily; totals are filled from the counts so far"
+    assert sentence in sentences(gatelock)
+    while SqlUpkeep(engine, "here", str).continue_activation():
+        pass
+    assert sentence not in sentences(gatelock)
+
+
+def test_counts_of_an_earlier_version_that_are_still_moved_are_reported(
+    gatelock: Gatelock, engine: sa.Engine
+) -> None:
+    make_healthy(engine)
+    with engine.begin() as db:
+        old_buckets.create(db)
+        db.execute(sa.insert(catalog).values(kind=MOVING, name="old_buckets", number=0, join=""))
+    sentence = "counts of an earlier version are being moved to the new tables"
+    assert sentence in sentences(gatelock)
+    SqlUpkeep(engine, "here", str).move_old()
+    assert sentence not in sentences(gatelock)
 
 
 def test_suspended_locks_and_expiring_tokens_are_found(gatelock: Gatelock, engine: sa.Engine) -> None:

@@ -253,7 +253,11 @@ def test_an_audit_that_agrees_exits_with_0(gatelock: Gatelock, engine: sa.Engine
         "buckets": 6,
         "counted": 6,
         "overflow": 0,
+        "days_read": 1,
+        "days_proved": 0,
+        "days_deleted": 0,
         "equal": True,
+        "differing": [],
         "gaps": [],
     }  # fmt: skip
     assert "6 counted, 6 in buckets: equal" in gatelock("audit").output

@@ -153,7 +153,7 @@ class SqlUpkeep:
     def prove_day(self) -> int:
         """Compares the buckets of a past day with what was counted; returns 1, or 0 when no day is left.
 
-        Raises CountsDiffer, once for each day.
+        Raises CountsDiffer where they differ, again and again while they do.
         """
         return prove_next_day(self._engine, self._differing)
 

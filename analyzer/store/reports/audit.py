@@ -167,25 +167,27 @@ def prove_next_day(engine: sa.Engine, differing: dict[int, int]) -> int:
     """
     with slow_reading(engine) as db:
         before_s = clock_ms(db) // 1000 - 2 * DAY_S
-        open_days = (
+        unproved = [
             day
             for day in counted_days(db)
-            if day.day_s <= before_s
-            and not day.is_deleted
-            and day.requests not in (day.proved, differing.get(day.day_s))
-        )
-        day = next(open_days, None)
+            if day.day_s <= before_s and not day.is_deleted and day.requests != day.proved
+        ]
+        day = next((day for day in unproved if differing.get(day.day_s) != day.requests), None)
         if day is None:
+            if unproved:
+                raise CountsDiffer(f"{_date(unproved[0].day_s)}: its buckets differ from what was counted")
             return 0
         found, _ = requests_in_buckets(db, catalog.load(db), day.day_s)
     if found != day.requests:
         differing[day.day_s] = day.requests
-        raise CountsDiffer(
-            f"{instant(day.day_s * 1000):%Y-%m-%d}: {day.requests} counted, {found} in buckets"
-        )
+        raise CountsDiffer(f"{_date(day.day_s)}: {day.requests} counted, {found} in buckets")
     row = {"day_s": day.day_s, "requests": found, "at_ms": NowMs()}
     with writing(engine) as db:
         added = insert(db, proofs).values(row)
         proved = {name: added.excluded[name] for name in ("requests", "at_ms")}
         db.execute(added.on_conflict_do_update(index_elements=["day_s"], set_=proved))
     return 1
+
+
+def _date(day_s: int) -> str:
+    return f"{instant(day_s * 1000):%Y-%m-%d}"

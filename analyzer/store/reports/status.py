@@ -8,11 +8,16 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.core.judging.activation_steps import steps_of, unready_policies
+from analyzer.errors import SchemaBehind
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import ROWS_AT_ONCE, NowMs, reading, slow_reading
 from analyzer.store.database.revisions import revision_of
 from analyzer.store.database.schema import feed, locks, plans, rejects
+from analyzer.store.transaction import catalog
+from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.lock_feed import lock_of
+from analyzer.store.transaction.plans import active
 from gatekeeper.model import SUSPENSION, Lock
 
 
@@ -31,6 +36,8 @@ class DatabaseStatus(NamedTuple):
     now_ms: int  # by the database's clock
     plan: str | None  # digest of the plan in force; None: no analyzer ever ran here
     rejected: dict[str, int]  # recently rejected records, by reason
+    unready: list[str]  # policies whose totals or locks do not agree with the plan yet
+    has_old_rows: bool  # counts of an earlier version are still being moved
 
 
 def installation_status(engine: sa.Engine, head: str) -> InstallationStatus:
@@ -56,11 +63,25 @@ def database_status(engine: sa.Engine, rejected_within_ms: int) -> DatabaseStatu
         recent = sa.select(rejects.c.reason, sa.func.count()).where(
             rejects.c.at_ms > now_ms - rejected_within_ms
         )
+        known = catalog.load(db)
         return DatabaseStatus(
             now_ms,
             db.execute(sa.select(plans.c.digest).where(plans.c.active == 1)).scalar_one_or_none(),
             dict(db.execute(recent.group_by(rejects.c.reason)).all()),
+            _unready(db, known),
+            known.has_old_rows,
         )
+
+
+def _unready(db: sa.Connection, known: Catalog) -> list[str]:
+    pending = db.execute(sa.select(plans.c.pending).where(plans.c.active == 1)).scalar()
+    if not pending:
+        return []
+    try:
+        _, plan = active(db)
+    except SchemaBehind:  # of another version of this program
+        return []
+    return unready_policies(steps_of(pending), plan, known.sum_numbers(plan))
 
 
 def suspended_until(engine: sa.Engine) -> datetime | None:
