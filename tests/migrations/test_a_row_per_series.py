@@ -110,7 +110,7 @@ def shown(rows: Sequence[CountRow]) -> list[tuple[object, ...]]:
     ]
 
 
-def test_what_was_counted_is_shown_before_while_and_after_it_is_moved(
+def test_reports_are_complete_before_during_and_after_the_move(
     database_url: str, old: sa.Engine, old_rows: list[CountRow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(roll_up, "ROWS_AT_ONCE", 11)
