@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -17,10 +17,10 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import BucketPosition, Standing, Sum, TotalKey
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.clock import instant
-from analyzer.store.database.engine import insert
+from analyzer.store.database.engine import insert, without_scans
 from analyzer.store.database.schema import buckets, locks, plans, totals
 from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.catalog import Catalog, MeterColumn
+from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.sql_joins import bounded_sum, plus
 from analyzer.store.transaction.totals import used_by
 from gatekeeper.model import Change, Clear, LockKey
@@ -62,6 +62,7 @@ class Activation:
 
     def run(self, steps: Sequence[Step]) -> tuple[Step, ...]:
         """Does what is allowed by the number of rows; returns what is left. `changes` must be published."""
+        without_scans(self._db)
         left = list(steps)
         while left and self._rows_left > 0:
             step, *others = left
@@ -102,38 +103,33 @@ class Activation:
         bound = self._db.execute(rows.offset(most).limit(1)).first()
         window = window_at(sum_.window, first.bucket_s)
         end = (window.until_s, "", "") if bound is None else min(tuple(bound), (window.until_s, "", ""))
-        added = self._add_to_totals(sum_, meter, wanted, end, (window.start_s, step.sum))
+        stretch = rows.add_columns(buckets.c[f"value_{meter.place}"].label("value"))
+        stretch = stretch.where(buckets.c.bucket_s < window.until_s).limit(most)
+        added = self._add_to_totals(sum_, stretch, window.start_s, step.sum)
         self._count(added if bound is None else most)
         is_last = bound is None and self._db.execute(rows.where(_from(end)).limit(1)).first() is None
         return None if is_last else FillStep(step.sum, end)
 
-    def _add_to_totals(
-        self,
-        sum_: Sum,
-        meter: MeterColumn,
-        wanted: sa.ColumnElement[bool],
-        end: BucketPosition,
-        window_and_number: tuple[int, int],
-    ) -> int:
-        """Adds the wanted rows before `end`; returns the number of totals that grew."""
-        window_s, number = window_and_number
-        value = buckets.c[f"value_{meter.place}"]
-        conditions = [wanted, sa.not_(_from(end)), value > 0]
+    def _add_to_totals(self, sum_: Sum, stretch: sa.Select[Any], window_s: int, number: int) -> int:
+        """Adds a stretch of buckets, in one window; returns the number of totals that grew."""
+        # The limit of the subquery makes PostgreSQL read just this stretch of the index.
+        counted = stretch.subquery().c
+        conditions = [counted.value > 0]
         if grouping_of(sum_.grouping).is_of_callers:
-            conditions.append(buckets.c.key.not_in(NOT_CALLERS))
+            conditions.append(counted.key.not_in(NOT_CALLERS))
         fixed = {"sum": number, "window_s": window_s}
         judged = {"next": self._plan.thresholds_of[sum_][0], "plan": self._version}
         grown = (
             sa.select(
                 *(sa.literal(value, totals.c[name].type) for name, value in fixed.items()),
-                buckets.c.key,
-                buckets.c.resource,
-                bounded_sum(value),
+                counted.key,
+                counted.resource,
+                bounded_sum(counted.value),
                 *(sa.literal(value, sa.BigInteger) for value in judged.values()),
             )
             .where(*conditions)
-            .group_by(buckets.c.key, buckets.c.resource)
-            .order_by(buckets.c.key, buckets.c.resource)
+            .group_by(counted.key, counted.resource)
+            .order_by(counted.key, counted.resource)
         )
         added = insert(self._db, totals)
         added = added.from_select([*fixed, "key", "resource", "used", *judged], grown)
