@@ -22,6 +22,7 @@ from analyzer.store.database.schema import buckets, offsets
 from analyzer.store.transaction.catalog import load
 from tests.benchmarks.servers import Servers
 
+SIZE = "select pg_total_relation_size('buckets') + pg_total_relation_size('totals')"
 CONFIGURATION = """
 [database]
 url = "{database}"
@@ -55,11 +56,14 @@ class Shape:
 
 
 class Cost(NamedTuple):
-    """CPU seconds."""
+    """CPU seconds, and what the records left in the database."""
 
     ours_s: float
     postgres_s: float
     wall_s: float
+    wal_bytes: float = 0
+    rows: int = 0  # of buckets
+    table_bytes: int = 0  # of buckets and totals, indexes included
 
 
 def configuration(shape: Shape, database: str, kafka: str, topic: str) -> str:
@@ -143,11 +147,11 @@ def run_gatelock(servers: Servers, shape: Shape, topic: str, records: int) -> Co
             while (first := _counted(engine)) == 0:
                 assert child.poll() is None, (servers.folder / "bench.log").read_text()
                 time.sleep(0.01)
-            began = (sum(process.cpu_times()[:2]), postgres_cpu_s(servers), time.monotonic())
+            began = _meters(process, servers, engine)
             while (last := _counted(engine)) < records:
                 assert child.poll() is None, (servers.folder / "bench.log").read_text()
                 time.sleep(0.02)
-            ended = (sum(process.cpu_times()[:2]), postgres_cpu_s(servers), time.monotonic())
+            ended = _meters(process, servers, engine)
         finally:
             child.terminate()
             child.wait(15)
@@ -155,10 +159,20 @@ def run_gatelock(servers: Servers, shape: Shape, topic: str, records: int) -> Co
         place = load(db).meters["requests"].place
         total = db.execute(sa.select(sa.func.sum(buckets.c[f"value_{place}"]))).scalar_one()
         assert total == records, (total, records)
+        rows = db.execute(sa.select(sa.func.count()).select_from(buckets)).scalar_one()
+        table_bytes = db.execute(sa.text(SIZE)).scalar_one()
     engine.dispose()
     assert last > first, "all was counted in the first flush: measure with more records"
     scale = records / (last - first)
-    return Cost(*((after - before) * scale for before, after in zip(began, ended, strict=True)))
+    costs = ((after - before) * scale for before, after in zip(began, ended, strict=True))
+    return Cost(*costs, rows, table_bytes)
+
+
+def _meters(process: psutil.Process, servers: Servers, engine: sa.Engine) -> tuple[float, ...]:
+    """CPU of the analyzer and of PostgreSQL, time, and bytes of the write-ahead log so far."""
+    with engine.connect() as db:
+        wal = db.execute(sa.text("select pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')")).scalar_one()
+    return sum(process.cpu_times()[:2]), postgres_cpu_s(servers), time.monotonic(), float(wal)
 
 
 def _counted(engine: sa.Engine) -> int:
