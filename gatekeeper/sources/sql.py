@@ -27,7 +27,7 @@ __all__ = ["SqlSource"]
 # With a flush every 0.1 s a lock mostly reaches the last of many gates within half a second.
 NEXT_POLL_S = 0.3
 ROWS_AT_ONCE = 50  # fetched from the driver between two pauses
-CHANGES_MAX = 10_000  # in one answer; beyond them a snapshot is shorter
+CHANGES_MAX = 10_000  # in one answer; more only if a snapshot would not be shorter
 
 CONNECT_S = 3
 STATEMENT_MS = 2_000  # enforced by the server; SQLite waits as long for a file that is being written to
@@ -367,16 +367,29 @@ def _has_changes_since(position: FeedPosition, since: Cursor) -> bool:
 
 
 def _rows_after(db: sa.Connection, version: int) -> RowBatches | None:
-    """The changes after `version`, in order; None when they are more than CHANGES_MAX."""
+    """The changes after `version`, in order; None when they are more than CHANGES_MAX, and more than there
+    are locks."""
     columns = lock_changes.c
     statement = (
         sa.select(columns.op, *(columns[name] for name in LOCK_COLUMNS))
         .where(columns.version > version)
         .order_by(columns.version, columns.number)
-        .limit(CHANGES_MAX + 1)
     )
-    batches = _fetch_all(db.execute(statement))
-    return batches if sum(map(len, batches)) <= CHANGES_MAX else None
+    batches = _fetch_all(db.execute(statement.limit(CHANGES_MAX)))
+    if sum(map(len, batches)) < CHANGES_MAX or not _has_rows(db, statement.offset(CHANGES_MAX)):
+        return batches
+    # A gate that lags while very many locks are raised would get them all again with each snapshot, and lag
+    # even further.
+    locks_count = db.execute(sa.select(sa.func.count()).select_from(locks)).scalar_one()
+    if _has_rows(db, statement.offset(max(CHANGES_MAX, locks_count))):
+        return None
+    return batches + _fetch_all(db.execute(statement.offset(CHANGES_MAX)))
+
+
+def _has_rows(db: sa.Connection, statement: sa.Select[Any]) -> bool:
+    """Whether the statement returns any row. An offset reads the index alone."""
+    found = statement.with_only_columns(sa.literal(1)).limit(1)
+    return db.execute(found).first() is not None
 
 
 def _rows_of_locks(db: sa.Connection) -> RowBatches:

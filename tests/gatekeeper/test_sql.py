@@ -95,6 +95,26 @@ def test_more_changes_than_fit_an_answer_come_as_a_snapshot(
     assert len(source.fetch(start).changes) == CHANGES_MAX - 1
 
 
+def test_more_changes_come_as_changes_if_a_snapshot_is_not_shorter(
+    source: SqlSource, publish: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a gate that lags while very many locks are raised would get them all again and again."""
+    monkeypatch.setattr(sql, "CHANGES_MAX", 10)
+    locks = [a_lock(f"user:{n}") for n in range(40)]
+    publish(*map(Set, locks[:15]))
+    start = source.fetch(None).at
+    publish(*map(Set, locks[15:30]))
+    publish(*map(Set, locks[30:]))
+    update = source.fetch(start)
+    assert (update.snapshot, update.since, update.changes) == (
+        False,
+        start.version,
+        tuple(map(Set, locks[15:])),
+    )
+    publish(*(Clear(lock.at) for lock in locks[:8]))  # 33 changes, 32 locks
+    assert source.fetch(start).snapshot
+
+
 def test_an_unknown_op_is_left_out_and_named(
     source: SqlSource, publish: Callable[..., None], engine: sa.Engine
 ) -> None:
