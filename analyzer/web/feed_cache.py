@@ -1,39 +1,49 @@
 """The lock feed for many gates over HTTP: read once for all of them, with long polling.
 
-All gates share one reader of the source. While at least one gate waits for a change, the reader refreshes
-every `REFRESH_EVERY_S`, and at once after `notify()`. A refresh asks only for changes after the latest known
-version, so that it usually costs one row. A gate gets an answer from a refresh that *began after its request
-arrived*: its view is then at least as new as the request, which bounds the delay of a lock. Requests that
-arrive during a refresh share the next one.
+All gates share one reader of the source. A refresh asks only for changes after the latest known version, so
+that it usually costs one row. A gate gets an answer from a refresh that *began after its request arrived*:
+its view is then at least as new as the request, which bounds the delay of a lock. Requests that arrive during
+a refresh share the next one.
 
-The changes from a version to the latest one are kept until the feed changes, encoded and compressed, so that
-a fleet at the same version costs one read of the source.
+While at least one gate waits, the source is refreshed when a change is notified, and every `FALLBACK_S`. As
+long as it is not known that changes are notified, it is refreshed every `REFRESH_EVERY_S` instead.
+
+Each change is encoded and compressed once for all gates, and kept for those that ask later. When very many
+gates wait, changes that follow each other closely reach them together, so that the answers cost a bounded
+share of a core.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from analyzer.web.shared_gzip import END, CompressedAnswer, CompressedChanges
+from analyzer.web.shared_gzip import CompressedAnswer, CompressedChanges
 from analyzer.web.single_flight import consume_exception, run_in_thread
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, LockSource, SourceError, Update
 
 REFRESH_EVERY_S = 0.05  # without notifications a lock is 25 ms late on average
 REFRESH_MIN_S = 0.01  # between two refreshes, however many notifications arrive
+FALLBACK_S = 5.0  # between two refreshes while changes are notified
+ANSWER_S = 0.0003  # until the next refresh, for each gate that gets a change: an answer costs a third of it
+READ_AHEAD_S = 2.0  # changes are read before a gate asks, if one has asked within this time
 WAITERS_MAX = 2_000  # further requests are answered at once, with a pace for the next one
 CACHED_MAX = 32  # versions from which changes to the latest one are cached
+STEPS_MAX = 256  # changes from one refresh to the next
+KEPT_BYTES_MAX = 64 << 20  # of the steps, and of the other changes
 REQUESTS_PER_S_MAX = 1_000  # costs half a core; beyond, gates are asked to poll less often
 PACE_MAX_S = 10.0
 
-NO_CHANGES = feed_json.encode_changes(())
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+encode_head = lru_cache(64)(feed_json.encode_head)  # most gates get the same
 
 
 class FeedState(NamedTuple):
@@ -51,153 +61,287 @@ class FeedState(NamedTuple):
 NEVER_REFRESHED = FeedState(-inf, Update(Cursor(-1, ""), None, True, EPOCH, 0.0, 0.0, ()))
 
 
+class KeptChanges:
+    """Changes that lead to the latest version: the steps of refreshes, each from the version before, and what
+    was read for gates that hold another version."""
+
+    def __init__(self) -> None:
+        self._steps: dict[
+            Cursor, CompressedChanges
+        ] = {}  # in order; the last one leads to the latest version
+        self._others: dict[Cursor | None, CompressedChanges] = {}  # None: all locks
+
+    def find(self, since: Cursor | None, latest: Cursor) -> Sequence[CompressedChanges] | None:
+        """Returns what leads from `since` to `latest`, one after the other; None if it is not kept."""
+        if since == latest:
+            return ()
+        if since in self._others:
+            return (self._others[since],)
+        if since not in self._steps:
+            return None
+        found = []
+        for begin in reversed(self._steps):
+            found.append(self._steps[begin])
+            if begin == since:
+                break
+        return found[::-1]
+
+    def add_step(self, since: Cursor, changes: CompressedChanges) -> None:
+        """Keeps the changes from the version that was the latest to the one that is now."""
+        self._others.clear()
+        if changes.is_snapshot:
+            self._steps.clear()
+            self.add(since, changes)
+        else:
+            self._steps[since] = changes
+            _drop_oldest(self._steps, STEPS_MAX)
+
+    def add(self, since: Cursor | None, changes: CompressedChanges) -> CompressedChanges:
+        """Keeps changes from `since`, or all locks, until there is a newer version; returns what is kept."""
+        if changes.is_snapshot:
+            # One snapshot for all gates whose version is unknown: it may be large.
+            changes = self._others.setdefault(None, changes)
+        self._others[since] = changes
+        _drop_oldest(self._others, CACHED_MAX)
+        return changes
+
+
+def _drop_oldest(kept: dict[Any, CompressedChanges], most: int) -> None:
+    """Drops the first entries until there are at most `most`, in at most `KEPT_BYTES_MAX` or one."""
+    sizes = {id(changes): len(changes.text) for changes in kept.values()}
+    while len(kept) > most or (len(sizes) > 1 and sum(sizes.values()) > KEPT_BYTES_MAX):
+        dropped = kept.pop(next(iter(kept)))
+        if dropped not in kept.values():
+            del sizes[id(dropped)]
+
+
+class RequestLoad:
+    """Requests of this second and the one before."""
+
+    def __init__(self, uptime_s: Callable[[], float]) -> None:
+        self._uptime_s = uptime_s
+        self._second = 0
+        self._requests = self._requests_before = 0.0
+
+    def add(self, cost: float) -> float:
+        """Returns the requests of this second or the one before, with this one, over their bound."""
+        second = int(self._uptime_s())
+        if second != self._second:
+            self._requests_before = self._requests if second == self._second + 1 else 0.0
+            self._second, self._requests = second, 0.0
+        self._requests += cost
+        return max(self._requests_before, self._requests) / REQUESTS_PER_S_MAX
+
+
 class FeedCache:
     """Reads `source` once for any number of gates.
 
-    All methods belong to one event loop, except `notify` and setting `closed`, which any thread may do.
+    All methods belong to one event loop, except `notify`, `notified` and `close`, which any thread may call.
     """
 
     def __init__(self, source: LockSource, uptime_s: Callable[[], float]) -> None:
         self.closed = False  # once true, no request waits any longer
+        self.has_waiting = threading.Event()  # set while a request waits for a change
         self._source = source
         self._uptime_s = uptime_s
         self._latest = NEVER_REFRESHED
-        self._begun_s = -inf  # when the latest refresh began, successful or not
-        self._changes_since: dict[Cursor | None, CompressedChanges] = {}  # None: all locks
+        self._kept = KeptChanges()
+        self._is_notified = False  # whether each change will be notified
+        self._load = RequestLoad(uptime_s)
         self._mutex = asyncio.Lock()  # one thread at a time uses the source
         self._next_refresh: asyncio.Task[FeedState] | None = None  # None once it has begun
-        self._waiters = 0
+        self._begun_s = -inf  # when the latest refresh began, successful or not
+        self._rests_until_s = -inf  # no refresh begins before
+        self._asked_s = -inf  # when the latest request arrived
+        self._asking = 0  # requests that are in `state`
+        self._waiting: set[asyncio.Future[None]] = set()  # requests that wait for a change
         self._watch_task: asyncio.Task[None] | None = None
-        self._change_future: asyncio.Future[None] | None = None  # completed by the next change of version
         self._refresh_soon = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._second, self._requests, self._requests_before = 0, 0, 0
 
     def notify(self) -> None:
-        """Makes the next refresh begin at once, if a request waits for it. May be called by any thread."""
+        """Makes the next refresh begin soon, if there is a use for it. May be called by any thread."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: no request waits any more
-                self._loop.call_soon_threadsafe(self._refresh_soon.set)
+                self._loop.call_soon_threadsafe(self._refresh_after_change)
 
-    async def state(self, held: Cursor | None, wait_s: float) -> FeedState:
+    def notified(self, is_listening: bool) -> None:
+        """Notes that the feed may have changed, and whether its next change will be notified as well. May be
+        called by any thread."""
+        self._is_notified = is_listening
+        self.notify()
+
+    def close(self) -> None:
+        """Ends all waiting. May be called by any thread."""
+        self.closed = True
+        self.notify()
+
+    async def state(self, held: Cursor | None, wait_s: float, cost: float = 1.0) -> FeedState:
         """Returns the state by a refresh that begins after this call; while it is still at `held`, waits up
-        to `wait_s` seconds for a change. Raises SourceError."""
-        load = self._request_load()
-        if held != self._latest.update.at:
-            self._refresh_soon.set()  # this gate needs an answer now, not when the next refresh is due
-        state = await self._refresh()
-        if wait_s <= 0 or self._waiters >= WAITERS_MAX:
-            return state.with_pace(min(PACE_MAX_S, state.update.next_poll * max(1.0, load)))
-        if held == state.update.at:
-            await self._wait_for_change(held, self._uptime_s() + wait_s)
-            state = self._latest
-        # A gate that may wait here polls again at once. Above the bound of requests it pauses, so that one
-        # answer brings several changes.
-        return state.with_pace(min(PACE_MAX_S, state.update.next_poll * max(0.0, load - 1.0)))
+        to `wait_s` seconds for a change. Raises SourceError.
+
+        `cost` is what the request costs, in units of an ordinary one.
+        """
+        load, arrived_s = self._load.add(cost), self._uptime_s()
+        self._asked_s = arrived_s
+        self._asking += 1
+        try:
+            return await self._state(held, arrived_s, wait_s, load)
+        finally:
+            self._asking -= 1
 
     async def answer(self, since: Cursor | None, state: FeedState, arrived_s: float) -> CompressedAnswer:
         """Returns the changes from `since` to `state` or a later version, for a request that arrived at
         uptime `arrived_s`. Raises SourceError."""
-        if since is not None and since == state.update.at:
-            shared = CompressedChanges(since.version, NO_CHANGES)
-        else:
-            shared = self._changes_since.get(since) or await self._read_changes(since)
-            state = self._latest.with_pace(state.update.next_poll)
-        waited_s = max(0.0, round(state.begun_s - arrived_s, 6))
-        update = state.update._replace(since=shared.since, snapshot=shared.since is None, waited=waited_s)
-        head = feed_json.encode_answer(update, shared.changes._replace(text=b"")).removesuffix(END)
-        return CompressedAnswer(head, shared)
+        found = self.kept_answer(since, state, arrived_s)
+        if found is not None:
+            return found
+        read, changes = await self._read_changes(since)
+        return _answer(read.with_pace(state.update.next_poll), [changes], arrived_s)
 
-    async def _refresh(self) -> FeedState:
+    def kept_answer(
+        self, since: Cursor | None, state: FeedState, arrived_s: float
+    ) -> CompressedAnswer | None:
+        """Returns what `answer` does if the source need not be read for it, otherwise None."""
+        changes = self._kept.find(since, self._latest.update.at)
+        if changes is None:
+            return None
+        if since is not None and not changes:
+            changes = [CompressedChanges(since.version, b"")]
+        return _answer(self._latest.with_pace(state.update.next_poll), changes, arrived_s)
+
+    async def _state(self, held: Cursor | None, arrived_s: float, wait_s: float, load: float) -> FeedState:
+        waits = wait_s > 0 and len(self._waiting) < WAITERS_MAX
+        # A gate at the latest known version waits at once, if it can rely on being woken.
+        if waits and held == self._latest.update.at and self._is_notified:
+            state = self._latest
+        else:
+            state = await self._refresh_for(held)
+        if not waits:
+            return state.with_pace(min(PACE_MAX_S, state.update.next_poll * max(1.0, load)))
+        if held == state.update.at:
+            state = await self._wait_for_change(held, arrived_s, wait_s)
+        # A gate that may wait here polls again at once. Above the bound of requests it pauses, so that one
+        # answer brings several changes.
+        return state.with_pace(min(PACE_MAX_S, state.update.next_poll * max(0.0, load - 1.0)))
+
+    def _refresh_after_change(self) -> None:
+        self._refresh_soon.set()
+        if self._next_refresh is None and self._uptime_s() < self._asked_s + READ_AHEAD_S:
+            # The gate that was answered last is busy with the answer and asks again soon.
+            self._start_refresh()
+
+    async def _refresh_for(self, held: Cursor | None) -> FeedState:
+        """Returns the state by the next refresh, for a request of a gate that holds this version."""
+        refresh = self._start_refresh()
+        # A gate with another version needs an answer now; others share a refresh with those that come soon.
+        due_s = self._begun_s + REFRESH_EVERY_S - self._uptime_s()
+        if held != self._latest.update.at or due_s <= 0:
+            self._refresh_soon.set()
+        else:
+            asyncio.get_running_loop().call_later(due_s, self._refresh_soon.set)
+        return await asyncio.shield(refresh)  # a client that leaves must not cancel it for others
+
+    def _start_refresh(self) -> asyncio.Task[FeedState]:
         if self._next_refresh is None:
             self._loop = asyncio.get_running_loop()
             self._next_refresh = asyncio.ensure_future(self._run_refresh())
             self._next_refresh.add_done_callback(consume_exception)
-        return await asyncio.shield(self._next_refresh)  # a client that leaves must not cancel it for others
+        return self._next_refresh
 
     async def _run_refresh(self) -> FeedState:
+        await self._wait_until_due()
         async with self._mutex:
-            await self._wait_until_due()
             self._next_refresh = None  # requests from here on share the next one
-            await self._read(self._latest.update.at)
-            return self._latest
+            return await self._refresh()
 
     async def _wait_until_due(self) -> None:
-        since_s = self._uptime_s() - self._begun_s
-        if since_s < REFRESH_MIN_S:
-            await asyncio.sleep(REFRESH_MIN_S - since_s)
-        if since_s < REFRESH_EVERY_S:
+        rest_s = max(self._rests_until_s, self._begun_s + REFRESH_MIN_S) - self._uptime_s()
+        if rest_s > 0:
+            await asyncio.sleep(rest_s)
+        every_s = FALLBACK_S if self._is_notified else REFRESH_EVERY_S
+        left_s = self._begun_s + every_s - self._uptime_s()
+        if left_s > 0:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._refresh_soon.wait(), REFRESH_EVERY_S - since_s)
+                await asyncio.wait_for(self._refresh_soon.wait(), left_s)
         self._refresh_soon.clear()  # this refresh may miss the changes of later notifications
 
-    async def _read_changes(self, since: Cursor | None) -> CompressedChanges:
-        async with self._mutex:
-            return self._changes_since.get(since) or await self._read(since)
-
-    async def _read(self, since: Cursor | None) -> CompressedChanges:
-        begun_s = self._begun_s = self._uptime_s()
-        update, changes = await run_in_thread(partial(self._fetch_encoded, since))
-        if update.at != self._latest.update.at:
-            self._changes_since.clear()
+    async def _refresh(self) -> FeedState:
+        before, self._begun_s = self._latest, self._uptime_s()
+        read, changes = await self._fetch(before.update.at)
+        if read.update.at != before.update.at:
+            self._kept.add_step(before.update.at, changes)
+            self._rests_until_s = self._uptime_s() + ANSWER_S * self._asking
+        self._latest = read
+        if read.update.at != before.update.at:
             self._wake(None)
-        self._latest = FeedState(begun_s, update)
-        shared = CompressedChanges(update.since, changes)
-        if update.snapshot:
-            # One snapshot for all gates whose version is unknown: it may be large.
-            shared = self._changes_since.setdefault(None, shared)
-        if since != update.at:
-            if len(self._changes_since) >= CACHED_MAX:
-                del self._changes_since[next(iter(self._changes_since))]
-            self._changes_since[since] = shared
-        return shared
+        return read
 
-    def _fetch_encoded(self, since: Cursor | None) -> tuple[Update, feed_json.EncodedChanges]:
+    async def _read_changes(self, since: Cursor | None) -> tuple[FeedState, CompressedChanges]:
+        async with self._mutex:
+            kept = self._kept.find(since, self._latest.update.at)
+            if kept is not None and len(kept) == 1:  # read while this request waited
+                return self._latest, kept[0]
+            read, changes = await self._fetch(since)
+            if read.update.at == self._latest.update.at:
+                changes = self._kept.add(since, changes)
+            return read, changes
+
+    async def _fetch(self, since: Cursor | None) -> tuple[FeedState, CompressedChanges]:
+        begun_s = self._uptime_s()
+        update, text = await run_in_thread(partial(self._fetch_encoded, since))
+        checksum = await run_in_thread(partial(feed_json.checksum_of, text)) if update.snapshot else ""
+        return FeedState(begun_s, update), CompressedChanges(update.since, text, checksum)
+
+    def _fetch_encoded(self, since: Cursor | None) -> tuple[Update, bytes]:
         update = self._source.fetch(since)
-        changes = feed_json.encode_changes(update.changes) if update.changes else NO_CHANGES
-        return update._replace(changes=()), changes
+        return update._replace(changes=()), feed_json.encode_changes(update.changes)
 
-    async def _wait_for_change(self, held: Cursor, until_s: float) -> None:
-        self._waiters += 1
-        try:
-            while self._latest.update.at == held and not self.closed:
-                left_s = until_s - self._uptime_s()
-                if left_s <= 0:
-                    return
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(asyncio.shield(self._next_change()), left_s)
-        finally:
-            self._waiters -= 1
-
-    def _next_change(self) -> asyncio.Future[None]:
-        if self._change_future is None:
-            self._change_future = asyncio.get_running_loop().create_future()
-            self._change_future.add_done_callback(consume_exception)
+    async def _wait_for_change(self, held: Cursor, arrived_s: float, wait_s: float) -> FeedState:
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(arrived_s + wait_s - self._uptime_s(), _complete, woken)
+        self._waiting.add(woken)
+        self.has_waiting.set()
         if self._watch_task is None or self._watch_task.done():
             self._watch_task = asyncio.ensure_future(self._watch())
-        return self._change_future
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            self._waiting.discard(woken)
+        latest = self._latest
+        is_old = latest.update.at == held and latest.begun_s < self._uptime_s() - REFRESH_EVERY_S
+        return await self._refresh_for(held) if is_old or latest.begun_s < arrived_s else latest
 
     async def _watch(self) -> None:
         """Refreshes again and again, until no request waits."""
-        while self._waiters and not self.closed:
+        while self._waiting and not self.closed:
             try:
-                await self._refresh()
+                await asyncio.shield(self._start_refresh())
             except SourceError as error:
                 self._wake(error)
         self._wake(None)
+        self.has_waiting.clear()
 
     def _wake(self, error: SourceError | None) -> None:
-        future, self._change_future = self._change_future, None
-        if future is not None and error is not None:
-            future.set_exception(error)
-        elif future is not None:
-            future.set_result(None)
+        for woken in self._waiting:
+            _complete(woken, error)
+        self._waiting.clear()
 
-    def _request_load(self) -> float:
-        """Returns the requests of this second or the one before, with this one, over their bound."""
-        second = int(self._uptime_s())
-        if second != self._second:
-            self._requests_before = self._requests if second == self._second + 1 else 0
-            self._second, self._requests = second, 0
-        self._requests += 1
-        return max(self._requests_before, self._requests) / REQUESTS_PER_S_MAX
+
+def _complete(woken: asyncio.Future[None], error: SourceError | None = None) -> None:
+    if woken.done():
+        return
+    if error is None:
+        woken.set_result(None)
+    else:
+        woken.set_exception(error)
+
+
+def _answer(state: FeedState, changes: Sequence[CompressedChanges], arrived_s: float) -> CompressedAnswer:
+    first = changes[0]
+    update = state.update._replace(since=first.since, snapshot=first.is_snapshot)
+    before, after = encode_head(update, first.checksum)
+    waited_s = max(0.0, round(state.begun_s - arrived_s, 6))
+    return CompressedAnswer(b"%s%r%s" % (before, waited_s, after), state.update.at, changes)

@@ -54,7 +54,7 @@ def add_locks_endpoint(app: FastAPI, feed: FeedCache, authenticator: Authenticat
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         parts = answer.parts()
         length = sum(map(len, parts))
-        if length >= GZIP_BYTES_MIN and _accepts_gzip(request.headers.get("accept-encoding", "")):
+        if length >= GZIP_BYTES_MIN and accepts_gzip(request.headers.get("accept-encoding", "")):
             parts = await answer.gzipped()
             headers |= {"content-encoding": "gzip"}
         if length < PIECE_BYTES:
@@ -70,10 +70,10 @@ async def _answer(
 ) -> AnswerAndHeaders:
     """Returns the answer, None if the client has it already, and its headers. Raises SourceError."""
     state = await feed.state(since or next(iter(etags), None), wait_s)
-    headers = ANSWER_HEADERS | {"etag": etag_of(state.update.at)}
     if state.update.at in etags:
-        return None, headers
-    return await feed.answer(since, state, arrived_s), headers
+        return None, ANSWER_HEADERS | {"etag": etag_of(state.update.at)}
+    answer = await feed.answer(since, state, arrived_s)
+    return answer, ANSWER_HEADERS | {"etag": etag_of(answer.at)}
 
 
 async def _unless_disconnected(
@@ -125,7 +125,8 @@ def _wait(query: Mapping[str, str]) -> float:
     return min(float(wait), WAIT_MAX_S)
 
 
-def _accepts_gzip(accept_encoding: str) -> bool:
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Whether a client with this header field reads gzip."""
     for coding in accept_encoding.split(","):
         name, _, weight = coding.partition(";")
         if name.strip().lower() in ("gzip", "*"):

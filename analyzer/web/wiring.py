@@ -52,12 +52,11 @@ def web_application(
         authenticator = Authenticator(partial(stored_tokens, engine), time.monotonic)
         add_locks_endpoint(app, feed, authenticator)
         add_gates_endpoint(app, PendingStatuses(partial(store_statuses, engine)), authenticator)
-
-        def answer_waiting_gates() -> None:
-            feed.closed = True
-
         health.on_feed_change = feed.notify
-        with listening(engine, feed.notify), serving(app, listen, tls, answer_waiting_gates) as address:
+        with (
+            listening(engine, feed.notified, feed.has_waiting),
+            serving(app, listen, tls, feed.close) as address,
+        ):
             yield address
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +25,7 @@ from urllib.parse import quote, urlencode
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, GateStatus, SourceError, Update
 from gatekeeper.sources.timed_connection import CHUNK_BYTES, DeadlineSocket, parse_server_url
+from gatekeeper.view.cooperative import with_pauses
 
 __all__ = ["HttpSource", "TryLater"]
 
@@ -36,8 +38,7 @@ REPORT_S = 1.0  # for reporting status, on which no decision depends and for whi
 ANSWER_BYTES_MAX = 64 << 20  # some 200,000 locks; before and after decompression
 TOKEN_BYTES_MAX = 4 << 10
 SHOWN_MAX = 200  # characters of a server's text that a message repeats
-READ_AT_ONCE_BYTES = 8 << 10  # between two pauses: some 25 locks, parsed in half a millisecond
-PAUSE_S = 1e-6  # the shortest sleep that gives up the GIL
+READ_AT_ONCE_BYTES = 8 << 10  # of the decompressed answer
 
 TOKEN_NAME, TOKEN_FILE_NAME = "GATEKEEPER_TOKEN", "GATEKEEPER_TOKEN_FILE"
 AGENT = "gatekeeper"
@@ -232,7 +233,7 @@ class HttpSource:
 
 
 class BoundedStream(io.RawIOBase):
-    """A stream that raises SourceError beyond ANSWER_BYTES_MAX, and pauses at each read."""
+    """A stream that raises SourceError beyond ANSWER_BYTES_MAX."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -257,8 +258,11 @@ class BoundedStream(io.RawIOBase):
         if self._left < 0:
             raise SourceError(f"decompressed, the answer has more than {ANSWER_BYTES_MAX} bytes")
         buffer[: len(piece)] = piece
-        time.sleep(PAUSE_S)
         return len(piece)
+
+    def readall(self) -> bytes:
+        """The rest of the stream, read with pauses. A reader of lines pauses by itself."""
+        return b"".join(with_pauses(iter(partial(self.read, READ_AT_ONCE_BYTES), b"")))
 
 
 def _read_body(answer: http.client.HTTPResponse) -> bytes:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Clear, Cursor, Lock, LockKey, Rate, Set, SourceError, Update
+from gatekeeper.view.lock_tuples import pack_change
 from tests.support.feed import NOON, a_lock
 
 TIMES = st.datetimes(timezones=st.just(UTC))
@@ -124,6 +125,15 @@ def test_the_format_of_an_answer_does_not_change() -> None:
 
 def a_snapshot(*locks: Lock) -> str:
     return feed_json.dump(Update(Cursor(57, "9f3c"), None, True, NOON, 0.8, 0.4, tuple(map(Set, locks))))
+
+
+@given(st.lists(LOCKS.map(Set) | KEYS.map(Clear)))
+def test_each_line_is_the_object_as_any_program_would_write_it(changes: list[Set | Clear]) -> None:
+    lines = feed_json.encode_changes(changes).decode().split(",\n") if changes else []
+    assert lines == [json.dumps(feed_json.change_fields(change)) for change in changes]
+    assert [feed_json.parse_change(feed_json.parse_object(line, "line"), []) for line in lines] == [
+        pack_change(change) for change in changes
+    ]
 
 
 def test_each_change_is_on_a_separate_line() -> None:

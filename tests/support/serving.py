@@ -35,11 +35,7 @@ def feed_server(
     add_locks_endpoint(app, feed, authenticator)
     if pending is not None:
         add_gates_endpoint(app, pending, authenticator)
-
-    def answer_waiting_gates() -> None:
-        feed.closed = True
-
-    with serving(app, ("127.0.0.1", port), identity, answer_waiting_gates) as address:
+    with serving(app, ("127.0.0.1", port), identity, feed.close) as address:
         assert address is not None
         yield f"{'https' if identity else 'http'}://127.0.0.1:{address[1]}"
 

@@ -9,7 +9,15 @@ from typing import Any, TypeVar
 import pytest
 
 from analyzer.web import feed_cache as module
-from analyzer.web.feed_cache import CACHED_MAX, REFRESH_EVERY_S, REFRESH_MIN_S, FeedCache
+from analyzer.web.feed_cache import (
+    CACHED_MAX,
+    FALLBACK_S,
+    READ_AHEAD_S,
+    REFRESH_EVERY_S,
+    REFRESH_MIN_S,
+    FeedCache,
+)
+from gatekeeper.feed import feed_json
 from gatekeeper.model import Clear, Cursor, Set, SourceError
 from gatekeeper.testing import ManualClock
 from gatekeeper.testing.manual_loop import run
@@ -168,6 +176,118 @@ def test_a_client_that_leaves_does_not_end_the_wait_of_the_others(world: World) 
     assert world.elapsed_s >= 5.0
 
 
+# Notified changes
+
+
+def test_while_changes_are_notified_the_source_is_hardly_read_for_a_waiting_request(world: World) -> None:
+    async def story() -> None:
+        await world.version()
+        world.cache.notified(True)
+        before = world.reads
+        for _ in range(20):
+            assert await world.version(world.source.at, wait_s=5) == 1
+        assert world.reads - before <= 2 * 20
+
+    world.run(story())
+    assert world.elapsed_s == pytest.approx(100, abs=1)
+
+
+def test_a_notified_change_reaches_a_waiting_request_at_once(world: World) -> None:
+    def change() -> None:
+        world.source.set(BOB)
+        world.cache.notified(True)
+
+    async def story() -> None:
+        await world.version()
+        world.cache.notified(True)
+        world.after(3.0, change)
+        assert await world.version(world.source.at, wait_s=15) == 2
+
+    world.run(story())
+    assert world.elapsed_s == pytest.approx(3.0, abs=REFRESH_MIN_S)
+
+
+def test_a_change_whose_notification_was_lost_is_found_by_the_next_refresh(world: World) -> None:
+    async def story() -> None:
+        await world.version()
+        world.cache.notified(True)
+        world.after(3.0, lambda: world.source.set(BOB))
+        assert await world.version(world.source.at, wait_s=15) == 2
+
+    world.run(story())
+    assert world.elapsed_s <= 3.0 + FALLBACK_S
+
+
+def test_once_changes_are_not_notified_any_more_the_source_is_read_often_again(world: World) -> None:
+    async def story() -> None:
+        await world.version()
+        world.cache.notified(True)
+        world.after(1.0, lambda: world.cache.notified(False))
+        world.after(3.0, lambda: world.source.set(BOB))
+        assert await world.version(world.source.at, wait_s=15) == 2
+
+    world.run(story())
+    assert world.elapsed_s <= 3.0 + REFRESH_EVERY_S
+
+
+def test_the_state_after_a_wait_is_as_new_as_the_end_of_the_wait(world: World) -> None:
+    """A gate takes the age of its view from it."""
+
+    async def story() -> None:
+        await world.version()
+        world.cache.notified(True)
+        state = await world.cache.state(world.source.at, 4.0)
+        assert state.begun_s == pytest.approx(world.started_s + 4.0, abs=2 * REFRESH_EVERY_S)
+
+    world.run(story())
+
+
+def test_changes_that_follow_closely_reach_many_waiting_requests_together(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.002)
+    gates, answers = 100, []
+
+    async def poll(until_s: float, starts_after_s: float) -> None:
+        await asyncio.sleep(starts_after_s)
+        held = await world.cache.state(None, 0)
+        while world.elapsed_s < until_s:
+            held = await world.cache.state(held.update.at, 5.0)
+            answers.append(world.elapsed_s)
+            await asyncio.sleep(0.01)
+
+    async def story() -> None:
+        polls = [asyncio.ensure_future(poll(11.0, n / gates)) for n in range(gates)]
+        while world.elapsed_s < 11.0:
+            world.source.set(a_lock(f"user:{world.elapsed_s}"))
+            world.cache.notified(True)
+            await asyncio.sleep(0.05)
+        await asyncio.gather(*polls)
+
+    world.run(story())
+    answers_per_gate = sum(1.0 < at_s < 11.0 for at_s in answers) / gates
+    assert answers_per_gate <= 10 / (0.002 * gates) + 1, "in ten seconds"
+    assert answers_per_gate >= 10 / (0.002 * gates + 0.05) - 2
+
+
+def test_a_change_is_read_ahead_for_a_gate_that_is_busy_with_its_last_answer(world: World) -> None:
+    def change() -> None:
+        world.source.set(BOB)
+        world.cache.notify()
+
+    async def story() -> None:
+        await world.version()
+        before = world.reads
+        world.after(1.0, change)
+        await asyncio.sleep(1.5)
+        assert world.reads == before + 1
+        world.after(READ_AHEAD_S, change)
+        await asyncio.sleep(60)
+        assert world.reads == before + 1, "no gate has asked for a long time"
+
+    world.run(story())
+
+
 # Reading the source
 
 
@@ -210,8 +330,8 @@ def test_unknown_versions_share_one_snapshot_in_memory(world: World) -> None:
         state = await world.cache.state(None, 0)
         unknown = [Cursor(7, f"unknown-{n}") for n in range(5)]
         answers = [await world.cache.answer(cursor, state, world.clock.uptime_s()) for cursor in unknown]
-        assert len({id(answer.shared) for answer in answers}) == 1
-        assert b"api_key:acme" in answers[0].shared.changes.text
+        assert len({id(answer.changes[0]) for answer in answers}) == 1
+        assert b"api_key:acme" in answers[0].changes[0].text
 
     world.run(story())
 
@@ -225,7 +345,59 @@ def test_the_changes_are_kept_from_a_bounded_number_of_versions(world: World) ->
     async def story() -> None:
         for cursor in cursors[:-1]:
             assert b'"op": "set"' in await world.changes(cursor)
-        assert len(world.cache._changes_since) <= CACHED_MAX
+        before = world.reads
+        await asyncio.gather(*map(world.changes, cursors[-CACHED_MAX // 2 : -1]))
+        assert world.reads == before + 1, "the newest of them are kept"
+        await world.changes(cursors[0])
+        assert world.reads == before + 3, "the oldest of them are not"
+
+    world.run(story())
+
+
+def test_each_change_is_read_once_for_gates_that_were_answered_at_different_times(world: World) -> None:
+    async def story() -> None:
+        cursors = []
+        for n in range(5):
+            cursors.append((await world.cache.state(None, 0)).update.at)
+            world.source.set(a_lock(f"user:{n}"))
+        await world.cache.state(None, 0)
+        before = world.reads
+        for number, cursor in enumerate(cursors):
+            text = await world.changes(cursor)
+            update = feed_json.load(text)
+            assert [change.at.key for change in update.changes] == [f"user:{n}" for n in range(number, 5)]
+            assert (update.since, update.at, update.snapshot) == (cursor.version, world.source.at, False)
+        assert world.reads == before + 5, "one refresh for each request, and nothing for its answer"
+
+    world.run(story())
+
+
+def test_changes_that_are_kept_have_a_bounded_size(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_BYTES_MAX", 100_000)
+    first = world.source.at
+
+    async def story() -> None:
+        await world.cache.state(None, 0)
+        for n in range(10):
+            world.source.set(a_lock(f"user:{n}", detail="x" * 30_000))
+            await world.cache.state(None, 0)
+        before = world.reads
+        assert len(feed_json.load(await world.changes(first)).changes) == 10
+        assert world.reads == before + 2, "the refresh, and another read of what was dropped"
+
+    world.run(story())
+
+
+def test_a_snapshot_of_the_source_replaces_the_changes_before(world: World) -> None:
+    async def story() -> None:
+        first = (await world.cache.state(None, 0)).update.at
+        world.source.set(BOB)
+        await world.cache.state(None, 0)
+        world.source.publish(Clear(BOB.at))
+        world.source.prune()
+        await world.cache.state(None, 0)
+        update = feed_json.load(await world.changes(first))
+        assert (update.snapshot, [change.at.key for change in update.changes]) == (True, ["api_key:acme"])
 
     world.run(story())
 

@@ -31,9 +31,10 @@ NAMES = st.lists(st.text(st.characters(codec="utf-8"), max_size=300), max_size=3
 
 def answer_of(locks: list[Lock]) -> tuple[CompressedAnswer, Update]:
     update = Update(Cursor(1, "m1"), None, True, NOW, 0.0, 0.3, tuple(map(Set, locks)))
-    changes = feed_json.encode_changes(update.changes)
-    head = feed_json.encode_answer(update, changes._replace(text=b"")).removesuffix(feed_json.CLOSING)
-    return CompressedAnswer(head, CompressedChanges(None, changes)), update
+    text = feed_json.encode_changes(update.changes)
+    checksum = feed_json.checksum_of(text)
+    head = b"0.0".join(feed_json.encode_head(update, checksum))
+    return CompressedAnswer(head, update.at, [CompressedChanges(None, text, checksum)]), update
 
 
 @given(NAMES)
@@ -43,6 +44,20 @@ def test_the_parts_of_an_answer_compressed_or_not_are_the_whole_answer(names: li
     assert plain == feed_json.dump(update).encode()
     compressed = b"".join(asyncio.run(answer.gzipped()))
     assert gzip.decompress(compressed) == plain
+
+
+@given(st.lists(NAMES, min_size=1, max_size=4))
+def test_changes_one_after_the_other_are_one_answer(steps: list[list[str]]) -> None:
+    locks = [Set(a_lock(name)) for names in steps for name in names]
+    update = Update(Cursor(9, "m9"), 5, False, NOW, 0.0, 0.3, tuple(locks))
+    changes = [
+        CompressedChanges(number, feed_json.encode_changes(Set(a_lock(name)) for name in names))
+        for number, names in enumerate(steps, 5)
+    ]
+    answer = CompressedAnswer(b"0.0".join(feed_json.encode_head(update)), update.at, changes)
+    plain = b"".join(answer.parts())
+    assert plain == feed_json.dump(update).encode()
+    assert gzip.decompress(b"".join(asyncio.run(answer.gzipped()))) == plain
 
 
 def test_other_programs_decompress_an_answer() -> None:
