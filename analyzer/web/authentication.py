@@ -7,6 +7,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from ipaddress import ip_address
 from math import inf
+from typing import NamedTuple
 
 from fastapi import Request
 
@@ -18,6 +19,18 @@ from analyzer.web.single_flight import SingleFlight
 TOKENS_CACHED_S = 2.0  # a revoked token is accepted for up to this long
 RETRY_SOON = {"retry-after": "1"}
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
+
+class Credentials(NamedTuple):
+    """The parts of a request that decide what it may do."""
+
+    authorization: str  # the header field, "" if there is none
+    is_local: bool  # whether it comes from this machine, under a name of this machine, not through a proxy
+
+    @classmethod
+    def of(cls, request: Request) -> Credentials:
+        """Returns the credentials of a request."""
+        return cls(request.headers.get("authorization", ""), _is_local(request))
 
 
 class Authenticator:
@@ -37,16 +50,20 @@ class Authenticator:
 
     async def require(self, scope: TokenScope, request: Request) -> None:
         """Raises HttpProblem unless `request` may do what `scope` allows."""
+        await self.check(scope, Credentials.of(request))
+
+    async def check(self, scope: TokenScope, credentials: Credentials) -> None:
+        """Raises HttpProblem unless a request with these credentials may do what `scope` allows."""
         known = await self._tokens()
         if not known.tokens:
-            if not _is_local(request):
+            if not credentials.is_local:
                 raise HttpProblem(
                     HTTPStatus.FORBIDDEN,
                     "While no token exists, only direct requests from this machine are answered: "
                     "run `gatelock tokens create NAME --scope read`.",
                 )
             return
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        kind, _, given = credentials.authorization.partition(" ")
         if kind.lower() != "bearer":
             detail = "Send a token, `Authorization: Bearer ...`, made by `gatelock tokens create`."
             raise _unauthorized(detail, "")

@@ -7,12 +7,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import uvicorn
 
 from analyzer.errors import AnalyzerError
 from analyzer.web.connection_limits import IDLE_S, connections_max, set_socket_timeouts
+from analyzer.web.long_polls import LongPolls
 from analyzer.web.tls import TlsFiles, reloading_context
 
 log = logging.getLogger(__name__)
@@ -32,11 +34,13 @@ def serving(
     listen: tuple[str, int] | None,
     tls: TlsFiles | None = None,
     before_stop: Callable[[], None] = lambda: None,
+    long_polls: LongPolls | None = None,
 ) -> Iterator[tuple[str, int] | None]:
     """Serves `app` in a thread and yields the host and port it listens on; None when `listen` is None.
 
     Port 0 takes a free port. `before_stop` is called before the server stops, to answer waiting requests.
-    Raises CannotListen or TlsFilesInvalid before anything is started.
+    `long_polls` answers long polls instead of `app`. Raises CannotListen or TlsFilesInvalid before anything
+    is started.
     """
     if listen is None:
         yield None
@@ -55,7 +59,7 @@ def serving(
             server_header=False,
             proxy_headers=False,  # a client could claim to be this machine
             ssl_context_factory=None if context is None else lambda _config, _default: context,
-            http=BoundedConnection,
+            http=partial(BoundedConnection, long_polls=long_polls),  # type: ignore[arg-type]  # is called as a class
             limit_concurrency=connections_max(),
             timeout_keep_alive=int(IDLE_S),
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,

@@ -1,4 +1,4 @@
-"""Bounded connections and a bounded shutdown, by subclassing internal classes of uvicorn.
+"""Bounded connections, long polls and a bounded shutdown, by subclassing internal classes of uvicorn.
 
 *Purpose.* Bounds hold from the moment a connection is accepted. The HTTP server shares a process with the
 counting: a client must not be able to take its descriptors and memory by
@@ -11,6 +11,9 @@ at all. A shutdown leaves connections open whose client has stopped reading. Mid
 is called when the head of a request is complete. A reverse proxy in front can keep these bounds, but the
 server has to hold without one: `gatelock run` alone is the common installation. docs/decisions/0016 has
 what was tried.
+
+*Long polls.* A connection whose next request is one that `long_polls` knows gives it to that. h11 and the
+application do not see it, unless they have to answer it after all.
 
 *Internal names.* `REQUIRED` lists all of them. They are checked before the server starts. If one is
 missing, the server refuses to start and names it: it never runs without its bounds. Everything else in this
@@ -33,6 +36,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from analyzer.web import connection_limits
+from analyzer.web.long_polls import LongPoll, LongPolls, PollFields
 
 ABORT_S = 0.01  # for the transports to see that they were aborted, while there is still an event loop
 
@@ -46,10 +50,12 @@ REQUIRED: Mapping[str, Sequence[str]] = {
         "transport",  # aborted at the deadline and at shutdown
         "connections", "limit_concurrency", "app",  # bound the number: the app answers 503 instead
         "server_state",
+        "client", "flow", "shutdown",  # of a connection whose long poll is answered without uvicorn
+        "on_response_complete", "_unset_keepalive_if_required",  # the timer between two requests
     ),
-    "H11Protocol.conn": ("their_state",),
+    "H11Protocol.conn": ("our_state", "their_state", "trailing_data"),
     "Server": ("server_state", "shutdown"),
-    "ServerState": ("connections", "total_requests"),
+    "ServerState": ("connections", "total_requests", "default_headers"),
 }  # fmt: skip
 
 
@@ -81,21 +87,76 @@ def missing_internals() -> list[str]:
 
 class BoundedConnection(H11Protocol):
     """Connection that is aborted when a request is not complete in time, `REQUEST_S` after its first byte or
-    after the connection was made. Beyond `limit_concurrency` connections its requests are refused."""
+    after the connection was made. Beyond `limit_concurrency` connections its requests are refused.
 
-    def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:
+    `long_polls` answers the requests that it can, without h11 and without the application.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, *args: Any, long_polls: LongPolls | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(config, *args, **kwargs)
         self._connections_max = config.limit_concurrency
         self.limit_concurrency = None  # switches off uvicorn's own refusal
         self._deadline: asyncio.TimerHandle | None = None
+        self._long_polls = long_polls
+        self._poll_fields: PollFields | None = None  # of the last long poll
+        self._polling: asyncio.Task[None] | None = None
+        self._polled = b""  # the request that is being answered by `_polling`
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP alone
         super().connection_made(transport)
         if self._connections_max is not None and len(self.connections) > self._connections_max:
             self.app = connection_limits.refuse_connection(self.server_state.total_requests)
+            self._long_polls = None
         self._start_deadline()
 
     def data_received(self, data: bytes) -> None:
+        if self._polling is not None:
+            data = self._stop_polling() + data  # more than one request at a time is left to uvicorn
+        elif self._long_polls is not None and self._is_between_requests:
+            poll = self._long_polls.parse(data, self.client, self._poll_fields)
+            if poll is not None:
+                self._poll_fields, self._polled = poll.fields, data
+                self._cancel_deadline()
+                self._unset_keepalive_if_required()
+                self._polling = self.loop.create_task(self._answer(self._long_polls, poll))
+                return
+        self._pass_on(data)
+
+    @property
+    def _is_between_requests(self) -> bool:
+        conn = self.conn
+        return conn.our_state is h11.IDLE and conn.their_state is h11.IDLE and not conn.trailing_data[0]
+
+    async def _answer(self, long_polls: LongPolls, poll: LongPoll) -> None:
+        response = None
+        try:
+            response = await long_polls.answer(poll, self.server_state.default_headers)
+        finally:
+            # Also after an unexpected error: the application then answers, or logs the error again.
+            if self._polling is asyncio.current_task():
+                data = self._stop_polling()
+                if response is None or self.flow.write_paused:
+                    self._pass_on(data)
+                elif not self.transport.is_closing():
+                    self.transport.write(response)
+                    self.on_response_complete()
+
+    def _stop_polling(self) -> bytes:
+        """Returns the request that is not answered yet, and stops answering it."""
+        polling, self._polling = self._polling, None
+        data, self._polled = self._polled, b""
+        if polling is not None and polling is not asyncio.current_task(self.loop):
+            polling.cancel()
+        return data
+
+    def shutdown(self) -> None:
+        if self._polling is not None:
+            self._pass_on(self._stop_polling())  # uvicorn then waits for the answer
+        super().shutdown()
+
+    def _pass_on(self, data: bytes) -> None:
         if self._deadline is None and self.conn.their_state is h11.IDLE:
             self._start_deadline()
         super().data_received(data)
@@ -106,6 +167,7 @@ class BoundedConnection(H11Protocol):
             self._cancel_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_polling()
         self._cancel_deadline()
         super().connection_lost(exc)
 

@@ -22,6 +22,7 @@ from analyzer.web.authentication import Authenticator, is_loopback
 from analyzer.web.feed_cache import FeedCache
 from analyzer.web.gates_endpoint import PendingStatuses, add_gates_endpoint
 from analyzer.web.locks_endpoint import add_locks_endpoint
+from analyzer.web.long_polls import LongPolls
 from analyzer.web.server import CannotListen, serving
 from analyzer.web.tls import TlsFiles
 from gatekeeper.sources.sql import SqlSource
@@ -53,9 +54,10 @@ def web_application(
         add_locks_endpoint(app, feed, authenticator)
         add_gates_endpoint(app, PendingStatuses(partial(store_statuses, engine)), authenticator)
         health.on_feed_change = feed.notify
+        long_polls = LongPolls(feed, authenticator)
         with (
             listening(engine, feed.notified, feed.has_waiting),
-            serving(app, listen, tls, feed.close) as address,
+            serving(app, listen, tls, feed.close, long_polls) as address,
         ):
             yield address
 

@@ -159,15 +159,18 @@ def _serve(variant: str) -> None:
     from analyzer.web import locks_endpoint
     from analyzer.web.authentication import Authenticator
     from analyzer.web.feed_cache import FeedCache
+    from analyzer.web.long_polls import LongPolls
     from analyzer.web.server import serving
 
     random, source = Random(7), HandFeed(a_lock(ends_in=10**9))
     feed, app = FeedCache(source, time.monotonic), FastAPI(openapi_url=None)
-    locks_endpoint.add_locks_endpoint(app, feed, Authenticator(lambda: TokenList((), 0), time.monotonic))
+    authenticator = Authenticator(lambda: TokenList((), 0), time.monotonic)
+    locks_endpoint.add_locks_endpoint(app, feed, authenticator)
+    long_polls = LongPolls(feed, authenticator) if variant == "shared" else None
     if variant.startswith("middleware"):
         least, locks_endpoint.GZIP_BYTES_MIN = locks_endpoint.GZIP_BYTES_MIN, sys.maxsize
         app.add_middleware(GZipMiddleware, minimum_size=least, compresslevel=int(variant[-1]))
-    with serving(app, ("127.0.0.1", 0)) as address:
+    with serving(app, ("127.0.0.1", 0), long_polls=long_polls) as address:
         assert address is not None
         print(address[1], flush=True)
         print(*source.at, flush=True)

@@ -145,7 +145,7 @@ GUESTS = {
     "django": ("gatekeeper.adapters.django",),
     "fastapi": ("analyzer.web", "gatekeeper.adapters.fastapi"),
     "flask": ("gatekeeper.adapters.flask",),
-    "h11": ("analyzer.web.uvicorn_internals",),  # what uvicorn reads HTTP with
+    "h11": ("analyzer.web.uvicorn_internals", "analyzer.web.long_polls"),  # what uvicorn reads HTTP with
     "kafka": ("analyzer.kafka", "analyzer.demo", "gatekeeper.requestlog.kafka"),
     "lz4": ("analyzer.core.kafka_format",),
     "msgspec": ("analyzer.core",),

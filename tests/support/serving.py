@@ -16,6 +16,7 @@ from analyzer.web.authentication import Authenticator
 from analyzer.web.feed_cache import FeedCache
 from analyzer.web.gates_endpoint import PendingStatuses, add_gates_endpoint
 from analyzer.web.locks_endpoint import add_locks_endpoint
+from analyzer.web.long_polls import LongPolls
 from analyzer.web.server import serving
 from analyzer.web.tls import TlsFiles
 from gatekeeper.model import LockSource
@@ -35,7 +36,8 @@ def feed_server(
     add_locks_endpoint(app, feed, authenticator)
     if pending is not None:
         add_gates_endpoint(app, pending, authenticator)
-    with serving(app, ("127.0.0.1", port), identity, feed.close) as address:
+    long_polls = LongPolls(feed, authenticator)
+    with serving(app, ("127.0.0.1", port), identity, feed.close, long_polls) as address:
         assert address is not None
         yield f"{'https' if identity else 'http'}://127.0.0.1:{address[1]}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import h11
@@ -58,13 +59,13 @@ class World:
     def run(self, story: Coroutine[Any, Any, None]) -> None:
         run(story, self.clock)
 
-    def connect(self, limit: int | None = None) -> BoundedConnection:
+    def connect(self, limit: int | None = None, long_polls: Any = None) -> BoundedConnection:
         config = uvicorn.Config(
             self.app, log_config=None, lifespan="off", ws="none", interface="asgi3",
             timeout_keep_alive=int(IDLE_S), limit_concurrency=limit,
         )  # fmt: skip
         state = uvicorn.Server(config).server_state
-        connection = BoundedConnection(config, state, {}, asyncio.get_running_loop())
+        connection = BoundedConnection(config, state, {}, asyncio.get_running_loop(), long_polls=long_polls)
         connection.connection_made(self.transport)
         return connection
 
@@ -167,6 +168,101 @@ def test_a_request_beyond_the_bound_is_refused_with_retry_after(world: World) ->
         assert b"connection: close" in head
 
     world.run(story())
+
+
+# Long polls
+
+
+class FakeLongPolls:
+    """Takes every request for a long poll, and answers after `answer_after_s` with `response`."""
+
+    def __init__(self, response: bytes | Exception | None, answer_after_s: float = 0.0) -> None:
+        self.response, self.answer_after_s = response, answer_after_s
+        self.parsed: list[bytes] = []
+
+    def parse(self, data: bytes, _client: object, _known: object) -> Any:
+        self.parsed.append(data)
+        return SimpleNamespace(fields=None)
+
+    async def answer(self, _poll: object, _default_fields: object) -> bytes | None:
+        await asyncio.sleep(self.answer_after_s)
+        if isinstance(self.response, Exception):
+            raise self.response
+        return self.response
+
+
+BY_LONG_POLLS = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+
+
+def test_a_long_poll_is_answered_and_the_connection_ends_when_it_is_idle(world: World) -> None:
+    async def story() -> None:
+        connection = world.connect(long_polls=FakeLongPolls(BY_LONG_POLLS, 5 * REQUEST_S))
+        for number in (1, 2):
+            connection.data_received(REQUEST)
+            await asyncio.sleep(5 * REQUEST_S + 1)
+            assert world.transport.written == number * BY_LONG_POLLS
+        await asyncio.sleep(IDLE_S - 2)
+        assert not world.transport.is_closing()
+        await asyncio.sleep(2)
+        assert world.transport.is_closed
+
+    world.run(story())
+
+
+@pytest.mark.parametrize("response", [None, ZeroDivisionError()], ids=["nothing", "a bug"])
+def test_what_long_polls_cannot_answer_the_application_answers(
+    world: World, response: Exception | None
+) -> None:
+    async def story() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        connection = world.connect(long_polls=FakeLongPolls(response))
+        for number in (1, 2):
+            connection.data_received(REQUEST)
+            await asyncio.sleep(1)
+            assert world.transport.written.count(b"HTTP/1.1 204") == number
+
+    world.run(story())
+
+
+def test_a_request_that_has_begun_is_not_a_long_poll(world: World) -> None:
+    long_polls = FakeLongPolls(BY_LONG_POLLS)
+
+    async def story() -> None:
+        long_polls.parse = lambda *_: None  # type: ignore[method-assign]  # of the first piece
+        connection = world.connect(long_polls=long_polls)
+        connection.data_received(REQUEST[:9])
+        del long_polls.parse
+        connection.data_received(REQUEST[9:])
+        await asyncio.sleep(1)
+        assert world.transport.written.startswith(b"HTTP/1.1 204")
+        assert long_polls.parsed == []
+
+    world.run(story())
+
+
+def test_at_shutdown_a_long_poll_is_passed_on_to_the_application(world: World) -> None:
+    async def story() -> None:
+        connection = world.connect(long_polls=FakeLongPolls(BY_LONG_POLLS, 1e6))
+        connection.data_received(REQUEST)
+        await asyncio.sleep(1)
+        connection.shutdown()
+        await asyncio.sleep(1)
+        assert world.transport.written.startswith(b"HTTP/1.1 204")
+        assert world.transport.is_closed
+
+    world.run(story())
+
+
+def test_a_connection_beyond_the_bound_has_no_long_polls(world: World) -> None:
+    long_polls = FakeLongPolls(BY_LONG_POLLS)
+
+    async def story() -> None:
+        world.connect(limit=0, long_polls=long_polls).data_received(REQUEST)
+        await asyncio.sleep(0.1)
+        assert world.transport.written.startswith(b"HTTP/1.1 503")
+
+    world.run(story())
+    assert long_polls.parsed == []
 
 
 # Internal names of uvicorn
