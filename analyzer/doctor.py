@@ -28,6 +28,7 @@ from analyzer.store.database.engine import open_engine, require_file
 from analyzer.store.database.revisions import head
 from analyzer.store.operations.followed_partitions import SILENT_MS, FollowedPartition, followed
 from analyzer.store.operations.tokens import stored_tokens
+from analyzer.store.reports.connections import gate_connections
 from analyzer.store.reports.gate_reports import known_among, reporting_gates
 from analyzer.store.reports.status import DatabaseStatus, database_status, installation_status
 from analyzer.store.transaction.gaps import recorded_gaps
@@ -40,6 +41,7 @@ REJECTED_WITHIN_MS = 3_600_000
 EXPIRES_SOON_MS = 7 * 86_400_000
 FREE_BYTES_MIN = 1 << 30
 LISTED_MAX = 3
+SQL_GATES_MAX = 50  # half of the connections that PostgreSQL allows by default, for all its clients
 
 # The cure for each problem of a gate.
 GATE_CURES = {
@@ -303,6 +305,17 @@ def _gates(installation: Installation) -> Iterator[Observation]:
             )
 
 
+def _sql_gates(installation: Installation) -> Iterator[Observation]:
+    found = gate_connections(installation.engine)
+    if found is not None and found.gates > SQL_GATES_MAX:
+        yield Observation(
+            "wrong",
+            f"{found.gates} gates hold a connection each to the database, which allows "
+            f"{found.connections_max} for all clients",
+            'let them read over HTTP, Gate("https://HOST:PORT"), from `gatelock run` or `gatelock serve`',
+        )
+
+
 def _callers(installation: Installation) -> Iterator[Observation]:
     for name, gates in installation.applications().items():
         callers = {caller for gate in gates for caller in gate.status.callers}
@@ -362,5 +375,6 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("tokens", _tokens),
     ("gates", _suspension),
     ("gates", _gates),
+    ("gates", _sql_gates),
     ("callers", _callers),
 )

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from analyzer import doctor
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar
@@ -32,6 +34,7 @@ from analyzer.store.transaction.catalog import MOVING
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import SUSPENSION, Cursor, Lock, Set
+from gatekeeper.sources.sql import SqlSource
 from tests.support.gate_reports import ANN, BOB, SOURCE, gate_status, log_callers, report
 from tests.support.waiting import wait_for
 
@@ -210,6 +213,23 @@ def test_suspended_locks_and_expiring_tokens_are_found(gatelock: Gatelock, engin
     found = first_wrong(gatelock)
     assert "all locks are suspended until" in found["gates"]["what"]
     assert "shop expires at" in found["tokens"]["what"]
+
+
+@pytest.mark.parametrize("database", ["postgresql"])
+def test_many_gates_with_a_connection_each_are_found(
+    gatelock: Gatelock, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_healthy(engine)
+    monkeypatch.setattr(doctor, "SQL_GATES_MAX", 2)
+    with ExitStack() as stack:
+        for wrong in (False, False, True):
+            source = SqlSource(engine.url.render_as_string(hide_password=False))
+            stack.callback(source.close)
+            source.fetch(None)
+            gates = findings(gatelock, exit_code=int(wrong))["gates"]
+            assert [finding["state"] for finding in gates] == ["fine"] + ["wrong"] * wrong
+    assert gates[1]["what"].startswith("3 gates hold a connection each to the database, which allows ")
+    assert "over HTTP" in gates[1]["cure"]
 
 
 def test_a_clock_that_differs_is_found(
