@@ -87,20 +87,46 @@ def serving(config: Path) -> Iterator[psutil.Process]:
         child.wait(20)
 
 
-def run(servers: Servers, gates: int = 500, seconds: float = 10.0) -> None:
-    database, port = servers.postgres.new_database(), free_port()
+@contextmanager
+def installed(folder: Path, database: str) -> Iterator[tuple[psutil.Process, int]]:
+    """`gatelock serve` on a new database, and its port."""
     upgrade(database)
-    config = servers.folder / "waiting.toml"
+    port, config = free_port(), folder / "waiting.toml"
     config.write_text(CONFIGURATION.format(database=database, port=port))
+    with serving(config) as process:
+        wait_until_up(port)
+        yield process, port
+
+
+def run(servers: Servers, gates: int = 500, seconds: float = 10.0) -> None:
+    print(f"long polls of at most {WAIT_S} s at `gatelock serve`")
+    one_s = 3 * seconds  # a thousandth of a core shows only after some time
+    for database in (servers.postgres.new_database(), f"sqlite:///{servers.folder}/waiting.db"):
+        with installed(servers.folder, database) as (process, port):
+            asyncio.run(_measure_one(process, port, database.partition(":")[0], one_s))
+    database = servers.postgres.new_database()
     engine = open_engine(database)
-    print(f"{gates} long polls of at most {WAIT_S} s at `gatelock serve` over PostgreSQL")
+    print(f"{gates} of them, over PostgreSQL")
     try:
-        with serving(config) as process:
-            wait_until_up(port)
+        with installed(servers.folder, database) as (process, port):
             before_mb = process.memory_info().rss / 1e6
             asyncio.run(_measure(Fleet(port, gates), process, engine, seconds, before_mb))
     finally:
         engine.dispose()
+
+
+async def _measure_one(process: psutil.Process, port: int, database: str, seconds: float) -> None:
+    """Prints what the server costs without a gate, and what one waiting gate adds."""
+    await asyncio.sleep(2)  # the start is over
+    cores = []
+    for gates in (0, 1):
+        polling = asyncio.ensure_future(Fleet(port, gates).poll())
+        await asyncio.sleep(WAIT_S)
+        cpu_s, began_s = _cpu_s(process), time.monotonic()
+        await asyncio.sleep(seconds)
+        cores.append((_cpu_s(process) - cpu_s) / (time.monotonic() - began_s))
+        polling.cancel()
+    print(f"  {database}: {cores[0]:.4f} of a core without a gate, one gate adds {cores[1] - cores[0]:.4f}")
 
 
 async def _measure(

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from analyzer.store.operations.tokens import Token, TokenList, digest_of
-from analyzer.web import connection_limits, feed_cache, locks_endpoint
+from analyzer.web import connection_limits, feed_cache, locks_endpoint, long_polls
 from gatekeeper import Gate
 from gatekeeper.feed import feed_json, poller
 from gatekeeper.model import Cursor, SourceError
@@ -96,6 +96,12 @@ def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
         assert value in numbers
     assert "twenty times a second" in PAGE
     assert feed_cache.REFRESH_EVERY_S == 1 / 20
+    assert "500 gates every 0.15 s" in PAGE
+    assert pytest.approx(0.15) == 500 * feed_cache.ANSWER_S
+    assert "the whole head below\n2 KB" in PAGE
+    assert long_polls.FIELDS_BYTES_MAX == 2 << 10
+    assert "counts as a fifth of a request" in PAGE
+    assert long_polls.COST == 1 / 5
     assert "64 MB, some" in PAGE
     assert http.ANSWER_BYTES_MAX == 64 << 20
     last_s = connection_limits.RETRY_AFTER_S + connection_limits.RETRY_AFTER_SPREAD_S - 1
