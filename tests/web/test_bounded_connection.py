@@ -210,7 +210,7 @@ def test_a_long_poll_is_answered_and_the_connection_ends_when_it_is_idle(world: 
 
 
 @pytest.mark.parametrize("response", [None, ZeroDivisionError()], ids=["nothing", "a bug"])
-def test_what_long_polls_cannot_answer_the_application_answers(
+def test_a_request_that_long_polls_cannot_answer_goes_to_the_application(
     world: World, response: Exception | None
 ) -> None:
     async def story() -> None:
