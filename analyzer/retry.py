@@ -90,7 +90,7 @@ class RejectRetry:
         counter = self._new_counter()
         if usable:
             items = [Record(record.offset, record.kafka_ms, record.sample) for record in usable]
-            counter.feed(Records(usable[0].part, usable[0].offset, usable[-1].offset + 1, items))
+            counter.feed(Records.of(usable[0].part, usable[0].offset, usable[-1].offset + 1, items))
         counted = counter.drain()
         reasons |= {rejected.offset: rejected.reason for rejected in counted.rejected}
         outcomes = [RetryOutcome(record, reasons[record.offset]) for record in records]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 
@@ -55,14 +55,47 @@ class Record(NamedTuple):
     value: bytes | None  # None: a tombstone
 
 
+class RecordColumns(NamedTuple):
+    """Records as columns. A missing timestamp is None, and so is the value of a tombstone."""
+
+    offsets: list[int]
+    kafka_ms: list[int | None]
+    values: list[bytes | None]
+    size_bytes: int  # of all values, or somewhat more
+
+    def part(self, begin: int, end: int) -> RecordColumns:
+        offsets, kafka_ms, values = self.offsets[begin:end], self.kafka_ms[begin:end], self.values[begin:end]
+        return RecordColumns(offsets, kafka_ms, values, self.size_bytes)
+
+
 class Records(NamedTuple):
     """Decoded records of one partition, from a client without raw batches or from the lines of a file."""
 
     part: Partition
-    start: int
+    start: int  # the offset that was asked for; records below it are not counted
     next: int  # the offset to ask for afterwards; covers holes
-    items: Sequence[Record]
+    columns: RecordColumns  # offsets rise
     resume_token: str = ""
+
+    @classmethod
+    def of(
+        cls, part: Partition, start: int, next_: int, items: Iterable[Record], resume_token: str = ""
+    ) -> Records:
+        """Returns single records as one set."""
+        items = list(items)
+        columns = RecordColumns(
+            [item.offset for item in items],
+            [item.kafka_ms for item in items],
+            [item.value for item in items],
+            sum(len(item.value or b"") for item in items),
+        )
+        return cls(part, start, next_, columns, resume_token)
+
+    @property
+    def items(self) -> list[Record]:
+        """Single records, for tests and tools; the counter reads the columns."""
+        offsets, kafka_ms, values, _ = self.columns
+        return list(map(Record, offsets, kafka_ms, values))
 
 
 class PartitionRevoked(NamedTuple):

@@ -123,7 +123,7 @@ class FileReader:
         if self.part is None:
             return None
         read_to, at_end = self.lines.read_to, self.lines.at_end
-        start, items = self.lines.next, self.lines.take(final=final)
+        start, columns = self.lines.next, self.lines.take(final=final)
         if at_end and self.lines.read_to > read_to:
             self.grew_s = now_s
         self._waiting_bytes = 0
@@ -133,11 +133,11 @@ class FileReader:
             self._waiting_bytes = self.lines.read_to - self.lines.next
             if self._size is not None:
                 self._waiting_bytes = max(self._waiting_bytes, self._size() - self.lines.next)
-        if items is None:
+        if columns is None:
             return None
-        self._lines_taken += len(items)
+        self._lines_taken += len(columns.values)
         self._checkpoints.append(self.lines.checkpoint())
-        return Records(self.part, start, self.lines.next, items, self.lines.resume_token)
+        return Records(self.part, start, self.lines.next, columns, self.lines.resume_token)
 
     def rewind(self) -> None:
         """Lets the next `place` go back to the stored position."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import accumulate, compress
+from operator import add
 from typing import IO, NamedTuple
 
-from analyzer.core.model import Record
+from analyzer.core.model import RecordColumns
 
 CHUNK_BYTES = 1 << 20
 FIRST_LINE_BYTES_MAX = 64 * 1024
@@ -77,7 +79,7 @@ class LineReader:
         is_complete = newline or len(line) == FIRST_LINE_BYTES_MAX or (final and self.at_end)
         return line if is_complete else None
 
-    def take(self, *, final: bool) -> list[Record] | None:
+    def take(self, *, final: bool) -> RecordColumns | None:
         """Returns the next complete lines, each with the offset of its first byte; None when there are none.
 
         With `final` the last line needs no newline. A line longer than the bound is cut to one byte more than
@@ -93,13 +95,9 @@ class LineReader:
             end = len(data)
         if not end:
             return None
-        records, offset = [], self.next + begin
-        for line in lines:
-            if line not in (b"", b"\r"):
-                records.append(Record(offset, None, line[: self._line_bytes_max + 1]))
-            offset += len(line) + 1
+        columns = _columns_of(lines, self.next + begin, self._line_bytes_max + 1)
         self._advance(end)
-        return records
+        return columns
 
     def skip_to(self, offset: int) -> bool:
         """Reads up to `offset`; False when the stream ends before."""
@@ -150,3 +148,15 @@ class LineReader:
             self.next += len(piece)
             if self.next == prefix_bytes:
                 self._prefix_digests += (self._digest.hexdigest()[:16],)
+
+
+def _columns_of(lines: list[bytes], first: int, bytes_max: int) -> RecordColumns:
+    """Returns the lines that are not empty, cut to `bytes_max`; the first begins at offset `first`."""
+    sizes = list(map(len, lines))
+    # A newline follows each line, so the line at an index is behind so many newlines.
+    offsets = list(map(add, accumulate(sizes, initial=first), range(len(lines))))
+    if sizes and (min(sizes) < 2 or max(sizes) > bytes_max):
+        wanted = [line not in (b"", b"\r") for line in lines]
+        offsets = list(compress(offsets, wanted))
+        lines = [line[:bytes_max] for line in compress(lines, wanted)]
+    return RecordColumns(offsets, [None] * len(lines), list(lines), sum(sizes))

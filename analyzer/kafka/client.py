@@ -76,7 +76,7 @@ class FetchedPartition(NamedTuple):
         if isinstance(self.content, bytes):
             resume_token = resume_token_of(self.leader_epoch)
             return RecordSet(part, self.start, self.content, tuple(self.aborted), resume_token)
-        return Records(part, self.start, self.next, self.content)
+        return Records.of(part, self.start, self.next, self.content)
 
 
 class UnreadablePartition(NamedTuple):

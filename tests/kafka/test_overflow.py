@@ -67,7 +67,7 @@ def reference_counts(partitions: Sequence[Sequence[bytes]], now_ms: int) -> Tall
         part = Partition("c", "t", number, "log", "log")
         counter = SlowCounter({"log": mapping_of(callers_max=NAMES_MAX)}, ["caller"], [])
         items = [Record(offset, now_ms, value) for offset, value in enumerate(values)]
-        counter.feed(Records(part, 0, len(items), items))
+        counter.feed(Records.of(part, 0, len(items), items))
         for row in counter.drain().rows:
             rows[row.key, row.bucket_s] += row.value
     return rows

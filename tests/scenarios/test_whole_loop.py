@@ -57,7 +57,7 @@ class Log:
     def take(self, timeout_s: float) -> Iterator[SourceItem]:
         start, self._next = self._next, len(self.records)
         if self._next > start:
-            yield Records(PART, start, self._next, self.records[start:])
+            yield Records.of(PART, start, self._next, self.records[start:])
 
     def lags(self) -> Mapping[Partition, Lag]:
         return {PART: Lag(len(self.records) - self._next, 0.0)}

@@ -17,7 +17,7 @@ def counted(settings: Settings, source: str, *values: bytes) -> list[CountRow]:
     counter = reference_counter(settings.mappings(), plan.groupings, plan.meters)
     part = Partition("c", "t", 0, source, source)
     records = [Record(offset, 1_000_000, value) for offset, value in enumerate(values)]
-    counter.feed(Records(part, 0, len(records), records))
+    counter.feed(Records.of(part, 0, len(records), records))
     counts = counter.drain()
     assert not counts.rejected, counts.rejected
     return list(counts.rows)

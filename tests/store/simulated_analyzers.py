@@ -93,7 +93,7 @@ class LogSource:
             items = [record for record in records if record.offset >= start][:AT_ONCE]
             if items:
                 self.at[part] = items[-1].offset + 1
-                yield Records(part, start, self.at[part], items, resume_token=f"after {items[-1].offset}")
+                yield Records.of(part, start, self.at[part], items, resume_token=f"after {items[-1].offset}")
 
     def begun(self, part: Partition) -> Position:
         return self.store.begin(part, 0)

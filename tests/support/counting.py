@@ -37,7 +37,7 @@ def some_records(
 ) -> Records:
     """Returns decoded records from offset `start` on, with Kafka times at NOW_MS."""
     items = [Record(start + n, NOW_MS, value) for n, value in enumerate(values)]
-    return Records(part, start, start + len(items), items, resume_token)
+    return Records.of(part, start, start + len(items), items, resume_token)
 
 
 def counted(
@@ -51,7 +51,7 @@ def counted(
     """Returns what a new counter drains after these records."""
     counter = counter_class({PART.source: mapping}, groupings, meters)
     items = [Record(offset, kafka_ms, value) for offset, value in enumerate(values)]
-    counter.feed(Records(PART, 0, len(items), items))
+    counter.feed(Records.of(PART, 0, len(items), items))
     return counter.drain()
 
 

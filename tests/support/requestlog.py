@@ -54,5 +54,5 @@ def count_lines(configuration: Path, text: bytes, *, groupings: Sequence[str] = 
     counter = reference_counter({name: mapping}, (*plan.groupings, *groupings), plan.meters)
     lines = text.split(b"\n")
     records = [Record(number, None, line) for number, line in enumerate(lines) if line]
-    counter.feed(Records(part, 0, len(lines), records))
+    counter.feed(Records.of(part, 0, len(lines), records))
     return counter.drain()

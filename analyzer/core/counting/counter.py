@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
 from analyzer.core.counting.aggregate import Aggregate, CountLayout, tables_of
@@ -10,8 +11,16 @@ from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.counting.partition_counter import PartitionCounter, PartitionMemory, TooManyRejected
 from analyzer.core.kafka_format.codecs import Decompressor
 from analyzer.core.kafka_format.record_batches import DecodedBatch, decode_batches
-from analyzer.core.kafka_format.record_decoder import RecordColumns, concatenate
-from analyzer.core.model import CounterState, DrainedCounts, FeedResult, Partition, Records, RecordSet
+from analyzer.core.kafka_format.record_decoder import concatenate
+from analyzer.core.model import (
+    CounterState,
+    DrainedCounts,
+    FeedResult,
+    Partition,
+    RecordColumns,
+    Records,
+    RecordSet,
+)
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.reader import RecordReader
 
@@ -151,7 +160,7 @@ class PythonCounter:
 
 def _count_records(partition: PartitionCounter, taken: Records) -> TooManyRejected | None:
     """Counts the records up to a run of rejected ones that is too long, and returns that."""
-    records = _columns_of(taken)
+    records = _from_start(taken)
     # A resume token describes the end of the set only: reading can continue there or at the set's start.
     if taken.resume_token:
         too_many = partition.count_all_or_none(records)
@@ -163,11 +172,8 @@ def _count_records(partition: PartitionCounter, taken: Records) -> TooManyReject
     return too_many
 
 
-def _columns_of(taken: Records) -> RecordColumns:
-    items = [item for item in taken.items if item.offset >= taken.start]
-    return RecordColumns(
-        [item.offset for item in items],
-        [item.kafka_ms for item in items],
-        [item.value for item in items],
-        sum(len(item.value or b"") for item in items),
-    )
+def _from_start(taken: Records) -> RecordColumns:
+    """Returns the records at or after `start`."""
+    columns = taken.columns
+    before = bisect_left(columns.offsets, taken.start)
+    return columns.part(before, len(columns.offsets)) if before else columns

@@ -8,8 +8,15 @@ from typing import NamedTuple
 from analyzer.core.counting.aggregate import Aggregate
 from analyzer.core.counting.caller_budget import OVERFLOW, CallerBudget
 from analyzer.core.counting.reject_runs import RejectRun
-from analyzer.core.kafka_format.record_decoder import RecordColumns, chunked
-from analyzer.core.model import CounterState, Partition, PartitionProgress, Rejected, RejectReason
+from analyzer.core.kafka_format.record_decoder import chunked
+from analyzer.core.model import (
+    CounterState,
+    Partition,
+    PartitionProgress,
+    RecordColumns,
+    Rejected,
+    RejectReason,
+)
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.reader import RecordReader, RequestColumns
 

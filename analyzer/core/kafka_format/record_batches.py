@@ -25,8 +25,8 @@ from analyzer.core.kafka_format.batch_header import (
     read_header,
 )
 from analyzer.core.kafka_format.codecs import DamagedError, Decompressor, TooLargeError
-from analyzer.core.kafka_format.record_decoder import RecordColumns, is_abort_marker, read_records
-from analyzer.core.model import FeedStatus
+from analyzer.core.kafka_format.record_decoder import is_abort_marker, read_records
+from analyzer.core.model import FeedStatus, RecordColumns
 
 OFFSET_MAX = 2**63 - 1
 RECORD_BYTES_MIN = 7

@@ -32,25 +32,13 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from analyzer.core.kafka_format.codecs import DamagedError
+from analyzer.core.model import RecordColumns
 
 ABORT_TYPE = b"\x00\x00"  # in the key of a control record, after two bytes of version
 # Records decoded at a time: hostile records grow dozens of times larger as Python objects.
 CHUNK_RECORDS, CHUNK_BYTES = 10_000, 4 << 20
 KEY_BYTES_MAX = 63  # the longest key whose length is a varint of one byte
 NULL = 1  # the length -1 in zigzag: a key or a value that is missing
-
-
-class RecordColumns(NamedTuple):
-    """Records as columns. A missing timestamp is None, and so is the value of a tombstone."""
-
-    offsets: list[int]
-    kafka_ms: list[int | None]
-    values: list[bytes | None]
-    size_bytes: int  # of all values, or somewhat more
-
-    def part(self, begin: int, end: int) -> RecordColumns:
-        offsets, kafka_ms, values = self.offsets[begin:end], self.kafka_ms[begin:end], self.values[begin:end]
-        return RecordColumns(offsets, kafka_ms, values, self.size_bytes)
 
 
 class PrefixUnpackers(dict[int, tuple[Any, int]]):

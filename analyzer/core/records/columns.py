@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from analyzer.core.records.decimals import scaled
@@ -85,15 +85,20 @@ class TimeColumn:
     def __init__(self, field: TimeField | None, index: ColumnIndex) -> None:
         self._column = None if field is None else index.of(field.path)
         self._places = 0 if field is None else MS_PLACES.get(field.unit, 0)
-        parser = {"rfc3339": rfc3339_ms, "clf": clf_ms}.get("" if field is None else field.unit)
-        self._parse = None if parser is None else time_rule(parser)
+        self._read_texts: Callable[[Sequence[RawValue]], Answers] | None = None
+        unit = "" if field is None else field.unit
+        if unit == "rfc3339":
+            rfc3339_rule = time_rule(rfc3339_ms)
+            self._read_texts = lambda column: list(map(rfc3339_rule, column))
+        elif unit == "clf":  # without fractions: many requests have the same text
+            self._read_texts = MemoizedRule(time_rule(clf_ms)).read
 
     def read(self, columns: Columns, kafka_ms: Sequence[int | None]) -> Answers:
         if self._column is None:
             return [None if ms is None or ms < 0 else ms for ms in kafka_ms]
         column = columns[self._column]
-        if self._parse is not None:
-            return list(map(self._parse, column))
+        if self._read_texts is not None:
+            return self._read_texts(column)
         if (
             set(map(type, column)) == INTEGERS
             and min(column) > -FAST_TIME_MAX

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from analyzer.core.kafka_format.record_decoder import RecordColumns
-from analyzer.core.model import RejectReason
+from analyzer.core.model import RecordColumns, RejectReason
 from analyzer.core.records.columns import (
     CallerColumn,
     ColumnIndex,
@@ -161,11 +160,14 @@ def reject_untimely(
 def all_timely(mapping: SourceMapping, times_ms: Sequence[Any], kafka_ms: Sequence[Any]) -> bool:
     """Whether the extremes alone show that no record is untimely."""
     try:
-        first, last, earliest, latest = min(times_ms), max(times_ms), min(kafka_ms), max(kafka_ms)
+        first, last = min(times_ms), max(times_ms)
+        if first < FIRST_MS or last >= END_MS:
+            return False
+        if kafka_ms.count(None) == len(kafka_ms):
+            return True  # lines of a file
+        earliest, latest = min(kafka_ms), max(kafka_ms)
         return bool(
-            first >= FIRST_MS
-            and last < END_MS
-            and earliest >= 0
+            earliest >= 0
             and last <= earliest + mapping.future_ms_max
             and first >= latest - mapping.past_ms_max
         )

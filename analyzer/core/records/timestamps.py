@@ -15,7 +15,6 @@ SECOND = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}):([0-9]{2})(?:[Zz]|([+-][0-9]{2}:[0-9]{2}))"
 )
 # 10/Oct/2000:13:55:36 -0700 as Apache and nginx write it, with or without their brackets.
-CLF_CHARS_MAX = 28
 CLF = re.compile(
     r"(\[)?([0-9]{2})/([A-Z][a-z]{2})/([0-9]{4}):([0-9]{2}:[0-9]{2}):([0-9]{2})"
     r" ([+-][0-9]{2})([0-9]{2})(?(1)\])"
@@ -64,11 +63,6 @@ def clf_ms(text: str) -> int | None:
     >>> clf_ms("01/Jan/1970:01:00:01 +0100"), clf_ms("[32/Jan/1970:01:00:01 +0100]")
     (1000, None)
     """
-    return _clf_ms(text) if len(text) <= CLF_CHARS_MAX else None
-
-
-@lru_cache(maxsize=4096)
-def _clf_ms(text: str) -> int | None:
     match = CLF.fullmatch(text)
     if match is None:
         return None

@@ -134,7 +134,7 @@ def test_the_ledger_adds_up_and_has_the_next_offset(a_counter: NewCounter) -> No
     old = a_record(ts=0)
     fed = counter.feed(some_records(40, a_record(), None, old, a_record(), resume_token="w1"))
     assert fed == FeedResult(next=44, seen=4, counted=2)
-    assert counter.feed(Records(PART, 44, 50, [Record(47, NOW_MS + 5, a_record())], "w2")) == FeedResult(
+    assert counter.feed(Records.of(PART, 44, 50, [Record(47, NOW_MS + 5, a_record())], "w2")) == FeedResult(
         50, 1, 1
     )
     (progress,) = counter.drain().parts
@@ -264,7 +264,7 @@ def test_decoded_records_count_like_their_raw_batches(
     next_offset, items = records_of(raw, start, [])
     by_bytes, by_records = a_counter(), a_counter()
     fed = by_bytes.feed(RecordSet(PART, start, raw))
-    assert by_records.feed(Records(PART, start, next_offset, items)) == fed
+    assert by_records.feed(Records.of(PART, start, next_offset, items)) == fed
     assert by_records.drain() == by_bytes.drain()
 
 

@@ -38,7 +38,7 @@ def feed(counter: Counter, callers: str, start: int, hour: int = 0) -> None:
     ms = NOW_MS + hour * HOUR_MS
     values = [json.dumps({"key": caller, "ts": ms, "org": "o", "path": "/a"}).encode() for caller in callers]
     items = [Record(start + n, NOW_MS, value) for n, value in enumerate(values)]
-    counter.feed(Records(PART, start, start + len(items), items))
+    counter.feed(Records.of(PART, start, start + len(items), items))
 
 
 def test_the_next_counter_continues_with_the_names_of_the_last_one(a_counter: NewCounter) -> None:

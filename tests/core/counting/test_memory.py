@@ -68,7 +68,7 @@ for flush in range(80):
         before_mb = used_mb()
     start = flush * 2_000
     items = [Record(n, NOW_MS, a_record(key=f"one-off-{{n}}")) for n in range(start, start + 2_000)]
-    counter.feed(Records(PART, start, start + 2_000, items))
+    counter.feed(Records.of(PART, start, start + 2_000, items))
     found = counter.drain()
     rows += len(found.rows)
     counted += sum(row.value for row in found.rows)

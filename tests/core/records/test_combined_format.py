@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from analyzer.core.counting.meters import Meter
-from analyzer.core.records.combined_format import PARTS, CombinedFormat
+from analyzer.core.records.combined_format import (
+    BLOCK_LINES,
+    PARTS,
+    CombinedFormat,
+    match_lines,
+    split_block,
+)
 from analyzer.core.records.mapping import AddressField, ResourceField, SourceMapping
 from tests.support.counting import counted, reasons, totals
 
@@ -155,3 +164,84 @@ def test_a_hostile_line_takes_time_in_proportion_to_its_length(line: str) -> Non
     began = time.process_time()
     parts(line)
     assert time.process_time() - began < 5
+
+
+ORDINARY = [f"{USUAL} {AGENT}", '192.0.2.7 - - [10/Oct/2000:13:55:37 -0700] "-" 408 - "-" "-"']
+ODD = [
+    f"{USUAL} {AGENT}x",
+    f"{USUAL} {AGENT} x",
+    f"{USUAL} {AGENT}\r",
+    f'{USUAL} "a"x"b"',
+    f'{USUAL} "a" "b"x"c"',
+    f'{USUAL} "a" "b"',
+    f'{USUAL} "a" "b" "c" "d"',
+    r'192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /" 200 7 "a\" "b" "c"',
+    '192.0.2.1 - ann lee [10/Oct/2000:13:55:36 -0700] "GET /" 200 7 "a" "b"',
+    '192.0.2.1 -  [10/Oct/2000:13:55:36 -0700] "GET /" 200 7 "a" "b"',
+    '192.0.2.1 - - [10/Oct/2000:13:55:36 +0000] "GET /" 200 7 "a" "b"',
+    '192.0.2.1 - - [10/Oct/2000] -0700] "GET /" 200 7 "a" "b"',
+    '192.0.2.1 - - [10/Oct/2000 07]00] "GET /" 200 7 "a" "b"',
+    '192.0.2.1 - - 10/Oct/2000:13:55:36 -0700] "GET /" 200 7 "a" "b"',
+    '192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /" 2000 7 "a" "b"',
+    '192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /" 200  "a" "b"',
+    '192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /" 200 7  "a" "b"',
+    '192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /" 200 7² "a" "b"',
+    '192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /" 200 1-2 "a" "b"',
+    '192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /"x 200 7 "a" "b"',
+    '192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /" 200 7 x"a" "b"',
+    '192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /\u00e9" 200 - "" "b\n c"',
+    # Two lines in one value, and the rest of the second in another.
+    '1 - - [t -0700] "r" 200 5 "a" "b"\n 2 - - [t -0700] "r" 200 5 "a',
+    'b" "c"',
+]
+
+
+def assert_split_as_matched(lines: list[bytes]) -> None:
+    found = split_block(lines)
+    parts, unreadable = match_lines(lines)
+    if found is not None:
+        assert not unreadable
+        assert {name: list(column) for name, column in found.items()} == {
+            name: list(column) for name, column in parts.items()
+        }
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_line_is_read_alike_alone_and_among_ordinary_ones(odd: str) -> None:
+    for lines in ([odd], [odd, ORDINARY[0]], [ORDINARY[0], odd], [ORDINARY[0], odd, ORDINARY[0]], [odd, odd]):
+        assert_split_as_matched([line.encode() for line in lines])
+        assert_split_as_matched([(line + ' "192.0.2.9"').encode() for line in lines])
+
+
+@st.composite
+def changed_lines(draw: st.DrawFn) -> bytes:
+    """A line in which a few parts, separators included, are replaced."""
+    found = re.split(r'([ "\[\]])', draw(st.sampled_from(ORDINARY + ODD)))
+    for _ in range(draw(st.integers(0, 2))):
+        found[draw(st.integers(0, len(found) - 1))] = draw(st.text(alphabet=' "\\\n\r[]-7aé²', max_size=4))
+    return "".join(found).encode()
+
+
+@given(st.lists(changed_lines(), min_size=1, max_size=3))
+@settings(max_examples=300)
+def test_a_block_is_split_only_as_the_expression_would_match_it(lines: list[bytes]) -> None:
+    assert_split_as_matched(lines)
+
+
+def test_a_value_of_several_lines_is_not_split() -> None:
+    lines = [odd.encode() for odd in ODD[-2:]]
+    assert split_block(lines) is None
+    assert match_lines(lines)[1] == {0: "bad-line", 1: "bad-line"}
+
+
+@pytest.mark.parametrize("more", ["", ' "192.0.2.9"'])
+def test_ordinary_lines_are_split(more: str) -> None:
+    assert split_block([(line + more).encode() for line in ORDINARY * 3]) is not None
+
+
+def test_lines_around_an_odd_one_keep_their_places() -> None:
+    lines = [*ORDINARY * BLOCK_LINES, "nonsense", *ORDINARY]
+    columns, refused = CombinedFormat([("user",), ("bytes",)]).read([line.encode() for line in lines])
+    assert refused == {2 * BLOCK_LINES: "bad-line"}
+    assert columns == [["ann", None] * BLOCK_LINES + [None, "ann", None],
+                       [2326, None] * BLOCK_LINES + [None, 2326, None]]  # fmt: skip

@@ -360,7 +360,7 @@ def plain_records(draw: st.DrawFn, values: st.SearchStrategy[bytes | None]) -> R
         kafka_ms = draw(st.sampled_from([None, NOW_MS, NOW_MS, NOW_MS + 7, -1, 0, 2**63]))
         items.append(Record(offset, kafka_ms, value))
         offset += draw(st.sampled_from([1, 1, 3]))
-    return Records(PART, start, max(start, offset), items)
+    return Records.of(PART, start, max(start, offset), items)
 
 
 def sets(values: st.SearchStrategy[Any]) -> st.SearchStrategy[RecordSet | Records]:

@@ -74,7 +74,7 @@ def taken(step: Step, start: int) -> RecordSet | Records:
         raw = batch(entries[:3], start) + (batch(entries[3:], start + 3) if entries[3:] else b"")
         return RecordSet(PART, start, raw, (), step.resume_token)
     items = [Record(start + n, NOW_MS, value) for n, value in enumerate(step.values)]
-    return Records(PART, start, start + len(items), items, step.resume_token)
+    return Records.of(PART, start, start + len(items), items, step.resume_token)
 
 
 def summed(

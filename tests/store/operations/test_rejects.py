@@ -53,7 +53,7 @@ def counted_under(
     all_values = [*values(now * 1000), *more]
     counter = reference_counter({"log": mapping}, PLAN.groupings, PLAN.meters)
     items = [Record(5 + n, now * 1000, value) for n, value in enumerate(all_values)]
-    counter.feed(Records(PART, 5, 5 + len(items), items))
+    counter.feed(Records.of(PART, 5, 5 + len(items), items))
     found = counter.drain()
     with store.transaction() as tx:
         tx.move_offsets(found.parts, {})
@@ -153,7 +153,9 @@ def test_a_concurrent_flush_loses_nothing(new_engine: Callable[[], sa.Engine], n
 
     def flush() -> None:
         counter = reference_counter({"log": CORRECTED}, PLAN.groupings, PLAN.meters)
-        counter.feed(Records(PART, 14, 16, [Record(n, now * 1000, values(now * 1000)[0]) for n in (14, 15)]))
+        counter.feed(
+            Records.of(PART, 14, 16, [Record(n, now * 1000, values(now * 1000)[0]) for n in (14, 15)])
+        )
         found = counter.drain()
         with store.transaction() as tx:
             tx.move_offsets(found.parts, {})
@@ -228,7 +230,7 @@ def test_a_time_beyond_the_column_is_stored_as_the_largest(
     store.activate(PLAN)
     store.begin(PART, 0)
     counter = reference_counter({"log": CORRECTED}, PLAN.groupings, PLAN.meters)
-    counter.feed(Records(PART, 0, 2, [Record(0, 2**63 + 5, b"{"), Record(1, None, b"{")]))
+    counter.feed(Records.of(PART, 0, 2, [Record(0, 2**63 + 5, b"{"), Record(1, None, b"{")]))
     found = counter.drain()
     with store.transaction() as tx:
         tx.move_offsets(found.parts, {})
@@ -247,7 +249,7 @@ def test_the_counter_state_is_stored_with_the_offset(engine: sa.Engine, store: S
 
     def flush(counter: Counter, start: int, *items: bytes | None) -> None:
         records = [Record(start + n, now * 1000, value) for n, value in enumerate(items)]
-        counter.feed(Records(PART, start, start + len(items), records))
+        counter.feed(Records.of(PART, start, start + len(items), records))
         found = counter.drain()
         with store.transaction() as tx:
             tx.move_offsets(found.parts, {})
