@@ -21,8 +21,6 @@ from analyzer.core.model import Counter
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.daemon import Daemon, LoopObserver
 from analyzer.files import FollowedFile, ImportedFiles, OpenFiles
-from analyzer.kafka import KafkaRecords
-from analyzer.kafka.group.dead_members import client_id
 from analyzer.pipeline import FlushPace, Pipeline
 from analyzer.retry import RejectRetry, without_limits
 from analyzer.sources import CombinedSource, Source
@@ -61,7 +59,8 @@ def build(settings: Settings, engine: sa.Engine, health: LoopObserver) -> Daemon
     store = SqlStore(engine, owner_of(settings))
     release_removed(engine, settings.analyzer.name, {source.name for source in settings.sources})
     source = CombinedSource([*_topics(settings, store), *_files(settings, store)])
-    return _daemon(settings, engine, store, source, health)
+    pace = FlushPace(flush_every_s=settings.analyzer.flush_every)
+    return _daemon(settings, engine, store, source, health, pace)
 
 
 def build_import(
@@ -73,7 +72,10 @@ def build_import(
     """
     store = SqlStore(engine, owner_of(settings))
     imported = ImportedFiles(files, source, store)
-    daemon = _daemon(settings, engine, store, imported, health)
+    # No gate waits for the locks of an old log, so flushes are large from the beginning. They are not larger
+    # than a backlog's: a log is in order of time, so few lines that are further apart share a row.
+    pace = FlushPace(flush_every_s=settings.analyzer.flush_every, behind_after_s=0.0)
+    daemon = _daemon(settings, engine, store, imported, health, pace)
     # An old log would be rolled up while it is read, before its minutes could be reported.
     daemon.warden.last_cleanup_s = inf
     return daemon, imported
@@ -91,7 +93,12 @@ def new_counter(mappings: Mapping[str, SourceMapping], plan: Plan) -> Counter:
 
 
 def _daemon(
-    settings: Settings, engine: sa.Engine, store: SqlStore, source: Source, health: LoopObserver
+    settings: Settings,
+    engine: sa.Engine,
+    store: SqlStore,
+    source: Source,
+    health: LoopObserver,
+    pace: FlushPace,
 ) -> Daemon:
     mappings = settings.mappings()
     counter_for = partial(new_counter, mappings)
@@ -103,7 +110,7 @@ def _daemon(
         plan=plan,
         version=store.activate(plan),
         uptime_s=time.monotonic,
-        pace=FlushPace(flush_every_s=settings.analyzer.flush_every),
+        pace=pace,
     )
     warden = Warden(
         SqlUpkeep(engine, owner_of(settings), new_mark),
@@ -117,6 +124,10 @@ def _daemon(
 
 def _topics(settings: Settings, store: SqlStore) -> list[Source]:
     """Returns one Kafka source per start position, for all topics that have it."""
+    # kafka-python takes a tenth of a second to import, which an import of files does not need.
+    from analyzer.kafka import KafkaRecords
+    from analyzer.kafka.group.dead_members import client_id
+
     sources_by_start: dict[str, list[SourceTable]] = {}
     for source in settings.sources:
         if source.topic is not None:

@@ -59,7 +59,8 @@ class FlushPace:
     """Intervals of flushes. A short one makes locks prompt; a long one counts a backlog at less cost."""
 
     flush_every_s: float = 0.1
-    flush_behind_s: float = 1.0  # while a partition is further behind than this
+    flush_behind_s: float = 1.0  # while a partition is further behind than `behind_after_s`
+    behind_after_s: float = 1.0
     heartbeat_every_s: float = 1.0  # of an idle partition
 
 
@@ -125,7 +126,7 @@ class Pipeline:
         self.heartbeats_s.pop(part, None)
 
     def is_due(self, lags: Mapping[Partition, Lag]) -> bool:
-        behind = max((lag.seconds for lag in lags.values()), default=0.0) > self.pace.flush_behind_s
+        behind = max((lag.seconds for lag in lags.values()), default=0.0) > self.pace.behind_after_s
         every_s = self.pace.flush_behind_s if behind else self.pace.flush_every_s
         return self.counter.full() or self.uptime_s() - self.flushed_s >= DUE_SHARE * every_s
 

@@ -7,6 +7,7 @@ import sys
 
 from tests.benchmarks import (
     allow,
+    codecs,
     flush,
     gates,
     latency,
@@ -27,6 +28,7 @@ ALONE = {"allow": allow.run, "requestlog": requestlog.run, "gzip": shared_gzip.r
 WITH_SERVERS = {
     "throughput": throughput.run,
     "shapes": shapes.run,
+    "codecs": codecs.run,
     "refusal": refusal.run,
     "gates": gates.run,
     "waiting": waiting.run,

@@ -7,11 +7,13 @@ import logging
 import string
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any, get_args
 
 import pytest
 from kafka import KafkaConsumer
 from kafka.coordinator.consumer import ConsumerCoordinator
+from kafka.protocol.parser import KafkaProtocol
 
 from analyzer.core.model import Gap
 from analyzer.kafka import KafkaRecords
@@ -28,6 +30,7 @@ from analyzer.kafka.internals.features import (
     report,
     supported_features,
 )
+from analyzer.kafka.internals.large_reads import READ_BYTES, LargeBytes
 from tests.house.reading import ROOT, Module, modules, within
 from tests.support.installation import Installation, RealKafka, write
 from tests.support.kafka_features import GONE
@@ -100,7 +103,7 @@ def take_away(owner: Any, member: str, kind: str, monkeypatch: pytest.MonkeyPatc
         return
     if kind == FIELD:
         for base in owner.__mro__[:-1]:
-            if "__init__" in vars(base):
+            if isinstance(vars(base).get("__init__"), FunctionType):
                 monkeypatch.setattr(base, "__init__", lambda self: None)
     if kind.startswith("("):
         monkeypatch.setattr(owner, member, lambda: None)
@@ -171,6 +174,39 @@ class TestAnAnalyzerWithout:
         joined.run_until(lambda: sum(map(len, joined.kept.values())) == 40)
         assert joined.source.problems() == {}
         joined.source.close()
+
+    @pytest.mark.parametrize("off", [(), ("large-reads",)], ids=["with", "without"])
+    def test_large_answers_are_read_in_large_pieces_and_copied_once(
+        self,
+        real_kafka: RealKafka,
+        switch_off: Callable[..., None],
+        off: tuple[FeatureName, ...],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        switch_off(*off)
+        read: list[int] = []
+        received: list[int] = []
+        copy, receive = LargeBytes.read, KafkaProtocol.receive_bytes
+
+        def noted_copy(buffer: LargeBytes, nbytes: int | None = None) -> bytes:
+            data = copy(buffer, nbytes)
+            read.append(len(data))
+            return data
+
+        def noted_receive(protocol: KafkaProtocol, data: bytes) -> Any:
+            received.append(len(data))
+            return receive(protocol, data)
+
+        monkeypatch.setattr(LargeBytes, "read", noted_copy)
+        monkeypatch.setattr(KafkaProtocol, "receive_bytes", noted_receive)
+        topic = real_kafka.create_topic()
+        wanted = [b"%06d" % number + bytes(10_000) for number in range(300)]
+        produce(real_kafka, topic, wanted, partition=0, compression_type="none")
+        reader = SourceReader(open_source(real_kafka, store := MemoryPositionStore(), topic), store, {})
+        run_all([reader], wanted)
+        reader.source.close()
+        assert (sum(read) > 2_000_000) == (not off)
+        assert off or max(received) <= READ_BYTES
 
     @pytest.mark.parametrize("off", [(), ("paused-records",)], ids=["with", "without"])
     def test_a_stopped_partition_can_be_read_again_with_and_without_paused_records(

@@ -11,7 +11,7 @@ import pytest
 
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import CounterState, Lag, Partition, Records
-from analyzer.pipeline import Pipeline
+from analyzer.pipeline import FlushPace, Pipeline
 from tests.support.counters import reference_counter
 from tests.support.counting import PART, PLAIN, a_record, some_records
 
@@ -61,20 +61,22 @@ class NullStore:
 
 
 @pytest.mark.parametrize(
-    ("lag_s", "too_early_s", "due_s"),
+    ("pace", "lag_s", "too_early_s", "due_s"),
     [
-        (0.0, 0.079, 0.081),  # 0.8 of flush_every_s = 0.1
-        (1.0, 0.079, 0.081),
-        (1.1, 0.79, 0.81),  # 0.8 of flush_behind_s = 1.0
+        (FlushPace(), 0.0, 0.079, 0.081),  # 0.8 of flush_every_s = 0.1
+        (FlushPace(), 1.0, 0.079, 0.081),
+        (FlushPace(), 1.1, 0.79, 0.81),  # 0.8 of flush_behind_s = 1.0
+        (FlushPace(behind_after_s=0.0), 0.0, 0.079, 0.081),
+        (FlushPace(behind_after_s=0.0), 0.1, 0.79, 0.81),
     ],
 )
 def test_a_flush_is_due_after_four_fifths_of_its_interval(
-    lag_s: float, too_early_s: float, due_s: float
+    pace: FlushPace, lag_s: float, too_early_s: float, due_s: float
 ) -> None:
     uptime_s = [0.0]
     plan = Plan()
     counter = reference_counter({"log": PLAIN}, plan.groupings, plan.meters)
-    pipeline = Pipeline(EndlessSource(lag_s), counter, NullStore(), plan, 1, lambda: uptime_s[0])
+    pipeline = Pipeline(EndlessSource(lag_s), counter, NullStore(), plan, 1, lambda: uptime_s[0], pace)
     flushed = []
     for now_s in (0.0, too_early_s, due_s, due_s + too_early_s, due_s + due_s):
         uptime_s[0] = now_s

@@ -169,8 +169,8 @@ def _request_parts(requests: Sequence[str | None]) -> LineParts:
 
 
 def _values(name: str, texts: Sequence[str | None], size: int) -> Sequence[Any]:
-    """Returns a part's values: None for `-`, numbers for status and bytes; None in `size` lines for a name
-    that is no part."""
+    """Returns a part's values, numbers for status and bytes, None for `-`; `size` times None for any other
+    name."""
     if name not in PARTS:
         return [None] * size
     if name in INTEGER_PARTS:

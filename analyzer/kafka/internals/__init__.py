@@ -3,8 +3,8 @@
 - `features`: the table of these names, by the feature that needs them, and the rule for a changed release;
 - `consumer`: the typed facade; the rest of `analyzer.kafka` calls nothing else from here but the table;
 - `interfaces`: what the facade returns, and what the modules behind it fill in;
-- behind the facade: `raw_fetcher`, `join_coordinator`, `connection_watch` and `decompression_bound`, one
-  module for each behaviour that is changed, and `class_swap`.
+- behind the facade: `raw_fetcher`, `join_coordinator`, `connection_watch`, `large_reads` and
+  `decompression_bound`, one module for each behaviour that is changed, and `class_swap`.
 
 Not here: anything that public names of kafka-python do. A test reads the source for private names elsewhere.
 """

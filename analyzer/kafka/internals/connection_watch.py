@@ -33,10 +33,8 @@ class WatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         return connection
 
 
-def watched_client(failures: ConnectionFailures, config: dict[str, Any]) -> KafkaNetClient:
-    """Returns a network client for a consumer, whose connections report their errors to `failures`."""
-    client = KafkaNetClient(**config)
+def watch_connections(client: KafkaNetClient, failures: ConnectionFailures) -> None:
+    """Makes the connections that `client` opens from now on report their errors to `failures`."""
     manager = client._manager
     if swap_class(manager, KafkaConnectionManager, WatchedConnectionManager):
         manager.failures, manager.watched = failures, WeakSet()
-    return client

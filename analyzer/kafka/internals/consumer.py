@@ -36,13 +36,12 @@ def open_consumer(options: Options, failures: ConnectionFailures, features: Feat
     failed; kafka-python alone leaves its thread and its sockets.
     """
     clients: list[Any] = []
-    if "failure-reasons" in features:
-        from analyzer.kafka.internals.connection_watch import watched_client
 
-        def new_client(**config: Any) -> Any:
-            clients.append(watched_client(failures, config))
-            return clients[-1]
+    def new_client(**config: Any) -> Any:
+        clients.append(_open_client(config, failures, features))
+        return clients[-1]
 
+    if features & {"failure-reasons", "large-reads"}:
         options = {**options, "kafka_client": new_client}
     try:
         consumer = KafkaConsumer(**options)
@@ -52,6 +51,22 @@ def open_consumer(options: Options, failures: ConnectionFailures, features: Feat
             client.close()
         raise
     return consumer
+
+
+def _open_client(config: dict[str, Any], failures: ConnectionFailures, features: Features) -> Any:
+    """Returns a network client for a consumer."""
+    from kafka.net.compat import KafkaNetClient
+
+    client = KafkaNetClient(**config)
+    if "failure-reasons" in features:
+        from analyzer.kafka.internals.connection_watch import watch_connections
+
+        watch_connections(client, failures)
+    if "large-reads" in features:
+        from analyzer.kafka.internals.large_reads import read_much_at_once
+
+        read_much_at_once(client)
+    return client
 
 
 def bound_decompression(features: Features, bytes_max: int = BATCH_BYTES_MAX) -> bool:

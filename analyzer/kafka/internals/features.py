@@ -37,6 +37,7 @@ FeatureName = Literal[
     "cached-metadata",
     "paused-records",
     "damaged-partition",
+    "large-reads",
 ]
 
 # What a member is, unless its parameters are given: "(self, name)", or "(self, ...)" for any further ones.
@@ -199,6 +200,23 @@ FEATURES: Mapping[FeatureName, Feature] = {
             CONSUMER: {"_fetcher": FIELD},
             FETCHER: {"_next_partition_records": FIELD},
             RECORDS: {"topic_partition": FIELD},
+        },
+    ),
+    "large-reads": Feature(
+        "sockets are read in pieces of 4 KiB and answers are copied twice, which takes more CPU time, most "
+        "for uncompressed topics",
+        {
+            CONSUMER: {"kafka_client": OPTION},
+            "kafka.net.compat:KafkaNetClient": {"_manager": FIELD},
+            MANAGER: {"_build_transport": "(self, node, ...)"},
+            "kafka.net.transport:KafkaTCPTransport": {
+                "_sock": FIELD,
+                "_sock_recv": "(self)",
+                "_protocol": FIELD,
+            },
+            "kafka.net.connection:KafkaConnection": {"parser": FIELD},
+            "kafka.protocol.parser:KafkaProtocol": {"_rbuffer": FIELD},
+            "kafka.protocol.frame:KafkaBytes": {"_idx": FIELD, "read": "(self, nbytes)"},
         },
     ),
 }
