@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from gatekeeper.adapters.admission_control import NOTES_STATE_KEY, make_exemption
@@ -29,6 +29,7 @@ __all__ = ["RequestLog"]
 HEADER = VERDICT.encode()
 BODIES = {"http.response.body", "websocket.http.response.body"}
 ENDS = {*BODIES, "http.response.pathsend", "websocket.accept", "websocket.close"}
+NOTED_AFTERWARDS = BODIES | ENDS
 
 CLIENT_DISCONNECTED = 499  # as in nginx: the client closed the connection before the response
 FAILED = 500  # the response of servers for an application that raised
@@ -137,12 +138,17 @@ class LoggedResponse:
         self._has_ended = False
         self._started_s = log.clock.uptime_s()
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
+        """Sends `message`, and notes what the log needs of it."""
         kind = message["type"]
         status = RESPONSE_STARTS.get(kind)
         if status is not None and not self._status:
             # Noted before it is sent: sending fails if the client has disconnected.
             self._start(message.get("status", status), message.get("headers", ()))
+        # A coroutine around the server's costs as much as the rest, and most starts need nothing afterwards.
+        return self._send_and_note(kind, message) if kind in NOTED_AFTERWARDS else self._send(message)
+
+    async def _send_and_note(self, kind: str, message: Message) -> None:
         await self._send(message)
         if kind in BODIES:
             self._bytes += len(message.get("body", b""))

@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gatekeeper.requestlog.background_writer import WriteOutcome, run_first_at_exit
+from gatekeeper.requestlog.acknowledged import ABANDONED, IN_FLIGHT_MAX, AcknowledgedSink
+from gatekeeper.requestlog.background_writer import run_first_at_exit
 from gatekeeper.requestlog.log_record import LogLine
 from gatekeeper.telemetry.atomic_counts import AtomicCounts
 
 try:
     from kafka import KafkaProducer
     from kafka.errors import KafkaError
+    from kafka.partitioner import DefaultPartitioner
 except ImportError as missing:
     raise ImportError("gatekeeper.requestlog.kafka needs kafka-python: install gatelock[kafka]") from missing
 
 __all__ = ["KafkaSink"]
-
-FULL_WRITES_MAX = 5  # writes in a row, within half a second, without room: then the sink reports trouble
-IN_FLIGHT_MAX = 10_000  # records in the producer without acknowledgement, about 10 MB
 
 DEFAULTS: Mapping[str, Any] = {
     "client_id": "gatelock-requestlog",
     "acks": "all",
     "enable_idempotence": True,  # a record that is sent again after a lost reply is stored once
     "linger_ms": 5,  # the background writer has batched already
+    # A write of the background writer fits in. Behind a full batch each record wakes the producer.
+    "batch_size": 256 << 10,
     # A record waits this long for an unavailable broker; then it is lost, and counted.
     "delivery_timeout_ms": 600_000,
     "request_timeout_ms": 10_000,
@@ -33,10 +34,33 @@ DEFAULTS: Mapping[str, Any] = {
     "reconnect_backoff_max_ms": 1_000,
     "allow_auto_create_topics": False,  # otherwise a typo in the name creates a topic
 }
+KEYS_MAX = 10_000  # callers whose partition is kept, about 2 MB
 RESERVED_OPTIONS = ("key_serializer", "value_serializer", "partitioner", "transactional_id", "kafka_client")
 
 
-class KafkaSink:
+class MemoizedPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python has no types
+    """kafka-python's partitions for keys; hashing a key in Python takes as long as encoding its record."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[bytes, int] = {}
+        self._count = 0  # of the topic's partitions
+
+    def partition(
+        self, topic: str, key: Any, key_bytes: bytes | None, value: Any, value_bytes: bytes, cluster: Any
+    ) -> int:
+        count = len(cluster.partitions_for_topic(topic) or ())
+        if count != self._count or len(self._partitions) >= KEYS_MAX:
+            self._partitions, self._count = {}, count
+        known = None if key_bytes is None else self._partitions.get(key_bytes)
+        if known is not None:
+            return known
+        found = int(super().partition(topic, key, key_bytes, value, value_bytes, cluster))
+        if key_bytes is not None:
+            self._partitions[key_bytes] = found
+        return found
+
+
+class KafkaSink(AcknowledgedSink):
     """Sends records to a Kafka topic.
 
     A record's key is its caller. All records of a caller are in one partition, in their order, so analyzers
@@ -61,6 +85,8 @@ class KafkaSink:
         WriteOutcome(taken=0, written=0, lost=0, trouble='')
     """
 
+    errors = (KafkaError, OSError, ValueError)
+
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str],
@@ -74,37 +100,17 @@ class KafkaSink:
             raise ValueError(f"options: kafka-python's producer has no option {', '.join(sorted(unknown))}")
         if reserved := options.keys() & set(RESERVED_OPTIONS):
             raise ValueError(f"options: {', '.join(sorted(reserved))} cannot be changed: remove it")
-        if in_flight < 1:
-            raise ValueError(f"in_flight: expected at least 1 record, got {in_flight}")
         self._options = {**DEFAULTS, **options, "bootstrap_servers": bootstrap_servers}
-        self._topic = topic
-        self._in_flight_max = in_flight
-        self._reset()
+        super().__init__(topic, in_flight)
 
     def _reset(self) -> None:
-        self._producer: Any = None
+        super()._reset()
         # The producer's thread adds, the writer's thread reads.
         self._delivered, self._failed = AtomicCounts(), AtomicCounts()
-        self._taken = self._known_delivered = self._known_failed = 0
-        self._failure = ""
-        self._full_writes = 0
-
-    def write(self, lines: Sequence[LogLine]) -> WriteOutcome:
-        """Gives `lines` to the producer, as far as there is room; reports new acknowledgements."""
-        taken, trouble = 0, ""
-        room = self._in_flight_max - (self._taken - self._known_delivered - self._known_failed)
-        try:
-            for line in lines[:room]:
-                self._send(line)
-                taken += 1
-        except (KafkaError, OSError, ValueError) as error:
-            trouble = f"Kafka, topic {self._topic}: {error}"
-        self._taken += taken
-        return self._outcome(taken, trouble, is_full=bool(lines) and not room)
 
     def _send(self, line: LogLine) -> None:
         if self._producer is None:
-            self._producer = KafkaProducer(**self._options)
+            self._producer = KafkaProducer(**self._options, partitioner=MemoizedPartitioner())
             run_first_at_exit()  # before the producer's own exit hook: waiting records must still be sent
         key = line.key.encode("utf-8", "replace") if line.key else None
         future = self._producer.send(self._topic, line.text.removesuffix(b"\n"), key=key)
@@ -118,19 +124,8 @@ class KafkaSink:
         self._failure = f"Kafka, topic {self._topic}: {error}"
         self._failed.add()
 
-    def _outcome(self, taken: int, trouble: str, *, is_full: bool) -> WriteOutcome:
-        delivered, failed = self._delivered.read(), self._failed.read()
-        written, lost = delivered - self._known_delivered, failed - self._known_failed
-        self._known_delivered, self._known_failed = delivered, failed
-        if lost:
-            trouble = trouble or self._failure
-        self._full_writes = self._full_writes + 1 if is_full and not written else 0
-        if self._full_writes >= FULL_WRITES_MAX:
-            trouble = (
-                trouble
-                or f"Kafka, topic {self._topic}: {self._in_flight_max} records wait for acknowledgement"
-            )
-        return WriteOutcome(taken, written, lost, trouble)
+    def _settled(self) -> tuple[int, int]:
+        return self._delivered.read(), self._failed.read()
 
     def close(self) -> None:
         """Closes the producer; a later `write` connects again."""
@@ -147,6 +142,3 @@ class KafkaSink:
             self._producer._closed = True
             ABANDONED.append(self._producer)
         self._reset()
-
-
-ABANDONED: list[Any] = []

@@ -110,28 +110,34 @@ def line_of(entry: LogEntry, event_id: str) -> LogLine:
     '{"id":"7f-1","ts":1700000000000000,"caller":{"api_key":"acme"},"me'
     """
     identity = entry.identity
-    kind, _, name = identity.caller.partition(":")
-    # The caller's address may be that of a client behind proxies, while `identity.address` is the last proxy.
-    is_address = kind == "address"
+    parts = [f'{{"id":"{event_id}","ts":{entry.ended_ns // 1_000}']
+    address = identity.address
+    if identity.caller:
+        kind, _, name = identity.caller.partition(":")
+        if kind == "address":
+            # It may be that of a client behind proxies, while `identity.address` is the last proxy.
+            address = name.partition("/")[0]
+        else:
+            parts.append(f',"caller":{{{_quoted(kind)}:{_quoted(name)}}}')
     gate, policy = gate_fields(entry)
-    record = {
-        "id": event_id,
-        "ts": entry.ended_ns // 1_000,
-        "caller": {kind: name} if identity.caller and not is_address else None,
-        "address": name.partition("/")[0] if is_address else identity.address,
-        "tenant": identity.tenant,
-        "method": entry.method,
-        "path": entry.path,
-        "resource": identity.resource,
-        "status": entry.status,
-        "bytes": entry.bytes,
-        "duration": entry.duration_ns // 1_000,
-        "gate": gate,
-        "policy": policy,
-        "more": entry.fields,
-    }
-    known = {field: value for field, value in record.items() if value not in ("", None)}
-    return LogLine(_encode(known).encode() + b"\n", entry.key)
+    for field, text in (
+        (',"address":', address),
+        (',"tenant":', identity.tenant),
+        (',"method":', entry.method),
+        (',"path":', entry.path),
+        (',"resource":', identity.resource),
+    ):
+        if text:
+            parts.append(field + _quoted(text))
+    parts.append(f',"status":{entry.status},"bytes":{entry.bytes},"duration":{entry.duration_ns // 1_000}')
+    if gate:
+        parts.append(f',"gate":"{gate}"')
+    if policy:
+        parts.append(f',"policy":{_quoted(policy)}')
+    if entry.fields is not None:
+        parts.append(f',"more":{_encode(entry.fields)}')
+    parts.append("}\n")
+    return LogLine("".join(parts).encode(), entry.key)
 
 
 def gate_fields(entry: LogEntry) -> tuple[str, str]:
@@ -150,3 +156,4 @@ def gate_fields(entry: LogEntry) -> tuple[str, str]:
 
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_quoted = json.encoder.encode_basestring_ascii  # encodes one text, several times as fast as an encoder

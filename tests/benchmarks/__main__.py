@@ -10,11 +10,13 @@ from tests.benchmarks import (
     codecs,
     flush,
     gates,
+    imports,
     latency,
     many_locks,
     overflow,
     refusal,
     requestlog,
+    requestlog_kafka,
     scaling,
     shapes,
     shared_gzip,
@@ -24,11 +26,12 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.servers import servers
 
-ALONE = {"allow": allow.run, "requestlog": requestlog.run, "gzip": shared_gzip.run}
+ALONE = {"allow": allow.run, "requestlog": requestlog.run, "gzip": shared_gzip.run, "import": imports.run}
 WITH_SERVERS = {
     "throughput": throughput.run,
     "shapes": shapes.run,
     "codecs": codecs.run,
+    "requestlog-kafka": requestlog_kafka.run,
     "refusal": refusal.run,
     "gates": gates.run,
     "waiting": waiting.run,

@@ -139,7 +139,7 @@ LAYERS = {
 GUESTS = {
     "alembic": ("analyzer.store.database.migrate",),
     "asgiref": ("gatekeeper.adapters.django",),
-    "confluent_kafka": ("analyzer.demo",),
+    "confluent_kafka": ("analyzer.demo", "gatekeeper.requestlog.confluent"),
     "cramjam": ("analyzer.core.kafka_format",),
     "crc32c": ("analyzer.core.kafka_format",),
     "django": ("gatekeeper.adapters.django",),

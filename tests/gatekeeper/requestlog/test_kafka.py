@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.clock import SYSTEM_CLOCK
 from gatekeeper.requestlog.background_writer import BackgroundWriter
+from gatekeeper.requestlog.confluent import ConfluentSink
 from gatekeeper.requestlog.kafka import KafkaSink
 from gatekeeper.requestlog.log_record import LogEntry
 from tests.support.servers.child import free_port
@@ -24,6 +26,25 @@ from tests.support.servers.kafka import Kafka, NativeKafka
 
 ROOT = Path(__file__).parents[3]
 PARTITIONS = 4
+AnySink = KafkaSink | ConfluentSink
+NewSink = Callable[..., AnySink]
+
+# librdkafka's names of the options in these tests; it has no others of them.
+LIBRDKAFKA = {"delivery_timeout_ms": "delivery.timeout.ms", "request_timeout_ms": "socket.timeout.ms"}
+
+
+@pytest.fixture(params=["kafka-python", "librdkafka"])
+def new_sink(request: pytest.FixtureRequest) -> NewSink:
+    """Creates a sink by either client; options have kafka-python's names."""
+
+    def create(*args: Any, options: Mapping[str, Any] | None = None, **given: Any) -> AnySink:
+        options = options or {}
+        if request.param == "kafka-python":
+            return KafkaSink(*args, options=options, **given)
+        known = {LIBRDKAFKA[name]: value for name, value in options.items() if name in LIBRDKAFKA}
+        return ConfluentSink(*args, options=known, **given)
+
+    return create
 
 
 def an_entry(number: int, caller: str = "api_key:acme") -> LogEntry:
@@ -53,15 +74,15 @@ def numbers(found: dict[int, list[tuple[str, int]]]) -> list[int]:
     return sorted(number for records in found.values() for _, number in records)
 
 
-def a_writer(sink: KafkaSink, buffer: int = 10_000) -> BackgroundWriter:
+def a_writer(sink: AnySink, buffer: int = 10_000) -> BackgroundWriter:
     return BackgroundWriter(sink, buffer=buffer, clock=SYSTEM_CLOCK)
 
 
 def test_every_record_is_acknowledged_and_those_of_a_caller_are_in_one_partition_in_order(
-    real_kafka: Kafka,
+    real_kafka: Kafka, new_sink: NewSink
 ) -> None:
     topic = real_kafka.create_topic(partitions=PARTITIONS)
-    writer = a_writer(KafkaSink(real_kafka.bootstrap, topic))
+    writer = a_writer(new_sink(real_kafka.bootstrap, topic))
     callers = [f"api_key:k{number}" for number in range(20)] + [""]
     for number in range(2_100):
         writer.put(an_entry(number, callers[number % 21]))
@@ -78,10 +99,10 @@ def test_every_record_is_acknowledged_and_those_of_a_caller_are_in_one_partition
 
 
 def test_after_a_broker_was_killed_and_restarted_every_record_is_stored_once(
-    own_kafka: NativeKafka,
+    own_kafka: NativeKafka, new_sink: NewSink
 ) -> None:
     topic = own_kafka.create_topic(partitions=PARTITIONS)
-    writer = a_writer(KafkaSink(own_kafka.bootstrap, topic))
+    writer = a_writer(new_sink(own_kafka.bootstrap, topic))
     for number in range(500):
         writer.put(an_entry(number))
     assert writer.flush(20)
@@ -100,12 +121,9 @@ def test_after_a_broker_was_killed_and_restarted_every_record_is_stored_once(
 
 
 class TestAnUnavailableBroker:
-    def sink(self, **given: Any) -> KafkaSink:
-        options = {"bootstrap_timeout_ms": 200, "max_block_ms": 200} | given.pop("options", {})
-        return KafkaSink(f"127.0.0.1:{free_port()}", "requests", options=options, **given)
-
-    def test_no_request_waits_and_dropped_records_are_counted(self) -> None:
-        writer = a_writer(self.sink(), buffer=100)
+    def test_no_request_waits_and_dropped_records_are_counted(self, new_sink: NewSink) -> None:
+        options = {"bootstrap_timeout_ms": 200, "max_block_ms": 200}
+        writer = a_writer(new_sink(f"127.0.0.1:{free_port()}", "requests", options=options), buffer=100)
         began_s = time.monotonic()
         for number in range(5_000):
             writer.put(an_entry(number))
@@ -117,10 +135,10 @@ class TestAnUnavailableBroker:
         assert writer.dropped == 5_000 - writer.waiting
         writer.close(0)
 
-    def test_waiting_records_are_bounded(self, own_kafka: NativeKafka) -> None:
+    def test_waiting_records_are_bounded(self, own_kafka: NativeKafka, new_sink: NewSink) -> None:
         topic = own_kafka.create_topic(partitions=PARTITIONS)
         options = {"max_block_ms": 200, "request_timeout_ms": 1_000}
-        sink = KafkaSink(own_kafka.bootstrap, topic, in_flight=50, options=options)
+        sink = new_sink(own_kafka.bootstrap, topic, in_flight=50, options=options)
         writer = a_writer(sink, buffer=100)
         writer.put(an_entry(0))
         assert writer.flush(20)
@@ -138,10 +156,12 @@ class TestAnUnavailableBroker:
         writer.close(1)
         assert len(numbers(stored(own_kafka, topic))) == writer.written
 
-    def test_records_without_acknowledgement_are_lost_and_counted(self, own_kafka: NativeKafka) -> None:
+    def test_records_without_acknowledgement_are_lost_and_counted(
+        self, own_kafka: NativeKafka, new_sink: NewSink
+    ) -> None:
         topic = own_kafka.create_topic(partitions=PARTITIONS)
         options = {"delivery_timeout_ms": 1_000, "request_timeout_ms": 500, "max_block_ms": 200}
-        writer = a_writer(KafkaSink(own_kafka.bootstrap, topic, options=options))
+        writer = a_writer(new_sink(own_kafka.bootstrap, topic, options=options))
         writer.put(an_entry(0))
         assert writer.flush(20)
         own_kafka.kill()
@@ -155,11 +175,13 @@ class TestAnUnavailableBroker:
         writer.close(0)
 
 
-def test_a_missing_topic_is_logged_and_awaited(real_kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_topic_is_logged_and_awaited(
+    real_kafka: Kafka, new_sink: NewSink, caplog: pytest.LogCaptureFixture
+) -> None:
     from tests.support.servers.kafka import new_name
 
     topic = new_name()
-    sink = KafkaSink(real_kafka.bootstrap, topic, options={"max_block_ms": 300})
+    sink = new_sink(real_kafka.bootstrap, topic, options={"max_block_ms": 300})
     writer = a_writer(sink)
     writer.put(an_entry(1))
     assert not writer.flush(1)
@@ -174,14 +196,14 @@ PARENT = """
 import os, sys, time
 from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.clock import SYSTEM_CLOCK
-from gatekeeper.requestlog.kafka import KafkaSink
+from gatekeeper.requestlog.{module} import {sink}
 from gatekeeper.requestlog.log_record import LogEntry
 from gatekeeper.requestlog.background_writer import BackgroundWriter
 
 def put(number):
     writer.put(LogEntry(number, 0, 200, 0, "GET", f"/{number}", RequestIdentity("api_key:acme")))
 
-writer = BackgroundWriter(KafkaSink(sys.argv[1], sys.argv[2]), buffer=1000, clock=SYSTEM_CLOCK)
+writer = BackgroundWriter({sink}(sys.argv[1], sys.argv[2]), buffer=1000, clock=SYSTEM_CLOCK)
 put(1)
 assert writer.flush(20)
 put(2)
@@ -194,13 +216,15 @@ if sys.argv[3] == "forks":
 """
 
 
+@pytest.mark.parametrize(("module", "sink"), [("kafka", "KafkaSink"), ("confluent", "ConfluentSink")])
 @pytest.mark.parametrize(("how", "wanted"), [("ends", [1, 2]), ("forks", [1, 2, 3, 4])])
 def test_a_process_that_ends_or_forks_sends_every_record_once(
-    real_kafka: Kafka, how: str, wanted: list[int]
+    real_kafka: Kafka, module: str, sink: str, how: str, wanted: list[int]
 ) -> None:
+    parent = PARENT.replace("{module}", module).replace("{sink}", sink)
     topic = real_kafka.create_topic(partitions=PARTITIONS)
     ran = subprocess.run(
-        [sys.executable, "-c", PARENT, real_kafka.bootstrap, topic, how],
+        [sys.executable, "-c", parent, real_kafka.bootstrap, topic, how],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -214,3 +238,40 @@ def test_invalid_settings_are_errors() -> None:
         KafkaSink("localhost:9092", "requests", options={"key_serializer": str})
     with pytest.raises(ValueError, match="at least 1 record"):
         KafkaSink("localhost:9092", "requests", in_flight=0)
+    with pytest.raises(ValueError, match="linger_ms"):
+        ConfluentSink("localhost:9092", "requests", options={"linger_ms": 5})
+    with pytest.raises(ValueError, match="partitioner cannot be changed"):
+        ConfluentSink("localhost:9092", "requests", options={"partitioner": "random"})
+    with pytest.raises(ValueError, match="at least 1 record"):
+        ConfluentSink("localhost:9092", "requests", in_flight=0)
+
+
+def test_both_clients_write_the_records_of_a_caller_to_one_partition(real_kafka: Kafka) -> None:
+    topic = real_kafka.create_topic(partitions=PARTITIONS)
+    for sink in (KafkaSink(real_kafka.bootstrap, topic), ConfluentSink([real_kafka.bootstrap], topic)):
+        writer = a_writer(sink)
+        for number in range(100):
+            writer.put(an_entry(number, f"api_key:k{number % 50}"))
+        assert writer.flush(20)
+        writer.close(1)
+    found = stored(real_kafka, topic)
+    callers = [{name for name, _ in records} for records in found.values()]
+    assert sum(map(len, callers)) == 50
+    assert sum(map(len, found.values())) == 200
+
+
+def test_records_that_a_closed_producer_had_not_sent_are_counted_as_lost(own_kafka: NativeKafka) -> None:
+    topic = own_kafka.create_topic(partitions=PARTITIONS)
+    sink = ConfluentSink(own_kafka.bootstrap, topic)
+    writer = a_writer(sink)
+    writer.put(an_entry(0))
+    assert writer.flush(20)
+    own_kafka.kill()
+    for number in range(1, 11):
+        writer.put(an_entry(number))
+    assert not writer.flush(0.5)
+    assert writer.waiting == 10
+    sink.close()
+    outcome = sink.write([])
+    assert (outcome.written, outcome.lost) == (0, 10)
+    assert f"Kafka, topic {topic}: " in outcome.trouble
