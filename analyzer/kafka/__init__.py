@@ -10,7 +10,7 @@
 - `probes` over separate connections: `damage_probe`, `log_bounds`, `reachability`;
 - `internals`, the only package that uses private names of kafka-python: the facade `consumer`, the table
   `features`, `interfaces` between them and `raw_fetcher`, `join_coordinator`, `connection_watch`,
-  `decompression_bound` and `class_swap`.
+  `large_reads`, `decompression_bound` and `class_swap`.
 
 Not here: the format of batches and records (`analyzer.core.kafka_format`), and where positions are stored.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ FULL_WRITES_MAX = 5  # writes in a row, within half a second, without room: then
 IN_FLIGHT_MAX = 10_000  # records in the producer without acknowledgement, about 10 MB
 
 
-class AcknowledgedSink:
+class AcknowledgedSink(ABC):
     """Base of the sinks: gives records to a producer as far as there is room, and reports their outcome.
 
     A subclass sends (`_send`) and tells how many records of all that were sent are delivered and lost
@@ -41,13 +42,13 @@ class AcknowledgedSink:
         self._failure = ""
         self._full_writes = 0
 
+    @abstractmethod
     def _send(self, line: LogLine) -> None:
         """Gives a record to the producer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _settled(self) -> tuple[int, int]:
         """Returns how many records were delivered and lost so far."""
-        raise NotImplementedError
 
     def write(self, lines: Sequence[LogLine]) -> WriteOutcome:
         """Gives `lines` to the producer, as far as there is room; reports new acknowledgements."""
