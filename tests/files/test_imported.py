@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -249,3 +251,10 @@ def test_lines_are_split_correctly_at_any_chunk_size_and_interruption(
         for source in world.opened:
             source.close()
     assert [(record.offset, record.value) for records in world.kept.values() for record in records] == wanted
+
+
+def test_an_import_does_not_load_the_kafka_client() -> None:
+    command = (
+        "import sys, analyzer.build; sys.exit(any(name.split('.')[0] == 'kafka' for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", command]).returncode == 0

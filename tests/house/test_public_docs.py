@@ -28,6 +28,7 @@ PUBLIC = (
     "gatekeeper.limits.redis",
     "gatekeeper.model",
     "gatekeeper.requestlog.asgi",
+    "gatekeeper.requestlog.confluent",
     "gatekeeper.requestlog.file",
     "gatekeeper.requestlog.kafka",
     "gatekeeper.requestlog.wsgi",

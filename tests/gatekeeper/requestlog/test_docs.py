@@ -16,6 +16,7 @@ from gatekeeper import Gate
 from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.model import Decision
 from gatekeeper.requestlog import asgi, wsgi
+from gatekeeper.requestlog.confluent import ConfluentSink
 from gatekeeper.requestlog.kafka import KafkaSink
 from gatekeeper.requestlog.log_record import FIELDS_MAX, PATH_CHARS_MAX, TEXT_CHARS_MAX, LogEntry, line_of
 from gatekeeper.testing import locked
@@ -89,7 +90,7 @@ def test_the_added_fields_fit_into_the_source_that_is_shipped(tmp_path: Path) ->
     assert mapping.fields["tokens"].path == ("more", "tokens")
 
 
-@pytest.mark.parametrize("documented", [asgi.RequestLog, wsgi.RequestLog, KafkaSink])
+@pytest.mark.parametrize("documented", [asgi.RequestLog, wsgi.RequestLog, KafkaSink, ConfluentSink])
 def test_every_setting_is_listed(documented: type) -> None:
     table = PAGE.rpartition(f"`{documented.__name__}(")[2].partition("\n\n")[2].partition("\n\n")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.MULTILINE))
