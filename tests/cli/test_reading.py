@@ -92,6 +92,21 @@ def test_an_old_bucket_that_is_wider_shows_its_width(gatelock: Gatelock, engine:
     assert "1970-01-01T00:00:00Z (86400 s)" in gatelock("usage", "--width", "hour").output
 
 
+def test_usage_shows_the_largest_rows_first(gatelock: Gatelock, engine: sa.Engine) -> None:
+    """Denied requests included: a noisy caller is one also when a gate denies it."""
+    for number, denied in enumerate((0, 9, 3)):
+        add_bucket(engine, f"user:{number}", 3600, 5, denied=denied)
+        add_bucket(engine, f"user:{number}", 3600, 100 - number, meter="bytes")
+    for arguments, expected in (
+        (["--top", "2"], ["user:1", "user:2"]),
+        (["--top", "2", "--meter", "bytes"], ["user:0", "user:1"]),
+        (["--top", "9", "--width", "hour", "--to", "1970-01-01T02:00:00Z"], ["user:1", "user:2", "user:0"]),
+    ):
+        lines = gatelock("usage", "--json", *arguments).output.splitlines()
+        assert [json.loads(line)["caller"] for line in lines] == expected
+    assert gatelock("usage", "--top", "0").exit_code == 2
+
+
 def test_usage_by_resource_names_the_setting_that_counts_it(gatelock: Gatelock, engine: sa.Engine) -> None:
     result = gatelock("usage", "--by", "caller+resource")
     assert result.exit_code == 2

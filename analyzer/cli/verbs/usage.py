@@ -56,6 +56,14 @@ def usage(
     meter: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only this meter, such as requests.")
     ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="COUNT",
+            help="Only so many rows: those with the most of --meter, or requests, the largest first.",
+        ),
+    ] = None,
 ) -> None:
     """Show what was counted.
 
@@ -79,7 +87,7 @@ def usage(
                     f"nothing was counted by {grouping.name}: "
                     f'write groupings = ["{grouping.name}"] in [[sources]] to count by it'
                 )
-            query = UsageQuery(grouping.name, WIDTHS_S[width], from_s, until_s, name, meter)
+            query = UsageQuery(grouping.name, WIDTHS_S[width], from_s, until_s, name, meter, top)
             _print(usage_rows(engine, query), query.width_s, grouping, as_json=json)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import WIDTHS_S
+from analyzer.core.counting.meters import REQUESTS, WIDTHS_S
 from analyzer.store.database.engine import ROWS_AT_ONCE, reading, slow_reading, without_scans
 from analyzer.store.database.old_buckets import old_buckets
 from analyzer.store.database.row_parameters import is_one_of
@@ -40,7 +40,8 @@ class UsageRow(NamedTuple):
 class UsageQuery(NamedTuple):
     """Selects rows of counts.
 
-    The interval [from_s, until_s) selects the buckets that begin in it; None: unlimited.
+    The interval [from_s, until_s) selects the buckets that begin in it; None: unlimited. `top` selects the
+    rows with the most of one meter, denied requests included: `meter`, or requests.
     """
 
     grouping: str
@@ -49,14 +50,17 @@ class UsageQuery(NamedTuple):
     until_s: int | None = None
     key: str | None = None
     meter: str | None = None
+    top: int | None = None
 
 
 def usage_rows(engine: sa.Engine, query: UsageQuery) -> Iterator[UsageRow]:
     """Yields the rows by time, key, resource and meter, in one snapshot and in constant memory.
 
-    Buckets up to the wanted width are joined to it, each meter by its own join. Wider ones, of long ago, keep
-    their own width. Raises StoreAway.
+    With `top`, the largest first. Buckets up to the wanted width are joined to it, each meter by its own
+    join. Wider ones, of long ago, keep their own width. Raises StoreAway.
     """
+    if query.top is not None:
+        query = query._replace(meter=query.meter or REQUESTS.name)
     with slow_reading(engine) as db:
         known = catalog.load(db)
         pages: dict[int, list[MeterColumn]] = {}
@@ -102,7 +106,13 @@ def _rows(
         for kind in ("value", "denied"):
             values += SQL_JOINS[meter.join].aggregate(counts.c[f"{kind}_{meter.place}"])
     values = [sa.cast(value, sa.BigInteger).label(f"part_{at}") for at, value in enumerate(values)]
-    statement = sa.select(*series, *values).group_by(*series).order_by(*series)
+    statement = sa.select(*series, *values).group_by(*series)
+    if query.top is None:
+        statement = statement.order_by(*series)
+    else:
+        parts = [sa.func.coalesce(sa.cast(value.element, sa.Float), 0.0) for value in values]
+        size = (parts[0] + parts[2]) * HALF + parts[1] + parts[3]
+        statement = statement.order_by(size.desc(), *series).limit(query.top)
     names = [meter.name for meter in meters]
     places = range(4, 4 + 4 * len(names), 4)
     with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
