@@ -14,7 +14,7 @@ from gatekeeper.identity import address_of, is_name, typed
 
 ValueRule = Callable[[Any], Any]
 
-MEMO_VALUES_MAX = 150_000  # per rule; then its memo is emptied
+MEMO_VALUES_MAX = 50_000  # per rule; then its memo is emptied
 MEMO_VALUE_BYTES_MAX = 400  # a log may be full of larger values that never repeat
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 RANGE_DIGITS_MAX = 19
