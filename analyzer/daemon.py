@@ -1,10 +1,12 @@
-"""The analyzer's loop: runs the pipeline and the warden, recovers from outages, stops in good order.
+"""The analyzer's loop: runs the pipeline, recovers from outages, stops in good order.
 
 `run` repeats `run_once` until it has to stop; `count_and_judge` is one loop when nothing fails:
 
     settle gaps        record what stops a partition; resume partitions on which an operator decided
     pipeline.run_once  read, count, and store together: counts, offsets, locks
-    warden.run_once    end the locks that are due
+
+Next to it, `run` starts one thread for each runner of jobs. The loop neither waits for these nor fails
+with them.
 
 Three errors are expected. Each one drops what is in memory and continues from the stored positions:
 
@@ -28,9 +30,9 @@ from typing import Protocol
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Counter, Gap, Partition
 from analyzer.errors import AnalyzerError, PartitionLost, PlanChanged, StoreAway
+from analyzer.jobs.job_runner import JobRunner, JobThread
 from analyzer.pipeline import FlushResult, Pipeline
-from analyzer.warden import Warden
-from gatekeeper.model import Change, Set
+from gatekeeper.model import Set
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ WARN_EVERY_S = 60.0  # for each warning that may concern many records
 SAMPLE_BYTES = 80  # of a record in a log line
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0  # an outage delays counting by at most this much beyond its own length
+# What stopping waits for jobs. One in the middle of a longer step is left: its transaction is rolled back.
+JOBS_END_S = 2.0
 
 
 class LoopObserver(Protocol):
@@ -47,7 +51,6 @@ class LoopObserver(Protocol):
     def loop_completed(self, partitions: int) -> None: ...
     def flush_committed(self, result: FlushResult) -> None: ...
     def partition_lost(self) -> None: ...
-    def locks_ended(self, changes: Sequence[Change]) -> None: ...
     def dependency_failed(self, dependency: str, error: str) -> None: ...
     def dependency_recovered(self, dependency: str) -> None: ...
     def partitions_stopped(self, gaps: Mapping[Partition, Gap]) -> None: ...
@@ -62,15 +65,18 @@ class GapStore(Protocol):
 
 @dataclass(slots=True)
 class Daemon:
-    """The analyzer's loop, in one thread."""
+    """The analyzer's loop.
+
+    `run` uses threads; a simulation calls `run_once` and `run_jobs_once` in one.
+    """
 
     pipeline: Pipeline
-    warden: Warden
     active_plan: Callable[[], tuple[int, Plan]]  # version and plan in force; raises StoreAway
     counter_for: Callable[[Plan], Counter]
     observer: LoopObserver
     random: Random
     gaps: GapStore
+    job_runners: Sequence[JobRunner] = ()
     retries: int = 0  # in the current outage of the database
     gaps_settled_s: float = float("-inf")  # uptime when stopped partitions were last settled
     last_warning_s: dict[str, float] = field(default_factory=dict)  # uptime of the last one, by its text
@@ -81,56 +87,87 @@ class Daemon:
         Returns whether the database could be reached for that.
         """
         tune_garbage_collector()
-        while not stopping.is_set():
-            stopping.wait(self.run_once())
-        return self.close()
+        threads = [JobThread(runner, stopping) for runner in self.job_runners]
+        for thread in threads:
+            thread.start()
+        try:
+            while not stopping.is_set():
+                stopping.wait(self.run_once())
+        finally:
+            stopping.set()
+        is_stored = self.close()
+        for thread in threads:
+            thread.join(JOBS_END_S)
+            if thread.error is not None:
+                raise thread.error
+        return is_stored
+
+    def run_jobs_once(self) -> None:
+        """Runs the jobs that are due, in this thread."""
+        for runner in self.job_runners:
+            runner.run_once()
+
+    def finish_jobs(self, pause: Callable[[float], object]) -> None:
+        """Runs the jobs in this thread until they leave no work, and closes their runners."""
+        for runner in self.job_runners:
+            pause_s = runner.run_once()
+            while runner.has_work:
+                pause(pause_s)
+                pause_s = runner.run_once()
+            runner.close()
 
     def run_once(self) -> float:
         """Runs one loop and returns how many seconds to wait before the next one."""
         try:
-            self.count_and_judge()
+            is_reached = self.count_and_judge()
         except StoreAway as error:
             # While the database cannot be reached nothing is read: it could not be stored, and whether the
             # last flush was stored is unknown. The stored positions show it.
-            self.pipeline.start_over()
-            # An analyzer that holds no partition reaches the database only through the warden. Without this
-            # the next loop might ask nothing, succeed, and report a recovery that did not happen.
-            self.warden.skip_wait()
+            self.start_over()
             return self.back_off("database", error)
         finally:
             self.observer.loop_completed(len(self.pipeline.source.positions()))
-        if self.retries:
+        if self.retries and is_reached:
             self.retries = 0
             self.observer.dependency_recovered("database")
             log.info("the database can be reached again; continuing from the stored positions")
         return 0.0
 
-    def count_and_judge(self) -> None:
-        """Counts and stores once, and ends the locks that are due. Raises StoreAway."""
-        self.settle_gaps()
+    def count_and_judge(self) -> bool:
+        """Counts, and begins to store or has stored.
+
+        Returns whether that shows a working database: a flush has committed, or nothing is left to store.
+        Raises StoreAway.
+        """
         try:
+            self.settle_gaps()
             result = self.pipeline.run_once()
         except PartitionLost as lost:
             log.warning("%s", lost)
             self.observer.partition_lost()
-            self.pipeline.start_over()
-            return
+            self.start_over()
+            return True
         except PlanChanged as changed:
             log.info("%s", changed)
             self.adopt_active_plan()
-            return
+            return True
+        self.report(result)
+        return result is not None or not self.pipeline.has_unstored
+
+    def report(self, result: FlushResult | None) -> None:
+        """Reports a committed flush, if there is one."""
         if result is not None:
             self.observer.flush_committed(result)
             self.log_flush(result)
-        changes = self.warden.run_once(self.pipeline.plan.meters)
-        self.observer.locks_ended(changes)
-        for change in changes:
-            log.info("unlocked %s: its lock by %s has ended", change.at.key or "everyone", change.at.policy)
+
+    def start_over(self) -> None:
+        """Drops what is in memory; reports the flush that was in flight, if it has committed."""
+        self.report(self.pipeline.start_over())
 
     def settle_gaps(self, interval_s: float = SETTLE_GAPS_EVERY_S) -> None:
         """Stores the gaps of stopped partitions and resumes those on which an operator decided.
 
-        Raises StoreAway.
+        Raises StoreAway, and the errors of a flush in flight.
         """
         stopped = self.pipeline.source.stopped()
         self.observer.partitions_stopped(stopped)
@@ -140,14 +177,17 @@ class Daemon:
         # A decision moves the stored offset, so everything up to the gap has to be stored before.
         positions = self.pipeline.source.positions()
         reached = {part: gap for part, gap in stopped.items() if positions.get(part) == gap.position}
-        if reached and (resumed := self.gaps.settle(reached)):
+        if not reached:
+            return
+        self.report(self.pipeline.collect())  # on SQLite two writers would wait for each other
+        if resumed := self.gaps.settle(reached):
             names = ", ".join(map(str, sorted(resumed)))
             log.info("resuming %s: an operator decided where to continue", names)
             self.pipeline.resume_stopped(resumed)
 
     def adopt_active_plan(self) -> None:
         """Switches to the plan in force; what was counted under the old one is read again."""
-        self.pipeline.start_over()
+        self.start_over()
         self.pipeline.version, self.pipeline.plan = self.active_plan()
         self.pipeline.counter = self.counter_for(self.pipeline.plan)
 
@@ -189,14 +229,14 @@ class Daemon:
             log.warning(message, *values)
 
     def close(self) -> bool:
-        """Stores what is counted, as far as that needs no waiting, and releases the partitions and the lease.
+        """Stores what is counted, as far as that needs no waiting, and releases the partitions.
 
         Returns whether the database could be reached for that.
         """
         try:
-            self.pipeline.flush(self.pipeline.source.lags())
+            self.report(self.pipeline.collect())
+            self.report(self.pipeline.flush(self.pipeline.source.lags()))
             self.settle_gaps(interval_s=0.0)
-            self.warden.close()
         except StoreAway as error:
             log.warning("%s; the next analyzer reads again what was not stored", error)
             return False
@@ -204,6 +244,7 @@ class Daemon:
             log.warning("stopped without a last flush; the next analyzer reads again: %s", error)
         finally:
             self.pipeline.source.close()
+            self.pipeline.executor.close()
         return True
 
 

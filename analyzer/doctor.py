@@ -27,6 +27,7 @@ from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import open_engine, require_file
 from analyzer.store.database.revisions import head
 from analyzer.store.operations.followed_partitions import SILENT_MS, FollowedPartition, followed
+from analyzer.store.operations.job_outcomes import JobOutcome, job_outcomes
 from analyzer.store.operations.tokens import stored_tokens
 from analyzer.store.reports.connections import gate_connections
 from analyzer.store.reports.gate_reports import known_among, reporting_gates
@@ -42,6 +43,7 @@ EXPIRES_SOON_MS = 7 * 86_400_000
 FREE_BYTES_MIN = 1 << 30
 LISTED_MAX = 3
 SQL_GATES_MAX = 50  # half of the connections that PostgreSQL allows by default, for all its clients
+JOB_OVERDUE_S = 1_800.0  # since a job, which runs each minute, left nothing to do
 
 # The cure for each problem of a gate.
 GATE_CURES = {
@@ -264,6 +266,41 @@ def _rejects(installation: Installation) -> Iterator[Observation]:
         yield Observation("fine", "every record of the last hour could be read")
 
 
+def _upkeep(installation: Installation) -> Iterator[Observation]:
+    outcomes = job_outcomes(installation.engine)
+    wrong = [found for outcome in outcomes if (found := _job(outcome)) is not None]
+    yield from wrong
+    if outcomes and not wrong:
+        oldest_s = max(outcome.done_s or 0.0 for outcome in outcomes)
+        yield Observation("fine", f"{len(outcomes)} jobs, each done within the last {_span(oldest_s)}")
+
+
+def _job(outcome: JobOutcome) -> Observation | None:
+    """Returns what is wrong with a job, or None."""
+    if outcome.failing_s is not None:
+        return Observation(
+            "wrong",
+            f"{outcome.name} has failed for {_span(outcome.failing_s)}, last "
+            f"{_span(outcome.failed_s or 0.0)} ago, in {outcome.owner}: {outcome.error}",
+            "counting continues, but tables grow: remove the cause; the job is tried again by itself",
+        )
+    if outcome.done_s is not None and outcome.done_s > JOB_OVERDUE_S:
+        return Observation(
+            "wrong",
+            f"{outcome.name} was last done {_span(outcome.done_s)} ago",
+            "it cannot keep up, it is catching up after a pause, or no `gatelock run` works",
+        )
+    return None
+
+
+def _span(seconds: float) -> str:
+    """Returns a duration in the largest unit of which there are at least two."""
+    for unit_s, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def _tokens(installation: Installation) -> Iterator[Observation]:
     known = stored_tokens(installation.engine)
     for token in known.tokens:
@@ -372,6 +409,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("sources", _sources),
     ("gaps", _gaps),
     ("rejects", _rejects),
+    ("upkeep", _upkeep),
     ("tokens", _tokens),
     ("gates", _suspension),
     ("gates", _gates),

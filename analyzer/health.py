@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,10 +23,11 @@ LOSSES_MAX, LOSSES_WITHIN_S = 5, 30.0
 
 @dataclass(slots=True)
 class Health:
-    """State of the loop, written by the thread of the loop and read by that of the web application.
+    """State of the loop and of the jobs, written by their threads and read by that of the web application.
 
     Each attribute is replaced as a whole and never changed in place: a reader may see a value that is a
-    moment old, never a part of one. Times are uptimes in seconds; None means "not yet".
+    moment old, never a part of one. Only `failing_jobs` is written by several threads. Times are uptimes in
+    seconds; None means "not yet".
     """
 
     metrics: Metrics
@@ -40,7 +42,9 @@ class Health:
     losses_s: tuple[float, ...] = ()  # the latest losses of partitions to another analyzer
     gaps: Mapping[Partition, Gap] = field(default_factory=dict)  # partitions that wait for an operator
     failures: Mapping[str, str] = field(default_factory=dict)  # the latest error of each failed dependency
+    failing_jobs: Mapping[str, str] = field(default_factory=dict)  # the latest error of each job that fails
     on_feed_change: Callable[[], None] = lambda: None  # wakes the gates that wait for changes
+    _jobs_mutex: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.started_s = self.uptime_s()
@@ -68,12 +72,6 @@ class Health:
         self.losses_s = (*self.losses_s, self.uptime_s())[-LOSSES_MAX:]
         self.metrics.record_failure("partition")
 
-    def locks_ended(self, changes: Sequence[Change]) -> None:
-        """Records the locks that the warden ended and wakes the waiting gates if there were any."""
-        self.metrics.record_lock_changes(changes)
-        if changes:
-            self.on_feed_change()
-
     def dependency_failed(self, dependency: str, error: str) -> None:
         """Records that `dependency` ("database", ...) cannot be reached; the loop tries it again."""
         self.failures = {**self.failures, dependency: error}
@@ -86,6 +84,25 @@ class Health:
     def partitions_stopped(self, gaps: Mapping[Partition, Gap]) -> None:
         """Records the partitions that wait for an operator, each with its gap."""
         self.gaps = gaps
+
+    # Events, reported by the threads of the jobs (`analyzer.jobs`)
+
+    def locks_ended(self, changes: Sequence[Change]) -> None:
+        """Records the locks that the warden ended and wakes the waiting gates if there were any."""
+        self.metrics.record_lock_changes(changes)
+        if changes:
+            self.on_feed_change()
+
+    def job_failed(self, job: str, error: str) -> None:
+        """Records that a job failed; its runner tries it again. That does not disturb counting."""
+        with self._jobs_mutex:
+            self.failing_jobs = {**self.failing_jobs, job: error}
+        self.metrics.record_failure(job)
+
+    def job_recovered(self, job: str) -> None:
+        """Forgets the failure of a job."""
+        with self._jobs_mutex:
+            self.failing_jobs = {name: error for name, error in self.failing_jobs.items() if name != job}
 
     # State, read by the web application
 

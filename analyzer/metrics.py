@@ -61,7 +61,7 @@ LOCK_CHANGES = Metric(
 FAILURES = Metric(
     "gatelock_failures_total",
     "counter",
-    "Failed attempts that are repeated, by the dependency that failed.",
+    "Failed attempts that are repeated, by the dependency or the job that failed.",
     ("what",),
 )
 FLUSH = Metric(
@@ -88,6 +88,12 @@ PROBLEMS = Metric("gatelock_problems", "gauge", "Number of current problems; /re
 PROBLEM = Metric(
     "gatelock_problem", "gauge", "1 for each current problem, by its name in /readyz.", ("name",)
 )
+FAILING_JOBS = Metric(
+    "gatelock_failing_job",
+    "gauge",
+    "1 for each job of upkeep that fails at present, by its name; `gatelock doctor` has the error.",
+    ("job",),
+)
 ACTIVE_LOCKS = Metric(
     "gatelock_active_locks", "gauge", "Locks in force in the database, by policy.", ("policy",)
 )
@@ -109,6 +115,7 @@ class Measurements(NamedTuple):
     feed_version: int | None
     suspended: bool | None = None
     gaps: Mapping[Partition, Gap] = {}
+    failing_jobs: Collection[str] = ()
 
 
 class Metrics:
@@ -185,6 +192,7 @@ class _Collector(Collector):
         yield _gauge(SINCE_LOOP, {(): now.since_loop_s})
         yield _gauge(PROBLEMS, {(): len(now.problems)})
         yield _gauge(PROBLEM, {(name,): 1 for name in now.problems})
+        yield _gauge(FAILING_JOBS, {(name,): 1 for name in now.failing_jobs})
         yield _gauge(ACTIVE_LOCKS, {(policy,): count for policy, count in (now.active_locks or {}).items()})
         yield _gauge(SUSPENDED, {(): now.suspended})
         yield _gauge(FEED_VERSION, {(): now.feed_version})

@@ -1,8 +1,20 @@
-"""One pass of the analyzer: takes records, counts them, and stores counts, offsets and locks together."""
+"""One pass of the analyzer: takes records, counts them, and stores counts, offsets and locks together.
+
+A flush runs while the next record sets are taken and counted, if the executor has a thread for it:
+
+    loop thread     count A | drain A | count B                   | collect A | drain B | count C ...
+    flush thread              store A in one transaction, commit                store B ...
+
+One flush is in flight at a time, and the next one is drained only after its outcome was collected. So the
+transactions of a partition commit in the order of its offsets, and each starts where the one before ended.
+Sources and counter are used by the loop thread alone. The outcome of a flush, an error included, appears in
+the loop thread, in `run_once`, `collect` or `flush`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,10 +34,18 @@ from analyzer.core.model import (
     Records,
     RecordSet,
 )
+from analyzer.errors import AnalyzerError
+from analyzer.flush_executors import InlineFlushes
 from analyzer.sources import Source
 from gatekeeper.model import Change
 
 SHOWN_BYTES = 120  # of a record in a message
+# While a flush is in flight the loop waits for records no longer than this before it looks whether the
+# flush has ended.
+FLUSH_POLL_S = 0.02
+# Records are not taken any longer while a flush takes more than this: the loop waits for it, as the watchdog
+# expects of a database that hangs.
+FLUSH_ALONE_S = 5.0
 # A flush is due after this share of its interval. Kafka answers at the same pace, and an answer that comes
 # just before the interval is over would otherwise wait for the next one.
 DUE_SHARE = 0.8
@@ -73,6 +93,16 @@ class FlushResult(NamedTuple):
     seconds: float
 
 
+class FlushExecutor(Protocol):
+    """Runs flushes, each after the one before. `analyzer.flush_executors` has two."""
+
+    def submit(self, flush: Callable[[], FlushResult], /) -> Future[FlushResult]:
+        """Runs `flush`, now or later, in this thread or another one; the future has its result or error."""
+
+    def close(self) -> None:
+        """Ends the thread, if there is one. Nothing may be submitted afterwards."""
+
+
 @dataclass(slots=True)
 class Pipeline:
     """Counts the records of a source by one plan.
@@ -88,15 +118,19 @@ class Pipeline:
     version: int  # the plan's
     uptime_s: Callable[[], float]
     pace: FlushPace = field(default_factory=FlushPace)
+    executor: FlushExecutor = field(default_factory=InlineFlushes)
+    in_flight: Future[FlushResult] | None = None  # the flush whose outcome is not collected yet
     flushed_s: float = float("-inf")  # uptime when the last flush began
     heartbeats_s: dict[Partition, float] = field(default_factory=dict)  # uptime of the last flush with it
     resumed: set[Partition] = field(default_factory=set)  # the counter has the state of these
+    undrained: set[Partition] = field(default_factory=set)  # counted since the last flush was drained
 
     def run_once(self) -> FlushResult | None:
-        """Takes the records that are there, and flushes if it is time; waits at most until the next flush.
+        """Takes the records that are there, and begins a flush if it is time; waits at most until then.
 
-        Raises PartitionLost, PlanChanged, StoreAway, and the errors of the source. Nothing is stored then, or
-        the outcome is unknown.
+        Returns the result of a flush that has ended since the last call, or None. Raises PartitionLost,
+        PlanChanged, StoreAway, and the errors of the source. Nothing is stored then, or the outcome is
+        unknown.
         """
         for taken in self.source.take(self.wait_s()):
             if isinstance(taken, PartitionRevoked):
@@ -104,18 +138,40 @@ class Pipeline:
             else:
                 self.count(taken)
         lags = self.source.lags()
-        return self.flush(lags) if self.is_due(lags) else None
+        result = self.collect(self.patience_s(lags))
+        if self.in_flight is None and self.is_due(lags):
+            self.begin_flush(lags)
+            result = result or self.collect(self.patience_s(lags))
+        return result
+
+    @property
+    def has_unstored(self) -> bool:
+        """Whether something was counted of which it is not known that it is stored."""
+        return self.in_flight is not None or bool(self.undrained)
 
     def wait_s(self) -> float:
-        """Time until the next flush: records that come just before it must not wait for others."""
+        """Returns how long to wait for records: until the next flush, so that it is not late for others."""
+        if self.in_flight is not None:
+            return FLUSH_POLL_S
         left_s = self.flushed_s + self.pace.flush_every_s - self.uptime_s()
         return left_s if left_s > 0 else self.pace.flush_every_s
+
+    def patience_s(self, lags: Mapping[Partition, Lag]) -> float | None:
+        """Returns how long to wait for the flush in flight; None: until it ends.
+
+        While there are records to take the loop does not wait, unless the counter is full or the flush takes
+        too long.
+        """
+        if self.counter.full() or self.uptime_s() - self.flushed_s > FLUSH_ALONE_S:
+            return None
+        return 0.0 if any(lag.records for lag in lags.values()) else self.pace.flush_every_s
 
     def count(self, taken: RecordSet | Records) -> None:
         """Counts a record set; stops its partition where a batch or a run of records is refused."""
         if taken.part not in self.resumed:
             self.counter.resume(taken.part, self.store.counter_state(taken.part))
             self.resumed.add(taken.part)
+        self.undrained.add(taken.part)
         result = self.counter.feed(taken)
         if result.status != "ok":
             self.source.stop(taken.part, gap_of(taken.part, result))
@@ -123,6 +179,7 @@ class Pipeline:
     def forget(self, part: Partition) -> None:
         self.counter.forget(part)
         self.resumed.discard(part)
+        self.undrained.discard(part)
         self.heartbeats_s.pop(part, None)
 
     def is_due(self, lags: Mapping[Partition, Lag]) -> bool:
@@ -131,23 +188,61 @@ class Pipeline:
         return self.counter.full() or self.uptime_s() - self.flushed_s >= DUE_SHARE * every_s
 
     def flush(self, lags: Mapping[Partition, Lag]) -> FlushResult | None:
-        """Stores what was counted, and heartbeats of idle partitions; None when there is neither."""
+        """Stores what was counted, and heartbeats of idle partitions; None when there is neither.
+
+        Returns after the commit. The outcome of a flush in flight must have been collected. Raises as
+        `run_once`.
+        """
+        self.begin_flush(lags)
+        return self.collect()
+
+    def begin_flush(self, lags: Mapping[Partition, Lag]) -> None:
+        """Begins to store what was counted, and heartbeats of idle partitions, if there is either."""
+        if self.in_flight is not None:
+            raise RuntimeError("a flush is in flight: collect its outcome first")
         began_s = self.uptime_s()
         counted = self.counter.drain()
+        self.undrained.clear()
         parts = [*counted.parts, *self.idle(counted.parts, began_s)]
         if not parts:
-            return None  # without moving `flushed_s`: the next records need not wait
+            return  # without moving `flushed_s`: the next records need not wait
         self.flushed_s = began_s
-        with self.store.transaction() as transaction:
-            transaction.move_offsets(parts, lags)  # first: after PartitionLost nothing has been touched
-            now = transaction.check_plan(self.version)
-            changes = transaction.apply(self.plan, self.version, counted, now)
         self.heartbeats_s.update((progress.part, began_s) for progress in parts)
-        self.source.acknowledge({progress.part: progress.next for progress in counted.parts})
-        # Partitions that were read to their end need no state; stopped ones may be moved by an operator.
+        plan, version = self.plan, self.version
+
+        def store() -> FlushResult:
+            with self.store.transaction() as transaction:
+                transaction.move_offsets(parts, lags)  # first: after PartitionLost nothing has been touched
+                now = transaction.check_plan(version)
+                changes = transaction.apply(plan, version, counted, now)
+            return FlushResult(counted, lags, changes, self.uptime_s() - began_s)
+
+        self.in_flight = self.executor.submit(store)
+
+    def collect(self, timeout_s: float | None = None) -> FlushResult | None:
+        """Returns the result of the flush in flight; None without one, or while it has not ended.
+
+        Waits for its end at most `timeout_s` seconds, None: until then. Raises as `run_once`.
+        """
+        flush = self.in_flight
+        if flush is None:
+            return None
+        try:
+            result = flush.result(timeout_s)
+        except TimeoutError:
+            if flush.done():
+                raise
+            return None
+        finally:
+            if flush.done():
+                self.in_flight = None
+        self.source.acknowledge({progress.part: progress.next for progress in result.counted.parts})
+        # Partitions that were read to their end need no state; stopped ones may be moved by an operator. What
+        # was counted of them while the flush ran has to be stored before.
         for part in self.resumed - (self.source.positions().keys() - self.source.stopped().keys()):
-            self.forget(part)
-        return FlushResult(counted, lags, changes, self.uptime_s() - began_s)
+            if part not in self.undrained:
+                self.forget(part)
+        return result
 
     def idle(self, busy: Collection[PartitionProgress], now_s: float) -> list[PartitionProgress]:
         """Heartbeats of partitions that had no records and whose last heartbeat is due again."""
@@ -165,12 +260,20 @@ class Pipeline:
             self.forget(part)
         self.source.rewind(parts)
 
-    def start_over(self) -> None:
-        """Drops everything in memory that is not stored, and continues from the stored positions."""
+    def start_over(self) -> FlushResult | None:
+        """Drops everything in memory that is not stored, and continues from the stored positions.
+
+        Waits for the flush in flight, because it moves these positions; returns its result if it committed.
+        """
+        try:
+            result = self.collect()
+        except AnalyzerError:
+            result = None  # the positions show what is stored
         for part in list(self.resumed):
             self.forget(part)
         self.heartbeats_s.clear()
         self.source.rewind()
+        return result
 
 
 def gap_of(part: Partition, result: FeedResult) -> Gap:

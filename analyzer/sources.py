@@ -18,8 +18,9 @@ class LogId(NamedTuple):
 class PositionStore(Protocol):
     """The stored positions, as a source uses them.
 
-    Every method raises StoreAway within a few seconds when the database cannot be reached: it is also called
-    while a consumer group rebalances.
+    Every method raises StoreAway within a few seconds when the database cannot be reached: it is also
+    called while a consumer group rebalances. Those that read or write positions wait for a flush in flight
+    first, for some seconds at most.
     """
 
     def positions(self, parts: Collection[Partition]) -> Mapping[Partition, Position]:
@@ -30,6 +31,9 @@ class PositionStore(Protocol):
 
     def finish(self, parts: Collection[Partition]) -> None:
         """Marks partitions that were read to their end as followed by no analyzer."""
+
+    def wait_for_flush(self, timeout_s: float) -> None:
+        """Returns when no flush is in flight, at the latest after `timeout_s`. Never raises; any thread."""
 
     def logs(self, source: str, topic: str) -> Collection[LogId]:
         """Returns every log that was begun for this source under this topic's name or path."""

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 SESSION_MS_MAX = 120_000
 METADATA_WAIT_S = 0.05
+REVOCATION_WAIT_S = 2.0  # the group waits as long for our partitions, and no heartbeat may be missed
 
 
 class KafkaRecords:
@@ -75,6 +76,7 @@ class KafkaRecords:
         self._uptime_s = uptime_s
         self._sleep = sleep
 
+        self._positions = positions
         self._client: KafkaClient | None = None
         self._partitions = AssignedPartitions(
             self._sources, positions, self._measure_damage, start=start, wall_s=wall_s, uptime_s=uptime_s
@@ -258,6 +260,9 @@ class KafkaRecords:
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
         """Called on the client's own thread, as `assigned` is."""
+        # What is in flight of them is stored before the next analyzer reads their positions. If that takes
+        # longer, one of the two fails at the compare-and-set.
+        self._positions.wait_for_flush(REVOCATION_WAIT_S)
         gone = list(partitions)
         self._commits.forget(gone)
         self._partitions.revoked(gone)

@@ -48,6 +48,9 @@ def create_app(state: AppState) -> FastAPI:
         if status is not None and status.suspended_until is not None:
             # Not a problem: an operator chose it.
             body["suspended_until"] = time_text(status.suspended_until)
+        if failing := health.failing_jobs:
+            # Not a problem either: records are counted, and gates end locks by their own clocks.
+            body["failing_jobs"] = {name: masked(error) for name, error in failing.items()}
         return JSONResponse(body, 503 if problems else 200)
 
     @app.get("/metrics")
@@ -56,6 +59,7 @@ def create_app(state: AppState) -> FastAPI:
         measurements = Measurements(
             lags=health.current_lags,
             gaps=health.gaps,
+            failing_jobs=health.failing_jobs.keys(),
             since_flush_s=health.since_flush_s,
             since_loop_s=health.since_loop_s,
             problems=problems.keys(),

@@ -26,7 +26,8 @@ from analyzer.core.model import Gap, Partition
 from analyzer.doctor import CHECKS
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.old_buckets import old_buckets
-from analyzer.store.database.schema import catalog, offsets, rejects
+from analyzer.store.database.schema import catalog, jobs, offsets, rejects
+from analyzer.store.operations.job_outcomes import SqlJobOutcomes
 from analyzer.store.operations.tokens import create
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import lock_feed, plans
@@ -136,6 +137,47 @@ def test_problems_of_gates_are_found_each_with_a_cure(gatelock: Gatelock, engine
     assert "9.0 s" in clock
     assert strange.startswith("till c:1:c ")
     assert all(finding["cure"] for finding in found)
+
+
+def test_upkeep_that_works_is_fine(gatelock: Gatelock, engine: sa.Engine) -> None:
+    make_healthy(engine)
+    outcomes = SqlJobOutcomes(engine, "counter:7")
+    for name in ("end-locks", "roll-up"):
+        outcomes.record_failure(name, "canceling statement due to statement timeout")
+        outcomes.record_success(name, is_done=True)
+    (found,) = findings(gatelock, exit_code=0)["upkeep"]
+    assert re.fullmatch(r"2 jobs, each done within the last \d s", found["what"])
+
+
+def test_upkeep_that_fails_is_found_with_its_last_error_and_its_age(
+    gatelock: Gatelock, engine: sa.Engine
+) -> None:
+    make_healthy(engine)
+    outcomes = SqlJobOutcomes(engine, "counter:7")
+    outcomes.record_success("prune", is_done=True)
+    outcomes.record_success("roll-up", is_done=True)
+    outcomes.record_failure("roll-up", "deadlock detected")
+    with engine.begin() as db:
+        db.execute(sa.update(jobs).values(failing_since_ms=jobs.c.failing_since_ms - 7_200_000))
+    outcomes.record_failure("roll-up", "canceling statement due to statement timeout")
+    outcomes.record_success("prune", is_done=False)
+    (found,) = findings(gatelock, exit_code=1)["upkeep"]
+    assert re.fullmatch(
+        r"roll-up has failed for 2 h, last \d s ago, in counter:7: canceling statement due to .* timeout",
+        found["what"],
+    )
+    assert found["cure"]
+
+
+def test_upkeep_that_does_not_keep_up_is_found(gatelock: Gatelock, engine: sa.Engine) -> None:
+    make_healthy(engine)
+    outcomes = SqlJobOutcomes(engine, "counter:7")
+    outcomes.record_success("roll-up", is_done=True)
+    with engine.begin() as db:
+        db.execute(sa.update(jobs).values(done_ms=jobs.c.done_ms - 4 * 86_400_000))
+    outcomes.record_success("roll-up", is_done=False)
+    (found,) = findings(gatelock, exit_code=1)["upkeep"]
+    assert (found["state"], found["what"]) == ("wrong", "roll-up was last done 4 days ago")
 
 
 @pytest.mark.parametrize(

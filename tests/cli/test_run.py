@@ -15,8 +15,12 @@ from typing import Any
 
 import httpx2
 import pytest
+import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
+from analyzer.store.database import schema
+from analyzer.store.database.engine import open_engine, reading
+from analyzer.store.operations import upkeep
+from analyzer.store.transaction import plans
 from tests.support import plain_http, waiting
 from tests.support.servers.postgres import NativePostgres
 
@@ -228,6 +232,29 @@ def test_files_that_are_imported_again_are_counted_once(
     }
     assert gatelock("audit").exit_code == 0
     assert json.loads(gatelock("locks", "list", "--json").output)["key"] == "address:192.0.2.1"
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_a_new_policy_is_in_force_after_an_import_also_without_a_running_analyzer(
+    configured: Path,
+    gatelock: Gatelock,
+    tmp_path: Path,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The totals of its window are filled from the counts, which takes several steps."""
+    (tmp_path / "old.log").write_text("".join(line(f"192.0.2.{n}", 20) for n in range(9)))
+    (tmp_path / "new.log").write_text(line("192.0.2.1", 20))
+    assert gatelock("import", "old.log", "--source", "web").exit_code == 0
+    monkeypatch.setattr(plans, "ACTIVATION_ROWS", 0)
+    monkeypatch.setattr(upkeep, "ACTIVATION_ROWS", 2)
+    configured.write_text(configured.read_text().replace("month", "day"))
+    assert gatelock("import", "new.log", "--source", "web").exit_code == 0
+    engine = open_engine(database_url)
+    with reading(engine) as db:
+        assert db.scalars(sa.select(schema.plans.c.pending).where(schema.plans.c.active == 1)).all() == [""]
+        assert db.scalars(sa.select(schema.leases.c.name)).all() == [], "another analyzer need not wait"
+    engine.dispose()
 
 
 @pytest.mark.parametrize("database", ["sqlite"])

@@ -12,7 +12,7 @@ import pytest
 from tests.house.reading import ROOT, Import, Module, circles, imported_modules, modules, within
 
 EDGES = ("analyzer.store", "analyzer.kafka", "analyzer.files", "analyzer.config")
-LOOP = ("analyzer.pipeline", "analyzer.warden", "analyzer.daemon")
+LOOP = ("analyzer.pipeline", "analyzer.flush_executors", "analyzer.jobs", "analyzer.daemon")
 COMMAND_LINE = ("analyzer.build", "analyzer.doctor", "analyzer.cli", "analyzer.web", "analyzer.demo")
 
 

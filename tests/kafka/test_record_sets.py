@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 
 from analyzer.core.model import Position, Records, RecordSet
 from analyzer.kafka import KafkaRecords
+from analyzer.kafka.internals.raw_fetcher import IDLE_ANSWERS
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader
@@ -157,3 +158,27 @@ class TestOptions:
     def test_a_group_needs_an_id(self) -> None:
         with pytest.raises(ValueError, match="group_id"):
             KafkaRecords({"t": "log"}, MemoryPositionStore())
+
+
+def test_an_idle_topic_is_requested_twice_a_second_and_a_record_ends_the_wait(
+    real_kafka: RealKafka, opened: Any
+) -> None:
+    """Requests for all partitions ten times a second were most of the cost of an idle analyzer."""
+    topic = real_kafka.create_topic()
+    produce(real_kafka, topic, lines(4))
+    reader = opened(real_kafka, topic)
+    run_all([reader], lines(4))
+    source = reader.source
+
+    def answers_within(seconds: float) -> int:
+        before, end_s = source._client.answers, time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            reader.turn()
+        return int(source._client.answers - before)
+
+    deadline_s = time.monotonic() + 30.0
+    while answers_within(2.0) > 5:
+        assert time.monotonic() < deadline_s
+    produce(real_kafka, topic, lines(4, begin=4))
+    run_all([reader], lines(8))
+    assert source._client._fetcher.empty_answers < IDLE_ANSWERS

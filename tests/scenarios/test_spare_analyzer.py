@@ -1,4 +1,4 @@
-"""An analyzer without partitions, while others hold them all."""
+"""An analyzer without partitions, while others hold them all: only its jobs use the database."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from analyzer.core.model import Counter
 from analyzer.daemon import Daemon
 from analyzer.files import ImportedFiles
 from analyzer.health import Health
+from analyzer.jobs.upkeep_jobs import lock_jobs
 from analyzer.metrics import Metrics
 from analyzer.pipeline import Pipeline
 from analyzer.store.database.engine import open_engine
@@ -17,16 +18,16 @@ from analyzer.store.database.migrate import upgrade
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
-from analyzer.warden import Warden
 from gatekeeper.testing import ManualClock
 from tests.support.counters import reference_counter
+from tests.support.job_runners import runner_of
 
 
 def counter_for(plan: Plan) -> Counter:
     return reference_counter({}, plan.groupings, plan.meters)
 
 
-def test_a_spare_analyzer_reports_the_database_as_recovered_only_when_it_is(tmp_path: Path) -> None:
+def test_a_spare_analyzer_reports_its_jobs_as_recovered_only_when_the_database_is(tmp_path: Path) -> None:
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     url = f"sqlite:///{here}/gatelock.db"
@@ -37,22 +38,22 @@ def test_a_spare_analyzer_reports_the_database_as_recovered_only_when_it_is(tmp_
     nothing = ImportedFiles([], "log", store)
     pipeline = Pipeline(nothing, counter_for(plan), store, plan, version, clock.uptime_s)
     health = Health(Metrics("test"), clock.uptime_s)
-    warden = Warden(upkeep, clock.uptime_s)
-    daemon = Daemon(
-        pipeline, warden, store.active_plan, counter_for, health, Random(7), SqlGaps(engine, "here")
-    )
-    daemon.run_once()
-    assert not health.failures
+    runner = runner_of(lock_jobs(upkeep, health.locks_ended), upkeep, engine, clock.uptime_s, health)
+    gaps = SqlGaps(engine, "here")
+    daemon = Daemon(pipeline, store.active_plan, counter_for, health, Random(7), gaps, [runner])
+    daemon.run_jobs_once()
+    assert not health.failing_jobs
 
     engine.dispose()
     here.rename(elsewhere)
-    clock.advance(1.0)
-    for _ in range(5):  # within the second in which the warden does not ask the database
-        assert daemon.run_once() > 0.0
-        assert "database" in health.failures
-        clock.advance(0.1)
+    for _ in range(5):
+        clock.advance(1.0)
+        assert daemon.run_once() == 0.0
+        daemon.run_jobs_once()
+        assert "unable to open database file" in health.failing_jobs["end-locks"]
     elsewhere.rename(here)
-    assert daemon.run_once() == 0.0
-    assert not health.failures
+    clock.advance(300.0)
+    daemon.run_jobs_once()
+    assert not health.failing_jobs
     daemon.close()
     engine.dispose()

@@ -1,9 +1,12 @@
-"""The whole loop in one thread, under one clock: from a record to a refused request and back."""
+"""The whole loop in one thread, under one clock: from a record to a refused request and back.
+
+Once with flushes that commit before the next records are counted, and once after.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -17,17 +20,19 @@ from analyzer.core.judging.windows import Calendar
 from analyzer.core.model import Counter, Gap, Lag, Partition, Record, Records, SourceItem
 from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
 from analyzer.daemon import Daemon
-from analyzer.pipeline import FlushResult, Pipeline
+from analyzer.flush_executors import InlineFlushes
+from analyzer.jobs.upkeep_jobs import Retention, lock_jobs, upkeep_jobs
+from analyzer.pipeline import FlushExecutor, FlushResult, Pipeline
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import upgrade
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
-from analyzer.warden import Warden
 from gatekeeper import Gate
-from gatekeeper.model import Change
 from gatekeeper.testing import ManualClock
 from tests.support.counters import reference_counter
+from tests.support.flush_orders import LateFlushes
+from tests.support.job_runners import runner_of
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
 LIMIT = 5
@@ -90,7 +95,6 @@ class FailOnOutage:
     def loop_completed(self, partitions: int) -> None: ...
     def partition_lost(self) -> None: ...
     def flush_committed(self, result: FlushResult) -> None: ...
-    def locks_ended(self, changes: Sequence[Change]) -> None: ...
     def dependency_failed(self, dependency: str, error: str) -> None:
         raise AssertionError(error)
 
@@ -101,13 +105,14 @@ class FailOnOutage:
 class World:
     """An analyzer, a database and a gate on one manual clock."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, flushes: FlushExecutor) -> None:
         # 10:00 in Kolkata is 04:30 UTC: its hours begin at half past.
         self.clock = ManualClock(datetime(2026, 11, 21, 4, 29, 58, tzinfo=UTC))
         sa.event.listen(
             sa.Engine, "connect", self._use_manual_clock
         )  # the analyzer's database and the gate's
         self.engine = open_engine(url)
+        self.flushes = flushes
         self.store = SqlStore(
             self.engine, "analyzer", random_mark=lambda: f"{self.random.getrandbits(32):08x}"
         )
@@ -122,12 +127,20 @@ class World:
 
     def _daemon(self) -> Daemon:
         pipeline = Pipeline(
-            self.log, self._counter(PLAN), self.store, PLAN, self.store.activate(PLAN), self.clock.uptime_s
+            self.log,
+            self._counter(PLAN),
+            self.store,
+            PLAN,
+            self.store.activate(PLAN),
+            self.clock.uptime_s,
+            executor=self.flushes,
         )
-        warden = Warden(SqlUpkeep(self.engine, "analyzer", lambda: "mark"), self.clock.uptime_s)
+        upkeep = SqlUpkeep(self.engine, "analyzer", lambda: "mark")
+        jobs = [*lock_jobs(upkeep, lambda _: None), *upkeep_jobs(upkeep, Retention())]
+        runner = runner_of(jobs, upkeep, self.engine, self.clock.uptime_s)
         gaps = SqlGaps(self.engine, "analyzer")
         return Daemon(
-            pipeline, warden, self.store.active_plan, self._counter, FailOnOutage(), self.random, gaps
+            pipeline, self.store.active_plan, self._counter, FailOnOutage(), self.random, gaps, [runner]
         )
 
     def _counter(self, plan: Plan) -> Counter:
@@ -141,6 +154,7 @@ class World:
     def pass_s(self, seconds: float) -> None:
         for _ in range(round(seconds * 10)):
             self.daemon.run_once()
+            self.daemon.run_jobs_once()
             self.clock.advance(0.1)
 
     def request(self, key: str) -> bool:
@@ -155,11 +169,11 @@ class World:
         sa.event.remove(sa.Engine, "connect", self._use_manual_clock)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+@pytest.fixture(params=[InlineFlushes, LateFlushes])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     url = f"sqlite:///{tmp_path}/gatelock.db"
     upgrade(url)
-    world = World(url)
+    world = World(url, request.param())
     yield world
     world.close()
 

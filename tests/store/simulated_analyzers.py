@@ -15,7 +15,8 @@ from analyzer.core.judging.plan import plan_of
 from analyzer.core.model import Gap, Lag, Partition, Position, Record, Records, SourceItem
 from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
 from analyzer.errors import AnalyzerError
-from analyzer.pipeline import Pipeline
+from analyzer.flush_executors import InlineFlushes
+from analyzer.pipeline import FlushExecutor, Pipeline
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import (
     day_counts,
@@ -127,19 +128,28 @@ class LogSource:
 class Analyzer:
     """One analyzer process, from its start until it is killed or has read the log."""
 
-    def __init__(self, engine: sa.Engine, log: Log, owner: str = "here") -> None:
+    def __init__(
+        self, engine: sa.Engine, log: Log, owner: str = "here", flushes: FlushExecutor | None = None
+    ) -> None:
         engine.dispose()  # opens new connections; SQLAlchemy's cache of compiled statements may stay
         self.engine = engine
+        self.flushes = flushes or InlineFlushes()
         self.store = SqlStore(engine, owner, random_mark=lambda: "mark")
         self.source = LogSource(self.store, log)
 
     def start(self, store: SqlStore | None = None) -> Pipeline:
-        """Returns a pipeline that flushes in each round."""
+        """Returns a pipeline that begins a flush in each round, unless one is in flight."""
         version = self.store.activate(PLAN)
         counter = reference_counter({"log": MAPPING}, PLAN.groupings, PLAN.meters)
-        seconds = iter(range(1_000))
+        moments = iter(range(8_000))
         return Pipeline(
-            self.source, counter, store or self.store, PLAN, version, lambda: float(next(seconds))
+            self.source,
+            counter,
+            store or self.store,
+            PLAN,
+            version,
+            lambda: next(moments) / 8,
+            executor=self.flushes,
         )
 
     def run(self, store: SqlStore | None = None) -> None:
@@ -149,10 +159,12 @@ class Analyzer:
             try:
                 pipeline = pipeline or self.start(store)
                 pipeline.run_once()
+                if self.source.at_end():
+                    pipeline.collect()
             except AnalyzerError:
                 if pipeline is not None:
                     pipeline.start_over()
-            if self.source.at_end():
+            if self.source.at_end() and not (pipeline and pipeline.has_unstored):
                 return
         raise AssertionError("the end of the log was not reached")
 

@@ -34,6 +34,9 @@ class MemoryPositionStore:
         self._reach()
         self.finished.update(parts)
 
+    def wait_for_flush(self, timeout_s: float) -> None:
+        """Returns at once: `move` is the whole flush."""
+
     def logs(self, source: str, topic: str) -> Collection[LogId]:
         self._reach()
         return {LogId(p.cluster, p.topic_id) for p in self.stored if (p.source, p.topic) == (source, topic)}

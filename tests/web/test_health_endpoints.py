@@ -168,6 +168,21 @@ def test_readyz_names_every_problem(world: World, client: httpx2.Client) -> None
     }
 
 
+def test_a_job_that_fails_is_shown_and_is_not_a_problem(world: World, client: httpx2.Client) -> None:
+    """Records are counted meanwhile, so requests need no other analyzer."""
+    world.flush()
+    world.health.job_failed("roll-up", "cannot reach postgresql://ada:s3cret@db")
+    answer = client.get("/readyz")
+    assert answer.status_code == 200
+    assert answer.json()["failing_jobs"] == {"roll-up": "cannot reach postgresql://ada:***@db"}
+    text = client.get("/metrics").text
+    assert 'gatelock_failing_job{job="roll-up"} 1' in text
+    assert 'gatelock_failures_total{what="roll-up"} 1' in text
+    world.health.job_recovered("roll-up")
+    assert "failing_jobs" not in client.get("/readyz").json()
+    assert "gatelock_failing_job{" not in client.get("/metrics").text
+
+
 def test_a_dependency_that_recovered_is_not_a_problem(world: World, client: httpx2.Client) -> None:
     world.flush()
     world.health.dependency_failed("database", "away")
@@ -240,6 +255,7 @@ def test_the_list_of_metrics_is_complete_and_no_metric_has_a_label_for_the_calle
 ) -> None:
     world.flush()
     world.health.dependency_failed("database", "away")
+    world.health.job_failed("roll-up", "away")
     world.health.partitions_stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
     families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
     listed = {

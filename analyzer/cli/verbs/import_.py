@@ -55,6 +55,12 @@ class ImportProgress:
     def dependency_recovered(self, _dependency: str) -> None:
         self.failures = 0
 
+    def job_failed(self, _job: str, _error: str) -> None:
+        """Ignored: a later analyzer does the job."""
+
+    def job_recovered(self, _job: str) -> None:
+        """Ignored, as its failure."""
+
     def partitions_stopped(self, _gaps: Mapping[Partition, Gap]) -> None:
         """Ignored: the end of the import reports what stopped a file."""
 
@@ -118,6 +124,8 @@ def _import(daemon: Daemon, imported: ImportedFiles, progress: ImportProgress) -
                     err=True,
                 )
                 raise typer.Exit(UNREACHABLE)
+        # Without an analyzer that runs, nothing else fills the totals of a new policy.
+        daemon.finish_jobs(pause.wait)
         return dict(imported.problems())  # before the source is closed, which clears them
     finally:
         daemon.close()

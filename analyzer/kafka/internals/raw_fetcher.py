@@ -21,6 +21,11 @@ from analyzer.kafka.internals.class_swap import swap_class
 from analyzer.kafka.internals.interfaces import FetchedBatches
 
 TOPIC_IDS_FROM = 13  # the version of fetch requests that names topics by their ids
+# After IDLE_ANSWERS answers in a row without records the broker is asked to keep the next ones back for
+# longer, and to answer as soon as it has a record. Most of the cost of an idle analyzer were requests for
+# all of its partitions.
+IDLE_ANSWERS = 10
+IDLE_WAIT_MS = 500
 
 
 class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python has no types
@@ -67,10 +72,13 @@ class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
     damaged: set[TopicPartition]
     ids: dict[str, UUID]
     keeps_epochs = False
+    empty_answers = 0  # in a row
 
     def _create_fetch_requests(self) -> Any:
         requests = super()._create_fetch_requests()
         for request, _ in requests.values():
+            if self.empty_answers >= IDLE_ANSWERS and request.max_wait_ms < IDLE_WAIT_MS:
+                request.max_wait_ms, request.min_bytes = IDLE_WAIT_MS, 1
             topics = [*request.topics, *request.forgotten_topics_data]
             if self.ids and all(topic.topic in self.ids for topic in topics):
                 request._max_version = TOPIC_IDS_FROM
@@ -82,6 +90,8 @@ class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         self, node_id: Any, fetch_offsets: Any, send_time: float, response: Any
     ) -> None:
         self.answers += 1
+        has_records = any(part.records for topic in response.responses for part in topic.partitions)
+        self.empty_answers = 0 if has_records else self.empty_answers + 1
         if response.API_VERSION >= TOPIC_IDS_FROM:
             names = {topic_id: name for name, topic_id in self.ids.items()}
             for topic in response.responses:

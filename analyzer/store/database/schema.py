@@ -270,6 +270,18 @@ leases = Table(
     Column("until_ms", BigInteger, nullable=False),
 )
 
+# Outcomes of the work that one analyzer does at a time; see jobs/job_runner.py.
+jobs = Table(
+    "jobs",
+    metadata,
+    key("name"),
+    Column("done_ms", BigInteger),  # when a step last left nothing to do; null: never yet
+    Column("failing_since_ms", BigInteger),  # the first of the failures in a row; null: it does not fail
+    Column("failed_ms", BigInteger),  # the last failure
+    text("error"),  # of the last failure
+    text("owner"),  # the process that reported last
+)
+
 # The audit log of manual acts. Written in the transaction of the act itself; never deleted.
 events = Table(
     "events",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -19,7 +20,7 @@ from analyzer.core.model import DrainedCounts, Lag, Partition, PartitionProgress
 from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs, insert
-from analyzer.store.database.partition_keys import row_of
+from analyzer.store.database.partition_keys import is_of, row_of
 from analyzer.store.database.schema import TOTAL_MAX, offsets, rejects
 from analyzer.store.transaction import counter_state, lock_feed, plans, totals
 from analyzer.store.transaction.buckets import add_counts
@@ -63,30 +64,44 @@ class SqlFlush:
 
         A part whose start equals its next is a heartbeat. Raises PartitionLost.
         """
-        for progress in sorted(parts):
-            lag = lags.get(progress.part, Lag(0, 0.0))
-            moved = self._db.execute(MOVE_OFFSET, {
-                "at_cluster": progress.part.cluster,
-                "at_topic_id": progress.part.topic_id,
-                "at_partition": progress.part.number,
-                "from": progress.start,
-                "to": progress.next,
-                "by_seen": progress.seen,
-                "by_counted": progress.counted,
-                "by_duplicate": progress.duplicate,
-                "by_dead": progress.dead,
-                "by_late": progress.late,
-                "resume_token": progress.resume_token,
-                **counter_state.parameters_of(progress),
-                "owner": self._owner,
-                "behind_ms": round(lag.seconds * 1000),
-                "behind_records": lag.records,
-            })  # fmt: skip
-            if moved.rowcount != 1:
-                # Another analyzer owns the partition now. Our counts must commit with our offset, or the same
-                # records are counted twice.
-                raise PartitionLost(progress.part, progress.start)
+        in_order = sorted(parts)
+        moved = self._db.execute(MOVE_OFFSET, [self._movement(progress, lags) for progress in in_order])
+        if moved.rowcount != len(in_order):
+            # Another analyzer owns a partition now. Our counts must commit with our offset, or the same
+            # records are counted twice.
+            lost = self._lost(in_order)
+            raise PartitionLost(lost.part, lost.start)
+        for progress in in_order:
             counter_state.add_names(self._db, progress)
+
+    def _movement(self, progress: PartitionProgress, lags: Mapping[Partition, Lag]) -> dict[str, Any]:
+        """Returns the parameters of MOVE_OFFSET."""
+        lag = lags.get(progress.part, Lag(0, 0.0))
+        return {
+            "at_cluster": progress.part.cluster,
+            "at_topic_id": progress.part.topic_id,
+            "at_partition": progress.part.number,
+            "from": progress.start,
+            "to": progress.next,
+            "by_seen": progress.seen,
+            "by_counted": progress.counted,
+            "by_duplicate": progress.duplicate,
+            "by_dead": progress.dead,
+            "by_late": progress.late,
+            "resume_token": progress.resume_token,
+            **counter_state.parameters_of(progress),
+            "owner": self._owner,
+            "behind_ms": round(lag.seconds * 1000),
+            "behind_records": lag.records,
+        }
+
+    def _lost(self, parts: Sequence[PartitionProgress]) -> PartitionProgress:
+        """Returns the first of `parts` that was not moved, as far as the table shows it."""
+        for progress in parts:
+            row = sa.select(offsets.c.next, offsets.c.owner).where(is_of(offsets, progress.part))
+            if self._db.execute(row).first() != (progress.next, self._owner):
+                return progress
+        return parts[0]
 
     def check_plan(self, version: int) -> datetime:
         """Returns the database's time if plan `version` is in force, which it then stays until commit.
@@ -146,7 +161,8 @@ def _clamped(number: int | None) -> int | None:
     return None if number is None else max(-TOTAL_MAX, min(number, TOTAL_MAX))
 
 
-# One statement per partition, in order: a join over many rows would lock them in any order.
+# Executed once per partition, in order: a join over many rows would lock them in any order. psycopg sends all
+# before it waits for the first answer: for 100 partitions a third of the CPU time of as many round trips.
 MOVE_OFFSET = (
     sa.update(offsets)
     .where(

@@ -17,17 +17,34 @@ from analyzer.store.transaction import counter_state, lock_feed, plans
 from analyzer.store.transaction.flush import CatalogCache, SqlFlush
 from analyzer.store.transaction.gaps import open_gaps
 
+# Longer than flushes usually take, and shorter than a session in a consumer group. What continues after it
+# fails at the compare-and-set.
+FLUSH_WAIT_S = 3.0
+
 
 class SqlStore:
-    """Implements `Store` and `PositionStore`. Must not be shared between threads."""
+    """Implements `Store` and `PositionStore`.
+
+    `transaction` may be used in one thread while another one uses the other methods: each call has its own
+    connection. `wait_for_flush` waits for a transaction in flight, for at
+    most so many seconds; the methods that read or write what a flush moves call it first.
+    """
 
     def __init__(
-        self, engine: sa.Engine, owner: str, random_mark: Callable[[], str] = lock_feed.new_mark
+        self,
+        engine: sa.Engine,
+        owner: str,
+        random_mark: Callable[[], str] = lock_feed.new_mark,
+        wait_for_flush: Callable[[float], None] = lambda _timeout_s: None,
     ) -> None:
         self._engine = engine
         self._owner = owner
         self._random_mark = random_mark
-        self._catalogs = CatalogCache()
+        self._catalogs = CatalogCache()  # used by `transaction` alone
+        self._wait_for_flush = wait_for_flush
+
+    def wait_for_flush(self, timeout_s: float = FLUSH_WAIT_S) -> None:
+        self._wait_for_flush(timeout_s)
 
     @contextmanager
     def transaction(self) -> Iterator[SqlFlush]:
@@ -43,6 +60,7 @@ class SqlStore:
 
         Raises StoreAway.
         """
+        self.wait_for_flush()
         wanted = {key_of(part): part for part in parts}
         statement = sa.select(*key_columns(offsets), offsets.c.next, offsets.c.resume_token)
         with reading(self._engine) as connection:
@@ -60,6 +78,7 @@ class SqlStore:
 
     def counter_state(self, part: Partition) -> CounterState:
         """Returns the state that counting the next record of `part` depends on. Raises StoreAway."""
+        self.wait_for_flush()
         with reading(self._engine) as connection:
             return counter_state.stored_state(connection, part)
 
@@ -68,6 +87,7 @@ class SqlStore:
 
         A partition that is known already keeps its position.
         """
+        self.wait_for_flush()
         row = row_of(part) | {"next": offset, "resume_token": resume_token}
         with writing(self._engine) as connection:
             connection.execute(insert(connection, offsets).values(row).on_conflict_do_nothing())
@@ -82,6 +102,7 @@ class SqlStore:
 
     def finish(self, parts: Collection[Partition]) -> None:
         """Marks partitions that were read to their end as followed by no analyzer. Raises StoreAway."""
+        self.wait_for_flush()  # a heartbeat would say that they are followed
         with writing(self._engine) as connection:
             for part in sorted(parts):
                 connection.execute(sa.update(offsets).where(is_of(offsets, part)).values(UNFOLLOWED))

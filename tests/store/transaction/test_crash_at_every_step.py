@@ -1,5 +1,7 @@
 """An analyzer is killed, or loses its database, at every single step: the counts equal those without a fault.
 
+Flushes commit before the next records are counted, or after: both orders are tried.
+
 The steps are counted in the calm run, so that none is missed: each statement, each commit before it is sent,
 and each commit whose reply is lost.
 """
@@ -17,6 +19,8 @@ import sqlalchemy as sa
 from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.core.model import Lag, Partition, PartitionProgress
 from analyzer.errors import PartitionLost
+from analyzer.flush_executors import InlineFlushes
+from analyzer.pipeline import FlushExecutor
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import buckets, named_callers, offsets
 from analyzer.store.transaction import flush as module
@@ -35,11 +39,13 @@ from tests.store.simulated_analyzers import (
     log_of,
     state,
 )
+from tests.support.flush_orders import LateFlushes
 
 CALM = -1  # a step that is never reached
 Stored = Mapping[str, object]
 StoreOf = Callable[[sa.Engine], object]
 NewEngine = Callable[[], sa.Engine]
+FlushOrder = Callable[[], FlushExecutor]
 
 
 @pytest.fixture
@@ -55,22 +61,33 @@ def analyzer_engine(new_engine: NewEngine) -> sa.Engine:
     return engine
 
 
+@pytest.fixture(params=[InlineFlushes, LateFlushes])
+def order(request: pytest.FixtureRequest) -> FlushOrder:
+    """Whether a flush commits before or after the next records are counted."""
+    found: FlushOrder = request.param
+    return found
+
+
 @pytest.fixture
-def calm(engine: sa.Engine, analyzer_engine: sa.Engine, log: Log) -> tuple[Stored, Sequence[str]]:
+def calm(
+    engine: sa.Engine, analyzer_engine: sa.Engine, log: Log, order: FlushOrder
+) -> tuple[Stored, Sequence[str]]:
     """The final state of a run without a fault, and its steps."""
     fault = FaultAt(CALM, killed)
-    count_with(analyzer_engine, log, fault)
+    count_with(analyzer_engine, log, fault, order)
     end = state(engine)
     empty_tables(engine)
     return end, fault.steps
 
 
-def count_with(engine: sa.Engine, log: Log, fault: FaultAt, store_of: StoreOf | None = None) -> None:
+def count_with(
+    engine: sa.Engine, log: Log, fault: FaultAt, order: FlushOrder, store_of: StoreOf | None = None
+) -> None:
     """Runs an analyzer until the fault, and another one that continues."""
     with fault.over(engine), suppress(Killed):
-        first = Analyzer(engine, log)
+        first = Analyzer(engine, log, flushes=order())
         first.run(store_of(engine) if store_of else None)
-    second = Analyzer(engine, log)
+    second = Analyzer(engine, log, flushes=order())
     second.run(store_of(engine) if store_of else None)
 
 
@@ -97,36 +114,44 @@ def test_the_calm_run_has_everything_that_a_fault_may_change(
     assert len(end["versions"]) > 1  # in several flushes
     kinds = Counter(steps)
     assert kinds["before commit"] == kinds["after commit"] >= 5
-    assert kinds["UPDATE offsets SET"] == 4
+    assert kinds["UPDATE offsets SET"] == 2
     for table in ("totals", "buckets", "rejects", "locks", "feed_versions", "lock_changes"):
         assert kinds[f"INSERT INTO {table}"]
 
 
 def test_another_analyzer_continues_after_a_kill_at_any_step(
-    calm: tuple[Stored, Sequence[str]], engine: sa.Engine, analyzer_engine: sa.Engine, log: Log
+    calm: tuple[Stored, Sequence[str]],
+    engine: sa.Engine,
+    analyzer_engine: sa.Engine,
+    log: Log,
+    order: FlushOrder,
 ) -> None:
     end, steps = calm
     for at, step in enumerate(steps):
         empty_tables(engine)
         fault = FaultAt(at, killed)
-        count_with(analyzer_engine, log, fault)
+        count_with(analyzer_engine, log, fault, order)
         assert state(engine) == end, f"step {at}: {step}"
         assert len(fault.steps) > at, "the step was not reached"
 
 
 def test_names_beyond_the_cardinality_limit_are_right_after_a_kill_at_any_step(
-    engine: sa.Engine, analyzer_engine: sa.Engine, log: Log, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine,
+    analyzer_engine: sa.Engine,
+    log: Log,
+    order: FlushOrder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One caller per partition is counted by name."""
     monkeypatch.setattr(simulated_analyzers, "MAPPING", replace(simulated_analyzers.MAPPING, callers_max=1))
     fault = FaultAt(CALM, killed)
-    count_with(analyzer_engine, log, fault)
+    count_with(analyzer_engine, log, fault, order)
     end, names = state(engine), names_of(engine)
     assert {row[4] for row in end["buckets"]} == {"api_key:acme", "api_key:bob", OVERFLOW}
     assert [name for *_, name in names] == ["api_key:acme", "api_key:bob"]
     for at, step in enumerate(fault.steps):
         empty_tables(engine)
-        count_with(analyzer_engine, log, FaultAt(at, killed))
+        count_with(analyzer_engine, log, FaultAt(at, killed), order)
         assert (state(engine), names_of(engine)) == (end, names), f"step {at}: {step}"
 
 
@@ -141,7 +166,11 @@ def names_of(engine: sa.Engine) -> list[tuple[object, ...]]:
 
 
 def test_an_analyzer_that_loses_its_connection_at_any_kind_of_step_recovers(
-    calm: tuple[Stored, Sequence[str]], engine: sa.Engine, analyzer_engine: sa.Engine, log: Log
+    calm: tuple[Stored, Sequence[str]],
+    engine: sa.Engine,
+    analyzer_engine: sa.Engine,
+    log: Log,
+    order: FlushOrder,
 ) -> None:
     """Also when the reply to a commit is lost: it continues from the stored positions."""
     end, steps = calm
@@ -150,7 +179,7 @@ def test_an_analyzer_that_loses_its_connection_at_any_kind_of_step_recovers(
             empty_tables(engine)
             fault = FaultAt(at, cut_off)
             with fault.over(analyzer_engine):
-                Analyzer(analyzer_engine, log).run()
+                Analyzer(analyzer_engine, log, flushes=order()).run()
             assert state(engine) == end, f"step {at}: {step}"
             assert len(fault.steps) > at, "the step was not reached"
 
@@ -261,6 +290,7 @@ def test_with_offsets_in_a_separate_transaction_a_kill_changes_the_counts(
     engine: sa.Engine,
     analyzer_engine: sa.Engine,
     log: Log,
+    order: FlushOrder,
     offsets_first: bool,
 ) -> None:
     def split(analyzer_engine: sa.Engine) -> TwoTransactions:
@@ -268,11 +298,11 @@ def test_with_offsets_in_a_separate_transaction_a_kill_changes_the_counts(
 
     truth = sum(row[6] for row in calm[0]["buckets"])
     fault = FaultAt(CALM, killed)
-    count_with(analyzer_engine, log, fault, split)
+    count_with(analyzer_engine, log, fault, order, split)
     assert counted(engine) == truth, "without a fault the counts are right"
     for at in (at for at, step in enumerate(fault.steps) if step == "after commit"):
         empty_tables(engine)
-        count_with(analyzer_engine, log, FaultAt(at, killed), split)
+        count_with(analyzer_engine, log, FaultAt(at, killed), order, split)
         if counted(engine) != truth:
             break
     assert (counted(engine) < truth, counted(engine) > truth) == (offsets_first, not offsets_first)

@@ -1,0 +1,74 @@
+"""Outcomes of the jobs that one analyzer does for all: when each was done, and whether it fails.
+
+Stored in the database, so that `gatelock doctor` sees them wherever it runs, and after the analyzer has
+ended.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.store.database.clock import clock_ms
+from analyzer.store.database.engine import NowMs, insert, reading, writing
+from analyzer.store.database.schema import jobs
+
+ERROR_CHARS_MAX = 500
+
+
+class SqlJobOutcomes:
+    """Implements `JobOutcomes`; `owner` is the name of this process. All methods raise StoreAway."""
+
+    def __init__(self, engine: sa.Engine, owner: str) -> None:
+        self._engine = engine
+        self._owner = owner
+
+    def record_success(self, job: str, *, is_done: bool) -> None:
+        """Stores that a step succeeded; with `is_done`, that it left nothing to do."""
+        done = {"done_ms": NowMs()} if is_done else {}
+        self._store(job, {"failing_since_ms": None, **done})
+
+    def record_failure(self, job: str, error: str) -> None:
+        """Stores that a step failed, and why."""
+        since = sa.func.coalesce(jobs.c.failing_since_ms, NowMs())
+        self._store(job, {"failing_since_ms": since, "failed_ms": NowMs(), "error": error[:ERROR_CHARS_MAX]})
+
+    def _store(self, job: str, changed: dict[str, object]) -> None:
+        changed["owner"] = self._owner
+        first = changed | ({"failing_since_ms": NowMs()} if changed["failing_since_ms"] is not None else {})
+        with writing(self._engine) as db:
+            added = insert(db, jobs).values(name=job, **first)
+            db.execute(added.on_conflict_do_update(index_elements=jobs.primary_key, set_=changed))
+
+
+class JobOutcome(NamedTuple):
+    """Outcome of one job, with ages by the database's clock."""
+
+    name: str
+    done_s: float | None  # since a step last left nothing to do; None: never yet
+    failing_s: float | None  # since the first of the failures in a row; None: it does not fail
+    failed_s: float | None  # since the last failure
+    error: str  # of the last failure
+    owner: str  # the process that reported last
+
+
+def job_outcomes(engine: sa.Engine) -> list[JobOutcome]:
+    """Returns the outcome of every job, by name. Raises StoreAway."""
+    with reading(engine) as db:
+        now_ms = clock_ms(db)
+
+        def age_s(time_ms: int | None) -> float | None:
+            return None if time_ms is None else max(0.0, (now_ms - time_ms) / 1000)
+
+        return [
+            JobOutcome(
+                row.name,
+                age_s(row.done_ms),
+                age_s(row.failing_since_ms),
+                age_s(row.failed_ms),
+                row.error,
+                row.owner,
+            )
+            for row in db.execute(sa.select(jobs).order_by(jobs.c.name))
+        ]
