@@ -37,7 +37,7 @@ from analyzer.web.locks_endpoint import (
     etag_of,
 )
 from analyzer.web.problems import HttpProblem
-from analyzer.web.shared_gzip import PIECE_BYTES
+from analyzer.web.shared_gzip import CHECKSUM_BYTES_MAX, PIECE_BYTES
 from gatekeeper.model import Cursor, SourceError
 
 COST = 0.2  # of an ordinary request
@@ -110,11 +110,11 @@ class LongPolls:
             return None
         parts, coding = answer.parts(), b""
         length = sum(map(len, parts))
-        if length >= PIECE_BYTES:
-            return None
-        if length >= GZIP_BYTES_MIN and fields.accepts_gzip:
+        if GZIP_BYTES_MIN <= length < CHECKSUM_BYTES_MAX and fields.accepts_gzip:
             parts, coding = await answer.gzipped(), b"content-encoding: gzip\r\n"
             length = sum(map(len, parts))
+        if length >= PIECE_BYTES:
+            return None  # the application sends it piece by piece
         head = b"%betag: %b\r\n%bcontent-length: %d\r\ncontent-type: application/json\r\n\r\n" % (
             COMMON_FIELDS, etag_of(answer.at).encode(), coding, length,
         )  # fmt: skip

@@ -193,11 +193,20 @@ def test_without_tokens_another_name_of_this_machine_is_refused(world: World) ->
     assert answer.status.startswith("HTTP/1.1 403")
 
 
-def test_a_long_answer_comes_from_the_application(world: World) -> None:
+def test_a_long_answer_needs_the_application(world: World) -> None:
     held = world.feed.at
+    world.ask(a_poll(held))  # the server knows this version
     world.feed.set(*(a_lock(f"user:{n}") for n in range(1_000)))
     (answer,) = world.ask(a_poll(held))
     assert (len(answer.document["changes"]), world.by_application) == (1_000, 1)
+
+
+def test_an_answer_that_is_short_when_compressed_needs_no_application(world: World) -> None:
+    held = world.feed.at
+    world.ask(a_poll(held))  # the server knows this version
+    world.feed.set(*(a_lock(f"user:{n}") for n in range(1_000)))
+    (answer,) = world.ask(a_poll(held, fields=HOST + GZIP))
+    assert (len(answer.document["changes"]), world.by_application) == (1_000, 0)
 
 
 def test_an_unknown_version_gets_a_snapshot_from_the_application(world: World) -> None:
