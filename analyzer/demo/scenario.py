@@ -13,6 +13,7 @@ from random import Random
 
 import sqlalchemy as sa
 
+from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.delay_bound import FrontLimiter, LockDelay, overshoot_max
 from analyzer.demo import guarded_app
 from analyzer.demo.live_view import LiveView
@@ -20,7 +21,8 @@ from analyzer.demo.load_generator import CALLERS, FLOOD_CONNECTIONS, NOISY, Load
 from analyzer.demo.processes import TOPIC, WORKERS, DemoProcesses, ProcessNotStarted
 from analyzer.demo.results import DemoResults, expected_counts, results_of
 from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import buckets, locks, offsets
+from analyzer.store.database.schema import locks, offsets
+from analyzer.store.reports.usage import UsageQuery, usage_rows
 
 LIMIT = 1_200
 CALM_S = 6.0
@@ -53,15 +55,12 @@ class DatabaseFigures:
 
     def by_caller(self) -> Mapping[str, tuple[int, int]]:
         """Returns admitted and denied requests for each caller."""
-        summed = [
-            sa.cast(sa.func.sum(column), sa.BigInteger) for column in (buckets.c.value, buckets.c.denied)
-        ]
-        statement = sa.select(buckets.c.key, *summed).where(
-            buckets.c.grouping == "caller", buckets.c.meter == "requests"
-        )
-        with self.engine.connect() as db:
-            rows = db.execute(statement.group_by(buckets.c.key))
-            return {caller: (int(value), int(denied)) for caller, value, denied in rows}
+        query = UsageQuery("caller", DAY_S, meter="requests")
+        found: dict[str, tuple[int, int]] = {}
+        for row in usage_rows(self.engine, query):
+            value, denied = found.get(row.key, (0, 0))
+            found[row.key] = value + row.value, denied + row.denied
+        return found
 
     def locked(self) -> list[str]:
         """Returns the callers with a lock."""

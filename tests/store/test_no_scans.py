@@ -176,8 +176,17 @@ def plan_of_execution(db: sa.Connection, text: str, parameters: Any) -> str:
 
 SCAN = re.compile(rf"(Seq Scan on|SCAN) ({'|'.join(LARGE)})\b(?! USING)")
 
-# Without a condition PostgreSQL reads the index from end to end; a limit makes that a look at its end.
-WHOLE_INDEX = re.compile(r"Index (Only )?Scan[^\n]* on (buckets|totals)\b[^\n]*(\n(?!\s+Index Cond)|$)")
+# The first column of each key. Without a condition on it, PostgreSQL reads an index from end to end.
+LEADING = {"buckets": '"grouping" =', "totals": "sum ="}
+INDEX_SCAN = re.compile(
+    r"Index (?:Only )?Scan[^\n]* on (buckets|totals)\b[^\n]*(?:\n\s+Index Cond: ([^\n]*))?"
+)
+BITMAP = re.compile(r"Bitmap Index Scan on pk_(buckets|totals)\b[^\n]*(?:\n\s+Index Cond: ([^\n]*))?")
+
+
+def reads_a_whole_index(planned: str) -> bool:
+    found = [*INDEX_SCAN.finditer(planned), *BITMAP.finditer(planned)]
+    return any(LEADING[match[1]] not in (match[2] or "") for match in found)
 
 
 def scans(engine: sa.Engine, statements: Statements) -> list[str]:
@@ -189,7 +198,7 @@ def scans(engine: sa.Engine, statements: Statements) -> list[str]:
                 db.exec_driver_sql(setting)
             planned = plan_of_execution(db, text, parameters)
             db.rollback()
-        whole_index = WHOLE_INDEX.search(planned) is not None
+        whole_index = reads_a_whole_index(planned)
         # day_counts has a row per partition and day; the reports read all days.
         if whole_index or any(match[2] != "day_counts" for match in SCAN.finditer(planned)):
             found.append(f"{text}\n{planned}")

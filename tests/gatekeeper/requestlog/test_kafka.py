@@ -160,6 +160,10 @@ class TestAnUnavailableBroker:
         self, own_kafka: NativeKafka, new_sink: NewSink
     ) -> None:
         topic = own_kafka.create_topic(partitions=PARTITIONS)
+        patient = a_writer(new_sink(own_kafka.bootstrap, topic))
+        patient.put(an_entry(0))
+        assert patient.flush(20), "a broker that has just started takes more than a second for the first"
+        patient.close(1)
         options = {"delivery_timeout_ms": 1_000, "request_timeout_ms": 500, "max_block_ms": 200}
         writer = a_writer(new_sink(own_kafka.bootstrap, topic, options=options))
         writer.put(an_entry(0))

@@ -61,7 +61,7 @@ class SharedSource(LogSource):
             items = [record for record in self.log[part] if record.offset >= start][:count]
             if items:
                 self.at[part] = items[-1].offset + 1
-                yield Records(part, start, self.at[part], items, resume_token=f"after {items[-1].offset}")
+                yield Records.of(part, start, self.at[part], items, resume_token=f"after {items[-1].offset}")
 
     def revoke(self, part: Partition) -> None:
         self.assigned.discard(part)
