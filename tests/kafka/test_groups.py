@@ -15,6 +15,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from analyzer.core.model import Partition, Position
 from analyzer.errors import PartitionLost
 from analyzer.kafka import KafkaRecords
+from analyzer.kafka.source import REVOCATION_WAIT_S
 from tests.support.kafka_log import lines, open_source, produce, run_all, stored
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader
@@ -312,3 +313,21 @@ def test_every_record_is_stored_once_while_members_join_leave_and_die(group: Gro
         act()
     group.read()
     assert stored(group.members) == sorted(group.written)
+
+
+def test_a_revocation_waits_for_the_flush_in_flight(real_kafka: Any) -> None:
+    """The next member then reads the position that this flush stores."""
+    topic = real_kafka.create_topic(partitions=2)
+    positions = MemoryPositionStore()
+    source = open_source(real_kafka, positions, topic, group_id=topic)
+    reader = SourceReader(source, positions, {})
+    reader.run_until(lambda: len(source.positions()) == 2)
+    positions.waited_s.clear()
+    other_source = open_source(real_kafka, positions, topic, group_id=topic)
+    other = SourceReader(other_source, positions, {})
+    while not other_source.positions():
+        reader.turn()
+        other.turn()
+    assert REVOCATION_WAIT_S in positions.waited_s
+    source.close()
+    other_source.close()

@@ -18,6 +18,7 @@ class MemoryPositionStore:
     stored: dict[Partition, Position] = field(default_factory=dict)
     finished: set[Partition] = field(default_factory=set)
     away: bool = False
+    waited_s: list[float] = field(default_factory=list)  # the time-outs of `wait_for_flush`
 
     def positions(self, parts: Collection[Partition]) -> Mapping[Partition, Position]:
         self._reach()
@@ -36,6 +37,7 @@ class MemoryPositionStore:
 
     def wait_for_flush(self, timeout_s: float) -> None:
         """Returns at once: `move` is the whole flush."""
+        self.waited_s.append(timeout_s)
 
     def logs(self, source: str, topic: str) -> Collection[LogId]:
         self._reach()

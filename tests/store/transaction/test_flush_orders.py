@@ -13,9 +13,10 @@ from random import Random
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.model import Partition, PartitionRevoked, Records, SourceItem
+from analyzer.core.model import NO_HOUR, Partition, PartitionRevoked, Records, SourceItem
 from analyzer.errors import AnalyzerError, PartitionLost
 from analyzer.pipeline import Pipeline
+from analyzer.store.database.schema import offsets
 from analyzer.store.transaction import flush as module
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import now_s
@@ -32,7 +33,7 @@ from tests.store.simulated_analyzers import (
     state,
 )
 from tests.store.transaction.test_crash_at_every_step import without_comparing
-from tests.support.flush_orders import SeededFlushes
+from tests.support.flush_orders import LateFlushes, SeededFlushes
 
 NewEngine = Callable[[], sa.Engine]
 SEEDS = range(30)
@@ -181,6 +182,29 @@ def expected(engine: sa.Engine, new_engine: NewEngine, log: Log) -> dict[str, ob
     found = state(engine)
     empty_tables(engine)
     return {name: found[name] for name in EXACT}
+
+
+@pytest.mark.parametrize("is_waiting", [True, False])
+@pytest.mark.parametrize("method", ["positions", "counter_state", "finish"])
+def test_positions_are_read_and_written_after_the_flush_in_flight(
+    engine: sa.Engine, log: Log, method: str, *, is_waiting: bool
+) -> None:
+    flushes, part = LateFlushes(), PARTS[0]
+    pipeline = Analyzer(engine, log, flushes=flushes).start()
+    assert pipeline.run_once() is None
+    store = SqlStore(engine, "here", wait_for_flush=flushes.wait) if is_waiting else SqlStore(engine, "here")
+    match method:
+        case "positions":
+            is_after = store.positions([part])[part].next > 0
+        case "counter_state":
+            is_after = store.counter_state(part).hour != NO_HOUR
+        case _:
+            store.finish([part])
+            pipeline.collect()
+            with engine.connect() as db:  # the flush's heartbeat would say that the file is followed
+                beats = sa.select(offsets.c.beat_ms).where(offsets.c.partition == part.number)
+                is_after = db.scalars(beats).all() == [None]
+    assert is_after == is_waiting
 
 
 def test_counts_are_exact_in_every_order(
