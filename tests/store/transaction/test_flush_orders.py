@@ -7,6 +7,7 @@ cut off. The counts equal those of a single undisturbed analyzer. A seed repeats
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from random import Random
 
@@ -137,13 +138,21 @@ class Fleet:
             if pipeline is not None:
                 self.recover(pipeline, number)
         except Killed:
-            self.pipelines[number] = None
+            self.kill(number)
 
     def recover(self, pipeline: Pipeline, number: int) -> None:
+        # SQLite keeps the lock of a connection that was cut as long as one of its cursors exists, and the
+        # error refers to one.
+        gc.collect()
         try:
             pipeline.start_over()
         except Killed:
-            self.pipelines[number] = None
+            self.kill(number)
+
+    def kill(self, number: int) -> None:
+        """Drops the analyzer with its connections: a transaction that it left open ends with the process."""
+        self.pipelines[number] = None
+        gc.collect()
 
     def start(self, number: int) -> Pipeline:
         """Starts a process that has nothing but what is stored."""
