@@ -69,7 +69,7 @@ def described(text: str) -> list[str]:
 
 def parameters_of(public: type) -> set[str]:
     # mypy warns that a subclass may have another __init__; here it is of this very class.
-    if public.__init__ is object.__init__ and not hasattr(public, "_fields"):  # type: ignore[misc]
+    if public.__init__ is object.__init__ and not hasattr(public, "_fields"):  # type: ignore[misc]  # see above
         return set()
     if getattr(public, "_is_protocol", False) or issubclass(public, Exception):
         return set()

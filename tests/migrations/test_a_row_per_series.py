@@ -106,7 +106,7 @@ def shown(rows: Sequence[CountRow]) -> list[tuple[object, ...]]:
     return [
         row
         for _, found in sorted(by_grouping.items())
-        for row in sorted(found, key=lambda r: (r[3], r[0], r[1], r[4], r[2]))  # type: ignore[index]
+        for row in sorted(found, key=lambda r: (r[3], r[0], r[1], r[4], r[2]))  # type: ignore[index]  # rows of usage are plain tuples here
     ]
 
 
@@ -170,6 +170,32 @@ def test_a_new_policy_waits_until_all_rows_are_moved(
     while upkeep.continue_activation():
         pass
     assert set(locked(old)) == {("user:5", "monthly"), ("user:6", "monthly")}
+
+
+@pytest.mark.parametrize(
+    ("meter", "shown_as"),
+    [
+        (Meter("worst", "took", "max", renamed_from="slowest"), "worst"),
+        (Meter("slowest", "took"), "slowest (max)"),
+    ],
+)
+def test_a_meter_that_is_renamed_while_rows_are_moved_keeps_its_old_rows(
+    database_url: str, old: sa.Engine, monkeypatch: pytest.MonkeyPatch, meter: Meter, shown_as: str
+) -> None:
+    """Also one whose join changes: the old values must not meet those of the new join."""
+    monkeypatch.setattr(roll_up, "ROWS_AT_ONCE", 11)
+    migrate.upgrade(database_url)
+    upkeep = SqlUpkeep(old, "here", str)
+    upkeep.move_old()
+    SqlStore(old, "here").activate(plan_of(["caller+resource"], [meter], [DAILY]))
+    while True:
+        found = [row for row in usage_rows(old, UsageQuery("caller", DAY_S)) if row.meter != "requests"]
+        assert {row.meter for row in found} == {shown_as}
+        assert len(found) == 3 * 7
+        if not upkeep.move_old():
+            break
+    with reading(old) as db:
+        assert catalog.load(db).renamed == {}
 
 
 @pytest.mark.parametrize("moved", [0, 2, 99])

@@ -14,27 +14,30 @@ import sqlalchemy as sa
 from analyzer.core.counting.caller_budget import FOLDED, NOT_CALLERS
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DAY_S, JOINS, QUARTER_S, REQUESTS, bucket_start_s
+from analyzer.store.database.bounded_deletes import delete_at, first_keys
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import insert, without_scans
 from analyzer.store.database.old_buckets import old_buckets
 from analyzer.store.database.row_parameters import is_one_of
 from analyzer.store.database.schema import COLUMNS_PER_PAGE, buckets, catalog, proofs
 from analyzer.store.transaction.buckets import AUDITED, NO_PARTITION, BucketColumns, add_days, add_rows
-from analyzer.store.transaction.catalog import MOVING, Catalog, load
+from analyzer.store.transaction.catalog import MOVING, OLD_METER, Catalog, load
 
 ROWS_AT_ONCE = 10_000  # taken out in one transaction
 KEYS_AT_ONCE = 50_000  # callers that are found together, and kept in memory until they are folded
 FOLDED_TO = "folded"  # kind of the catalog's entries about days that are folded
 FOLDABLE = ("caller", "address")  # fields of which an unknown client can invent any number of values
 
-VALUES = tuple(f"{kind}_{place}" for kind in ("value", "denied") for place in range(COLUMNS_PER_PAGE))
-
-FIRST_VALUE = list(buckets.c.keys()).index(VALUES[0])
+# Columns of values, in the order of the table, with their places on the page.
+VALUES = tuple(
+    (f"{kind}_{place}", place) for kind in ("value", "denied") for place in range(COLUMNS_PER_PAGE)
+)
+FIRST_VALUE = list(buckets.c.keys()).index(VALUES[0][0])
 RowKey = tuple[int, int, int, int, str, str]  # grouping, page, width_s, bucket_s, key, resource
 
 
-class Shelf(NamedTuple):
-    """The rows of one grouping, page and width: a stretch of the primary key."""
+class KeyPrefix(NamedTuple):
+    """The first columns of a bucket's key: the rows of one grouping, page and width."""
 
     grouping: int
     page: int
@@ -45,19 +48,19 @@ class Shelf(NamedTuple):
         return sa.and_(*(buckets.c[name] == value for name, value in self._asdict().items()))
 
 
-def shelves(known: Catalog, width_s: int) -> Iterator[Shelf]:
+def key_prefixes(known: Catalog, width_s: int) -> Iterator[KeyPrefix]:
     for grouping in sorted(known.groupings.values()):
         for page in sorted({meter.page for meter in known.meters.values()}):
-            yield Shelf(grouping, page, width_s)
+            yield KeyPrefix(grouping, page, width_s)
 
 
 def widen(db: sa.Connection, narrow_s: int, wide_s: int, kept_s: int) -> int:
     """Joins buckets that are older than `kept_s` into wider ones; returns how many rows were taken out."""
     known = load(db)
     before_s = bucket_start_s(clock_ms(db) // 1000 - kept_s, wide_s)
-    for shelf in shelves(known, narrow_s):
-        old = sa.and_(shelf.condition, buckets.c.bucket_s < before_s)
-        taken = _take_out(db, _oldest(old))
+    for prefix in key_prefixes(known, narrow_s):
+        old = sa.and_(prefix.condition, buckets.c.bucket_s < before_s)
+        taken = _take_out(db, first_keys(buckets, old, ROWS_AT_ONCE))
         if taken:
             _put(db, known, ((_widened(row, wide_s), row) for row in taken))
             return len(taken)
@@ -71,9 +74,9 @@ def delete_days(db: sa.Connection, kept_s: int) -> int:
     """
     before_s = bucket_start_s(clock_ms(db) // 1000 - kept_s, DAY_S)
     known = load(db)
-    for shelf in shelves(known, DAY_S):
-        old = sa.and_(shelf.condition, buckets.c.bucket_s < before_s)
-        taken = _take_out(db, _oldest(old))
+    for prefix in key_prefixes(known, DAY_S):
+        old = sa.and_(prefix.condition, buckets.c.bucket_s < before_s)
+        taken = _take_out(db, first_keys(buckets, old, ROWS_AT_ONCE))
         if taken:
             _mark_deleted(db, {row.bucket_s for row in taken})
             return len(taken)
@@ -93,12 +96,13 @@ def few_requests(
 
     Reads the quarters of the day.
     """
+    without_scans(db)
     meter = known.meters[REQUESTS.name]
     value, denied = (sa.func.coalesce(buckets.c[f"{kind}_{meter.place}"], 0) for kind in ("value", "denied"))
     statement = (
         sa.select(buckets.c.key)
         .where(
-            Shelf(grouping, meter.page, QUARTER_S).condition,
+            KeyPrefix(grouping, meter.page, QUARTER_S).condition,
             buckets.c.bucket_s >= day_s,
             buckets.c.bucket_s < day_s + DAY_S,
             buckets.c.key.not_in(NOT_CALLERS),
@@ -127,7 +131,7 @@ def fold(db: sa.Connection, grouping: int, day_s: int, keys: Sequence[str]) -> i
     taken: list[Any] = []
     for page in sorted({meter.page for meter in known.meters.values()}):
         found = sa.select(*key).where(
-            Shelf(grouping, page, QUARTER_S).condition,
+            KeyPrefix(grouping, page, QUARTER_S).condition,
             is_one_of(db.dialect.name, buckets.c.bucket_s, quarters),
             is_one_of(db.dialect.name, buckets.c.key, keys),
         )
@@ -143,9 +147,9 @@ def first_day_to_fold(db: sa.Connection, known: Catalog, grouping: int) -> int |
     stored: int | None = db.execute(done).scalar()
     if stored is not None:
         return stored
-    shelf = Shelf(grouping, known.meters[REQUESTS.name].page, QUARTER_S)
+    prefix = KeyPrefix(grouping, known.meters[REQUESTS.name].page, QUARTER_S)
     at = buckets.c.bucket_s
-    oldest: int | None = db.execute(sa.select(at).where(shelf.condition).order_by(at).limit(1)).scalar()
+    oldest: int | None = db.execute(sa.select(at).where(prefix.condition).order_by(at).limit(1)).scalar()
     return None if oldest is None else bucket_start_s(oldest, DAY_S)
 
 
@@ -167,20 +171,17 @@ def move_old(db: sa.Connection) -> int:
     if not known.has_old_rows:
         return 0
     without_scans(db)
-    key = list(old_buckets.primary_key)
-    found = sa.select(*key).order_by(*key).limit(ROWS_AT_ONCE)
-    once = found.with_for_update(skip_locked=True).cte("found")
-    gone = sa.delete(old_buckets).where(sa.tuple_(*key).in_(sa.select(*once.c))).returning(*old_buckets.c)
-    taken = db.execute(gone).all()
+    oldest = first_keys(old_buckets, sa.true(), ROWS_AT_ONCE)
+    taken = db.execute(delete_at(old_buckets, oldest).returning(*old_buckets.c)).all()
     if not taken:
         if db.execute(sa.select(sa.literal(1)).select_from(old_buckets).limit(1)).first() is None:
-            db.execute(sa.delete(catalog).where(catalog.c.kind == MOVING))
+            db.execute(sa.delete(catalog).where(catalog.c.kind.in_((MOVING, OLD_METER))))
             old_buckets.drop(db)
         return 0
     joined: dict[RowKey, dict[str, int]] = {}
     days: dict[int, int] = {}
     for grouping, meter_name, width_s, bucket_s, key_, resource, value, denied in taken:
-        meter = known.meters[meter_name]
+        meter = known.old_meters[meter_name]
         at = known.groupings[grouping], meter.page, width_s, bucket_s, key_, resource
         joined.setdefault(at, {}).update({f"value_{meter.place}": value, f"denied_{meter.place}": denied})
         if grouping == AUDITED and meter_name == REQUESTS.name:
@@ -192,22 +193,10 @@ def move_old(db: sa.Connection) -> int:
     return len(taken)
 
 
-def _oldest(condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    key = list(buckets.primary_key)
-    return sa.select(*key).where(condition).order_by(*key).limit(ROWS_AT_ONCE)
-
-
 def _take_out(db: sa.Connection, keys: sa.Select[Any]) -> Sequence[Any]:
-    """Deletes rows and returns them.
-
-    Rows that a flush holds at the moment are skipped, so that neither waits for the other.
-    """
+    """Deletes buckets and returns them."""
     without_scans(db)
-    # A CTE is evaluated once; PostgreSQL may evaluate a subquery per row, and find other rows each time.
-    once = keys.with_for_update(skip_locked=True).cte("found")
-    key = list(buckets.primary_key)
-    gone = sa.delete(buckets).where(sa.tuple_(*key).in_(sa.select(*once.c))).returning(*buckets.c)
-    return db.execute(gone).all()
+    return db.execute(delete_at(buckets, keys).returning(*buckets.c)).all()
 
 
 def _widened(row: Any, wide_s: int) -> RowKey:
@@ -221,37 +210,39 @@ def _folded(row: Any) -> RowKey:
 
 def _put(db: sa.Connection, known: Catalog, rows: Iterable[tuple[RowKey, Any]]) -> None:
     """Adds rows to the buckets at the given keys."""
-    joins = known.joins
+    merges = {
+        page: {place: JOINS[join].merge for place, join in joins.items()}
+        for page, joins in known.joins.items()
+    }
     joined: dict[RowKey, dict[str, int]] = {}
     for at, row in rows:
-        into = joined.setdefault(at, {})
-        for name, value in zip(VALUES, row[FIRST_VALUE : FIRST_VALUE + len(VALUES)], strict=True):
+        into, merge_of = joined.setdefault(at, {}), merges[at[1]]
+        for (name, place), value in zip(VALUES, row[FIRST_VALUE : FIRST_VALUE + len(VALUES)], strict=True):
             if value is not None:
                 before = into.get(name)
-                place = int(name.rpartition("_")[2])
-                merge = JOINS[joins[at[1]][place]].merge
-                into[name] = value if before is None else merge(before, value)
+                into[name] = value if before is None else merge_of[place](before, value)
     _add_joined(db, known, joined)
 
 
 def _add_joined(db: sa.Connection, known: Catalog, joined: Mapping[RowKey, Mapping[str, int]]) -> None:
     joins = known.joins
-    rows_of: dict[Shelf, list[RowKey]] = {}
+    rows_of: dict[KeyPrefix, list[RowKey]] = {}
     for at in sorted(joined):
-        rows_of.setdefault(Shelf(*at[:3]), []).append(at)
-    for shelf, keys in rows_of.items():
-        places = sorted({int(name.rpartition("_")[2]) for at in keys for name in joined[at]})
+        rows_of.setdefault(KeyPrefix(*at[:3]), []).append(at)
+    for prefix, keys in rows_of.items():
+        names = {name for at in keys for name in joined[at]}
+        places = sorted({place for name, place in VALUES if name in names})
         has_denied = any(joined[at].get(f"denied_{place}") for at in keys for place in places)
         columns = {
             kind: {place: [joined[at].get(f"{kind}_{place}", 0) for at in keys] for place in places}
             for kind in ("value", "denied")
         }
         rows = BucketColumns(
-            *shelf,
+            *prefix,
             [at[3] for at in keys],
             [at[4] for at in keys],
             [at[5] for at in keys],
             columns["value"],
             columns["denied"] if has_denied else {},
         )
-        add_rows(db, rows, joins[shelf.page])
+        add_rows(db, rows, joins[prefix.page])

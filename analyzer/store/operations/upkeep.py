@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, bucket_start_s
 from analyzer.core.judging.judge import lapsed
 from analyzer.core.judging.windows import window_at
+from analyzer.store.database.bounded_deletes import delete_at, first_keys
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import NowMs, insert, slow_reading, without_scans, writing
 from analyzer.store.database.schema import gates, leases, rejects, totals
@@ -147,8 +148,7 @@ class SqlUpkeep:
     def continue_activation(self) -> int:
         """Brings totals and locks nearer to agreement with the plan in force; returns the rows read."""
         with writing(self._engine) as db:
-            rows, _ = plans.continue_activation(db, self._random_mark, ACTIVATION_ROWS)
-            return rows
+            return plans.continue_activation(db, self._random_mark, ACTIVATION_ROWS)
 
     def prove_day(self) -> int:
         """Compares the buckets of a past day with what was counted; returns 1, or 0 when no day is left.
@@ -156,18 +156,6 @@ class SqlUpkeep:
         Raises CountsDiffer where they differ, again and again while they do.
         """
         return prove_next_day(self._engine, self._differing)
-
-
-def delete_in_order(table: sa.Table, condition: sa.ColumnElement[bool]) -> sa.Delete:
-    """Returns a DELETE of a bounded number of rows, in the order in which flushes lock them.
-
-    Rows that a flush holds at the moment are skipped, so that neither waits for the other.
-    """
-    key = list(table.primary_key.columns)
-    found = sa.select(*key).where(condition).order_by(*key).limit(DELETED_MAX)
-    # A CTE is evaluated once; PostgreSQL may evaluate a subquery per row, and find other rows each time.
-    once = found.with_for_update(skip_locked=True).cte("found")
-    return sa.delete(table).where(sa.tuple_(*key).in_(sa.select(*once.c)))
 
 
 def _totals_to_delete(db: sa.Connection, before_s: int) -> list[sa.ColumnElement[bool]]:
@@ -197,4 +185,5 @@ def _old_plans() -> sa.ColumnElement[bool]:
 
 def _delete(db: sa.Connection, table: sa.Table, condition: sa.ColumnElement[bool]) -> int:
     """Deletes rows and returns their number; SQLite's driver has no row count for a DELETE after WITH."""
-    return len(db.execute(delete_in_order(table, condition).returning(next(iter(table.primary_key)))).all())
+    deleted = delete_at(table, first_keys(table, condition, DELETED_MAX))
+    return len(db.execute(deleted.returning(next(iter(table.primary_key)))).all())

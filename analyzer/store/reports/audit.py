@@ -11,7 +11,7 @@ from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.core.counting.meters import DAY_S, REQUESTS, WIDTHS_S
 from analyzer.errors import CountsDiffer
 from analyzer.store.database.clock import clock_ms, instant
-from analyzer.store.database.engine import NowMs, insert, slow_reading, writing
+from analyzer.store.database.engine import NowMs, insert, slow_reading, without_scans, writing
 from analyzer.store.database.old_buckets import old_buckets
 from analyzer.store.database.schema import buckets, day_counts, offsets, proofs
 from analyzer.store.transaction import catalog
@@ -132,6 +132,7 @@ def counted_days(db: sa.Connection) -> list[CountedDay]:
 
 def requests_in_buckets(db: sa.Connection, known: Catalog, day_s: int) -> tuple[int, int]:
     """Returns the requests in the buckets of a UTC day, and those of them in the overflow series."""
+    without_scans(db)
     meter = known.meters[REQUESTS.name]
     value, denied = (sa.func.coalesce(buckets.c[f"{kind}_{meter.place}"], 0) for kind in ("value", "denied"))
     of_day = [

@@ -98,7 +98,7 @@ def _rows(
     _, meters = page
     sources = [_buckets(db, query, known, page, width_s) for width_s in WIDTHS_S]
     if known.has_old_rows:
-        sources.append(_old_buckets(query, meters))
+        sources.append(_old_buckets(query, known, meters))
     counts = sa.union_all(*sources).subquery()
     series = [counts.c[name] for name in ("start_s", "key", "resource", "stretch_s")]
     values: list[Any] = []
@@ -173,20 +173,24 @@ def _buckets(
     ).where(*wanted)
 
 
-def _old_buckets(query: UsageQuery, meters: Sequence[MeterColumn]) -> sa.Select[Any]:
+def _old_buckets(query: UsageQuery, known: Catalog, meters: Sequence[MeterColumn]) -> sa.Select[Any]:
     """Returns the wanted rows of an earlier version, in the columns of today's."""
+    names = {
+        meter.number: [name for name, old in known.old_meters.items() if old.number == meter.number]
+        for meter in meters
+    }
     columns = old_buckets.c
     is_wider = columns.width_s > query.width_s
     wanted = [
         columns.grouping == query.grouping,
         columns.width_s.in_(WIDTHS_S),
-        columns.meter.in_([meter.name for meter in meters]),
+        columns.meter.in_([name for found in names.values() for name in found]),
         *_between(columns.bucket_s, query),
         *([columns.key == query.key] if query.key is not None else []),
     ]
     start = columns.bucket_s - _modulo(columns.bucket_s, query.width_s)
     values = [
-        sa.case((columns.meter == meter.name, columns[kind])).label(f"{kind}_{meter.place}")
+        sa.case((columns.meter.in_(names[meter.number]), columns[kind])).label(f"{kind}_{meter.place}")
         for meter in meters
         for kind in ("value", "denied")
     ]

@@ -18,7 +18,7 @@ from analyzer.core.judging.totals import BucketPosition, Standing, Sum, TotalKey
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import insert, without_scans
-from analyzer.store.database.schema import buckets, locks, plans, totals
+from analyzer.store.database.schema import buckets, plans, totals
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.sql_joins import bounded_sum, plus
@@ -29,8 +29,6 @@ STEP_ROWS = 5_000  # read in one step: flushes wait for a fraction of a second
 LOCKS_AT_ONCE = 1_000
 
 POSITION = (buckets.c.bucket_s, buckets.c.key, buckets.c.resource)
-TOTAL = (totals.c.window_s, totals.c.key, totals.c.resource)
-LOCK = (locks.c.scope, locks.c.key, locks.c.resource, locks.c.policy)
 
 
 class StoredPlan(NamedTuple):
@@ -165,9 +163,12 @@ class Activation:
         return JudgeStep(step.sum, step.policies, (rows[-1].key, rows[-1].resource))
 
     def _unless_by_this_plan(self, changes: Sequence[Change]) -> list[Change]:
-        """Returns the changes of locks that no flush has set since the plan is in force."""
+        """Returns the changes of locks that no flush has set since the plan is in force.
+
+        A lock of the same millisecond may still be the old plan's.
+        """
         present = lock_feed.locked(self._db, [change.at for change in changes])
-        by_this_plan = {at for at, lock in present.items() if lock.began >= self._in_force_since}
+        by_this_plan = {at for at, lock in present.items() if lock.began > self._in_force_since}
         return [change for change in changes if change.at not in by_this_plan]
 
     def _clear(self, step: ClearStep) -> ClearStep | None:

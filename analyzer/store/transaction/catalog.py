@@ -19,6 +19,7 @@ from analyzer.core.judging.windows import Calendar, CalendarPeriod
 from analyzer.store.database.schema import COLUMNS_PER_PAGE, catalog
 
 DROPPED = "dropped sum"  # kind of the entries of sums whose totals are to be deleted
+OLD_METER = "old meter"  # kind of the names that meters had in rows that wait to be moved
 MOVING = "moving"  # kind of the entry that exists while rows of an earlier version wait to be moved
 
 
@@ -47,6 +48,13 @@ class Catalog(NamedTuple):
     sums: Mapping[str, int]  # by `sum_name`
     dropped_sums: Mapping[str, int]
     has_old_rows: bool  # rows of an earlier version wait in `old_buckets`
+    renamed: Mapping[str, int]  # numbers by the names in these rows, of meters that were renamed since
+
+    @property
+    def old_meters(self) -> dict[str, MeterColumn]:
+        """The meters by their names in rows of an earlier version."""
+        by_number = {meter.number: meter for meter in self.meters.values()}
+        return dict(self.meters) | {name: by_number[number] for name, number in self.renamed.items()}
 
     def sum_number(self, sum_: Sum) -> int:
         """Returns the number of a sum of a plan that was in force. Raises KeyError for any other."""
@@ -82,14 +90,16 @@ def period_of(name: str) -> Calendar:
 
 def load(db: sa.Connection) -> Catalog:
     """Returns the numbers given so far."""
-    names: dict[str, dict[str, int]] = {"grouping": {}, "sum": {}, DROPPED: {}, MOVING: {}}
+    names: dict[str, dict[str, int]] = {"grouping": {}, "sum": {}, DROPPED: {}, MOVING: {}, OLD_METER: {}}
     meters: dict[str, MeterColumn] = {}
     for kind, name, number, join in db.execute(sa.select(catalog).order_by(catalog.c.number)):
         if kind == "meter":
             meters[name] = MeterColumn(name, number, join)
         else:
             names.setdefault(kind, {})[name] = number
-    return Catalog(names["grouping"], meters, names["sum"], names[DROPPED], bool(names[MOVING]))
+    return Catalog(
+        names["grouping"], meters, names["sum"], names[DROPPED], bool(names[MOVING]), names[OLD_METER]
+    )
 
 
 def register(db: sa.Connection, plan: Plan) -> Catalog:
@@ -111,10 +121,10 @@ def register(db: sa.Connection, plan: Plan) -> Catalog:
         before = meters.get(meter.name)
         if before is None and meter.renamed_from in meters:
             before = meters.pop(meter.renamed_from)
-            _rename(db, meter.renamed_from, meter.name)
+            _rename(db, known, before, meter.name)
         if before is not None and before.join != meter.join:
             aside = _name_aside(before, meters)
-            _rename(db, meter.name, aside)
+            _rename(db, known, before._replace(name=meter.name), aside)
             meters[aside] = before._replace(name=aside)
             before = None
         if before is None:
@@ -139,9 +149,11 @@ def _add(db: sa.Connection, kind: str, names: list[str], known: Mapping[str, int
         db.execute(sa.insert(catalog), rows)
 
 
-def _rename(db: sa.Connection, old: str, new: str) -> None:
-    is_old = sa.and_(catalog.c.kind == "meter", catalog.c.name == old)
-    db.execute(sa.update(catalog).where(is_old).values(name=new))
+def _rename(db: sa.Connection, known: Catalog, meter: MeterColumn, new: str) -> None:
+    is_meter = sa.and_(catalog.c.kind == "meter", catalog.c.name == meter.name)
+    db.execute(sa.update(catalog).where(is_meter).values(name=new))
+    if known.has_old_rows and meter.name not in known.renamed:
+        db.execute(sa.insert(catalog).values(kind=OLD_METER, name=meter.name, number=meter.number, join=""))
 
 
 def _name_aside(meter: MeterColumn, meters: Mapping[str, MeterColumn]) -> str:

@@ -15,7 +15,6 @@ from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import plans
 from analyzer.store.transaction import catalog, lock_feed
 from analyzer.store.transaction.activation import Activation, StoredPlan, store_steps
-from gatekeeper.model import Change
 
 ACTIVATION_MS = 60_000  # time-out of its statements
 # Rows that an activation reads itself; a small installation agrees with its new plan at once.
@@ -71,24 +70,22 @@ def activate(db: sa.Connection, plan: Plan, random_mark: Callable[[], str]) -> i
     return version
 
 
-def continue_activation(
-    db: sa.Connection, random_mark: Callable[[], str], rows_max: int
-) -> tuple[int, list[Change]]:
-    """Brings totals and locks nearer to agreement with the plan; returns rows read and locks changed.
+def continue_activation(db: sa.Connection, random_mark: Callable[[], str], rows_max: int) -> int:
+    """Brings totals and locks nearer to agreement with the plan; returns the rows read.
 
-    (0, []) when nothing is left, or while it must wait. Raises SchemaBehind.
+    0 when nothing is left, or while it must wait. Raises SchemaBehind.
     """
     if not db.execute(sa.select(plans.c.version).where(plans.c.active == 1, plans.c.pending != "")).first():
-        return 0, []
+        return 0
     _block_flushes(db)
     row = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
     if row is None or not row.pending:
-        return 0, []
+        return 0
     numbers = catalog.load(db)
     stored = StoredPlan(_decoded(row.body), row.version, row.at_ms)
     activation = Activation(db, stored, numbers, clock_ms(db), rows_max)
     _run(db, activation, row.version, steps_of(row.pending), random_mark)
-    return activation.rows, activation.changes
+    return activation.rows
 
 
 def _run(

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from analyzer.core.counting.meters import MINUTE_S
 from analyzer.core.judging.activation_steps import FillStep, steps_of, unready_policies
 from analyzer.core.judging.plan import Plan
+from analyzer.core.model import CountRow
 from analyzer.errors import PlanChanged
 from analyzer.store.database.engine import reading
 from analyzer.store.database.schema import plans as plans_table
@@ -40,7 +41,7 @@ def unready(engine: sa.Engine) -> list[str]:
         return unready_policies(steps_of(row.pending), active, catalog.load(db).sum_numbers(active))
 
 
-def history(now: int, callers: int = 10, minutes: int = 4) -> list[object]:
+def history(now: int, callers: int = 10, minutes: int = 4) -> list[CountRow]:
     return [a_row(n + 1, now - 60 * m, f"user:{n:02}") for n in range(callers) for m in range(minutes)]
 
 
@@ -50,7 +51,7 @@ def test_a_policy_locks_only_when_its_totals_are_complete(
 ) -> None:
     now = now_s(engine)
     store.activate(Plan())
-    flush(store, Plan(), history(now))  # type: ignore[arg-type]
+    flush(store, Plan(), history(now))
     store.activate(plan(quota(20)))
     steps = 0
     while unready(engine) == ["daily"] and upkeep.continue_activation():
@@ -114,7 +115,7 @@ def test_another_plan_in_the_middle_of_the_filling_continues_it(
     """A sum that both plans need is not filled twice; one that the second does not need is forgotten."""
     now = now_s(engine)
     store.activate(Plan())
-    flush(store, Plan(), history(now))  # type: ignore[arg-type]
+    flush(store, Plan(), history(now))
     store.activate(plan(quota(20), quota(20, "day", "other")))
     for _ in range(4):
         upkeep.continue_activation()
@@ -136,7 +137,7 @@ def test_a_raised_limit_unlocks_and_a_lowered_one_locks_in_steps(
         while upkeep.continue_activation():
             pass
         if limit == 12:
-            flush(store, plan(quota(12)), history(now))  # type: ignore[arg-type]
+            flush(store, plan(quota(12)), history(now))
         expected = {(f"user:{n - 1:02}", "daily") for n in range(1, 11) if 4 * n >= limit}
         assert set(locked(engine)) == expected
         assert all(text.startswith(f"{limit} requests") for text in locked(engine).values())
