@@ -27,7 +27,8 @@ class PlanChanged(AnalyzerError):
     """Another plan than the counter's is in force: records must be read again under it."""
 
     def __init__(self, counted_by: int, active: int | None) -> None:
-        super().__init__(f"plan {counted_by} is no longer in force (now: {active}); taking the active one")
+        other = f"now: {active}" if active != counted_by else "another one has its number: a dump was restored"
+        super().__init__(f"plan {counted_by} is no longer in force ({other}); taking the active one")
 
 
 class StoreAway(AnalyzerError):

@@ -57,7 +57,7 @@ class FlushTransaction(Protocol):
     def move_offsets(self, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None:
         """Moves the stored offsets. Raises PartitionLost when another analyzer has moved one."""
 
-    def check_plan(self, version: int) -> datetime:
+    def check_plan(self, plan: Plan, version: int) -> datetime:
         """Returns the database's time. Raises PlanChanged when another plan is in force."""
 
     def apply(self, plan: Plan, version: int, counted: DrainedCounts, now: datetime) -> Sequence[Change]:
@@ -213,7 +213,7 @@ class Pipeline:
         def store() -> FlushResult:
             with self.store.transaction() as transaction:
                 transaction.move_offsets(parts, lags)  # first: after PartitionLost nothing has been touched
-                now = transaction.check_plan(version)
+                now = transaction.check_plan(plan, version)
                 changes = transaction.apply(plan, version, counted, now)
             return FlushResult(counted, lags, changes, self.uptime_s() - began_s)
 

@@ -79,7 +79,7 @@ def _counted(total: TotalKey) -> sa.Select[tuple[int]]:
 def plan_version_not_agreed(patch: Patch) -> None:
     """A flush judges by the plan in its memory, even when another one is in force."""
 
-    def agree(self: SqlFlush, _version: int) -> datetime:
+    def agree(self: SqlFlush, _plan: Plan, _version: int) -> datetime:
         return instant(self._db.execute(sa.select(NowMs())).scalar_one())
 
     patch.setattr(SqlFlush, "check_plan", agree)

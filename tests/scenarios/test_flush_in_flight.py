@@ -65,7 +65,7 @@ class MemoryStore:
             self._moved[progress.part] = progress.next
         self.commits.append([(progress.start, progress.next) for progress in parts])
 
-    def check_plan(self, _version: int) -> datetime:
+    def check_plan(self, _plan: Plan, _version: int) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC)
 
     def apply(self, _plan: Plan, _version: int, counted: DrainedCounts, _now: datetime) -> Sequence[Any]:

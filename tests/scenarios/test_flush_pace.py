@@ -53,7 +53,7 @@ class NullStore:
     def move_offsets(self, _parts: Sequence[Any], _lags: Mapping[Partition, Lag]) -> None:
         """Always succeeds."""
 
-    def check_plan(self, _version: int) -> datetime:
+    def check_plan(self, _plan: Any, _version: int) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC)
 
     def apply(self, *_: Any) -> Sequence[Any]:

@@ -56,7 +56,7 @@ def flush(
     """Flushes `rows`; returns the changes of locks."""
     version = store.active_plan()[0] if version is None else version
     with store.transaction() as tx:
-        now = tx.check_plan(version)
+        now = tx.check_plan(by_plan, version)
         return tx.apply(by_plan, version, counts(sorted(rows)), now)
 
 

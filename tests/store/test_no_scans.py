@@ -128,7 +128,7 @@ def flush_twice(engine: sa.Engine) -> None:
         ]
         with store.transaction() as tx:
             tx.move_offsets([PartitionProgress(PART, start, start + 200, 200, 200)], {})
-            now = tx.check_plan(version)
+            now = tx.check_plan(by_plan, version)
             tx.apply(
                 by_plan, version, DrainedCounts([PartitionProgress(PART, 0, 0)], tables_of(rows), []), now
             )

@@ -112,12 +112,12 @@ class SqlRejects:
             known = sa.select(offsets.c.next).where(is_of(offsets, part))
             if db.execute(known.with_for_update()).first() is None:
                 raise PlanMismatch(f"{part}: the database has no offset of this partition any more")
-            version = plans.lock_active(db).version
-            if version is None or plans.active(db)[1] != plan:
+            locked = plans.lock_active(db)
+            if locked.version is None or not plans.is_in_force(db, locked, plan):
                 raise PlanMismatch(
                     "this configuration is not the plan in force: run the analyzer with it first"
                 )
-            yield SqlRetry(db, part, plan, version, self._random_mark)
+            yield SqlRetry(db, part, plan, locked.version, self._random_mark)
 
 
 class SqlRetry:
@@ -154,7 +154,7 @@ class SqlRetry:
             self._plan,
             self._version,
             counted,
-            flush.check_plan(self._version),
+            flush.check_plan(self._plan, self._version),
             remove_rejected=lambda: self._remove([reject.offset for reject in records]),
         )
         record(self._db, who, "rejects counted", _range(records), why)

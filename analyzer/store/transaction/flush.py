@@ -57,7 +57,7 @@ class SqlFlush:
         self._owner = owner
         self._random_mark = random_mark
         self._catalogs = catalogs or CatalogCache()
-        self._plan_row = plans.LockedPlan(None, 0, "", 0)
+        self._plan_row = plans.NO_PLAN
 
     def move_offsets(self, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None:
         """Moves each stored offset from `start` to `next`, if it still is at `start`.
@@ -103,13 +103,13 @@ class SqlFlush:
                 return progress
         return parts[0]
 
-    def check_plan(self, version: int) -> datetime:
-        """Returns the database's time if plan `version` is in force, which it then stays until commit.
+    def check_plan(self, plan: Plan, version: int) -> datetime:
+        """Returns the database's time if `plan` is in force as `version`, and stays so until commit.
 
         Raises PlanChanged.
         """
         self._plan_row = plans.lock_active(self._db)
-        if self._plan_row.version != version:
+        if self._plan_row.version != version or not plans.is_in_force(self._db, self._plan_row, plan):
             raise PlanChanged(version, self._plan_row.version)
         return instant(self._plan_row.now_ms)
 

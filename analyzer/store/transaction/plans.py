@@ -28,15 +28,28 @@ class LockedPlan(NamedTuple):
     at_ms: int  # when it came in force: after a restore, another plan may have the number
     pending: str  # see `steps_of`
     now_ms: int
+    digest: str
+
+
+NO_PLAN = LockedPlan(None, 0, "", 0, "")
 
 
 def lock_active(db: sa.Connection) -> LockedPlan:
     """Returns the plan in force, which no activation can replace until commit, and the database's time."""
-    columns = (plans.c.version, plans.c.at_ms, plans.c.pending, NowMs())
+    columns = (plans.c.version, plans.c.at_ms, plans.c.pending, NowMs(), plans.c.digest)
     row = db.execute(sa.select(*columns).where(plans.c.active == 1).with_for_update(read=True)).first()
     # No row: another plan was activated while this statement waited for the row, and it cannot see the new
     # one.
-    return LockedPlan(*row) if row else LockedPlan(None, 0, "", 0)
+    return LockedPlan(*row) if row else NO_PLAN
+
+
+def is_in_force(db: sa.Connection, locked: LockedPlan, plan: Plan) -> bool:
+    """Whether `plan` is the locked one.
+
+    Its number does not say it: after a dump was restored, the next plan gets a number that another one had.
+    """
+    # An earlier version of the format has another digest for an equal plan.
+    return locked.digest == plan.digest or active(db)[1] == plan
 
 
 def active(db: sa.Connection) -> tuple[int, Plan]:

@@ -193,7 +193,7 @@ def test_an_analyzer_that_is_stopped_during_a_flush_blocks_others_for_five_secon
             except StoreAway:
                 refused += 1
         waited_s = time.monotonic() - began_s
-        stopped.check_plan(1)  # it continues
+        stopped.check_plan(Plan(), 1)  # it continues
     assert other.positions([PART]) == {PART: Position(5)}
     assert refused >= 2, "each wait is two seconds at most"
     assert 4 < waited_s < 7

@@ -58,7 +58,7 @@ def counted_under(
     with store.transaction() as tx:
         tx.move_offsets(found.parts, {})
         version = store.active_plan()[0]
-        now_ = tx.check_plan(version)
+        now_ = tx.check_plan(PLAN, version)
         put_counts(tx._db, found.rows)
         tx.apply(PLAN, version, found._replace(tables=[]), now_)
 
@@ -159,7 +159,7 @@ def test_a_concurrent_flush_loses_nothing(new_engine: Callable[[], sa.Engine], n
         found = counter.drain()
         with store.transaction() as tx:
             tx.move_offsets(found.parts, {})
-            tx.apply(PLAN, 1, found, tx.check_plan(1))
+            tx.apply(PLAN, 1, found, tx.check_plan(PLAN, 1))
 
     assert run_together(flush, lambda: len(retry(engine))) == [None, 9]
     assert ledger(engine) == (11, 7, 4, 0)
@@ -235,7 +235,7 @@ def test_a_time_beyond_the_column_is_stored_as_the_largest(
     with store.transaction() as tx:
         tx.move_offsets(found.parts, {})
         version = store.active_plan()[0]
-        tx.apply(PLAN, version, found, tx.check_plan(version))
+        tx.apply(PLAN, version, found, tx.check_plan(PLAN, version))
     with engine.connect() as db:
         kept = db.execute(sa.select(rejects.c.kafka_ms).order_by(rejects.c.offset)).scalars().all()
     assert kept == [2**63 - 1, None]
@@ -253,7 +253,7 @@ def test_the_counter_state_is_stored_with_the_offset(engine: sa.Engine, store: S
         found = counter.drain()
         with store.transaction() as tx:
             tx.move_offsets(found.parts, {})
-            tx.apply(PLAN, 1, found, tx.check_plan(1))
+            tx.apply(PLAN, 1, found, tx.check_plan(PLAN, 1))
 
     counter = reference_counter({"log": few}, PLAN.groupings, PLAN.meters)
     flush(counter, 0, good[0], b"{", b"{")

@@ -68,7 +68,7 @@ def race(new_engine: NewEngine, judge: Judge, tries: int) -> Counter[str]:
         for attempt in range(tries):
             row = a_row(HALF, at_s - MINUTE_S * number, f"user:{attempt:03}")
             with store.transaction() as tx:
-                now = tx.check_plan(version)
+                now = tx.check_plan(PLAN, version)
                 both_began.wait(10)
                 judge(tx, [row], now)
 

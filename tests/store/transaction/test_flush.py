@@ -107,10 +107,10 @@ def test_a_flush_under_another_plan_is_refused(store: SqlStore) -> None:
     version = store.activate(PLAN)
     assert store.activate(PLAN) == version
     with store.transaction() as tx:
-        assert abs(tx.check_plan(version) - datetime.now(UTC)) < timedelta(minutes=1)
+        assert abs(tx.check_plan(PLAN, version) - datetime.now(UTC)) < timedelta(minutes=1)
     newer = store.activate(Plan())
     with pytest.raises(PlanChanged), store.transaction() as tx:
-        tx.check_plan(version)
+        tx.check_plan(PLAN, version)
     assert store.active_plan() == (newer, Plan())
 
 
@@ -256,12 +256,12 @@ def test_names_are_stored_unchanged(store: SqlStore, engine: sa.Engine) -> None:
 def test_a_lock_is_published_once_in_a_long_flood(store: SqlStore, engine: sa.Engine) -> None:
     version = store.activate(PLAN)
     with store.transaction() as tx:
-        now = tx.check_plan(version)
+        now = tx.check_plan(PLAN, version)
     minute = int(now.timestamp()) // 60 * 60
     published = []
     for _ in range(4):
         with store.transaction() as tx:
-            now = tx.check_plan(version)
+            now = tx.check_plan(PLAN, version)
             rows = [a_row(6)._replace(bucket_s=minute)]
             published.append(len(tx.apply(PLAN, version, DrainedCounts([], tables_of(rows), []), now)))
     assert published == [0, 1, 0, 0]

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.windows import window_at
 from analyzer.errors import PlanChanged, SchemaBehind, StoreAway
+from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import TOTAL_MAX, plans, totals
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.sql_store import SqlStore
@@ -45,11 +46,34 @@ def versions(engine: sa.Engine) -> list[tuple[int, int]]:
         return [(row.version, row.active) for row in db.execute(sa.select(plans).order_by(plans.c.version))]
 
 
+def test_another_plan_with_the_same_number_is_not_the_one_in_force(
+    store: SqlStore, engine: sa.Engine
+) -> None:
+    """As after a dump was restored: the next plan gets a number that another one had."""
+    ours, other = plan(quota(5)), plan(quota(7))
+    version = store.activate(ours)
+    with store.transaction() as tx:
+        tx.check_plan(ours, version)
+    with writing(engine) as db:
+        db.execute(sa.update(plans).values(digest=other.digest, body=other.to_json()))
+    with (
+        pytest.raises(PlanChanged, match="another one has its number: a dump was restored"),
+        store.transaction() as tx,
+    ):
+        tx.check_plan(ours, version)
+    with store.transaction() as tx:
+        tx.check_plan(other, version)
+    with writing(engine) as db:  # as an earlier version of the format wrote it
+        db.execute(sa.update(plans).values(digest="another"))
+    with store.transaction() as tx:
+        tx.check_plan(other, version)
+
+
 def test_before_the_first_activation_there_is_no_plan(store: SqlStore) -> None:
     with pytest.raises(LookupError, match="no plan is in force yet"):
         store.active_plan()
     with pytest.raises(PlanChanged), store.transaction() as tx:
-        tx.check_plan(1)
+        tx.check_plan(Plan(), 1)
 
 
 def test_an_empty_plan_is_a_plan(store: SqlStore) -> None:
@@ -271,7 +295,7 @@ def test_an_activation_waits_for_flushes_by_the_old_plan(
     activating = threading.Thread(target=other.activate, args=[plan(quota(10))])
     at_s = now_s(engine)
     with store.transaction() as tx:
-        tx.check_plan(old)
+        tx.check_plan(Plan(), old)
         activating.start()
         wait_for_waiters(engine, 1)
         put_counts(tx._db, [a_row(12, at_s)])
@@ -326,7 +350,7 @@ def test_an_activation_is_not_starved_by_busy_analyzers(new_engine: NewEngine, e
         with suppress(PlanChanged, StoreAway):
             while not done.is_set():
                 with store.transaction() as tx:
-                    tx.check_plan(old)
+                    tx.check_plan(Plan(), old)
                     done.wait(0.15)
 
     threads = [
