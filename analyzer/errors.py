@@ -27,8 +27,8 @@ class PlanChanged(AnalyzerError):
     """Another plan than the counter's is in force: records must be read again under it."""
 
     def __init__(self, counted_by: int, active: int | None) -> None:
-        other = f"now: {active}" if active != counted_by else "another one has its number: a dump was restored"
-        super().__init__(f"plan {counted_by} is no longer in force ({other}); taking the active one")
+        why = f"now: {active}" if active != counted_by else "another one has its number: a dump was restored"
+        super().__init__(f"plan {counted_by} is no longer in force ({why}); taking the active one")
 
 
 class StoreAway(AnalyzerError):
