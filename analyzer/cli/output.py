@@ -19,10 +19,18 @@ TABLE_ROWS_MAX = 1_000  # a table is laid out in memory; JSON is streamed
 
 
 def json_lines(rows: Iterable[object]) -> None:
-    """Prints each row as a JSON object on one line, as soon as it is there."""
-    write, encode = sys.stdout.write, json.JSONEncoder().encode
+    """Prints each row as a JSON object on one line, in ASCII, as soon as it is there."""
+    import msgspec  # an eighth of the time of `json`, which a report of a million rows consists of
+
+    write, encode = sys.stdout.write, msgspec.json.Encoder().encode
     for row in rows:
-        write(encode(row) + "\n")
+        try:
+            line = encode(row).decode("ascii")
+        except UnicodeError:
+            # Escaped: a terminal must get no control characters from a caller's name, and a name of a file may
+            # have lone surrogates.
+            line = json.dumps(row, separators=(",", ":"))
+        write(line + "\n")
     sys.stdout.flush()
 
 

@@ -189,7 +189,10 @@ def test_a_table_escapes_names_and_json_does_not(gatelock: Gatelock, engine: sa.
     result = gatelock("usage")
     assert "user:[red]\\x1b[2J\\u202e" in result.output
     assert "1,234,567" in result.output
-    assert json.loads(gatelock("usage", "--json").output)["caller"] == HOSTILE
+    printed = gatelock("usage", "--json").output
+    assert json.loads(printed)["caller"] == HOSTILE
+    assert printed.isascii()
+    assert printed.removesuffix("\n").isprintable()
 
 
 def test_a_table_is_bounded_and_json_is_not(gatelock: Gatelock, engine: sa.Engine) -> None:

@@ -160,10 +160,16 @@ def _buckets(
         columns.grouping == known.groupings[query.grouping],
         columns.page == number,
         columns.width_s == width_s,
-        *_between(at, query),
     ]
-    if query.key is not None:
-        wanted += [is_one_of(db.dialect.name, at, _times(db, wanted, width_s)), columns.key == query.key]
+    between = _between(at, query)
+    if query.key is None:
+        wanted += between
+    else:
+        times = is_one_of(db.dialect.name, at, _times(db, [*wanted, *between], width_s))
+        # The times are in the interval. PostgreSQL may read the interval instead where that has few rows; SQLite
+        # would always do so if it knew the limits.
+        limits = between if db.dialect.name == "postgresql" else []
+        wanted += [*limits, times, columns.key == query.key]
     shown_s = max(width_s, query.width_s)
     values = [columns[f"{kind}_{meter.place}"] for meter in meters for kind in ("value", "denied")]
     return sa.select(
