@@ -37,6 +37,7 @@ def with_other_defaults(separate_postgres_url: str) -> Iterator[sa.Engine]:
         for setting in (
             "default_transaction_isolation = 'repeatable read'",
             "synchronous_commit = off",
+            "jit = on",
             "statement_timeout = 0",
             "timezone = 'America/St_Johns'",
         ):
@@ -55,6 +56,7 @@ def test_writers_are_read_committed_and_durable_with_any_defaults(
         assert setting_of(db, "transaction_isolation") == "read committed"
         assert setting_of(db, "synchronous_commit") == "on"
         assert setting_of(db, "timezone") == "UTC"
+        assert setting_of(db, "jit") == "off"
 
 
 @on_postgresql
