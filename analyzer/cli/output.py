@@ -27,7 +27,7 @@ def json_lines(rows: Iterable[object]) -> None:
         try:
             line = encode(row).decode("ascii")
         except UnicodeError:
-            # Escaped: a terminal must get no control characters from a caller's name, and a name of a file may
+            # Escaped: a terminal must get no control characters from a caller's name, and a file's name may
             # have lone surrogates.
             line = json.dumps(row, separators=(",", ":"))
         write(line + "\n")

@@ -166,8 +166,8 @@ def _buckets(
         wanted += between
     else:
         times = is_one_of(db.dialect.name, at, _times(db, [*wanted, *between], width_s))
-        # The times are in the interval. PostgreSQL may read the interval instead where that has few rows; SQLite
-        # would always do so if it knew the limits.
+        # The times are in the interval. PostgreSQL may read the interval instead where that has few rows;
+        # SQLite would always do so if it knew the limits.
         limits = between if db.dialect.name == "postgresql" else []
         wanted += [*limits, times, columns.key == query.key]
     shown_s = max(width_s, query.width_s)
