@@ -148,7 +148,7 @@ GUESTS = {
     "h11": ("analyzer.web.uvicorn_internals", "analyzer.web.long_polls"),  # what uvicorn reads HTTP with
     "kafka": ("analyzer.kafka", "analyzer.demo", "gatekeeper.requestlog.kafka"),
     "lz4": ("analyzer.core.kafka_format",),
-    "msgspec": ("analyzer.core",),
+    "msgspec": ("analyzer.core", "analyzer.cli.output"),  # rows as JSON, in millions
     "prometheus_client": ("analyzer.metrics",),
     "pydantic": ("analyzer.config",),
     "pydantic_core": ("analyzer.config",),
