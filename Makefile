@@ -10,7 +10,7 @@ PEERS := .cache/peers
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint faults cuts bench bench-limits bench-gate constraints
+.PHONY: help demo test check lint faults cuts simulation soak bench bench-limits bench-gate constraints
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -34,6 +34,12 @@ faults: $(READY) $(SERVERS)  ## two hundred faults over 600,000 records, and the
 
 cuts: $(READY) $(SERVERS)  ## a gate cut off from its source at random, in simulated and in real time
 	@$(PY) -m tests.cuts $(ARGS)
+
+simulation: $(READY)  ## whole installations in one thread each, with faults drawn from a seed
+	@$(PY) -m tests.simulation $(ARGS)
+
+soak: $(READY)  ## a thousand of these
+	@$(PY) -m tests.simulation --seeds 1000 $(ARGS)
 
 bench: $(READY) $(SERVERS)  ## three numbers worth keeping
 	@$(PY) -m tests.benchmarks $(ARGS)

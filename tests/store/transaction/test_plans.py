@@ -49,7 +49,7 @@ def versions(engine: sa.Engine) -> list[tuple[int, int]]:
 def test_another_plan_with_the_same_number_is_not_the_one_in_force(
     store: SqlStore, engine: sa.Engine
 ) -> None:
-    """As after a dump was restored: the next plan gets a number that another one had."""
+    """After a dump was restored, the next plan gets a number that another one had."""
     ours, other = plan(quota(5)), plan(quota(7))
     version = store.activate(ours)
     with store.transaction() as tx:

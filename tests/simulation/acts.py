@@ -1,0 +1,449 @@
+"""Acts: what happens to the installation from outside, and to its processes.
+
+An act refers to processes by number and does nothing where it cannot be done, so that a story stays valid
+when acts are left out: a story that fails is shortened that way. `drawn` draws one of its kind, `weight` says
+how often.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from analyzer.core.counting.meters import Meter
+from analyzer.core.judging.plan import plan_of
+from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.windows import Calendar
+from analyzer.store.operations.suspension import resume, suspend
+from tests.simulation.analyzers import RESOURCES
+from tests.simulation.applications import AnswerFault
+from tests.simulation.database import FaultKind, StepFault
+from tests.simulation.kafka_log import Logged
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+CALLERS = ("acme", "ann", "bob", "eve")
+BERLIN = "Europe/Berlin"
+BYTES, LARGEST = Meter("bytes", "bytes"), Meter("largest", "bytes", "max")
+DAILY, MINUTELY = Quota("daily", 25, Calendar("day", BERLIN)), Quota("minutely", 9, Calendar("minute"))
+# Configuration files. Limits, meters, groupings and policies come and go between them.
+PLANS = (
+    plan_of([], [], [DAILY, MINUTELY]),
+    plan_of([], [], [DAILY, Quota("minutely", 5, Calendar("minute")), Quota("strict", 12, DAILY.window)]),
+    plan_of(["everyone"], [BYTES], [DAILY, Quota("bytes", 4_000, Calendar("hour", BERLIN), meter="bytes")]),
+    plan_of([], [LARGEST], [Quota("routes", 8, Calendar("day"), per="caller+resource"), MINUTELY]),
+    plan_of([], [BYTES], [Quota("daily", 14, DAILY.window, action="tag"), MINUTELY]),
+)
+APPLICATIONS = 2
+BAD_VALUES = (b"{", None, b'{"ts": "x"}')
+
+
+class Size(NamedTuple):
+    """The size of an installation."""
+
+    analyzers: int
+    partitions: int
+
+
+class Act(Protocol):
+    """One act."""
+
+    @property
+    def weight(self) -> int:
+        """How often acts of this kind are drawn, compared with others."""
+
+    @classmethod
+    def drawn(cls, random: Random, size: Size) -> Act: ...
+
+    def do(self, world: World) -> None:
+        """Does it. Raises StoreAway where an operator's command would fail."""
+
+
+class Requests(NamedTuple):
+    """A caller asks an application, some times at once; the records arrive in the log later."""
+
+    application: int
+    caller: str
+    resource: str
+    count: int
+    shipping_s: float
+    partition: int
+    size: int
+    transaction: Literal["", "committed", "aborted"] = ""
+    clock_s: float = 0.0  # added to the time in the records
+
+    weight = 52
+
+    def __str__(self) -> str:
+        return (
+            f"{self.caller} asks application {self.application} {self.count} times for {self.resource}; "
+            f"logged {self.shipping_s:.2f} s later in partition {self.partition}"
+            + (f", {self.transaction} transaction" if self.transaction else "")
+            + (f", with a clock {self.clock_s:+g} s wrong" if self.clock_s else "")
+        )
+
+    @classmethod
+    def drawn(cls, random: Random, size: Size) -> Requests:
+        return cls.calm(random, size)._replace(
+            transaction=random.choice(("",) * 8 + ("committed", "aborted")),
+            clock_s=random.choice((0.0,) * 12 + (-70.0, 45.0, 100.0, -7_200.0)),
+        )
+
+    @classmethod
+    def calm(cls, random: Random, size: Size) -> Requests:
+        """Returns requests whose records have the right time, and are in no transaction."""
+        return cls(
+            application=random.randrange(APPLICATIONS),
+            caller=random.choice(CALLERS),
+            resource=random.choice(RESOURCES),
+            count=random.randrange(1, 9),
+            shipping_s=random.choice((0.05, 0.2, 0.6)) * random.random(),
+            partition=random.randrange(size.partitions),
+            size=random.randrange(1_000),
+        )
+
+    def do(self, world: World) -> None:
+        application = world.applications[self.application]
+        records = [
+            application.request(self.caller, self.resource, self.size, self.clock_s)
+            for _ in range(self.count)
+        ]
+        world.note_requests(records, self.shipping_s)
+        world.later(self.shipping_s, "records arrive", partial(self._ship, world, records))
+
+    def _ship(self, world: World, records: list[Logged]) -> None:
+        log = world.log(self.partition)
+        if not self.transaction or log.open_from is not None:
+            world.append(log, records)
+            return
+        producer = next(world.producers)
+        log.begin_transaction(producer)
+        log.append(records, world.wall_ms(), producer)
+        end = partial(world.end_transaction, log, producer, commits=self.transaction == "committed")
+        world.later(1.0, f"the transaction is {self.transaction}", end)
+
+
+class BadRecords(NamedTuple):
+    """Records that cannot be counted are written; the last ones could be with another mapping."""
+
+    partition: int
+    count: int
+
+    weight = 4
+
+    @classmethod
+    def drawn(cls, random: Random, size: Size) -> BadRecords:
+        return cls(random.randrange(size.partitions), random.randrange(1, 5))
+
+    def do(self, world: World) -> None:
+        records = [Logged(value, None) for value in BAD_VALUES[: self.count]]
+        record = world.applications[0].record("eve", RESOURCES[0], 7, world.wall_ms(), is_denied=False)
+        assert record.value is not None
+        misnamed = record.value.replace(b'"ts"', b'"when"')
+        world.append(world.log(self.partition), [*records, Logged(misnamed, None, record.expected)])
+
+
+class Retry(NamedTuple):
+    """An operator retries all rejected records with a corrected mapping."""
+
+    weight = 3
+
+    @classmethod
+    def drawn(cls, _random: Random, _size: Size) -> Retry:
+        return cls()
+
+    def do(self, world: World) -> None:
+        world.retry()
+
+
+class Fault(NamedTuple):
+    """A process is killed, or its connection fails, some statements from now."""
+
+    analyzer: int
+    kind: FaultKind
+    steps: int
+
+    weight = 8
+
+    @classmethod
+    def drawn(cls, random: Random, size: Size) -> Fault:
+        kind: FaultKind = random.choice(("kill", "kill", "cut", "lose the reply"))
+        return cls(random.randrange(size.analyzers), kind, random.randrange(1, 60))
+
+    def do(self, world: World) -> None:
+        analyzer = world.analyzers[self.analyzer]
+        if analyzer.process.is_alive:
+            world.database.faults[analyzer.name] = StepFault(self.kind, self.steps)
+
+
+class Kill(NamedTuple):
+    """An analyzer is killed between two steps, and started again after a while."""
+
+    analyzer: int
+    away_s: float
+
+    weight = 4
+
+    @classmethod
+    def drawn(cls, random: Random, size: Size) -> Kill:
+        return cls(random.randrange(size.analyzers), random.choice((0.2, 1.0, 8.0)))
+
+    def do(self, world: World) -> None:
+        world.analyzers[self.analyzer].restart_s = self.away_s
+        world.analyzers[self.analyzer].process.die()
+
+
+class Stop(NamedTuple):
+    """An analyzer is stopped in good order, and started with another configuration file."""
+
+    analyzer: int
+    plan: int
+
+    weight = 6
+
+    @classmethod
+    def drawn(cls, random: Random, size: Size) -> Stop:
+        return cls(random.randrange(size.analyzers), random.randrange(len(PLANS)))
+
+    def do(self, world: World) -> None:
+        analyzer = world.analyzers[self.analyzer]
+        analyzer.plan = PLANS[self.plan]
+        if analyzer.process.is_alive:
+            analyzer.later(0.0, "stop", analyzer.stop)
+
+
+class Pause(NamedTuple):
+    """An analyzer is stopped by SIGSTOP for a while."""
+
+    analyzer: int
+    seconds: float
+
+    weight = 3
+
+    @classmethod
+    def drawn(cls, random: Random, size: Size) -> Pause:
+        return cls(random.randrange(size.analyzers), random.choice((0.3, 3.0, 8.0)))
+
+    def do(self, world: World) -> None:
+        world.analyzers[self.analyzer].process.paused_until_s = world.scheduler.now_s + self.seconds
+
+
+class SlowFlush(NamedTuple):
+    """The next transaction of an analyzer begins late; perhaps its waits for it time out."""
+
+    analyzer: int
+    seconds: float
+    is_impatient: bool
+
+    weight = 4
+
+    @classmethod
+    def drawn(cls, random: Random, size: Size) -> SlowFlush:
+        return cls(random.randrange(size.analyzers), random.choice((0.3, 2.0, 7.0)), random.random() < 0.5)
+
+    def do(self, world: World) -> None:
+        analyzer = world.analyzers[self.analyzer]
+        analyzer.slow_flush_s, analyzer.is_impatient = self.seconds, self.is_impatient
+
+
+class Rebalance(NamedTuple):
+    """Partitions move between analyzers; by force before their owners know."""
+
+    by_force: bool
+
+    weight = 5
+
+    @classmethod
+    def drawn(cls, random: Random, _size: Size) -> Rebalance:
+        return cls(random.random() < 0.5)
+
+    def do(self, world: World) -> None:
+        world.topic.group.move(by_force=self.by_force)
+
+
+class Outage(NamedTuple):
+    """The database is away."""
+
+    seconds: float
+
+    weight = 2
+
+    @classmethod
+    def drawn(cls, random: Random, _size: Size) -> Outage:
+        return cls(random.choice((0.05, 0.5, 3.0)))
+
+    def do(self, world: World) -> None:
+        world.database.away_until_s = world.scheduler.now_s + self.seconds
+
+
+class AnswerFaults(NamedTuple):
+    """The next answers to a gate are lost, late, repeated, or incomplete."""
+
+    application: int
+    kinds: tuple[AnswerFault, ...]
+
+    weight = 5
+
+    @classmethod
+    def drawn(cls, random: Random, _size: Size) -> AnswerFaults:
+        kinds: list[AnswerFault] = ["lost", "away", "repeated", "cut short", "late"]
+        chosen = random.choices(kinds, k=random.randrange(1, 4))
+        return cls(random.randrange(APPLICATIONS), tuple(chosen))
+
+    def do(self, world: World) -> None:
+        world.applications[self.application].link.faults += self.kinds
+
+
+class NewApplication(NamedTuple):
+    """An application is killed and started."""
+
+    application: int
+
+    weight = 1
+
+    @classmethod
+    def drawn(cls, random: Random, _size: Size) -> NewApplication:
+        return cls(random.randrange(APPLICATIONS))
+
+    def do(self, world: World) -> None:
+        world.applications[self.application].restart()
+        world.ranks.pop(world.applications[self.application].name, None)
+
+
+class WrongClock(NamedTuple):
+    """The clock of an application's machine is set."""
+
+    application: int
+    seconds: float
+
+    weight = 2
+
+    @classmethod
+    def drawn(cls, random: Random, _size: Size) -> WrongClock:
+        return cls(random.randrange(APPLICATIONS), random.choice((-30.0, -2.0, 0.0, 0.0, 2.0, 30.0)))
+
+    def do(self, world: World) -> None:
+        world.applications[self.application].clock.set(self.seconds)
+
+
+class Dump(NamedTuple):
+    """The database is copied."""
+
+    weight = 3
+
+    @classmethod
+    def drawn(cls, _random: Random, _size: Size) -> Dump:
+        return cls()
+
+    def do(self, world: World) -> None:
+        world.dump = world.database.dump(), world.truth.copy()
+
+
+class Restore(NamedTuple):
+    """The last copy of the database takes its place.
+
+    Perhaps one analyzer is killed before and started afterwards, with another configuration file.
+    """
+
+    restarted: int | None
+    plan: int
+
+    weight = 4
+
+    @classmethod
+    def drawn(cls, random: Random, size: Size) -> Restore:
+        restarted = random.choice((None, *range(size.analyzers)))
+        return cls(restarted, random.randrange(len(PLANS)))
+
+    def do(self, world: World) -> None:
+        if world.dump is not None:
+            copy, stored = world.dump
+            world.database.restore(copy)
+            world.truth.restore(stored)
+            world.restored_s = world.scheduler.now_s
+            for application in world.applications:
+                application.link.earlier.clear()
+            if self.restarted is not None:
+                analyzer = world.analyzers[self.restarted]
+                analyzer.plan, analyzer.restart_s = PLANS[self.plan], 0.0
+                analyzer.process.die()
+
+
+class DeleteOld(NamedTuple):
+    """Kafka deletes the older half of a partition."""
+
+    partition: int
+
+    weight = 1
+
+    @classmethod
+    def drawn(cls, random: Random, size: Size) -> DeleteOld:
+        return cls(random.randrange(size.partitions))
+
+    def do(self, world: World) -> None:
+        log = world.log(self.partition)
+        log.delete_to((log.start + log.end) // 2)
+
+
+class AcceptGaps(NamedTuple):
+    """An operator accepts every gap."""
+
+    weight = 2
+
+    @classmethod
+    def drawn(cls, _random: Random, _size: Size) -> AcceptGaps:
+        return cls()
+
+    def do(self, world: World) -> None:
+        world.accept_gaps()
+
+
+class Suspend(NamedTuple):
+    """An operator suspends all locks."""
+
+    seconds: float
+
+    weight = 1
+
+    @classmethod
+    def drawn(cls, random: Random, _size: Size) -> Suspend:
+        return cls(random.choice((0.5, 4.0)))
+
+    def do(self, world: World) -> None:
+        suspend(world.database.engine, int(self.seconds * 1000), "ann", "test", world.new_mark)
+
+
+class Resume(NamedTuple):
+    """An operator ends a suspension."""
+
+    weight = 1
+
+    @classmethod
+    def drawn(cls, _random: Random, _size: Size) -> Resume:
+        return cls()
+
+    def do(self, world: World) -> None:
+        resume(world.database.engine, "ann", "test", world.new_mark)
+
+
+class Sleep(NamedTuple):
+    """All machines are suspended."""
+
+    seconds: float
+
+    weight = 2
+
+    @classmethod
+    def drawn(cls, random: Random, _size: Size) -> Sleep:
+        return cls(random.choice((20.0, 900.0, 3_600.0, 90_000.0, 700_000.0)))
+
+    def do(self, world: World) -> None:
+        world.sleep(self.seconds)
+
+
+KINDS: tuple[type[Act], ...] = (
+    Requests, BadRecords, Retry, Fault, Kill, Stop, Pause, SlowFlush, Rebalance, Outage, AnswerFaults,
+    NewApplication, WrongClock, Dump, Restore, DeleteOld, AcceptGaps, Suspend, Resume, Sleep,
+)  # fmt: skip

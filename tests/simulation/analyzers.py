@@ -1,0 +1,271 @@
+"""Analyzers of a simulation: the product's loop, jobs and store, with flushes as separate events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any
+
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.judging.plan import Plan
+from analyzer.core.model import Gap, Partition
+from analyzer.core.records.mapping import NumberField, ResourceField, SourceMapping, TextField, TimeField
+from analyzer.daemon import Daemon
+from analyzer.errors import AnalyzerError
+from analyzer.jobs.job_runner import Job, JobRunner
+from analyzer.jobs.upkeep_jobs import LEASE, Retention, lock_jobs, upkeep_jobs
+from analyzer.pipeline import FLUSH_POLL_S, FlushResult, Pipeline
+from analyzer.store.operations.job_outcomes import SqlJobOutcomes
+from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.transaction.gaps import SqlGaps
+from analyzer.store.transaction.sql_store import SqlStore
+from gatekeeper.model import Change
+from tests.simulation.database import SimulatedDatabase
+from tests.simulation.kafka_log import SOURCE, SimulatedSource, Topic
+from tests.simulation.scheduler import Event, Killed, Process, Scheduler
+
+RESOURCES = ("/v1/items", "/v1/search")
+MAPPING = SourceMapping(
+    time=TimeField(("ts",), "ms"),
+    caller=("api_key",),
+    fields={
+        "api_key": TextField(("key",)),
+        "status": TextField(("status",)),
+        "resource": ResourceField(("path",), RESOURCES),
+        "bytes": NumberField(("bytes",)),
+    },
+    deny_if=(("status", ("429",)),),
+)
+CORRECTED = replace(MAPPING, time=TimeField(("when",), "ms"))  # reads records of a wrong application
+DAY_S = 86_400
+# Minutes are kept for longer than the longest window of the simulated policies.
+RETENTION = Retention(minutes_s=3 * DAY_S, quarters_s=6 * DAY_S, fold_requests=2)
+FETCH_S = 0.02  # from a record's arrival to the poll that returns it
+RESTART_S = 1.0  # until a supervisor starts a process again
+
+
+class LateFlush(Future[Any]):
+    """A flush that is an event. A caller that needs its outcome makes it happen at once."""
+
+    def __init__(self, flush: Callable[[], Any], done: Callable[[], None]) -> None:
+        super().__init__()
+        self._flush = flush
+        self._done = done
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            if timeout is not None:
+                raise TimeoutError
+            self.run()
+        return super().result()
+
+    def run(self) -> None:
+        """Runs the transaction. A kill passes through."""
+        if self.done():
+            return
+        try:
+            self.set_result(self._flush())
+        except Exception as error:  # noqa: BLE001 - `result` raises it
+            self.set_exception(error)
+        self._done()
+
+
+class ScheduledFlushes:
+    """A `FlushExecutor` whose flushes begin after a while."""
+
+    def __init__(self, analyzer: SimulatedAnalyzer) -> None:
+        self._analyzer = analyzer
+        self._latest: LateFlush | None = None
+
+    def submit(self, flush: Callable[[], Any], /) -> Future[Any]:
+        assert self._latest is None or self._latest.done(), "two flushes in flight"
+        self._latest = LateFlush(flush, lambda: self._analyzer.wake(0.0))
+        self._analyzer.later(self._analyzer.commit_s(), "flush", self._latest.run)
+        return self._latest
+
+    def wait(self, _timeout_s: float) -> None:
+        """Waits for the flush in flight, unless the analyzer's patience has ended."""
+        if self._latest is not None and not self._analyzer.is_impatient:
+            self._latest.run()
+
+    def close(self) -> None:
+        if self._latest is not None:
+            self._latest.run()
+
+
+class Observer:
+    """Counts what the loop reports."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self.failed: list[str] = []
+
+    def loop_completed(self, partitions: int) -> None: ...
+    def flush_committed(self, result: FlushResult) -> None: ...
+    def partition_lost(self) -> None:
+        self.lost += 1
+
+    def dependency_failed(self, dependency: str, error: str) -> None: ...
+    def dependency_recovered(self, dependency: str) -> None: ...
+    def partitions_stopped(self, gaps: Mapping[Partition, Gap]) -> None: ...
+    def locks_ended(self, changes: Sequence[Change]) -> None: ...
+    def job_failed(self, job: str, error: str) -> None:
+        self.failed.append(f"{job}: {error}")
+
+    def job_recovered(self, job: str) -> None: ...
+
+
+class SimulatedAnalyzer:
+    """One analyzer, again and again from its start to its end."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        scheduler: Scheduler,
+        database: SimulatedDatabase,
+        topic: Topic,
+        wall_s: Callable[[], float],
+        new_mark: Callable[[], str],
+        random: Random,
+    ) -> None:
+        self.name = name
+        self.plan = plan  # of its configuration file
+        self.observer = Observer()
+        self.is_impatient = False  # its waits for a flush in flight time out
+        self.slow_flush_s = 0.0  # added to the next flush
+        self.restart_s = RESTART_S
+        self._scheduler = scheduler
+        self._database = database
+        self._topic = topic
+        self._wall_s = wall_s
+        self._new_mark = new_mark
+        self._random = random
+        self._wake: Event | None = None
+        self.daemon: Daemon | None = None
+        self.source: SimulatedSource | None = None
+        self.process = Process(name)
+        self.supervisor = Process(f"supervisor of {name}")
+        self.start()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts a process that has nothing but its configuration and what is stored."""
+        self.process = Process(self.name, on_death=self._died)
+        self._scheduler.after(0.0, self.process, "start", self._started)
+
+    def _started(self) -> None:
+        try:
+            self.daemon = self._build()
+        except AnalyzerError:
+            raise Killed from None  # a process that cannot start ends, and is started again
+        for runner in self.daemon.job_runners:
+            self.later(self._random.random(), f"jobs of {runner.name}", partial(self._run_jobs, runner))
+        self.wake(0.0)
+
+    def _died(self) -> None:
+        self._database.faults.pop(self.name, None)
+        self.daemon, self.source, self._wake = None, None, None
+        self._scheduler.after(self.restart_s, self.supervisor, "restart", self.start)
+        self.restart_s = RESTART_S
+
+    def stop(self) -> None:
+        """Ends the process in good order."""
+        if self.daemon is not None:
+            self.daemon.close()
+        raise Killed
+
+    def _build(self) -> Daemon:
+        engine, scheduler = self._database.engine, self._scheduler
+        flushes = ScheduledFlushes(self)
+        store = SqlStore(engine, self.name, self._new_mark, flushes.wait)
+        self.source = SimulatedSource(self._topic, store, self.name, self._wall_s, lambda: scheduler.uptime_s)
+
+        def counter_for(plan: Plan) -> PythonCounter:
+            return PythonCounter({SOURCE: MAPPING}, plan.groupings, plan.meters)
+
+        version = store.activate(self.plan)
+        pipeline = Pipeline(
+            self.source,
+            counter_for(self.plan),
+            store,
+            self.plan,
+            version,
+            lambda: scheduler.uptime_s,
+            executor=flushes,
+        )
+        upkeep = SqlUpkeep(engine, self.name, self._new_mark)
+        runners = [
+            self._runner("warden", upkeep, lock_jobs(upkeep, self.observer.locks_ended)),
+            self._runner("upkeep", upkeep, upkeep_jobs(upkeep, RETENTION)),
+        ]
+        return Daemon(
+            pipeline,
+            store.active_plan,
+            counter_for,
+            self.observer,
+            self._random,
+            SqlGaps(engine, self.name),
+            runners,
+        )
+
+    def _runner(self, name: str, upkeep: SqlUpkeep, jobs: Sequence[Job]) -> JobRunner:
+        return JobRunner(
+            name=name,
+            jobs=jobs,
+            lease=LEASE,
+            leases=upkeep,
+            outcomes=SqlJobOutcomes(self._database.engine, self.name),
+            observer=self.observer,
+            uptime_s=lambda: self._scheduler.uptime_s,
+            random=self._random,
+            disconnect=lambda: None,
+        )
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def later(self, delay_s: float, name: str, action: Callable[[], object]) -> Event:
+        return self._scheduler.after(delay_s, self.process, name, action)
+
+    def wake(self, delay_s: float) -> None:
+        """Has the loop run after `delay_s`, unless it runs earlier anyway."""
+        if self.daemon is None:
+            return
+        if self._wake is not None and not self._wake.is_cancelled:
+            if self._wake.at_s <= self._scheduler.now_s + delay_s:
+                return
+            self._wake.is_cancelled = True
+        self._wake = self.later(delay_s, "loop", self._loop)
+
+    def records_arrived(self) -> None:
+        self.wake(FETCH_S)
+
+    def commit_s(self) -> float:
+        """Returns how long the next flush takes until its transaction."""
+        slow_s, self.slow_flush_s = self.slow_flush_s, 0.0
+        return slow_s + self._random.uniform(0.001, 0.05)
+
+    def _loop(self) -> None:
+        assert self.daemon is not None
+        assert self.source is not None
+        self._wake = None
+        pause_s = self.daemon.run_once()
+        pipeline = self.daemon.pipeline
+        if pause_s:
+            self.wake(pause_s)
+        elif self.source.has_records():
+            self.wake(FETCH_S)
+        elif pipeline.in_flight is not None and pipeline.in_flight.done():
+            self.wake(FLUSH_POLL_S)
+        elif pipeline.undrained and pipeline.in_flight is None:
+            self.wake(max(FLUSH_POLL_S, pipeline.wait_s()))
+        else:
+            self.wake(pipeline.pace.heartbeat_every_s)
+
+    def _run_jobs(self, runner: JobRunner) -> None:
+        pause_s = runner.run_once()
+        self.later(max(0.01, pause_s), f"jobs of {runner.name}", partial(self._run_jobs, runner))

@@ -1,0 +1,179 @@
+"""The database of a simulation: SQLite in memory, with the simulation's clock, and faults at any step.
+
+All processes share one connection, because one transaction at a time is open: a transaction is one event.
+What happens when statements of several transactions alternate is tried on PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import gc
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.migrate import upgrade
+from gatekeeper.sources.sql import SqlSource
+from tests.simulation.scheduler import Killed, Scheduler
+
+FaultKind = Literal["kill", "cut", "lose the reply"]
+JULIAN_EPOCH, DAY_MS = 2_440_587.5, 86_400_000
+
+
+@dataclass
+class StepFault:
+    """A fault that happens to a process in its database, some steps from now."""
+
+    kind: FaultKind
+    steps_left: int
+
+
+class OnlyConnection(sqlite3.Connection):
+    """A connection that takes the place of all that the processes open and lose."""
+
+    def close(self) -> None:
+        """Ends an open transaction, as closing a connection does."""
+        if self.in_transaction:
+            self.rollback()
+
+
+@dataclass
+class SimulatedDatabase:
+    """A migrated database; `engine` is for analyzers, `gate_engine` for gates."""
+
+    scheduler: Scheduler
+    wall_s: Callable[[], float]
+    after_commit: Callable[[], None] = lambda: None
+    faults: dict[str, StepFault] = field(default_factory=dict)  # by process
+    away_until_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        opened = opened_once()
+        self.connection, self.engine, self.gate_engine = opened[:3]
+        opened.hooks.database = self
+        gc.collect()
+        self.connection.close()  # what the simulation before left open
+        template().backup(self.connection)
+        self.connection.create_function("julianday", 1, self._julian_day)
+
+    def read(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Returns rows, for checks: without faults, without steps."""
+        return self.connection.execute(statement, values).fetchall()
+
+    def dump(self) -> sqlite3.Connection:
+        """Returns a copy of the whole database."""
+        copy = sqlite3.connect(":memory:")
+        self.connection.backup(copy)
+        return copy
+
+    def restore(self, dump: sqlite3.Connection) -> None:
+        """Replaces the whole database by a copy."""
+        gc.collect()  # SQLite replaces nothing while a cursor is open, and errors refer to cursors
+        dump.backup(self.connection)
+
+    def _julian_day(self, _time: str) -> float:
+        # The time of NowMs; exact to 0.04 ms, and NowMs rounds to whole milliseconds.
+        return JULIAN_EPOCH + round(self.wall_s() * 1000) / DAY_MS
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def step(self, *, is_committed: bool = False) -> None:
+        """Comes before a statement, before a commit, and after a commit, when its reply may be lost."""
+        process = self.scheduler.current
+        if process is None:
+            return
+        if self.scheduler.now_s < self.away_until_s:
+            raise cut_off("the server is away")
+        fault = self.faults.get(process.name)
+        if fault is None:
+            return
+        fault.steps_left -= 1
+        if fault.steps_left > 0 or (fault.kind == "lose the reply" and not is_committed):
+            return
+        del self.faults[process.name]
+        if fault.kind == "kill":
+            raise Killed
+        raise cut_off("the server closed the connection")
+
+
+class Hooks:
+    """Tells the database of the present simulation what its engine is going to do."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.database: SimulatedDatabase | None = None
+        dialect: Any = engine.dialect
+        for name in ("do_execute", "do_executemany", "do_execute_no_params"):
+            setattr(dialect, name, self._before(getattr(dialect, name)))
+        self._commit = dialect.do_commit
+        dialect.do_commit = self._do_commit
+
+    def _before(self, do: Callable[..., object]) -> Callable[..., object]:
+        def watched(cursor: object, statement: str, *rest: Any, **named: Any) -> object:
+            if self.database is not None:
+                self.database.step()
+            return do(cursor, statement, *rest, **named)
+
+        return watched
+
+    def _do_commit(self, connection: object) -> None:
+        if self.database is not None:
+            self.database.step()
+        self._commit(connection)
+        if self.database is not None:
+            self.database.after_commit()
+            self.database.step(is_committed=True)
+
+
+class Opened(NamedTuple):
+    """The connection and the engines of all simulations of this process, one after the other."""
+
+    connection: sqlite3.Connection
+    engine: sa.Engine
+    gate_engine: sa.Engine
+    hooks: Hooks
+
+
+@cache
+def opened_once() -> Opened:
+    """Opens the only database: SQLAlchemy's cache of compiled statements stays from run to run."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, factory=OnlyConnection)
+    engine, gate_engine = open_engine("sqlite://"), sa.create_engine("sqlite://")
+    for one in (engine, gate_engine):
+        one.pool = sa.StaticPool(lambda: connection)
+        one.connect().close()  # SQLAlchemy asks the first connection for its version
+    return Opened(connection, engine, gate_engine, Hooks(engine))
+
+
+def cut_off(why: str) -> Exception:
+    """Returns the driver's error for a server that cannot be reached."""
+    return sqlite3.OperationalError(why)
+
+
+@cache
+def template() -> sqlite3.Connection:
+    """Returns an empty database with all tables."""
+    found = sqlite3.connect(":memory:")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "gatelock.db"
+        upgrade(f"sqlite:///{file}")
+        with sqlite3.connect(file) as migrated:
+            migrated.backup(found)
+        migrated.close()
+    return found
+
+
+class SimulatedSqlSource(SqlSource):
+    """A gate's source that reads the simulated database."""
+
+    def __init__(self, database: SimulatedDatabase) -> None:
+        super().__init__("sqlite:////simulated.db")
+        self._engine = database.gate_engine
+
+    def _disconnect(self) -> None:
+        """Keeps the only connection."""

@@ -1,0 +1,265 @@
+"""Mutations of the product, each of which breaks one promise, to show that the simulation detects it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.judging import judge, quota
+from analyzer.core.judging.totals import Sum
+from analyzer.core.model import FeedResult, Lag, Partition, PartitionProgress
+from analyzer.errors import AnalyzerError
+from analyzer.kafka.partitions import AssignedPartitions
+from analyzer.pipeline import Pipeline
+from analyzer.store.database.schema import buckets
+from analyzer.store.database.schema import feed as feed_row
+from analyzer.store.operations import roll_up
+from analyzer.store.transaction import flush, lock_feed, plans
+from analyzer.store.transaction.activation import Activation
+from analyzer.store.transaction.flush import CatalogCache, SqlFlush
+from gatekeeper.feed import poller
+from gatekeeper.feed.poller import Poller
+from gatekeeper.model import Change, Update
+from gatekeeper.sources import sql
+from gatekeeper.view import lock_view
+from gatekeeper.view.lock_view import EMPTY, LockView, ViewOutOfStep
+from tests.faults.mutations import without_compare_and_set
+
+
+class Patch(Protocol):
+    """Replaces an attribute: pytest's monkeypatch, or `setattr` where nothing needs to be undone."""
+
+    def setattr(self, target: Any, name: str, value: Any) -> None: ...
+
+
+def offsets_in_a_separate_transaction(patch: Patch) -> None:
+    """The offset is committed first, the counts a moment later: a kill in between loses the counts."""
+    move = SqlFlush.move_offsets
+
+    def move_separately(
+        self: SqlFlush, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]
+    ) -> None:
+        move(self, parts, lags)
+        self._db.exec_driver_sql("commit")
+        self._db.exec_driver_sql("begin immediate")
+
+    patch.setattr(SqlFlush, "move_offsets", move_separately)
+
+
+def versions_from_a_sequence(patch: Patch) -> None:
+    """A version that was taken by a transaction which was rolled back is missing."""
+    publish, numbers = lock_feed.publish, itertools.count(1)
+
+    def publish_next(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
+        db.execute(sa.update(feed_row).values(version=next(numbers) - 1))
+        return publish(db, changes, mark)
+
+    patch.setattr(lock_feed, "publish", publish_next)
+
+
+def plan_compared_by_number(patch: Patch) -> None:
+    """A plan of another history with the same number passes for the one in force."""
+    patch.setattr(plans, "is_in_force", lambda *_: True)
+
+
+def plan_not_checked(patch: Patch) -> None:
+    """A flush counts by the plan in memory, even when another one is in force."""
+    check = SqlFlush.check_plan
+
+    def check_any(self: SqlFlush, plan: Any, version: int) -> datetime:
+        row = plans.lock_active(self._db)
+        found, in_force = plans.active(self._db)
+        assert row.version == found
+        return check(self, in_force, found)
+
+    patch.setattr(SqlFlush, "check_plan", check_any)
+
+
+def catalog_read_once(patch: Patch) -> None:
+    """The numbers of meters and sums are kept when another plan comes in force."""
+    of = CatalogCache.of
+
+    def of_first(self: CatalogCache, db: sa.Connection, _plan: Any) -> Any:
+        return of(self, db, plans.NO_PLAN._replace(version=1))
+
+    patch.setattr(CatalogCache, "of", of_first)
+
+
+def poll_applied_twice(patch: Patch) -> None:
+    """A record set is counted twice."""
+    feed = PythonCounter.feed
+
+    def feed_twice(self: PythonCounter, taken: Any) -> FeedResult:
+        result = feed(self, taken)
+        partition = self._partitions[taken.part]
+        partition.next = taken.start
+        feed(self, taken)
+        return result
+
+    patch.setattr(PythonCounter, "feed", feed_twice)
+
+
+def revocations_ignored(patch: Patch) -> None:
+    """What was counted of a partition is kept when another analyzer takes it over."""
+    patch.setattr(Pipeline, "forget", lambda _self, _part: None)
+
+
+def memory_kept_after_errors(patch: Patch) -> None:
+    """What was counted and not stored is kept when the outcome of a flush is unknown."""
+
+    def keep(self: Pipeline) -> None:
+        with suppress(AnalyzerError):
+            self.collect()
+        self.heartbeats_s.clear()
+
+    patch.setattr(Pipeline, "start_over", keep)
+
+
+def positions_of_the_group(patch: Patch) -> None:
+    """A partition continues where this process was before, not at the stored offset."""
+    continue_ = AssignedPartitions._continue
+    reached: dict[Any, int] = {}
+
+    def continue_as_remembered(self: AssignedPartitions, client: Any, tp: Any, position: Any) -> None:
+        at = (id(self), tp)
+        continue_(self, client, tp, position._replace(next=max(position.next, reached.get(at, 0))))
+        state = self._states[tp]
+        reached[at] = max(reached.get(at, 0), state.next)
+
+    patch.setattr(AssignedPartitions, "_continue", continue_as_remembered)
+
+
+def windows_not_compared_with_the_time(patch: Patch) -> None:
+    """Late records lock callers for windows that are over or have not begun."""
+    wanted = quota.wanted_lock
+
+    def at_any_time(policy: Any, standing: Any, now: datetime) -> Any:
+        window = standing.total.window
+        inside = min(max(now.timestamp(), window.start_s), window.until_s - 1)
+        return wanted(policy, standing, datetime.fromtimestamp(inside, now.tzinfo))
+
+    patch.setattr(judge, "kind_of", lambda policy: KindOf(kind_of(policy), at_any_time))
+
+
+class KindOf:
+    """A policy kind with another judgement."""
+
+    def __init__(self, kind: Any, wanted_lock: Callable[..., Any]) -> None:
+        self._kind = kind
+        self.wanted_lock = wanted_lock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kind, name)
+
+
+kind_of = judge.kind_of
+
+
+def filling_without_the_position(patch: Patch) -> None:
+    """Flushes add to a sum that is being filled what the filling finds in the buckets again."""
+    growth_of = flush.growth_of
+
+    def grow(sums: Collection[Sum], tables: Any, _filled_to: Any) -> Any:
+        return growth_of(sums, tables, {})
+
+    patch.setattr(flush, "growth_of", grow)
+
+
+def activation_without_clearing(patch: Patch) -> None:
+    """Locks of policies that are gone, or were raised, stay."""
+    patch.setattr(Activation, "_clear", lambda _self, _step: None)
+
+
+def activation_without_judging(patch: Patch) -> None:
+    """A lowered limit takes effect only when a caller is counted the next time."""
+    patch.setattr(Activation, "_judge", lambda _self, _step: None)
+
+
+def ended_locks_stay(patch: Patch) -> None:
+    """The warden ends no lock."""
+    patch.setattr(lock_feed, "due", lambda _db, _now_ms: [])
+
+
+def marks_not_compared(patch: Patch) -> None:
+    """A version of another history passes for the feed's of the same number."""
+
+    def by_number(position: Any, since: Any) -> bool:
+        return bool(position.pruned_to <= since.version <= position.version)
+
+    patch.setattr(sql, "_has_changes_since", by_number)
+
+
+def answers_in_any_order(patch: Patch) -> None:
+    """A gate applies the answer to an earlier question."""
+
+    def apply(view: LockView, update: Update) -> LockView:
+        try:
+            return lock_view.apply(view, update)
+        except ViewOutOfStep:
+            return lock_view._after_update(view, update)
+
+    patch.setattr(poller, "apply", apply)
+
+
+def stale_gate_forgets(patch: Patch) -> None:
+    """A gate drops its locks when its source fails."""
+    fail = Poller._fail
+
+    def forget(self: Poller, error: Exception, **options: bool) -> None:
+        fail(self, error, **options)
+        self.known = self.known._replace(view=EMPTY)
+        self._since = None
+
+    patch.setattr(Poller, "_fail", forget)
+
+
+def back_off_without_end(patch: Patch) -> None:
+    """After failures a gate waits for minutes before it polls again."""
+    delay = poller.next_delay
+
+    def doubled(pace_s: float, failures: int, jitter: float) -> float:
+        return delay(pace_s, failures, jitter) if not failures else 60.0 * failures
+
+    patch.setattr(poller, "next_delay", doubled)
+
+
+def rows_joined_without_removing(patch: Patch) -> None:
+    """Rolling up leaves the old rows where they are."""
+
+    def read(db: sa.Connection, keys: Any) -> Any:
+        return db.execute(sa.select(buckets).where(sa.tuple_(*buckets.primary_key).in_(keys))).all()
+
+    patch.setattr(roll_up, "_take_out", read)
+
+
+MUTATIONS: dict[str, Callable[[Patch], None]] = {
+    mutation.__name__: mutation
+    for mutation in (
+        without_compare_and_set,
+        offsets_in_a_separate_transaction,
+        versions_from_a_sequence,
+        plan_compared_by_number,
+        plan_not_checked,
+        catalog_read_once,
+        poll_applied_twice,
+        revocations_ignored,
+        memory_kept_after_errors,
+        positions_of_the_group,
+        windows_not_compared_with_the_time,
+        filling_without_the_position,
+        activation_without_clearing,
+        activation_without_judging,
+        ended_locks_stay,
+        marks_not_compared,
+        answers_in_any_order,
+        stale_gate_forgets,
+        back_off_without_end,
+        rows_joined_without_removing,
+    )
+}

@@ -1,0 +1,60 @@
+"""Stories: a size, a beginning, and acts with their times, drawn from a seed before anything happens."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+from tests.simulation.acts import KINDS, PLANS, Act, Requests, Size
+
+SECONDS = 12.0  # of a story, without what it sleeps
+ACTS = 40
+BEGINNINGS_S = (
+    1_792_879_185,  # 2026-10-24T21:59:45Z: midnight in Berlin, before the night in which clocks change
+    1_792_889_985,  # 2026-10-25T00:59:45Z: three o'clock is two o'clock again
+    1_796_079_585,  # 2026-11-30T22:59:45Z: the end of a month
+    1_795_176_010,  # 2026-11-20T12:00:10Z: nothing
+)
+
+
+class Story(NamedTuple):
+    """Everything that the run of a simulation depends on."""
+
+    seed: int
+    begins_s: int
+    size: Size
+    plans: tuple[int, ...]  # of each analyzer at first
+    acts: tuple[tuple[float, Act], ...]  # with seconds from the beginning
+    is_calm: bool  # requests only: bounds on delays hold
+    has_small_steps: bool  # activations and jobs take several transactions for a few rows
+
+
+def draw(seed: int) -> Story:
+    """Returns the story of a seed."""
+    random = Random(seed)
+    size = Size(random.choice((1, 2, 2, 3)), random.choice((1, 2, 3)))
+    is_calm = random.random() < 0.1
+    # Each story has some kinds of acts often and others not at all: faults are found that way which need
+    # several of a kind. (Groce, Zhang, Eide, Chen, Regehr: Swarm testing, ISSTA 2012)
+    weights = [kind.weight * random.choice((0, 0, 1, 2, 4)) for kind in KINDS]  # type: ignore[operator]
+    weights[KINDS.index(Requests)] = Requests.weight
+    times = sorted(random.uniform(0.5, SECONDS) for _ in range(ACTS))
+    acts = [
+        (
+            at_s,
+            Requests.calm(random, size) if is_calm else random.choices(KINDS, weights)[0].drawn(random, size),
+        )
+        for at_s in times
+    ]
+    plans = random.choices(range(len(PLANS)), k=size.analyzers)
+    if is_calm or random.random() < 0.5:
+        plans = [plans[0]] * size.analyzers
+    return Story(
+        seed,
+        random.choice(BEGINNINGS_S),
+        size,
+        tuple(plans),
+        tuple(acts),
+        is_calm,
+        has_small_steps=random.random() < 0.6,
+    )

@@ -1,0 +1,398 @@
+"""What must be true: counts, ledger, totals, locks and the feed, from the log and what was committed.
+
+Looks at the database after each commit. It takes from the product only the plan in force, the windows of the
+calendar and the limits of policies; counting and judging are written again here, record by record.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kafka import TopicPartition
+
+from analyzer.core.counting.caller_budget import FOLDED
+from analyzer.core.counting.meters import REQUESTS
+from analyzer.core.judging.activation_steps import FillStep, steps_of
+from analyzer.core.judging.plan import Plan, plan_from
+from analyzer.core.judging.totals import Sum
+from analyzer.core.judging.windows import Window, window_at
+from gatekeeper.model import SUSPENSION, LockKey
+from tests.simulation.analyzers import RETENTION
+from tests.simulation.database import SimulatedDatabase
+from tests.simulation.kafka_log import TOPIC, Expected, Logged, Topic
+
+DAY_S = 86_400
+LOCK_ROW = "select scope, key, resource, policy, until_ms, action from locks"
+PLACES = 8  # meters of a row
+
+Series = tuple[str, str]  # key, resource
+Counts = defaultdict[tuple[str, str, str, str, int], list[int]]  # grouping, key, resource, meter, day
+
+
+class StoredLock(NamedTuple):
+    """A lock as gates must see it."""
+
+    at: LockKey
+    until_ms: int
+    action: str
+
+
+class Cursor(NamedTuple):
+    version: int
+    mark: str
+
+
+class Wrong(AssertionError):
+    """Something is not as it must be."""
+
+
+@dataclass
+class Ledger:
+    """The records of one partition, by their outcome."""
+
+    next: int = 0
+    seen: int = 0
+    counted: int = 0
+    dead: int = 0
+
+
+@dataclass
+class Stored:
+    """What the database must hold: goes back with it when a dump is restored."""
+
+    ledgers: dict[int, Ledger] = field(default_factory=dict)
+    # Per grouping, key, resource, meter and day, because old buckets are joined; and per minute.
+    days: Counts = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    minutes: Counts = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    totals: dict[Sum, dict[tuple[int, str, str], int]] = field(default_factory=dict)
+    filled_from_s: dict[Sum, int] = field(default_factory=dict)  # the first window that is complete
+    grown_s: dict[tuple[Sum, int, str, str], float] = field(default_factory=dict)  # when it last grew
+    judged_s: dict[str, float] = field(default_factory=dict)  # when a policy came in force
+    rejects: dict[tuple[int, int], Logged] = field(default_factory=dict)  # by partition and offset
+    version: Cursor = field(default_factory=lambda: Cursor(0, ""))
+    plan: Plan | None = None
+    plan_row: tuple[int, int] = (0, 0)
+
+
+class Truth:
+    """Compares the database with what must be true after each commit."""
+
+    def __init__(self, database: SimulatedDatabase, topic: Topic) -> None:
+        self.stored = Stored()
+        self.order: list[Cursor] = []  # every version of the feed, in the order of the commits
+        self.locks_at: dict[Cursor, frozenset[StoredLock]] = {}
+        self.is_skipping = False  # an operator moves a partition over a gap
+        self.is_retrying = False  # an operator retries rejected records
+        self.crossed = 0  # locks that were set
+        self._database = database
+        self._topic = topic
+        self._marks: set[str] = set()
+        self.stored.version = self._read_version()
+        self._note_version(self.stored.version)
+
+    # -- dumps -----------------------------------------------------------------------------------
+
+    def copy(self) -> Stored:
+        return copy.deepcopy(self.stored)
+
+    def restore(self, stored: Stored) -> None:
+        self.stored = copy.deepcopy(stored)
+        if self.stored.version not in self.locks_at:
+            raise Wrong("the dump has an unknown version")
+        self.order.append(self.stored.version)
+
+    # -- after each commit -----------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises Wrong."""
+        plan, filling, unready = self._read_plan()
+        grown = self._read_retried(plan)
+        if self._read_offsets(plan) or grown:
+            self._check_counts(plan)
+            self._check_rejects()
+        self._check_totals(plan, filling)
+        version = self._read_version()
+        if version != self.stored.version:
+            self._check_version(version)
+        self._check_locks(plan, unready)
+
+    def _read_plan(self) -> tuple[Plan, set[int], set[str]]:
+        rows = self._database.read("select version, at_ms, body, pending from plans where active = 1")
+        if not rows:
+            return Plan(), set(), set()
+        [(number, at_ms, body, pending)] = rows
+        steps = steps_of(pending)
+        filling = {step.sum for step in steps if isinstance(step, FillStep)}
+        unready = {name for step in steps if not isinstance(step, FillStep) for name in step.policies}
+        stored = self.stored
+        if (number, at_ms) != stored.plan_row:
+            stored.plan_row = number, at_ms
+            self._change_plan(plan_from(body), at_ms / 1000)
+        plan = stored.plan
+        assert plan is not None
+        numbers = self._sum_numbers()
+        for sum_, policies in plan.policies_of.items():
+            if numbers[_name(sum_)] in filling:
+                unready |= {policy.name for policy in policies}
+        return plan, filling, unready
+
+    def _change_plan(self, plan: Plan, at_s: float) -> None:
+        stored, before = self.stored, self.stored.plan or Plan()
+        for sum_ in before.policies_of.keys() - plan.policies_of.keys():
+            del stored.totals[sum_], stored.filled_from_s[sum_]
+        for sum_ in plan.policies_of.keys() - before.policies_of.keys():
+            start_s = window_at(sum_.window, int(at_s)).start_s
+            stored.filled_from_s[sum_] = start_s
+            stored.totals[sum_] = found = {}
+            for (grouping, key, resource, meter, minute_s), (value, _) in stored.minutes.items():
+                if (grouping, meter) == (sum_.grouping, sum_.meter) and minute_s >= start_s and value:
+                    at = window_at(sum_.window, minute_s).start_s, key, resource
+                    found[at] = found.get(at, 0) + value
+        for policy in plan.policies:
+            if before.policy(policy.name) != policy:
+                stored.judged_s[policy.name] = at_s
+        stored.plan = plan
+
+    def _sum_numbers(self) -> dict[str, int]:
+        return dict(self._database.read("select name, number from catalog where kind = 'sum'"))
+
+    @property
+    def _now_s(self) -> float:
+        return round(self._database.wall_s() * 1000) / 1000
+
+    # -- counting --------------------------------------------------------------------------------
+
+    def _read_offsets(self, plan: Plan) -> bool:
+        """Counts the records between the offsets before and now; returns whether there were any."""
+        has_moved = False
+        rows = self._database.read(
+            'select partition, "next", seen, counted, duplicate, dead, late from offsets'
+        )
+        for number, next_, seen, counted, duplicate, dead, late in rows:
+            log = self._topic.logs[TopicPartition(TOPIC, number)]
+            ledger = self.stored.ledgers.setdefault(number, Ledger(next=next_))
+            if next_ < ledger.next:
+                raise Wrong(f"partition {number} went back from {ledger.next} to {next_}")
+            if next_ > ledger.next and not self.is_skipping:
+                has_moved = True
+                for at, record in log.records(ledger.next, next_):
+                    ledger.seen += 1
+                    if record.expected is None:
+                        ledger.dead += 1
+                        self.stored.rejects[number, at] = record
+                    else:
+                        ledger.counted += 1
+                        self._count(plan, record.expected)
+            ledger.next = next_
+            found = Ledger(next_, seen, counted, dead)
+            if found != ledger or seen != counted + duplicate + dead + late:
+                raise Wrong(f"partition {number}: the ledger is {found}, and must be {ledger}")
+        return has_moved
+
+    def _read_retried(self, plan: Plan) -> bool:
+        """Counts rejected records that were retried; returns whether there were any."""
+        if not self.is_retrying:
+            return False
+        gone = self.stored.rejects.keys() - self._read_rejects()
+        for number, at in gone:
+            record = self.stored.rejects.pop((number, at))
+            if record.corrected is None:
+                raise Wrong(f"the record at {at} of partition {number} cannot be read, and is not rejected")
+            self.stored.ledgers[number].dead -= 1
+            self.stored.ledgers[number].counted += 1
+            self._count(plan, record.corrected)
+        return bool(gone)
+
+    def _read_rejects(self) -> set[tuple[int, int]]:
+        return {(row[0], row[1]) for row in self._database.read('select partition, "offset" from rejects')}
+
+    def _check_rejects(self) -> None:
+        if (found := self._read_rejects()) != self.stored.rejects.keys():
+            raise Wrong(f"rejected records, found: {found}, expected: {set(self.stored.rejects)}")
+
+    def _count(self, plan: Plan, request: Expected) -> None:
+        stored = self.stored
+        for grouping in plan.groupings:
+            key, resource = series_of(grouping, request)
+            for meter in plan.meters:
+                amount = 1 if meter.field is None else request.size
+                for counts, width_s in ((stored.days, DAY_S), (stored.minutes, 60)):
+                    at = grouping, key, resource, meter.name, request.at_s // width_s * width_s
+                    place = int(request.is_denied)
+                    counts[at][place] = (
+                        max(counts[at][place], amount) if meter.join == "max" else counts[at][place] + amount
+                    )
+        if request.is_denied:
+            return
+        for sum_, totals in stored.totals.items():
+            if sum_.grouping in plan.groupings:
+                series = series_of(sum_.grouping, request)
+                window_s = window_at(sum_.window, request.at_s).start_s
+                amount = request.size if sum_.meter == "bytes" else 1
+                at = window_s, *series
+                totals[at] = totals.get(at, 0) + amount
+                stored.grown_s[sum_, *at] = self._now_s
+
+    def _check_counts(self, plan: Plan) -> None:
+        names = {number: name for name, number in self._database.read(
+            "select name, number from catalog where kind = 'grouping'")}  # fmt: skip
+        meters = {number: (name, join) for name, number, join in self._database.read(
+            'select name, number, "join" from catalog where kind = \'meter\'')}  # fmt: skip
+        [requests] = [number for number, (name, _) in meters.items() if name == REQUESTS.name]
+        shown = {meter.name for meter in plan.meters}
+        found: Counts = defaultdict(lambda: [0, 0])
+        folded_days: set[tuple[str, int]] = set()
+        for grouping, page, width_s, bucket_s, *values, key, resource in self._database.read(
+            "select * from buckets"
+        ):
+            if key == FOLDED:
+                folded_days.add((names[grouping], bucket_s // DAY_S * DAY_S))
+            for place in range(PLACES):
+                amounts = values[place] or 0, values[PLACES + place] or 0
+                if any(amounts):
+                    name, join = meters[page * PLACES + place]
+                    at = names[grouping], key, resource, name, bucket_s // DAY_S * DAY_S
+                    found[at] = [
+                        max(pair) if join == "max" else sum(pair)
+                        for pair in zip(found[at], amounts, strict=True)
+                    ]
+            is_whole = bucket_s >= self._now_s - RETENTION.minutes_s  # older minutes may be joined in part
+            if width_s == 60 and is_whole and page == requests // PLACES:
+                place = requests % PLACES
+                self._check_minute(
+                    names[grouping], key, resource, bucket_s, values[place], values[PLACES + place]
+                )
+        expected = self.stored.days
+        if folded_days:
+            found, expected = without_keys(found, folded_days), without_keys(expected, folded_days)
+        wrong = {
+            at: (found.get(at), expected.get(at))
+            for at in found.keys() | expected.keys()
+            if at[3] in shown and (found.get(at) or [0, 0]) != (expected.get(at) or [0, 0])
+        }
+        if wrong:
+            raise Wrong(f"counts, found and expected: {dict(sorted(wrong.items())[:4])}")
+
+    def _check_minute(
+        self, grouping: str, key: str, resource: str, minute_s: int, value: int | None, denied: int | None
+    ) -> None:
+        expected = self.stored.minutes.get((grouping, key, resource, REQUESTS.name, minute_s), [0, 0])
+        if [value or 0, denied or 0] != expected:
+            raise Wrong(f"{grouping} {key} at {minute_s}: {value}, {denied}, and must be {expected}")
+
+    # -- totals and locks ------------------------------------------------------------------------
+
+    def _check_totals(self, plan: Plan, filling: set[int]) -> None:
+        numbers = {number: name for name, number in self._sum_numbers().items()}
+        found: dict[str, dict[tuple[int, str, str], int]] = {}
+        for number, window_s, key, resource, used in self._database.read(
+            "select sum, window_s, key, resource, used from totals"
+        ):
+            if number in numbers and number not in filling:
+                found.setdefault(numbers[number], {})[window_s, key, resource] = used
+        filled = {_name(sum_) for sum_ in plan.policies_of} - {numbers[number] for number in filling}
+        for sum_, expected in self.stored.totals.items():
+            if _name(sum_) not in filled:
+                continue
+            oldest_s = max(self.stored.filled_from_s[sum_], self._now_s - DAY_S)
+            stored = found.get(_name(sum_), {})
+            for at in stored.keys() | expected.keys():
+                if at[0] >= oldest_s and stored.get(at, 0) != expected.get(at, 0):
+                    raise Wrong(f"total {sum_} {at}: {stored.get(at)}, and must be {expected.get(at)}")
+
+    def _check_locks(self, plan: Plan, unready: set[str]) -> None:
+        now_s = self._now_s
+        present = {lock.at: lock for lock in self._read_locks()}
+        for policy in plan.policies:
+            if policy.name in unready:
+                continue
+            sum_ = Sum(policy.per, policy.meter, policy.window)
+            window = window_at(policy.window, int(now_s))
+            for (window_s, key, resource), used in self.stored.totals[sum_].items():
+                if window_s != window.start_s or used < policy.limit:
+                    continue
+                at = LockKey("caller", key, resource, policy.name)
+                # A window that began after its total last grew has not been judged since.
+                judged_s = max(
+                    self.stored.grown_s.get((sum_, window_s, key, resource), 0.0),
+                    self.stored.judged_s[policy.name],
+                )
+                lock = present.get(at)
+                is_held = lock is not None and lock.until_ms >= window.until_s * 1000
+                if not is_held and judged_s >= window.start_s:
+                    raise Wrong(f"{at}: {used} of {policy.limit} used, and the lock is {lock}")
+        self._check_no_other(plan, unready, present.values(), now_s)
+
+    def _check_no_other(
+        self, plan: Plan, unready: set[str], present: Iterable[StoredLock], now_s: float
+    ) -> None:
+        for lock in present:
+            if lock.at == SUSPENSION or lock.until_ms <= now_s * 1000 or lock.at.policy in unready:
+                continue
+            policy = plan.policy(lock.at.policy)
+            if policy is None:
+                raise Wrong(f"a lock of a policy that is not in force: {lock}")
+            sum_ = Sum(policy.per, policy.meter, policy.window)
+            window: Window = window_at(policy.window, int(now_s))
+            used = self.stored.totals[sum_].get((window.start_s, lock.at.key, lock.at.resource), 0)
+            is_earned = used >= policy.limit and lock.until_ms == window.until_s * 1000
+            if not is_earned or lock.action != policy.action:
+                raise Wrong(f"{lock}: not earned by {used} of {policy.limit}, window {window}")
+
+    # -- the feed --------------------------------------------------------------------------------
+
+    def _read_version(self) -> Cursor:
+        [row] = self._database.read("select version, mark from feed")
+        return Cursor(*row)
+
+    def _read_locks(self) -> list[StoredLock]:
+        return [StoredLock(LockKey(*row[:4]), row[4], row[5]) for row in self._database.read(LOCK_ROW)]
+
+    def _check_version(self, version: Cursor) -> None:
+        before = self.stored.version
+        if version.version != before.version + 1:
+            raise Wrong(f"the feed went from {before} to {version} in one transaction")
+        if version.mark in self._marks:
+            raise Wrong(f"the mark of {version} was used before")
+        self.stored.version = version
+        self._note_version(version)
+
+    def _note_version(self, version: Cursor) -> None:
+        before = self.locks_at.get(self.order[-1], frozenset()) if self.order else frozenset()
+        now = frozenset(self._read_locks())
+        self.crossed += len(now - before)
+        self._marks.add(version.mark)
+        self.order.append(version)
+        self.locks_at[version] = now
+
+
+def series_of(grouping: str, request: Expected) -> Series:
+    """Returns key and resource under which the request counts."""
+    match grouping:
+        case "caller":
+            return request.caller, ""
+        case "caller+resource":
+            return request.caller, request.resource
+        case "everyone":
+            return "", ""
+    raise ValueError(grouping)
+
+
+def without_keys(counts: Counts, days: set[tuple[str, int]]) -> Counts:
+    """Returns the counts with one key for all callers of these days, whose rows may have been joined."""
+    found: Counts = defaultdict(lambda: [0, 0])
+    for (grouping, key, resource, meter, day_s), amounts in counts.items():
+        if (grouping, day_s) in days:
+            at = grouping, "", "", meter, day_s
+        else:
+            at = grouping, key, resource, meter, day_s
+        found[at] = [sum(pair) for pair in zip(found[at], amounts, strict=True)]
+    return found
+
+
+def _name(sum_: Sum) -> str:
+    return f"{sum_.grouping} {sum_.meter} {sum_.window}"

@@ -1,0 +1,318 @@
+"""A whole installation in one thread: analyzers, a log, a database, applications with gates, and a story.
+
+`run` plays a story. After each commit the database is compared with the truth, after each event the gates.
+In the end every fault is over: then everything must have been counted, judged and passed on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from random import Random
+from typing import NamedTuple
+from unittest.mock import patch
+
+from kafka import TopicPartition
+
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.judging.delay_bound import POLL_S, own_delay
+from analyzer.core.judging.windows import Window, window_at
+from analyzer.errors import StoreAway
+from analyzer.pipeline import FlushPace
+from analyzer.retry import RejectRetry, without_limits
+from analyzer.store.operations import upkeep
+from analyzer.store.operations.rejects import RejectFilter, SqlRejects
+from analyzer.store.reports.audit import audit
+from analyzer.store.transaction import activation, lock_feed, plans
+from analyzer.store.transaction.gaps import NoSuchGap, accept, recorded_gaps
+from analyzer.store.transaction.sql_store import SqlStore
+from gatekeeper.model import SUSPENSION
+from tests.simulation.acts import CALLERS, PLANS, Act
+from tests.simulation.analyzers import CORRECTED, SimulatedAnalyzer
+from tests.simulation.applications import HTTP_PACE_S, Application
+from tests.simulation.database import SimulatedDatabase
+from tests.simulation.kafka_log import SOURCE, TOPIC, Expected, Logged, PartitionLog, Topic
+from tests.simulation.scheduler import Event, Process, Scheduler
+from tests.simulation.stories import Story
+from tests.simulation.truth import Cursor, Stored, Truth, Wrong
+
+FLUSH_S = FlushPace().flush_every_s
+QUIET_S = 0.5  # between two looks whether everything is done
+QUIET_MAX_S = 30.0
+# Bounds of one step, so small that a few rows take several.
+SMALL_STEPS = (
+    (plans, "ACTIVATION_ROWS", 1),
+    (upkeep, "ACTIVATION_ROWS", 2),
+    (activation, "LOCKS_AT_ONCE", 1),
+    (upkeep, "FOLDED_AT_ONCE", 1),
+    (lock_feed, "LAPSED_MAX", 1),
+)
+
+
+class Asked(NamedTuple):
+    """A request: when it came, when its record is in the log, and how it is logged."""
+
+    at_s: float
+    arrives_s: float
+    request: Expected
+
+
+class World:
+    """The installation of one story."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self.scheduler = Scheduler()
+        self.database = SimulatedDatabase(self.scheduler, self.wall_s)
+        self.topic = Topic(story.size.partitions, self.scheduler)
+        self.truth = Truth(self.database, self.topic)
+        self.outside = Process("outside")
+        marks = itertools.count(1)
+        self.new_mark: Callable[[], str] = lambda: f"m{next(marks)}"
+        self.dump: tuple[sqlite3.Connection, Stored] | None = None
+        self.producers = itertools.count(1)
+        self.wrong: Wrong | None = None
+        self.asked: list[Asked] = []
+        self.overshoot = 0  # the highest, in a story with requests only
+        self.ranks: dict[str, int] = {}
+        self.restored_s = -1.0
+        self.database.after_commit = self.committed
+        self.scheduler.after_event = self.happened
+        self.analyzers = [
+            SimulatedAnalyzer(
+                f"analyzer {number}", PLANS[plan], self.scheduler, self.database, self.topic, self.wall_s,
+                self.new_mark, Random(f"{story.seed} {number}"),
+            )
+            for number, plan in enumerate(story.plans)
+        ]  # fmt: skip
+        self.applications = [
+            Application(f"application {number}", self.scheduler, self.database, self.wall_s, is_http=is_http)
+            for number, is_http in enumerate((False, True))
+        ]
+
+    def wall_s(self) -> float:
+        """Returns the time by the database's clock."""
+        return self.story.begins_s + self.scheduler.now_s
+
+    def wall_ms(self) -> int:
+        return int(self.wall_s() * 1000)
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    def run(self) -> World:
+        """Plays the story. Raises Wrong, and errors of the product."""
+        with ExitStack() as patched:
+            for module, name, value in SMALL_STEPS if self.story.has_small_steps else ():
+                patched.enter_context(patch.object(module, name, value))
+            self.play()
+        return self
+
+    def play(self) -> None:
+        for at_s, act in self.story.acts:
+            self.scheduler.after(at_s, self.outside, str(act), partial(self.do, act))
+        self.scheduler.run_until(self.story.acts[-1][0] + 0.01 if self.story.acts else 0.0)
+        self.heal()
+        end_s = self.scheduler.now_s + QUIET_MAX_S
+        while self.unfinished():
+            if self.scheduler.now_s > end_s:
+                raise Wrong(f"not at rest after {QUIET_MAX_S} s: {self.unfinished()}")
+            self.scheduler.run_until(self.scheduler.now_s + QUIET_S)
+            self.accept_gaps()
+        self.check_rest()
+
+    def heal(self) -> None:
+        self.database.away_until_s = 0.0
+        self.database.faults.clear()
+        for log in self.topic.logs.values():
+            log.end_transaction(log.open_producer, commits=True)
+        for analyzer in self.analyzers:
+            analyzer.process.paused_until_s = 0.0
+            analyzer.is_impatient = False
+            analyzer.records_arrived()
+        for application in self.applications:
+            application.link.faults.clear()
+            application.clock.set(0.0)
+
+    def unfinished(self) -> str:
+        """Returns what is not yet as it must be in the end."""
+        offsets = dict(self.database.read('select partition, "next" from offsets'))
+        for log in self.topic.logs.values():
+            if offsets.get(log.number) != log.stable_end:
+                return f"partition {log.number} is at {offsets.get(log.number)} of {log.stable_end}"
+        if self.database.read("select 1 from plans where active = 1 and pending != ''"):
+            return "an activation"
+        now_ms = self.wall_s() * 1000
+        if self.database.read("select 1 from locks where until_ms < ?", now_ms - 3_000):
+            return "a lock that has ended"
+        for application in self.applications:
+            at = application.gate._runtime.knowledge.view.at
+            if at is None or Cursor(*at) != self.truth.stored.version:
+                return f"{application.name} is at {at}, the feed at {self.truth.stored.version}"
+        return ""
+
+    def check_rest(self) -> None:
+        found = audit(self.database.engine, every_day=True)
+        if not found.equal:
+            raise Wrong(f"the audit: {found}")
+        for analyzer in self.analyzers:
+            bugs = [why for why in analyzer.observer.failed if "the server" not in why]
+            if bugs:
+                raise Wrong(f"{analyzer.name}: {bugs}")
+        if self.story.is_calm:
+            self.check_overshoot()
+
+    def check_overshoot(self) -> None:
+        """Checks that callers are denied as soon after their limit as the known delays allow.
+
+        From the arrival of the record that reaches the limit to the poll of the last gate; as `own_delay`
+        says, with the pace of the slower gate.
+        """
+        delay_s = own_delay(FLUSH_S).total_s - POLL_S + 1.1 * HTTP_PACE_S
+        [plan] = {PLANS[number] for number in self.story.plans}
+        for policy in plan.policies:
+            if (policy.per, policy.meter, policy.action) != ("caller", "requests", "deny"):
+                continue
+            for caller in CALLERS:
+                of_caller = [one for one in self.asked if one.request.caller == f"api_key:{caller}"]
+                for window in {window_at(policy.window, one.request.at_s) for one in of_caller}:
+                    self.check_window(policy.limit, window, of_caller, delay_s)
+
+    def check_window(self, limit: int, window: Window, asked: Sequence[Asked], delay_s: float) -> None:
+        admitted = [
+            one
+            for one in asked
+            if window.start_s <= one.request.at_s < window.until_s and not one.request.is_denied
+        ]
+        if len(admitted) <= limit:
+            return
+        reached_s = sorted(one.arrives_s for one in admitted)[limit - 1]
+        late = [one for one in admitted if one.at_s > reached_s + delay_s]
+        self.overshoot = max(self.overshoot, len(admitted) - limit)
+        if late:
+            raise Wrong(f"{late[0]} was admitted more than {delay_s} s after the limit at {reached_s}")
+
+    # -- checks ----------------------------------------------------------------------------------
+
+    def committed(self) -> None:
+        """Is called after each commit, inside of the product's code: an error must not be handled there."""
+        if self.wrong is None:
+            try:
+                self.truth.check()
+            except Wrong as wrong:
+                self.wrong = wrong
+
+    def happened(self, _event: Event) -> None:
+        if self.wrong is not None:
+            raise self.wrong
+        for application in self.applications:
+            self.check_gate(application)
+
+    def check_gate(self, application: Application) -> None:
+        gate, clock = application.gate, application.clock
+        known = gate._runtime.knowledge
+        at = known.view.at
+        if at is not None:
+            cursor = Cursor(*at)
+            if cursor not in self.truth.locks_at:
+                raise Wrong(f"{application.name} has an unknown version: {cursor}")
+            locks = self.truth.locks_at[cursor]
+            # An answer from before a dump was restored may arrive afterwards.
+            rank = self.rank(cursor) if known.confirmed_s > self.restored_s else 0
+            if 0 < rank < self.ranks.get(application.name, 0):
+                raise Wrong(f"{application.name} went back to {cursor}")
+            self.ranks[application.name] = rank
+        else:
+            locks = frozenset()
+            if application.name in self.ranks:
+                raise Wrong(f"{application.name} has forgotten its view")
+        now_ns = clock.wall_ns()
+        in_force = [lock for lock in locks if lock.until_ms * 1_000_000 > now_ns]
+        is_suspended = any(lock.at == SUSPENSION for lock in in_force)
+        for caller in CALLERS:
+            key = f"api_key:{caller}"
+            is_locked = any(
+                lock.at.key == key and not lock.at.resource and lock.action == "deny" for lock in in_force
+            )
+            is_allowed = is_suspended or not is_locked
+            if gate.allow(key) != is_allowed and (at is None or known.confirmed_s > clock.set_back_s):
+                raise Wrong(f"{application.name} at {at} answers {gate.allow(key)} to {key}: {in_force}")
+        if gate.age > application.oldest_s():
+            raise Wrong(f"{application.name} has a view that is {gate.age} s old")
+
+    def rank(self, cursor: Cursor) -> int:
+        """Returns the place of a version among all, in the order in which they were the feed's."""
+        return len(self.truth.order) - self.truth.order[::-1].index(cursor)
+
+    # -- for acts --------------------------------------------------------------------------------
+
+    def do(self, act: Act) -> None:
+        """Does the act, if it can be done now."""
+        with suppress(StoreAway):  # an operator's command fails while the database is away
+            act.do(self)
+
+    def later(self, delay_s: float, name: str, action: Callable[[], object]) -> None:
+        """Has something happen outside of all processes."""
+        self.scheduler.after(delay_s, self.outside, name, action)
+
+    def log(self, number: int) -> PartitionLog:
+        return self.topic.logs[TopicPartition(TOPIC, number)]
+
+    def note_requests(self, records: Sequence[Logged], shipping_s: float) -> None:
+        """Remembers requests for the bounds on delays."""
+        now_s = self.scheduler.now_s
+        self.asked += [
+            Asked(now_s, now_s + shipping_s, record.expected)
+            for record in records
+            if record.expected is not None
+        ]
+
+    def append(self, log: PartitionLog, records: Sequence[Logged]) -> None:
+        log.append(records, self.wall_ms())
+        self.announce()
+
+    def end_transaction(self, log: PartitionLog, producer: int, *, commits: bool) -> None:
+        log.end_transaction(producer, commits=commits)
+        self.announce()
+
+    def announce(self) -> None:
+        """Lets the analyzers notice new records."""
+        for analyzer in self.analyzers:
+            analyzer.records_arrived()
+
+    def accept_gaps(self) -> None:
+        """Accepts every gap, as an operator does."""
+        for recorded in list(recorded_gaps(self.database.engine)):
+            self.truth.is_skipping = True
+            try:
+                accept(self.database.engine, recorded, recorded.gap.behind or 0, "ann", "test")
+            except NoSuchGap:
+                continue
+            finally:
+                self.truth.is_skipping = False
+
+    def retry(self) -> None:
+        """Retries rejected records with a corrected mapping, as an operator does."""
+        try:
+            _, plan = SqlStore(self.database.engine, "ann").active_plan()
+        except LookupError:
+            return  # none is in force yet
+        mappings = without_limits({SOURCE: CORRECTED})
+        rejects = SqlRejects(self.database.engine, self.new_mark)
+        retry = RejectRetry(
+            rejects, plan, {SOURCE}, lambda: PythonCounter(mappings, plan.groupings, plan.meters)
+        )
+        self.truth.is_retrying = True
+        try:
+            for _ in retry.run(RejectFilter(), "ann", "test"):
+                pass
+        finally:
+            self.truth.is_retrying = False
+
+    def sleep(self, seconds: float) -> None:
+        """Suspends all machines."""
+        self.scheduler.sleep(seconds)
+        for application in self.applications:
+            application.link.disturbed(seconds)
