@@ -52,7 +52,7 @@ class Act(Protocol):
 
     @property
     def weight(self) -> int:
-        """How often acts of this kind are drawn, compared with others."""
+        """The share of this kind among all acts that are drawn, compared with other weights."""
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> Act: ...

@@ -106,12 +106,12 @@ def poll_applied_twice(patch: Patch) -> None:
 
 
 def revocations_ignored(patch: Patch) -> None:
-    """What was counted of a partition is kept when another analyzer takes it over."""
+    """Counts of a partition are kept in memory when another analyzer takes it over."""
     patch.setattr(Pipeline, "forget", lambda _self, _part: None)
 
 
 def memory_kept_after_errors(patch: Patch) -> None:
-    """What was counted and not stored is kept when the outcome of a flush is unknown."""
+    """Counts that were not stored are kept when the outcome of a flush is unknown."""
 
     def keep(self: Pipeline) -> None:
         with suppress(AnalyzerError):

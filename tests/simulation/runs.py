@@ -20,7 +20,7 @@ SHRINK_RUNS_MAX = 400
 
 
 class Result(NamedTuple):
-    """What one run has shown; `wrong` is empty if nothing was wrong."""
+    """The outcome of one run; `wrong` is empty if nothing was wrong."""
 
     seed: int
     wrong: str

@@ -1,4 +1,4 @@
-"""What must be true: counts, ledger, totals, locks and the feed, from the log and what was committed.
+"""The truth about counts, ledger, totals, locks and feed, from the log and what was committed.
 
 Looks at the database after each commit. It takes from the product only the plan in force, the windows of the
 calendar and the limits of policies; counting and judging are written again here, record by record.
