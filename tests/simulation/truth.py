@@ -62,7 +62,7 @@ class Ledger:
 
 @dataclass
 class Stored:
-    """What the database must hold: goes back with it when a dump is restored."""
+    """Everything that the database must hold; goes back with it when a dump is restored."""
 
     ledgers: dict[int, Ledger] = field(default_factory=dict)
     # Per grouping, key, resource, meter and day, because old buckets are joined; and per minute.
