@@ -9,6 +9,8 @@ with the plan and done step by step, each in a transaction of bounded length tha
             the buckets. No policy judges a sum that is not filled.
     judge   raises the locks that totals have earned, for policies that are new or changed
     clear   removes the locks that changed policies would not raise, and all of policies that are gone
+            (and writes an earned one again that still has the settings of the old plan, because the total
+            reached its limit between the steps)
 
 Pure: `analyzer.store.transaction.activation` does the steps.
 """

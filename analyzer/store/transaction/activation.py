@@ -175,7 +175,13 @@ class Activation:
         found = lock_feed.of_policies(self._db, step.policies, step.behind, LOCKS_AT_ONCE)
         wanted = judge_policies(self._plan, step.policies, self._standings_of(found), {}, self._now)
         earned = {change.at for change in wanted}
-        self.changes += self._unless_by_this_plan([Clear(at) for at in found if at not in earned])
+        # A lock that this plan has set is earned. No time is compared: the clock may have been set back.
+        self.changes += [Clear(at) for at in found if at not in earned]
+        # A total may have reached its limit after the judge step: the flush found a lock of the old plan and
+        # left it, with the old action.
+        written = {change.at for change in self.changes}
+        missed = [change for change in wanted if change.at in found and change.at not in written]
+        self.changes += self._unless_by_this_plan(missed)
         self._count(len(found))
         if len(found) < LOCKS_AT_ONCE:
             return None

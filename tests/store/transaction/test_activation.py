@@ -11,11 +11,12 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import MINUTE_S
-from analyzer.core.judging.activation_steps import FillStep, steps_of, unready_policies
+from analyzer.core.judging.activation_steps import ClearStep, FillStep, steps_of, unready_policies
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import CountRow
 from analyzer.errors import PlanChanged
 from analyzer.store.database.engine import reading
+from analyzer.store.database.schema import locks
 from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.operations import upkeep as upkeep_module
 from analyzer.store.operations.upkeep import SqlUpkeep
@@ -145,6 +146,27 @@ def test_a_raised_limit_unlocks_and_a_lowered_one_locks_in_steps(
     while upkeep.continue_activation():
         pass
     assert locked(engine) == {}
+
+
+def test_a_total_that_reaches_a_raised_limit_after_the_judge_step_gets_the_new_lock(
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush finds the old lock, which lasts long enough; only the clear step looks at it again."""
+    old, new, now = plan(quota(4, action="tag")), plan(quota(12)), now_s(engine)
+    store.activate(old)
+    flush(store, old, [a_row(5, now)])
+    monkeypatch.setattr(plans, "ACTIVATION_ROWS", 0)
+    monkeypatch.setattr(upkeep_module, "ACTIVATION_ROWS", 1)
+    store.activate(new)
+    while not all(isinstance(step, ClearStep) for step in pending(engine)):
+        upkeep.continue_activation()
+    assert flush(store, new, [a_row(9, now)]) == []
+    while pending(engine):
+        upkeep.continue_activation()
+    with engine.connect() as db:
+        lock = db.execute(sa.select(locks)).one()
+    assert (lock.action, lock.detail) == ("deny", "12 requests per month (UTC), 14 counted")
+    assert [op for _, op, _ in feed_changes(engine)] == ["set", "set"]
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)

@@ -17,7 +17,7 @@ from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.windows import window_at
 from analyzer.errors import PlanChanged, SchemaBehind, StoreAway
 from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import TOTAL_MAX, plans, totals
+from analyzer.store.database.schema import TOTAL_MAX, locks, plans, totals
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import (
@@ -153,6 +153,17 @@ def test_a_lowered_limit_locks_at_once_and_a_raised_one_unlocks(store: SqlStore,
     store.activate(plan(quota(20)))
     assert set(locked(engine)) == {(ACME, "daily"), (ANN, "daily")}
     assert feed_changes(engine) == [(1, "set", ACME), (2, "clear", ACME), (3, "set", ACME), (3, "set", ANN)]
+
+
+def test_a_policy_that_is_gone_leaves_no_lock_after_the_clock_was_set_back(
+    store: SqlStore, engine: sa.Engine
+) -> None:
+    store.activate(plan(quota(4)))
+    flush(store, plan(quota(4)), [a_row(5, now_s(engine))])
+    with engine.begin() as db:
+        db.execute(sa.update(locks).values(began_ms=locks.c.began_ms + 60_000))
+    store.activate(Plan())
+    assert locked(engine) == {}
 
 
 def test_a_lock_that_stays_shows_the_new_limit(store: SqlStore, engine: sa.Engine) -> None:
