@@ -10,7 +10,7 @@ PEERS := .cache/peers
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint faults cuts simulation soak bench bench-limits bench-gate constraints
+.PHONY: help demo test check lint faults cuts simulation soak spec bench bench-limits bench-gate constraints
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -40,6 +40,9 @@ simulation: $(READY)  ## whole installations in one thread each, with faults dra
 
 soak: $(READY)  ## a thousand of these
 	@$(PY) -m tests.simulation --seeds 1000 $(ARGS)
+
+spec: $(READY) $(SERVERS)  ## the formal model in docs/spec, every configuration; ARGS=Flush for one module
+	@$(PY) -m tests.spec $(ARGS)
 
 bench: $(READY) $(SERVERS)  ## three numbers worth keeping
 	@$(PY) -m tests.benchmarks $(ARGS)
@@ -82,6 +85,6 @@ $(PEERS)/.ready: $(READY)
 	@touch $@
 
 # No stamp while a server is missing: the next run checks, and reports it, again.
-$(SERVERS): $(READY) tests/support/servers/pom.xml
+$(SERVERS): $(READY) tests/support/servers/pom.xml tests/support/servers/tlc.xml
 	@mkdir -p .cache
 	@if $(PY) -m tests.support.servers.prepare; then touch $@; fi

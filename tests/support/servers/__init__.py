@@ -11,6 +11,7 @@ PACKAGES = {
     "nginx": "nginx-light",
     "postgresql": "postgresql",
     "redis": "redis-server",
+    "tlc": "default-jre-headless maven",
 }
 
 

@@ -5,19 +5,14 @@ The jars are in `.cache/kafka/<version>`, with files of the first start that spe
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.servers import Missing
+from tests.support.servers.maven import fetch_jars, find_java, version_in
 
 POM = Path(__file__).with_name("pom.xml")
 CACHE = Path(__file__).parents[3] / ".cache" / "kafka"
-FETCH_S_MAX = 600.0
 
 # A broker that lives for a minute gains nothing from the second compiler or a parallel collector.
 SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xms128m", "-Xmx512m", "-XX:-UsePerfData")
@@ -57,39 +52,7 @@ class KafkaHome:
 
 def find_home() -> KafkaHome:
     """Returns Kafka's home; fetches the jars when they are missing. Raises Missing."""
-    java = shutil.which("java")
-    if java is None:
-        raise Missing("no java in PATH")
-    found = re.search(r"<artifactId>kafka_2\.13</artifactId>\s*<version>(.+?)</version>", POM.read_text())
-    assert found, POM
-    home = KafkaHome(java, found[1], CACHE / found[1])
-    if not home.folder.exists():
-        fetch_jars(home.folder)
+    version = version_in(POM, "kafka_2.13")
+    home = KafkaHome(find_java(), version, CACHE / version)
+    fetch_jars(POM, home.folder, "Kafka")
     return home
-
-
-def fetch_jars(folder: Path) -> None:
-    """Has Maven copy Kafka's jars to `folder`, completely or not at all. Raises Missing."""
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise Missing("no mvn in PATH to fetch Kafka")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-        jars = Path(temporary, "jars")
-        command = [
-            maven,
-            "-q",
-            "-B",
-            "-f",
-            str(POM),
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={jars}",
-        ]
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=FETCH_S_MAX)
-        except subprocess.CalledProcessError as error:
-            raise Missing(f"mvn could not fetch Kafka: {error.stdout[-300:].strip()}") from error
-        except subprocess.TimeoutExpired as error:
-            raise Missing("mvn took too long to fetch Kafka") from error
-        if not folder.exists():  # another run may have been faster
-            jars.replace(folder)

@@ -16,6 +16,7 @@ from tests.support.servers.kafka import NativeKafka
 from tests.support.servers.kafka_home import find_home
 from tests.support.servers.postgres import find_programs, version_of
 from tests.support.servers.redis import find_program, program_version
+from tests.support.servers.tlc import find_tlc
 
 ROOT = Path(__file__).parents[3]
 
@@ -54,6 +55,11 @@ def prepare_redis() -> str:
     return f"Redis {program_version(find_program())}"
 
 
+def prepare_tlc() -> str:
+    """Fetches the model checker; returns its version. Raises Missing."""
+    return f"TLC {find_tlc().version}"
+
+
 def main() -> int:
     """Returns the exit code: 0 when all servers were found."""
     code = 0
@@ -61,6 +67,7 @@ def main() -> int:
         (prepare_kafka, "tests of Kafka use a mock or are skipped"),
         (prepare_postgres, "tests on PostgreSQL are skipped"),
         (prepare_redis, "tests on Redis are skipped"),
+        (prepare_tlc, "the formal model is not checked"),
     ):
         try:
             print("For the tests:", prepare())

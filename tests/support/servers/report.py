@@ -17,6 +17,7 @@ FIXTURES = {
     "kafka": {"kafka", "real_kafka", "own_kafka"},
     "postgresql": {"postgres", "own_postgres"},
     "redis": {"redis_server", "own_redis"},
+    "tlc": {"tlc"},
 }
 WORKER_OUTPUT = "servers"
 SKIPPED = re.compile(r"Skipped: needs (?P<server>\w+): ")
