@@ -50,17 +50,17 @@ def test_another_plan_with_the_same_number_is_not_the_one_in_force(
     store: SqlStore, engine: sa.Engine
 ) -> None:
     """After a dump was restored, the next plan gets a number that another one had."""
-    ours, other = plan(quota(5)), plan(quota(7))
-    version = store.activate(ours)
+    before, other = plan(quota(5)), plan(quota(7))
+    version = store.activate(before)
     with store.transaction() as tx:
-        tx.check_plan(ours, version)
+        tx.check_plan(before, version)
     with writing(engine) as db:
         db.execute(sa.update(plans).values(digest=other.digest, body=other.to_json()))
     with (
         pytest.raises(PlanChanged, match="another one has its number: a dump was restored"),
         store.transaction() as tx,
     ):
-        tx.check_plan(ours, version)
+        tx.check_plan(before, version)
     with store.transaction() as tx:
         tx.check_plan(other, version)
     with writing(engine) as db:  # as an earlier version of the format wrote it
