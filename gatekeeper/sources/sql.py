@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -344,8 +345,16 @@ def _update_of(read: FeedRows) -> Update:
 
 
 def _feed_position(db: sa.Connection, since: Cursor | None) -> FeedPosition:
-    now_ms = NOW_MS[db.dialect.name]
     held = -1 if since is None else since.version
+    row = db.execute(_position_statement(NOW_MS[db.dialect.name]), {"held": held}).first()
+    if row is None:
+        raise SourceError("the feed has no row: run `gatelock db upgrade`")
+    return FeedPosition(*row)
+
+
+@lru_cache  # building it takes longer than executing it
+def _position_statement(now_ms: sa.ColumnElement[int]) -> sa.Select[Any]:
+    held = sa.bindparam("held", type_=sa.BigInteger)
     # The newest version's mark is in the feed's own row; version 0 has no other.
     held_mark = sa.case(
         (feed.c.version == held, feed.c.mark),
@@ -353,12 +362,7 @@ def _feed_position(db: sa.Connection, since: Cursor | None) -> FeedPosition:
     )
     # `beat_ms` is null, and so ignored by max, for a partition that no analyzer follows.
     behind_ms = sa.select(sa.func.max(now_ms - offsets.c.beat_ms + offsets.c.behind_ms)).scalar_subquery()
-    row = db.execute(
-        sa.select(feed.c.version, feed.c.mark, feed.c.pruned_to, held_mark, now_ms, behind_ms)
-    ).first()
-    if row is None:
-        raise SourceError("the feed has no row: run `gatelock db upgrade`")
-    return FeedPosition(*row)
+    return sa.select(feed.c.version, feed.c.mark, feed.c.pruned_to, held_mark, now_ms, behind_ms)
 
 
 def _has_changes_since(position: FeedPosition, since: Cursor) -> bool:
