@@ -25,7 +25,7 @@ from analyzer.store.transaction.activation import Activation
 from analyzer.store.transaction.flush import CatalogCache, SqlFlush
 from gatekeeper.feed import poller
 from gatekeeper.feed.poller import Poller
-from gatekeeper.model import Change, Update
+from gatekeeper.model import Change, Clear, Update
 from gatekeeper.sources import sql
 from gatekeeper.view import lock_view
 from gatekeeper.view.lock_view import EMPTY, LockView, ViewOutOfStep
@@ -176,6 +176,19 @@ def activation_without_clearing(patch: Patch) -> None:
     patch.setattr(Activation, "_clear", lambda _self, _step: None)
 
 
+def clearing_without_writing(patch: Patch) -> None:
+    """A lock that a flush found between the steps of an activation keeps the settings of the old plan."""
+    clear = Activation._clear
+
+    def clear_only(self: Activation, step: Any) -> Any:
+        before = len(self.changes)
+        left = clear(self, step)
+        self.changes[before:] = [change for change in self.changes[before:] if isinstance(change, Clear)]
+        return left
+
+    patch.setattr(Activation, "_clear", clear_only)
+
+
 def activation_without_judging(patch: Patch) -> None:
     """A lowered limit takes effect only when a caller is counted the next time."""
     patch.setattr(Activation, "_judge", lambda _self, _step: None)
@@ -254,6 +267,7 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         windows_not_compared_with_the_time,
         filling_without_the_position,
         activation_without_clearing,
+        clearing_without_writing,
         activation_without_judging,
         ended_locks_stay,
         marks_not_compared,
