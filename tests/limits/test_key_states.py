@@ -29,6 +29,33 @@ def test_idle_keys_are_forgotten_when_later_requests_rotate_the_generations(kind
     assert keys_held(limiter) <= 1
 
 
+@pytest.mark.parametrize("look", ["allow", "check", "peek", "reserve", "refund", "reset", "configure"])
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+def test_a_key_that_is_always_in_use_is_not_forgotten_when_a_rotation_comes_late(kind: Kind, look: str):
+    """A bucket that is never full is written without a rotation, for many periods."""
+    clock = StepClock()
+    limiter, oracle = kind.make(5, 1000, clock), kind.oracle(5, 1000)
+    for step in range(200):
+        clock.now_ns += 50
+        if step % 100 == 99:
+            getattr(limiter, look)(*([] if look == "configure" else ["another"]))
+        assert limiter.allow("busy") == oracle.allow(clock.now_ns, 1), step
+
+
+def test_a_busy_bucket_is_not_forgotten_after_it_started_over_by_another_clock():
+    clock = StepClock()
+    bucket = TokenBucket(5, 1e-6)
+    restore = bucket.start_over(clock)
+    admitted = 0
+    for step in range(100):
+        clock.now_ns += 50
+        if step == 90:
+            bucket.peek("another")
+        admitted += bucket.allow("busy")
+    assert admitted == 5 + 5 * 99 // 20
+    restore()
+
+
 def test_a_refused_caller_is_not_forgotten_in_favour_of_new_keys():
     """Thousands of unknown callers do not reset an attacker's limit."""
     clock = StepClock()

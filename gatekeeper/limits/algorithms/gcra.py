@@ -120,6 +120,7 @@ class GcraLimiter(RateLimiter):
     """A limiter whose rule is a `GcraRule`, with an `allow` written out for speed."""
 
     __slots__ = ()
+    _rotates_on_write = False
     _keys: KeyStates[int]
     _rule: GcraRule
 
@@ -151,6 +152,7 @@ class GcraLimiter(RateLimiter):
             if ready < full:
                 ready = full
                 # Only here, which saves most calls a comparison: a bucket that is not full was used lately.
+                # So a rotation may come late, and states younger than it shows: `_rotates_on_write`.
                 if now_ns >= keys.rotate_ns:
                     keys.rotate(now_ns)
                     keys.drop(key)

@@ -62,6 +62,7 @@ class KeyStates(Generic[S]):
         "overflowed",
         "retention_ns",
         "rotate_ns",
+        "rotates_on_write",
         "waiters",
         "young",
     )
@@ -80,6 +81,7 @@ class KeyStates(Generic[S]):
         self.old: dict[Key, S] = {}
         self.forget_after_ns = self.retention_ns = forget_after_ns
         self.rotate_ns = self.clock() + forget_after_ns
+        self.rotates_on_write = True  # False: a write may leave out the rotation that is due
         self.init_process_state()
         init_in_children(self)
 
@@ -92,6 +94,7 @@ class KeyStates(Generic[S]):
         """Returns the same settings without keys, by another clock."""
         copy: KeyStates[Any] = KeyStates(self.forget_after_ns, self.max_keys, self.overflow, clock)
         copy.max_waiters = self.max_waiters
+        copy.rotates_on_write = self.rotates_on_write
         return copy
 
     def acquire_mutex(self) -> None:
@@ -121,9 +124,10 @@ class KeyStates(Generic[S]):
         """Forgets the old generation; the young one becomes the old one.
 
         Every key of the old generation was last written before the young one began, `retention_ns` ago
-        or more, and so equals a key that was never seen.
+        or more, and so equals a key that was never seen. If nothing was written for that long, the young
+        generation is forgotten, too; a late rotation shows it only if every write rotates when it is due.
         """
-        is_idle = now_ns >= self.rotate_ns + self.retention_ns  # no request in a whole generation
+        is_idle = self.rotates_on_write and now_ns >= self.rotate_ns + self.retention_ns
         self.old = {} if is_idle else self.young
         self.young = {}
         self.rotate_ns = now_ns + self.retention_ns

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from gatekeeper.limits.engine.decisions import to_decision
 from gatekeeper.limits.engine.key_states import KeyStates
@@ -44,6 +44,7 @@ class RateLimiter(WaitingMethods):
     _keys: KeyStates[Any]
     _rule: Rule[Any]
     name: str
+    _rotates_on_write: ClassVar[bool] = True  # as in `KeyStates`
 
     def _init(
         self,
@@ -57,6 +58,7 @@ class RateLimiter(WaitingMethods):
         """Sets what all limiters of a rate have. `store` is for the subclass that `__new__` chooses then."""
         self._rule = rule
         self._keys = KeyStates(rule.forget_after_ns, max_keys, overflow, clock)
+        self._keys.rotates_on_write = self._rotates_on_write
         self.name = name
 
     def __repr__(self) -> str:
