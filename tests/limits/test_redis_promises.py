@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from fractions import Fraction
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gatekeeper.limits import AllOf, FixedWindow, SlidingCounter, SlidingLog, TokenBucket
@@ -185,6 +186,30 @@ def test_another_period_keeps_the_permits_that_were_used(stepped):
             limiter.allow("a", 4)
             limiter.configure(limit=6, period=700)
             assert limiter.peek("a").remaining == 2, kind
+
+
+@every_kind
+@few
+@given(
+    limits,
+    st.integers(2, 6),
+    st.sampled_from([600, 700, 1000, 1500]),
+    st.lists(st.fractions(0, 1, max_denominator=7), max_size=6),
+    st.lists(st.fractions(0, 1, max_denominator=7), max_size=12),
+)
+@example(2, 2, 1000, [Fraction(1)], [Fraction(99, 100), Fraction(6, 100), Fraction(30, 100)])  # aligned
+def test_after_a_change_the_new_limit_holds(kind, stepped, limit, new_limit, new_period, first, then):
+    stepped.move_to((stepped.now_us // 7_000_000_000 + 2) * 7_000_000_000)
+    limiter = start(kind, stepped, limit, 700_000_000)
+    for pause in first:
+        stepped.move(int(pause * 700_000_000))
+        limiter.allow("a")
+    limiter.configure(limit=new_limit, period=new_period)
+    admitted = []
+    for pause in then:
+        stepped.move(int(pause * new_period * 1_000_000))
+        admitted += [stepped.now_us] * sum(limiter.allow("a") for _ in range(3))
+    assert worst_in_any(admitted, new_period * 1_000_000) <= new_limit * (1 if kind.exact else 2)
 
 
 def test_several_limits_in_one_store_decide_as_one(stepped):

@@ -84,12 +84,30 @@ class WindowRule:
         return list(state)
 
     def unpack(self, numbers: list[int], shift_ns: int) -> WindowState:
-        start_ns, used = numbers
-        return start_ns + shift_ns, used
+        """Returns a packed window, by a clock that is `shift_ns` ahead of the one it was packed by.
+
+        An aligned window is moved on to the next start of a window by that clock, so that together with
+        the time before it is never shorter than a period: of three windows that lie in one period, all
+        could admit the limit.
+        """
+        start_ns, used = numbers[0] + shift_ns, numbers[1]
+        if self.aligned and shift_ns:
+            start_ns = -(-start_ns // self.period_ns) * self.period_ns
+        return start_ns, used
 
     def convert(self, old: WindowRule, state: WindowState, now_ns: int) -> WindowState | None:
-        """Keeps the window and its count; its end follows the new period."""
-        return state
+        """Keeps the window and its count; its end follows the new period.
+
+        If windows are aligned, and the present one does not begin at a multiple of the new period, its count
+        counts in the window that does.
+        """
+        start_ns, used = state
+        if not self.aligned or start_ns % self.period_ns == 0:
+            return state
+        if now_ns >= start_ns + old.period_ns:
+            return None
+        start_ns = max(start_ns, now_ns)  # start_ns: booked ahead
+        return start_ns - start_ns % self.period_ns, used
 
 
 class FixedWindow(AdmittingLimiter):

@@ -11,6 +11,11 @@ function rules.window.read(key, argument)
   if limit.value ~= '' then
     local start, used = string.match(limit.value, '^(%d+) (%d+)$')
     start, used = tonumber(start), tonumber(used)
+    if limit.aligned and math.fmod(start, limit.period) ~= 0 then
+      -- Stored under another period: its count moves to our present window. A start after now is a booking's.
+      start = math.max(start, now)
+      start = start - math.fmod(start, limit.period)
+    end
     if now < start + limit.period then limit.start, limit.used = start, used end
   end
   return limit
