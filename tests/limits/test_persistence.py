@@ -93,6 +93,8 @@ def test_configuring_the_present_limit_changes_nothing(kind: Kind, limit, first,
 @every_kind
 @modest
 @given(st.integers(2, 6), plays, st.integers(1, 6), st.integers(3, 30), plays)
+# Windows that are aligned to the old period, and to the new one.
+@example(2, [(1, Fraction(1))], 2, 22, [(1, Fraction(5, 7)), (2, Fraction(4, 7)), (2, Fraction(3, 7))])
 def test_after_a_change_the_new_limit_holds(kind: Kind, limit, first, new_limit, new_period_ns, then):
     clock = StepClock()
     limiter = kind.make(limit, 12, clock)
@@ -158,7 +160,8 @@ def test_a_loaded_limiter_decides_as_the_saved_one_would(kind: Kind, limit, firs
 @every_kind
 @modest
 @given(st.integers(1, 6), plays, st.integers(0, 40), st.integers(0, 10**6))
-@example(1, [(1, Fraction(0))], 2, 0)  # another clock, by which the slices of Paced have other quotas
+@example(1, [(1, Fraction(0))], 2, 0)  # another clock, by which slices of Paced would have other quotas
+@example(1, [(1, Fraction(0)), (0, Fraction(2, 7)), (0, Fraction(2, 7))], 0, 0)  # and the key was forgotten
 def test_after_a_reboot_the_wall_clock_measures_the_time_in_between(
     kind: Kind, limit, first, down_s, boot_ns
 ):
@@ -178,6 +181,55 @@ def test_after_a_reboot_the_wall_clock_measures_the_time_in_between(
         booted.now_ns += SECOND_NS
         real_ns += SECOND_NS
     assert worst_in_any(admitted, period_ns) <= (limit if kind.exact else 2 * limit)
+
+
+LATE_NS = 50_000 * SECOND_NS  # far from a clock that has just started
+lives = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 10**6), plays), max_size=3)
+
+
+def reboot(kind: Kind, limiter, clock: StepClock, real: StepClock, down_ns: int, boot_ns: int):
+    """Returns the limiter after a reboot that took `down_ns`, and its clock, which started again."""
+    saved = limiter.dump(wall_ns=lambda: real.now_ns)
+    real.now_ns += down_ns
+    booted = StepClock(boot_ns if clock.now_ns >= LATE_NS else LATE_NS + boot_ns)
+    after = kind.make(limiter.peek().limit, 1000, booted)
+    after.load(saved, wall_ns=lambda: real.now_ns)
+    return after, booted
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind.name not in ("SlidingCounter", "FixedWindow, aligned")], ids=repr
+)
+@modest
+@given(st.integers(1, 6), lives)
+def test_after_reboots_a_limiter_decides_as_if_its_clock_had_never_stopped(kind: Kind, limit, lives):
+    """Except limiters whose windows begin at whole multiples of the period by their clock."""
+    real, clock = StepClock(LATE_NS), StepClock(LATE_NS)
+    unbroken, limiter = kind.make(limit, 1000, real), kind.make(limit, 1000, clock)
+    for down_ns, boot_ns, steps in lives:
+        for cost, periods_pass in steps:
+            real.now_ns += int(periods_pass * 1000)
+            clock.now_ns += int(periods_pass * 1000)
+            assert limiter.check("a", cost) == unbroken.check("a", cost)
+            assert limiter.allow("a", 1) == unbroken.allow("a", 1)
+        limiter, clock = reboot(kind, limiter, clock, real, down_ns, boot_ns)
+        assert limiter.peek("a") == unbroken.peek("a")
+
+
+@every_kind
+@modest
+@given(st.integers(1, 6), lives)
+# Windows that are aligned to a clock, and to the one that started again.
+@example(1, [(0, 446, [(1, Fraction(6, 7))]), (0, 0, [(1, Fraction(3, 7)), (1, Fraction(4, 7))])])
+def test_no_period_has_more_admissions_because_of_reboots_in_it(kind: Kind, limit, lives):
+    real, clock = StepClock(LATE_NS), StepClock(LATE_NS)
+    limiter, admitted = kind.make(limit, 1000, clock), []
+    for down_ns, boot_ns, steps in lives:
+        real_ns, clock_ns = real.now_ns, clock.now_ns
+        admitted += [real_ns + at_ns - clock_ns for at_ns in play(limiter, clock, 1000, steps)]
+        real.now_ns += clock.now_ns - clock_ns
+        limiter, clock = reboot(kind, limiter, clock, real, down_ns, boot_ns)
+    assert worst_in_any(admitted, 1000) <= (limit if kind.exact else 2 * limit)
 
 
 def test_a_wall_clock_set_back_counts_as_no_time():

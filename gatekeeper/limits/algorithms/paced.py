@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gatekeeper.limits.engine.key_states import KEYS_MAX
 from gatekeeper.limits.engine.protocol import KeyStatus, NanosecondClock, Overflow, Period
@@ -22,23 +22,32 @@ class PacedRule:
     A stretch of one period touches at most k + 1 slices, so it never holds more. Permits are dealt to the
     slices as evenly as whole numbers can be: the quotas of k + 1 slices in a row add up to exactly `limit` (a
     telescoping sum).
+
+    A key is forgotten once its slice is over, because the quotas of the next slices allow for what it used.
+    So slices never move against real time: by a clock that started again, `offset_ns` keeps them in place.
     """
 
     limit: int
     period_ns: int
     k: int
-    smallest_quota: int = field(init=False)  # every slice admits these; some admit one more
+    offset_ns: int = 0  # from the limiter's clock to the one that slices are counted by
+    slices: int = field(init=False)  # that admit `limit` together
+    smallest_quota: int = field(init=False)  # every slice admits these
+    larger_quotas: int = field(init=False)  # of `slices` in a row, as many admit one more
 
     def __post_init__(self) -> None:
         whole_number(self.limit, "limit")
         whole_number(self.k, "k")
         if self.k > self.period_ns:
             raise ValueError(f"k: expected at most one slice per nanosecond, got {self.k}")
-        object.__setattr__(self, "smallest_quota", self.limit // (self.k + 1))
+        smallest_quota, larger_quotas = divmod(self.limit, self.k + 1)
+        derived = {"slices": self.k + 1, "smallest_quota": smallest_quota, "larger_quotas": larger_quotas}
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     @property
     def description(self) -> str:
-        return f"{self.limit} in any {format_seconds(self.period_ns)}, spread over {self.k + 1} slices"
+        return f"{self.limit} in any {format_seconds(self.period_ns)}, spread over {self.slices} slices"
 
     @property
     def forget_after_ns(self) -> int:
@@ -49,15 +58,17 @@ class PacedRule:
         return None
 
     def quota(self, index: int) -> int:
-        """Returns how many requests slice `index` admits."""
-        slices = self.k + 1
-        return -(-(index + 1) * self.limit // slices) + -index * self.limit // slices
+        """Returns how many requests slice `index` admits.
+
+        That is ceil((index + 1) * limit / slices) - ceil(index * limit / slices), with one division.
+        """
+        return self.smallest_quota + (-index * self.limit % self.slices < self.larger_quotas)
 
     def _start_ns(self, index: int) -> int:
-        return -(-index * self.period_ns // self.k)
+        return -(-index * self.period_ns // self.k) - self.offset_ns
 
     def _slice_at(self, state: PeriodSlice | None, now_ns: int) -> PeriodSlice:
-        index = now_ns * self.k // self.period_ns
+        index = (now_ns + self.offset_ns) * self.k // self.period_ns
         return (index, 0) if state is None or state[0] < index else state
 
     def wait_ns(self, state: PeriodSlice | None, now_ns: int, cost: int) -> int | None:
@@ -74,15 +85,16 @@ class PacedRule:
         return index, used + cost
 
     def admit(self, state: PeriodSlice | None, now_ns: int, cost: int) -> PeriodSlice | None:
+        if self.offset_ns:  # asked first, which is cheaper than adding 0
+            now_ns += self.offset_ns
         index = now_ns * self.k // self.period_ns
-        used = cost
         if state is not None:
-            stored_index, before = state
-            if stored_index >= index:
-                if stored_index > index:  # booked ahead
-                    return None
-                used += before
-        return None if used > self.smallest_quota and used > self.quota(index) else (index, used)
+            stored_index, used = state
+            if stored_index == index:
+                cost += used
+            elif stored_index > index:  # booked ahead
+                return None
+        return None if cost > self.smallest_quota and cost > self.quota(index) else (index, cost)
 
     def refund(self, state: PeriodSlice, now_ns: int, cost: int) -> PeriodSlice | None:
         index, used = self._slice_at(state, now_ns)
@@ -97,27 +109,23 @@ class PacedRule:
 
     def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> PacedRule:
         reject_burst(burst)
-        return PacedRule(limit or self.limit, period_ns or self.period_ns, self.k)
+        return PacedRule(limit or self.limit, period_ns or self.period_ns, self.k, self.offset_ns)
 
     def pack(self, state: PeriodSlice) -> list[int]:
         return list(state)
 
     def unpack(self, numbers: list[int], shift_ns: int) -> PeriodSlice:
+        """Returns the state unchanged: by any clock, `Paced._continue` keeps the slices."""
         index, used = numbers
-        if not shift_ns:
-            return index, used
-        # By another clock the slices have other indexes and other quotas: only a whole period after the
-        # last slice is it certain that old and new admissions lie in no common period.
-        free_ns = self._start_ns(index + 1) + shift_ns + self.period_ns
-        return -(-free_ns * self.k // self.period_ns), 0
+        return index, used
 
     def convert(self, old: PacedRule, state: PeriodSlice, now_ns: int) -> PeriodSlice | None:
         """Counts what passed in the present slice of `old` in the present slice of this rule."""
         index, used = old._slice_at(state, now_ns)
         start_ns = old._start_ns(index)
         if start_ns > now_ns:  # booked ahead
-            return start_ns * self.k // self.period_ns, used
-        return (now_ns * self.k // self.period_ns, used) if used else None
+            return self._slice_at(None, start_ns)[0], used
+        return (self._slice_at(None, now_ns)[0], used) if used else None
 
 
 class Paced(AdmittingLimiter):
@@ -153,6 +161,7 @@ class Paced(AdmittingLimiter):
     """
 
     __slots__ = ()
+    _rule: PacedRule
 
     def __init__(
         self,
@@ -166,3 +175,8 @@ class Paced(AdmittingLimiter):
         name: str = "",
     ) -> None:
         self._init(PacedRule(limit, to_ns(period), k), max_keys, overflow, clock, name)
+
+    def _continue(self, saved_under: PacedRule, shift_ns: int) -> PacedRule:
+        by_this_clock = replace(saved_under, offset_ns=saved_under.offset_ns - shift_ns)
+        self._rule = replace(self._rule, offset_ns=by_this_clock.offset_ns)
+        return by_this_clock

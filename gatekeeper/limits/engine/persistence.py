@@ -56,14 +56,30 @@ def require_saved_by(kind: str, saved: SavedState) -> None:
         raise ValueError(f"saved: expected {kind} in format {FORMAT}, got {saved!r:.80}")
 
 
-def load_states(keys: KeyStates[Any], rule: Rule[Any], saved: SavedState, wall_ns: Callable[[], int]) -> None:
-    """Replaces all states by the saved ones, under `rule`; the caller holds the mutex."""
-    saved_under: Rule[Any] = type(rule)(**saved["rule"])
-    now_ns = keys.clock()
-    passed_ns = max(0, wall_ns() - saved["wall_ns"])
-    shift_ns = now_ns - passed_ns - saved["clock_ns"]
+def clock_shift_ns(saved: SavedState, now_ns: int, wall_ns: int) -> int:
+    """Returns how far a limiter's clock is ahead of the one that `saved` was saved by; 0 for the same clock.
+
+    The wall clock says how much time passed since; if it was set back, none.
+    """
+    passed_ns = max(0, wall_ns - saved["wall_ns"])
+    shift_ns: int = now_ns - passed_ns - saved["clock_ns"]
     if abs(shift_ns) < SECOND_NS and now_ns >= saved["clock_ns"]:
-        shift_ns = 0  # the same clock; both clocks are read a moment apart
+        return 0  # both clocks are read a moment apart
+    return shift_ns
+
+
+def load_states(
+    keys: KeyStates[Any],
+    rule: Rule[Any],
+    saved: SavedState,
+    saved_under: Rule[Any],
+    shift_ns: int,
+) -> None:
+    """Replaces all states by those of the rule `saved_under`, under `rule`; the caller holds the mutex.
+
+    This limiter's clock is `shift_ns` ahead of the one that they were saved by.
+    """
+    now_ns = keys.clock()
     keys.young, keys.old = {}, {}
     for name, numbers in saved["keys"]:
         state = rule.convert(saved_under, saved_under.unpack(numbers, shift_ns), now_ns)

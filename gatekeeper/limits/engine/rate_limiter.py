@@ -16,6 +16,7 @@ from gatekeeper.limits.engine.decisions import to_decision
 from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.limits.engine.persistence import (
     changed_rule,
+    clock_shift_ns,
     convert_states,
     dump_states,
     load_states,
@@ -236,7 +237,13 @@ class RateLimiter(WaitingMethods):
         wall clock `wall_ns` measures that time. Raises ValueError for what another class or version saved.
         """
         require_saved_by(type(self).__name__, saved)
-        self._keys.exclusively(lambda: load_states(self._keys, self._rule, saved, wall_ns))
+
+        def replace() -> None:
+            shift_ns = clock_shift_ns(saved, self._keys.clock(), wall_ns())
+            saved_under = self._continue(type(self._rule)(**saved["rule"]), shift_ns)
+            load_states(self._keys, self._rule, saved, saved_under, shift_ns)
+
+        self._keys.exclusively(replace)
 
     def start_over(self, clock: NanosecondClock) -> Callable[[], None]:
         """Counts from zero, by another clock, until the function that it returns is called: for tests.
@@ -250,6 +257,13 @@ class RateLimiter(WaitingMethods):
             self._keys = before
 
         return restore
+
+    def _continue(self, saved_under: Any, shift_ns: int) -> Any:
+        """Returns the rule of saved states by this limiter's clock, which is `shift_ns` ahead of theirs.
+
+        A limiter whose windows must not move against real time adjusts its own rule, too.
+        """
+        return saved_under
 
     def _decision(self, state: object, now_ns: int, wait_ns: int | None) -> Decision:
         """Returns the decision about a state; the caller holds the mutex."""
