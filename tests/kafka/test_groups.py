@@ -248,8 +248,10 @@ def test_a_member_that_was_left_out_joins_again(real_kafka: RealKafka) -> None:
     member = group.join()
     group.write()
     group.settle([4])
-    assert AssignsNothingAtFirst.rounds == 2
+    # More than 2 on a busy machine: by this clock a member gives up waiting after half a second.
+    assert AssignsNothingAtFirst.rounds >= 2
     group.read()
+    member.run_until(lambda: member.source.problems() == {})
     assert member.source.problems() == {}
     group.leave(member)
 

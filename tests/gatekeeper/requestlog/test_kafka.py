@@ -231,7 +231,9 @@ def test_a_process_that_ends_or_forks_sends_every_record_once(
         [sys.executable, "-c", parent, real_kafka.bootstrap, topic, how],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert (ran.returncode, ran.stderr) == (0, "")
+    # A broker that has just started may have no number for an idempotent producer yet: librdkafka asks again.
+    complaints = [line for line in ran.stderr.splitlines() if not line.startswith("GETPID ")]
+    assert (ran.returncode, complaints) == (0, [])
     assert numbers(stored(real_kafka, topic)) == wanted
 
 
