@@ -14,7 +14,10 @@ from gatekeeper.identity import address_of, is_name, typed
 
 ValueRule = Callable[[Any], Any]
 
-MEMO_VALUES_MAX = 50_000  # per rule; then its memo is emptied
+MEMO_BYTES_MAX = 8 << 20  # per rule; then its memo is emptied
+# Of a rule for callers: some 180,000 names. Reading an address again takes 15 times as long as looking it up.
+CALLERS_BYTES_MAX = 40 << 20
+MEMO_ENTRY_BYTES = 100  # of an entry in a dict that has room for more
 MEMO_VALUE_BYTES_MAX = 400  # a log may be full of larger values that never repeat
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 RANGE_DIGITS_MAX = 19
@@ -26,17 +29,24 @@ MEMO_TYPES: frozenset[type] = frozenset({str, int, type(None)})
 class MemoizedRule(dict[Any, Any]):
     """A rule with a bounded memo of its answers."""
 
-    def __init__(self, rule: ValueRule, types: frozenset[type] = MEMO_TYPES) -> None:
-        """Only values of `types` are memoized."""
+    def __init__(
+        self, rule: ValueRule, types: frozenset[type] = MEMO_TYPES, bytes_max: int | None = None
+    ) -> None:
+        """Only values of `types` are memoized, in about `bytes_max` bytes; None: in the usual number."""
         super().__init__()
         self.rule = rule
+        self._bytes_max = MEMO_BYTES_MAX if bytes_max is None else bytes_max
         self._types = types
+        self._bytes = 0
 
     def __missing__(self, raw: RawValue) -> Any:
         answer = self.rule(raw)
-        if sys.getsizeof(raw) <= MEMO_VALUE_BYTES_MAX:
-            if len(self) >= MEMO_VALUES_MAX:
+        size = sys.getsizeof(raw)
+        if size <= MEMO_VALUE_BYTES_MAX:
+            self._bytes += size + sys.getsizeof(answer) + MEMO_ENTRY_BYTES
+            if self._bytes > self._bytes_max:
                 self.clear()
+                self._bytes = 0
             self[raw] = answer
         return answer
 
@@ -81,7 +91,7 @@ def caller_rule(kind: str, field: Field, bytes_max: int) -> MemoizedRule:
         text = raw if prefix6 is None else address_of(raw, prefix6)
         return typed(kind, text) if text is not None and is_name(text, bytes_max) else None
 
-    return MemoizedRule(name)
+    return MemoizedRule(name, bytes_max=CALLERS_BYTES_MAX)
 
 
 def text_rule(field: Field, bytes_max: int) -> MemoizedRule | RouteRule:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 from analyzer.core.records.mapping import NumberField, SourceMapping, TextField
-from analyzer.core.records.value_rules import caller_rule
+from analyzer.core.records.value_rules import MemoizedRule, caller_rule
 from tests.support.counting import counted, totals
 
 
 def test_callers_that_were_dropped_from_the_cache_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analyzer.core.records.value_rules.MEMO_VALUES_MAX", 3)
+    monkeypatch.setattr("analyzer.core.records.value_rules.CALLERS_BYTES_MAX", 700)  # some three names
     mapping = SourceMapping(caller=("api_key",), fields={"api_key": TextField(("api_key",))})
     records = [json.dumps({"api_key": f"c{n % 7}"}).encode() for n in range(70)]
     assert totals(counted(mapping, *records)) == {(f"api_key:c{n}", "requests"): (10, 0) for n in range(7)}
+
+
+def test_a_rule_caches_as_many_values_as_fit_into_its_bound() -> None:
+    rule = MemoizedRule(str.upper, bytes_max=100_000)
+    sizes = []
+    for number in range(2_000):
+        rule.read([f"caller {number}"])
+        sizes.append(len(rule))
+    assert 300 < max(sizes) < 100_000 / (2 * sys.getsizeof("caller 1"))
+    assert sizes.count(1) > 2, "it is emptied again and again"
 
 
 def test_long_values_are_not_cached() -> None:
