@@ -17,7 +17,7 @@ from gatekeeper.model import Change, Clear, Lock, LockKey, Set
 
 def judge(
     plan: Plan, standings: Iterable[Standing], locks: Mapping[LockKey, Lock], now: datetime
-) -> list[Change]:
+) -> list[Set]:
     """Returns the changes that make `locks` agree with how the totals stand.
 
     `locks` holds the present locks at `lock_keys(plan, standings)`. A total that earns no lock clears none: a

@@ -25,7 +25,7 @@ from analyzer.store.database.schema import TOTAL_MAX, offsets, rejects
 from analyzer.store.transaction import counter_state, lock_feed, plans, totals
 from analyzer.store.transaction.buckets import add_counts
 from analyzer.store.transaction.catalog import Catalog, load
-from gatekeeper.model import Change
+from gatekeeper.model import Set
 
 
 class CatalogCache:
@@ -121,7 +121,7 @@ class SqlFlush:
         now: datetime,
         *,
         remove_rejected: Callable[[], None] = lambda: None,
-    ) -> list[Change]:
+    ) -> list[Set]:
         """Stores what was counted, judges it and publishes the locks that change; returns these changes.
 
         `plan` is the one that `check_plan` found in force, `version` its version. `remove_rejected` is called
@@ -141,9 +141,7 @@ class SqlFlush:
         locks = lock_feed.locked(self._db, lock_keys(plan, standings))
         changes = judge(plan, standings, locks, now)
         totals.set_next(self._db, plan, version, due, now.timestamp(), catalog)
-        if changes:
-            lock_feed.publish(self._db, changes, self._random_mark())
-        return changes
+        return lock_feed.extend(self._db, changes, self._random_mark()) if changes else []
 
     def _add_rejected(self, rejected: Collection[Rejected], now: datetime) -> None:
         if rejected:

@@ -1,6 +1,6 @@
 """The locks and their feed: versioned changes, each version with a random mark.
 
-`publish` is the only writer of both.
+`publish` and `extend` are the only writers of both.
 """
 
 from __future__ import annotations
@@ -68,7 +68,34 @@ def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
 
     Must be the last statement of its transaction.
     """
-    _apply(db, changes)
+    set_ = [_lock_columns(change.lock) for change in changes if isinstance(change, Set)]
+    cleared = [change.at for change in changes if isinstance(change, Clear)]
+    if set_:
+        db.execute(_upsert(db), set_)
+    if cleared:
+        keys = rows_given(db.dialect.name, KEY)
+        # Not `exists`: SQLite would read the whole table, and `keys` for each of its rows.
+        statement = sa.delete(locks).where(sa.tuple_(*KEY).in_(sa.select(*keys.c)))
+        db.execute(statement, as_parameters(db.dialect.name, KEY, sorted(cleared)))
+    return _add_version(db, changes, mark)
+
+
+def extend(db: sa.Connection, changes: Sequence[Set], mark: str) -> list[Set]:
+    """Publishes locks (at least one, each key once) unless one that lasts as long is there; returns the rest.
+
+    When a window ends, a flush that was judged by the old window may come behind one that was judged by the
+    new window: they have different totals, so neither waits for the other before this. The lock of the new
+    window stays. Must be the last statement of its transaction.
+    """
+    rows = [_lock_columns(change.lock) for change in changes]
+    written = {LockKey(*row) for row in db.execute(_upsert(db, only_longer=True).returning(*KEY), rows)}
+    extended = [change for change in changes if change.at in written]
+    if extended:
+        _add_version(db, extended, mark)
+    return extended
+
+
+def _add_version(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
     # The row stays locked until commit, so versions become visible in the order of their numbers. From a
     # sequence, 8 could commit before 7: a gate that has seen 8 asks for `version > 8` and would never see 7.
     # Last, because other writers wait for it.
@@ -84,18 +111,11 @@ def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
     return int(version)
 
 
-def _apply(db: sa.Connection, changes: Sequence[Change]) -> None:
-    set_ = [_lock_columns(change.lock) for change in changes if isinstance(change, Set)]
-    cleared = [change.at for change in changes if isinstance(change, Clear)]
-    if set_:
-        added = insert(db, locks)
-        rest = {c.name: added.excluded[c.name] for c in locks.c if not c.primary_key}
-        db.execute(added.on_conflict_do_update(index_elements=list(KEY), set_=rest), set_)
-    if cleared:
-        keys = rows_given(db.dialect.name, KEY)
-        # Not `exists`: SQLite would read the whole table, and `keys` for each of its rows.
-        statement = sa.delete(locks).where(sa.tuple_(*KEY).in_(sa.select(*keys.c)))
-        db.execute(statement, as_parameters(db.dialect.name, KEY, sorted(cleared)))
+def _upsert(db: sa.Connection, *, only_longer: bool = False) -> Any:
+    added = insert(db, locks)
+    rest = {c.name: added.excluded[c.name] for c in locks.c if not c.primary_key}
+    is_longer = locks.c.until_ms < added.excluded.until_ms if only_longer else None
+    return added.on_conflict_do_update(index_elements=list(KEY), set_=rest, where=is_longer)
 
 
 def prune(db: sa.Connection, before_ms: int, most: int) -> int:
@@ -113,7 +133,8 @@ def prune(db: sa.Connection, before_ms: int, most: int) -> int:
     if (oldest := db.execute(old).scalar()) is None:
         return 0
     pruned_to = min(oldest, db.execute(bound).scalar() or oldest)
-    db.execute(sa.update(feed).values(pruned_to=pruned_to))
+    # Never back: a second warden may have pruned more since the lines above.
+    db.execute(sa.update(feed).where(feed.c.pruned_to < pruned_to).values(pruned_to=pruned_to))
     db.execute(sa.delete(feed_versions).where(feed_versions.c.version <= pruned_to))
     return db.execute(sa.delete(lock_changes).where(lock_changes.c.version <= pruned_to)).rowcount
 

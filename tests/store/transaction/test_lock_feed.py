@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -166,3 +167,22 @@ def both_at(limit: int) -> Plan:
 def activate_repeatedly(store: SqlStore) -> None:
     for limit in range(20, 35):
         store.activate(both_at(limit))
+
+
+def test_a_lock_is_extended_and_never_shortened(engine: sa.Engine) -> None:
+    """A flush that was judged before midnight may come behind one that was judged after it."""
+
+    def lock(key: str, days: int) -> Set:
+        return Set(replace(a_lock(key), until=BEGAN + timedelta(days=days)))
+
+    with writing(engine) as db:
+        assert lock_feed.extend(db, [lock("user:ann", 2), lock("user:bob", 1)], "m1")
+        changes = [lock("user:ann", 1), lock("user:bob", 2), lock("user:eve", 1)]
+        assert lock_feed.extend(db, changes, "m2") == changes[1:]
+        assert lock_feed.extend(db, changes, "m3") == []
+        assert db.execute(sa.select(feed.c.version, feed.c.mark)).one() == (2, "m2"), (
+            "no version without a change"
+        )
+        stored = {key: time_ms for key, time_ms in db.execute(sa.select(locks.c.key, locks.c.until_ms))}
+    days = {key: round((time_ms / 1000 - BEGAN.timestamp()) / 86_400) for key, time_ms in stored.items()}
+    assert days == {"user:ann": 2, "user:bob": 2, "user:eve": 1}
