@@ -274,7 +274,7 @@ def _restore_buckets(numbers: dict[str, dict[str, int]]) -> None:
     op.rename_table("buckets", "wide_buckets")
     if _is_postgresql():
         op.execute("ALTER INDEX pk_buckets RENAME TO pk_wide_buckets")
-    if "moving" in numbers:
+    if numbers.keys() & {"moving", "moved"}:
         op.rename_table("old_buckets", "buckets")
         if _is_postgresql():
             op.execute("ALTER INDEX pk_old_buckets RENAME TO pk_buckets")

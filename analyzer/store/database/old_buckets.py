@@ -1,7 +1,7 @@
 """The table `old_buckets`: rows of the form before 0004, one per meter, until analyzers have moved them.
 
-It exists only in a database that was migrated with such rows, and is dropped when it is empty. It is not part
-of the schema.
+It exists only in a database that was migrated with such rows, and is dropped a day after it is empty. It is
+not part of the schema.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DAY_S, JOINS, QUARTER_S, REQUESTS, bucket_start_s
 from analyzer.store.database.bounded_deletes import delete_at, first_keys
 from analyzer.store.database.clock import clock_ms
-from analyzer.store.database.engine import insert, without_scans
+from analyzer.store.database.engine import NowMs, insert, without_scans
 from analyzer.store.database.old_buckets import old_buckets
 from analyzer.store.database.row_parameters import is_one_of
 from analyzer.store.database.schema import COLUMNS_PER_PAGE, buckets, catalog, proofs
 from analyzer.store.transaction.buckets import AUDITED, NO_PARTITION, BucketColumns, add_days, add_rows
-from analyzer.store.transaction.catalog import MOVING, OLD_METER, Catalog, load
+from analyzer.store.transaction.catalog import MOVED, MOVING, OLD_METER, Catalog, load
 
 ROWS_AT_ONCE = 10_000  # taken out in one transaction
 KEYS_AT_ONCE = 50_000  # callers that are found together, and kept in memory until they are folded
@@ -166,9 +166,16 @@ def set_folded_to(db: sa.Connection, known: Catalog, grouping: int, day_s: int) 
 
 
 def move_old(db: sa.Connection) -> int:
-    """Moves rows of an earlier version into the buckets; returns how many. The last call drops the table."""
+    """Moves rows of an earlier version into the buckets; returns how many.
+
+    Drops their table a day after the last row: a report whose snapshot is older, or a second warden, may read
+    it until then.
+    """
     known = load(db)
     if not known.has_old_rows:
+        is_over = sa.and_(catalog.c.kind == MOVED, catalog.c.number <= NowMs() // 1000 - DAY_S)
+        if db.execute(sa.delete(catalog).where(is_over).returning(catalog.c.number)).first() is not None:
+            old_buckets.drop(db)
         return 0
     without_scans(db)
     oldest = first_keys(old_buckets, sa.true(), ROWS_AT_ONCE)
@@ -176,7 +183,8 @@ def move_old(db: sa.Connection) -> int:
     if not taken:
         if db.execute(sa.select(sa.literal(1)).select_from(old_buckets).limit(1)).first() is None:
             db.execute(sa.delete(catalog).where(catalog.c.kind.in_((MOVING, OLD_METER))))
-            old_buckets.drop(db)
+            moved = {"kind": MOVED, "name": old_buckets.name, "number": NowMs() // 1000, "join": ""}
+            db.execute(insert(db, catalog).values(moved).on_conflict_do_nothing())
         return 0
     joined: dict[RowKey, dict[str, int]] = {}
     days: dict[int, int] = {}

@@ -21,6 +21,7 @@ from analyzer.store.database.schema import COLUMNS_PER_PAGE, catalog
 DROPPED = "dropped sum"  # kind of the entries of sums whose totals are to be deleted
 OLD_METER = "old meter"  # kind of the names that meters had in rows that wait to be moved
 MOVING = "moving"  # kind of the entry that exists while rows of an earlier version wait to be moved
+MOVED = "moved"  # kind of the entry that replaces it, with the time in seconds, until their table is dropped
 
 
 class MeterColumn(NamedTuple):
