@@ -1,0 +1,190 @@
+"""What must hold after every order, read from the tables and compared with the slow judgement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from analyzer.core.counting.caller_budget import FOLDED, NOT_CALLERS
+from analyzer.core.counting.meters import DAY_S
+from analyzer.core.judging.activation_steps import filled_to, steps_of
+from analyzer.core.judging.plan import Plan, plan_from
+from analyzer.core.judging.windows import window_at
+from analyzer.store.transaction.catalog import sum_name
+from gatekeeper.model import SUSPENSION, Set, Update
+from tests.interleavings.worlds import NOW_S, RARE, Counted, Row, State, World
+from tests.oracle.slow_judging import Flush, crossings
+
+LOCK = ("scope", "key", "resource", "policy")
+WITH_GAP = 2  # the partition whose offset an operator moves
+RAREST = (*RARE, FOLDED)
+
+
+def plan_in_force(state: State) -> Plan:
+    (row,) = [row for row in state["plans"] if row["active"]]
+    return plan_from(row["body"])
+
+
+def has_pending_steps(state: State) -> bool:
+    return any(row["active"] and row["pending"] for row in state["plans"])
+
+
+def check_counts(world: World, state: State, counted: Sequence[Counted]) -> None:
+    """Checks that offsets, ledgers, days and buckets hold the history and `counted`, each once."""
+    before = {row["partition"]: row for row in world.state["offsets"]}
+    dead = Counter(row["partition"] for row in state["rejects"])
+    for row in state["offsets"]:
+        at = row["partition"]
+        assert row["seen"] == row["counted"] + row["duplicate"] + row["dead"] + row["late"], row
+        added = sum(r.value for c in counted if c.part.number == at for r in c.rows)
+        if at in before:
+            moved = row["next"] - before[at]["next"]
+            is_whole = moved == row["seen"] - before[at]["seen"] or at == WITH_GAP
+            assert is_whole, f"partition {at}: more records were seen than its offset has moved"
+            assert row["counted"] == before[at]["counted"] + added, f"partition {at}: counted"
+        assert row["dead"] + row["late"] == dead[at], f"partition {at}: rejected"
+    days, in_buckets = Counter[int](), Counter[int]()
+    for row in state["day_counts"]:
+        days[row["day_s"]] += row["requests"]
+    for row in state["buckets"]:
+        in_buckets[row["bucket_s"] // DAY_S * DAY_S] += row["value_0"]
+    deleted = {row["day_s"] for row in state["proofs"] if row["deleted"]}
+    assert sum(days.values()) == sum(row["counted"] for row in state["offsets"]), "requests of all days"
+    differing = {day for day in days if days[day] != in_buckets[day]} - deleted
+    assert not differing, f"days whose buckets differ from what was counted: {differing}"
+    found, expected = by_caller(state["buckets"], deleted), expected_by_caller(world, counted, deleted)
+    assert found == expected, f"counted too much: {found - expected}, too little: {expected - found}"
+
+
+def by_caller(buckets: Iterable[Row], without_days: set[int]) -> Counter[str]:
+    found = Counter[str]()
+    for row in buckets:
+        if row["bucket_s"] // DAY_S * DAY_S not in without_days:
+            found["rare" if row["key"] in RAREST else row["key"]] += row["value_0"]
+    return found
+
+
+def expected_by_caller(world: World, counted: Sequence[Counted], without_days: set[int]) -> Counter[str]:
+    found = Counter[str]()
+    for row in (row for one in (*world.counted, *counted) for row in one.rows):
+        if row.bucket_s // DAY_S * DAY_S not in without_days:
+            found["rare" if row.key in RAREST else row.key] += row.value
+    return found
+
+
+def check_totals(state: State, now_ms: int) -> None:
+    """Checks that each total of a present window is the sum of its buckets, up to where it is filled."""
+    plan = plan_in_force(state)
+    numbers = {row["name"]: row["number"] for row in state["catalog"] if row["kind"] == "sum"}
+    by_sum = {sum_: numbers[sum_name(sum_)] for sum_ in plan.policies_of}
+    (active,) = [row for row in state["plans"] if row["active"]]
+    filling = filled_to(steps_of(active["pending"]), by_sum)
+    for sum_, number in by_sum.items():
+        for at_s in {NOW_S, now_ms // 1000}:
+            window = window_at(sum_.window, at_s)
+            expected = Counter[str]()
+            for row in state["buckets"]:
+                at = row["bucket_s"], row["key"], row["resource"]
+                is_inside = window.start_s <= row["bucket_s"] < window.until_s
+                is_filled = sum_ not in filling or at < tuple(filling[sum_])
+                if is_inside and is_filled and row["key"] not in NOT_CALLERS:
+                    expected[row["key"]] += row["value_0"]
+            found = {
+                row["key"]: row["used"]
+                for row in state["totals"]
+                if row["sum"] == number and row["window_s"] == window.start_s
+            }
+            assert found == +expected, f"totals of {sum_name(sum_)}"
+
+
+def check_locks(world: World, state: State, counted: Sequence[Counted], now_ms: int) -> None:
+    """Checks that exactly those are locked whom the slow judgement of all flushes locks."""
+    flushes = [Flush(one.now_ms // 1000, one.rows) for one in (*world.counted, *counted)]
+    expected = {
+        (found.policy, found.key, found.resource, found.until)
+        for found in crossings(plan_in_force(state), flushes)
+        if found.until.timestamp() * 1000 > now_ms
+    }
+    found = {
+        (row["policy"], row["key"], row["resource"], datetime.fromtimestamp(row["until_ms"] / 1000, UTC))
+        for row in state["locks"]
+        if row["policy"] != SUSPENSION.policy and row["until_ms"] > now_ms
+    }
+    assert found == expected, f"missing locks: {expected - found}; unearned locks: {found - expected}"
+
+
+def check_feed(world: World, state: State, committed: Sequence[str]) -> None:
+    """Checks that versions rise by one in the order of commits, and that their changes make the locks."""
+    (before,), (feed,) = world.state["feed"], state["feed"]
+    versions = sorted((row["version"], row["mark"]) for row in state["feed_versions"])
+    numbers = [number for number, _ in versions]
+    assert numbers == list(range(feed["version"] + 1 - len(numbers), feed["version"] + 1)), (
+        "a gap in versions"
+    )
+    assert feed["pruned_to"] >= numbers[0] - 1 if numbers else True, "changes are missing, and not said to be"
+    new = [mark for number, mark in versions if number > before["version"]]
+    rest = iter(committed)
+    assert all(mark in rest for mark in new), f"versions by {new}, commits by {committed}"
+    changed = sorted(state["lock_changes"], key=lambda row: (row["version"], row["number"]))
+    changed = [row for row in changed if row["version"] > before["version"]]
+    assert {row["version"] for row in changed} == {n for n, _ in versions if n > before["version"]}
+    assert after(world.state["locks"], changed) == after(state["locks"], []), "locks differ from the feed"
+
+
+def after(locks: Iterable[Row], changes: Iterable[Row]) -> dict[tuple[str, ...], Row]:
+    """Returns the locks by key after changes of the feed."""
+    found = {tuple(row[name] for name in LOCK): row for row in locks}
+    for change in changes:
+        at = tuple(change[name] for name in LOCK)
+        if change["op"] == "clear":
+            found.pop(at, None)
+        else:
+            found[at] = {
+                name: value for name, value in change.items() if name not in ("version", "number", "op")
+            }
+    return found
+
+
+def check_set_once(world: World, state: State) -> None:
+    """Checks that of several flushes that cross a limit together exactly one publishes the lock."""
+    (before,) = world.state["feed"]
+    new = [row for row in state["lock_changes"] if row["version"] > before["version"] and row["op"] == "set"]
+    times = Counter((*(row[name] for name in LOCK), row["until_ms"]) for row in new)
+    assert not [at for at, number in times.items() if number > 1 and at[3] != SUSPENSION.policy], times
+
+
+def check_polls(world: World, state: State, outcomes: Mapping[str, object]) -> None:
+    """Checks that a gate that polled, and asks again for what is newer, has the locks of the database."""
+    for polled in outcomes.values():
+        if isinstance(polled, Update):
+            keys = (
+                {at for at, row in after(world.state["locks"], []).items()} if not polled.snapshot else set()
+            )
+            for change in polled.changes:
+                at = (change.at.scope, change.at.key, change.at.resource, change.at.policy)
+                keys = keys | {at} if isinstance(change, Set) else keys - {at}
+            for row in sorted(state["lock_changes"], key=lambda row: (row["version"], row["number"])):
+                if row["version"] > polled.at.version:
+                    at = tuple(row[name] for name in LOCK)
+                    keys = keys | {at} if row["op"] == "set" else keys - {at}
+            assert keys == after(state["locks"], []).keys(), "a gate missed a change"
+
+
+UNCOMPARED = ("id", "mark", "owner", "body", "digest")
+
+
+def comparable(state: State) -> dict[str, list[tuple[tuple[str, Any], ...]]]:
+    """Returns the rows without times, marks and random names."""
+    return {
+        table: sorted(
+            tuple(
+                (name, value)
+                for name, value in row.items()
+                if not (name.endswith("_ms") or name in UNCOMPARED)
+            )
+            for row in rows
+        )
+        for table, rows in state.items()
+    }

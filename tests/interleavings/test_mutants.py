@@ -1,0 +1,172 @@
+"""Mistakes in the transaction, each of which at least one order shows. The order is part of the message.
+
+Each mutant changes one statement, or the place of one, in the code as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.judging import totals as judging_totals
+from analyzer.core.judging.totals import Standing, TotalKey
+from analyzer.core.judging.windows import window_at
+from analyzer.store.database.engine import NowMs
+from analyzer.store.database.schema import buckets, feed, feed_versions, lock_changes
+from analyzer.store.transaction import flush, lock_feed, plans, totals
+from tests.interleavings.actors import Transactions
+from tests.interleavings.orders import OrderFailed, Orders
+from tests.interleavings.worlds import BOB, World
+
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture
+def rewritten(transactions: Transactions) -> Iterator[Callable[[Mapping[str, str]], None]]:
+    """Replaces texts of statements."""
+    yield transactions.mutate
+    transactions.mutate({})
+
+
+def caught(transactions: Transactions, world: World, *names: str) -> str:
+    """Returns the message of the first order that fails; fails when there is none."""
+    with pytest.raises(OrderFailed) as failed:
+        Orders(transactions, world, names).explore()
+    transactions.abandon()
+    print(failed.value)
+    return str(failed.value)
+
+
+def test_without_the_compare_and_set_a_zombie_counts_again(
+    transactions: Transactions, world: World, rewritten: Callable[[Mapping[str, str]], None]
+) -> None:
+    rewritten({" AND offsets.next = %(from)s::BIGINT": ""})
+    assert "partition 0: more records were seen" in caught(transactions, world, "flush", "flush-zombie")
+
+
+def test_without_the_plans_row_lock_a_flush_misses_a_new_limit(
+    transactions: Transactions, world: World, rewritten: Callable[[Mapping[str, str]], None]
+) -> None:
+    rewritten({" FOR SHARE": ""})
+    assert "missing locks" in caught(transactions, world, "flush", "activate")
+
+
+def judged_by_buckets(
+    db: sa.Connection, plan: Any, _version: int, growth: Mapping[Any, Any], _catalog: Any
+) -> list[totals.StoredTotal]:
+    """Judges by the sums of the buckets, without a row that both adders must lock."""
+    due = []
+    for sum_, grown in growth.items():
+        for window_s, key, amount in zip(grown.windows_s, grown.keys, grown.amounts, strict=True):
+            window = window_at(sum_.window, window_s)
+            inside = sa.and_(buckets.c.bucket_s >= window_s, buckets.c.bucket_s < window.until_s)
+            found = sa.select(sa.func.sum(buckets.c.value_0)).where(buckets.c.key == key, inside)
+            used = int(db.execute(found).scalar_one() or 0) + amount
+            if used >= plan.thresholds_of[sum_][0]:
+                due.append(totals.StoredTotal(Standing(TotalKey(sum_, key, "", window), used), 0, 0))
+    return due
+
+
+def test_judged_by_sums_of_buckets_two_adders_cross_unseen(
+    transactions: Transactions, world: World, monkeypatch: Patch
+) -> None:
+    """The totals are added up nevertheless, but behind the judgement."""
+    add_totals, apply = totals.add_totals, flush.SqlFlush.apply
+    monkeypatch.setattr(flush.totals, "add_totals", judged_by_buckets)
+    monkeypatch.setattr(flush.totals, "set_next", lambda *_: None)
+
+    def apply_and_add(self: Any, plan: Any, version: int, counted: Any, now: Any, **rest: Any) -> Any:
+        changes = apply(self, plan, version, counted, now, **rest)
+        catalog = self._catalogs.of(self._db, self._plan_row)
+        add_totals(
+            self._db, plan, version, judging_totals.growth_of(plan.policies_of, counted.tables), catalog
+        )
+        return changes
+
+    monkeypatch.setattr(flush.SqlFlush, "apply", apply_and_add)
+    message = caught(transactions, world, "flush", "flush-other")
+    assert "missing locks: {('daily', 'api_key:acme'" in message
+
+
+def test_with_versions_from_a_sequence_a_gate_misses_a_change(
+    transactions: Transactions, world: World, monkeypatch: Patch
+) -> None:
+    """A version is taken, another one is published and polled, and only then the first one is."""
+    with world.engine.begin() as db:
+        db.exec_driver_sql("create sequence versions")
+    world.also_reset = ["select setval('versions', 3)"]
+
+    def add_version(db: sa.Connection, changes: Any, mark: str) -> int:
+        version = db.execute(sa.text("select nextval('versions')")).scalar_one()
+        db.execute(sa.insert(feed_versions).values(version=version, mark=mark, at_ms=NowMs()))
+        rows = [
+            {"version": version, "number": n} | lock_feed._columns(change) for n, change in enumerate(changes)
+        ]
+        db.execute(sa.insert(lock_changes), rows)
+        is_older = feed.c.version < version
+        db.execute(sa.update(feed).where(is_older).values(version=version, mark=mark))
+        return int(version)
+
+    monkeypatch.setattr(lock_feed, "_add_version", add_version)
+    late = (
+        ("end-locks", "insert into feed_versions"),
+        ("suspend", None),
+        ("poll", None),
+        ("end-locks", None),
+    )
+    try:
+        with pytest.raises(OrderFailed, match="a gate missed a change") as failed:
+            Orders(transactions, world, ["end-locks", "suspend", "poll"]).run(*late)
+        assert "versions by" in caught(transactions, world, "end-locks", "suspend"), (
+            "the reader is not needed"
+        )
+    finally:
+        world.also_reset = []
+        with world.engine.begin() as db:
+            db.exec_driver_sql("drop sequence versions")
+    print(failed.value)
+
+
+def test_totals_in_an_order_that_depends_on_the_data_deadlock(
+    transactions: Transactions, world: World, monkeypatch: Patch
+) -> None:
+    sorted_growth = flush.growth_of
+
+    def growth_of(sums: Any, tables: Any, *rest: Any) -> Any:
+        growth = sorted_growth(sums, tables, *rest)
+        has_bob = any(BOB in table.keys for table in tables)
+        return dict(reversed(growth.items())) if has_bob else growth
+
+    monkeypatch.setattr(flush, "growth_of", growth_of)
+    assert "deadlock detected" in caught(transactions, world, "flush", "flush-other")
+
+
+@pytest.mark.parametrize("world", ["filling"], indirect=True)
+def test_without_the_activations_table_lock_a_filled_total_misses_a_flush(
+    transactions: Transactions, world: World, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(plans, "_block_flushes", lambda _db: None)
+    message = caught(transactions, world, "flush-new", "activation-step")
+    assert "totals of caller requests hour" in message
+
+
+@pytest.mark.parametrize("world", ["filling"], indirect=True)
+def test_a_flush_that_ignores_how_far_a_sum_is_filled_counts_twice(
+    transactions: Transactions, world: World, monkeypatch: Patch
+) -> None:
+    sorted_growth = flush.growth_of
+    monkeypatch.setattr(flush, "growth_of", lambda sums, tables, _filled_to: sorted_growth(sums, tables))
+    message = caught(transactions, world, "flush-new", "activation-step")
+    assert "totals of caller requests hour" in message
+
+
+@pytest.mark.parametrize("world", ["restored"], indirect=True)
+def test_a_plan_compared_by_its_number_alone_misses_a_limit(
+    transactions: Transactions, world: World, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(flush.plans, "is_in_force", lambda *_: True)
+    message = caught(transactions, world, "flush-one", "end-locks")
+    assert "missing locks: {('daily', 'api_key:acme'" in message

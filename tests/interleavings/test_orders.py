@@ -1,0 +1,75 @@
+"""Every order of the statements of each two transactions, and of some three: nothing is lost, no two wait for
+each other, every crossing is seen, and no lock is there that the slow judgement does not have.
+
+A pair is a line in a table below. docs/testing.md says how to add one, and how to run one order again.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+
+import pytest
+
+from tests.interleavings.actors import Transactions
+from tests.interleavings.orders import Orders
+from tests.interleavings.worlds import World
+
+# Each of these with each, itself included.
+WRITERS = (
+    *("flush", "activate", "end-locks", "retry", "prune", "roll-up", "fold", "delete-days", "prove-day"),
+    *("suspend", "accept-gap"),
+)
+# By world. What is left out of a world above touches no table that the other one touches.
+FURTHER = {
+    "usual": (
+        *("flush flush-other", "flush flush-zombie", "flush heartbeat", "flush finish", "flush retire"),
+        *("flush-late roll-up", "flush-late fold", "flush-late prune", "flush-late prove-day"),
+        *("flush-late delete-days", "suspend resume", "resume resume", "resume end-locks", "resume flush"),
+        *("settle-gap accept-gap", "begin accept-gap", "begin begin", "retire accept-gap", "retire finish"),
+        *("lease lease", "audit flush", "audit roll-up", "audit fold", "audit retry", "audit delete-days"),
+        *(
+            "poll flush",
+            "poll activate",
+            "poll end-locks",
+            "poll prune",
+            "poll suspend",
+            "end-locks suspend poll",
+        ),
+    ),
+    "judging": (
+        *("activation-step activation-step", "activation-step flush-new", "activation-step end-locks"),
+        *("activation-step activate", "activation-step suspend", "activation-step poll"),
+    ),
+    "filling": (
+        *("activation-step activation-step", "activation-step flush-new", "activation-step retry"),
+        *("activation-step roll-up", "activation-step flush-new-other"),
+    ),
+    "one_sum": (
+        *("flush-one flush-one-other end-locks", "flush-one activate-strict"),
+        "flush-once flush-once-other activate-strict",
+    ),
+    "restored": ("flush-one flush-one-other", "flush-one end-locks"),
+    "moving": (
+        *(
+            "move-old move-old",
+            "move-old flush",
+            "move-old flush-late",
+            "move-old audit",
+            "move-old activate",
+        ),
+        *("move-old roll-up", "move-old prove-day", "move-old retry"),
+    ),
+}
+PLAYS = [("usual", pair) for pair in combinations_with_replacement(WRITERS, 2)]
+PLAYS += [(world, tuple(names.split())) for world, plays in FURTHER.items() for names in plays]
+
+
+@pytest.mark.parametrize(
+    ("world", "names"),
+    PLAYS,
+    indirect=["world"],
+    ids=[f"{world}-{'+'.join(names)}" for world, names in PLAYS],
+)
+def test_every_order(transactions: Transactions, world: World, names: tuple[str, ...]) -> None:
+    explored = Orders(transactions, world, names).explore()
+    print(f"{' + '.join(names)}: {explored}")

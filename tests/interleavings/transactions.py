@@ -1,0 +1,162 @@
+"""The transactions that write, and a few that read, by name: each a function of an `Actor`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from analyzer.core.judging.plan import Plan
+from analyzer.core.model import CountRow, Partition
+from analyzer.retry import RejectRetry, without_limits
+from analyzer.store.database.clock import EPOCH
+from analyzer.store.database.engine import writing
+from analyzer.store.operations import suspension
+from analyzer.store.operations.followed_partitions import retire
+from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRejects
+from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.reports.audit import audit
+from analyzer.store.transaction import plans
+from analyzer.store.transaction.gaps import RecordedGap, SqlGaps, accept
+from analyzer.store.transaction.sql_store import SqlStore
+from gatekeeper.model import Update
+from tests.interleavings.actors import Act, Actor
+from tests.interleavings.worlds import (
+    ACME,
+    ANN,
+    BOB,
+    CURSOR,
+    DAILY_PLAN,
+    DAYS_KEPT_S,
+    FOLDED_DAY_S,
+    GAP,
+    MINUTES_DAY_S,
+    MINUTES_KEPT_S,
+    NEW_PLAN,
+    NOW_S,
+    PARTS,
+    PLAN,
+    QUARTERS_KEPT_S,
+    RARE,
+    START,
+    STRICT_PLAN,
+    TO_MIDNIGHT_MS,
+    Counted,
+    count,
+    requests,
+)
+from tests.store.simulated_analyzers import MAPPING
+from tests.support.counters import reference_counter
+
+RARE_MAX = 2
+LATE_S = (FOLDED_DAY_S, MINUTES_DAY_S)
+TOMORROW_S = NOW_S + TO_MIDNIGHT_MS // 1000 + 60
+RECORDED = RecordedGap(PARTS[2], GAP, EPOCH, "history", None, None, "", "")
+
+
+def counting(part: Partition, *rows: CountRow, by: tuple[int, Plan] = (2, PLAN), again: bool = True) -> Act:
+    """A flush; with `again`, by another plan than `by` when that is not in force any more."""
+
+    def act(actor: Actor) -> Counted:
+        store = SqlStore(actor.engine, actor.name, actor.mark)
+        return count(store, part, rows, START[part], known=by, again=again)
+
+    return act
+
+
+def retry(actor: Actor) -> Counted:
+    """Counts the rejected records, which can be read by now."""
+    rejects = SqlRejects(actor.engine, actor.mark)
+    mappings = without_limits({"log": MAPPING})
+    retry_ = RejectRetry(
+        rejects, PLAN, ["log"], lambda: reference_counter(mappings, PLAN.groupings, PLAN.meters)
+    )
+    done = 0
+    with suppress(PlanMismatch):  # from here on; what was counted before that stays
+        for outcome in retry_.run(RejectFilter(), "operator", "the mapping is corrected"):
+            done += not outcome.why
+    return Counted(PARTS[0], [requests(ACME, done)] if done else [], NOW_S * 1000)
+
+
+def activating(plan: Plan) -> Act:
+    return lambda actor: SqlStore(actor.engine, actor.name, actor.mark).activate(plan)
+
+
+def upkeep_of(actor: Actor) -> SqlUpkeep:
+    return SqlUpkeep(actor.engine, actor.name, actor.mark)
+
+
+def one_step(actor: Actor) -> int:
+    """One step of an activation, of two rows."""
+    with writing(actor.engine) as db:
+        return plans.continue_activation(db, actor.mark, 2)
+
+
+def suspend(actor: Actor) -> object:
+    return suspension.suspend(actor.engine, 60_000, "operator", "a mistake", actor.mark)
+
+
+def resume(actor: Actor) -> bool:
+    return suspension.resume(actor.engine, "operator", "corrected", actor.mark)
+
+
+def accept_gap(actor: Actor) -> None:
+    """An operator's decision on the gap of the third partition; the operator has listed it before."""
+    accept(actor.engine, RECORDED, 10, "operator", "lost")
+
+
+def settle(actor: Actor) -> object:
+    """The analyzer whose partition is blocked by the gap looks whether it may continue."""
+    return SqlGaps(actor.engine, actor.name).settle({PARTS[2]: GAP})
+
+
+def after(ms: int) -> Act:
+    """Time passes: no transaction, but what reads the clock comes before or after it."""
+    return lambda actor: actor.advance_clock(ms)
+
+
+def poll(actor: Actor) -> Update:
+    """A gate asks for what is new."""
+    return actor.gate_source.fetch(CURSOR)
+
+
+TRANSACTIONS: Mapping[str, Act] = {
+    # Two that reach acme's limit only together, in different buckets; and a zombie that repeats the first.
+    "flush": counting(PARTS[0], requests(ACME, 60), requests(ANN, 60)),
+    "flush-other": counting(PARTS[1], requests(ACME, 60, NOW_S - 700), requests(BOB, 5)),
+    "flush-zombie": counting(PARTS[0], requests(ACME, 60), requests(ANN, 60)),
+    "flush-late": counting(PARTS[1], *(requests(key, 2, s) for s in LATE_S for key in (ACME, *RARE))),
+    "flush-new": counting(PARTS[0], requests(ACME, 60), requests(ANN, 60), by=(3, NEW_PLAN)),
+    "flush-new-other": counting(
+        PARTS[1], requests(ACME, 60, NOW_S - 700), requests(BOB, 5), by=(3, NEW_PLAN)
+    ),
+    "flush-one": counting(PARTS[0], requests(ACME, 40), by=(3, DAILY_PLAN)),
+    "flush-one-other": counting(PARTS[1], requests(ACME, 40, NOW_S - 700), by=(3, DAILY_PLAN)),
+    "flush-once": counting(PARTS[0], requests(ACME, 40), by=(3, DAILY_PLAN), again=False),
+    "flush-once-other": counting(PARTS[1], requests(ACME, 40, NOW_S - 700), by=(3, DAILY_PLAN), again=False),
+    "flush-evening": counting(PARTS[0], requests(ACME, 80), by=(3, DAILY_PLAN)),
+    "flush-tomorrow": counting(PARTS[1], requests(ACME, 150, TOMORROW_S), by=(3, DAILY_PLAN)),
+    "heartbeat": counting(PARTS[1]),
+    "activate": activating(NEW_PLAN),
+    "activate-strict": activating(STRICT_PLAN),
+    "activation-step": one_step,
+    "end-locks": lambda actor: upkeep_of(actor).end_locks(),
+    "retry": retry,
+    "prune": lambda actor: upkeep_of(actor).prune(),
+    "roll-up": lambda actor: upkeep_of(actor).roll_up(MINUTES_KEPT_S, QUARTERS_KEPT_S),
+    "fold": lambda actor: upkeep_of(actor).fold(RARE_MAX, MINUTES_KEPT_S),
+    "delete-days": lambda actor: upkeep_of(actor).delete_days(DAYS_KEPT_S),
+    "move-old": lambda actor: (upkeep_of(actor).move_old(), upkeep_of(actor).move_old()),
+    "prove-day": lambda actor: upkeep_of(actor).prove_day(),
+    "audit": lambda actor: audit(actor.engine),
+    "suspend": suspend,
+    "resume": resume,
+    "accept-gap": accept_gap,
+    "settle-gap": settle,
+    "begin": lambda actor: SqlStore(actor.engine, actor.name).begin(PARTS[2], 5),
+    "finish": lambda actor: SqlStore(actor.engine, actor.name).finish(PARTS),
+    "retire": lambda actor: retire(actor.engine, "log", "operator", "gone"),
+    "lease": lambda actor: upkeep_of(actor).hold("warden"),
+    "poll": poll,
+    "midnight": after(TO_MIDNIGHT_MS),
+    "hours": after(3 * 3_600_000),
+}

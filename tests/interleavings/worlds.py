@@ -1,0 +1,289 @@
+"""States of a database in which transactions meet: made by the product, and restored before each order.
+
+The history gives each transaction something to do: locks that are due, minutes and quarters to roll up, rare
+callers to fold, days to prove and to delete, changes of the feed and totals to prune, rejected records that
+can be read by now, and a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+import sqlalchemy as sa
+
+from analyzer.core.counting.meters import DAY_S
+from analyzer.core.judging.activation_steps import FillStep, Step, steps_of
+from analyzer.core.judging.plan import Plan
+from analyzer.core.model import CountRow, DrainedCounts, Gap, Partition, PartitionProgress, Rejected
+from analyzer.errors import PlanChanged
+from analyzer.store.database.engine import open_engine, writing
+from analyzer.store.database.old_buckets import old_buckets
+from analyzer.store.database.schema import catalog, metadata
+from analyzer.store.database.schema import plans as plans_table
+from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.transaction import plans
+from analyzer.store.transaction.catalog import MOVING
+from analyzer.store.transaction.gaps import SqlGaps
+from analyzer.store.transaction.sql_store import SqlStore
+from gatekeeper.model import Cursor
+from tests.interleavings.actors import SimulatedClock
+from tests.store.flushing import a_row, plan, quota
+from tests.store.simulated_analyzers import value_of
+from tests.support.servers.postgres import dsn_of
+from tests.support.stored_counts import tables_of
+
+PARTS = tuple(Partition("cluster", "topic-id", number, "log", "access-log") for number in range(3))
+ACME, ANN, BOB, ZED = "api_key:acme", "api_key:ann", "api_key:bob", "api_key:zed"
+YVE = "api_key:yve"
+RARE = ("api_key:rare1", "api_key:rare2")
+
+NOW_S = 1_793_795_400  # 2026-11-04 12:30 UTC
+OLD_DAY_S, FOLDED_DAY_S, MINUTES_DAY_S = (NOW_S - days * DAY_S for days in (12, 7, 4))
+MINUTES_KEPT_S, QUARTERS_KEPT_S, DAYS_KEPT_S = 3 * DAY_S, 6 * DAY_S, 11 * DAY_S
+TO_MIDNIGHT_MS = 41_400_000
+
+DAILY, MONTHLY = quota(100, "day"), quota(1_000, "month", "monthly")
+FIRST_PLAN = plan(DAILY, MONTHLY, quota(9_000, "week", "weekly"))
+PLAN = plan(DAILY, MONTHLY)
+GAP = Gap("retention", 0, 10, "gone")  # in the third partition
+START = {PARTS[0]: 52, PARTS[1]: 447, PARTS[2]: 0}  # where the history ends
+CURSOR = Cursor(3, "history")  # of a gate that knows it
+DAILY_PLAN = plan(DAILY)
+STRICT_PLAN = plan(quota(60, "day"))
+NEW_PLAN = plan(quota(60, "day"), quota(40, "hour", "hourly"))  # stricter, a new sum, and one less
+
+Row = dict[str, Any]
+State = dict[str, list[Row]]  # rows by table
+
+
+class Counted(NamedTuple):
+    """What a flush or a retry has counted, and the database's time at which it was judged."""
+
+    part: Partition
+    rows: Sequence[CountRow]
+    now_ms: int
+
+
+def requests(key: str, number: int, at_s: int = NOW_S - 600) -> CountRow:
+    """Returns requests of one caller in one minute."""
+    return a_row(number, at_s, key)
+
+
+def count(
+    store: SqlStore,
+    part: Partition,
+    rows: Sequence[CountRow],
+    start: int,
+    rejected: Sequence[Rejected] = (),
+    known: tuple[int, Plan] | None = None,
+    *,
+    again: bool = True,
+) -> Counted:
+    """Flushes `rows` of one partition that is at `start`. Raises PartitionLost, PlanChanged.
+
+    By the plan `known` to the analyzer, with its version; with `again`, by the one in force if this has
+    replaced it.
+    """
+    counted = sum(row.value for row in rows)
+    seen = counted + len(rejected)
+    progress = PartitionProgress(part, start, start + seen, seen, counted, dead=len(rejected))
+    while True:
+        version, plan_in_force = known or store.active_plan()
+        try:
+            with store.transaction() as flush:
+                flush.move_offsets([progress], {})
+                now = flush.check_plan(plan_in_force, version)
+                drained = DrainedCounts([progress], tables_of(sorted(rows)), rejected)
+                flush.apply(plan_in_force, version, drained, now)
+        except PlanChanged:
+            if not again:
+                raise
+            known = None
+            continue
+        return Counted(part, rows, round(now.timestamp() * 1000))
+
+
+class History:
+    """Makes the state of a world, at moments of the past."""
+
+    def __init__(self, engine: sa.Engine, clock: SimulatedClock) -> None:
+        self.counted: list[Counted] = []
+        self.engine = engine
+        self.store = SqlStore(engine, "history", lambda: "history")
+        self.upkeep = SqlUpkeep(engine, "history", lambda: "history")
+        self._clock = clock
+        self._at = dict.fromkeys(PARTS, 0)
+
+    def at(self, time_s: int) -> None:
+        self._clock.now_ms = time_s * 1000
+
+    def count(self, part: Partition, *rows: CountRow, rejected: Sequence[Rejected] = ()) -> None:
+        self.counted.append(count(self.store, part, rows, self._at[part], rejected))
+        self._at[part] += sum(row.value for row in rows) + len(rejected)
+
+    def make(self) -> None:
+        """Makes what every world has."""
+        self.at(OLD_DAY_S)
+        self.store.activate(FIRST_PLAN)
+        for part in PARTS:
+            self.store.begin(part, 0)
+        some = ((ACME, 7), (RARE[0], 1), (RARE[1], 2))
+        self.count(PARTS[0], *(requests(key, n, OLD_DAY_S) for key, n in some))
+        self.at(FOLDED_DAY_S)
+        self.count(PARTS[0], *(requests(key, n, FOLDED_DAY_S) for key, n in some))
+        self.store.activate(PLAN)
+        self.at(MINUTES_DAY_S)
+        self.count(PARTS[1], requests(ACME, 4, MINUTES_DAY_S), requests(ANN, 3, MINUTES_DAY_S))
+        self.at(NOW_S - DAY_S)
+        self.count(PARTS[1], requests(BOB, 200, NOW_S - DAY_S))
+        self.at(NOW_S - 1_800)
+        self.count(PARTS[1], requests(ZED, 120, NOW_S - 2_000))
+        self.at(NOW_S)
+        while self.upkeep.roll_up(6 * DAY_S, 10 * DAY_S):
+            pass
+        time_ms = (NOW_S - 600) * 1000
+        dead = [
+            Rejected(PARTS[0], offset, "bad-caller", value, time_ms, len(value))
+            for offset in (20, 21)
+            if (value := value_of("acme", time_ms))
+        ]
+        self.count(PARTS[0], requests(ACME, 30), rejected=dead)
+        self.count(PARTS[1], requests(YVE, 120))
+        SqlGaps(self.engine, "history").settle({PARTS[2]: GAP})
+
+
+def judging(history: History) -> None:
+    """Puts NEW_PLAN in force, and leaves all its steps to be done: it judges and clears first."""
+    rows, plans.ACTIVATION_ROWS = plans.ACTIVATION_ROWS, 0
+    try:
+        history.store.activate(NEW_PLAN)
+    finally:
+        plans.ACTIVATION_ROWS = rows
+
+
+def filling(history: History) -> None:
+    """Puts NEW_PLAN in force, and leaves its new sum to be filled, two rows at a time."""
+    judging(history)
+    with writing(history.engine) as db:
+        while not isinstance(_pending(db)[0], FillStep):
+            plans.continue_activation(db, lambda: "history", 2)
+
+
+def _pending(db: sa.Connection) -> Sequence[Step]:
+    pending = sa.select(plans_table.c.pending).where(plans_table.c.active == 1)
+    return steps_of(db.execute(pending).scalar_one())
+
+
+def one_sum(history: History) -> None:
+    """Puts a plan with one sum in force: flushes in different windows share no total."""
+    history.store.activate(DAILY_PLAN)
+
+
+def restored(history: History) -> None:
+    """Puts another plan in force under the number of DAILY_PLAN, as after a dump was restored."""
+    history.store.activate(STRICT_PLAN)
+
+
+def moving(history: History) -> None:
+    """Puts the minutes of one day into the table of an earlier version, as a migration does."""
+    with writing(history.engine) as db:
+        old_buckets.create(db)
+        day = f"from buckets where bucket_s >= {MINUTES_DAY_S - 3600} and bucket_s < {MINUTES_DAY_S + 3600}"
+        db.exec_driver_sql(
+            "insert into old_buckets (grouping, meter, width_s, bucket_s, key, resource, value, denied) "
+            f"select 'caller', 'requests', width_s, bucket_s, key, resource, value_0, 0 {day}"
+        )
+        db.exec_driver_sql(f"delete {day}")
+        db.exec_driver_sql(f"delete from day_counts where day_s = {MINUTES_DAY_S // DAY_S * DAY_S}")
+        db.execute(sa.insert(catalog).values(kind=MOVING, name=old_buckets.name, number=0, join=""))
+
+
+WORLDS: Mapping[str, Callable[[History], None]] = {
+    "usual": lambda _history: None,
+    "judging": judging,
+    "filling": filling,
+    "one_sum": one_sum,
+    "restored": restored,
+    "moving": moving,
+}
+
+
+class World:
+    """A saved state of the database.
+
+    Attributes:
+        state: Its rows.
+        counted: What was counted in it.
+        plan: The plan in force.
+        also_reset: Statements for what a mutant has besides the tables.
+    """
+
+    def __init__(self, url: str, clock: SimulatedClock, name: str) -> None:
+        self.clock = clock
+        self.name = name
+        self.engine = open_engine(url)
+        clock.over(self.engine)
+        self._db = psycopg.connect(dsn_of(url), autocommit=True)
+        self._empty()
+        history = History(self.engine, clock)
+        history.make()
+        WORLDS[name](history)
+        self.counted = history.counted
+        self.plan = history.store.active_plan()[1]
+        has_old_rows = self._db.execute("select to_regclass('old_buckets')").fetchone() != (None,)
+        self.tables = [*metadata.tables, *([old_buckets.name] if has_old_rows else [])]
+        self._save()
+        self.state = self.read()
+        self._changed: set[str] = set()
+        self.also_reset: list[str] = []
+
+    def close(self) -> None:
+        self._empty()
+        self.engine.dispose()
+        self._db.close()
+
+    def changed(self, tables: Collection[str]) -> None:
+        """Says which tables differ from the saved state, for the next `reset`."""
+        self._changed |= {*tables} & {*self.tables}
+
+    def reset(self) -> None:
+        """Restores the saved state."""
+        statements: list[str] = []
+        if old_buckets.name in self._changed:  # it may have been dropped
+            saved = f"{self.name}.{old_buckets.name}"
+            statements.append(f"create table if not exists {old_buckets.name} (like {saved} including all)")
+        statements += [
+            f"delete from {table}; insert into {table} select * from {self.name}.{table}"
+            for table in sorted(self._changed)
+        ]
+        if statements:
+            self._db.execute(";".join(statements))
+        for statement in self.also_reset:
+            self._db.execute(statement)
+        self._changed = set()
+        self.clock.now_ms = NOW_S * 1000
+
+    def read(self) -> State:
+        """Returns the rows of every table."""
+        present = [table for table in self.tables if table != old_buckets.name]
+        parts = (f"'{table}', (select coalesce(json_agg(x), '[]') from {table} x)" for table in present)
+        found = self._db.execute(f"select json_build_object({', '.join(parts)})").fetchone()
+        assert found
+        state: State = found[0]
+        return state
+
+    def _empty(self) -> None:
+        self._db.execute(f"drop table if exists {old_buckets.name}")
+        self._db.execute(f"drop schema if exists {self.name} cascade")
+        for table in metadata.tables:
+            kept = "update feed set version = 0, mark = '', pruned_to = 0"
+            self._db.execute(kept if table == "feed" else f"delete from {table}")
+
+    def _save(self) -> None:
+        self._db.execute(f"create schema {self.name}")
+        for table in self.tables:
+            saved = f"{self.name}.{table}"
+            self._db.execute(f"create table {saved} (like {table} including all)")
+            self._db.execute(f"insert into {saved} select * from {table}")
