@@ -55,7 +55,7 @@ class Abandoned(Exception):
 
 
 class Step(NamedTuple):
-    """What a transaction is about to do."""
+    """A statement, commit or rollback that a transaction is ready for."""
 
     label: str
     footprint: Footprint
@@ -129,8 +129,10 @@ class Actor:
 
     @cached_property
     def gate_source(self) -> SqlSource:
-        """What a gate reads its locks by."""
-        source = SqlSource(self._url)
+        """The source of locks of a gate, on a watched connection."""
+        # Under another name: it stays connected, and `gatelock doctor` counts the gates of a server.
+        url = sa.make_url(self._url).update_query_dict({"application_name": "interleavings"})
+        source = SqlSource(url.render_as_string(hide_password=False))
         self._watch(source._engine)
         return source
 
@@ -184,7 +186,7 @@ class Actor:
     def _watch(self, engine: sa.Engine) -> None:
         dialect: Any = engine.dialect
         sa.event.listen(engine, "connect", _set_time_outs)
-        engine.connect().close()  # SQLAlchemy's own statements, before ours are watched
+        engine.connect().close()  # SQLAlchemy's own statements, before known are watched
         self._clock.over(engine)
         execute, commit, roll_back = dialect.do_execute, dialect.do_commit, dialect.do_rollback
 
@@ -401,10 +403,10 @@ class Transactions:
     def _only_wait_for_locks(self) -> bool:
         """Whether each running transaction waits for a lock that another transaction here holds."""
         pids = [self._actors[number].pid for number in self._running]
-        ours = {actor.pid for actor in self._actors}
+        known = {actor.pid for actor in self._actors}
         blocking = "select pg_blocking_pids(pid) from unnest(%s::int[]) as pid"
         found = [set(row[0]) for row in self._monitor.execute(blocking, [pids])]
-        return all(blockers and blockers <= ours for blockers in found)
+        return all(blockers and blockers <= known for blockers in found)
 
 
 def label_of(statement: str) -> str:

@@ -37,12 +37,12 @@ class Event(NamedTuple):
 
     @property
     def whole(self) -> Footprint:
-        """What the step touched, and all that was continued behind it."""
+        """The footprint of the step, with that of the statements that had waited for it."""
         return self.footprint.union(*(footprint for _, footprint in self.woken))
 
 
 class Part(NamedTuple):
-    """What one transaction did within an event."""
+    """The share of one transaction in an event."""
 
     actor: int
     footprint: Footprint
@@ -98,7 +98,7 @@ class Explored:
 
 
 class NotRepeatable(AssertionError):
-    """The same choices led to other steps: the transactions depend on more than their order."""
+    """Equal choices led to other steps: the transactions depend on more than their order."""
 
 
 def explore(

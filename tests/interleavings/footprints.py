@@ -22,7 +22,7 @@ from analyzer.store.database.schema import metadata
 
 
 class Mode(Enum):
-    """How a step touches a table."""
+    """A way in which a step touches a table."""
 
     READ = "read"
     READ_SNAPSHOT = "read snapshot"  # as it was when the snapshot was taken

@@ -1,4 +1,4 @@
-"""What must hold after every order, read from the tables and compared with the slow judgement."""
+"""The conditions that hold after every order, read from the tables and compared with the slow judgement."""
 
 from __future__ import annotations
 

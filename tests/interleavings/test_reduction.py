@@ -80,8 +80,8 @@ def test_two_transactions_have_the_same_outcomes_with_and_without_it(
     random = Random(seed)
     acts = [executing(some_statements(random)) for _ in range(2)]
     every, all_orders = outcomes(transactions, world, acts, reduced=False)
-    some, orders = outcomes(transactions, world, acts, reduced=True)
-    assert some == every
+    found, orders = outcomes(transactions, world, acts, reduced=True)
+    assert found == every
     assert orders.run + orders.cut_short <= all_orders.run
 
 
@@ -97,8 +97,8 @@ def test_three_transactions_have_the_same_outcomes_with_and_without_it(
         executing(reads, is_snapshot=True),
     ]
     every, all_orders = outcomes(transactions, world, acts, reduced=False)
-    some, orders = outcomes(transactions, world, acts, reduced=True)
-    assert some == every
+    found, orders = outcomes(transactions, world, acts, reduced=True)
+    assert found == every
     assert len(every) > 4
     assert orders.run < all_orders.run / 4
 

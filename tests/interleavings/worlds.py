@@ -59,7 +59,7 @@ State = dict[str, list[Row]]  # rows by table
 
 
 class Counted(NamedTuple):
-    """What a flush or a retry has counted, and the database's time at which it was judged."""
+    """The requests that a flush or a retry has counted, and the database's time at which it was judged."""
 
     part: Partition
     rows: Sequence[CountRow]
@@ -129,10 +129,10 @@ class History:
         self.store.activate(FIRST_PLAN)
         for part in PARTS:
             self.store.begin(part, 0)
-        some = ((ACME, 7), (RARE[0], 1), (RARE[1], 2))
-        self.count(PARTS[0], *(requests(key, n, OLD_DAY_S) for key, n in some))
+        callers = ((ACME, 7), (RARE[0], 1), (RARE[1], 2))
+        self.count(PARTS[0], *(requests(key, n, OLD_DAY_S) for key, n in callers))
         self.at(FOLDED_DAY_S)
-        self.count(PARTS[0], *(requests(key, n, FOLDED_DAY_S) for key, n in some))
+        self.count(PARTS[0], *(requests(key, n, FOLDED_DAY_S) for key, n in callers))
         self.store.activate(PLAN)
         self.at(MINUTES_DAY_S)
         self.count(PARTS[1], requests(ACME, 4, MINUTES_DAY_S), requests(ANN, 3, MINUTES_DAY_S))

@@ -183,6 +183,6 @@ def test_a_lock_is_extended_and_never_shortened(engine: sa.Engine) -> None:
         assert db.execute(sa.select(feed.c.version, feed.c.mark)).one() == (2, "m2"), (
             "no version without a change"
         )
-        stored = {key: time_ms for key, time_ms in db.execute(sa.select(locks.c.key, locks.c.until_ms))}
-    days = {key: round((time_ms / 1000 - BEGAN.timestamp()) / 86_400) for key, time_ms in stored.items()}
+        stored = db.execute(sa.select(locks.c.key, locks.c.until_ms)).all()
+    days = {key: round((time_ms / 1000 - BEGAN.timestamp()) / 86_400) for key, time_ms in stored}
     assert days == {"user:ann": 2, "user:bob": 2, "user:eve": 1}
