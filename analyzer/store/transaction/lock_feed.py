@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 
 from analyzer.store.database.clock import instant, millis
-from analyzer.store.database.engine import NowMs, insert
-from analyzer.store.database.row_parameters import as_parameters, rows_given
+from analyzer.store.database.engine import NowMs, insert_into
+from analyzer.store.database.row_parameters import ROWS_MAX, as_parameters, rows_given
 from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks
 from analyzer.store.transaction import notify
 from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
@@ -70,8 +71,7 @@ def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
     """
     set_ = [_lock_columns(change.lock) for change in changes if isinstance(change, Set)]
     cleared = [change.at for change in changes if isinstance(change, Clear)]
-    if set_:
-        db.execute(_upsert(db), set_)
+    _execute(db, _upsert, locks, set_)
     if cleared:
         keys = rows_given(db.dialect.name, KEY)
         # Not `exists`: SQLite would read the whole table, and `keys` for each of its rows.
@@ -87,8 +87,8 @@ def extend(db: sa.Connection, changes: Sequence[Set], mark: str) -> list[Set]:
     new window: they have different totals, so neither waits for the other before this. The lock of the new
     window stays. Must be the last statement of its transaction.
     """
-    rows = [_lock_columns(change.lock) for change in changes]
-    written = {LockKey(*row) for row in db.execute(_upsert(db, only_longer=True).returning(*KEY), rows)}
+    rows = _execute(db, _upsert_longer, locks, [_lock_columns(change.lock) for change in changes])
+    written = {LockKey(*row) for row in rows}
     extended = [change for change in changes if change.at in written]
     if extended:
         _add_version(db, extended, mark)
@@ -103,19 +103,59 @@ def _add_version(db: sa.Connection, changes: Sequence[Change], mark: str) -> int
         sa.update(feed).values(version=feed.c.version + 1, mark=mark).returning(feed.c.version)
     ).scalar_one()
     db.execute(sa.insert(feed_versions).values(version=version, mark=mark, at_ms=NowMs()))
-    db.execute(
-        sa.insert(lock_changes),
-        [{"version": version, "number": number} | _columns(change) for number, change in enumerate(changes)],
-    )
+    rows = [
+        {"version": version, "number": number} | _columns(change) for number, change in enumerate(changes)
+    ]
+    _execute(db, _insert_changes, lock_changes, rows)
     notify.feed_changed(db)
     return int(version)
 
 
-def _upsert(db: sa.Connection, *, only_longer: bool = False) -> Any:
-    added = insert(db, locks)
-    rest = {c.name: added.excluded[c.name] for c in locks.c if not c.primary_key}
-    is_longer = locks.c.until_ms < added.excluded.until_ms if only_longer else None
-    return added.on_conflict_do_update(index_elements=list(KEY), set_=rest, where=is_longer)
+def _execute(
+    db: sa.Connection, statement: Callable[[str], Any], table: sa.Table, rows: Sequence[Mapping[str, object]]
+) -> list[Any]:
+    """Executes a statement about given rows of `table`; returns the rows that it returns.
+
+    One statement for many rows takes a third of the time of one for each.
+    """
+    columns = list(table.c)
+    values = [[row[column.name] for column in columns] for row in rows]
+    found: list[Any] = []
+    for first in range(0, len(values), ROWS_MAX):
+        given = as_parameters(db.dialect.name, columns, values[first : first + ROWS_MAX])
+        done = db.execute(statement(db.dialect.name), given)
+        found += done if done.returns_rows else ()
+    return found
+
+
+@lru_cache
+def _upsert(dialect: str) -> Any:
+    added = _insert_given(dialect, locks)
+    return added.on_conflict_do_update(index_elements=list(KEY), set_=_all_but_key(added))
+
+
+@lru_cache
+def _upsert_longer(dialect: str) -> Any:
+    added = _insert_given(dialect, locks)
+    is_longer = locks.c.until_ms < added.excluded.until_ms
+    upsert = added.on_conflict_do_update(index_elements=list(KEY), set_=_all_but_key(added), where=is_longer)
+    return upsert.returning(*KEY)
+
+
+@lru_cache
+def _insert_changes(dialect: str) -> Any:
+    return _insert_given(dialect, lock_changes)
+
+
+def _insert_given(dialect: str, table: sa.Table) -> Any:
+    given = rows_given(dialect, list(table.c))
+    names = [column.name for column in table.c]
+    # With a condition, or SQLite would take ON CONFLICT for a part of the SELECT.
+    return insert_into(dialect, table).from_select(names, sa.select(*given.c).where(sa.true()))
+
+
+def _all_but_key(added: Any) -> dict[str, Any]:
+    return {c.name: added.excluded[c.name] for c in locks.c if not c.primary_key}
 
 
 def prune(db: sa.Connection, before_ms: int, most: int) -> int:
