@@ -39,7 +39,7 @@ ACME, ANN, BOB, ZED = "api_key:acme", "api_key:ann", "api_key:bob", "api_key:zed
 YVE = "api_key:yve"
 RARE = ("api_key:rare1", "api_key:rare2")
 
-NOW_S = 1_793_795_400  # 2026-11-04 12:30 UTC
+NOW_S = 1_793_622_600  # 2026-11-02 12:30 UTC; no total of October is pruned yet
 OLD_DAY_S, FOLDED_DAY_S, MINUTES_DAY_S = (NOW_S - days * DAY_S for days in (12, 7, 4))
 MINUTES_KEPT_S, QUARTERS_KEPT_S, DAYS_KEPT_S = 3 * DAY_S, 6 * DAY_S, 11 * DAY_S
 TO_MIDNIGHT_MS = 41_400_000
