@@ -89,8 +89,7 @@ def feed_versions_from_a_sequence(patch: Patch) -> None:
     """Versions become visible in another order than they are numbered: a reader that is already at a later
     version misses the changes of an earlier one."""
 
-    def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
-        lock_feed._apply(db, changes)
+    def add_version(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
         with db.engine.begin() as sequence:
             next_version = sa.update(feed_row).values(version=feed_row.c.version + 1, mark=mark)
             version = sequence.execute(next_version.returning(feed_row.c.version)).scalar_one()
@@ -101,7 +100,7 @@ def feed_versions_from_a_sequence(patch: Patch) -> None:
         db.execute(sa.insert(lock_changes), list(numbered))
         return int(version)
 
-    patch.setattr(lock_feed, "publish", publish)
+    patch.setattr(lock_feed, "_add_version", add_version)
 
 
 MUTATIONS = {

@@ -19,7 +19,7 @@ WRITERS = (
     *("flush", "activate", "end-locks", "retry", "prune", "roll-up", "fold", "delete-days", "prove-day"),
     *("suspend", "accept-gap"),
 )
-# By world. What is left out of a world above touches no table that the other one touches.
+# By world: transactions that meet no writer above, or only some of them, and threes.
 FURTHER = {
     "usual": (
         *("flush flush-other", "flush flush-zombie", "flush heartbeat", "flush finish", "flush retire"),

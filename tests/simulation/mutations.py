@@ -54,13 +54,13 @@ def offsets_in_a_separate_transaction(patch: Patch) -> None:
 
 def versions_from_a_sequence(patch: Patch) -> None:
     """A version that was taken by a transaction which was rolled back is missing."""
-    publish, numbers = lock_feed.publish, itertools.count(1)
+    add_version, numbers = lock_feed._add_version, itertools.count(1)
 
-    def publish_next(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
+    def add_next(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
         db.execute(sa.update(feed_row).values(version=next(numbers) - 1))
-        return publish(db, changes, mark)
+        return add_version(db, changes, mark)
 
-    patch.setattr(lock_feed, "publish", publish_next)
+    patch.setattr(lock_feed, "_add_version", add_next)
 
 
 def plan_compared_by_number(patch: Patch) -> None:

@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from analyzer.store.operations.tokens import Token, TokenList, digest_of
+from analyzer.store.transaction import notify
 from analyzer.web import connection_limits, feed_cache, locks_endpoint, long_polls
 from gatekeeper import Gate
 from gatekeeper.feed import feed_json, poller
@@ -94,7 +95,9 @@ def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
         assert phrase in PAGE
         numbers = [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", phrase)]
         assert value in numbers
-    assert "twenty times a second" in PAGE
+    assert "On SQLite it looks ten times a second" in PAGE
+    assert notify.LOOK_EVERY_S["sqlite"] == 1 / 10
+    assert "connection poolers, twenty times" in PAGE
     assert feed_cache.REFRESH_EVERY_S == 1 / 20
     assert "500 gates every 0.15 s" in PAGE
     assert pytest.approx(0.15) == 500 * feed_cache.ANSWER_S

@@ -139,8 +139,16 @@ def register(db: sa.Connection, plan: Plan) -> Catalog:
 
 
 def forget_sum(db: sa.Connection, name: str) -> None:
-    """Deletes the entry of a dropped sum."""
-    db.execute(sa.delete(catalog).where(catalog.c.kind == DROPPED, catalog.c.name == name))
+    """Deletes the entry of a dropped sum, unless it has the highest number.
+
+    That would be given to the next sum, while another warden may still be deleting totals of this number.
+    """
+    other = catalog.alias()
+    highest = (
+        sa.select(sa.func.max(other.c.number)).where(other.c.kind.in_(("sum", DROPPED))).scalar_subquery()
+    )
+    is_dropped = sa.and_(catalog.c.kind == DROPPED, catalog.c.name == name)
+    db.execute(sa.delete(catalog).where(is_dropped, catalog.c.number < highest))
 
 
 def _add(db: sa.Connection, kind: str, names: list[str], known: Mapping[str, int]) -> None:

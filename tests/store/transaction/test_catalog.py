@@ -8,10 +8,10 @@ import sqlalchemy as sa
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.model import CountRow
-from analyzer.store.database.engine import reading
+from analyzer.store.database.engine import reading, writing
 from analyzer.store.database.schema import COLUMNS_PER_PAGE
 from analyzer.store.reports.usage import UsageQuery, usage_rows
-from analyzer.store.transaction.catalog import Catalog, load
+from analyzer.store.transaction.catalog import Catalog, forget_sum, load
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import flush, plan, quota
 from tests.support.stored_counts import stored_counts
@@ -100,6 +100,19 @@ def test_a_sum_that_comes_back_has_another_number(store: SqlStore, engine: sa.En
         numbers += known(engine).sums.values()
     assert len(set(numbers)) == 3
     assert len(known(engine).dropped_sums) == 2
+
+
+def test_the_number_of_a_forgotten_sum_is_not_given_again(store: SqlStore, engine: sa.Engine) -> None:
+    """Another warden may still be deleting totals of this number."""
+    numbers: list[int] = []
+    for by_plan in (plan(quota(5)), Plan(), plan(quota(5)), Plan()):
+        store.activate(by_plan)
+        numbers += known(engine).sums.values()
+        with writing(engine) as db:
+            for name in load(db).dropped_sums:
+                forget_sum(db, name)
+    assert len(set(numbers)) == 2
+    assert list(known(engine).dropped_sums.values()) == [max(numbers)]
 
 
 def test_numbers_do_not_change(store: SqlStore, engine: sa.Engine) -> None:
