@@ -20,7 +20,7 @@ from gatekeeper.clock import SYSTEM_CLOCK
 from gatekeeper.requestlog.background_writer import BackgroundWriter
 from gatekeeper.requestlog.confluent import ConfluentSink
 from gatekeeper.requestlog.kafka import KafkaSink
-from gatekeeper.requestlog.log_record import LogEntry
+from gatekeeper.requestlog.log_record import LogEntry, LogLine
 from tests.support.servers.child import free_port
 from tests.support.servers.kafka import Kafka, NativeKafka
 
@@ -281,3 +281,21 @@ def test_records_that_a_closed_producer_had_not_sent_are_counted_as_lost(own_kaf
     outcome = sink.write([])
     assert (outcome.written, outcome.lost) == (0, 10)
     assert f"Kafka, topic {topic}: " in outcome.trouble
+
+
+def test_records_that_librdkafka_has_not_reported_by_the_end_are_counted_as_lost() -> None:
+    sink = ConfluentSink("127.0.0.1:1", "requests")
+    sink._producer, sink._is_ready = UnreportingProducer(), True
+    for number in range(10):
+        sink._send(LogLine(b"%d\n" % number, ""))
+    sink.close()
+    assert sink._settled() == (0, 10)
+
+
+class UnreportingProducer:
+    """A producer that was closed before it called back."""
+
+    def produce(self, *_: object, **__: object) -> None: ...
+    def purge(self) -> None: ...
+    def flush(self, _timeout_s: float) -> int:
+        return 11  # ten records and an event
