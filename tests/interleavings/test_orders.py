@@ -71,5 +71,6 @@ PLAYS += [(world, tuple(names.split())) for world, plays in FURTHER.items() for 
     ids=[f"{world}-{'+'.join(names)}" for world, names in PLAYS],
 )
 def test_every_order(transactions: Transactions, world: World, names: tuple[str, ...]) -> None:
-    explored = Orders(transactions, world, names).explore()
+    explored = Orders(transactions, world, names).explore()  # checks the invariants after each order
+    assert 1 <= explored.run <= explored.possible
     print(f"{' + '.join(names)}: {explored}")

@@ -6,10 +6,11 @@ import argparse
 import sys
 import time
 
+import pytest
+
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.runs import (
     SHOWN_EVENTS,
-    Patch,
     part_of,
     play,
     play_all,
@@ -17,7 +18,7 @@ from tests.simulation.runs import (
     report,
     summary,
 )
-from tests.simulation.stories import draw
+from tests.simulation.stories import ACTS, draw
 
 SEEDS, PROCESSES = 200, 2
 TRACE_MAX = 1_000_000
@@ -27,7 +28,7 @@ REPORTED_MAX = 3  # failures; shortening each takes a while
 def main() -> None:
     arguments = parse_arguments()
     if arguments.mutation:
-        MUTATIONS[arguments.mutation](Patch())
+        MUTATIONS[arguments.mutation](pytest.MonkeyPatch())
     if arguments.only is not None or arguments.seeds == 1:
         play_one(arguments)
         return
@@ -46,12 +47,9 @@ def play_one(arguments: argparse.Namespace) -> None:
     """Plays one story, or a part of it."""
     story = draw(arguments.seed)
     if arguments.only is not None:
-        numbers = [int(number) for number in arguments.only.split(",") if number.isdecimal()]
-        story = part_of(story, numbers)
-    began_s, result = (
-        time.monotonic(),
-        play(story, shown_events=TRACE_MAX if arguments.trace else SHOWN_EVENTS),
-    )
+        story = part_of(story, arguments.only)
+    began_s = time.monotonic()
+    result = play(story, shown_events=TRACE_MAX if arguments.trace else SHOWN_EVENTS)
     if arguments.trace:
         print("\n".join(result.last_events))
     if result.wrong and arguments.only is None:
@@ -65,14 +63,31 @@ def play_one(arguments: argparse.Namespace) -> None:
         sys.exit(1)
 
 
+def act_numbers(text: str) -> list[int]:
+    """Returns the numbers in `text`; none for "none"."""
+    words = [] if text == "none" else text.split(",")
+    if not all(word.isdecimal() and int(word) < ACTS for word in words):
+        raise argparse.ArgumentTypeError(f"expected numbers from 0 to {ACTS - 1}, such as 3,17, or none")
+    return list(map(int, words))
+
+
+def at_least_one(text: str) -> int:
+    """Returns the number in `text`."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text!r}")
+    return int(text)
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make simulation", description=__doc__)
-    parser.add_argument("--seed", type=int, default=None, help="the first seed; alone: only this one")
-    parser.add_argument("--seeds", type=int, default=None, help=f"how many; by default {SEEDS} from 0 on")
-    parser.add_argument("--only", help="numbers of acts, separated by commas: the others are left out")
+    parser.add_argument("--seed", type=int, help="the first seed; alone: only this one")
+    parser.add_argument("--seeds", type=at_least_one, help=f"how many; by default {SEEDS} from 0 on")
+    parser.add_argument(
+        "--only", type=act_numbers, help="numbers of acts, as in 3,17: the others are left out"
+    )
     parser.add_argument("--trace", action="store_true", help="print every event of one story")
     parser.add_argument("--mutation", default="", choices=["", *MUTATIONS], help="a mistake to find")
-    parser.add_argument("--processes", type=int, default=PROCESSES)
+    parser.add_argument("--processes", type=at_least_one, default=PROCESSES)
     arguments = parser.parse_args()
     if arguments.seeds is None:
         arguments.seeds = SEEDS if arguments.seed is None else 1

@@ -7,9 +7,11 @@ how often.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.plan import plan_of
@@ -47,21 +49,23 @@ class Size(NamedTuple):
     partitions: int
 
 
-class Act(Protocol):
+class Act(ABC):
     """One act."""
 
-    @property
-    def weight(self) -> int:
-        """The share of this kind among all acts that are drawn, compared with other weights."""
+    weight: ClassVar[int]  # the share of this kind among all acts that are drawn, compared with others
 
     @classmethod
-    def drawn(cls, random: Random, size: Size) -> Act: ...
+    def drawn(cls, random: Random, size: Size) -> Act:
+        """Returns an act of this kind; one without fields needs no chance."""
+        return cls()
 
+    @abstractmethod
     def do(self, world: World) -> None:
         """Does it. Raises StoreAway where an operator's command would fail."""
 
 
-class Requests(NamedTuple):
+@dataclass(frozen=True)
+class Requests(Act):
     """A caller asks an application, some times at once; the records arrive in the log later."""
 
     application: int
@@ -74,7 +78,7 @@ class Requests(NamedTuple):
     transaction: Literal["", "committed", "aborted"] = ""
     clock_s: float = 0.0  # added to the time in the records
 
-    weight = 52
+    weight: ClassVar[int] = 52
 
     def __str__(self) -> str:
         return (
@@ -86,7 +90,8 @@ class Requests(NamedTuple):
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> Requests:
-        return cls.calm(random, size)._replace(
+        return replace(
+            cls.calm(random, size),
             transaction=random.choice(("",) * 8 + ("committed", "aborted")),
             clock_s=random.choice((0.0,) * 12 + (-70.0, 45.0, 100.0, -7_200.0)),
         )
@@ -125,13 +130,14 @@ class Requests(NamedTuple):
         world.later(1.0, f"the transaction is {self.transaction}", end)
 
 
-class BadRecords(NamedTuple):
+@dataclass(frozen=True)
+class BadRecords(Act):
     """Records that cannot be counted are written; the last ones could be with another mapping."""
 
     partition: int
     count: int
 
-    weight = 4
+    weight: ClassVar[int] = 4
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> BadRecords:
@@ -145,27 +151,25 @@ class BadRecords(NamedTuple):
         world.append(world.log(self.partition), [*records, Logged(misnamed, None, record.expected)])
 
 
-class Retry(NamedTuple):
+@dataclass(frozen=True)
+class Retry(Act):
     """An operator retries all rejected records with a corrected mapping."""
 
-    weight = 3
-
-    @classmethod
-    def drawn(cls, _random: Random, _size: Size) -> Retry:
-        return cls()
+    weight: ClassVar[int] = 3
 
     def do(self, world: World) -> None:
         world.retry()
 
 
-class Fault(NamedTuple):
+@dataclass(frozen=True)
+class Fault(Act):
     """A process is killed, or its connection fails, some statements from now."""
 
     analyzer: int
     kind: FaultKind
     steps: int
 
-    weight = 8
+    weight: ClassVar[int] = 8
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> Fault:
@@ -178,13 +182,14 @@ class Fault(NamedTuple):
             world.database.faults[analyzer.name] = StepFault(self.kind, self.steps)
 
 
-class Kill(NamedTuple):
+@dataclass(frozen=True)
+class Kill(Act):
     """An analyzer is killed between two steps, and started again after a while."""
 
     analyzer: int
     away_s: float
 
-    weight = 4
+    weight: ClassVar[int] = 4
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> Kill:
@@ -195,13 +200,14 @@ class Kill(NamedTuple):
         world.analyzers[self.analyzer].process.die()
 
 
-class Stop(NamedTuple):
+@dataclass(frozen=True)
+class Stop(Act):
     """An analyzer is stopped in good order, and started with another configuration file."""
 
     analyzer: int
     plan: int
 
-    weight = 6
+    weight: ClassVar[int] = 6
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> Stop:
@@ -214,13 +220,14 @@ class Stop(NamedTuple):
             analyzer.later(0.0, "stop", analyzer.stop)
 
 
-class Pause(NamedTuple):
+@dataclass(frozen=True)
+class Pause(Act):
     """An analyzer is stopped by SIGSTOP for a while."""
 
     analyzer: int
     seconds: float
 
-    weight = 3
+    weight: ClassVar[int] = 3
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> Pause:
@@ -230,14 +237,15 @@ class Pause(NamedTuple):
         world.analyzers[self.analyzer].process.paused_until_s = world.scheduler.now_s + self.seconds
 
 
-class SlowFlush(NamedTuple):
+@dataclass(frozen=True)
+class SlowFlush(Act):
     """The next transaction of an analyzer begins late; perhaps its waits for it time out."""
 
     analyzer: int
     seconds: float
     is_impatient: bool
 
-    weight = 4
+    weight: ClassVar[int] = 4
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> SlowFlush:
@@ -248,12 +256,13 @@ class SlowFlush(NamedTuple):
         analyzer.slow_flush_s, analyzer.is_impatient = self.seconds, self.is_impatient
 
 
-class Rebalance(NamedTuple):
+@dataclass(frozen=True)
+class Rebalance(Act):
     """Partitions move between analyzers; by force before their owners know."""
 
     by_force: bool
 
-    weight = 5
+    weight: ClassVar[int] = 5
 
     @classmethod
     def drawn(cls, random: Random, _size: Size) -> Rebalance:
@@ -263,12 +272,13 @@ class Rebalance(NamedTuple):
         world.topic.group.move(by_force=self.by_force)
 
 
-class Outage(NamedTuple):
+@dataclass(frozen=True)
+class Outage(Act):
     """The database is away."""
 
     seconds: float
 
-    weight = 2
+    weight: ClassVar[int] = 2
 
     @classmethod
     def drawn(cls, random: Random, _size: Size) -> Outage:
@@ -278,13 +288,14 @@ class Outage(NamedTuple):
         world.database.away_until_s = world.scheduler.now_s + self.seconds
 
 
-class AnswerFaults(NamedTuple):
+@dataclass(frozen=True)
+class AnswerFaults(Act):
     """The next answers to a gate are lost, late, repeated, or incomplete."""
 
     application: int
     kinds: tuple[AnswerFault, ...]
 
-    weight = 5
+    weight: ClassVar[int] = 5
 
     @classmethod
     def drawn(cls, random: Random, _size: Size) -> AnswerFaults:
@@ -296,12 +307,13 @@ class AnswerFaults(NamedTuple):
         world.applications[self.application].link.faults += self.kinds
 
 
-class NewApplication(NamedTuple):
+@dataclass(frozen=True)
+class NewApplication(Act):
     """An application is killed and started."""
 
     application: int
 
-    weight = 1
+    weight: ClassVar[int] = 1
 
     @classmethod
     def drawn(cls, random: Random, _size: Size) -> NewApplication:
@@ -312,13 +324,14 @@ class NewApplication(NamedTuple):
         world.ranks.pop(world.applications[self.application].name, None)
 
 
-class WrongClock(NamedTuple):
+@dataclass(frozen=True)
+class WrongClock(Act):
     """The clock of an application's machine is set."""
 
     application: int
     seconds: float
 
-    weight = 2
+    weight: ClassVar[int] = 2
 
     @classmethod
     def drawn(cls, random: Random, _size: Size) -> WrongClock:
@@ -328,20 +341,18 @@ class WrongClock(NamedTuple):
         world.applications[self.application].clock.set(self.seconds)
 
 
-class Dump(NamedTuple):
+@dataclass(frozen=True)
+class Dump(Act):
     """The database is copied."""
 
-    weight = 3
-
-    @classmethod
-    def drawn(cls, _random: Random, _size: Size) -> Dump:
-        return cls()
+    weight: ClassVar[int] = 3
 
     def do(self, world: World) -> None:
         world.dump = world.database.dump(), world.truth.copy()
 
 
-class Restore(NamedTuple):
+@dataclass(frozen=True)
+class Restore(Act):
     """The last copy of the database takes its place.
 
     Perhaps one analyzer is killed before and started afterwards, with another configuration file.
@@ -350,7 +361,7 @@ class Restore(NamedTuple):
     restarted: int | None
     plan: int
 
-    weight = 4
+    weight: ClassVar[int] = 4
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> Restore:
@@ -362,7 +373,7 @@ class Restore(NamedTuple):
             copy, stored = world.dump
             world.database.restore(copy)
             world.truth.restore(stored)
-            world.restored_s = world.scheduler.now_s
+            world.restored_s = world.scheduler.uptime_s
             for application in world.applications:
                 application.link.earlier.clear()
             if self.restarted is not None:
@@ -371,12 +382,13 @@ class Restore(NamedTuple):
                 analyzer.process.die()
 
 
-class DeleteOld(NamedTuple):
+@dataclass(frozen=True)
+class DeleteOld(Act):
     """Kafka deletes the older half of a partition."""
 
     partition: int
 
-    weight = 1
+    weight: ClassVar[int] = 1
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> DeleteOld:
@@ -387,25 +399,23 @@ class DeleteOld(NamedTuple):
         log.delete_to((log.start + log.end) // 2)
 
 
-class AcceptGaps(NamedTuple):
+@dataclass(frozen=True)
+class AcceptGaps(Act):
     """An operator accepts every gap."""
 
-    weight = 2
-
-    @classmethod
-    def drawn(cls, _random: Random, _size: Size) -> AcceptGaps:
-        return cls()
+    weight: ClassVar[int] = 2
 
     def do(self, world: World) -> None:
         world.accept_gaps()
 
 
-class Suspend(NamedTuple):
+@dataclass(frozen=True)
+class Suspend(Act):
     """An operator suspends all locks."""
 
     seconds: float
 
-    weight = 1
+    weight: ClassVar[int] = 1
 
     @classmethod
     def drawn(cls, random: Random, _size: Size) -> Suspend:
@@ -415,25 +425,23 @@ class Suspend(NamedTuple):
         suspend(world.database.engine, int(self.seconds * 1000), "ann", "test", world.new_mark)
 
 
-class Resume(NamedTuple):
+@dataclass(frozen=True)
+class Resume(Act):
     """An operator ends a suspension."""
 
-    weight = 1
-
-    @classmethod
-    def drawn(cls, _random: Random, _size: Size) -> Resume:
-        return cls()
+    weight: ClassVar[int] = 1
 
     def do(self, world: World) -> None:
         resume(world.database.engine, "ann", "test", world.new_mark)
 
 
-class Sleep(NamedTuple):
+@dataclass(frozen=True)
+class Sleep(Act):
     """All machines are suspended."""
 
     seconds: float
 
-    weight = 2
+    weight: ClassVar[int] = 2
 
     @classmethod
     def drawn(cls, random: Random, _size: Size) -> Sleep:

@@ -26,6 +26,7 @@ from gatekeeper.model import Change
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import SOURCE, SimulatedSource, Topic
 from tests.simulation.scheduler import Event, Killed, Process, Scheduler
+from tests.support.flush_orders import LateFlush, LateFlushes
 
 RESOURCES = ("/v1/items", "/v1/search")
 MAPPING = SourceMapping(
@@ -47,67 +48,55 @@ FETCH_S = 0.02  # from a record's arrival to the poll that returns it
 RESTART_S = 1.0  # until a supervisor starts a process again
 
 
-class LateFlush(Future[Any]):
+class ScheduledFlush(LateFlush):
     """A flush that is an event. A caller that needs its outcome makes it happen at once."""
 
     def __init__(self, flush: Callable[[], Any], done: Callable[[], None]) -> None:
-        super().__init__()
-        self._flush = flush
+        super().__init__(flush, lambda: 1.0)
         self._done = done
 
     def result(self, timeout: float | None = None) -> Any:
-        if not self.done():
-            if timeout is not None:
-                raise TimeoutError
-            self.run()
+        if timeout is not None and not self.done():
+            raise TimeoutError
         return super().result()
 
     def run(self) -> None:
-        """Runs the transaction. A kill passes through."""
-        if self.done():
-            return
-        try:
-            self.set_result(self._flush())
-        except Exception as error:  # noqa: BLE001 - `result` raises it
-            self.set_exception(error)
-        self._done()
+        if not self.done():
+            super().run()
+            self._done()
 
 
-class ScheduledFlushes:
+class ScheduledFlushes(LateFlushes):
     """A `FlushExecutor` whose flushes begin after a while."""
 
     def __init__(self, analyzer: SimulatedAnalyzer) -> None:
+        super().__init__()
         self._analyzer = analyzer
-        self._latest: LateFlush | None = None
 
     def submit(self, flush: Callable[[], Any], /) -> Future[Any]:
-        assert self._latest is None or self._latest.done(), "two flushes in flight"
-        self._latest = LateFlush(flush, lambda: self._analyzer.wake(0.0))
-        self._analyzer.later(self._analyzer.commit_s(), "flush", self._latest.run)
-        return self._latest
+        assert self.latest is None or self.latest.done(), "two flushes in flight"
+        self.latest = ScheduledFlush(flush, lambda: self._analyzer.wake(0.0))
+        self._analyzer.later(self._analyzer.commit_s(), "flush", self.latest.run)
+        return self.latest
 
-    def wait(self, _timeout_s: float) -> None:
+    def wait(self, _timeout_s: float | None = None) -> None:
         """Waits for the flush in flight, unless the analyzer's patience has ended."""
-        if self._latest is not None and not self._analyzer.is_impatient:
-            self._latest.run()
+        if not self._analyzer.is_impatient:
+            super().wait()
 
     def close(self) -> None:
-        if self._latest is not None:
-            self._latest.run()
+        super().wait()
 
 
 class Observer:
-    """Counts what the loop reports."""
+    """Remembers the jobs that failed."""
 
     def __init__(self) -> None:
-        self.lost = 0
         self.failed: list[str] = []
 
     def loop_completed(self, partitions: int) -> None: ...
     def flush_committed(self, result: FlushResult) -> None: ...
-    def partition_lost(self) -> None:
-        self.lost += 1
-
+    def partition_lost(self) -> None: ...
     def dependency_failed(self, dependency: str, error: str) -> None: ...
     def dependency_recovered(self, dependency: str) -> None: ...
     def partitions_stopped(self, gaps: Mapping[Partition, Gap]) -> None: ...

@@ -63,7 +63,7 @@ class SimulatedClock:
         return round((self._wall_s() + self.skew_s) * 1e9)
 
     def uptime_s(self) -> float:
-        return self._scheduler.now_s
+        return self._scheduler.uptime_s
 
     def random(self) -> float:
         return 0.5
@@ -74,7 +74,7 @@ class SimulatedClock:
     def set(self, skew_s: float) -> None:
         """Sets the machine's clock so much ahead of the right time."""
         if skew_s < self.skew_s:
-            self.set_back_s = self._scheduler.now_s
+            self.set_back_s = self.uptime_s()
         self.skew_s = skew_s
 
     def wait(self, event: threading.Event, timeout: float) -> bool:
@@ -88,7 +88,7 @@ class SimulatedLink:
         self, database: SimulatedDatabase, scheduler: Scheduler, clock: SimulatedClock, *, is_http: bool
     ) -> None:
         self.faults: list[AnswerFault] = []  # of the next answers
-        self.fresh_s = scheduler.now_s  # from here on the view must be as fresh as polls make it
+        self.fresh_s = scheduler.uptime_s  # from here on the view must be as fresh as polls make it
         self.failures = 0  # in a row
         self._source = SimulatedSqlSource(database)
         self._scheduler = scheduler
@@ -125,7 +125,7 @@ class SimulatedLink:
     def disturbed(self, seconds: float) -> None:
         """Notes a fault that lasts so long: the gate waits longer before it polls again."""
         pause_s = min(CEILING_S, STALE_AFTER_S / 2 * 2.0 ** min(self.failures, 9))
-        self.fresh_s = max(self.fresh_s, self._scheduler.now_s + seconds + pause_s)
+        self.fresh_s = max(self.fresh_s, self._scheduler.uptime_s + seconds + pause_s)
 
     def _wait(self, seconds: float) -> None:
         process = self._clock.process
@@ -170,7 +170,7 @@ class Application:
 
     def oldest_s(self) -> float:
         """Returns the highest age that the view may have now; infinite shortly after a fault."""
-        return 1.1 * HTTP_PACE_S if self._scheduler.now_s > self.link.fresh_s + HTTP_PACE_S else inf
+        return 1.1 * HTTP_PACE_S if self._scheduler.uptime_s > self.link.fresh_s + HTTP_PACE_S else inf
 
     def request(self, caller: str, resource: str, size: int, clock_s: float) -> Logged:
         """Asks the gate, and returns the record that is logged, with the time of a clock that is wrong."""

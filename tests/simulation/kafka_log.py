@@ -274,11 +274,11 @@ class SimulatedSource:
         self.partitions = AssignedPartitions(
             {TOPIC: SOURCE}, positions, lambda *_: None, start="earliest", wall_s=wall_s, uptime_s=uptime_s
         )
-        self.partitions.client = self._client  # type: ignore[assignment]
+        self.partitions.client = self._client
 
     def take(self, timeout_s: float) -> Iterator[SourceItem]:
         if not self.partitions.has_items:
-            self.partitions.find_positions(self._client)  # type: ignore[arg-type]
+            self.partitions.find_positions(self._client)
             self._rebalance()
             for fetched in self._client.poll():
                 self.partitions.keep(fetched)

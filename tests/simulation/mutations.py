@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -24,18 +24,12 @@ from analyzer.store.transaction import flush, lock_feed, plans
 from analyzer.store.transaction.activation import Activation
 from analyzer.store.transaction.flush import CatalogCache, SqlFlush
 from gatekeeper.feed import poller
-from gatekeeper.feed.poller import Poller
 from gatekeeper.model import Change, Clear, Update
 from gatekeeper.sources import sql
 from gatekeeper.view import lock_view
-from gatekeeper.view.lock_view import EMPTY, LockView, ViewOutOfStep
-from tests.faults.mutations import without_compare_and_set
-
-
-class Patch(Protocol):
-    """Replaces an attribute: pytest's monkeypatch, or `setattr` where nothing needs to be undone."""
-
-    def setattr(self, target: Any, name: str, value: Any) -> None: ...
+from gatekeeper.view.lock_view import LockView, ViewOutOfStep
+from tests.cuts.mutations import locks_lost_with_the_source
+from tests.faults.mutations import Patch, without_compare_and_set
 
 
 def offsets_in_a_separate_transaction(patch: Patch) -> None:
@@ -220,18 +214,6 @@ def answers_in_any_order(patch: Patch) -> None:
     patch.setattr(poller, "apply", apply)
 
 
-def stale_gate_forgets(patch: Patch) -> None:
-    """A gate drops its locks when its source fails."""
-    fail = Poller._fail
-
-    def forget(self: Poller, error: Exception, **options: bool) -> None:
-        fail(self, error, **options)
-        self.known = self.known._replace(view=EMPTY)
-        self._since = None
-
-    patch.setattr(Poller, "_fail", forget)
-
-
 def back_off_without_end(patch: Patch) -> None:
     """After failures a gate waits for minutes before it polls again."""
     delay = poller.next_delay
@@ -272,7 +254,7 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         ended_locks_stay,
         marks_not_compared,
         answers_in_any_order,
-        stale_gate_forgets,
+        locks_lost_with_the_source,
         back_off_without_end,
         rows_joined_without_removing,
     )

@@ -9,7 +9,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import pytest
 
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.stories import Story, draw
@@ -29,22 +31,8 @@ class Result(NamedTuple):
     locks: int = 0
     denied: int = 0
     flushes: int = 0
+    overshoot: int = 0  # the highest, in a story with requests only
     last_events: Sequence[str] = ()
-
-
-class Patch:
-    """Replaces attributes, and puts the original ones back."""
-
-    def __init__(self) -> None:
-        self._before: list[tuple[Any, str, Any]] = []
-
-    def setattr(self, target: Any, name: str, value: Any) -> None:
-        self._before.append((target, name, getattr(target, name)))
-        setattr(target, name, value)
-
-    def undo(self) -> None:
-        for target, name, value in reversed(self._before):
-            setattr(target, name, value)
 
 
 def play(story: Story, shown_events: int = SHOWN_EVENTS) -> Result:
@@ -63,7 +51,7 @@ def play(story: Story, shown_events: int = SHOWN_EVENTS) -> Result:
     return Result(
         story.seed, wrong, world.scheduler.events, Counter(type(act).__name__ for _, act in story.acts),
         world.truth.crossed, sum(one.request.is_denied for one in world.asked),
-        sum(line.endswith(": flush") for line in trace), trace[-shown_events:],
+        sum(line.endswith(": flush") for line in trace), world.overshoot, trace[-shown_events:],
     )  # fmt: skip
 
 
@@ -73,12 +61,9 @@ def play_seed(seed: int) -> Result:
 
 def play_mutated(name: str, seeds: Iterable[int]) -> Result | None:
     """Returns the first run of these seeds in which the mutation is detected."""
-    patch = Patch()
-    MUTATIONS[name](patch)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        MUTATIONS[name](patch)
         return next((result for seed in seeds if (result := play_seed(seed)).wrong), None)
-    finally:
-        patch.undo()
 
 
 def play_all(seeds: Sequence[int], processes: int) -> Iterator[Result]:
@@ -144,6 +129,7 @@ def summary(results: Sequence[Result], began_s: float) -> str:
         f"{len(results)} stories, {events:,} events ({min(r.events for r in results)} to "
         f"{max(r.events for r in results)} each), {sum(r.flushes for r in results):,} flushes, "
         f"{sum(r.locks for r in results):,} locks, {sum(r.denied for r in results):,} requests denied, "
+        f"at most {max(r.overshoot for r in results)} beyond a limit in stories without faults, "
         f"{wrong} wrong, in {time.monotonic() - began_s:.0f} s\n"
         f"acts: {', '.join(f'{name} {count}' for name, count in acts.most_common())}"
     )

@@ -36,7 +36,7 @@ def draw(seed: int) -> Story:
     is_calm = random.random() < 0.1
     # Each story has some kinds of acts often and others not at all: faults are found that way which need
     # several of a kind. (Groce, Zhang, Eide, Chen, Regehr: Swarm testing, ISSTA 2012)
-    weights = [kind.weight * random.choice((0, 0, 1, 2, 4)) for kind in KINDS]  # type: ignore[operator]
+    weights = [kind.weight * random.choice((0, 0, 1, 2, 4)) for kind in KINDS]
     weights[KINDS.index(Requests)] = Requests.weight
     times = sorted(random.uniform(0.5, SECONDS) for _ in range(ACTS))
     acts = [

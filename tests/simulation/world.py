@@ -79,6 +79,7 @@ class World:
         self.overshoot = 0  # the highest, in a story with requests only
         self.ranks: dict[str, int] = {}
         self.restored_s = -1.0
+        self.coming = 0  # events outside of all processes that an act has caused
         self.database.after_commit = self.committed
         self.scheduler.after_event = self.happened
         self.analyzers = [
@@ -138,6 +139,8 @@ class World:
 
     def unfinished(self) -> str:
         """Returns what is not yet as it must be in the end."""
+        if self.coming:
+            return "records that are on their way"
         offsets = dict(self.database.read('select partition, "next" from offsets'))
         for log in self.topic.logs.values():
             if offsets.get(log.number) != log.stable_end:
@@ -254,8 +257,14 @@ class World:
             act.do(self)
 
     def later(self, delay_s: float, name: str, action: Callable[[], object]) -> None:
-        """Has something happen outside of all processes."""
-        self.scheduler.after(delay_s, self.outside, name, action)
+        """Has something happen outside of all processes; the story does not end before."""
+        self.coming += 1
+
+        def happen() -> None:
+            self.coming -= 1
+            action()
+
+        self.scheduler.after(delay_s, self.outside, name, happen)
 
     def log(self, number: int) -> PartitionLog:
         return self.topic.logs[TopicPartition(TOPIC, number)]

@@ -30,12 +30,12 @@ class MemoizedRule(dict[Any, Any]):
     """A rule with a bounded memo of its answers."""
 
     def __init__(
-        self, rule: ValueRule, types: frozenset[type] = MEMO_TYPES, bytes_max: int | None = None
+        self, rule: ValueRule, types: frozenset[type] = MEMO_TYPES, bytes_max: int = MEMO_BYTES_MAX
     ) -> None:
-        """Only values of `types` are memoized, in about `bytes_max` bytes; None: in the usual number."""
+        """Only values of `types` are memoized, in about `bytes_max` bytes."""
         super().__init__()
         self.rule = rule
-        self._bytes_max = MEMO_BYTES_MAX if bytes_max is None else bytes_max
+        self._bytes_max = bytes_max
         self._types = types
         self._bytes = 0
 

@@ -9,7 +9,7 @@ passed once, and SQLite gets the rows bound one by one, which is faster than JSO
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 from typing import Any
@@ -82,6 +82,14 @@ def as_parameters(
     separator, joined = _joined(texts)
     given = {f"given_{column.name}": text for column, text in zip(columns, joined, strict=True)}
     return {"given_between": separator, **given}
+
+
+def in_parts(
+    dialect: str, columns: Sequence[sa.ColumnClause[Any]], rows: Sequence[Sequence[object]]
+) -> Iterator[dict[str, object]]:
+    """Yields the parameters for as many executions of a statement with `rows_given` as the rows need."""
+    for first in range(0, len(rows), ROWS_MAX):
+        yield as_parameters(dialect, columns, rows[first : first + ROWS_MAX])
 
 
 def _joined(columns: Sequence[Sequence[str]]) -> tuple[str, list[str]]:

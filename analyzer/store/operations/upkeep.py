@@ -172,7 +172,7 @@ def _totals_to_delete(db: sa.Connection, before_s: int) -> list[sa.ColumnElement
         if window_s is None:
             if is_dropped:
                 catalog.forget_sum(db, name)
-        elif is_dropped or window_at(catalog.period_of(name), window_s).until_s < before_s:
+        elif is_dropped or window_at(catalog.period_of(name), window_s).until_s <= before_s:
             conditions.append(sa.and_(columns.sum == number, columns.window_s == window_s))
     return conditions
 

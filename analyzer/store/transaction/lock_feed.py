@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from analyzer.store.database.clock import instant, millis
 from analyzer.store.database.engine import NowMs, insert_into
-from analyzer.store.database.row_parameters import ROWS_MAX, as_parameters, rows_given
+from analyzer.store.database.row_parameters import as_parameters, in_parts, rows_given
 from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks
 from analyzer.store.transaction import notify
 from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
@@ -33,10 +33,7 @@ def locked(db: sa.Connection, keys: Collection[LockKey]) -> dict[LockKey, Lock]:
     """Returns the locks at `keys`, and blocks other writers of their rows until commit."""
     if not keys:
         return {}
-    wanted = rows_given(db.dialect.name, KEY)
-    match = sa.and_(*(column == wanted.c[column.name] for column in KEY))
-    statement = sa.select(locks).join(wanted, match).order_by(*KEY).with_for_update(of=locks)
-    return _by_key(db.execute(statement, as_parameters(db.dialect.name, KEY, sorted(keys))))
+    return _by_key(db.execute(_locked(db.dialect.name), as_parameters(db.dialect.name, KEY, sorted(keys))))
 
 
 def of_policies(
@@ -121,11 +118,17 @@ def _execute(
     columns = list(table.c)
     values = [[row[column.name] for column in columns] for row in rows]
     found: list[Any] = []
-    for first in range(0, len(values), ROWS_MAX):
-        given = as_parameters(db.dialect.name, columns, values[first : first + ROWS_MAX])
+    for given in in_parts(db.dialect.name, columns, values):
         done = db.execute(statement(db.dialect.name), given)
         found += done if done.returns_rows else ()
     return found
+
+
+@lru_cache
+def _locked(dialect: str) -> sa.Select[Any]:
+    wanted = rows_given(dialect, KEY)
+    match = sa.and_(*(column == wanted.c[column.name] for column in KEY))
+    return sa.select(locks).join(wanted, match).order_by(*KEY).with_for_update(of=locks)
 
 
 @lru_cache

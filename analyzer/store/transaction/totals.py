@@ -21,9 +21,8 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import Growth, Standing, Sum, TotalKey, order_of
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.row_parameters import (
-    ROWS_MAX,
     ColumnValues,
-    as_parameters,
+    in_parts,
     rows_given,
     upsert_columns,
 )
@@ -110,8 +109,7 @@ def used_by(
         sa.tuple_(*columns).in_(sa.select(given.c.key, given.c.resource)),
     )
     found: dict[tuple[str, str], int] = {}
-    for first in range(0, len(series), ROWS_MAX):
-        parameters = as_parameters(db.dialect.name, columns, series[first : first + ROWS_MAX])
+    for parameters in in_parts(db.dialect.name, columns, series):
         found |= {(row.key, row.resource): row.used for row in db.execute(statement, parameters)}
     return found
 
@@ -144,8 +142,7 @@ def _due_among(db: sa.Connection, number: int, version: int, grown: Growth) -> l
     """SQLite cannot filter what an INSERT returns: there the rows are read again."""
     series = list(zip(grown.windows_s, grown.keys, grown.resources, strict=True))
     found: list[sa.Row[Any]] = []
-    for first in range(0, len(series), ROWS_MAX):
-        given = as_parameters(db.dialect.name, SERIES, series[first : first + ROWS_MAX])
+    for given in in_parts(db.dialect.name, SERIES, series):
         found += db.execute(_due_statement(db.dialect.name), given | {"sum": number, "version": version})
     return found
 
