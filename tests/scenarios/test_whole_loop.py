@@ -22,7 +22,7 @@ from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
 from analyzer.daemon import Daemon
 from analyzer.flush_executors import InlineFlushes
 from analyzer.jobs.upkeep_jobs import Retention, lock_jobs, upkeep_jobs
-from analyzer.pipeline import FlushExecutor, FlushResult, Pipeline
+from analyzer.pipeline import FlushExecutor, Pipeline
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import upgrade
 from analyzer.store.operations.upkeep import SqlUpkeep
@@ -33,6 +33,7 @@ from gatekeeper.testing import ManualClock
 from tests.support.counters import reference_counter
 from tests.support.flush_orders import LateFlushes
 from tests.support.job_runners import runner_of
+from tests.support.loop_observers import SilentObserver
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
 LIMIT = 5
@@ -89,17 +90,11 @@ class Log:
         pass
 
 
-class FailOnOutage:
-    """A `LoopObserver` that ignores everything except an outage, which fails the test."""
+class FailOnOutage(SilentObserver):
+    """Lets an outage fail the test."""
 
-    def loop_completed(self, partitions: int) -> None: ...
-    def partition_lost(self) -> None: ...
-    def flush_committed(self, result: FlushResult) -> None: ...
     def dependency_failed(self, dependency: str, error: str) -> None:
         raise AssertionError(error)
-
-    def dependency_recovered(self, dependency: str) -> None: ...
-    def partitions_stopped(self, gaps: Mapping[Partition, Gap]) -> None: ...
 
 
 class World:

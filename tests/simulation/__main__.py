@@ -86,7 +86,9 @@ def parse_arguments() -> argparse.Namespace:
         "--only", type=act_numbers, help="numbers of acts, as in 3,17: the others are left out"
     )
     parser.add_argument("--trace", action="store_true", help="print every event of one story")
-    parser.add_argument("--mutation", default="", choices=["", *MUTATIONS], help="a mistake to find")
+    parser.add_argument(
+        "--mutation", default="", choices=MUTATIONS, metavar="NAME", help="a mistake to find: docs/testing.md"
+    )
     parser.add_argument("--processes", type=at_least_one, default=PROCESSES)
     arguments = parser.parse_args()
     if arguments.seeds is None:

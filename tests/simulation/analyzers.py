@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -11,22 +11,22 @@ from typing import Any
 
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import Plan
-from analyzer.core.model import Gap, Partition
 from analyzer.core.records.mapping import NumberField, ResourceField, SourceMapping, TextField, TimeField
 from analyzer.daemon import Daemon
 from analyzer.errors import AnalyzerError
 from analyzer.jobs.job_runner import Job, JobRunner
 from analyzer.jobs.upkeep_jobs import LEASE, Retention, lock_jobs, upkeep_jobs
-from analyzer.pipeline import FLUSH_POLL_S, FlushResult, Pipeline
+from analyzer.pipeline import FLUSH_POLL_S, Pipeline
 from analyzer.store.operations.job_outcomes import SqlJobOutcomes
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
-from gatekeeper.model import Change
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import SOURCE, SimulatedSource, Topic
 from tests.simulation.scheduler import Event, Killed, Process, Scheduler
 from tests.support.flush_orders import LateFlush, LateFlushes
+from tests.support.job_runners import SeenJobs
+from tests.support.loop_observers import SilentObserver
 
 RESOURCES = ("/v1/items", "/v1/search")
 MAPPING = SourceMapping(
@@ -88,23 +88,8 @@ class ScheduledFlushes(LateFlushes):
         super().wait()
 
 
-class Observer:
-    """Remembers the jobs that failed."""
-
-    def __init__(self) -> None:
-        self.failed: list[str] = []
-
-    def loop_completed(self, partitions: int) -> None: ...
-    def flush_committed(self, result: FlushResult) -> None: ...
-    def partition_lost(self) -> None: ...
-    def dependency_failed(self, dependency: str, error: str) -> None: ...
-    def dependency_recovered(self, dependency: str) -> None: ...
-    def partitions_stopped(self, gaps: Mapping[Partition, Gap]) -> None: ...
-    def locks_ended(self, changes: Sequence[Change]) -> None: ...
-    def job_failed(self, job: str, error: str) -> None:
-        self.failed.append(f"{job}: {error}")
-
-    def job_recovered(self, job: str) -> None: ...
+class Observer(SilentObserver, SeenJobs):
+    """Records which jobs failed."""
 
 
 class SimulatedAnalyzer:

@@ -126,7 +126,7 @@ def summary(results: Sequence[Result], began_s: float) -> str:
     acts = sum((result.acts for result in results), Counter[str]())
     events, wrong = sum(r.events for r in results), sum(bool(r.wrong) for r in results)
     return (
-        f"{len(results)} stories, {events:,} events ({min(r.events for r in results)} to "
+        f"stories: {len(results)}; {events:,} events ({min(r.events for r in results)} to "
         f"{max(r.events for r in results)} each), {sum(r.flushes for r in results):,} flushes, "
         f"{sum(r.locks for r in results):,} locks, {sum(r.denied for r in results):,} requests denied, "
         f"at most {max(r.overshoot for r in results)} beyond a limit in stories without faults, "

@@ -9,7 +9,7 @@ passed once, and SQLite gets the rows bound one by one, which is faster than JSO
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 from typing import Any
@@ -92,6 +92,25 @@ def in_parts(
         yield as_parameters(dialect, columns, rows[first : first + ROWS_MAX])
 
 
+def insert_given(
+    dialect: str, table: sa.Table, names: Collection[str], constants: Collection[str] = ()
+) -> Any:
+    """Returns an INSERT of given rows, to be executed with `as_parameters`.
+
+    The columns in `constants` have the same value in all rows, the parameter `given_NAME`.
+    """
+    columns = [table.c[name] for name in names]
+    given = rows_given(dialect, [column for column in columns if column.name not in constants])
+    selected = [
+        sa.bindparam(f"given_{column.name}", type_=column.type).label(column.name)
+        if column.name in constants
+        else given.c[column.name]
+        for column in columns
+    ]
+    # With a condition, or SQLite would take ON CONFLICT for a part of the SELECT.
+    return insert_into(dialect, table).from_select(list(names), sa.select(*selected).where(sa.true()))
+
+
 def _joined(columns: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
     """Returns a separator that occurs in none of the texts, and each column joined by it."""
     separator = SEPARATOR
@@ -166,18 +185,10 @@ def _upsert_of_columns(
     constants: frozenset[str],
     assignments: Assignments,
     returning: Callable[[Any], sa.Select[Any]] | None,
-) -> sa.Executable:
-    columns = [table.c[name] for name in names]
-    given = rows_given("postgresql", [column for column in columns if column.name not in constants])
-    selected = [
-        sa.bindparam(f"given_{column.name}", type_=column.type).label(column.name)
-        if column.name in constants
-        else given.c[column.name]
-        for column in columns
-    ]
-    added = insert_into("postgresql", table).from_select(list(names), sa.select(*selected))
-    added = added.on_conflict_do_update(
-        index_elements=table.primary_key, set_=dict(assignments("postgresql", table, added.excluded))
+) -> Any:
+    given = insert_given("postgresql", table, names, constants)
+    added: Any = given.on_conflict_do_update(
+        index_elements=table.primary_key, set_=dict(assignments("postgresql", table, given.excluded))
     )
     if returning is None:
         return added

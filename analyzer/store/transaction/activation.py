@@ -23,7 +23,7 @@ from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.sql_joins import bounded_sum, plus
 from analyzer.store.transaction.totals import used_by
-from gatekeeper.model import Change, Clear, LockKey
+from gatekeeper.model import Change, Clear, Lock, LockKey
 
 STEP_ROWS = 5_000  # read in one step: flushes wait for a fraction of a second
 LOCKS_AT_ONCE = 1_000
@@ -154,22 +154,24 @@ class Activation:
             for key, resource, used in rows
             if used >= least
         ]
-        self.changes += self._unless_by_this_plan(
-            judge_policies(self._plan, step.policies, standings, {}, self._now)
-        )
+        wanted = judge_policies(self._plan, step.policies, standings, {}, self._now)
+        present = lock_feed.locked(self._db, [change.at for change in wanted])
+        self.changes += [
+            change
+            for change in wanted
+            if change.at not in present or not self._is_by_this_plan(present[change.at])
+        ]
         self._count(len(rows))
         if len(rows) < most:
             return None
         return JudgeStep(step.sum, step.policies, (rows[-1].key, rows[-1].resource))
 
-    def _unless_by_this_plan(self, changes: Sequence[Change]) -> list[Change]:
-        """Returns the changes of locks that no flush has set since the plan is in force.
+    def _is_by_this_plan(self, lock: Lock) -> bool:
+        """Whether a flush has set the lock since the plan is in force.
 
         A lock of the same millisecond may still be the old plan's.
         """
-        present = lock_feed.locked(self._db, [change.at for change in changes])
-        by_this_plan = {at for at, lock in present.items() if lock.began > self._in_force_since}
-        return [change for change in changes if change.at not in by_this_plan]
+        return lock.began > self._in_force_since
 
     def _clear(self, step: ClearStep) -> ClearStep | None:
         found = lock_feed.of_policies(self._db, step.policies, step.behind, LOCKS_AT_ONCE)
@@ -180,8 +182,11 @@ class Activation:
         # A total may have reached its limit after the judge step: the flush found a lock of the old plan and
         # left it, with the old action.
         written = {change.at for change in self.changes}
-        missed = [change for change in wanted if change.at in found and change.at not in written]
-        self.changes += self._unless_by_this_plan(missed)
+        self.changes += [
+            change
+            for change in wanted
+            if change.at in found and change.at not in written and not self._is_by_this_plan(found[change.at])
+        ]
         self._count(len(found))
         if len(found) < LOCKS_AT_ONCE:
             return None

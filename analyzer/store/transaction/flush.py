@@ -138,10 +138,11 @@ class SqlFlush:
         # A sum that is being filled is not complete: it is judged when it is.
         due = [stored for stored in due if stored.standing.total.sum not in filling]
         standings = [stored.standing for stored in due]
+        # Cannot lock what does not exist yet: `publish_longer` compares again.
         locks = lock_feed.locked(self._db, lock_keys(plan, standings))
         changes = judge(plan, standings, locks, now)
         totals.set_next(self._db, plan, version, due, now.timestamp(), catalog)
-        return lock_feed.extend(self._db, changes, self._random_mark()) if changes else []
+        return lock_feed.publish_longer(self._db, changes, self._random_mark()) if changes else []
 
     def _add_rejected(self, rejected: Collection[Rejected], now: datetime) -> None:
         if rejected:

@@ -1,20 +1,20 @@
 """The locks and their feed: versioned changes, each version with a random mark.
 
-`publish` and `extend` are the only writers of both.
+`publish` and `publish_longer` are the only writers of both.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 
 from analyzer.store.database.clock import instant, millis
-from analyzer.store.database.engine import NowMs, insert_into
-from analyzer.store.database.row_parameters import as_parameters, in_parts, rows_given
+from analyzer.store.database.engine import NowMs
+from analyzer.store.database.row_parameters import in_parts, insert_given, rows_given
 from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks
 from analyzer.store.transaction import notify
 from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
@@ -22,6 +22,10 @@ from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
 LAPSED_MAX = 10_000  # locks that end in one transaction
 
 KEY = (locks.c.scope, locks.c.key, locks.c.resource, locks.c.policy)
+LOCK = tuple(locks.c)
+CHANGE = tuple(column for column in lock_changes.c if column.name != "version")
+# The columns of a change that clears a lock, beside the lock's key.
+CLEARED = {column.name: "" if isinstance(column.type, sa.Text) else 0 for column in LOCK} | {"op": "clear"}
 
 
 def new_mark() -> str:
@@ -31,9 +35,7 @@ def new_mark() -> str:
 
 def locked(db: sa.Connection, keys: Collection[LockKey]) -> dict[LockKey, Lock]:
     """Returns the locks at `keys`, and blocks other writers of their rows until commit."""
-    if not keys:
-        return {}
-    return _by_key(db.execute(_locked(db.dialect.name), as_parameters(db.dialect.name, KEY, sorted(keys))))
+    return _by_key(_execute(db, _locked(db.dialect.name), KEY, sorted(keys)))
 
 
 def of_policies(
@@ -66,62 +68,66 @@ def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
 
     Must be the last statement of its transaction.
     """
+    dialect = db.dialect.name
     set_ = [_lock_columns(change.lock) for change in changes if isinstance(change, Set)]
     cleared = [change.at for change in changes if isinstance(change, Clear)]
-    _execute(db, _upsert, locks, set_)
-    if cleared:
-        keys = rows_given(db.dialect.name, KEY)
-        # Not `exists`: SQLite would read the whole table, and `keys` for each of its rows.
-        statement = sa.delete(locks).where(sa.tuple_(*KEY).in_(sa.select(*keys.c)))
-        db.execute(statement, as_parameters(db.dialect.name, KEY, sorted(cleared)))
+    _execute(db, _upsert(dialect), LOCK, _in_order(LOCK, set_))
+    _execute(db, _delete(dialect), KEY, sorted(cleared))
     return _add_version(db, changes, mark)
 
 
-def extend(db: sa.Connection, changes: Sequence[Set], mark: str) -> list[Set]:
-    """Publishes locks (at least one, each key once) unless one that lasts as long is there; returns the rest.
+def publish_longer(db: sa.Connection, changes: Sequence[Set], mark: str) -> list[Set]:
+    """Publishes locks, each key once, except where one that lasts as long is there; returns the published.
 
     When a window ends, a flush that was judged by the old window may come behind one that was judged by the
     new window: they have different totals, so neither waits for the other before this. The lock of the new
     window stays. Must be the last statement of its transaction.
     """
-    rows = _execute(db, _upsert_longer, locks, [_lock_columns(change.lock) for change in changes])
-    written = {LockKey(*row) for row in rows}
-    extended = [change for change in changes if change.at in written]
-    if extended:
-        _add_version(db, extended, mark)
-    return extended
+    given = _in_order(LOCK, [_lock_columns(change.lock) for change in changes])
+    written = {LockKey(*row) for row in _execute(db, _upsert_longer(db.dialect.name), LOCK, given)}
+    published = [change for change in changes if change.at in written]
+    if published:
+        _add_version(db, published, mark)
+    return published
 
 
 def _add_version(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
     # The row stays locked until commit, so versions become visible in the order of their numbers. From a
     # sequence, 8 could commit before 7: a gate that has seen 8 asks for `version > 8` and would never see 7.
-    # Last, because other writers wait for it.
+    # Last, because other writers wait for it, and with the rows at hand for the same reason.
+    dialect = db.dialect.name
+    rows = [{"number": number} | _columns(change) for number, change in enumerate(changes)]
+    parts = list(in_parts(dialect, CHANGE, _in_order(CHANGE, rows)))
     version = db.execute(
         sa.update(feed).values(version=feed.c.version + 1, mark=mark).returning(feed.c.version)
     ).scalar_one()
     db.execute(sa.insert(feed_versions).values(version=version, mark=mark, at_ms=NowMs()))
-    rows = [
-        {"version": version, "number": number} | _columns(change) for number, change in enumerate(changes)
-    ]
-    _execute(db, _insert_changes, lock_changes, rows)
+    for given in parts:
+        db.execute(_insert_changes(dialect), given | {"given_version": version})
     notify.feed_changed(db)
     return int(version)
 
 
 def _execute(
-    db: sa.Connection, statement: Callable[[str], Any], table: sa.Table, rows: Sequence[Mapping[str, object]]
+    db: sa.Connection,
+    statement: sa.Executable,
+    columns: Sequence[sa.Column[Any]],
+    rows: Sequence[Sequence[object]],
 ) -> list[Any]:
-    """Executes a statement about given rows of `table`; returns the rows that it returns.
+    """Executes a statement about given rows of `columns`; returns the rows that it returns.
 
     One statement for many rows takes a third of the time of one for each.
     """
-    columns = list(table.c)
-    values = [[row[column.name] for column in columns] for row in rows]
     found: list[Any] = []
-    for given in in_parts(db.dialect.name, columns, values):
-        done = db.execute(statement(db.dialect.name), given)
+    for given in in_parts(db.dialect.name, columns, rows):
+        done = db.execute(statement, given)
         found += done if done.returns_rows else ()
     return found
+
+
+def _in_order(columns: Sequence[sa.Column[Any]], rows: Iterable[Mapping[str, object]]) -> list[list[object]]:
+    """Returns the values of each row in the order of the columns."""
+    return [[row[column.name] for column in columns] for row in rows]
 
 
 @lru_cache
@@ -133,28 +139,28 @@ def _locked(dialect: str) -> sa.Select[Any]:
 
 @lru_cache
 def _upsert(dialect: str) -> Any:
-    added = _insert_given(dialect, locks)
+    added = insert_given(dialect, locks, locks.c.keys())
     return added.on_conflict_do_update(index_elements=list(KEY), set_=_all_but_key(added))
 
 
 @lru_cache
 def _upsert_longer(dialect: str) -> Any:
-    added = _insert_given(dialect, locks)
+    added = insert_given(dialect, locks, locks.c.keys())
     is_longer = locks.c.until_ms < added.excluded.until_ms
     upsert = added.on_conflict_do_update(index_elements=list(KEY), set_=_all_but_key(added), where=is_longer)
     return upsert.returning(*KEY)
 
 
 @lru_cache
+def _delete(dialect: str) -> sa.Delete:
+    keys = rows_given(dialect, KEY)
+    # Not `exists`: SQLite would read the whole table, and `keys` for each of its rows.
+    return sa.delete(locks).where(sa.tuple_(*KEY).in_(sa.select(*keys.c)))
+
+
+@lru_cache
 def _insert_changes(dialect: str) -> Any:
-    return _insert_given(dialect, lock_changes)
-
-
-def _insert_given(dialect: str, table: sa.Table) -> Any:
-    given = rows_given(dialect, list(table.c))
-    names = [column.name for column in table.c]
-    # With a condition, or SQLite would take ON CONFLICT for a part of the SELECT.
-    return insert_into(dialect, table).from_select(names, sa.select(*given.c).where(sa.true()))
+    return insert_given(dialect, lock_changes, lock_changes.c.keys(), constants=["version"])
 
 
 def _all_but_key(added: Any) -> dict[str, Any]:
@@ -185,9 +191,7 @@ def prune(db: sa.Connection, before_ms: int, most: int) -> int:
 def _columns(change: Change) -> dict[str, Any]:
     if isinstance(change, Set):
         return {"op": "set"} | _lock_columns(change.lock)
-    empty = {column.name: "" for column in locks.c if isinstance(column.type, sa.Text)}
-    numbers = {column.name: 0 for column in locks.c if not isinstance(column.type, sa.Text)}
-    return {"op": "clear", **empty, **numbers, **change.at._asdict()}
+    return CLEARED | change.at._asdict()
 
 
 def _lock_columns(lock: Lock) -> dict[str, str | int]:

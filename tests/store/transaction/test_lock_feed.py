@@ -176,10 +176,10 @@ def test_a_lock_is_extended_and_never_shortened(engine: sa.Engine) -> None:
         return Set(replace(a_lock(key), until=BEGAN + timedelta(days=days)))
 
     with writing(engine) as db:
-        assert lock_feed.extend(db, [lock("user:ann", 2), lock("user:bob", 1)], "m1")
+        assert lock_feed.publish_longer(db, [lock("user:ann", 2), lock("user:bob", 1)], "m1")
         changes = [lock("user:ann", 1), lock("user:bob", 2), lock("user:eve", 1)]
-        assert lock_feed.extend(db, changes, "m2") == changes[1:]
-        assert lock_feed.extend(db, changes, "m3") == []
+        assert lock_feed.publish_longer(db, changes, "m2") == changes[1:]
+        assert lock_feed.publish_longer(db, changes, "m3") == []
         assert db.execute(sa.select(feed.c.version, feed.c.mark)).one() == (2, "m2"), (
             "no version without a change"
         )
