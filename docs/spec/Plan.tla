@@ -20,7 +20,7 @@ EXTENDS Naturals, Sequences, FiniteSets, TLC
 \*   Fill               = analyzer.store.transaction.activation.Activation._fill
 \*   JudgeTotals        = analyzer.store.transaction.activation.Activation._judge
 \*   ClearLocks         = analyzer.store.transaction.activation.Activation._clear
-\*   UnlessByThisPlan   = analyzer.store.transaction.activation.Activation._unless_by_this_plan
+\*   UnlessByThisPlan   = analyzer.store.transaction.activation.Activation._is_by_this_plan
 
 CONSTANTS
     Files,          \* by analyzer: the plans that its file may have when it starts, numbers of Bodies
