@@ -26,7 +26,10 @@ def json_lines(rows: Iterable[object]) -> None:
     for row in rows:
         try:
             line = encode(row).decode("ascii")
+            is_safe = "\x7f" not in line
         except UnicodeError:
+            is_safe = False
+        if not is_safe:
             # Escaped: a terminal must get no control characters from a caller's name, and a file's name may
             # have lone surrogates.
             line = json.dumps(row, separators=(",", ":"))

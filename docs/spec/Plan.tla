@@ -20,7 +20,7 @@ EXTENDS Naturals, Sequences, FiniteSets, TLC
 \*   Fill               = analyzer.store.transaction.activation.Activation._fill
 \*   JudgeTotals        = analyzer.store.transaction.activation.Activation._judge
 \*   ClearLocks         = analyzer.store.transaction.activation.Activation._clear
-\*   UnlessByThisPlan   = analyzer.store.transaction.activation.Activation._is_by_this_plan
+\*   IsByThisPlan       = analyzer.store.transaction.activation.Activation._is_by_this_plan
 
 CONSTANTS
     Files,          \* by analyzer: the plans that its file may have when it starts, numbers of Bodies
@@ -229,7 +229,7 @@ Fill(step) ==
             /\ After(IF behind = {} THEN <<>> ELSE <<[step EXCEPT !.to = Least(behind)]>>)
     /\ UNCHANGED locks
 
-UnlessByThisPlan(p, c) == ~(locks[p][c] # NoLock /\ locks[p][c].began > plan.at)
+IsByThisPlan(p, c) == locks[p][c] # NoLock /\ locks[p][c].began > plan.at
 
 Lock(p) == [began |-> clock, rule |-> CHOOSE q \in PolicyOf(plan.body, p) : TRUE]
 
@@ -243,7 +243,7 @@ JudgeTotals(step) ==
     /\ IF callers = {}
        THEN After(<<>>) /\ UNCHANGED locks
        ELSE /\ locks' = [p \in Policies |->
-                IF p \in step.names /\ wants(p) /\ UnlessByThisPlan(p, c)
+                IF p \in step.names /\ wants(p) /\ ~IsByThisPlan(p, c)
                 THEN [locks[p] EXCEPT ![c] = Lock(p)]
                 ELSE locks[p]]
             /\ After(<<[step EXCEPT !.behind = c]>>)
@@ -263,8 +263,8 @@ ClearLocks(step) ==
     /\ IF found = {}
        THEN After(<<>>) /\ UNCHANGED locks
        ELSE /\ locks' =
-                CASE ~Earned(p, c) /\ (ClearIgnoresTime \/ UnlessByThisPlan(p, c)) -> [locks EXCEPT ![p][c] = NoLock]
-                  [] Earned(p, c) /\ ClearRewrites /\ UnlessByThisPlan(p, c) -> [locks EXCEPT ![p][c] = Lock(p)]
+                CASE ~Earned(p, c) /\ (ClearIgnoresTime \/ ~IsByThisPlan(p, c)) -> [locks EXCEPT ![p][c] = NoLock]
+                  [] Earned(p, c) /\ ClearRewrites /\ ~IsByThisPlan(p, c) -> [locks EXCEPT ![p][c] = Lock(p)]
                   [] OTHER -> locks
             /\ After(<<[step EXCEPT !.behind = at]>>)
     /\ UNCHANGED <<used, dueAt, judgedBy>>

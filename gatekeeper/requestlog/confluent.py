@@ -83,14 +83,13 @@ class ConfluentSink(AcknowledgedSink):
     def _reset(self) -> None:
         super()._reset()
         self._is_ready = False  # whether the topic was found
-        self._produced = self._delivered = self._failed = 0
+        self._delivered = self._failed = 0
 
     def _send(self, line: LogLine) -> None:
         if not self._is_ready:
             self._connect()
         key = line.key.encode("utf-8", "replace") if line.key else None
         self._producer.produce(self._topic, line.text[:-1], key, on_delivery=self._on_delivery)
-        self._produced += 1
 
     def _connect(self) -> None:
         """Finds the topic. Records sent before that would be lost after half a minute without it."""
@@ -122,7 +121,7 @@ class ConfluentSink(AcknowledgedSink):
             self._producer.purge()
             self._producer.flush(CLOSE_S)
             # On a busy machine librdkafka may not have reported all of them by then.
-            if unreported := self._produced - self._delivered - self._failed:
+            if unreported := self._taken - self._delivered - self._failed:
                 self._failed += unreported
                 self._failure = f"Kafka, topic {self._topic}: closed before a broker answered"
             self._producer, self._is_ready = None, False

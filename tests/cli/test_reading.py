@@ -29,6 +29,7 @@ Configure = Callable[[str], Path]
 
 DAY_S = 86_400
 HOSTILE = "user:[red]\x1b[2J\u202e"
+DELETE = "user:\x7f"
 
 
 def add_bucket(engine: sa.Engine, key: str, bucket_s: int, value: int, **columns: Any) -> None:
@@ -189,10 +190,11 @@ def test_a_table_escapes_names_and_json_does_not(gatelock: Gatelock, engine: sa.
     result = gatelock("usage")
     assert "user:[red]\\x1b[2J\\u202e" in result.output
     assert "1,234,567" in result.output
+    add_bucket(engine, DELETE, 0, 1)
     printed = gatelock("usage", "--json").output
-    assert json.loads(printed)["caller"] == HOSTILE
+    assert {json.loads(line)["caller"] for line in printed.splitlines()} == {DELETE, HOSTILE}
     assert printed.isascii()
-    assert printed.removesuffix("\n").isprintable()
+    assert printed.replace("\n", "").isprintable()
 
 
 def test_a_table_is_bounded_and_json_is_not(gatelock: Gatelock, engine: sa.Engine) -> None:

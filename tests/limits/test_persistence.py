@@ -109,6 +109,16 @@ def test_after_a_change_the_new_limit_holds(kind: Kind, limit, first, new_limit,
     assert worst_in_any(admitted, new_period_ns) <= (new_limit if kind.exact else 2 * new_limit)
 
 
+@pytest.mark.parametrize("period", [7, 20, 30, 40, 59, 61, 100, 180])
+def test_an_aligned_window_that_is_not_over_counts_under_another_period(period):
+    clock = StepClock(165 * SECOND_NS)
+    window = FixedWindow(10, 60, aligned=True, clock=clock)
+    assert sum(window.allow() for _ in range(12)) == 10
+    window.configure(period=period)
+    assert not window.allow()
+    assert window.peek().retry_after == period - 165 % period
+
+
 def test_a_strict_bucket_stays_strict_and_a_given_burst_stays():
     bucket = TokenBucket.strict(10, 1, clock=StepClock())
     bucket.configure(limit=20)

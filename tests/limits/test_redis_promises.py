@@ -188,6 +188,18 @@ def test_another_period_keeps_the_permits_that_were_used(stepped):
             assert limiter.peek("a").remaining == 2, kind
 
 
+@pytest.mark.parametrize("period", [100, 300, 400, 700, 1200])
+def test_an_aligned_window_that_is_not_over_counts_under_another_period(stepped, period):
+    stepped.move_to((stepped.now_us // 4_200_000_000 + 1) * 4_200_000_000 + 450_000_000)
+    window = FixedWindow(5, 600, aligned=True, store=stepped.store, name=new_name())
+    assert window.allow("a", 4)
+    window.configure(limit=6, period=period)
+    for _ in range(2):
+        assert window.peek("a").remaining == 2
+    assert window.allow("a", 2)
+    assert not window.allow("a")
+
+
 @every_kind
 @few
 @given(

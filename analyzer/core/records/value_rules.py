@@ -41,12 +41,13 @@ class MemoizedRule(dict[Any, Any]):
 
     def __missing__(self, raw: RawValue) -> Any:
         answer = self.rule(raw)
-        size = sys.getsizeof(raw)
-        if size <= MEMO_VALUE_BYTES_MAX:
-            self._bytes += size + sys.getsizeof(answer) + MEMO_ENTRY_BYTES
+        raw_bytes = sys.getsizeof(raw)
+        if raw_bytes <= MEMO_VALUE_BYTES_MAX:
+            entry_bytes = raw_bytes + sys.getsizeof(answer) + MEMO_ENTRY_BYTES
+            self._bytes += entry_bytes
             if self._bytes > self._bytes_max:
                 self.clear()
-                self._bytes = 0
+                self._bytes = entry_bytes
             self[raw] = answer
         return answer
 

@@ -94,7 +94,7 @@ named_callers = Table(
 catalog = Table(
     "catalog",
     metadata,
-    key("kind"),  # "grouping", "meter", "sum"; "moving", "moved": see `buckets`; "folded": see `roll_up`
+    key("kind"),  # see `analyzer.store.transaction.catalog`; "folded": see `roll_up`
     key("name"),  # of a sum: grouping, meter and period, "caller requests day Europe/Berlin"
     Column("number", BigInteger, nullable=False),
     text("join"),  # of a meter

@@ -173,9 +173,11 @@ def move_old(db: sa.Connection) -> int:
     """
     known = load(db)
     if not known.has_old_rows:
-        is_over = sa.and_(catalog.c.kind == MOVED, catalog.c.number <= NowMs() // 1000 - DAY_S)
-        if db.execute(sa.delete(catalog).where(is_over).returning(catalog.c.number)).first() is not None:
-            old_buckets.drop(db)
+        if known.moved_at_s is not None and known.moved_at_s <= clock_ms(db) // 1000 - DAY_S:
+            # Another warden may be dropping it at the moment.
+            is_ours = sa.delete(catalog).where(catalog.c.kind == MOVED).returning(catalog.c.number)
+            if db.execute(is_ours).first() is not None:
+                old_buckets.drop(db)
         return 0
     without_scans(db)
     oldest = first_keys(old_buckets, sa.true(), ROWS_AT_ONCE)
@@ -186,10 +188,11 @@ def move_old(db: sa.Connection) -> int:
             moved = {"kind": MOVED, "name": old_buckets.name, "number": NowMs() // 1000, "join": ""}
             db.execute(insert(db, catalog).values(moved).on_conflict_do_nothing())
         return 0
+    meters = known.old_meters()
     joined: dict[RowKey, dict[str, int]] = {}
     days: dict[int, int] = {}
     for grouping, meter_name, width_s, bucket_s, key_, resource, value, denied in taken:
-        meter = known.old_meters[meter_name]
+        meter = meters[meter_name]
         at = known.groupings[grouping], meter.page, width_s, bucket_s, key_, resource
         joined.setdefault(at, {}).update({f"value_{meter.place}": value, f"denied_{meter.place}": denied})
         if grouping == AUDITED and meter_name == REQUESTS.name:

@@ -181,8 +181,9 @@ def _buckets(
 
 def _old_buckets(query: UsageQuery, known: Catalog, meters: Sequence[MeterColumn]) -> sa.Select[Any]:
     """Returns the wanted rows of an earlier version, in the columns of today's."""
+    old_meters = known.old_meters()
     names = {
-        meter.number: [name for name, old in known.old_meters.items() if old.number == meter.number]
+        meter.number: [name for name, old in old_meters.items() if old.number == meter.number]
         for meter in meters
     }
     columns = old_buckets.c

@@ -8,6 +8,7 @@ not meet in one column, and the old one is kept under its name and join, "busy (
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple, cast
 
@@ -50,10 +51,10 @@ class Catalog(NamedTuple):
     dropped_sums: Mapping[str, int]
     has_old_rows: bool  # rows of an earlier version wait in `old_buckets`
     renamed: Mapping[str, int]  # numbers by the names in these rows, of meters that were renamed since
+    moved_at_s: int | None  # when the last of these rows was moved, until their table is dropped
 
-    @property
     def old_meters(self) -> dict[str, MeterColumn]:
-        """The meters by their names in rows of an earlier version."""
+        """Returns the meters by their names in rows of an earlier version."""
         by_number = {meter.number: meter for meter in self.meters.values()}
         return dict(self.meters) | {name: by_number[number] for name, number in self.renamed.items()}
 
@@ -91,15 +92,21 @@ def period_of(name: str) -> Calendar:
 
 def load(db: sa.Connection) -> Catalog:
     """Returns the numbers given so far."""
-    names: dict[str, dict[str, int]] = {"grouping": {}, "sum": {}, DROPPED: {}, MOVING: {}, OLD_METER: {}}
+    names: defaultdict[str, dict[str, int]] = defaultdict(dict)  # numbers by name, by kind
     meters: dict[str, MeterColumn] = {}
     for kind, name, number, join in db.execute(sa.select(catalog).order_by(catalog.c.number)):
         if kind == "meter":
             meters[name] = MeterColumn(name, number, join)
         else:
-            names.setdefault(kind, {})[name] = number
+            names[kind][name] = number
     return Catalog(
-        names["grouping"], meters, names["sum"], names[DROPPED], bool(names[MOVING]), names[OLD_METER]
+        groupings=names["grouping"],
+        meters=meters,
+        sums=names["sum"],
+        dropped_sums=names[DROPPED],
+        has_old_rows=bool(names[MOVING]),
+        renamed=names[OLD_METER],
+        moved_at_s=next(iter(names[MOVED].values()), None),
     )
 
 
@@ -121,12 +128,10 @@ def register(db: sa.Connection, plan: Plan) -> Catalog:
     for meter in plan.meters:
         before = meters.get(meter.name)
         if before is None and meter.renamed_from in meters:
-            before = meters.pop(meter.renamed_from)
-            _rename(db, known, before, meter.name)
+            before = _rename(db, known, meters.pop(meter.renamed_from), meter.name)
         if before is not None and before.join != meter.join:
-            aside = _name_aside(before, meters)
-            _rename(db, known, before._replace(name=meter.name), aside)
-            meters[aside] = before._replace(name=aside)
+            other = _rename(db, known, before, _name_aside(before, meters))
+            meters[other.name] = other
             before = None
         if before is None:
             number = 1 + max((other.number for other in meters.values()), default=-1)
@@ -134,7 +139,7 @@ def register(db: sa.Connection, plan: Plan) -> Catalog:
             db.execute(
                 sa.insert(catalog).values(kind="meter", name=meter.name, number=number, join=meter.join)
             )
-        meters[meter.name] = before._replace(name=meter.name)
+        meters[meter.name] = before
     return load(db)
 
 
@@ -158,11 +163,12 @@ def _add(db: sa.Connection, kind: str, names: list[str], known: Mapping[str, int
         db.execute(sa.insert(catalog), rows)
 
 
-def _rename(db: sa.Connection, known: Catalog, meter: MeterColumn, new: str) -> None:
+def _rename(db: sa.Connection, known: Catalog, meter: MeterColumn, new: str) -> MeterColumn:
     is_meter = sa.and_(catalog.c.kind == "meter", catalog.c.name == meter.name)
     db.execute(sa.update(catalog).where(is_meter).values(name=new))
     if known.has_old_rows and meter.name not in known.renamed:
         db.execute(sa.insert(catalog).values(kind=OLD_METER, name=meter.name, number=meter.number, join=""))
+    return meter._replace(name=new)
 
 
 def _name_aside(meter: MeterColumn, meters: Mapping[str, MeterColumn]) -> str:

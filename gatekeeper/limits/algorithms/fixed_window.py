@@ -98,16 +98,16 @@ class WindowRule:
     def convert(self, old: WindowRule, state: WindowState, now_ns: int) -> WindowState | None:
         """Keeps the window and its count; its end follows the new period.
 
-        If windows are aligned, and the present one does not begin at a multiple of the new period, its count
-        counts in the window that does.
+        If windows are aligned, the count of one that is not over moves to the present window of the new
+        period.
         """
         start_ns, used = state
-        if not self.aligned or start_ns % self.period_ns == 0:
+        if not self.aligned or self.period_ns == old.period_ns:
             return state
         if now_ns >= start_ns + old.period_ns:
             return None
-        start_ns = max(start_ns, now_ns)  # start_ns: booked ahead
-        return start_ns - start_ns % self.period_ns, used
+        at_ns = max(start_ns, now_ns)  # a start after now is a booking's
+        return at_ns - at_ns % self.period_ns, used
 
 
 class FixedWindow(AdmittingLimiter):

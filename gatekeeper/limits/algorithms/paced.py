@@ -115,7 +115,7 @@ class PacedRule:
         return list(state)
 
     def unpack(self, numbers: list[int], shift_ns: int) -> PeriodSlice:
-        """Returns the state unchanged: by any clock, `Paced._continue` keeps the slices."""
+        """Returns the state unchanged: by any clock, `Paced._adopt_saved_rule` keeps the slices."""
         index, used = numbers
         return index, used
 
@@ -176,7 +176,7 @@ class Paced(AdmittingLimiter):
     ) -> None:
         self._init(PacedRule(limit, to_ns(period), k), max_keys, overflow, clock, name)
 
-    def _continue(self, saved_under: PacedRule, shift_ns: int) -> PacedRule:
+    def _adopt_saved_rule(self, saved_under: PacedRule, shift_ns: int) -> PacedRule:
         by_this_clock = replace(saved_under, offset_ns=saved_under.offset_ns - shift_ns)
         self._rule = replace(self._rule, offset_ns=by_this_clock.offset_ns)
         return by_this_clock

@@ -68,7 +68,13 @@ class KeyStates(Generic[S]):
     )
 
     def __init__(
-        self, forget_after_ns: int, max_keys: int, overflow: Overflow, clock: NanosecondClock
+        self,
+        forget_after_ns: int,
+        max_keys: int,
+        overflow: Overflow,
+        clock: NanosecondClock,
+        *,
+        rotates_on_write: bool = True,  # False: a write may leave out the rotation that is due
     ) -> None:
         if overflow not in ("shared", "deny", "allow"):
             raise ValueError(f"overflow: expected 'shared', 'deny' or 'allow', got {overflow!r}")
@@ -81,7 +87,7 @@ class KeyStates(Generic[S]):
         self.old: dict[Key, S] = {}
         self.forget_after_ns = self.retention_ns = forget_after_ns
         self.rotate_ns = self.clock() + forget_after_ns
-        self.rotates_on_write = True  # False: a write may leave out the rotation that is due
+        self.rotates_on_write = rotates_on_write
         self.init_process_state()
         init_in_children(self)
 
@@ -92,9 +98,14 @@ class KeyStates(Generic[S]):
 
     def empty_copy(self, clock: NanosecondClock) -> KeyStates[Any]:
         """Returns the same settings without keys, by another clock."""
-        copy: KeyStates[Any] = KeyStates(self.forget_after_ns, self.max_keys, self.overflow, clock)
+        copy: KeyStates[Any] = KeyStates(
+            self.forget_after_ns,
+            self.max_keys,
+            self.overflow,
+            clock,
+            rotates_on_write=self.rotates_on_write,
+        )
         copy.max_waiters = self.max_waiters
-        copy.rotates_on_write = self.rotates_on_write
         return copy
 
     def acquire_mutex(self) -> None:

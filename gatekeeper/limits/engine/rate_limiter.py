@@ -58,8 +58,9 @@ class RateLimiter(WaitingMethods):
     ) -> None:
         """Sets what all limiters of a rate have. `store` is for the subclass that `__new__` chooses then."""
         self._rule = rule
-        self._keys = KeyStates(rule.forget_after_ns, max_keys, overflow, clock)
-        self._keys.rotates_on_write = self._rotates_on_write
+        self._keys = KeyStates(
+            rule.forget_after_ns, max_keys, overflow, clock, rotates_on_write=self._rotates_on_write
+        )
         self.name = name
 
     def __repr__(self) -> str:
@@ -240,7 +241,7 @@ class RateLimiter(WaitingMethods):
 
         def replace() -> None:
             shift_ns = clock_shift_ns(saved, self._keys.clock(), wall_ns())
-            saved_under = self._continue(type(self._rule)(**saved["rule"]), shift_ns)
+            saved_under = self._adopt_saved_rule(type(self._rule)(**saved["rule"]), shift_ns)
             load_states(self._keys, self._rule, saved, saved_under, shift_ns)
 
         self._keys.exclusively(replace)
@@ -258,10 +259,10 @@ class RateLimiter(WaitingMethods):
 
         return restore
 
-    def _continue(self, saved_under: Any, shift_ns: int) -> Any:
+    def _adopt_saved_rule(self, saved_under: Any, shift_ns: int) -> Any:
         """Returns the rule of saved states by this limiter's clock, which is `shift_ns` ahead of theirs.
 
-        A limiter whose windows must not move against real time adjusts its own rule, too.
+        A limiter whose windows must not move against real time sets its own rule so that they stay.
         """
         return saved_under
 

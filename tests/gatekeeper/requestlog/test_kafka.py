@@ -286,10 +286,9 @@ def test_records_that_a_closed_producer_had_not_sent_are_counted_as_lost(own_kaf
 def test_records_that_librdkafka_has_not_reported_by_the_end_are_counted_as_lost() -> None:
     sink = ConfluentSink("127.0.0.1:1", "requests")
     sink._producer, sink._is_ready = UnreportingProducer(), True
-    for number in range(10):
-        sink._send(LogLine(b"%d\n" % number, ""))
+    assert sink.write([LogLine(b"%d\n" % number, "") for number in range(10)]).taken == 10
     sink.close()
-    assert sink._settled() == (0, 10)
+    assert sink.write([]).lost == 10
 
 
 class UnreportingProducer:

@@ -1,5 +1,5 @@
 -- Fixed window: a counter that starts again with each window. Arguments: limit, period, 1 for windows at whole
--- multiples of the period. Stored: the start of the window, and the permits used in it.
+-- multiples of the period. Stored: the start of the window, the permits used in it, and of those the period.
 
 rules.window = {arguments = 4}
 
@@ -9,10 +9,11 @@ function rules.window.read(key, argument)
     aligned = ARGV[argument + 3] == '1', used = 0, value = redis.call('GET', key) or '',
   }
   if limit.value ~= '' then
-    local start, used = string.match(limit.value, '^(%d+) (%d+)$')
-    start, used = tonumber(start), tonumber(used)
-    if limit.aligned and math.fmod(start, limit.period) ~= 0 then
-      -- Stored under another period: its count moves to our present window. A start after now is a booking's.
+    local start, used, period = string.match(limit.value, '^(%d+) (%d+) ?(%d*)$')
+    start, used, period = tonumber(start), tonumber(used), tonumber(period) or limit.period
+    if now >= start + period then return limit end
+    if period ~= limit.period then
+      -- Its count moves to our present window. A start after now is a booking's.
       start = math.max(start, now)
       start = start - math.fmod(start, limit.period)
     end
@@ -29,6 +30,7 @@ end
 
 local function write_window(limit)
   local value = string.format('%.0f %.0f', limit.start, limit.used)
+  if limit.aligned then value = string.format('%s %.0f', value, limit.period) end
   store(limit.key, value, limit.start + limit.period)
   return limit.value, value
 end
