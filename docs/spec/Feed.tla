@@ -35,7 +35,8 @@ CONSTANTS
     VersionFromRow,  \* the version is a row, locked until commit; otherwise a sequence
     OneSnapshot,     \* a fetch reads in one snapshot; otherwise each statement sees the latest commits
     ChecksStep,      \* changes are applied only to the version that they follow
-    RefreshesFirst   \* a server answers by a read that began after the request arrived
+    RefreshesFirst,  \* a server answers by a read that began after the request arrived
+    PrunedToRises    \* of two wardens that prune at once the slower one does not set `pruned_to` back
 
 VARIABLES
     db,        \* [version, mark, pruned, marks, changes, locks]
@@ -110,7 +111,7 @@ Prune ==
        /\ UNCHANGED <<db, taken, last, dump, restores, truth>>
     \/ /\ \E v \in pruning :
           /\ pruning' = pruning \ {v}
-          /\ db' = [db EXCEPT !.pruned = v,
+          /\ db' = [db EXCEPT !.pruned = IF v > @ \/ ~PrunedToRises THEN v ELSE @,
                 !.marks = [w \in {w \in DOMAIN @ : w > v} |-> @[w]],
                 !.changes = SelectSeq(@, LAMBDA c : c.version > v)]
        /\ UNCHANGED <<taken, last, dump, restores, prunes, truth>>
@@ -310,6 +311,10 @@ ViewIsTruth == \A g \in Gates :
 CurrentViewIsDatabase == \A g \in Gates :
     gate[g].at = Position /\ taken = {} => gate[g].view \subseteq db.locks /\ db.locks \ gate[g].view \subseteq Ending
 VersionsRise == wentBack = {}
+\* The versions after `pruned_to` are all there, each with its mark and its change.
+KeptIsComplete ==
+    LET kept == (db.pruned + 1)..db.version IN
+    kept \subseteq DOMAIN db.marks /\ kept \subseteq {db.changes[i].version : i \in DOMAIN db.changes}
 \* Bounded liveness: when changes and faults have ended, each gate has the locks.
 CatchesUp == \A g \in Gates : <>[](gate[g].view \cup Ending = db.locks \cup Ending)
 =============================================================================
