@@ -19,6 +19,8 @@ from typing import NamedTuple, Protocol
 
 from tests.interleavings.footprints import Footprint, are_dependent
 
+ORDERS_MAX = 10_000  # of one set of transactions: more would take minutes
+
 
 class Event(NamedTuple):
     """One step that was done.
@@ -90,7 +92,6 @@ class Explored:
     run: int = 0  # to their end
     cut_short: int = 0  # begun, and found equivalent to an earlier one
     possible: int = 0  # of as many steps as the first order had
-    steps: int = 0
 
     def __str__(self) -> str:
         equivalent = max(0, self.possible - self.run)
@@ -101,12 +102,10 @@ class NotRepeatable(AssertionError):
     """Equal choices led to other steps: the transactions depend on more than their order."""
 
 
-def explore(
-    system: System, check: Callable[[Sequence[Event]], None], *, reduced: bool = True, most: int = 10_000
-) -> Explored:
+def explore(system: System, check: Callable[[Sequence[Event]], None], *, reduced: bool = True) -> Explored:
     """Runs the orders of `system`, and calls `check` with the events of each that came to its end.
 
-    Without `reduced` every order is run. Raises AssertionError for more than `most` orders.
+    Without `reduced` every order is run. Raises AssertionError for more than ORDERS_MAX.
     """
     explored, path = Explored(), list[Node]()
     while True:
@@ -116,10 +115,9 @@ def explore(
             system.abandon()
         else:
             explored.run += 1
-            explored.steps += len(events)
             explored.possible = explored.possible or possible_orders(events)
             check(events)
-        assert explored.run + explored.cut_short <= most, f"more than {most} orders"
+        assert explored.run + explored.cut_short <= ORDERS_MAX, f"more than {ORDERS_MAX} orders"
         if reduced:
             _want_reversed_races(path, events)
         while path and not path[-1].choose():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from analyzer.core.counting.caller_budget import FOLDED, NOT_CALLERS
 from analyzer.core.counting.meters import DAY_S
@@ -170,21 +169,3 @@ def check_polls(world: World, state: State, outcomes: Mapping[str, object]) -> N
                     at = tuple(row[name] for name in LOCK)
                     keys = keys | {at} if row["op"] == "set" else keys - {at}
             assert keys == after(state["locks"], []).keys(), "a gate missed a change"
-
-
-UNCOMPARED = ("id", "mark", "owner", "body", "digest")
-
-
-def comparable(state: State) -> dict[str, list[tuple[tuple[str, Any], ...]]]:
-    """Returns the rows without times, marks and random names."""
-    return {
-        table: sorted(
-            tuple(
-                (name, value)
-                for name, value in row.items()
-                if not (name.endswith("_ms") or name in UNCOMPARED)
-            )
-            for row in rows
-        )
-        for table, rows in state.items()
-    }

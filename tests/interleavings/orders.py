@@ -16,6 +16,7 @@ from tests.interleavings.worlds import Counted, State, World
 
 DECLARED = (PartitionLost, PlanChanged, NoSuchGap)  # errors of which the code says that they may come
 REPLAY = "INTERLEAVING"  # environment variable with one order to run
+LATER = "later"  # name and mark of what is done when all transactions have ended
 
 
 class UndeclaredError(AssertionError):
@@ -47,12 +48,12 @@ class Orders:
         self._see = see
         transactions.stage(self._acts, self._reset)
 
-    def explore(self, *, reduced: bool = True, most: int = 10_000) -> Explored:
+    def explore(self, *, reduced: bool = True) -> Explored:
         """Runs all orders. Raises OrderFailed."""
         if order := os.environ.get(REPLAY):
             self._check(replay(self._transactions, map(int, order)))
             return Explored(run=1)
-        return explore(self._transactions, self._check, reduced=reduced, most=most)
+        return explore(self._transactions, self._check, reduced=reduced)
 
     def run(self, *script: tuple[str, str | None]) -> list[str]:
         """Runs one order, and returns its steps: each named transaction until it is ready for a step whose
@@ -77,7 +78,13 @@ class Orders:
 
     def _check(self, events: Sequence[Event]) -> None:
         try:
-            state = self._checked_state()
+            state = self._world.read()
+            self._check_at_once(state)
+            committed = list(self._transactions.committed)
+            if invariants.has_pending_steps(state):
+                committed += self._finish_activation()
+                state = self._world.read()
+            self._check_at_end(state, committed)
         except AssertionError as wrong:
             order = "".join(str(event.actor) for event in events)
             steps = "\n".join(f"  {number:2} {event.label}" for number, event in enumerate(events))
@@ -85,30 +92,37 @@ class Orders:
             raise OrderFailed(f"{wrong}\nafter {REPLAY}={order}\n{steps}\n  {outcomes}") from wrong
         self._see(state, self._transactions.outcomes)
 
-    def _checked_state(self) -> State:
-        world, outcomes = self._world, self._transactions.outcomes
-        for name, outcome in outcomes.items():
+    def _check_at_once(self, state: State) -> None:
+        """Checks what holds also while steps of an activation are left."""
+        for name, outcome in self._transactions.outcomes.items():
             if isinstance(outcome, Exception) and not isinstance(outcome, DECLARED):
                 raise UndeclaredError(f"{name} failed: {outcome!r}") from outcome
-        committed = list(self._transactions.committed)
-        last = {name: number for number, name in enumerate(committed)}
-        found = {name: one for name, one in outcomes.items() if isinstance(one, Counted)}
-        counted = [found[name] for name in sorted(found, key=lambda name: last[name])]
-        state = world.read()
-        now_ms = world.clock.now_ms
-        invariants.check_counts(world, state, counted)
+        invariants.check_counts(self._world, state, self._counted())
+        invariants.check_totals(state, self._world.clock.now_ms)
+        is_agreed = self._world.plan == invariants.plan_in_force(state)
+        if is_agreed and not invariants.has_pending_steps(state):
+            invariants.check_set_once(self._world, state)
+
+    def _finish_activation(self) -> list[str]:
+        """Does the steps of an activation that are left; returns the name of each that was committed."""
+        upkeep = SqlUpkeep(self._world.engine, LATER, lambda: LATER)
+        committed = []
+        while upkeep.continue_activation():
+            committed.append(LATER)
+        self._world.changed(self._world.tables)
+        return committed
+
+    def _check_at_end(self, state: State, committed: Sequence[str]) -> None:
+        """Checks what holds when no step of an activation is left."""
+        now_ms = self._world.clock.now_ms
         invariants.check_totals(state, now_ms)
-        if invariants.has_pending_steps(state):
-            upkeep = SqlUpkeep(world.engine, "later", lambda: "later")
-            while upkeep.continue_activation():
-                pass
-            committed += ["later"] * 10
-            world.changed(world.tables)
-            state = world.read()
-            invariants.check_totals(state, now_ms)
-        elif world.plan == invariants.plan_in_force(state):
-            invariants.check_set_once(world, state)
-        invariants.check_locks(world, state, counted, now_ms)
-        invariants.check_polls(world, state, outcomes)
-        invariants.check_feed(world, state, committed)
-        return state
+        invariants.check_locks(self._world, state, self._counted(), now_ms)
+        invariants.check_polls(self._world, state, self._transactions.outcomes)
+        invariants.check_feed(self._world, state, committed)
+
+    def _counted(self) -> list[Counted]:
+        """Returns what flushes and retries have counted, in the order of their last commits."""
+        outcomes = self._transactions.outcomes
+        last = {name: number for number, name in enumerate(self._transactions.committed)}
+        found = {name: one for name, one in outcomes.items() if isinstance(one, Counted)}
+        return [found[name] for name in sorted(found, key=lambda name: last[name])]
