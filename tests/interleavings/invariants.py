@@ -18,6 +18,7 @@ from tests.oracle.slow_judging import Flush, crossings
 
 LOCK = ("scope", "key", "resource", "policy")
 WITH_GAP = 2  # the partition whose offset an operator moves
+SCOPE = "caller"  # of all policies of the worlds
 RAREST = (*RARE, FOLDED)
 
 
@@ -101,17 +102,23 @@ def check_totals(state: State, now_ms: int) -> None:
 def check_locks(world: World, state: State, counted: Sequence[Counted], now_ms: int) -> None:
     """Checks that exactly those are locked whom the slow judgement of all flushes locks."""
     flushes = [Flush(one.now_ms // 1000, one.rows) for one in (*world.counted, *counted)]
+    plan = plan_in_force(state)
+    actions = {policy.name: policy.action for policy in plan.policies}
     expected = {
-        (found.policy, found.key, found.resource, found.until)
-        for found in crossings(plan_in_force(state), flushes)
+        (found.policy, found.key, found.resource, found.until, SCOPE, actions[found.policy])
+        for found in crossings(plan, flushes)
         if found.until.timestamp() * 1000 > now_ms
     }
     found = {
-        (row["policy"], row["key"], row["resource"], datetime.fromtimestamp(row["until_ms"] / 1000, UTC))
+        (row["policy"], row["key"], row["resource"], until_of(row), row["scope"], row["action"])
         for row in state["locks"]
         if row["policy"] != SUSPENSION.policy and row["until_ms"] > now_ms
     }
     assert found == expected, f"missing locks: {expected - found}; unearned locks: {found - expected}"
+
+
+def until_of(lock: Row) -> datetime:
+    return datetime.fromtimestamp(lock["until_ms"] / 1000, UTC)
 
 
 def check_feed(world: World, state: State, committed: Sequence[str]) -> None:

@@ -52,7 +52,8 @@ START = {PARTS[0]: 52, PARTS[1]: 447, PARTS[2]: 0}  # where the history ends
 CURSOR = Cursor(3, "history")  # of a gate that knows it
 DAILY_PLAN = plan(DAILY)
 STRICT_PLAN = plan(quota(60, "day"))
-NEW_PLAN = plan(quota(60, "day"), quota(40, "hour", "hourly"))  # stricter, a new sum, and one less
+# Stricter and with another action, a new sum, and one less.
+NEW_PLAN = plan(quota(60, "day", action="tag"), quota(40, "hour", "hourly"))
 
 Row = dict[str, Any]
 State = dict[str, list[Row]]  # rows by table
