@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,6 +31,13 @@ def transactions(interleaved_url: str, clock: SimulatedClock) -> Iterator[Transa
     found = Transactions(interleaved_url, clock)
     yield found
     found.close()
+
+
+@pytest.fixture
+def rewritten(transactions: Transactions) -> Iterator[Callable[[Mapping[str, str]], None]]:
+    """Replaces texts of statements until the test ends."""
+    yield transactions.mutate
+    transactions.mutate({})
 
 
 @pytest.fixture(scope="session")

@@ -110,7 +110,7 @@ def _of_tables(statement: str) -> Footprint:
     for found in FOR_UPDATE.finditer(text):
         written |= {found[1]} if found[1] else named
     modes = {table: Mode.WRITE if table in written else Mode.SHARE for table in written | shared}
-    modes |= {found[1]: Mode.WRITE for found in SEQUENCE.finditer(text)}  # of a mutant; visible at once
+    modes |= {found[1]: Mode.WRITE for found in SEQUENCE.finditer(text)}  # of a mutation; visible at once
     if NOW in text:
         modes[CLOCK] = Mode.READ
     return frozenset((dict.fromkeys(named, Mode.READ) | modes).items())

@@ -78,6 +78,10 @@ FURTHER = {
         "activation-step roll-up",
         "activation-step flush-new-other",
     ),
+    "filling_begun": (
+        "activation-step flush-new",
+        "activation-step flush-new-other",
+    ),
     "one_sum": (
         "flush-one flush-one-other end-locks",
         "flush-one activate-strict",

@@ -172,6 +172,13 @@ def filling(history: History) -> None:
             plans.continue_activation(db, lambda: "history", 2)
 
 
+def filling_begun(history: History) -> None:
+    """Puts NEW_PLAN in force, and fills its new sum with the rows of its first caller, acme."""
+    filling(history)
+    with writing(history.engine) as db:
+        plans.continue_activation(db, lambda: "history", 1)
+
+
 def _pending(db: sa.Connection) -> Sequence[Step]:
     pending = sa.select(plans_table.c.pending).where(plans_table.c.active == 1)
     return steps_of(db.execute(pending).scalar_one())
@@ -205,6 +212,7 @@ WORLDS: Mapping[str, Callable[[History], None]] = {
     "usual": lambda _history: None,
     "judging": judging,
     "filling": filling,
+    "filling_begun": filling_begun,
     "one_sum": one_sum,
     "restored": restored,
     "moving": moving,
@@ -218,7 +226,7 @@ class World:
         state: Its rows.
         counted: What was counted in it.
         plan: The plan in force.
-        also_reset: Statements for what a mutant has besides the tables.
+        also_reset: Statements for what a mutation has besides the tables.
     """
 
     def __init__(self, url: str, clock: SimulatedClock, name: str) -> None:

@@ -29,6 +29,6 @@ def test_the_table_of_mistakes_names_every_mutation_with_the_net_that_finds_it()
 
 def interleavings() -> set[str]:
     """Returns the tests of mutations of transactions, without reading their PostgreSQL."""
-    tree = ast.parse((ROOT / "tests/interleavings/test_mutants.py").read_text())
+    tree = ast.parse((ROOT / "tests/interleavings/test_transaction_mutations.py").read_text())
     names = (node.name for node in tree.body if isinstance(node, ast.FunctionDef))
     return {name.removeprefix("test_") for name in names if name.startswith("test_")}

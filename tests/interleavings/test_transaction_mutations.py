@@ -1,34 +1,25 @@
-"""Mistakes in the transaction, each of which at least one order shows. The order is part of the message.
+"""Mutations of transactions, each of which at least one order shows. The order is part of the message.
 
-Each mutant changes one statement, or the place of one, in the code as it is.
+Each mutation changes one statement, or the place of one, in the code as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from analyzer.core.judging import totals as judging_totals
-from analyzer.core.judging.totals import Standing, TotalKey
-from analyzer.core.judging.windows import window_at
 from analyzer.store.database.engine import NowMs
-from analyzer.store.database.schema import buckets, feed, feed_versions, lock_changes
+from analyzer.store.database.schema import feed, feed_versions, lock_changes
 from analyzer.store.transaction import flush, lock_feed, plans, totals
+from tests.faults.mutations import judging_from_sums_of_buckets
 from tests.interleavings.actors import Transactions
 from tests.interleavings.orders import OrderFailed, Orders
 from tests.interleavings.worlds import BOB, World
-
-Patch = pytest.MonkeyPatch
-
-
-@pytest.fixture
-def rewritten(transactions: Transactions) -> Iterator[Callable[[Mapping[str, str]], None]]:
-    """Replaces texts of statements."""
-    yield transactions.mutate
-    transactions.mutate({})
+from tests.simulation.mutations import filling_without_the_position, plan_compared_by_number
 
 
 def caught(transactions: Transactions, world: World, *names: str) -> str:
@@ -54,29 +45,12 @@ def test_without_the_plans_row_lock_a_flush_misses_a_new_limit(
     assert "missing locks" in caught(transactions, world, "flush", "activate")
 
 
-def judged_by_buckets(
-    db: sa.Connection, plan: Any, _version: int, growth: Mapping[Any, Any], _catalog: Any
-) -> list[totals.StoredTotal]:
-    """Judges by the sums of the buckets, without a row that both adders must lock."""
-    due = []
-    for sum_, grown in growth.items():
-        for window_s, key, amount in zip(grown.windows_s, grown.keys, grown.amounts, strict=True):
-            window = window_at(sum_.window, window_s)
-            inside = sa.and_(buckets.c.bucket_s >= window_s, buckets.c.bucket_s < window.until_s)
-            found = sa.select(sa.func.sum(buckets.c.value_0)).where(buckets.c.key == key, inside)
-            used = int(db.execute(found).scalar_one() or 0) + amount
-            if used >= plan.thresholds_of[sum_][0]:
-                due.append(totals.StoredTotal(Standing(TotalKey(sum_, key, "", window), used), 0, 0))
-    return due
-
-
 def test_judged_by_sums_of_buckets_two_adders_cross_unseen(
-    transactions: Transactions, world: World, monkeypatch: Patch
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The totals are added up nevertheless, but behind the judgement."""
     add_totals, apply = totals.add_totals, flush.SqlFlush.apply
-    monkeypatch.setattr(flush.totals, "add_totals", judged_by_buckets)
-    monkeypatch.setattr(flush.totals, "set_next", lambda *_: None)
+    judging_from_sums_of_buckets(monkeypatch)
 
     def apply_and_add(self: Any, plan: Any, version: int, counted: Any, now: Any, **rest: Any) -> Any:
         changes = apply(self, plan, version, counted, now, **rest)
@@ -92,7 +66,7 @@ def test_judged_by_sums_of_buckets_two_adders_cross_unseen(
 
 
 def test_with_versions_from_a_sequence_a_gate_misses_a_change(
-    transactions: Transactions, world: World, monkeypatch: Patch
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A version is taken, another one is published and polled, and only then the first one is."""
     with world.engine.begin() as db:
@@ -131,7 +105,7 @@ def test_with_versions_from_a_sequence_a_gate_misses_a_change(
 
 
 def test_totals_in_an_order_that_depends_on_the_data_deadlock(
-    transactions: Transactions, world: World, monkeypatch: Patch
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sorted_growth = flush.growth_of
 
@@ -146,27 +120,54 @@ def test_totals_in_an_order_that_depends_on_the_data_deadlock(
 
 @pytest.mark.parametrize("world", ["filling"], indirect=True)
 def test_without_the_activations_table_lock_a_filled_total_misses_a_flush(
-    transactions: Transactions, world: World, monkeypatch: Patch
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plans, "_block_flushes", lambda _db: None)
     message = caught(transactions, world, "flush-new", "activation-step")
     assert "totals of caller requests hour" in message
 
 
+@pytest.mark.parametrize("world", ["filling_begun"], indirect=True)
+def test_without_the_activations_table_lock_a_filled_total_misses_a_crossing(
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush adds to a total that is still being filled, and so judges nothing. The activation judges it
+    before the flush commits.
+    """
+    monkeypatch.setattr(plans, "_block_flushes", lambda _db: None)
+    message = caught(transactions, world, "flush-new", "activation-step")
+    assert "missing locks: {('hourly', 'api_key:acme'" in message
+
+
 @pytest.mark.parametrize("world", ["filling"], indirect=True)
 def test_a_flush_that_ignores_how_far_a_sum_is_filled_counts_twice(
-    transactions: Transactions, world: World, monkeypatch: Patch
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sorted_growth = flush.growth_of
-    monkeypatch.setattr(flush, "growth_of", lambda sums, tables, _filled_to: sorted_growth(sums, tables))
+    filling_without_the_position(monkeypatch)
     message = caught(transactions, world, "flush-new", "activation-step")
     assert "totals of caller requests hour" in message
 
 
 @pytest.mark.parametrize("world", ["restored"], indirect=True)
 def test_a_plan_compared_by_its_number_alone_misses_a_limit(
-    transactions: Transactions, world: World, monkeypatch: Patch
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flush.plans, "is_in_force", lambda *_: True)
+    plan_compared_by_number(monkeypatch)
     message = caught(transactions, world, "flush-one", "end-locks")
     assert "missing locks: {('daily', 'api_key:acme'" in message
+
+
+@pytest.mark.parametrize("world", ["one_sum"], indirect=True)
+def test_a_flush_that_replaces_longer_locks_loses_the_lock_of_the_new_day(
+    transactions: Transactions, world: World, rewritten: Callable[[Mapping[str, str]], None]
+) -> None:
+    rewritten({" WHERE locks.until_ms < excluded.until_ms": ""})
+    message = caught(transactions, world, "flush-evening", "flush-tomorrow", "midnight")
+    assert "missing locks: {('daily', 'api_key:acme'" in message
+
+
+def test_a_pruning_that_sets_the_feeds_bound_back_promises_deleted_changes(
+    transactions: Transactions, world: World, rewritten: Callable[[Mapping[str, str]], None]
+) -> None:
+    rewritten({" WHERE feed.pruned_to < %(pruned_to_1)s::BIGINT": ""})
+    assert "changes are missing" in caught(transactions, world, "prune", "prune", "hours")
