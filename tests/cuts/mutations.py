@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from gatekeeper import gate, gate_runtime
 from gatekeeper.feed import feed_json, poller
@@ -12,12 +12,7 @@ from gatekeeper.model import SourceError
 from gatekeeper.view import lock_tuples, lock_view, sharded_table
 from gatekeeper.view.lock_tuples import ChangeTuple
 from gatekeeper.view.lock_view import EMPTY
-
-
-class Patch(Protocol):
-    """Replaces an attribute: pytest's monkeypatch, or `setattr` where nothing needs to be undone."""
-
-    def setattr(self, target: Any, name: str, value: Any) -> None: ...
+from tests.faults.mutations import Patch
 
 
 def never_stale(patch: Patch) -> None:
