@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from analyzer.store.database.engine import open_engine
 from gatekeeper.sources.sql import SqlSource
-from tests.interleavings.explorer import Event
+from tests.interleavings.explorer import DoneStep
 from tests.interleavings.footprints import (
     CLOCK,
     EVERY_TABLE,
@@ -136,8 +136,8 @@ class Actor:
         self._watch(source._engine)
         return source
 
-    def start(self, number: int, name: str, act: Act) -> None:
-        self._inbox.put((number, name, act))
+    def start(self, number: int, name: str, function: TransactionFunction) -> None:
+        self._inbox.put((number, name, function))
 
     def proceed(self) -> None:
         self._inbox.put(True)
@@ -170,14 +170,14 @@ class Actor:
 
     def _run(self) -> None:
         while True:
-            self._number, self.name, act = self._inbox.get()
-            if act is None:
+            self._number, self.name, function = self._inbox.get()
+            if function is None:
                 return
             self._is_watched, self._is_abandoned, self._statements = True, False, []
             self.in_snapshot = None
             outcome: object
             try:
-                outcome = act(self)
+                outcome = function(self)
             except Exception as error:  # noqa: BLE001 - handed to the test
                 outcome = error
             self._is_watched = False
@@ -246,7 +246,7 @@ def _set_time_outs(connection: Any, _record: object) -> None:
     connection.commit()
 
 
-Act = Callable[[Actor], object]  # returns its outcome, or raises it
+TransactionFunction = Callable[[Actor], object]  # returns its outcome, or raises it
 
 
 class Arrival(NamedTuple):
@@ -277,7 +277,7 @@ class Transactions:
         self._count = 0
         self._clock = clock
         self._reset: Callable[[], None] = lambda: None
-        self._acts: Mapping[str, Act] = {}
+        self._staged: Mapping[str, TransactionFunction] = {}
         self._to_meet: set[str] = set()  # texts of `mutate` that no statement has had yet
         self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
         self._closing = ExitStack()
@@ -294,9 +294,9 @@ class Transactions:
     def close(self) -> None:
         self._closing.close()
 
-    def stage(self, acts: Mapping[str, Act], reset: Callable[[], None]) -> None:
+    def stage(self, staged: Mapping[str, TransactionFunction], reset: Callable[[], None]) -> None:
         """Sets the transactions of the orders to come, and what makes the state before each order."""
-        self._acts, self._reset = acts, reset
+        self._staged, self._reset = staged, reset
 
     def mutate(self, replace: Mapping[str, str]) -> None:
         """Replaces texts in all statements to come; {} ends it. Raises AssertionError for a text not met."""
@@ -317,9 +317,9 @@ class Transactions:
         self._reset()
         self.outcomes, self.committed, self.written = {}, [], set()
         self.revised, self._snapshots, self._count = {}, {}, 0
-        for number, (name, act) in enumerate(self._acts.items()):
+        for number, (name, function) in enumerate(self._staged.items()):
             self._running.add(number)
-            self._actors[number].start(number, name, act)
+            self._actors[number].start(number, name, function)
             self._settle({})
 
     def enabled(self) -> frozenset[int]:
@@ -329,7 +329,7 @@ class Transactions:
         """Returns the step that the transaction is ready for; "" when it waits for a lock or has ended."""
         return self._ready[actor].label if actor in self._ready else ""
 
-    def step(self, actor: int) -> Event:
+    def step(self, actor: int) -> DoneStep:
         step, name = self._ready.pop(actor), self._actors[actor].name
         if (EVERY_TABLE, Mode.READ) in step.footprint:
             self._snapshots[actor] = self._count, step.footprint
@@ -349,7 +349,7 @@ class Transactions:
         if step.label == "commit":
             self.committed.append(name)
         footprint = self._done.pop(actor, None) or step.footprint
-        event = Event(
+        done = DoneStep(
             actor,
             f"{name}: {step.label}"
             + (", waits" if actor in self._waiting else "")
@@ -357,8 +357,8 @@ class Transactions:
             footprint,
             tuple((number, waited[number].footprint) for number in woken),
         )
-        self.written |= tables_written([event.whole])
-        return event
+        self.written |= tables_written([done.whole])
+        return done
 
     def abandon(self) -> None:
         while self._ready:

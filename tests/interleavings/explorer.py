@@ -22,7 +22,7 @@ from tests.interleavings.footprints import Footprint, are_dependent
 ORDERS_MAX = 10_000  # of one set of transactions: more would take minutes
 
 
-class Event(NamedTuple):
+class DoneStep(NamedTuple):
     """One step that was done.
 
     Attributes:
@@ -44,11 +44,11 @@ class Event(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The share of one transaction in an event."""
+    """The share of one transaction in a step."""
 
     actor: int
     footprint: Footprint
-    at: int  # number of the event
+    at: int  # number of the step
 
 
 class System(Protocol):
@@ -62,7 +62,7 @@ class System(Protocol):
     def enabled(self) -> frozenset[int]:
         """Returns the transactions that can do a step: those that neither wait for a lock nor have ended."""
 
-    def step(self, actor: int) -> Event:
+    def step(self, actor: int) -> DoneStep:
         """Does one step, and returns it."""
 
     def abandon(self) -> None:
@@ -76,7 +76,8 @@ class Node:
     enabled: frozenset[int]
     sleep: dict[int, Footprint]  # transactions whose next step first is covered by another order
     wanted: set[int]
-    done: dict[int, Event] = field(default_factory=dict)  # the first step of each transaction that was tried
+    # The first step of each transaction that was tried.
+    done: dict[int, DoneStep] = field(default_factory=dict)
     chosen: int | None = None
 
     def choose(self) -> bool:
@@ -102,68 +103,68 @@ class NotRepeatable(AssertionError):
     """Equal choices led to other steps: the transactions depend on more than their order."""
 
 
-def explore(system: System, check: Callable[[Sequence[Event]], None], *, reduced: bool = True) -> Explored:
-    """Runs the orders of `system`, and calls `check` with the events of each that came to its end.
+def explore(system: System, check: Callable[[Sequence[DoneStep]], None], *, reduced: bool = True) -> Explored:
+    """Runs the orders of `system`, and calls `check` with the steps of each that came to its end.
 
     Without `reduced` every order is run. Raises AssertionError for more than ORDERS_MAX.
     """
     explored, path = Explored(), list[Node]()
     while True:
-        events = _run(system, path, reduced=reduced)
+        steps = _run(system, path, reduced=reduced)
         if system.enabled():
             explored.cut_short += 1
             system.abandon()
         else:
             explored.run += 1
-            explored.possible = explored.possible or possible_orders(events)
-            check(events)
+            explored.possible = explored.possible or possible_orders(steps)
+            check(steps)
         assert explored.run + explored.cut_short <= ORDERS_MAX, f"more than {ORDERS_MAX} orders"
         if reduced:
-            _want_reversed_races(path, events)
+            _want_reversed_races(path, steps)
         while path and not path[-1].choose():
             path.pop()
         if not path:
             return explored
 
 
-def replay(system: System, actors: Iterable[int]) -> list[Event]:
+def replay(system: System, actors: Iterable[int]) -> list[DoneStep]:
     """Runs one order, given as the transaction of each step; what it leaves out is done in turn."""
     system.begin()
-    events = [system.step(actor) for actor in actors]
+    steps = [system.step(actor) for actor in actors]
     while enabled := system.enabled():
-        events.append(system.step(min(enabled)))
-    return events
+        steps.append(system.step(min(enabled)))
+    return steps
 
 
-def possible_orders(events: Sequence[Event]) -> int:
+def possible_orders(steps: Sequence[DoneStep]) -> int:
     """Returns in how many orders these steps could be done, if none of them waited."""
-    steps = Counter(event.actor for event in events)
-    return factorial(len(events)) // prod(map(factorial, steps.values()))
+    by_actor = Counter(step.actor for step in steps)
+    return factorial(len(steps)) // prod(map(factorial, by_actor.values()))
 
 
-def _run(system: System, path: list[Node], *, reduced: bool) -> list[Event]:
+def _run(system: System, path: list[Node], *, reduced: bool) -> list[DoneStep]:
     """Runs one order: by the choices in `path`, then by new ones, which are added to it."""
     system.begin()
-    events: list[Event] = []
+    steps: list[DoneStep] = []
     while enabled := system.enabled():
-        if len(events) == len(path):
+        if len(steps) == len(path):
             sleep = _sleep_after(path[-1]) if path and reduced else {}
             free = enabled - sleep.keys()
             path.append(Node(enabled, sleep, {min(free)} if reduced and free else set(free)))
             if not path[-1].choose():
                 break
-        node = path[len(events)]
+        node = path[len(steps)]
         if node.enabled != enabled or node.chosen is None:
-            raise NotRepeatable(f"step {len(events)}: {sorted(enabled)} are free, not {sorted(node.enabled)}")
-        event = system.step(node.chosen)
-        before = node.done.setdefault(node.chosen, event)
-        if before.label != event.label:
-            raise NotRepeatable(f"step {len(events)}: {event.label}, not {before.label}")
-        events.append(event)
+            raise NotRepeatable(f"step {len(steps)}: {sorted(enabled)} are free, not {sorted(node.enabled)}")
+        step = system.step(node.chosen)
+        before = node.done.setdefault(node.chosen, step)
+        if before.label != step.label:
+            raise NotRepeatable(f"step {len(steps)}: {step.label}, not {before.label}")
+        steps.append(step)
     for number, footprint in system.revised.items():
-        event = events[number] = events[number]._replace(footprint=footprint)
-        path[number].done[event.actor] = event
-    return events
+        step = steps[number] = steps[number]._replace(footprint=footprint)
+        path[number].done[step.actor] = step
+    return steps
 
 
 def _sleep_after(node: Node) -> dict[int, Footprint]:
@@ -171,7 +172,7 @@ def _sleep_after(node: Node) -> dict[int, Footprint]:
     if node.chosen is None:
         return {}
     chosen = node.done[node.chosen]
-    asleep = node.sleep | {actor: event.whole for actor, event in node.done.items()}
+    asleep = node.sleep | {actor: step.whole for actor, step in node.done.items()}
     return {
         actor: footprint
         for actor, footprint in asleep.items()
@@ -179,15 +180,15 @@ def _sleep_after(node: Node) -> dict[int, Footprint]:
     }
 
 
-def _want_reversed_races(path: Sequence[Node], events: Sequence[Event]) -> None:
-    """Adds to `path` an order in which each pair of steps that raced in `events` is reversed.
+def _want_reversed_races(path: Sequence[Node], steps: Sequence[DoneStep]) -> None:
+    """Adds to `path` an order in which each pair of steps that raced in `steps` is reversed.
 
     Two steps race when one happens before the other, and nothing else happens between them.
     """
     parts = [
         Part(actor, footprint, at)
-        for at, event in enumerate(events)
-        for actor, footprint in ((event.actor, event.footprint), *event.woken)
+        for at, step in enumerate(steps)
+        for actor, footprint in ((step.actor, step.footprint), *step.woken)
     ]
     before: list[int] = []  # of each part the parts that happen before it, as bits
     for late, part in enumerate(parts):
@@ -206,13 +207,13 @@ def _want_reversed_races(path: Sequence[Node], events: Sequence[Event]) -> None:
 
 
 def _first_without(at: int, late: int, parts: Sequence[Part], before: Sequence[int]) -> set[int]:
-    """Returns the transactions that can go first where the part `late` comes instead of the event `at`."""
+    """Returns the transactions that can go first where the part `late` comes instead of the step `at`."""
     begin = next(number for number, part in enumerate(parts) if part.at == at)
     first: set[int] = set()
     seen = 0
     for number in (*range(begin + 1, late), late):
         if parts[number].at == at or (number != late and before[number] >> begin & 1):
-            continue  # happens behind the event
+            continue  # happens behind the step
         if not before[number] & seen:
             first.add(parts[number].actor)
         seen |= 1 << number

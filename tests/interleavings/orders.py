@@ -9,8 +9,8 @@ from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.gaps import NoSuchGap
 from tests.interleavings import invariants
-from tests.interleavings.actors import Act, Transactions
-from tests.interleavings.explorer import Event, Explored, explore, replay
+from tests.interleavings.actors import TransactionFunction, Transactions
+from tests.interleavings.explorer import DoneStep, Explored, explore, replay
 from tests.interleavings.transactions import TRANSACTIONS
 from tests.interleavings.worlds import Counted, State, World
 
@@ -35,18 +35,18 @@ class Orders:
         transactions: Transactions,
         world: World,
         names: Sequence[str],
-        more: Mapping[str, Act] | None = None,
+        more: Mapping[str, TransactionFunction] | None = None,
         see: Callable[[State, Mapping[str, object]], None] = lambda _state, _outcomes: None,
     ) -> None:
         """`more` are transactions besides TRANSACTIONS; `see` is called with the outcome of each order."""
-        acts = {**TRANSACTIONS, **(more or {})}
+        known = {**TRANSACTIONS, **(more or {})}
         self._transactions = transactions
         self._world = world
-        self._acts = {
-            f"{name}{'' if n == names.index(name) else n}": acts[name] for n, name in enumerate(names)
+        self._staged = {
+            f"{name}{'' if n == names.index(name) else n}": known[name] for n, name in enumerate(names)
         }
         self._see = see
-        transactions.stage(self._acts, self._reset)
+        transactions.stage(self._staged, self._reset)
 
     def explore(self, *, reduced: bool = True) -> Explored:
         """Runs all orders. Raises OrderFailed."""
@@ -59,24 +59,24 @@ class Orders:
         """Runs one order, and returns its steps: each named transaction until it is ready for a step whose
         label begins so, or with None until it ends or waits; then the rest in turn. Raises OrderFailed.
         """
-        system, names = self._transactions, list(self._acts)
+        system, names = self._transactions, list(self._staged)
         system.begin()
-        events: list[Event] = []
+        steps: list[DoneStep] = []
         for name, until in script:
             actor = names.index(name)
             while (label := system.next_label(actor)) and not (until and label.startswith(until)):
-                events.append(system.step(actor))
+                steps.append(system.step(actor))
             assert label or until is None, f"{name} never came to {until}"
         while enabled := system.enabled():
-            events.append(system.step(min(enabled)))
-        self._check(events)
-        return [event.label for event in events]
+            steps.append(system.step(min(enabled)))
+        self._check(steps)
+        return [step.label for step in steps]
 
     def _reset(self) -> None:
         self._world.changed(self._transactions.written)
         self._world.reset()
 
-    def _check(self, events: Sequence[Event]) -> None:
+    def _check(self, steps: Sequence[DoneStep]) -> None:
         try:
             state = self._world.read()
             self._check_at_once(state)
@@ -86,10 +86,10 @@ class Orders:
                 state = self._world.read()
             self._check_at_end(state, committed)
         except AssertionError as wrong:
-            order = "".join(str(event.actor) for event in events)
-            steps = "\n".join(f"  {number:2} {event.label}" for number, event in enumerate(events))
+            order = "".join(str(step.actor) for step in steps)
+            listed = "\n".join(f"  {number:2} {step.label}" for number, step in enumerate(steps))
             outcomes = self._transactions.outcomes
-            raise OrderFailed(f"{wrong}\nafter {REPLAY}={order}\n{steps}\n  {outcomes}") from wrong
+            raise OrderFailed(f"{wrong}\nafter {REPLAY}={order}\n{listed}\n  {outcomes}") from wrong
         self._see(state, self._transactions.outcomes)
 
     def _check_at_once(self, state: State) -> None:

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from analyzer.store.database.engine import reading, writing
-from tests.interleavings.actors import Act, Actor, Transactions
-from tests.interleavings.explorer import Event, Explored, explore
+from tests.interleavings.actors import Actor, TransactionFunction, Transactions
+from tests.interleavings.explorer import DoneStep, Explored, explore
 from tests.interleavings.footprints import Footprint, Mode, are_dependent, commit_of, footprint_of
 from tests.interleavings.orders import Orders
 from tests.interleavings.worlds import World
@@ -40,19 +40,19 @@ def some_statements(random: Random) -> list[str]:
     return [one for number, one in enumerate(statements) if number in random.sample(range(4), 3)]
 
 
-def executing(statements: Sequence[str], *, is_snapshot: bool = False) -> Act:
+def executing(statements: Sequence[str], *, is_snapshot: bool = False) -> TransactionFunction:
     """Returns a transaction of these statements, whose outcome is what they have read."""
 
-    def act(actor: Actor) -> object:
+    def execute(actor: Actor) -> object:
         with (reading if is_snapshot else writing)(actor.engine) as db:
             found = [db.exec_driver_sql(statement) for statement in statements]
             return [sorted(map(tuple, one)) for one in found if one.returns_rows]
 
-    return act
+    return execute
 
 
 def outcomes(
-    transactions: Transactions, world: World, acts: Sequence[Act], *, reduced: bool
+    transactions: Transactions, world: World, staged: Sequence[TransactionFunction], *, reduced: bool
 ) -> tuple[set[str], Explored]:
     """Returns the different final states, and what the transactions have read on the way to each."""
     found: set[str] = set()
@@ -61,13 +61,13 @@ def outcomes(
         world.changed(transactions.written)
         world.reset()
 
-    def see(_events: Sequence[Event]) -> None:
+    def see(_steps: Sequence[DoneStep]) -> None:
         state = world.read()
         rows = sorted((row["instance"], row["number"]) for row in state[FIRST])
         rows += sorted((row["name"], row["done_ms"]) for row in state[SECOND])
         found.add(f"{rows} {sorted(transactions.outcomes.items())}")
 
-    transactions.stage({f"t{number}": act for number, act in enumerate(acts)}, reset)
+    transactions.stage({f"t{number}": one for number, one in enumerate(staged)}, reset)
     explored = explore(transactions, see, reduced=reduced)
     world.changed([FIRST, SECOND])
     return found, explored
@@ -78,9 +78,9 @@ def test_two_transactions_have_the_same_outcomes_with_and_without_it(
     transactions: Transactions, world: World, seed: int
 ) -> None:
     random = Random(seed)
-    acts = [executing(some_statements(random)) for _ in range(2)]
-    every, all_orders = outcomes(transactions, world, acts, reduced=False)
-    found, orders = outcomes(transactions, world, acts, reduced=True)
+    staged = [executing(some_statements(random)) for _ in range(2)]
+    every, all_orders = outcomes(transactions, world, staged, reduced=False)
+    found, orders = outcomes(transactions, world, staged, reduced=True)
     assert found == every
     assert orders.run + orders.cut_short <= all_orders.run
 
@@ -91,13 +91,13 @@ def test_three_transactions_have_the_same_outcomes_with_and_without_it(
     """A writer of two tables, one of the second table, and a reader of both in one snapshot."""
     both = [ADD[FIRST].format(row="a", n=1), ADD[SECOND].format(row="a", n=2)]
     reads = [f"select {NAME[table]}, {VALUE[table]} from {table}" for table in (SECOND, FIRST)]
-    acts = [
+    staged = [
         executing(both),
         executing([ADD[SECOND].format(row="a", n=3)]),
         executing(reads, is_snapshot=True),
     ]
-    every, all_orders = outcomes(transactions, world, acts, reduced=False)
-    found, orders = outcomes(transactions, world, acts, reduced=True)
+    every, all_orders = outcomes(transactions, world, staged, reduced=False)
+    found, orders = outcomes(transactions, world, staged, reduced=True)
     assert found == every
     assert len(every) > 4
     assert orders.run < all_orders.run / 4

@@ -19,7 +19,7 @@ from analyzer.store.transaction import plans
 from analyzer.store.transaction.gaps import RecordedGap, SqlGaps, accept
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Update
-from tests.interleavings.actors import Act, Actor
+from tests.interleavings.actors import Actor, TransactionFunction
 from tests.interleavings.worlds import (
     ACME,
     ANN,
@@ -53,14 +53,16 @@ TOMORROW_S = NOW_S + TO_MIDNIGHT_MS // 1000 + 60
 RECORDED = RecordedGap(PARTS[2], GAP, EPOCH, "history", None, None, "", "")
 
 
-def counting(part: Partition, *rows: CountRow, by: tuple[int, Plan] = (2, PLAN), again: bool = True) -> Act:
+def counting(
+    part: Partition, *rows: CountRow, by: tuple[int, Plan] = (2, PLAN), again: bool = True
+) -> TransactionFunction:
     """A flush; with `again`, by another plan than `by` when that is not in force any more."""
 
-    def act(actor: Actor) -> Counted:
+    def flush(actor: Actor) -> Counted:
         store = SqlStore(actor.engine, actor.name, actor.mark)
         return count(store, part, rows, START[part], known=by, again=again)
 
-    return act
+    return flush
 
 
 def retry(actor: Actor) -> Counted:
@@ -77,7 +79,7 @@ def retry(actor: Actor) -> Counted:
     return Counted(PARTS[0], [requests(ACME, done)] if done else [], NOW_S * 1000)
 
 
-def activating(plan: Plan) -> Act:
+def activating(plan: Plan) -> TransactionFunction:
     return lambda actor: SqlStore(actor.engine, actor.name, actor.mark).activate(plan)
 
 
@@ -109,7 +111,7 @@ def settle(actor: Actor) -> object:
     return SqlGaps(actor.engine, actor.name).settle({PARTS[2]: GAP})
 
 
-def after(ms: int) -> Act:
+def after(ms: int) -> TransactionFunction:
     """Time passes: no transaction, but what reads the clock comes before or after it."""
     return lambda actor: actor.advance_clock(ms)
 
@@ -119,7 +121,7 @@ def poll(actor: Actor) -> Update:
     return actor.gate_source.fetch(CURSOR)
 
 
-TRANSACTIONS: Mapping[str, Act] = {
+TRANSACTIONS: Mapping[str, TransactionFunction] = {
     # Two that reach acme's limit only together, in different buckets; and a zombie that repeats the first.
     "flush": counting(PARTS[0], requests(ACME, 60), requests(ANN, 60)),
     "flush-other": counting(PARTS[1], requests(ACME, 60, NOW_S - 700), requests(BOB, 5)),
