@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from math import inf
 from typing import Literal
@@ -88,24 +88,24 @@ class SimulatedLink:
         self, database: SimulatedDatabase, scheduler: Scheduler, clock: SimulatedClock, *, is_http: bool
     ) -> None:
         self.faults: list[AnswerFault] = []  # of the next answers
+        self.applied: Counter[str] = Counter()  # faults that an answer had
         self.fresh_s = scheduler.uptime_s  # from here on the view must be as fresh as polls make it
         self.failures = 0  # in a row
         self._source = SimulatedSqlSource(database)
         self._scheduler = scheduler
         self._clock = clock
         self._is_http = is_http
-        self.earlier: deque[Update] = deque(maxlen=4)  # answers with changes
+        self.earlier: deque[Update] = deque(maxlen=4)  # answers with changes, to repeat
         self._database = database
 
     def fetch(self, since: Cursor | None) -> Update:
-        fault = self.faults.pop(0) if self.faults else None
-        if self._scheduler.now_s < self._database.away_until_s:
-            fault = "away"
-        if fault:
-            self.failures += 1
-            self.disturbed(LATE_S if fault == "late" else 0.0)
-        else:
+        fault = self._next_fault()
+        if fault is None:
             self.failures = 0
+        else:
+            self.failures += 1
+            self.applied[fault] += 1
+            self.disturbed(LATE_S if fault == "late" else 0.0)
         if fault == "away":
             raise SourceError("away")
         update = self._source.fetch(since)
@@ -113,14 +113,26 @@ class SimulatedLink:
             raise SourceError("lost")
         if fault == "late":
             self._wait(LATE_S)
-        if not self._is_http:
-            return update
-        if fault == "repeated" and self.earlier:
-            update = self.earlier[0]  # the answer to an earlier question
+        if fault == "repeated":
+            update = self.earlier[0]
         elif not update.snapshot and update.changes:
             self.earlier.append(update)
-        text = feed_json.dump(update._replace(next_poll=HTTP_PACE_S)).encode()
-        return feed_json.load(text[: len(text) // 2] if fault == "cut short" else text)
+        return self._delivered(update, is_whole=fault != "cut short")
+
+    def _next_fault(self) -> AnswerFault | None:
+        """Returns the fault of the next answer; a repetition waits until there is something to repeat."""
+        if self._scheduler.now_s < self._database.away_until_s:
+            return "away"
+        at = next((at for at, fault in enumerate(self.faults) if fault != "repeated" or self.earlier), None)
+        return None if at is None else self.faults.pop(at)
+
+    def _delivered(self, update: Update, *, is_whole: bool) -> Update:
+        if self._is_http:
+            text = feed_json.dump(update._replace(next_poll=HTTP_PACE_S)).encode()
+            return feed_json.load(text if is_whole else text[: len(text) // 2])
+        if not is_whole:
+            raise SourceError("half an answer")  # as a database driver reports it
+        return update
 
     def disturbed(self, seconds: float) -> None:
         """Notes a fault that lasts so long: the gate waits longer before it polls again."""
