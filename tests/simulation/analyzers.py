@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.plan import Plan
 from analyzer.core.records.mapping import NumberField, ResourceField, SourceMapping, TextField, TimeField
 from analyzer.daemon import Daemon
@@ -41,7 +42,6 @@ MAPPING = SourceMapping(
     deny_if=(("status", ("429",)),),
 )
 CORRECTED = replace(MAPPING, time=TimeField(("when",), "ms"))  # reads records of a wrong application
-DAY_S = 86_400
 # Minutes are kept for longer than the longest window of the simulated policies.
 RETENTION = Retention(minutes_s=3 * DAY_S, quarters_s=6 * DAY_S, fold_requests=2)
 FETCH_S = 0.02  # from a record's arrival to the poll that returns it
@@ -75,6 +75,7 @@ class ScheduledFlushes(LateFlushes):
 
     def submit(self, flush: Callable[[], Any], /) -> Future[Any]:
         assert self.latest is None or self.latest.done(), "two flushes in flight"
+        self._analyzer.flushes += 1
         self.latest = ScheduledFlush(flush, lambda: self._analyzer.wake(0.0))
         self._analyzer.later(self._analyzer.commit_s(), "flush", self.latest.run)
         return self.latest
@@ -109,6 +110,7 @@ class SimulatedAnalyzer:
         self.name = name
         self.plan = plan  # of its configuration file
         self.observer = Observer()
+        self.flushes = 0  # that began
         self.is_impatient = False  # its waits for a flush in flight time out
         self.slow_flush_s = 0.0  # added to the next flush
         self.restart_s = RESTART_S

@@ -7,6 +7,7 @@ What happens when statements of several transactions alternate is tried on Postg
 from __future__ import annotations
 
 import gc
+import re
 import sqlite3
 import tempfile
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from gatekeeper.sources.sql import SqlSource
 from tests.simulation.scheduler import Killed, Scheduler
 
 FaultKind = Literal["kill", "cut", "lose the reply"]
+WRITES_BUCKETS = re.compile(r"\b(insert into|update|delete from) buckets\b", re.IGNORECASE)
 JULIAN_EPOCH, DAY_MS = 2_440_587.5, 86_400_000
 
 
@@ -52,6 +54,7 @@ class SimulatedDatabase:
     after_commit: Callable[[], None] = lambda: None
     faults: dict[str, StepFault] = field(default_factory=dict)  # by process
     away_until_s: float = 0.0
+    has_written_buckets: bool = False  # perhaps, since it was last set to False
 
     def __post_init__(self) -> None:
         opened = opened_once()
@@ -116,6 +119,7 @@ class Hooks:
     def _before(self, do: Callable[..., object]) -> Callable[..., object]:
         def watched(cursor: object, statement: str, *rest: Any, **named: Any) -> object:
             if self.database is not None:
+                self.database.has_written_buckets |= bool(WRITES_BUCKETS.search(statement))
                 self.database.step()
             return do(cursor, statement, *rest, **named)
 

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.judging import judge, quota
+from analyzer.core.judging import judge, kinds, quota
 from analyzer.core.judging.totals import Sum
 from analyzer.core.model import FeedResult, Lag, Partition, PartitionProgress
 from analyzer.errors import AnalyzerError
@@ -138,21 +138,10 @@ def windows_not_compared_with_the_time(patch: Patch) -> None:
         inside = min(max(now.timestamp(), window.start_s), window.until_s - 1)
         return wanted(policy, standing, datetime.fromtimestamp(inside, now.tzinfo))
 
-    patch.setattr(judge, "kind_of", lambda policy: KindOf(kind_of(policy), at_any_time))
+    def kind_at_any_time(policy: Any) -> kinds.Kind:
+        return kinds.kind_of(policy)._replace(wanted_lock=at_any_time)
 
-
-class KindOf:
-    """A policy kind with another judgement."""
-
-    def __init__(self, kind: Any, wanted_lock: Callable[..., Any]) -> None:
-        self._kind = kind
-        self.wanted_lock = wanted_lock
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kind, name)
-
-
-kind_of = judge.kind_of
+    patch.setattr(judge, "kind_of", kind_at_any_time)
 
 
 def filling_without_the_position(patch: Patch) -> None:

@@ -51,7 +51,7 @@ def play(story: Story, shown_events: int = SHOWN_EVENTS) -> Result:
     return Result(
         story.seed, wrong, world.scheduler.events, Counter(type(act).__name__ for _, act in story.acts),
         world.truth.crossed, sum(one.request.is_denied for one in world.asked),
-        sum(line.endswith(": flush") for line in trace), world.overshoot, trace[-shown_events:],
+        sum(analyzer.flushes for analyzer in world.analyzers), world.overshoot, trace[-shown_events:],
     )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ class Scheduler:
         self.events = 0  # that happened
         self.trace: list[str] = []
         self.current: Process | None = None
-        self.after_event: Callable[[Event], None] = lambda _event: None
+        self.after_event: Callable[[], None] = lambda: None
         self._queue: list[Event] = []
         self._numbers = itertools.count()
 
@@ -104,4 +104,4 @@ class Scheduler:
             event.process.die()
         finally:
             self.current = before
-        self.after_event(event)
+        self.after_event()

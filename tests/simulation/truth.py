@@ -1,7 +1,8 @@
 """The truth about counts, ledger, totals, locks and feed, from the log and what was committed.
 
-Looks at the database after each commit. It takes from the product only the plan in force, the windows of the
-calendar and the limits of policies; counting and judging are written again here, record by record.
+Looks at the database after each commit. Counting and judging are written again here, record by record. From
+the product it takes the plan in force and its format, the steps of an activation that are left, the windows
+of the calendar, the sums and limits of policies, the catalog's names of sums, and the key of folded rows.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from typing import NamedTuple
 from kafka import TopicPartition
 
 from analyzer.core.counting.caller_budget import FOLDED
-from analyzer.core.counting.meters import REQUESTS
-from analyzer.core.judging.activation_steps import FillStep, steps_of
+from analyzer.core.counting.meters import DAY_S, REQUESTS
+from analyzer.core.judging.activation_steps import ClearStep, filled_to, steps_of, unready_policies
 from analyzer.core.judging.plan import Plan, plan_from
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Window, window_at
-from gatekeeper.model import SUSPENSION, LockKey
+from analyzer.store.database.schema import COLUMNS_PER_PAGE
+from analyzer.store.transaction.catalog import sum_name
+from gatekeeper.model import SUSPENSION, Cursor, LockKey
 from tests.simulation.analyzers import RETENTION
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import TOPIC, Expected, Logged, Topic
 
-DAY_S = 86_400
 LOCK_ROW = "select scope, key, resource, policy, until_ms, action from locks"
-PLACES = 8  # meters of a row
 
 Series = tuple[str, str]  # key, resource
 Counts = defaultdict[tuple[str, str, str, str, int], list[int]]  # grouping, key, resource, meter, day
@@ -39,11 +40,6 @@ class StoredLock(NamedTuple):
     at: LockKey
     until_ms: int
     action: str
-
-
-class Cursor(NamedTuple):
-    version: int
-    mark: str
 
 
 class Wrong(AssertionError):
@@ -108,37 +104,44 @@ class Truth:
     # -- after each commit -----------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises Wrong."""
+        """Compares everything; counts if they may have changed. Raises Wrong."""
         plan, filling, unready = self._read_plan()
-        grown = self._read_retried(plan)
-        if self._read_offsets(plan) or grown:
+        has_retried = self._read_retried(plan)
+        has_moved = self._read_offsets(plan)
+        if has_moved or has_retried or self._database.has_written_buckets:
+            self._database.has_written_buckets = False
             self._check_counts(plan)
-            self._check_rejects()
+        self._check_rejects()
         self._check_totals(plan, filling)
         version = self._read_version()
         if version != self.stored.version:
             self._check_version(version)
         self._check_locks(plan, unready)
 
-    def _read_plan(self) -> tuple[Plan, set[int], set[str]]:
+    def check_rest(self) -> None:
+        """Compares all counts and rejected records when nothing happens any more. Raises Wrong."""
+        self._check_counts(self.stored.plan or Plan())
+        self._check_rejects()
+
+    def _read_plan(self) -> tuple[Plan, set[Sum], set[str]]:
+        """Returns the plan in force, the sums that are being filled, and the unready policies.
+
+        Locks of unready policies need not agree with the plan yet.
+        """
         rows = self._database.read("select version, at_ms, body, pending from plans where active = 1")
         if not rows:
             return Plan(), set(), set()
         [(number, at_ms, body, pending)] = rows
-        steps = steps_of(pending)
-        filling = {step.sum for step in steps if isinstance(step, FillStep)}
-        unready = {name for step in steps if not isinstance(step, FillStep) for name in step.policies}
         stored = self.stored
         if (number, at_ms) != stored.plan_row:
             stored.plan_row = number, at_ms
             self._change_plan(plan_from(body), at_ms / 1000)
         plan = stored.plan
         assert plan is not None
-        numbers = self._sum_numbers()
-        for sum_, policies in plan.policies_of.items():
-            if numbers[_name(sum_)] in filling:
-                unready |= {policy.name for policy in policies}
-        return plan, filling, unready
+        steps, names = steps_of(pending), self._sum_numbers()
+        numbers = {sum_: names[sum_name(sum_)] for sum_ in plan.policies_of}
+        cleared = {name for step in steps if isinstance(step, ClearStep) for name in step.policies}
+        return plan, set(filled_to(steps, numbers)), cleared | set(unready_policies(steps, plan, numbers))
 
     def _change_plan(self, plan: Plan, at_s: float) -> None:
         stored, before = self.stored, self.stored.plan or Plan()
@@ -251,20 +254,20 @@ class Truth:
         ):
             if key == FOLDED:
                 folded_days.add((names[grouping], bucket_s // DAY_S * DAY_S))
-            for place in range(PLACES):
-                amounts = values[place] or 0, values[PLACES + place] or 0
+            for place in range(COLUMNS_PER_PAGE):
+                amounts = values[place] or 0, values[COLUMNS_PER_PAGE + place] or 0
                 if any(amounts):
-                    name, join = meters[page * PLACES + place]
+                    name, join = meters[page * COLUMNS_PER_PAGE + place]
                     at = names[grouping], key, resource, name, bucket_s // DAY_S * DAY_S
                     found[at] = [
                         max(pair) if join == "max" else sum(pair)
                         for pair in zip(found[at], amounts, strict=True)
                     ]
             is_whole = bucket_s >= self._now_s - RETENTION.minutes_s  # older minutes may be joined in part
-            if width_s == 60 and is_whole and page == requests // PLACES:
-                place = requests % PLACES
+            if width_s == 60 and is_whole and page == requests // COLUMNS_PER_PAGE:
+                place = requests % COLUMNS_PER_PAGE
                 self._check_minute(
-                    names[grouping], key, resource, bucket_s, values[place], values[PLACES + place]
+                    names[grouping], key, resource, bucket_s, values[place], values[COLUMNS_PER_PAGE + place]
                 )
         expected = self.stored.days
         if folded_days:
@@ -286,20 +289,17 @@ class Truth:
 
     # -- totals and locks ------------------------------------------------------------------------
 
-    def _check_totals(self, plan: Plan, filling: set[int]) -> None:
-        numbers = {number: name for name, number in self._sum_numbers().items()}
-        found: dict[str, dict[tuple[int, str, str], int]] = {}
+    def _check_totals(self, plan: Plan, filling: set[Sum]) -> None:
+        found: dict[int, dict[tuple[int, str, str], int]] = {}
         for number, window_s, key, resource, used in self._database.read(
             "select sum, window_s, key, resource, used from totals"
         ):
-            if number in numbers and number not in filling:
-                found.setdefault(numbers[number], {})[window_s, key, resource] = used
-        filled = {_name(sum_) for sum_ in plan.policies_of} - {numbers[number] for number in filling}
-        for sum_, expected in self.stored.totals.items():
-            if _name(sum_) not in filled:
-                continue
+            found.setdefault(number, {})[window_s, key, resource] = used
+        numbers = self._sum_numbers()
+        for sum_ in plan.policies_of.keys() - filling:
+            expected = self.stored.totals[sum_]
             oldest_s = max(self.stored.filled_from_s[sum_], self._now_s - DAY_S)
-            stored = found.get(_name(sum_), {})
+            stored = found.get(numbers[sum_name(sum_)], {})
             for at in stored.keys() | expected.keys():
                 if at[0] >= oldest_s and stored.get(at, 0) != expected.get(at, 0):
                     raise Wrong(f"total {sum_} {at}: {stored.get(at)}, and must be {expected.get(at)}")
@@ -392,7 +392,3 @@ def without_keys(counts: Counts, days: set[tuple[str, int]]) -> Counts:
             at = grouping, key, resource, meter, day_s
         found[at] = [sum(pair) for pair in zip(found[at], amounts, strict=True)]
     return found
-
-
-def _name(sum_: Sum) -> str:
-    return f"{sum_.grouping} {sum_.meter} {sum_.window}"

@@ -29,15 +29,15 @@ from analyzer.store.reports.audit import audit
 from analyzer.store.transaction import activation, lock_feed, plans
 from analyzer.store.transaction.gaps import NoSuchGap, accept, recorded_gaps
 from analyzer.store.transaction.sql_store import SqlStore
-from gatekeeper.model import SUSPENSION
+from gatekeeper.model import SUSPENSION, Cursor
 from tests.simulation.acts import CALLERS, PLANS, Act
 from tests.simulation.analyzers import CORRECTED, SimulatedAnalyzer
 from tests.simulation.applications import HTTP_PACE_S, Application
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import SOURCE, TOPIC, Expected, Logged, PartitionLog, Topic
-from tests.simulation.scheduler import Event, Process, Scheduler
+from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.stories import Story
-from tests.simulation.truth import Cursor, Stored, Truth, Wrong
+from tests.simulation.truth import Stored, Truth, Wrong
 
 FLUSH_S = FlushPace().flush_every_s
 QUIET_S = 0.5  # between two looks whether everything is done
@@ -103,13 +103,12 @@ class World:
 
     # -- the run ---------------------------------------------------------------------------------
 
-    def run(self) -> World:
+    def run(self) -> None:
         """Plays the story. Raises Wrong, and errors of the product."""
         with ExitStack() as patched:
             for module, name, value in SMALL_STEPS if self.story.has_small_steps else ():
                 patched.enter_context(patch.object(module, name, value))
             self.play()
-        return self
 
     def play(self) -> None:
         for at_s, act in self.story.acts:
@@ -157,6 +156,7 @@ class World:
         return ""
 
     def check_rest(self) -> None:
+        self.truth.check_rest()
         found = audit(self.database.engine, every_day=True)
         if not found.equal:
             raise Wrong(f"the audit: {found}")
@@ -207,7 +207,7 @@ class World:
             except Wrong as wrong:
                 self.wrong = wrong
 
-    def happened(self, _event: Event) -> None:
+    def happened(self) -> None:
         if self.wrong is not None:
             raise self.wrong
         for application in self.applications:
