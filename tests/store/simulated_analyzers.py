@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -33,6 +32,7 @@ from analyzer.store.database.schema import (
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import quota
 from tests.support.counters import reference_counter
+from tests.support.step_faults import Killed, watch_steps
 from tests.support.stored_counts import stored_counts
 
 PARTS = tuple(Partition("cluster", "topic-id", number, "log", "access-log") for number in range(2))
@@ -52,10 +52,6 @@ CALLERS = (
 )
 
 Log = Mapping[Partition, list[Record]]
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: no handler of the analyzer catches it."""
 
 
 def log_of(now_s: int) -> Log:
@@ -170,10 +166,7 @@ class Analyzer:
 
 
 class FaultAt:
-    """Counts the steps of an analyzer in its database, and raises an error at step `at`.
-
-    A step comes before a statement, before a commit, and after a commit, when its reply is lost.
-    """
+    """Counts the steps of an analyzer in its database, and raises an error at step `at`."""
 
     def __init__(self, at: int, error: Callable[[sa.Dialect], BaseException]) -> None:
         self.at = at
@@ -182,28 +175,12 @@ class FaultAt:
 
     @contextmanager
     def over(self, engine: sa.Engine) -> Iterator[None]:
-        dialect: Any = engine.dialect
-        commit = dialect.do_commit
-
-        def do_commit(connection: object) -> None:
-            self.step(dialect, "before commit")
-            commit(connection)
-            self.step(dialect, "after commit")
+        def step(what: str) -> None:
+            self.step(engine.dialect, " ".join(what.split()[:3]))
 
         with pytest.MonkeyPatch.context() as patch:
-            for name in ("do_execute", "do_executemany", "do_execute_no_params"):
-                patch.setattr(dialect, name, self.before(dialect, name))
-            patch.setattr(dialect, "do_commit", do_commit)
+            watch_steps(patch, engine, step)
             yield
-
-    def before(self, dialect: Any, name: str) -> Callable[..., object]:
-        do = getattr(dialect, name)
-
-        def watched(cursor: object, statement: str, *rest: Any, **named: Any) -> object:
-            self.step(dialect, " ".join(statement.split()[:3]))
-            return do(cursor, statement, *rest, **named)
-
-        return watched
 
     def step(self, dialect: sa.Dialect, what: str) -> None:
         self.steps.append(what)
@@ -213,11 +190,6 @@ class FaultAt:
 
 def killed(_dialect: sa.Dialect) -> BaseException:
     return Killed()
-
-
-def cut_off(dialect: Any) -> BaseException:
-    """Returns the driver's error for a server that is gone."""
-    return dialect.dbapi.OperationalError("server closed the connection unexpectedly")
 
 
 def empty_tables(engine: sa.Engine) -> None:

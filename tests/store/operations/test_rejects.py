@@ -22,8 +22,9 @@ from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRej
 from analyzer.store.reports.audit import audit
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import PART, locked, now_s, plan, quota, run_together, used
-from tests.store.simulated_analyzers import MAPPING, FaultAt, Killed, empty_tables, killed, state
+from tests.store.simulated_analyzers import MAPPING, FaultAt, empty_tables, killed, state
 from tests.support.counters import reference_counter
+from tests.support.step_faults import Killed
 from tests.support.stored_counts import put_counts
 
 WRONG = replace(MAPPING, fields={**MAPPING.fields, "api_key": TextField(("apikey",))}, sample_bytes=100)

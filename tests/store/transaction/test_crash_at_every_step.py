@@ -31,15 +31,14 @@ from tests.store.simulated_analyzers import (
     CALLERS,
     Analyzer,
     FaultAt,
-    Killed,
     Log,
-    cut_off,
     empty_tables,
     killed,
     log_of,
     state,
 )
 from tests.support.flush_orders import LateFlushes
+from tests.support.step_faults import Killed, cut_off
 
 CALM = -1  # a step that is never reached
 Stored = Mapping[str, object]

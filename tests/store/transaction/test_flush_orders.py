@@ -25,16 +25,15 @@ from tests.store.simulated_analyzers import (
     PARTS,
     Analyzer,
     FaultAt,
-    Killed,
     Log,
     LogSource,
-    cut_off,
     empty_tables,
     log_of,
     state,
 )
 from tests.store.transaction.test_crash_at_every_step import without_comparing
 from tests.support.flush_orders import LateFlushes, SeededFlushes
+from tests.support.step_faults import Killed, cut_off
 
 NewEngine = Callable[[], sa.Engine]
 SEEDS = range(30)
