@@ -85,7 +85,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", type=act_numbers, help="numbers of acts, as in 3,17: the others are left out"
     )
-    parser.add_argument("--trace", action="store_true", help="print every event of one story")
+    parser.add_argument("--trace", action="store_true", help="print every simulation step of one story")
     parser.add_argument(
         "--mutation", default="", choices=MUTATIONS, metavar="NAME", help="a mistake to find: docs/testing.md"
     )

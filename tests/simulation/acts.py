@@ -2,7 +2,7 @@
 
 An act refers to processes by number and does nothing where it cannot be done, so that a story stays valid
 when acts are left out: a story that fails is shortened that way. `drawn` draws one of its kind, `weight` says
-how often.
+how often, `cause` which kind must come before each act of this kind, for it to do something.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Act(ABC):
     """One act."""
 
     weight: ClassVar[int]  # the share of this kind among all acts that are drawn, compared with others
+    cause: ClassVar[type[Act] | None] = None
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> Act:
@@ -60,8 +61,8 @@ class Act(ABC):
         return cls()
 
     @abstractmethod
-    def do(self, world: World) -> None:
-        """Does it. Raises StoreAway where an operator's command would fail."""
+    def do(self, world: World) -> bool:
+        """Does it; returns whether that has an effect. Raises StoreAway where an operator's command fails."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Requests(Act):
             size=random.randrange(1_000),
         )
 
-    def do(self, world: World) -> None:
+    def do(self, world: World) -> bool:
         application = world.applications[self.application]
         records = [
             application.request(self.caller, self.resource, self.size, self.clock_s)
@@ -117,6 +118,7 @@ class Requests(Act):
         ]
         world.note_requests(records, self.shipping_s)
         world.later(self.shipping_s, "records arrive", partial(self._ship, world, records))
+        return True
 
     def _ship(self, world: World, records: list[Logged]) -> None:
         log = world.log(self.partition)
@@ -143,12 +145,13 @@ class BadRecords(Act):
     def drawn(cls, random: Random, size: Size) -> BadRecords:
         return cls(random.randrange(size.partitions), random.randrange(1, 5))
 
-    def do(self, world: World) -> None:
+    def do(self, world: World) -> bool:
         records = [Logged(value, None) for value in BAD_VALUES[: self.count]]
         record = world.applications[0].record("eve", RESOURCES[0], 7, world.wall_ms(), is_denied=False)
         assert record.value is not None
         misnamed = record.value.replace(b'"ts"', b'"when"')
         world.append(world.log(self.partition), [*records, Logged(misnamed, None, record.expected)])
+        return True
 
 
 @dataclass(frozen=True)
@@ -156,9 +159,10 @@ class Retry(Act):
     """An operator retries all rejected records with a corrected mapping."""
 
     weight: ClassVar[int] = 3
+    cause: ClassVar[type[Act] | None] = BadRecords
 
-    def do(self, world: World) -> None:
-        world.retry()
+    def do(self, world: World) -> bool:
+        return world.retry()
 
 
 @dataclass(frozen=True)
@@ -176,10 +180,11 @@ class Fault(Act):
         kind: FaultKind = random.choice(("kill", "kill", "cut", "lose the reply"))
         return cls(random.randrange(size.analyzers), kind, random.randrange(1, 60))
 
-    def do(self, world: World) -> None:
+    def do(self, world: World) -> bool:
         analyzer = world.analyzers[self.analyzer]
         if analyzer.process.is_alive:
             world.database.faults[analyzer.name] = StepFault(self.kind, self.steps)
+        return analyzer.process.is_alive
 
 
 @dataclass(frozen=True)
@@ -195,9 +200,13 @@ class Kill(Act):
     def drawn(cls, random: Random, size: Size) -> Kill:
         return cls(random.randrange(size.analyzers), random.choice((0.2, 1.0, 8.0)))
 
-    def do(self, world: World) -> None:
-        world.analyzers[self.analyzer].restart_s = self.away_s
-        world.analyzers[self.analyzer].process.die()
+    def do(self, world: World) -> bool:
+        analyzer = world.analyzers[self.analyzer]
+        if not analyzer.process.is_alive:
+            return False
+        analyzer.restart_s = self.away_s
+        analyzer.process.die()
+        return True
 
 
 @dataclass(frozen=True)
@@ -213,11 +222,12 @@ class Stop(Act):
     def drawn(cls, random: Random, size: Size) -> Stop:
         return cls(random.randrange(size.analyzers), random.randrange(len(PLANS)))
 
-    def do(self, world: World) -> None:
+    def do(self, world: World) -> bool:
         analyzer = world.analyzers[self.analyzer]
         analyzer.plan = PLANS[self.plan]
         if analyzer.process.is_alive:
             analyzer.later(0.0, "stop", analyzer.stop)
+        return analyzer.process.is_alive
 
 
 @dataclass(frozen=True)
@@ -233,8 +243,10 @@ class Pause(Act):
     def drawn(cls, random: Random, size: Size) -> Pause:
         return cls(random.randrange(size.analyzers), random.choice((0.3, 3.0, 8.0)))
 
-    def do(self, world: World) -> None:
-        world.analyzers[self.analyzer].process.paused_until_s = world.scheduler.now_s + self.seconds
+    def do(self, world: World) -> bool:
+        process = world.analyzers[self.analyzer].process
+        process.paused_until_s = world.scheduler.now_s + self.seconds
+        return process.is_alive
 
 
 @dataclass(frozen=True)
@@ -251,9 +263,10 @@ class SlowFlush(Act):
     def drawn(cls, random: Random, size: Size) -> SlowFlush:
         return cls(random.randrange(size.analyzers), random.choice((0.3, 2.0, 7.0)), random.random() < 0.5)
 
-    def do(self, world: World) -> None:
+    def do(self, world: World) -> bool:
         analyzer = world.analyzers[self.analyzer]
         analyzer.slow_flush_s, analyzer.is_impatient = self.seconds, self.is_impatient
+        return analyzer.process.is_alive
 
 
 @dataclass(frozen=True)
@@ -268,8 +281,8 @@ class Rebalance(Act):
     def drawn(cls, random: Random, _size: Size) -> Rebalance:
         return cls(random.random() < 0.5)
 
-    def do(self, world: World) -> None:
-        world.topic.group.move(by_force=self.by_force)
+    def do(self, world: World) -> bool:
+        return world.topic.group.move(by_force=self.by_force)
 
 
 @dataclass(frozen=True)
@@ -284,8 +297,9 @@ class Outage(Act):
     def drawn(cls, random: Random, _size: Size) -> Outage:
         return cls(random.choice((0.05, 0.5, 3.0)))
 
-    def do(self, world: World) -> None:
+    def do(self, world: World) -> bool:
         world.database.away_until_s = world.scheduler.now_s + self.seconds
+        return True
 
 
 @dataclass(frozen=True)
@@ -303,8 +317,9 @@ class AnswerFaults(Act):
         chosen = random.choices(kinds, k=random.randrange(1, 4))
         return cls(random.randrange(APPLICATIONS), tuple(chosen))
 
-    def do(self, world: World) -> None:
+    def do(self, world: World) -> bool:
         world.applications[self.application].link.faults += self.kinds
+        return True
 
 
 @dataclass(frozen=True)
@@ -319,9 +334,10 @@ class NewApplication(Act):
     def drawn(cls, random: Random, _size: Size) -> NewApplication:
         return cls(random.randrange(APPLICATIONS))
 
-    def do(self, world: World) -> None:
+    def do(self, world: World) -> bool:
         world.applications[self.application].restart()
         world.ranks.pop(world.applications[self.application].name, None)
+        return True
 
 
 @dataclass(frozen=True)
@@ -337,8 +353,8 @@ class WrongClock(Act):
     def drawn(cls, random: Random, _size: Size) -> WrongClock:
         return cls(random.randrange(APPLICATIONS), random.choice((-30.0, -2.0, 0.0, 0.0, 2.0, 30.0)))
 
-    def do(self, world: World) -> None:
-        world.applications[self.application].clock.set(self.seconds)
+    def do(self, world: World) -> bool:
+        return world.applications[self.application].clock.set(self.seconds)
 
 
 @dataclass(frozen=True)
@@ -347,8 +363,9 @@ class Dump(Act):
 
     weight: ClassVar[int] = 3
 
-    def do(self, world: World) -> None:
+    def do(self, world: World) -> bool:
         world.dump = world.database.dump(), world.truth.copy()
+        return True
 
 
 @dataclass(frozen=True)
@@ -362,51 +379,66 @@ class Restore(Act):
     plan: int
 
     weight: ClassVar[int] = 4
+    cause: ClassVar[type[Act] | None] = Dump
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> Restore:
         restarted = random.choice((None, *range(size.analyzers)))
         return cls(restarted, random.randrange(len(PLANS)))
 
-    def do(self, world: World) -> None:
-        if world.dump is not None:
-            copy, stored = world.dump
-            world.database.restore(copy)
-            world.truth.restore(stored)
-            world.restored_s = world.scheduler.uptime_s
-            for application in world.applications:
-                application.link.earlier.clear()
-            if self.restarted is not None:
-                analyzer = world.analyzers[self.restarted]
-                analyzer.plan, analyzer.restart_s = PLANS[self.plan], 0.0
-                analyzer.process.die()
+    def do(self, world: World) -> bool:
+        if world.dump is None:
+            return False
+        copy, stored = world.dump
+        world.database.restore(copy)
+        world.truth.restore(stored)
+        world.restored_s = world.scheduler.uptime_s
+        for application in world.applications:
+            application.link.earlier.clear()
+        if self.restarted is not None:
+            analyzer = world.analyzers[self.restarted]
+            analyzer.plan, analyzer.restart_s = PLANS[self.plan], 0.0
+            analyzer.process.die()
+        return True
 
 
 @dataclass(frozen=True)
 class DeleteOld(Act):
-    """Kafka deletes the older half of a partition."""
+    """Kafka deletes the older half of a partition, or all but the last batch before it is read: a gap."""
 
     partition: int
+    is_unread: bool
 
     weight: ClassVar[int] = 1
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> DeleteOld:
-        return cls(random.randrange(size.partitions))
+        return cls(random.randrange(size.partitions), random.random() < 0.75)
 
-    def do(self, world: World) -> None:
+    def do(self, world: World) -> bool:
         log = world.log(self.partition)
-        log.delete_to((log.start + log.end) // 2)
+        before = log.start
+        if self.is_unread and log.open_from is None:
+            for _ in range(2):
+                record = world.applications[0].record(
+                    "eve", RESOURCES[0], 7, world.wall_ms(), is_denied=False
+                )
+                world.append(log, [record])
+            log.delete_to(log.end)
+        else:
+            log.delete_to((log.start + log.end) // 2)
+        return log.start > before
 
 
 @dataclass(frozen=True)
 class AcceptGaps(Act):
     """An operator accepts every gap."""
 
-    weight: ClassVar[int] = 2
+    weight: ClassVar[int] = 3
+    cause: ClassVar[type[Act] | None] = DeleteOld
 
-    def do(self, world: World) -> None:
-        world.accept_gaps()
+    def do(self, world: World) -> bool:
+        return world.accept_gaps()
 
 
 @dataclass(frozen=True)
@@ -419,20 +451,22 @@ class Suspend(Act):
 
     @classmethod
     def drawn(cls, random: Random, _size: Size) -> Suspend:
-        return cls(random.choice((0.5, 4.0)))
+        return cls(random.choice((0.5, 4.0, 30.0, 30.0)))
 
-    def do(self, world: World) -> None:
+    def do(self, world: World) -> bool:
         suspend(world.database.engine, int(self.seconds * 1000), "ann", "test", world.new_mark)
+        return True
 
 
 @dataclass(frozen=True)
 class Resume(Act):
     """An operator ends a suspension."""
 
-    weight: ClassVar[int] = 1
+    weight: ClassVar[int] = 3
+    cause: ClassVar[type[Act] | None] = Suspend
 
-    def do(self, world: World) -> None:
-        resume(world.database.engine, "ann", "test", world.new_mark)
+    def do(self, world: World) -> bool:
+        return resume(world.database.engine, "ann", "test", world.new_mark)
 
 
 @dataclass(frozen=True)
@@ -447,8 +481,9 @@ class Sleep(Act):
     def drawn(cls, random: Random, _size: Size) -> Sleep:
         return cls(random.choice((20.0, 900.0, 3_600.0, 90_000.0, 700_000.0)))
 
-    def do(self, world: World) -> None:
+    def do(self, world: World) -> bool:
         world.sleep(self.seconds)
+        return True
 
 
 KINDS: tuple[type[Act], ...] = (

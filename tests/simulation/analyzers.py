@@ -24,10 +24,11 @@ from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import SOURCE, SimulatedSource, Topic
-from tests.simulation.scheduler import Event, Killed, Process, Scheduler
+from tests.simulation.scheduler import Event, Process, Scheduler
 from tests.support.flush_orders import LateFlush, LateFlushes
 from tests.support.job_runners import SeenJobs
 from tests.support.loop_observers import SilentObserver
+from tests.support.step_faults import Killed
 
 RESOURCES = ("/v1/items", "/v1/search")
 MAPPING = SourceMapping(

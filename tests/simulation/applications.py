@@ -16,7 +16,8 @@ from gatekeeper.feed.poller import CEILING_S
 from gatekeeper.model import Cursor, SourceError, Update
 from tests.simulation.database import SimulatedDatabase, SimulatedSqlSource
 from tests.simulation.kafka_log import Expected, Logged
-from tests.simulation.scheduler import Killed, Process, Scheduler
+from tests.simulation.scheduler import Process, Scheduler
+from tests.support.step_faults import Killed
 
 STALE_AFTER_S = 5.0
 HTTP_PACE_S = 0.6  # between the polls of a gate over HTTP
@@ -71,11 +72,12 @@ class SimulatedClock:
     def run(self, step: Callable[[], float], name: str) -> PeriodicTask:
         return SimulatedTask(step, self.process, self._scheduler)
 
-    def set(self, skew_s: float) -> None:
-        """Sets the machine's clock so much ahead of the right time."""
-        if skew_s < self.skew_s:
+    def set(self, skew_s: float) -> bool:
+        """Sets the machine's clock so much ahead of the right time; returns whether that changes it."""
+        before, self.skew_s = self.skew_s, skew_s
+        if skew_s < before:
             self.set_back_s = self.uptime_s()
-        self.skew_s = skew_s
+        return skew_s != before
 
     def wait(self, event: threading.Event, timeout: float) -> bool:
         return event.is_set()

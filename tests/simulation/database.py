@@ -10,18 +10,21 @@ import gc
 import re
 import sqlite3
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import pytest
 import sqlalchemy as sa
 
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import upgrade
 from gatekeeper.sources.sql import SqlSource
-from tests.simulation.scheduler import Killed, Scheduler
+from tests.simulation.scheduler import Scheduler
+from tests.support.step_faults import AFTER_COMMIT, Killed, cut_off, watch_steps
 
 FaultKind = Literal["kill", "cut", "lose the reply"]
 WRITES_BUCKETS = re.compile(r"\b(insert into|update|delete from) buckets\b", re.IGNORECASE)
@@ -53,13 +56,14 @@ class SimulatedDatabase:
     wall_s: Callable[[], float]
     after_commit: Callable[[], None] = lambda: None
     faults: dict[str, StepFault] = field(default_factory=dict)  # by process
+    applied: Counter[str] = field(default_factory=Counter)  # faults that a process had
     away_until_s: float = 0.0
     has_written_buckets: bool = False  # perhaps, since it was last set to False
 
     def __post_init__(self) -> None:
         opened = opened_once()
         self.connection, self.engine, self.gate_engine = opened[:3]
-        opened.hooks.database = self
+        opened.steps.database = self
         gc.collect()
         self.connection.close()  # what the simulation before left open
         template().backup(self.connection)
@@ -86,52 +90,38 @@ class SimulatedDatabase:
 
     # -- faults ----------------------------------------------------------------------------------
 
-    def step(self, *, is_committed: bool = False) -> None:
-        """Comes before a statement, before a commit, and after a commit, when its reply may be lost."""
+    def step(self, what: str) -> None:
+        """Is called at each step of the engine, as `watch_steps` says."""
+        if what == AFTER_COMMIT:
+            self.after_commit()
+        self.has_written_buckets |= bool(WRITES_BUCKETS.search(what))
         process = self.scheduler.current
         if process is None:
             return
         if self.scheduler.now_s < self.away_until_s:
-            raise cut_off("the server is away")
+            raise cut_off(self.engine.dialect)
         fault = self.faults.get(process.name)
         if fault is None:
             return
         fault.steps_left -= 1
-        if fault.steps_left > 0 or (fault.kind == "lose the reply" and not is_committed):
+        if fault.steps_left > 0 or (fault.kind == "lose the reply" and what != AFTER_COMMIT):
             return
         del self.faults[process.name]
+        self.applied[fault.kind] += 1
         if fault.kind == "kill":
             raise Killed
-        raise cut_off("the server closed the connection")
+        raise cut_off(self.engine.dialect)
 
 
-class Hooks:
-    """Tells the database of the present simulation what its engine is going to do."""
+@dataclass
+class StepsOfPresent:
+    """Passes the engine's steps on to the database of the present simulation."""
 
-    def __init__(self, engine: sa.Engine) -> None:
-        self.database: SimulatedDatabase | None = None
-        dialect: Any = engine.dialect
-        for name in ("do_execute", "do_executemany", "do_execute_no_params"):
-            setattr(dialect, name, self._before(getattr(dialect, name)))
-        self._commit = dialect.do_commit
-        dialect.do_commit = self._do_commit
+    database: SimulatedDatabase | None = None
 
-    def _before(self, do: Callable[..., object]) -> Callable[..., object]:
-        def watched(cursor: object, statement: str, *rest: Any, **named: Any) -> object:
-            if self.database is not None:
-                self.database.has_written_buckets |= bool(WRITES_BUCKETS.search(statement))
-                self.database.step()
-            return do(cursor, statement, *rest, **named)
-
-        return watched
-
-    def _do_commit(self, connection: object) -> None:
+    def __call__(self, what: str) -> None:
         if self.database is not None:
-            self.database.step()
-        self._commit(connection)
-        if self.database is not None:
-            self.database.after_commit()
-            self.database.step(is_committed=True)
+            self.database.step(what)
 
 
 class Opened(NamedTuple):
@@ -140,7 +130,7 @@ class Opened(NamedTuple):
     connection: sqlite3.Connection
     engine: sa.Engine
     gate_engine: sa.Engine
-    hooks: Hooks
+    steps: StepsOfPresent
 
 
 @cache
@@ -153,12 +143,9 @@ def opened_once() -> Opened:
         one.connect().close()  # SQLAlchemy asks the first connection for its version
     gc.collect()
     gc.freeze()  # modules live to the end; scanning them again took a quarter of each story
-    return Opened(connection, engine, gate_engine, Hooks(engine))
-
-
-def cut_off(why: str) -> Exception:
-    """Returns the driver's error for a server that cannot be reached."""
-    return sqlite3.OperationalError(why)
+    steps = StepsOfPresent()
+    watch_steps(pytest.MonkeyPatch(), engine, steps)
+    return Opened(connection, engine, gate_engine, steps)
 
 
 @cache

@@ -184,11 +184,16 @@ class Group:
         member.holds = (member.holds - lost) | got
         return lost, got
 
-    def move(self, *, by_force: bool) -> None:
-        """Moves all partitions, each when its owner has released it; by force before it knows."""
+    def move(self, *, by_force: bool) -> bool:
+        """Moves all partitions, each when its owner has released it; by force before it knows.
+
+        Returns whether an owner loses any.
+        """
         self.shift += 1
+        has_effect = bool(self._owners) and (by_force or len(self._members) > 1)
         if by_force:
             self._owners.clear()
+        return has_effect
 
     def _expire(self) -> None:
         # A member that was paused keeps its `holds`: it finds out when it polls again.

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging import judge, kinds, quota
-from analyzer.core.judging.totals import Sum
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.totals import NEVER, Sum
 from analyzer.core.model import FeedResult, Lag, Partition, PartitionProgress
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.partitions import AssignedPartitions
@@ -76,13 +77,18 @@ def plan_not_checked(patch: Patch) -> None:
 
 
 def catalog_read_once(patch: Patch) -> None:
-    """The numbers of meters and sums are kept when another plan comes in force."""
+    """The numbers of meters and sums are kept when another plan comes in force; only new names are read."""
     of = CatalogCache.of
 
-    def of_first(self: CatalogCache, db: sa.Connection, _plan: Any) -> Any:
-        return of(self, db, plans.NO_PLAN._replace(version=1))
+    def of_names(self: CatalogCache, db: sa.Connection, plan: Any) -> Any:
+        before = self._catalog
+        read = of(self, db, plan)
+        self._catalog = read._replace(
+            meters={**read.meters, **before.meters}, sums={**read.sums, **before.sums}
+        )
+        return self._catalog
 
-    patch.setattr(CatalogCache, "of", of_first)
+    patch.setattr(CatalogCache, "of", of_names)
 
 
 def poll_applied_twice(patch: Patch) -> None:
@@ -222,6 +228,33 @@ def rows_joined_without_removing(patch: Patch) -> None:
     patch.setattr(roll_up, "_take_out", read)
 
 
+def rolled_up_to_another_caller(patch: Patch) -> None:
+    """Rolling up adds the counts of all callers to those of one."""
+    widened = roll_up._widened
+
+    def to_one(row: Any, wide_s: int) -> Any:
+        at = widened(row, wide_s)
+        return (*at[:4], at[4] and "api_key:acme", at[5])
+
+    patch.setattr(roll_up, "_widened", to_one)
+
+
+def next_too_high(patch: Patch) -> None:
+    """A total that was judged once is not judged again in its window."""
+    patch.setattr(Plan, "next_judgement", lambda *_: NEVER)
+
+
+def flushes_late(patch: Patch) -> None:
+    """A flush begins two seconds after the one before."""
+    is_due = Pipeline.is_due
+
+    def is_due_late(self: Pipeline, lags: Mapping[Partition, Lag]) -> bool:
+        waited_s = self.uptime_s() - self.flushed_s
+        return is_due(self, lags) and waited_s >= 2.0
+
+    patch.setattr(Pipeline, "is_due", is_due_late)
+
+
 MUTATIONS: dict[str, Callable[[Patch], None]] = {
     mutation.__name__: mutation
     for mutation in (
@@ -246,5 +279,8 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         locks_lost_with_the_source,
         back_off_without_end,
         rows_joined_without_removing,
+        rolled_up_to_another_caller,
+        next_too_high,
+        flushes_late,
     )
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ class Result(NamedTuple):
     wrong: str
     events: int = 0
     acts: Counter[str] = Counter()  # noqa: RUF012 - never changed
+    faults: Counter[str] = Counter()  # noqa: RUF012 - never changed
     locks: int = 0
     denied: int = 0
     flushes: int = 0
@@ -49,7 +51,7 @@ def play(story: Story, shown_events: int = SHOWN_EVENTS) -> Result:
         logging.disable(level)
     trace = world.scheduler.trace
     return Result(
-        story.seed, wrong, world.scheduler.events, Counter(type(act).__name__ for _, act in story.acts),
+        story.seed, wrong, world.scheduler.events, world.done, world.faults(),
         world.truth.crossed, sum(one.request.is_denied for one in world.asked),
         sum(analyzer.flushes for analyzer in world.analyzers), world.overshoot, trace[-shown_events:],
     )  # fmt: skip
@@ -59,11 +61,11 @@ def play_seed(seed: int) -> Result:
     return play(draw(seed))
 
 
-def play_mutated(name: str, seeds: Iterable[int]) -> Result | None:
-    """Returns the first run of these seeds in which the mutation is detected."""
+def play_mutated(name: str, stories: Iterable[Story], failure: str) -> Result | None:
+    """Returns the first run of these stories in which the mutation causes a failure that matches."""
     with pytest.MonkeyPatch.context() as patch:
         MUTATIONS[name](patch)
-        return next((result for seed in seeds if (result := play_seed(seed)).wrong), None)
+        return next((found for story in stories if re.match(failure, (found := play(story)).wrong)), None)
 
 
 def play_all(seeds: Sequence[int], processes: int) -> Iterator[Result]:
@@ -124,15 +126,22 @@ def report(result: Result, mutation: str = "") -> str:
 def summary(results: Sequence[Result], began_s: float) -> str:
     """Returns what the runs contained, in a few lines."""
     acts = sum((result.acts for result in results), Counter[str]())
+    faults = sum((result.faults for result in results), Counter[str]())
     events, wrong = sum(r.events for r in results), sum(bool(r.wrong) for r in results)
     return (
-        f"stories: {len(results)}; {events:,} events ({min(r.events for r in results)} to "
+        f"stories: {len(results)}; {events:,} simulation steps ({min(r.events for r in results)} to "
         f"{max(r.events for r in results)} each), {sum(r.flushes for r in results):,} flushes, "
         f"{sum(r.locks for r in results):,} locks, {sum(r.denied for r in results):,} requests denied, "
         f"at most {max(r.overshoot for r in results)} beyond a limit in stories without faults, "
         f"{wrong} wrong, in {time.monotonic() - began_s:.0f} s\n"
-        f"acts: {', '.join(f'{name} {count}' for name, count in acts.most_common())}"
+        f"acts that had an effect: {counts_text(acts)}\n"
+        f"faults that had an effect: {counts_text(faults)}"
     )
+
+
+def counts_text(counts: Counter[str]) -> str:
+    """Returns names with their counts, the highest first."""
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common())
 
 
 def repeat_with_fixed_hashes() -> None:

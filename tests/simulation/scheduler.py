@@ -11,9 +11,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-
-class Killed(BaseException):
-    """Stands for SIGKILL: no handler of the product catches it."""
+from tests.support.step_faults import Killed
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 from typing import NamedTuple
 
@@ -39,13 +40,11 @@ def draw(seed: int) -> Story:
     weights = [kind.weight * random.choice((0, 0, 1, 2, 4)) for kind in KINDS]
     weights[KINDS.index(Requests)] = Requests.weight
     times = sorted(random.uniform(0.5, SECONDS) for _ in range(ACTS))
-    acts = [
-        (
-            at_s,
-            Requests.calm(random, size) if is_calm else random.choices(KINDS, weights)[0].drawn(random, size),
-        )
-        for at_s in times
-    ]
+    if is_calm:
+        acts: list[Act] = [Requests.calm(random, size) for _ in times]
+    else:
+        kinds = after_causes(random.choices(KINDS, weights, k=ACTS))
+        acts = [kind.drawn(random, size) for kind in kinds]
     plans = random.choices(range(len(PLANS)), k=size.analyzers)
     if is_calm or random.random() < 0.5:
         plans = [plans[0]] * size.analyzers
@@ -54,7 +53,20 @@ def draw(seed: int) -> Story:
         random.choice(BEGINNINGS_S),
         size,
         tuple(plans),
-        tuple(acts),
+        tuple(zip(times, acts, strict=True)),
         is_calm,
         has_small_steps=random.random() < 0.6,
     )
+
+
+def after_causes(kinds: Iterable[type[Act]]) -> list[type[Act]]:
+    """Returns the kinds, with its cause in place of each whose cause is missing."""
+    found: list[type[Act]] = []
+    unused: set[type[Act]] = set()
+    for drawn in kinds:
+        kind = drawn if drawn.cause is None or drawn.cause in unused else drawn.cause
+        unused.add(kind)
+        if kind.cause is not None:
+            unused.remove(kind.cause)
+        found.append(kind)
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -75,6 +76,7 @@ class World:
         self.dump: tuple[sqlite3.Connection, Stored] | None = None
         self.producers = itertools.count(1)
         self.wrong: Wrong | None = None
+        self.done: Counter[str] = Counter()  # acts that had an effect, by kind
         self.asked: list[Asked] = []
         self.overshoot = 0  # the highest, in a story with requests only
         self.ranks: dict[str, int] = {}
@@ -162,7 +164,7 @@ class World:
             raise Wrong(f"the audit: {found}")
         for analyzer in self.analyzers:
             for job, outcome in analyzer.observer.seen:
-                if outcome != "recovered" and "the server" not in outcome:
+                if outcome != "recovered" and "server closed" not in outcome:
                     raise Wrong(f"{analyzer.name}: {job}: {outcome}")
         if self.story.is_calm:
             self.check_overshoot()
@@ -196,6 +198,11 @@ class World:
         self.overshoot = max(self.overshoot, len(admitted) - limit)
         if late:
             raise Wrong(f"{late[0]} was admitted more than {delay_s} s after the limit at {reached_s}")
+
+    def faults(self) -> Counter[str]:
+        """Returns the faults that had an effect, by kind."""
+        links = [application.link.applied for application in self.applications]
+        return sum(links, self.database.applied)
 
     # -- checks ----------------------------------------------------------------------------------
 
@@ -254,7 +261,8 @@ class World:
     def do(self, act: Act) -> None:
         """Does the act, if it can be done now."""
         with suppress(StoreAway):  # an operator's command fails while the database is away
-            act.do(self)
+            if act.do(self):
+                self.done[type(act).__name__] += 1
 
     def later(self, delay_s: float, name: str, action: Callable[[], object]) -> None:
         """Has something happen outside of all processes; the story does not end before."""
@@ -291,23 +299,29 @@ class World:
         for analyzer in self.analyzers:
             analyzer.records_arrived()
 
-    def accept_gaps(self) -> None:
-        """Accepts every gap, as an operator does."""
+    def accept_gaps(self) -> bool:
+        """Accepts every gap, as an operator does; returns whether there was one."""
+        has_accepted = False
         for recorded in list(recorded_gaps(self.database.engine)):
             self.truth.is_skipping = True
             try:
                 accept(self.database.engine, recorded, recorded.gap.behind or 0, "ann", "test")
+                has_accepted = True
             except NoSuchGap:
                 continue
             finally:
                 self.truth.is_skipping = False
+        return has_accepted
 
-    def retry(self) -> None:
-        """Retries rejected records with a corrected mapping, as an operator does."""
+    def retry(self) -> bool:
+        """Retries rejected records with a corrected mapping, as an operator does.
+
+        Returns whether one was counted.
+        """
         try:
             _, plan = SqlStore(self.database.engine, "ann").active_plan()
         except LookupError:
-            return  # none is in force yet
+            return False  # none is in force yet
         mappings = without_limits({SOURCE: CORRECTED})
         rejects = SqlRejects(self.database.engine, self.new_mark)
         retry = RejectRetry(
@@ -315,10 +329,10 @@ class World:
         )
         self.truth.is_retrying = True
         try:
-            for _ in retry.run(RejectFilter(), "ann", "test"):
-                pass
+            outcomes = list(retry.run(RejectFilter(), "ann", "test"))
         finally:
             self.truth.is_retrying = False
+        return any(not outcome.why for outcome in outcomes)
 
     def sleep(self, seconds: float) -> None:
         """Suspends all machines."""
