@@ -346,15 +346,15 @@ def _update_of(read: FeedRows) -> Update:
 
 def _feed_position(db: sa.Connection, since: Cursor | None) -> FeedPosition:
     held = -1 if since is None else since.version
-    row = db.execute(_position_statement(db.dialect.name), {"held": held}).first()
+    row = db.execute(_position_statement(NOW_MS[db.dialect.name]), {"held": held}).first()
     if row is None:
         raise SourceError("the feed has no row: run `gatelock db upgrade`")
     return FeedPosition(*row)
 
 
 @lru_cache  # building it takes longer than executing it
-def _position_statement(dialect: str) -> sa.Select[Any]:
-    now_ms = NOW_MS[dialect]
+def _position_statement(now_ms: sa.ColumnElement[int]) -> sa.Select[Any]:
+    """Returns the query of the feed's position, by the clock `now_ms`, which tests replace."""
     held = sa.bindparam("held", type_=sa.BigInteger)
     # The newest version's mark is in the feed's own row; version 0 has no other.
     held_mark = sa.case(
