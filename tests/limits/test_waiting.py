@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatekeeper.limits import FixedWindow, LeakyQueue, SlidingLog, TokenBucket
+from gatekeeper.limits import AllOf, FixedWindow, LeakyQueue, SlidingLog, TokenBucket
 from gatekeeper.testing import run
 from tests.limits.booking_plays import assert_in_order, bookings
 from tests.limits.memory_kinds import KINDS, Kind
@@ -47,6 +47,58 @@ def test_a_cancelled_reservation_leaves_no_trace(kind: Kind, limit, before, cost
         assert booked.cancel()
         assert not booked.cancel(), "a second call gives nothing back"
     assert limiter.peek("a") == before_booking
+
+
+@every_kind
+@pytest.mark.parametrize("bookings_ahead", [1, 3, 30])
+def test_a_refund_while_a_booking_lies_ahead_gives_nothing_of_the_present_back(kind: Kind, bookings_ahead):
+    clock = StepClock(50)
+    limiter = kind.make(10, 1000, clock)
+    while limiter.allow("a"):
+        pass
+    for _ in range(3):
+        assert all([limiter.reserve("a") for _ in range(bookings_ahead)])
+        for _ in range(bookings_ahead):
+            limiter.refund("a")
+        assert not limiter.allow("a")
+        assert limiter.peek("a").remaining == 0
+
+
+def test_a_part_asked_alone_does_not_overtake_a_booking_of_all():
+    """The booking lies in a log that is not full, whose oldest admission has left the period."""
+    clock = StepClock()
+    wide, narrow = SlidingLog(3, 10, clock=clock), SlidingLog(1, 30, clock=clock)
+    both = AllOf(wide, narrow)
+    assert both.allow("a")
+    assert wide.allow("a")
+    booked = both.reserve("a")
+    assert booked.delay == 30.0
+    clock.now_ns = 11 * SECOND_NS
+    assert not wide.peek("a")
+    assert [wide.allow("a") for _ in range(3)] == [False] * 3, "also when the key is in the young generation"
+    clock.now_ns = 30 * SECOND_NS
+    assert wide.allow("a")
+
+
+@every_kind
+def test_bookings_survive_a_slower_limit(kind: Kind):
+    """However far ahead they then lie, and however often the generations rotate meanwhile."""
+    clock = StepClock()
+    limiter = kind.make(4, 1000, clock)
+    for _ in range(12):
+        assert limiter.reserve("a")
+    limiter.configure(limit=2, period=4e-6)
+    promised = limiter.peek("a")
+    assert promised.retry_after > 0
+    end_ns = clock.now_ns + round(promised.retry_after * SECOND_NS)
+    number = 0
+    while clock.now_ns < end_ns - 1:
+        clock.now_ns = min(clock.now_ns + 97, end_ns - 1)
+        limiter.allow(f"another {number}")
+        number += 1
+        assert not limiter.peek("a"), f"{end_ns - clock.now_ns} ns before the promised moment"
+    clock.now_ns = end_ns
+    assert limiter.allow("a")
 
 
 @every_kind

@@ -66,7 +66,14 @@ class WindowRule:
         return None if used > self.limit or start_ns > now_ns else (start_ns, used)
 
     def refund(self, state: WindowState, now_ns: int, cost: int) -> WindowState | None:
+        """Gives back permits of the present window; changes nothing while a booking lies ahead.
+
+        The state is then the booked window, and the count of the present one is gone. No request may pass
+        before the booking anyway; a reservation that is not wanted is given back by `cancel`.
+        """
         start_ns, used = state
+        if start_ns > now_ns:
+            return state
         return (start_ns, used - cost) if used > cost else None
 
     def status(self, state: WindowState | None, now_ns: int) -> KeyStatus:

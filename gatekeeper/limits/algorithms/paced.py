@@ -97,7 +97,10 @@ class PacedRule:
         return None if cost > self.smallest_quota and cost > self.quota(index) else (index, cost)
 
     def refund(self, state: PeriodSlice, now_ns: int, cost: int) -> PeriodSlice | None:
+        """Gives back permits of the present slice; nothing while a booking lies ahead: see `WindowRule`."""
         index, used = self._slice_at(state, now_ns)
+        if self._start_ns(index) > now_ns:
+            return state
         return (index, used - cost) if used > cost else None
 
     def status(self, state: PeriodSlice | None, now_ns: int) -> KeyStatus:

@@ -82,11 +82,15 @@ class CounterRule:
         return index, before, used
 
     def refund(self, state: CounterPair, now_ns: int, cost: int) -> CounterPair | None:
-        """Takes from the present window first, then from the one before."""
+        """Takes from the present window first, then from the one before; for a booking ahead from its windows.
+
+        Those may both lie after the present one, whose count is gone then, so they stay when they are empty.
+        """
         index, before, used = self._windows_at(state, now_ns)
         rest = max(0, cost - used)
         before, used = max(0, before - rest), max(0, used - cost)
-        return (index, before, used) if before or used else None
+        is_ahead = index * self.period_ns > now_ns
+        return (index, before, used) if before or used or is_ahead else None
 
     def status(self, state: CounterPair | None, now_ns: int) -> KeyStatus:
         index, before, used = self._windows_at(state, now_ns)

@@ -161,9 +161,16 @@ class LogRule:
         ring.stamps[ring.oldest : ring.oldest] = array("q", [now_ns - self.period]) * room
 
     def refund(self, state: AdmissionRing, now_ns: int, cost: int) -> AdmissionRing | None:
-        """Removes the oldest stamps that count: of all choices the one after which the rest counts
-        longest."""
-        kept = state.ordered()[self.expired(state, now_ns // self.tick_ns) + cost :]
+        """Removes the oldest stamps that count: of all choices the one after which the rest counts longest.
+
+        The newest stays if it was booked ahead: its booking may have overwritten admissions of the present
+        period.
+        """
+        stamps, now = state.ordered(), now_ns // self.tick_ns
+        removed = self.expired(state, now) + cost
+        if stamps and self.age(stamps[-1], now) < 0:
+            removed = min(removed, len(stamps) - 1)
+        kept = stamps[removed:]
         return AdmissionRing(kept) if kept else None
 
     def status(self, state: AdmissionRing | None, now_ns: int) -> KeyStatus:
@@ -288,6 +295,8 @@ class SlidingLog(RateLimiter):
                 if stamps[oldest - 1] > now_ns:  # booked ahead
                     return False
                 rule.grow(ring, now_ns)
+            elif stamps[oldest - 1] > now_ns:  # booked ahead by an AllOf, in a log that is not full
+                return False
             stamps[oldest] = now_ns
             oldest += 1
             ring.oldest = oldest if oldest < len(stamps) else 0

@@ -32,7 +32,7 @@ def convert_states(keys: KeyStates[Any], old: Rule[Any], new: Rule[Any]) -> None
                 del generation[key]
             else:
                 generation[key] = converted
-    keys.set_retention(new.forget_after_ns, now_ns)
+    _retain_all(keys, new, now_ns)
 
 
 def dump_states(keys: KeyStates[Any], rule: Rule[Any], kind: str, wall_ns: Callable[[], int]) -> SavedState:
@@ -85,7 +85,12 @@ def load_states(
         state = rule.convert(saved_under, saved_under.unpack(numbers, shift_ns), now_ns)
         if state is not None:
             keys.young[key_of(name)] = state
-    # A reservation may lie ahead; all states are kept for as long as the furthest.
+    _retain_all(keys, rule, now_ns)
+
+
+def _retain_all(keys: KeyStates[Any], rule: Rule[Any], now_ns: int) -> None:
+    """Keeps all states for as long as the furthest reservation in them lies ahead under `rule`."""
+    keys.young, keys.old = keys.old | keys.young, {}
     keys.set_retention(rule.forget_after_ns, now_ns)
     ahead_ns = max((rule.status(state, now_ns).reset_ns for state in keys.young.values()), default=0)
     keys.keep_for_booking(ahead_ns)
