@@ -45,6 +45,11 @@ class LogOracle:
         live = [at for at in self.admitted if at > now_ns - self.period_ns]
         self.admitted = live[cost:]
 
+    def adopt(self, old: LogOracle, now_ns: int) -> None:
+        """Continues from what `old` counted under another limit, as all `adopt` methods do."""
+        live = [at for at in old.admitted if at > now_ns - self.period_ns]
+        self.admitted = live[-self.limit :]
+
     def remaining(self, now_ns: int) -> int:
         return self.limit - sum(now_ns - self.period_ns < at <= now_ns for at in self.admitted)
 
@@ -73,6 +78,13 @@ class BucketOracle:
 
     def refund(self, now_ns: int, cost: int) -> None:
         self.tokens = min(Fraction(self.burst), self._fill(now_ns) + cost)
+
+    def adopt(self, old: BucketOracle, now_ns: int) -> None:
+        """Permits that were used stay used, rounded up to a tick of the limiter."""
+        used = old.burst - old._fill(now_ns)
+        ticks_per_permit = self.rate.denominator
+        ticks = min(math.ceil(used * ticks_per_permit), self.burst * ticks_per_permit)
+        self.tokens, self.since_ns = self.burst - Fraction(ticks, ticks_per_permit), now_ns
 
     def remaining(self, now_ns: int) -> int:
         return math.floor(self._fill(now_ns))
@@ -112,6 +124,9 @@ class WindowOracle:
         if not self.used and cost:
             self.start_ns = None
 
+    def adopt(self, old: WindowOracle, now_ns: int) -> None:
+        self.start_ns, self.used = old.start_ns, old.used
+
     def remaining(self, now_ns: int) -> int:
         self._end_window(now_ns)
         return self.limit - self.used
@@ -142,6 +157,9 @@ class CounterOracle:
             given = min(cost, self.counts.get(window, 0))
             self.counts[window] = self.counts.get(window, 0) - given
             cost -= given
+
+    def adopt(self, old: CounterOracle, now_ns: int) -> None:
+        self.counts = old.counts
 
     def remaining(self, now_ns: int) -> int:
         return max(0, self.limit - self._sum(now_ns))
@@ -174,6 +192,9 @@ class PacedOracle:
         slice_ = now_ns * self.k // self.period_ns
         self.used[slice_] = max(0, self.used.get(slice_, 0) - cost)
 
+    def adopt(self, old: PacedOracle, now_ns: int) -> None:
+        self.used = old.used
+
 
 @dataclass
 class QueueOracle:
@@ -196,3 +217,7 @@ class QueueOracle:
 
     def refund(self, now_ns: int, cost: int) -> None:
         """A departure cannot be taken back."""
+
+    def adopt(self, old: QueueOracle, now_ns: int) -> None:
+        """The next turn stays; the limiter rounds it up to a nanosecond."""
+        self.next_ns = None if old.next_ns is None else Fraction(math.ceil(old.next_ns))

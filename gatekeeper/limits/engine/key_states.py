@@ -3,6 +3,10 @@
 Keys are kept in two generations. A request writes into the young one; every `forget_after_ns` the young
 one becomes the old one and the old one is dropped. All keys in the dropped generation were last written at
 least that long ago, so each equals a key that was never seen: no timer, no scan, and no decision changes.
+
+The invariant that this rests on: each write rotates first when a rotation is due, so that a young generation
+has no write after its end. The one exception, the quick path of `GcraLimiter.allow`, is declared by
+`rotates_on_write=False`, and its generations are kept longer. tests/limits/test_traces.py checks both.
 """
 
 from __future__ import annotations

@@ -36,6 +36,9 @@ class BookedState(NamedTuple):
         return self.give_back()
 
     def _restore(self) -> bool:
+        now_ns = self.keys.clock()
+        if now_ns >= self.keys.rotate_ns:
+            self.keys.rotate(now_ns)
         if self.keys.get(self.slot) != self.after:
             return False
         self.keys.old.pop(self.slot, None)
