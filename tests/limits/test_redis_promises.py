@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from gatekeeper.limits import AllOf, FixedWindow, SlidingCounter, SlidingLog, TokenBucket
 from tests.limits.booking_plays import assert_in_order, bookings
-from tests.limits.oracles import worst_in_any
+from tests.limits.memory_kinds import KINDS as MEMORY_KINDS
+from tests.limits.oracles import StepClock, worst_in_any
 from tests.limits.redis_kinds import KINDS, Kind, SteppedRedis, new_name
 from tests.support.servers.redis import Redis
 
@@ -268,3 +269,63 @@ def test_numbers_that_a_script_cannot_hold_raise_on_creation(stepped):
         FixedWindow(1, 86_400 * 366, store=stepped.store)
     with pytest.raises(ValueError, match="within 142 years"):
         TokenBucket(1, 86_400, 100_000, store=stepped.store)
+
+
+def life_s(stepped: SteppedRedis, name: str) -> float:
+    """Returns how long the only key of the limiter `name` lives by the server's real clock; below 0 without one."""
+    keys = list(stepped.client.scan_iter(f"*:{name}:*"))
+    assert len(keys) <= 1
+    return stepped.client.pttl(keys[0]) / 1000 if keys else -1.0
+
+
+@every_kind
+@pytest.mark.parametrize("look", ["peek", "check", "allow"])
+@pytest.mark.parametrize("bookings_ahead", [0, 20])
+def test_a_key_lives_as_long_as_the_slower_limit_needs(kind, stepped, look, bookings_ahead):
+    name = new_name()
+    fast = kind.make(10, 60, store=stepped.store, name=name)
+    while fast.allow("a"):
+        pass
+    for _ in range(bookings_ahead):
+        assert fast.reserve("a")
+    slow = kind.make(10, 60, store=stepped.store, name=name)
+    slow.configure(limit=2, period=600)
+    getattr(slow, look)("a")
+    needed = slow.peek("a").reset_after
+    assert life_s(stepped, name) > needed - 5
+    stepped.move(round(fast.peek("a").retry_after * 1e6))
+    fast.allow("a")
+    assert life_s(stepped, name) > needed - 5, "the faster one does not shorten it"
+
+
+@every_kind
+def test_a_changed_limit_recovers_at_its_own_rate_from_the_first_look_on(kind, stepped):
+    """As in memory, where all keys are converted at once."""
+    stepped.move_to((stepped.now_us // 4_200_000_000 + 1) * 4_200_000_000)
+    clock = StepClock(stepped.now_us * 1000)
+    memory = next(other for other in MEMORY_KINDS if other.name == kind.name)
+    here, shared = memory.make(10, 600 * 10**9, clock), start(kind, stepped, 10, 600_000_000)
+    while here.allow("a"):
+        assert shared.allow("a")
+    for limiter in (here, shared):
+        limiter.configure(limit=3, period=1400)
+    for _ in range(40):
+        expected, found = here.peek("a"), shared.peek("a")
+        assert found.remaining == expected.remaining
+        assert found.retry_after == pytest.approx(expected.retry_after, abs=3e-6)
+        clock.now_ns += 50 * 10**9
+        stepped.move(50_000_000)
+
+
+@every_kind
+@pytest.mark.parametrize("bookings_ahead", [1, 3, 30])
+def test_a_refund_while_a_booking_lies_ahead_gives_nothing_of_the_present_back(kind, stepped, bookings_ahead):
+    limiter = start(kind, stepped, 10, 600_000_000)
+    while limiter.allow("a"):
+        pass
+    for _ in range(3):
+        assert all([limiter.reserve("a") for _ in range(bookings_ahead)])
+        for _ in range(bookings_ahead):
+            limiter.refund("a")
+        assert not limiter.allow("a")
+        assert limiter.peek("a").remaining == 0

@@ -100,7 +100,7 @@ class CounterRule:
         else:
             reset_ns = max(0, start_ns + self._decayed_ns(before, 0) - now_ns) if before else 0
         if start_ns > now_ns:
-            return KeyStatus(0, reset_ns)
+            return KeyStatus(0, max(reset_ns, start_ns - now_ns))
         weighed = before * (start_ns + self.period_ns - now_ns) // self.period_ns
         return KeyStatus(max(0, self.limit - used - weighed), reset_ns)
 

@@ -112,7 +112,8 @@ class CounterScript:
         start_us = index * period_us
         end_us = start_us + period_us
         if not used and not before:
-            return KeyStatus(self.rule.limit, 0)
+            ahead_us = max(0, start_us - now_us)  # the empty windows of a booking that was refunded
+            return KeyStatus(0 if ahead_us else self.rule.limit, ahead_us)
         # Until the last of them weighs less than one whole request.
         reset_us = (end_us if used else start_us) + period_us - (period_us - 1) // (used or before)
         weighed = before * (end_us - now_us) // period_us

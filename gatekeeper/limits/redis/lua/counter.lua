@@ -50,6 +50,7 @@ function rules.counter.read(key, argument)
       local _, kept_before, kept_used = windows_at(limit, now)
       limit.period = tonumber(ARGV[argument + 2])
       index, before, used = math.floor(now / limit.period), kept_before, kept_used
+      limit.converted = true
     end
     limit.index, limit.before, limit.used = index, before, used
   end
@@ -80,12 +81,21 @@ function rules.counter.spend(limit, at)
   return write_pair(limit)
 end
 
+function rules.counter.keep(limit)
+  if limit.converted then write_pair(limit) end
+end
+
 if op == 'refund' then
   function rules.counter.refund(limit)
     if limit.value == '' then return end
     local rest = math.max(0, cost - limit.used)
     limit.before, limit.used = math.max(0, limit.before - rest), math.max(0, limit.used - cost)
-    if limit.before + limit.used > 0 then write_pair(limit) else redis.call('DEL', limit.key) end
+    -- The windows of a booking stay, also empty: the count of the present window is gone.
+    if limit.before + limit.used > 0 or limit.index * limit.period > now then
+      write_pair(limit)
+    else
+      redis.call('DEL', limit.key)
+    end
   end
 end
 

@@ -51,6 +51,10 @@ if op == 'allow' and spent == 1 then -- the most frequent case
   return 1
 end
 
+if spent == 0 then -- nothing is written below: what was stored under another limit is converted now, and lives on
+  for _, limit in ipairs(limits) do limit.rule.keep(limit) end
+end
+
 local reply, bookings = {now, wait, spent}, {}
 for _, limit in ipairs(limits) do
   if spent == 1 and cost > 0 then

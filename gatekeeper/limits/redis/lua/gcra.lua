@@ -39,7 +39,10 @@ function rules.gcra.read(key, argument)
   if limit.value ~= '' then
     local due, part, tag = string.match(limit.value, '^(%d+) (%d+) (.+)$')
     due, part = tonumber(due), tonumber(part)
-    if tag ~= limit.tag then due, part = converted(limit, due, part, tag) end
+    if tag ~= limit.tag then
+      due, part = converted(limit, due, part, tag)
+      limit.converted = true
+    end
     if due >= now then limit.due, limit.part = due, part end
   end
   return limit
@@ -65,6 +68,10 @@ end
 function rules.gcra.spend(limit, at)
   if limit.due < at then limit.due, limit.part = at, 0 end
   return write_due(limit, limit.due + limit.cost, limit.part + limit.cost_part)
+end
+
+function rules.gcra.keep(limit)
+  if limit.converted then write_due(limit, limit.due, limit.part) end
 end
 
 if op == 'refund' then

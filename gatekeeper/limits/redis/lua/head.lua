@@ -10,9 +10,16 @@
 
 local op, cost, max_wait = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
--- Stores `value` until `reset`, when the key will equal one that was never seen.
+-- Keys live until `reset`, when they will equal one that was never seen, and never shorter than they would have
+-- lived already: another process, or this one before, may have written them under a slower limit.
 local function store(key, value, reset)
-  redis.call('SET', key, value, 'PX', math.max(1, math.ceil((reset - now) / 1000) + 1))
+  local life = math.max(1, math.ceil((reset - now) / 1000) + 1)
+  redis.call('SET', key, value, 'PX', math.max(life, redis.call('PTTL', key)))
+end
+
+local function lengthen(key, reset)
+  local life = math.ceil((reset - now) / 1000) + 1
+  if redis.call('PTTL', key) < life then redis.call('PEXPIRE', key, life) end
 end
 
 -- Each run creates every function again, so those that few operations need are created for these alone.

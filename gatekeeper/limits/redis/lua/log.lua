@@ -44,8 +44,6 @@ function rules.log.wait(limit)
 end
 
 function rules.log.spend(limit, at)
-  if limit.length == 0 and limit.expired > 0 then redis.call('DEL', limit.key) end
-  if limit.length > 0 and limit.expired > 0 then redis.call('LTRIM', limit.key, 0, limit.length - 1) end
   local value, left = string.format('%.0f', at), cost
   while left > 0 do
     local stamps = {}
@@ -54,8 +52,13 @@ function rules.log.spend(limit, at)
     left = left - #stamps
   end
   limit.length, limit.newest = limit.length + cost, at
-  redis.call('PEXPIRE', limit.key, math.ceil((at + limit.period - now) / 1000) + 1)
+  if limit.expired > 0 then redis.call('LTRIM', limit.key, 0, limit.length - 1) end
+  lengthen(limit.key, at + limit.period)
   return '', value
+end
+
+function rules.log.keep(limit)
+  if limit.length > 0 then lengthen(limit.key, limit.newest + limit.period) end
 end
 
 -- Removes the oldest admissions that still count, so that the limit is restored as late as possible.

@@ -16,6 +16,7 @@ function rules.window.read(key, argument)
       -- Its count moves to our present window. A start after now is a booking's.
       start = math.max(start, now)
       start = start - math.fmod(start, limit.period)
+      limit.converted = true
     end
     if now < start + limit.period then limit.start, limit.used = start, used end
   end
@@ -44,9 +45,18 @@ function rules.window.spend(limit, at)
   return write_window(limit)
 end
 
+function rules.window.keep(limit)
+  if limit.converted and limit.start then
+    write_window(limit)
+  elseif limit.start then
+    lengthen(limit.key, limit.start + limit.period)
+  end
+end
+
 if op == 'refund' then
+  -- While a booking lies ahead the count of the present window is gone, so a refund changes nothing.
   function rules.window.refund(limit)
-    if not limit.start then return end
+    if not limit.start or limit.start > now then return end
     limit.used = limit.used - cost
     if limit.used > 0 then write_window(limit) else redis.call('DEL', limit.key) end
   end
