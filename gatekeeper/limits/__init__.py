@@ -20,6 +20,7 @@ from gatekeeper.limits.composites.sharded import Sharded
 from gatekeeper.limits.composites.split import Share, split
 from gatekeeper.limits.engine.protocol import Key, Limiter
 from gatekeeper.limits.engine.reservations import Reservation
+from gatekeeper.limits.schedulers.job_queues import QueueEvent, WaitingJob
 from gatekeeper.limits.schedulers.keyed_scheduler import AsyncKeyedScheduler, KeyedScheduler
 from gatekeeper.limits.schedulers.priority_scheduler import PriorityScheduler
 
@@ -36,12 +37,14 @@ __all__ = [
     "Limiter",
     "Paced",
     "PriorityScheduler",
+    "QueueEvent",
     "Reservation",
     "Sharded",
     "Share",
     "SlidingCounter",
     "SlidingLog",
     "TokenBucket",
+    "WaitingJob",
     "parse",
     "split",
 ]

@@ -234,3 +234,182 @@ def test_an_exception_of_a_task_is_reported_if_its_future_is_dropped():
 
     asyncio.run(story())
     assert reported == ["no"]
+
+
+async def sleep_forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def value_of(number: int) -> int:
+    return number
+
+
+def end_with_cancelled_tasks(scheduler: AsyncKeyedScheduler) -> None:
+    async def story() -> None:
+        scheduler.submit("a", sleep_forever)
+        scheduler.submit("a", lambda: value_of(1))
+        scheduler.submit("b", lambda: value_of(1))
+        await asyncio.sleep(0)
+
+    asyncio.run(story())
+
+
+def end_before_the_worker_began(scheduler: AsyncKeyedScheduler) -> None:
+    async def story() -> None:
+        scheduler.submit("a", sleep_forever)
+
+    asyncio.run(story())
+
+
+def end_without_cancelling(scheduler: AsyncKeyedScheduler) -> None:
+    async def story() -> None:
+        scheduler.submit("a", sleep_forever)
+        scheduler.submit("b", lambda: value_of(1))
+        await asyncio.sleep(0)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(story())
+    loop.close()
+
+
+def end_by_an_exit(scheduler: AsyncKeyedScheduler) -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def story() -> None:
+        left = scheduler.submit("a", leave)
+        scheduler.submit("a", lambda: value_of(1))
+        await left
+
+    with pytest.raises(SystemExit):
+        asyncio.run(story())
+
+
+@pytest.mark.filterwarnings(
+    "ignore:coroutine .* was never awaited", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+@pytest.mark.parametrize(
+    "end",
+    [end_with_cancelled_tasks, end_before_the_worker_began, end_without_cancelling, end_by_an_exit],
+)
+def test_an_asyncio_scheduler_survives_its_loop(end):
+    """Its only worker is lost while it has a key; that key and others run in the next loop."""
+    scheduler = AsyncKeyedScheduler(workers=1)
+    for _ in range(2):
+        end(scheduler)
+
+        async def story() -> list[int]:
+            assert scheduler.scheduled() == [], "jobs of the closed loop are dropped"
+            async with asyncio.timeout(5):
+                jobs = [scheduler.submit(key, lambda n=n: value_of(n)) for n, key in enumerate("aabc")]
+                results = [await job for job in jobs]
+                await scheduler.remove("a")
+                return results
+
+        assert asyncio.run(story()) == [0, 1, 2, 3]
+
+
+def test_a_waiter_for_a_removal_that_gives_up_does_not_stop_the_worker():
+    async def story() -> None:
+        scheduler, may_end = AsyncKeyedScheduler(1), asyncio.Event()
+        scheduler.submit("a", may_end.wait)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(scheduler.remove("a"), 0.01)
+        may_end.set()
+        async with asyncio.timeout(5):
+            assert await scheduler.submit("b", lambda: value_of(7)) == 7
+            await scheduler.close()
+
+    asyncio.run(story())
+
+
+def test_waiting_jobs_are_listed_in_the_order_in_which_they_run():
+    with KeyedScheduler(1) as scheduler:
+        may_end = blocked(scheduler, "a")
+        low = scheduler.submit("a", lambda: "low")
+        dropped = scheduler.submit("a", lambda: "dropped")
+        high = scheduler.submit("a", lambda: "high", high=True)
+        other = scheduler.submit(("b", 2), lambda: "other")
+        dropped.cancel()
+        assert scheduler.scheduled("a") == [("a", True, high), ("a", False, low)]
+        assert scheduler.scheduled() == [*scheduler.scheduled("a"), (("b", 2), False, other)]
+        assert scheduler.scheduled("nope") == []
+        may_end.set()
+    assert scheduler.scheduled() == []
+
+
+def test_yield_after_may_be_changed_while_jobs_run_and_is_clamped():
+    order: list[str] = []
+    events: list[tuple[str, object, int]] = []
+    with KeyedScheduler(1, yield_after=3, trace=events.append) as scheduler:
+        may_end = blocked(scheduler, "gate")
+        for key in "ab":
+            for _ in range(4):
+                scheduler.submit(key, lambda key=key: order.append(key))
+        for asked, taken in ((0, 1), (-5, 1), (10**9, 10_000), (2, 2)):
+            scheduler.yield_after = asked
+            assert scheduler.yield_after == taken
+        with pytest.raises(TypeError, match="yield_after: expected a whole number"):
+            scheduler.yield_after = "2"  # type: ignore[assignment]  # that is the test
+        removed = scheduler.remove("b")
+        may_end.set()
+        removed.result(5)
+    assert "".join(order) == "aabbaabb"
+    assert events == [("yielded", "a", 2), ("yielded", "b", 2), ("removed", "b", 0)]
+
+
+def test_a_trace_that_raises_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture):
+    def fail(event: object) -> None:
+        raise OSError("no trace")
+
+    with KeyedScheduler(1, trace=fail) as scheduler:
+        may_end = blocked(scheduler, "a")
+        scheduler.submit("a", lambda: None)
+        assert scheduler.abort("a") == 1
+        may_end.set()
+        assert scheduler.submit("b", lambda: 5).result(5) == 5
+    assert "the trace of a scheduler failed at aborted of 'a'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "message"),
+    [
+        (None, TypeError, "key: expected text, or a tuple"),
+        (b"a", TypeError, "key: expected text, or a tuple"),
+        (7, TypeError, "key: expected text, or a tuple"),
+        ("", ValueError, "key: expected the key whose jobs run in order"),
+    ],
+)
+def test_a_job_without_a_usable_key_is_not_taken(key, error, message):
+    with KeyedScheduler(1) as scheduler, pytest.raises(error, match=message):
+        scheduler.submit(key, lambda: None)
+
+    async def story() -> None:
+        async with AsyncKeyedScheduler(1) as scheduler:
+            with pytest.raises(error, match=message):
+                scheduler.submit(key, lambda: value_of(1))
+
+    asyncio.run(story())
+
+
+def test_what_is_not_a_function_is_not_taken():
+    async def story() -> None:
+        coroutine = value_of(1)
+        async with AsyncKeyedScheduler(1) as scheduler:
+            with pytest.raises(TypeError, match="function: expected a function, got <coroutine"):
+                scheduler.submit("a", coroutine)
+        coroutine.close()
+
+    asyncio.run(story())
+    with (
+        KeyedScheduler(1) as scheduler,
+        pytest.raises(TypeError, match="function: expected a function, got 3"),
+    ):
+        scheduler.submit("a", 3)  # type: ignore[arg-type]  # that is the test
+    with pytest.raises(TypeError, match="trace: expected a function"):
+        KeyedScheduler(1, trace=3)  # type: ignore[arg-type]  # that is the test
+
+
+def test_a_scheduler_shows_its_size():
+    with KeyedScheduler(3) as scheduler:
+        assert repr(scheduler) == "<KeyedScheduler: 3 workers, 0 keys with jobs>"

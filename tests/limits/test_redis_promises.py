@@ -272,7 +272,7 @@ def test_numbers_that_a_script_cannot_hold_raise_on_creation(stepped):
 
 
 def life_s(stepped: SteppedRedis, name: str) -> float:
-    """Returns how long the only key of the limiter `name` lives by the server's real clock; below 0 without one."""
+    """Returns how long the only key of the limiter `name` lives by the server's clock; below 0 without one."""
     keys = list(stepped.client.scan_iter(f"*:{name}:*"))
     assert len(keys) <= 1
     return stepped.client.pttl(keys[0]) / 1000 if keys else -1.0
@@ -324,7 +324,7 @@ def test_a_refund_while_a_booking_lies_ahead_gives_nothing_of_the_present_back(k
     while limiter.allow("a"):
         pass
     for _ in range(3):
-        assert all([limiter.reserve("a") for _ in range(bookings_ahead)])
+        assert all(limiter.reserve("a") for _ in range(bookings_ahead))
         for _ in range(bookings_ahead):
             limiter.refund("a")
         assert not limiter.allow("a")

@@ -1,7 +1,7 @@
 """Random traces of many calls on several keys, compared with a slow oracle that forgets nothing.
 
-A limiter forgets a key when two generations have passed since its last write, so it must not lose a key that
-is in use: each write either rotates the generations when that is due, or the limiter keeps a generation longer
+A limiter forgets a key when two generations have passed since its last write. It must not lose a key that is
+in use: each write rotates the generations when that is due, or the limiter keeps a generation longer
 (`KeyStates.rotates_on_write`). What can break this are long stretches in which one key alone is written,
 followed by newcomers, peeks, or a change of limit, which rotate.
 """

@@ -57,7 +57,7 @@ def test_a_refund_while_a_booking_lies_ahead_gives_nothing_of_the_present_back(k
     while limiter.allow("a"):
         pass
     for _ in range(3):
-        assert all([limiter.reserve("a") for _ in range(bookings_ahead)])
+        assert all(limiter.reserve("a") for _ in range(bookings_ahead))
         for _ in range(bookings_ahead):
             limiter.refund("a")
         assert not limiter.allow("a")

@@ -82,9 +82,9 @@ class CounterRule:
         return index, before, used
 
     def refund(self, state: CounterPair, now_ns: int, cost: int) -> CounterPair | None:
-        """Takes from the present window first, then from the one before; for a booking ahead from its windows.
+        """Takes from the present window first, then from the one before.
 
-        Those may both lie after the present one, whose count is gone then, so they stay when they are empty.
+        With a booking ahead these are its windows. They may both lie after the present one, whose count is gone then, so they stay when they are empty.
         """
         index, before, used = self._windows_at(state, now_ns)
         rest = max(0, cost - used)

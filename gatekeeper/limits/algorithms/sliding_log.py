@@ -292,10 +292,9 @@ class SlidingLog(RateLimiter):
                 if len(stamps) >= rule.limit:
                     ring.refuses_until_ns = stamps[oldest] + rule.period
                     return False
-                if stamps[oldest - 1] > now_ns:  # booked ahead
-                    return False
-                rule.grow(ring, now_ns)
-            elif stamps[oldest - 1] > now_ns:  # booked ahead by an AllOf, in a log that is not full
+                if stamps[oldest - 1] <= now_ns:
+                    rule.grow(ring, now_ns)
+            if stamps[oldest - 1] > now_ns:  # booked ahead; by an AllOf also in a log that is not full
                 return False
             stamps[oldest] = now_ns
             oldest += 1

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from gatekeeper.limits.engine.key_states import init_in_children
 from gatekeeper.limits.engine.protocol import Key
+from gatekeeper.limits.engine.units import require_callable, require_key, whole_number
 
 R = TypeVar("R")
 log: Final = logging.getLogger("gatekeeper.limits")
+# With more jobs in a row, `yield_after` would not protect other keys from a busy one any more.
+YIELD_AFTER_MAX: Final = 10_000
 
 
 class JobFuture(Future[R], Generic[R]):
@@ -42,10 +46,71 @@ class JobFuture(Future[R], Generic[R]):
 
 
 class QueuedJob(NamedTuple):
-    """A function to run, and the future of its result."""
+    """A function to run, the future of its result, and what `submit` returned for it."""
 
     future: JobFuture[Any]
     function: Callable[[], Any]
+    handle: Any
+    loop: asyncio.AbstractEventLoop | None = None  # that the handle belongs to; None for threads
+
+    def is_orphaned(self) -> bool:
+        """Whether its loop is closed, so that nothing can wait for the result."""
+        return self.loop is not None and self.loop.is_closed()
+
+
+class WaitingJob(NamedTuple):
+    """A job that waits for its turn, as `scheduled` of a keyed scheduler returns it.
+
+    Attributes:
+        key: The key that it was submitted for.
+        high: Whether it runs before all others of its key.
+        future: What `submit` returned for it; cancelling it drops the job.
+
+    Example:
+        >>> from gatekeeper.limits import KeyedScheduler
+        >>> with KeyedScheduler(workers=1) as sessions:
+        ...     [job.key for job in sessions.scheduled()]
+        []
+    """
+
+    key: Key
+    high: bool
+    future: Any
+
+
+class QueueEvent(NamedTuple):
+    """What a keyed scheduler did with the queue of a key, for its `trace`.
+
+    Attributes:
+        kind: "yielded" when a worker left the key to others although jobs wait; "removed" when the queue is
+            empty after `remove`, and forgotten; "aborted" when waiting jobs were cancelled.
+        key: The key of the queue.
+        jobs: For "yielded" the jobs that the worker ran in a row, for "aborted" those that were cancelled,
+            for "removed" 0.
+
+    Example:
+        >>> from gatekeeper.limits import KeyedScheduler
+        >>> seen = []
+        >>> with KeyedScheduler(workers=1, trace=seen.append) as sessions:
+        ...     sessions.abort("session 7")
+        0
+        >>> seen
+        [QueueEvent(kind='aborted', key='session 7', jobs=0)]
+    """
+
+    kind: Literal["yielded", "removed", "aborted"]
+    key: Key
+    jobs: int
+
+
+class QueueWorker:
+    """A thread or task that runs jobs, and the key that it has at present."""
+
+    __slots__ = ("key", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.key: Key | None = None
+        self.loop = loop  # None for a thread
 
 
 class JobQueue:
@@ -71,9 +136,10 @@ class KeyedJobQueues:
     two calls.
     """
 
-    def __init__(self, workers: int, yield_after: int) -> None:
-        self._workers_max = workers
-        self._yield_after = yield_after
+    def __init__(self, workers: int, yield_after: int, trace: Callable[[QueueEvent], object] | None) -> None:
+        self._workers_max = whole_number(workers, "workers")
+        self._yield_after = min(whole_number(yield_after, "yield_after"), YIELD_AFTER_MAX)
+        self._trace = None if trace is None else require_callable(trace, "trace")
         self.init_process_state()
         init_in_children(self)
 
@@ -82,11 +148,26 @@ class KeyedJobQueues:
         self._mutex = threading.RLock()
         self._queues: dict[Key, JobQueue] = {}
         self._ready: deque[Key] = deque()
-        self._workers = 0
+        self._workers: set[QueueWorker] = set()
+        self._lacks_worker = False  # a worker was lost while keys waited for one
         self.closed = False
 
-    def add(self, key: Key, job: QueuedJob, high: bool) -> bool:
-        """Adds a job; returns whether the caller must start a worker.
+    def __repr__(self) -> str:
+        return f"{self._workers_max} workers, {len(self._queues)} keys with jobs"
+
+    @property
+    def yield_after(self) -> int:
+        """Jobs of one key that a worker runs in a row while other keys wait."""
+        return self._yield_after
+
+    @yield_after.setter
+    def yield_after(self, jobs: int) -> None:
+        if type(jobs) is not int:
+            raise TypeError(f"yield_after: expected a whole number, got {jobs!r}")
+        self._yield_after = max(1, min(jobs, YIELD_AFTER_MAX))
+
+    def add(self, key: Key, job: QueuedJob, high: bool) -> QueueWorker | None:
+        """Adds a job; returns the worker that the caller must start, or None.
 
         Raises RuntimeError when the key is being removed, or the scheduler is closed.
         """
@@ -98,21 +179,25 @@ class KeyedJobQueues:
             if queue is None:
                 queue = self._queues[key] = JobQueue()
             (queue.high if high else queue.low).append(job)
-            if queue.has_worker or queue.is_ready:
-                return False
-            queue.is_ready = True
-            self._ready.append(key)
-            starts_worker = self._workers < self._workers_max
-            self._workers += starts_worker
-            return starts_worker
+            if not queue.has_worker and not queue.is_ready:
+                queue.is_ready = True
+                self._ready.append(key)
+            elif not self._lacks_worker:
+                return None
+            if len(self._workers) >= self._workers_max:
+                return None
+            self._lacks_worker = False
+            worker = QueueWorker(job.loop)
+            self._workers.add(worker)
+            return worker
 
-    def assign(self) -> Key | None:
-        """Returns the key whose jobs a free worker runs next; None if no key waits: the worker must end."""
+    def assign(self, worker: QueueWorker) -> Key | None:
+        """Returns the key whose jobs `worker` runs next; None if no key waits: the worker must end."""
         with self._mutex:
             if not self._ready:
-                self._workers -= 1
+                self._workers.discard(worker)
                 return None
-            key = self._ready.popleft()
+            worker.key = key = self._ready.popleft()
             queue = self._queues[key]
             queue.is_ready, queue.has_worker = False, True
             return key
@@ -125,21 +210,82 @@ class KeyedJobQueues:
                 job = (queue.high or queue.low).popleft()
                 if job.future.set_running_or_notify_cancel():
                     return job
-            queue.has_worker = False
-            if queue:
-                queue.is_ready = True  # behind the others; this worker takes the first of them next
-                self._ready.append(key)
-            else:
-                del self._queues[key]
-            drained = [] if queue else queue.drained
-        for future in drained:
-            future.set_result(None)
+            yielded = bool(queue)
+            drained = self._leave(key, queue)
+        if yielded:
+            self.report("yielded", key, done)
+        self._set_drained(key, drained)
         return None
+
+    def lose(self, worker: QueueWorker) -> None:
+        """Frees the key of a worker that ended before it had left it. Does nothing for one that did."""
+        drained: list[Future[None]] = []
+        with self._mutex:
+            if worker not in self._workers:
+                return
+            self._workers.discard(worker)
+            key = worker.key
+            queue = None if key is None else self._queues.get(key)
+            if key is not None and queue is not None and queue.has_worker:
+                drained = self._leave(key, queue)
+            self._lacks_worker = bool(self._ready)
+        if key is not None:
+            self._set_drained(key, drained)
+
+    def drop_orphans(self) -> None:
+        """Drops jobs and workers of loops that are closed; their keys are free for another loop."""
+        with self._mutex:
+            for worker in [worker for worker in self._workers if worker.loop and worker.loop.is_closed()]:
+                self.lose(worker)
+            for key, queue in list(self._queues.items()):
+                queue.high = deque(job for job in queue.high if not job.is_orphaned())
+                queue.low = deque(job for job in queue.low if not job.is_orphaned())
+                if not queue and queue.is_ready:
+                    self._ready.remove(key)
+                    self._set_drained(key, self._leave(key, queue))
+            self._lacks_worker = bool(self._ready)
+
+    def _leave(self, key: Key, queue: JobQueue) -> list[Future[None]]:
+        """Ends the work at `queue`; returns the futures that are done now. The caller holds the mutex."""
+        queue.has_worker = queue.is_ready = False
+        if queue:
+            queue.is_ready = True  # behind the others; a worker takes the first of them next
+            self._ready.append(key)
+            return []
+        del self._queues[key]
+        return queue.drained
+
+    def _set_drained(self, key: Key, drained: list[Future[None]]) -> None:
+        for future in drained:
+            if future.set_running_or_notify_cancel():  # whoever waited for it may have given up
+                future.set_result(None)
+        if drained:
+            self.report("removed", key, 0)
+
+    def report(self, kind: Literal["yielded", "removed", "aborted"], key: Key, jobs: int) -> None:
+        """Calls `trace`; logs what it raises, because a worker must not end by it."""
+        if self._trace is None:
+            return
+        try:
+            self._trace(QueueEvent(kind, key, jobs))
+        except Exception:
+            log.exception("the trace of a scheduler failed at %s of %r", kind, key)
 
     def pending(self, key: Key) -> int:
         """Returns how many jobs of `key` wait, without the one that runs."""
+        return len(self.scheduled(key))
+
+    def scheduled(self, key: Key | None) -> list[WaitingJob]:
+        """Returns the waiting jobs of `key`, or of all for None; those of a key in the order they run."""
         with self._mutex:
-            return len(self._queues.get(key, ()))
+            queues = self._queues if key is None else {key: self._queues.get(key, JobQueue())}
+            return [
+                WaitingJob(name, is_high, job.handle)
+                for name, queue in queues.items()
+                for is_high, jobs in ((True, queue.high), (False, queue.low))
+                for job in jobs
+                if not job.future.cancelled() and not job.is_orphaned()
+            ]
 
     def close(self, key: Key) -> Future[None]:
         """Takes no more jobs of `key` until its queue is empty; the future is done then."""
@@ -166,4 +312,13 @@ class KeyedJobQueues:
             if queue is not None:
                 queue.high.clear()
                 queue.low.clear()
-        return sum(not job.future.cancelled() and job.future.cancel() for job in jobs)
+        cancelled = sum(not job.future.cancelled() and job.future.cancel() for job in jobs)
+        self.report("aborted", key, cancelled)
+        return cancelled
+
+
+def require_job(key: Key, function: Callable[[], Any]) -> None:
+    """Raises TypeError for a key or function of another type, ValueError for the empty key."""
+    require_callable(function, "function")
+    if require_key(key) == "":
+        raise ValueError("key: expected the key whose jobs run in order, got ''")

@@ -9,13 +9,57 @@ from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
 from gatekeeper.limits.engine.protocol import Key
-from gatekeeper.limits.engine.units import whole_number
-from gatekeeper.limits.schedulers.job_queues import JobFuture, KeyedJobQueues, QueuedJob
+from gatekeeper.limits.schedulers.job_queues import (
+    JobFuture,
+    KeyedJobQueues,
+    QueuedJob,
+    QueueEvent,
+    QueueWorker,
+    WaitingJob,
+    require_job,
+)
 
 R = TypeVar("R")
 
 
-class KeyedScheduler:
+class QueueMethods:
+    """Methods that both keyed schedulers share."""
+
+    __slots__ = ()
+    _queues: KeyedJobQueues
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._queues!r}>"
+
+    @property
+    def yield_after(self) -> int:
+        """Jobs of one key that a worker runs in a row while other keys wait; may be set at any time.
+
+        A number below 1 becomes 1, one above 10,000 becomes 10,000. Raises TypeError for another type.
+        """
+        return self._queues.yield_after
+
+    @yield_after.setter
+    def yield_after(self, jobs: int) -> None:
+        self._queues.yield_after = jobs
+
+    def pending(self, key: Key) -> int:
+        """Returns how many jobs of `key` wait, without the one that runs."""
+        return self._queues.pending(key)
+
+    def scheduled(self, key: Key | None = None) -> list[WaitingJob]:
+        """Returns the jobs that wait, without those that run: of `key`, or of all keys for None.
+
+        Those of one key are in the order in which they will run.
+        """
+        return self._queues.scheduled(key)
+
+    def abort(self, key: Key) -> int:
+        """Cancels the jobs of `key` that wait; returns how many. The one that runs continues."""
+        return self._queues.cancel(key)
+
+
+class KeyedScheduler(QueueMethods):
     """Runs jobs one at a time per key, in order, in at most `workers` threads.
 
     Two jobs of one key never run at once. High jobs come before the others, each in order of arrival; a
@@ -28,10 +72,13 @@ class KeyedScheduler:
     Args:
         workers: Threads at most; a whole number from 1.
         yield_after: Jobs of one key that a worker runs in a row while other keys wait, so that no key
-            starves; a whole number from 1, 10 by default.
+            starves; a whole number from 1, at most 10,000, 10 by default. It may be set later.
+        trace: Called with a `QueueEvent` when a worker yields a key, a key is removed, or jobs are aborted;
+            what it raises is logged. None by default.
 
     Raises:
         ValueError: A number below 1.
+        TypeError: A `trace` that cannot be called.
 
     Example:
         >>> with KeyedScheduler(workers=8) as sessions:
@@ -41,28 +88,31 @@ class KeyedScheduler:
 
     __slots__ = ("_queues", "_threads")
 
-    def __init__(self, workers: int, yield_after: int = 10) -> None:
-        self._queues = KeyedJobQueues(
-            whole_number(workers, "workers"), whole_number(yield_after, "yield_after")
-        )
+    def __init__(
+        self,
+        workers: int,
+        yield_after: int = 10,
+        *,
+        trace: Callable[[QueueEvent], object] | None = None,
+    ) -> None:
+        self._queues = KeyedJobQueues(workers, yield_after, trace)
         self._threads: set[threading.Thread] = set()
 
     def submit(self, key: Key, function: Callable[[], R], high: bool = False) -> Future[R]:
         """Returns the future result of `function`; a `high` job runs before all others of its key that wait.
 
         A future that is cancelled while its job waits drops the job. Raises RuntimeError when the key is
-        being removed, or the scheduler is closed.
+        being removed, or the scheduler is closed; ValueError for the key ""; TypeError for another type of
+        key, or a function that cannot be called.
         """
+        require_job(key, function)
         future: JobFuture[R] = JobFuture(key)
-        if self._queues.add(key, QueuedJob(future, function), high):
-            thread = threading.Thread(target=self._work, name="keyed scheduler", daemon=True)
+        worker = self._queues.add(key, QueuedJob(future, function, future), high)
+        if worker is not None:
+            thread = threading.Thread(target=self._work, args=(worker,), name="keyed scheduler", daemon=True)
             self._threads.add(thread)
             thread.start()
         return future
-
-    def pending(self, key: Key) -> int:
-        """Returns how many jobs of `key` wait, without the one that runs."""
-        return self._queues.pending(key)
 
     def remove(self, key: Key) -> Future[None]:
         """Takes no more jobs of `key`; the future is done when those that wait have run.
@@ -70,10 +120,6 @@ class KeyedScheduler:
         After that the scheduler takes jobs of `key` again.
         """
         return self._queues.close(key)
-
-    def abort(self, key: Key) -> int:
-        """Cancels the jobs of `key` that wait; returns how many. The one that runs continues."""
-        return self._queues.cancel(key)
 
     def close(self, timeout: float | None = None) -> None:
         """Takes no more jobs, and returns when all that wait have run.
@@ -92,8 +138,8 @@ class KeyedScheduler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _work(self) -> None:
-        while (key := self._queues.assign()) is not None:
+    def _work(self, worker: QueueWorker) -> None:
+        while (key := self._queues.assign(worker)) is not None:
             done = 0
             while (job := self._queues.next(key, done)) is not None:
                 _run(job)
@@ -101,21 +147,25 @@ class KeyedScheduler:
         self._threads.discard(threading.current_thread())
 
 
-class AsyncKeyedScheduler:
+class AsyncKeyedScheduler(QueueMethods):
     """Runs coroutine functions one at a time per key, in order, in at most `workers` asyncio tasks.
 
     Two jobs of one key never run at once; high jobs come before the others, each in order of arrival. Tasks
     belong to the loop in which a job is submitted, and an idle scheduler has none. Futures are asyncio's:
     cancelling that of a job that waits drops the job, a running one continues. asyncio reports an exception
-    whose future is dropped unread.
+    whose future is dropped unread. The scheduler survives its loop: jobs of a loop that is closed are
+    dropped, and their keys are free for the next loop.
 
     Args:
         workers: Tasks at most; a whole number from 1.
         yield_after: Jobs of one key that a worker runs in a row while other keys wait, so that no key
-            starves; a whole number from 1, 10 by default.
+            starves; a whole number from 1, at most 10,000, 10 by default. It may be set later.
+        trace: Called with a `QueueEvent` when a worker yields a key, a key is removed, or jobs are aborted;
+            what it raises is logged. None by default.
 
     Raises:
         ValueError: A number below 1.
+        TypeError: A `trace` that cannot be called.
 
     Example:
         >>> import asyncio
@@ -126,13 +176,18 @@ class AsyncKeyedScheduler:
         'sent'
     """
 
-    __slots__ = ("_queues", "_tasks")
+    __slots__ = ("_loop", "_queues", "_tasks")
 
-    def __init__(self, workers: int, yield_after: int = 10) -> None:
-        self._queues = KeyedJobQueues(
-            whole_number(workers, "workers"), whole_number(yield_after, "yield_after")
-        )
-        self._tasks: set[asyncio.Task[None]] = set()
+    def __init__(
+        self,
+        workers: int,
+        yield_after: int = 10,
+        *,
+        trace: Callable[[QueueEvent], object] | None = None,
+    ) -> None:
+        self._queues = KeyedJobQueues(workers, yield_after, trace)
+        self._tasks: set[asyncio.Task[None]] = set()  # a loop holds its tasks weakly
+        self._loop: asyncio.AbstractEventLoop | None = None  # that called last
 
     def submit(
         self, key: Key, function: Callable[[], Coroutine[Any, Any, R]], high: bool = False
@@ -140,29 +195,28 @@ class AsyncKeyedScheduler:
         """Returns the future result of `await function()`.
 
         A `high` job runs before all others of its key that wait. Raises RuntimeError when the key is being
-        removed, or the scheduler is closed.
+        removed, or the scheduler is closed; ValueError for the key ""; TypeError for another type of key,
+        or for what is not a function, such as a coroutine.
         """
+        require_job(key, function)
+        loop = self._enter_loop()
         future: JobFuture[R] = JobFuture(key)
-        if self._queues.add(key, QueuedJob(future, function), high):
-            task = asyncio.get_running_loop().create_task(self._work())
-            self._tasks.add(task)  # a loop holds its tasks weakly
-            task.add_done_callback(self._tasks.discard)
-        return asyncio.wrap_future(future)
-
-    def pending(self, key: Key) -> int:
-        """Returns how many jobs of `key` wait, without the one that runs."""
-        return self._queues.pending(key)
+        wrapped = asyncio.wrap_future(future)
+        worker = self._queues.add(key, QueuedJob(future, function, wrapped, loop), high)
+        if worker is not None:
+            task = loop.create_task(self._work(worker))
+            self._tasks.add(task)
+            task.add_done_callback(lambda ended: self._end(ended, worker))
+        return wrapped
 
     async def remove(self, key: Key) -> None:
         """Takes no jobs of `key` until those that wait have run, and returns then."""
+        self._enter_loop()
         await asyncio.wrap_future(self._queues.close(key))
-
-    def abort(self, key: Key) -> int:
-        """Cancels the jobs of `key` that wait; returns how many. The one that runs continues."""
-        return self._queues.cancel(key)
 
     async def close(self) -> None:
         """Takes no more jobs, and returns when all that wait have run."""
+        self._enter_loop()
         for drained in self._queues.close_all():
             await asyncio.wrap_future(drained)
 
@@ -172,8 +226,22 @@ class AsyncKeyedScheduler:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _work(self) -> None:
-        while (key := self._queues.assign()) is not None:
+    def _enter_loop(self) -> asyncio.AbstractEventLoop:
+        """Returns the running loop; drops what is left of loops that are closed when it is another one."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop = loop
+            self._queues.drop_orphans()
+            self._tasks = {task for task in self._tasks if not task.get_loop().is_closed()}
+        return loop
+
+    def _end(self, task: asyncio.Task[None], worker: QueueWorker) -> None:
+        """Frees the key of a worker that was cancelled with its loop, or ended by an exception."""
+        self._tasks.discard(task)
+        self._queues.lose(worker)
+
+    async def _work(self, worker: QueueWorker) -> None:
+        while (key := self._queues.assign(worker)) is not None:
             done = 0
             while (job := self._queues.next(key, done)) is not None:
                 await _run_async(job)
@@ -195,5 +263,8 @@ async def _run_async(job: QueuedJob) -> None:
         task = asyncio.current_task()
         if task is not None and task.cancelling():  # the loop shuts down; the job did not raise it itself
             raise
-    except Exception as error:  # noqa: BLE001 - it belongs to the reader of the future
+    except (KeyboardInterrupt, SystemExit) as error:  # these end the loop; the future must not stay open
+        job.future.set_exception(error)
+        raise
+    except BaseException as error:  # noqa: BLE001 - it belongs to the reader of the future
         job.future.set_exception(error)
