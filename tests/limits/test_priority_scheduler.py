@@ -6,7 +6,10 @@ import asyncio
 import random
 import threading
 import time
+from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from typing import Any
 
 import pytest
 
@@ -249,3 +252,23 @@ def test_another_throughput_applies_at_once_and_waiters_keep_their_places():
     for wrong in ({"limit": 0}, {"period": 0}, {"burst": -1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             scheduler.configure(**wrong)
+
+
+class WatchedQueue(deque[Any]):
+    """A queue that counts how often all of it is read."""
+
+    readings = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        type(self).readings += 1
+        return super().__iter__()
+
+
+def test_a_job_does_not_read_the_whole_queue():
+    """Ten thousand jobs that are submitted at once would otherwise need a hundred million steps."""
+    scheduler = PriorityScheduler(100_000, 1, priorities=2)
+    scheduler._queues = [WatchedQueue(), WatchedQueue()]
+    jobs = [scheduler.submit(lambda n=n: n, priority=n % 2) for n in range(200)]
+    assert [job.result(10) for job in jobs] == [*range(200)]
+    assert WatchedQueue.readings == 0
+    scheduler.close()

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from gatekeeper.limits.algorithms.gcra import GcraRule
 from gatekeeper.limits.engine.key_states import init_in_children, monotonic
 from gatekeeper.limits.engine.protocol import NanosecondClock, Period
-from gatekeeper.limits.engine.units import to_ns, to_seconds, wait_to_ns, whole_number
+from gatekeeper.limits.engine.units import require_callable, to_ns, to_seconds, wait_to_ns, whole_number
 from gatekeeper.limits.engine.wait_queue import (
     TaskWaker,
     ThreadWaker,
@@ -99,6 +99,7 @@ class PriorityScheduler:
         "_clock",
         "_closed",
         "_job_waker",
+        "_jobs",
         "_mutex",
         "_number",
         "_queues",
@@ -128,10 +129,14 @@ class PriorityScheduler:
         self.init_process_state()
         init_in_children(self)
 
+    def __repr__(self) -> str:
+        return f"<PriorityScheduler: {self._rule.description}, {len(self._queues)} priorities>"
+
     def init_process_state(self) -> None:
         """Starts without waiters: on creation, and in a forked child, which has no other thread."""
         self._mutex = threading.RLock()
         self._queues = [deque[QueuedWaiter]() for _ in self._queues]
+        self._jobs = 0  # in the queues
         self._job_waker: ThreadWaker | None = None  # of the thread that waits for all jobs
         self._threads: set[threading.Thread] = set()
 
@@ -163,10 +168,11 @@ class PriorityScheduler:
         """Returns the future result of `function`, which a thread runs when its turn comes.
 
         A job that runs longer than the next one waits does not delay it. A job whose future is cancelled
-        before its turn uses nothing up. Raises ValueError for an unknown priority, and RuntimeError when the
-        scheduler is closed.
+        before its turn uses nothing up. Raises ValueError for an unknown priority, TypeError for what is not
+        a function, and RuntimeError when the scheduler is closed.
         """
         self._require_priority(priority)
+        require_callable(function, "function")
         future: Future[R] = Future()
         with self._mutex:
             if self._closed:
@@ -213,6 +219,7 @@ class PriorityScheduler:
                 for waiter in list(queue):
                     if waiter.work is not None:
                         queue.remove(waiter)
+                        self._jobs -= 1
                         waiter.work.future.cancel()
                     waiter.waker.wake()
             threads = self._threads - {threading.current_thread()}
@@ -250,13 +257,14 @@ class PriorityScheduler:
                 self._leave(waiter)
 
     def _require_priority(self, priority: int) -> None:
-        if not 0 <= priority < len(self._queues):
+        if type(priority) is not int or not 0 <= priority < len(self._queues):
             raise ValueError(f"priority: expected 0 to {len(self._queues) - 1}, got {priority!r}")
 
     def _join(self, priority: int, waker: Waker, work: ScheduledWork | None) -> QueuedWaiter:
         self._number += 1
         waiter = QueuedWaiter(priority, self._number, self._clock(), waker, work)
         self._queues[priority].append(waiter)
+        self._jobs += work is not None
         return waiter
 
     def _leave(self, waiter: QueuedWaiter) -> None:
@@ -264,6 +272,7 @@ class PriorityScheduler:
         queue = self._queues[waiter.priority]
         if waiter in queue:
             queue.remove(waiter)
+            self._jobs -= waiter.work is not None
         while (first := self._first(self._clock())) is not None and not first.waker.wake():
             self._queues[first.priority].remove(first)  # its loop was closed while it waited
 
@@ -310,13 +319,16 @@ class PriorityScheduler:
     def _next_work(self, waker: ThreadWaker) -> ScheduledWork | None:
         while True:
             with self._mutex:
-                jobs = [waiter for queue in self._queues for waiter in queue if waiter.work is not None]
-                if not jobs:
+                if not self._jobs:
                     self._job_waker = None
                     return None
                 now_ns = self._clock()
                 first = self._first(now_ns)
-                wait_ns = self._wait_ns(first if first in jobs and first is not None else jobs[0], now_ns)
+                wait_ns = None  # until it is woken, unless the first of all is a job
+                if first is not None and first.work is not None:
+                    wait_ns = self._rule.wait_ns(self._state, now_ns, 1)
+                elif first is not None:
+                    first.waker.wake()  # as in `_wait_ns`
                 if wait_ns == 0 and first is not None and first.work is not None:
                     runs = first.work.future.set_running_or_notify_cancel()
                     if runs:
