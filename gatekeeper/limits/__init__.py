@@ -15,6 +15,7 @@ from gatekeeper.limits.algorithms.sliding_log import SlidingLog
 from gatekeeper.limits.algorithms.token_bucket import TokenBucket
 from gatekeeper.limits.composites.all_of import AllOf
 from gatekeeper.limits.composites.by_plan import ByPlan
+from gatekeeper.limits.composites.first_refusal import FirstRefusal
 from gatekeeper.limits.composites.parsing import parse
 from gatekeeper.limits.composites.sharded import Sharded
 from gatekeeper.limits.composites.split import Share, split
@@ -29,6 +30,7 @@ __all__ = [
     "AsyncKeyedScheduler",
     "ByPlan",
     "Concurrency",
+    "FirstRefusal",
     "FixedWindow",
     "Key",
     "KeyedScheduler",
