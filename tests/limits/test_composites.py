@@ -24,6 +24,7 @@ from gatekeeper.limits import (
 )
 from gatekeeper.model import Refused
 from gatekeeper.testing import run
+from tests.limits.memory_kinds import KINDS
 from tests.limits.oracles import LogOracle, StepClock
 
 SECOND_NS = 1_000_000_000
@@ -318,3 +319,62 @@ def test_plans_have_guards_and_ticks_can_change_and_survive_a_restart():
         return [*map(bool, decisions), await plans.allow_async("f"), bool(await plans.reserve_async("g"))]
 
     assert run(methods_for_asyncio(), clock) == [True, False, True, True, True]
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (0, 0), (4, 6), (3, 7), (9, 0), (1, 8)])
+@modest
+@given(
+    st.integers(1, 4),
+    st.lists(st.tuples(st.sampled_from(["a", "b", ("a", 1)]), st.integers(0, 700)), max_size=60),
+)
+def test_allow_of_all_equals_check_and_spends_in_all_or_none(pair, limit, play):
+    """In a pair of kinds, one of them changed in place (SlidingLog), the other not."""
+    clock = StepClock(50)
+
+    def make() -> AllOf:
+        first, second = (KINDS[number].make for number in pair)
+        return AllOf(first(limit, 1000, clock), second(limit + 1, 2500, clock))
+
+    quick, slow = make(), make()
+    for key, ns_pass in play:
+        clock.now_ns += ns_pass
+        assert quick.allow(key) == slow.check(key).allowed
+        assert [part.peek(key) for part in quick._parts] == [part.peek(key) for part in slow._parts]
+
+
+def test_threads_that_allow_all_in_crossed_orders_neither_hang_nor_lose_a_permit():
+    log, bucket = SlidingLog(300, 3600), TokenBucket(300, 3600)
+    crossed = [AllOf(log, bucket), AllOf(bucket, log)] * 3
+    admitted: list[bool] = []
+
+    def work(both: AllOf) -> None:
+        admitted.extend(both.allow("a") for _ in range(200))
+
+    threads = [threading.Thread(target=work, args=(both,), daemon=True) for both in crossed]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert sum(admitted) == 300
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "period", "burst"),
+    [
+        ("60/min", 60, 60, None),
+        ("5 per 30 secs", 5, 30, None),
+        ("7/2hrs", 7, 7200, None),
+        ("10/wk", 10, 604_800, None),
+        ("10 per 2 weeks", 10, 1_209_600, None),
+        ("100/minute burst 120", 100, 60, 120),
+        ("1_000/day Burst 1_0", 1000, 86_400, 10),
+    ],
+)
+def test_rates_as_people_write_them(text, limit, period, burst):
+    bucket = parse(text, TokenBucket)
+    assert (bucket._rule.limit, bucket._rule.period_ns) == (limit, period * SECOND_NS)
+    assert bucket._rule.burst_asked == burst
+    if burst is not None:
+        with pytest.raises(ValueError, match=r"burst: .*SlidingLog.* has none, got"):
+            parse(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -9,27 +10,28 @@ from typing import Any, Final
 from gatekeeper.limits.algorithms.sliding_log import SlidingLog
 from gatekeeper.limits.composites.all_of import AllOf
 from gatekeeper.limits.engine.rate_limiter import RateLimiter
+from gatekeeper.limits.engine.units import require_text
 
 PERIODS_S: Final = {
-    "s": 1,
-    "second": 1,
-    "m": 60,
-    "minute": 60,
-    "h": 3600,
-    "hour": 3600,
-    "d": 86400,
-    "day": 86400,
+    **dict.fromkeys(("s", "sec", "second"), 1),
+    **dict.fromkeys(("m", "min", "minute"), 60),
+    **dict.fromkeys(("h", "hr", "hour"), 3600),
+    **dict.fromkeys(("d", "day"), 86400),
+    **dict.fromkeys(("w", "wk", "week"), 7 * 86400),
 }
 RATE: Final = re.compile(
-    r"(?P<limit>[0-9][0-9_]*)\s*(?:/|\bper\b)\s*(?P<times>[0-9]+)?\s*(?P<period>[a-z]+?)s?", re.IGNORECASE
+    r"(?P<limit>[0-9][0-9_]*)\s*(?:/|\bper\b)\s*(?P<times>[0-9]+)?\s*(?P<period>[a-z]+?)s?"
+    r"(?:\s+burst\s+(?P<burst>[0-9][0-9_]*))?",
+    re.IGNORECASE,
 )
 
 
 def parse(text: str, limiter: Callable[..., RateLimiter] = SlidingLog, **options: Any) -> RateLimiter | AllOf:
     """Returns the limiter that `text` describes: one rate, or an `AllOf` of several.
 
-    "100/minute", "10 per 2 minutes", "5/30s", "10/second; 1000/hour" (or with commas). Units are s, m, h, d,
-    second, minute, hour, day and their plurals; a month is not accepted, because it is not a fixed time.
+    "100/minute", "60/min", "10 per 2 minutes", "5/30s", "10/second; 1000/hour" (or with commas), and for
+    limiters with a burst "100/minute burst 20". Units are s, sec, second, m, min, minute, h, hr, hour, d,
+    day, w, wk, week and their plurals; a month is not accepted, because it is not a fixed time.
 
     Args:
         text: One or more rates, separated by semicolons or commas.
@@ -37,12 +39,15 @@ def parse(text: str, limiter: Callable[..., RateLimiter] = SlidingLog, **options
         options: Further arguments of the class, such as `store`. `name` is the rate's text by default.
 
     Raises:
-        ValueError: Text that is not a rate; the message shows the part that is not.
+        ValueError: Text that is not a rate; the message shows the part that is not. A burst for a limiter
+            that has none.
+        TypeError: What is not text.
 
     Example:
         >>> parse("10/second; 1000/hour").check("acme").remaining
         9
     """
+    require_text(text, "text")
     parts = [_parse_one(part.strip(), limiter, options) for part in re.split(r"[;,]", text) if part.strip()]
     if not parts:
         raise ValueError(f"expected a rate such as '10/second', got {text!r}")
@@ -54,6 +59,11 @@ def _parse_one(text: str, limiter: Callable[..., RateLimiter], options: dict[str
     period_s = PERIODS_S.get(found["period"].lower()) if found else None
     if found is None or period_s is None:
         raise ValueError(
-            f"expected a rate such as '10/second' or '5 per 30 s', with s, m, h or d; got {text!r}"
+            f"expected a rate such as '10/second' or '5 per 30 s', with s, m, h, d or w; got {text!r}"
         )
-    return limiter(int(found["limit"]), period_s * int(found["times"] or 1), **{"name": text, **options})
+    options = {"name": text, **options}
+    if found["burst"] is not None:
+        if "burst" not in inspect.signature(limiter).parameters:
+            raise ValueError(f"burst: {limiter!r:.80} has none, got {text!r}; write limiter=TokenBucket")
+        options["burst"] = int(found["burst"])
+    return limiter(int(found["limit"]), period_s * int(found["times"] or 1), **options)
