@@ -43,7 +43,7 @@ def test_never_more_than_the_limit_are_in_flight_when_work_raises_or_is_cancelle
     run(story(), clock)
     assert most == {"a": 3, "b": 3}
     assert limiter.in_flight("a") == limiter.in_flight("b") == 0
-    assert not limiter._waiters._queues
+    assert not limiter._waiters.queues
 
 
 def test_threads_that_wait_and_raise_leave_no_permit_in_use():

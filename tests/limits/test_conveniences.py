@@ -68,7 +68,7 @@ def test_a_block_takes_one_permit():
             assert log.peek("b").remaining == 0
 
     run(story(), clock)
-    with pytest.raises(TypeError, match="needs a function to guard"), log.guard(lambda: "x"):
+    with pytest.raises(TypeError, match="needs a function to guard"), log.guard(key=lambda: "x"):
         pass
 
 

@@ -105,7 +105,7 @@ def test_after_a_change_the_new_limit_holds(kind: Kind, limit, first, new_limit,
         new_limit = max(new_limit, 2)
     limiter.configure(limit=new_limit, period=new_period_ns / 1e9)
     admitted = play(limiter, clock, new_period_ns, then)
-    assert limiter.peek("a").limit == new_limit
+    assert limiter.peek("a").limit == limiter._rule.decision_limit
     assert worst_in_any(admitted, new_period_ns) <= (new_limit if kind.exact else 2 * new_limit)
 
 
@@ -202,7 +202,7 @@ def reboot(kind: Kind, limiter, clock: StepClock, real: StepClock, down_ns: int,
     saved = limiter.dump(wall_ns=lambda: real.now_ns)
     real.now_ns += down_ns
     booted = StepClock(boot_ns if clock.now_ns >= LATE_NS else LATE_NS + boot_ns)
-    after = kind.make(limiter.peek().limit, 1000, booted)
+    after = kind.make(limiter._rule.limit, 1000, booted)
     after.load(saved, wall_ns=lambda: real.now_ns)
     return after, booted
 

@@ -272,7 +272,7 @@ def test_numbers_that_a_script_cannot_hold_raise_on_creation(stepped):
 
 
 def life_s(stepped: SteppedRedis, name: str) -> float:
-    """Returns how long the only key of the limiter `name` lives by the server's clock; below 0 without one."""
+    """Returns how long the only key of the limiter `name` lives by the server's clock; below 0 for none."""
     keys = list(stepped.client.scan_iter(f"*:{name}:*"))
     assert len(keys) <= 1
     return stepped.client.pttl(keys[0]) / 1000 if keys else -1.0

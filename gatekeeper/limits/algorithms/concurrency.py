@@ -9,7 +9,14 @@ from collections.abc import Awaitable
 from gatekeeper.limits.engine.conveniences import LimiterMethods
 from gatekeeper.limits.engine.key_states import init_in_children
 from gatekeeper.limits.engine.protocol import Key, LimiterStore, NanosecondClock, Period
-from gatekeeper.limits.engine.units import to_seconds, wait_to_ns, whole_number
+from gatekeeper.limits.engine.units import (
+    require_callable,
+    require_key,
+    require_text,
+    to_seconds,
+    wait_to_ns,
+    whole_number,
+)
 from gatekeeper.limits.engine.wait_queue import (
     TaskWaker,
     ThreadWaker,
@@ -70,8 +77,8 @@ class Concurrency(LimiterMethods):
         if lease is not None and store is None:
             raise ValueError("lease: in this process a permit ends when it is released; leave it out")
         self.limit = whole_number(limit, "limit")
-        self._clock = clock
-        self.name = name
+        self._clock = require_callable(clock, "clock")
+        self.name = require_text(name, "name")
         self.init_process_state()
         init_in_children(self)
 
@@ -129,6 +136,13 @@ class Concurrency(LimiterMethods):
             self._waiters.wake(key)
 
     refund = release
+
+    def extend(self, key: Key = "") -> int:
+        """Restarts the leases of `key` that this process holds, in a store; returns how many.
+
+        Raises TypeError without a store: a permit in this process has no lease, and ends when it is released.
+        """
+        raise TypeError("extend: a permit in this process has no lease; leave it out, or give a store")
 
     def reset(self, key: Key = "") -> None:
         """Forgets the work of `key` that is in flight."""
@@ -195,6 +209,8 @@ class Concurrency(LimiterMethods):
         if in_flight > self.limit:
             return False
         if cost:
+            if key not in self._in_flight:
+                require_key(key)
             self._in_flight[key] = in_flight
         return True
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gatekeeper.limits.engine.key_states import KEYS_MAX
 from gatekeeper.limits.engine.protocol import KeyStatus, LimiterStore, NanosecondClock, Overflow, Period
 from gatekeeper.limits.engine.rate_limiter import AdmittingLimiter
-from gatekeeper.limits.engine.units import format_seconds, reject_burst, to_ns, whole_number
+from gatekeeper.limits.engine.units import format_seconds, reject_burst, require_bool, to_ns, whole_number
 
 # Start of the window in nanoseconds, and requests that passed in [start, start + period). Not a NamedTuple,
 # which takes three times as long to create; each request that passes creates one.
@@ -29,6 +29,10 @@ class WindowRule:
 
     def __post_init__(self) -> None:
         whole_number(self.limit, "limit")
+
+    @property
+    def decision_limit(self) -> int:
+        return self.limit
 
     @property
     def description(self) -> str:
@@ -78,10 +82,10 @@ class WindowRule:
 
     def status(self, state: WindowState | None, now_ns: int) -> KeyStatus:
         if state is None or now_ns >= state[0] + self.period_ns:
-            return KeyStatus(self.limit, 0)
+            return (self.limit, 0)
         start_ns, used = state
         remaining = self.limit - used if start_ns <= now_ns else 0
-        return KeyStatus(max(0, remaining), start_ns + self.period_ns - now_ns)
+        return (max(0, remaining), start_ns + self.period_ns - now_ns)
 
     def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> WindowRule:
         reject_burst(burst)
@@ -163,4 +167,5 @@ class FixedWindow(AdmittingLimiter):
         name: str = "",
         store: LimiterStore | None = None,
     ) -> None:
+        require_bool(aligned, "aligned")
         self._init(WindowRule(limit, to_ns(period), aligned), max_keys, overflow, clock, name, store)

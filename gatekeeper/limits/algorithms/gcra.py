@@ -54,6 +54,10 @@ class GcraRule:
             object.__setattr__(self, name, value)
 
     @property
+    def decision_limit(self) -> int:
+        return self.burst
+
+    @property
     def description(self) -> str:
         return f"{self.rate} per {format_seconds(self.period_ns)}, {self.burst} at once"
 
@@ -76,6 +80,12 @@ class GcraRule:
         early = self._arrival_time(state, now) + cost * self.interval - self.capacity - now
         return -(-early // self.scale) if early > 0 else 0
 
+    def admit(self, state: int | None, now_ns: int, cost: int) -> int | None:
+        now = now_ns * self.scale
+        full = now - self.tolerance
+        after = (full if state is None or state < full else state) + cost * self.interval
+        return after if after <= now + self.interval else None
+
     def spend(self, state: int | None, at_ns: int, cost: int) -> int:
         return self._arrival_time(state, at_ns * self.scale) + cost * self.interval - self.tolerance
 
@@ -85,10 +95,11 @@ class GcraRule:
         return earlier if earlier + self.tolerance > now_ns * self.scale else None
 
     def status(self, state: int | None, now_ns: int) -> KeyStatus:
-        now = now_ns * self.scale
-        missing = self._arrival_time(state, now) - now
-        remaining = max(0, (self.capacity - missing) // self.interval)
-        return KeyStatus(remaining, -(-missing // self.scale))
+        missing = 0 if state is None else state + self.tolerance - now_ns * self.scale
+        if missing <= 0:
+            return (self.burst, 0)
+        free = self.capacity - missing
+        return (free // self.interval if free > 0 else 0, -(-missing // self.scale))
 
     def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> GcraRule:
         asked = self.burst_asked if burst is None else burst
@@ -169,7 +180,7 @@ class GcraLimiter(RateLimiter):
             keys.rotate(now_ns)
         slot = keys.take_slot(key)
         if slot is None:
-            return keys.overflow == "allow"
+            return self._without_slot(1).allowed
         state = keys.young.get(slot)
         if rule.wait_ns(state, now_ns, 1) != 0:
             return False

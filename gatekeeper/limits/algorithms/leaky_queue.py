@@ -33,6 +33,10 @@ class QueueRule:
         object.__setattr__(self, "interval", self.period_ns // common)
 
     @property
+    def decision_limit(self) -> int:
+        return self.limit
+
+    @property
     def description(self) -> str:
         return f"{self.limit} per {format_seconds(self.period_ns)}, one by one"
 
@@ -66,7 +70,7 @@ class QueueRule:
 
     def status(self, state: int | None, now_ns: int) -> KeyStatus:
         ahead = self.wait_ns(state, now_ns, 1) or 0
-        return KeyStatus(int(not ahead), ahead)
+        return (int(not ahead), ahead)
 
     def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> QueueRule:
         reject_burst(burst)

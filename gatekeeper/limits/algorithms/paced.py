@@ -46,6 +46,10 @@ class PacedRule:
             object.__setattr__(self, name, value)
 
     @property
+    def decision_limit(self) -> int:
+        return self.limit
+
+    @property
     def description(self) -> str:
         return f"{self.limit} in any {format_seconds(self.period_ns)}, spread over {self.slices} slices"
 
@@ -106,9 +110,9 @@ class PacedRule:
     def status(self, state: PeriodSlice | None, now_ns: int) -> KeyStatus:
         index, used = self._slice_at(state, now_ns)
         if self._start_ns(index) > now_ns:
-            return KeyStatus(0, self._start_ns(index + 1) - now_ns)
+            return (0, self._start_ns(index + 1) - now_ns)
         remaining = max(0, self.quota(index) - used)
-        return KeyStatus(remaining, self._start_ns(index + 1) - now_ns if used else 0)
+        return (remaining, self._start_ns(index + 1) - now_ns if used else 0)
 
     def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> PacedRule:
         reject_burst(burst)

@@ -29,6 +29,10 @@ class CounterRule:
         whole_number(self.limit, "limit")
 
     @property
+    def decision_limit(self) -> int:
+        return self.limit
+
+    @property
     def description(self) -> str:
         return f"about {self.limit} in any {format_seconds(self.period_ns)}"
 
@@ -84,7 +88,8 @@ class CounterRule:
     def refund(self, state: CounterPair, now_ns: int, cost: int) -> CounterPair | None:
         """Takes from the present window first, then from the one before.
 
-        With a booking ahead these are its windows. They may both lie after the present one, whose count is gone then, so they stay when they are empty.
+        With a booking ahead these are its windows. They may both lie after the present one, whose count is
+        gone then, so they stay when they are empty.
         """
         index, before, used = self._windows_at(state, now_ns)
         rest = max(0, cost - used)
@@ -100,9 +105,9 @@ class CounterRule:
         else:
             reset_ns = max(0, start_ns + self._decayed_ns(before, 0) - now_ns) if before else 0
         if start_ns > now_ns:
-            return KeyStatus(0, max(reset_ns, start_ns - now_ns))
+            return (0, max(reset_ns, start_ns - now_ns))
         weighed = before * (start_ns + self.period_ns - now_ns) // self.period_ns
-        return KeyStatus(max(0, self.limit - used - weighed), reset_ns)
+        return (max(0, self.limit - used - weighed), reset_ns)
 
     def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> CounterRule:
         reject_burst(burst)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,7 +27,7 @@ from gatekeeper.limits.engine.protocol import (
     Period,
 )
 from gatekeeper.limits.engine.rate_limiter import RateLimiter
-from gatekeeper.limits.engine.units import format_seconds, reject_burst, to_ns, whole_number
+from gatekeeper.limits.engine.units import format_seconds, reject_burst, require_bool, to_ns, whole_number
 
 STAMP_BITS: Final = 32
 STAMP_MASK: Final = (1 << STAMP_BITS) - 1
@@ -91,6 +91,10 @@ class LogRule:
         object.__setattr__(self, "period", period)
 
     @property
+    def decision_limit(self) -> int:
+        return self.limit
+
+    @property
     def description(self) -> str:
         return f"{self.limit} in any {format_seconds(self.period_ns)}"
 
@@ -118,9 +122,14 @@ class LogRule:
         """Returns how many of the ring's stamps have left the period."""
         if self.age(ring.stamps[ring.oldest], now) < self.period:
             return 0  # the case in a busy period, and in every refusal
-        return bisect_left(
-            range(len(ring.stamps)), 1, key=lambda n: int(self.age(ring.nth(n), now) < self.period)
-        )
+        if self.compact:
+            return bisect_left(
+                range(len(ring.stamps)), 1, key=lambda n: int(self.age(ring.nth(n), now) < self.period)
+            )
+        stamps, oldest, start = ring.stamps, ring.oldest, now - self.period
+        if stamps[-1] > start:  # the ring is two sorted runs, and the first ends in the period
+            return bisect_right(stamps, start, oldest) - oldest
+        return len(stamps) - oldest + bisect_right(stamps, start, 0, oldest)
 
     def wait_ns(self, state: AdmissionRing | None, now_ns: int, cost: int) -> int | None:
         if cost > self.limit:
@@ -134,6 +143,16 @@ class LogRule:
         if needed > 0:
             ticks = max(ticks, self.period - self.age(state.nth(needed - 1), now))
         return (now + ticks) * self.tick_ns - now_ns if ticks > 0 else 0
+
+    def admit(self, state: AdmissionRing | None, now_ns: int, cost: int) -> AdmissionRing | None:
+        if state is None or not state.stamps:
+            return self.spend(None, now_ns, cost) if cost <= self.limit else None
+        if cost != 1 or self.compact:
+            return state if self.wait_ns(state, now_ns, cost) == 0 else None
+        stamps, oldest = state.stamps, state.oldest
+        if len(stamps) >= self.limit and now_ns - stamps[oldest] < self.period:
+            return None
+        return state if stamps[oldest - 1] <= now_ns else None
 
     def spend(self, state: AdmissionRing | None, at_ns: int, cost: int) -> AdmissionRing:
         at = at_ns // self.tick_ns
@@ -175,13 +194,20 @@ class LogRule:
 
     def status(self, state: AdmissionRing | None, now_ns: int) -> KeyStatus:
         if state is None or not state.stamps:
-            return KeyStatus(self.limit, 0)
+            return (self.limit, 0)
+        if not self.compact:
+            newest_ns = state.stamps[state.oldest - 1]
+            remaining = (
+                self.limit - len(state.stamps) + self.expired(state, now_ns) if newest_ns <= now_ns else 0
+            )
+            reset_ns = newest_ns + self.period - now_ns
+            return (max(0, remaining), max(0, reset_ns))
         now = now_ns // self.tick_ns
         newest = self.age(state.nth(-1), now)
         live = len(state.stamps) - self.expired(state, now)
         remaining = self.limit - live if newest >= 0 else 0
         reset = max(0, self.period - newest)
-        return KeyStatus(max(0, remaining), (now + reset) * self.tick_ns - now_ns if reset else 0)
+        return (max(0, remaining), (now + reset) * self.tick_ns - now_ns if reset else 0)
 
     def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> LogRule:
         reject_burst(burst)
@@ -259,7 +285,7 @@ class SlidingLog(RateLimiter):
         name: str = "",
         store: LimiterStore | None = None,
     ) -> None:
-        self._compact: Final = compact
+        self._compact: Final = require_bool(compact, "compact")
         self._init(LogRule(limit, to_ns(period), compact), max_keys, overflow, clock, name, store)
 
     def allow(self, key: Key = "", cost: int = 1) -> bool:
@@ -310,7 +336,7 @@ class SlidingLog(RateLimiter):
         rule = self._rule
         slot = keys.take_slot(key)
         if slot is None:
-            return keys.overflow == "allow"
+            return self._without_slot(1).allowed
         ring = keys.young.get(slot)
         if ring is None:
             keys.young[slot] = rule.spend(None, now_ns, 1)

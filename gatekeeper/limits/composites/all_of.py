@@ -10,7 +10,7 @@ from gatekeeper.limits.engine.key_states import KeyStates
 from gatekeeper.limits.engine.protocol import Key, LimiterStore, NanosecondClock, Period, SavedState
 from gatekeeper.limits.engine.rate_limiter import RateLimiter
 from gatekeeper.limits.engine.reservations import BookedState, Reservation
-from gatekeeper.limits.engine.units import to_seconds, wait_to_ns, whole_number
+from gatekeeper.limits.engine.units import require_text, to_seconds, wait_to_ns, whole_number
 from gatekeeper.limits.engine.waiting import WaitingMethods
 from gatekeeper.model import Decision
 
@@ -27,10 +27,10 @@ class KeySnapshot(NamedTuple):
     now_ns: int
     wait_ns: int | None
 
-    def decision(self) -> Decision:
-        """Returns the decision of this limiter alone."""
+    def decision(self, cost: int) -> Decision:
+        """Returns the decision of this limiter alone about `cost`."""
         if self.slot is None:
-            return self.limiter._without_slot()
+            return self.limiter._without_slot(cost)
         return self.limiter._decision(self.state, self.now_ns, self.wait_ns)
 
     def spend(self, cost: int) -> KeySnapshot:
@@ -61,7 +61,7 @@ class AllOf(WaitingMethods):
     stay separate limiters and may be called alone. Limiters in one store are decided there as one, too, in
     one round trip; they do not mix with limiters in memory.
 
-    Costs the `check` of each part, and half as much again.
+    `allow` costs the `allow` of each part, and at most half as much again.
 
     Args:
         parts: Limiters of a rate, or other AllOf, whose parts it then has; one or more, each of them once.
@@ -79,9 +79,11 @@ class AllOf(WaitingMethods):
         (9, 'burst')
     """
 
-    __slots__ = ("_keys", "_ordered", "_parts", "name")
+    __slots__ = ("_all_but_last", "_keys", "_last", "_ordered", "_parts", "name")
     _keys: KeyStates[Any]
     _ordered: list[KeyStates[Any]]
+    _all_but_last: list[RateLimiter]
+    _last: RateLimiter
     _parts: tuple[RateLimiter, ...]
     name: str
 
@@ -101,14 +103,16 @@ class AllOf(WaitingMethods):
         self._parts = tuple(flat)
         self._order_mutexes()
         self._keys = KeyStates(1, 1, "shared", flat[0]._keys.clock)  # for its waiters alone
-        self.name = name
+        self.name = require_text(name, "name")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}: {', '.join(map(repr, self._parts))}>"
 
     def _order_mutexes(self) -> None:
         # Threads that need several mutexes acquire them in this order, or two could wait for each other.
-        self._ordered = sorted((part._keys for part in self._parts), key=id)
+        in_order = sorted(self._parts, key=lambda part: id(part._keys))
+        self._ordered = [part._keys for part in in_order]
+        *self._all_but_last, self._last = in_order
 
     def _exclusively(self, action: Callable[[], T]) -> T:
         for keys in self._ordered:
@@ -120,12 +124,43 @@ class AllOf(WaitingMethods):
         """Requests so far whose key found no room in one of the parts; the sum over the parts."""
         return sum(part.overflowed for part in self._parts)
 
-    def allow(self, key: Key = "", cost: int = 1) -> bool:
+    def allow(self, key: Key = "", cost: int = 1) -> bool:  # noqa: C901 - written out, because each call costs a tenth
         """Whether `cost` requests of `key` may pass now; if so they are counted in all parts.
 
-        Raises ValueError for a negative cost.
+        Equals `check(key, cost).allowed`, and is many times as fast for a cost of 1. Raises ValueError for a
+        negative cost.
         """
-        return self.check(key, cost).allowed
+        if cost != 1:
+            return self.check(key, cost).allowed
+        held, admitted = 0, []
+        try:
+            for part in self._all_but_last:
+                keys, rule = part._keys, part._rule
+                held += 1
+                if not keys.mutex.acquire(False):
+                    keys.acquire_mutex()
+                now_ns = keys.clock()
+                if now_ns >= keys.rotate_ns:
+                    keys.rotate(now_ns)
+                slot: Key | None = key
+                state = keys.young.get(key)
+                if state is None:  # new, or in the old generation
+                    slot = keys.take_slot(key)
+                    state = None if slot is None else keys.young.get(slot)
+                after = rule.admit(state, now_ns, 1)
+                if after is None or (slot is None and not part._without_slot(1)):
+                    return False
+                if slot is not None:
+                    admitted.append((keys.young, slot, state, after, rule, now_ns))
+            if not self._last.allow(key):
+                return False
+            for young, slot, state, after, rule, now_ns in admitted:
+                young[slot] = rule.spend(state, now_ns, 1) if after is state else after
+            return True
+        finally:
+            while held:
+                held -= 1
+                self._all_but_last[held]._keys.mutex.release()
 
     def check(self, key: Key = "", cost: int = 1) -> Decision:
         """Decides as `allow` does; returns the decision of all parts together, of one moment.
@@ -138,7 +173,7 @@ class AllOf(WaitingMethods):
             snapshots = [_snapshot(part, key, cost, spending=True) for part in self._parts]
             if cost and all(snapshot.wait_ns == 0 for snapshot in snapshots):
                 snapshots = [snapshot.spend(cost) for snapshot in snapshots]
-            return self._combined(snapshots)
+            return self._combined(snapshots, cost)
 
         return self._exclusively(decide)
 
@@ -146,7 +181,7 @@ class AllOf(WaitingMethods):
         """Returns the decision that `check` would make now; counts nothing."""
         whole_number(cost, "cost", least=0)
         return self._exclusively(
-            lambda: self._combined([_snapshot(part, key, cost, spending=False) for part in self._parts])
+            lambda: self._combined([_snapshot(part, key, cost, spending=False) for part in self._parts], cost)
         )
 
     def refund(self, key: Key = "", cost: int = 1) -> None:
@@ -188,18 +223,18 @@ class AllOf(WaitingMethods):
                 part._rule.max_ahead_ns for part in self._parts if part._rule.max_ahead_ns is not None
             ]
             if longest_ns > min(bounds_ns):
-                refusal = self._combined(snapshots)._replace(allowed=False, reason="limited")
+                refusal = self._combined(snapshots, cost)._replace(allowed=False, reason="limited")
                 return Reservation(refusal, None if longest_ns == NEVER_NS else to_seconds(longest_ns))
             pairs = [snapshot.book(cost, longest_ns) for snapshot in snapshots]
-            decision = self._combined([snapshot for snapshot, _ in pairs])
+            decision = self._combined([snapshot for snapshot, _ in pairs], cost)
             due_ns = self._keys.clock() + longest_ns
             booked = tuple(one for _, undo in pairs for one in undo)
             return Reservation(decision, to_seconds(longest_ns), due_ns, booked)
 
         return self._exclusively(decide)
 
-    def _combined(self, snapshots: list[KeySnapshot]) -> Decision:
-        return combined([snapshot.decision() for snapshot in snapshots], self.name)
+    def _combined(self, snapshots: list[KeySnapshot], cost: int) -> Decision:
+        return combined([snapshot.decision(cost) for snapshot in snapshots], self.name)
 
     def configure(
         self, part: str, limit: int | None = None, period: Period | None = None, burst: int | None = None
@@ -265,7 +300,9 @@ def _snapshot(limiter: RateLimiter, key: Key, cost: int, spending: bool) -> KeyS
     else:
         slot = key if key in keys.young else keys.take_slot(key)
     if slot is None:
-        wait_ns = 0 if keys.overflow == "allow" else keys.forget_after_ns
-        return KeySnapshot(limiter, None, None, now_ns, wait_ns)
+        decision = limiter._without_slot(cost)
+        wait_ns = 0 if decision else keys.forget_after_ns
+        never = not decision and decision.retry_after is None
+        return KeySnapshot(limiter, None, None, now_ns, None if never else wait_ns)
     state = keys.get(slot)
     return KeySnapshot(limiter, slot, state, now_ns, limiter._rule.wait_ns(state, now_ns, cost))

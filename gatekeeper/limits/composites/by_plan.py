@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from gatekeeper.limits.engine.conveniences import PermitGuard, Ticks, raise_refusal
+from gatekeeper.limits.engine.conveniences import PermitGuard, Ticks, permit_guard, raise_refusal
 from gatekeeper.limits.engine.protocol import Key, LimiterStore, NanosecondClock, SavedState
 from gatekeeper.limits.engine.reservations import Reservation
 from gatekeeper.model import Decision
@@ -62,6 +62,13 @@ def start_over_all(limiters: Iterable[PlanLimiter], clock: NanosecondClock) -> C
     return restore
 
 
+def require_limiter(limiter: L, name: str) -> L:
+    """Returns `limiter`. Raises TypeError unless it decides about requests."""
+    if not callable(getattr(limiter, "check", None)) or isinstance(limiter, type):
+        raise TypeError(f"{name}: expected a limiter, got {limiter!r:.80}")
+    return limiter
+
+
 class ByPlan(Generic[L]):
     """A limiter per plan: `by_plan.allow(key, plan="pro")`, or `by_plan.of("pro")` to keep the limiter.
 
@@ -75,6 +82,7 @@ class ByPlan(Generic[L]):
 
     Raises:
         ValueError: No plan, or a default that is not one of them.
+        TypeError: What is not a mapping, or a value in it that is not a limiter.
 
     Example:
         >>> from gatekeeper.limits import SlidingLog
@@ -86,10 +94,15 @@ class ByPlan(Generic[L]):
     __slots__ = ("_default", "_limiters")
 
     def __init__(self, limiters: Mapping[str, L], default: str | None = None) -> None:
-        self._limiters = dict(limiters)
+        if not isinstance(limiters, Mapping):
+            raise TypeError(f"limiters: expected a limiter per plan, such as a dict, got {limiters!r:.80}")
+        self._limiters = {plan: require_limiter(limiter, plan) for plan, limiter in limiters.items()}
         if not self._limiters or (default is not None and default not in self._limiters):
             raise ValueError(f"default: expected one of the plans {sorted(self._limiters)}, got {default!r}")
         self._default = default
+
+    def __repr__(self) -> str:
+        return f"<ByPlan {self._limiters!r}, default={self._default!r}>"
 
     def of(self, plan: str | None = None) -> L:
         """Returns the limiter of `plan`. Raises ValueError when it is unknown and no default is set."""
@@ -203,10 +216,12 @@ class ByPlan(Generic[L]):
 
     def guard(
         self,
-        key: Key | Callable[..., Key] = "",
+        positional: Key = "",
+        /,
         cost: int = 1,
         timeout: float | None = None,
         *,
+        key: Key | Callable[..., Key] | None = None,
         plan: str | Callable[..., str | None] | None = None,
     ) -> PermitGuard:
         """Returns permits under `plan` around a block or a function.
@@ -215,10 +230,10 @@ class ByPlan(Generic[L]):
         `timeout` seconds do not suffice.
         """
         if callable(plan):
-            return PermitGuard(
-                None, key, cost, timeout, lambda *args, **kwargs: self.of(plan(*args, **kwargs))
+            return permit_guard(
+                None, positional, key, cost, timeout, lambda *args, **kwargs: self.of(plan(*args, **kwargs))
             )
-        return PermitGuard(self.of(plan), key, cost, timeout)
+        return permit_guard(self.of(plan), positional, key, cost, timeout)
 
     def ticks(self, key: Key = "", cost: int = 1, *, plan: str | None = None) -> Ticks:
         """Returns an endless iterator, each turn of which waits for its permits under `plan`."""

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar, cast
 
 from gatekeeper.limits.engine.protocol import Key, LimiterStore
 from gatekeeper.limits.engine.reservations import Reservation
+from gatekeeper.limits.engine.units import require_callable, wait_to_ns, whole_number
 from gatekeeper.model import Decision, Refused
 
 P = ParamSpec("P")
@@ -54,14 +55,28 @@ class PermitGuard:
         self._cost = cost
         self._timeout = timeout
 
+    def __repr__(self) -> str:
+        return (
+            f"<PermitGuard {self._limiter!r}, key={self._key!r}, cost={self._cost}, timeout={self._timeout}>"
+        )
+
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Returns `function`, each call of which waits for its permits. The call raises Refused."""
-        if inspect.iscoroutinefunction(function):
+        """Returns `function`, each call of which waits for its permits. The call raises Refused.
+
+        Raises TypeError for what cannot be called, and for a generator function, which runs after the call.
+        """
+        require_callable(function, "guard")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"guard: {function!r:.80} is a generator function, which runs only after its call;"
+                " write `with limiter.guard(...)` inside it"
+            )
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
 
             @functools.wraps(function)
             async def guarded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
                 async with self._for_call(*args, **kwargs):
-                    return await function(*args, **kwargs)
+                    return await cast("Awaitable[Any]", function(*args, **kwargs))
 
             return cast("Callable[P, R]", guarded_async)
 
@@ -100,6 +115,30 @@ class PermitGuard:
         return self._limiter, self._key
 
 
+def permit_guard(
+    limiter: GuardingLimiter | None,
+    positional: Key,
+    key: Key | Callable[..., Key] | None,
+    cost: int,
+    timeout: float | None,
+    choose: Callable[..., GuardingLimiter] | None = None,
+) -> PermitGuard:
+    """Returns a guard, as the `guard` methods do, with its arguments checked.
+
+    `positional` is the key if `key` is None. Raises ValueError for a negative cost or timeout, TypeError for
+    arguments of another type, and for a function without `key=`, as in `@limiter.guard` without parentheses.
+    """
+    if callable(positional):
+        raise TypeError(
+            "guard: write @limiter.guard() with parentheses; a function that returns the key is key="
+        )
+    if key is not None and positional != "":
+        raise TypeError(f"guard: expected one key, got {positional!r:.80} and {key!r:.80}")
+    whole_number(cost, "cost", least=0)
+    wait_to_ns(timeout, "timeout")
+    return PermitGuard(limiter, positional if key is None else key, cost, timeout, choose)
+
+
 class Ticks:
     """An endless iterator that runs no faster than its limiter, for `for` and `async for`.
 
@@ -110,6 +149,9 @@ class Ticks:
         self._limiter = limiter
         self._key = key
         self._cost = cost
+
+    def __repr__(self) -> str:
+        return f"<Ticks {self._limiter!r}, key={self._key!r}, cost={self._cost}>"
 
     def __iter__(self) -> Self:
         return self
@@ -122,6 +164,13 @@ class Ticks:
 
     async def __anext__(self) -> Decision:
         return raise_refusal(await self._limiter.wait_async(self._key, self._cost))
+
+
+def require_keys(keys: Iterable[Key]) -> Iterable[Key]:
+    """Returns `keys`. Raises TypeError for one text, whose letters would each be a key."""
+    if isinstance(keys, str | bytes):
+        raise TypeError(f"keys: expected several keys, such as a list, got {keys!r:.80}")
+    return keys
 
 
 def raise_refusal(decision: Decision) -> Decision:
@@ -146,7 +195,11 @@ class LimiterMethods(ABC):
 
         Methods of a limiter in memory therefore need not test for a store.
         """
-        return object.__new__(cls if store is None else store.class_for(cls))
+        if store is None:
+            return object.__new__(cls)
+        if not hasattr(store, "class_for"):
+            raise TypeError(f"store: expected a store, such as RedisStore(redis.Redis()), got {store!r:.80}")
+        return object.__new__(store.class_for(cls))
 
     @property
     @abstractmethod
@@ -217,14 +270,22 @@ class LimiterMethods(ABC):
         return raise_refusal(self.check(key, cost))
 
     def guard(
-        self, key: Key | Callable[..., Key] = "", cost: int = 1, timeout: float | None = None
+        self,
+        positional: Key = "",
+        /,
+        cost: int = 1,
+        timeout: float | None = None,
+        *,
+        key: Key | Callable[..., Key] | None = None,
     ) -> PermitGuard:
         """Returns permits around a block or a function: `with limiter.guard("a"):`, `@limiter.guard()`.
 
         Entering waits at most `timeout` seconds (0: does not wait; None: waits without a limit), and raises
-        Refused when that does not suffice. For a function, `key` may be a function of the same arguments.
+        Refused when that does not suffice. The key comes first or as `key=`, which for a function may be a
+        function of the same arguments. Raises ValueError for a negative cost or timeout, and TypeError for
+        `@limiter.guard` without parentheses.
         """
-        return PermitGuard(self, key, cost, timeout)
+        return permit_guard(self, positional, key, cost, timeout)
 
     def __enter__(self) -> Decision:
         """Waits for one permit of the key ""."""
@@ -283,7 +344,7 @@ class RateMethods(LimiterMethods):
 
     def check_many(self, keys: Iterable[Key], cost: int = 1) -> list[Decision]:
         """Returns the decisions about `keys`, made one after the other; in a store, in one round trip."""
-        return [self.check(key, cost) for key in keys]
+        return [self.check(key, cost) for key in require_keys(keys)]
 
     def ticks(self, key: Key = "", cost: int = 1) -> Ticks:
         """Returns an endless iterator, each turn of which waits for its permits: `for _ in limiter.ticks():`.

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Overflow, S
-from gatekeeper.limits.engine.units import whole_number
+from gatekeeper.limits.engine.units import require_callable, require_key, whole_number
 from gatekeeper.limits.engine.wait_queue import WaitQueues
 
 T = TypeVar("T")
@@ -82,6 +82,7 @@ class KeyStates(Generic[S]):
     ) -> None:
         if overflow not in ("shared", "deny", "allow"):
             raise ValueError(f"overflow: expected 'shared', 'deny' or 'allow', got {overflow!r}")
+        require_callable(clock, "clock")
         self.clock = clock if clock is time.monotonic_ns else monotonic(clock)
         self.max_keys = whole_number(max_keys, "max_keys")
         self.overflow: Overflow = overflow
@@ -179,8 +180,11 @@ class KeyStates(Generic[S]):
         """Returns the key under which to count `key`, not in the young generation; None if no slot is free.
 
         A key of the old generation moves to the young one. When `max_keys` are live, none of them is
-        dropped for a new one: new keys share one state, or `overflow` decides about them.
+        dropped for a new one: new keys share one state, or `overflow` decides about them. Raises TypeError
+        for what is not a key: here, because each key comes this way first, and few decisions do.
         """
+        if type(key) is not str:
+            require_key(key)
         state = self.old.pop(key, None)
         if state is not None:
             self.young[key] = state
@@ -194,6 +198,8 @@ class KeyStates(Generic[S]):
 
     def find_slot(self, key: Key) -> Key | None:
         """Returns what `take_slot` would return, without moving or counting anything."""
+        if type(key) is not str:
+            require_key(key)
         if key in self.young or key in self.old or len(self.young) + len(self.old) < self.max_keys:
             return key
         return SHARED if self.overflow == "shared" else None

@@ -92,7 +92,7 @@ def _retain_all(keys: KeyStates[Any], rule: Rule[Any], now_ns: int) -> None:
     """Keeps all states for as long as the furthest reservation in them lies ahead under `rule`."""
     keys.young, keys.old = keys.old | keys.young, {}
     keys.set_retention(rule.forget_after_ns, now_ns)
-    ahead_ns = max((rule.status(state, now_ns).reset_ns for state in keys.young.values()), default=0)
+    ahead_ns = max((rule.status(state, now_ns)[1] for state in keys.young.values()), default=0)
     keys.keep_for_booking(ahead_ns)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from gatekeeper.model import Decision
 
@@ -78,11 +78,9 @@ class LimiterStore(Protocol):
         """
 
 
-class KeyStatus(NamedTuple):
-    """Permits and time that one key has left if no further request comes."""
-
-    remaining: int  # requests that may pass now
-    reset_ns: int  # until the key equals one that was never seen
+# What one key has left if no further request comes: the requests that may pass now, and the nanoseconds until
+# it equals a key that was never seen. A plain tuple for speed; each decision creates one.
+KeyStatus = tuple[int, int]
 
 
 class Rule(Protocol[S]):
@@ -95,6 +93,10 @@ class Rule(Protocol[S]):
 
     @property
     def limit(self) -> int: ...
+
+    @property
+    def decision_limit(self) -> int:
+        """What `Decision.limit` says: the most that can remain, or a bound above it."""
 
     @property
     def forget_after_ns(self) -> int:
@@ -110,6 +112,13 @@ class Rule(Protocol[S]):
 
     def wait_ns(self, state: S | None, now_ns: int, cost: int) -> int | None:
         """Returns the time until `cost` may pass if nothing else comes; 0 is now, None is never."""
+
+    def admit(self, state: S | None, now_ns: int, cost: int) -> S | None:
+        """Returns the state that `spend` returns for a `cost` from 1 if `wait_ns` is 0, else None.
+
+        In one call, for speed. Changes nothing: `state` itself, if it is changed in place, means that the
+        cost passes, and `spend` must follow.
+        """
 
     def spend(self, state: S | None, at_ns: int, cost: int) -> S:
         """Returns the state after `cost` passed at `at_ns`, which is now plus `wait_ns`, or later."""
@@ -131,10 +140,3 @@ class Rule(Protocol[S]):
 
     def unpack(self, numbers: list[int], shift_ns: int) -> S:
         """Returns a packed state, by a clock that is `shift_ns` ahead of the one it was packed by."""
-
-
-class AdmittingRule(Rule[S], Protocol[S]):
-    """A rule that tests and spends in one call, for speed."""
-
-    def admit(self, state: S | None, now_ns: int, cost: int) -> S | None:
-        """Returns the state that `spend` returns if `wait_ns` is 0, else None."""

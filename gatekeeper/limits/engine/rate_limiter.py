@@ -23,7 +23,6 @@ from gatekeeper.limits.engine.persistence import (
     require_saved_by,
 )
 from gatekeeper.limits.engine.protocol import (
-    AdmittingRule,
     Key,
     LimiterStore,
     NanosecondClock,
@@ -33,7 +32,7 @@ from gatekeeper.limits.engine.protocol import (
     SavedState,
 )
 from gatekeeper.limits.engine.reservations import BookedState, Reservation
-from gatekeeper.limits.engine.units import to_seconds, wait_to_ns, whole_number
+from gatekeeper.limits.engine.units import require_text, to_seconds, wait_to_ns, whole_number
 from gatekeeper.limits.engine.waiting import WaitingMethods
 from gatekeeper.model import Decision
 
@@ -61,7 +60,7 @@ class RateLimiter(WaitingMethods):
         self._keys = KeyStates(
             rule.forget_after_ns, max_keys, overflow, clock, rotates_on_write=self._rotates_on_write
         )
-        self.name = name
+        self.name = require_text(name, "name")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}: {self._rule.description}>"
@@ -89,7 +88,8 @@ class RateLimiter(WaitingMethods):
         (seconds), all of one moment. A refusal and a cost of 0 change nothing; `retry_after` is None when
         `cost` is above what can ever pass. Raises ValueError for a negative cost.
         """
-        whole_number(cost, "cost", least=0)
+        if cost != 1:
+            whole_number(cost, "cost", least=0)
         keys = self._keys
         mutex = keys.mutex
         try:
@@ -98,15 +98,18 @@ class RateLimiter(WaitingMethods):
             now_ns = keys.clock()
             if now_ns >= keys.rotate_ns:
                 keys.rotate(now_ns)
-            slot = key if key in keys.young else keys.take_slot(key)
+            rule, young = self._rule, keys.young
+            slot = key if key in young else keys.take_slot(key)
             if slot is None:
-                return self._without_slot()
-            state = keys.young.get(slot)
-            wait_ns = self._rule.wait_ns(state, now_ns, cost)
-            if wait_ns == 0 and cost:
-                state = self._rule.spend(state, now_ns, cost)
-                keys.young[slot] = state
-            rule = self._rule
+                return self._without_slot(cost)
+            state = young.get(slot)
+            after = rule.admit(state, now_ns, cost) if cost else None
+            wait_ns: int | None = 0
+            if after is None:
+                wait_ns = rule.wait_ns(state, now_ns, cost)
+            else:
+                state = rule.spend(state, now_ns, cost) if after is state else after
+                young[slot] = state
             status = rule.status(state, now_ns)
         finally:
             mutex.release()
@@ -128,7 +131,7 @@ class RateLimiter(WaitingMethods):
                 keys.rotate(now_ns)
             slot = keys.find_slot(key)
             if slot is None:
-                return self._without_slot()
+                return self._without_slot(cost)
             state, rule = keys.get(slot), self._rule
             wait_ns = rule.wait_ns(state, now_ns, cost)
             status = rule.status(state, now_ns)
@@ -188,7 +191,7 @@ class RateLimiter(WaitingMethods):
                 keys.rotate(now_ns)
             slot = key if key in keys.young else keys.take_slot(key)
             if slot is None:
-                decision = self._without_slot()
+                decision = self._without_slot(cost)
                 return Reservation(decision, decision.retry_after, now_ns)
             state = keys.young.get(slot)
             wait_ns = rule.wait_ns(state, now_ns, cost)
@@ -270,18 +273,21 @@ class RateLimiter(WaitingMethods):
         """Returns the decision about a state; the caller holds the mutex."""
         return to_decision(self._rule, self.name, self._rule.status(state, now_ns), wait_ns)
 
-    def _without_slot(self) -> Decision:
-        """Returns the decision about a key that found no slot, and shares none."""
-        keys = self._keys
-        if keys.overflow == "allow":
-            return Decision(True, limit=self._rule.limit)
+    def _without_slot(self, cost: int) -> Decision:
+        """Returns the decision about `cost` of a key that found no slot, and shares none."""
+        keys, limit = self._keys, self._rule.decision_limit
+        can_pass = self._rule.wait_ns(None, keys.clock(), cost) is not None
+        if keys.overflow == "allow" and can_pass:
+            return Decision(True, limit=limit)
         return Decision(
             False,
             policy=self.name,
             reason="limited",
-            detail=f"no room for another key: {keys.max_keys} are live",
-            limit=self._rule.limit,
-            retry_after=to_seconds(keys.forget_after_ns),
+            detail=f"no room for another key: {keys.max_keys} are live"
+            if can_pass
+            else self._rule.description,
+            limit=limit,
+            retry_after=to_seconds(keys.forget_after_ns) if can_pass else None,
         )
 
     def _book(self, slot: Key, state: object, due_ns: int, cost: int) -> tuple[BookedState, object]:
@@ -296,7 +302,6 @@ class AdmittingLimiter(RateLimiter):
     """A limiter whose rule tests and spends in one call, so that `allow` is quick."""
 
     __slots__ = ()
-    _rule: AdmittingRule[Any]
 
     def allow(self, key: Key = "", cost: int = 1) -> bool:
         """Whether `cost` requests of `key` may pass now; if so they are counted.
@@ -319,7 +324,7 @@ class AdmittingLimiter(RateLimiter):
             if state is None:  # new, or in the old generation
                 slot = keys.take_slot(key)
                 if slot is None:
-                    return keys.overflow == "allow"
+                    return self._without_slot(cost).allowed
                 key, state = slot, young.get(slot)
             if not cost:
                 return rule.wait_ns(state, now_ns, 0) == 0

@@ -105,14 +105,14 @@ async def run_steps_async(steps: WaitSteps[R], waker: TaskWaker) -> R:
 class WaitQueues:
     """A queue of waiters for each key that has any. The caller holds the mutex."""
 
-    __slots__ = ("_queues",)
+    __slots__ = ("queues",)
 
     def __init__(self) -> None:
-        self._queues: dict[Key, deque[Waker]] = {}
+        self.queues: dict[Key, deque[Waker]] = {}
 
     def join(self, key: Key, waker: Waker, max_waiters: int | None) -> bool:
         """Adds a waiter; false, and nothing is added, when `max_waiters` wait already."""
-        queue = self._queues.setdefault(key, deque())
+        queue = self.queues.setdefault(key, deque())
         if max_waiters is not None and len(queue) >= max_waiters:
             return False
         queue.append(waker)
@@ -120,12 +120,12 @@ class WaitQueues:
 
     def is_first(self, key: Key, waker: Waker) -> bool:
         """Whether `waker` is at the head of its queue, or no waiter is."""
-        queue = self._queues.get(key)
+        queue = self.queues.get(key)
         return queue is None or queue[0] is waker
 
     def leave(self, key: Key, waker: Waker) -> None:
         """Removes `waker` from its queue, and wakes the waiter that is first then."""
-        queue = self._queues.get(key)
+        queue = self.queues.get(key)
         if queue is None:
             return
         if waker in queue:
@@ -134,12 +134,12 @@ class WaitQueues:
 
     def wake(self, key: Key) -> None:
         """Wakes the first waiter of `key`, and removes waiters that no longer exist."""
-        queue = self._queues.get(key)
+        queue = self.queues.get(key)
         while queue and not queue[0].wake():
             queue.popleft()
         if queue is not None and not queue:
-            del self._queues[key]
+            del self.queues[key]
 
     def waiting(self, key: Key) -> int:
         """Returns how many wait for `key`."""
-        return len(self._queues.get(key, ()))
+        return len(self.queues.get(key, ()))

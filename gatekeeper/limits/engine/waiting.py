@@ -38,22 +38,33 @@ class WaitingMethods(RateMethods):
         as it is clear that `timeout` seconds do not suffice, or that waiting never helps. An exception
         raised by a signal handler spends nothing either. Raises ValueError for a negative cost or timeout.
         """
+        at_once = self._decide_at_once(key, cost, timeout)
+        if at_once is not None:
+            return at_once
         waker = ThreadWaker(self._keys.clock)
         return run_steps(self._wait_steps(key, cost, timeout, waker), waker)
 
     async def wait_async(self, key: Key = "", cost: int = 1, timeout: float | None = None) -> Decision:
         """Waits as `wait` does, as an asyncio task; cancelling it spends nothing."""
+        at_once = self._decide_at_once(key, cost, timeout)
+        if at_once is not None:
+            return at_once
         waker = TaskWaker()
         return await run_steps_async(self._wait_steps(key, cost, timeout, waker), waker)
+
+    def _decide_at_once(self, key: Key, cost: int, timeout: float | None) -> Decision | None:
+        """Returns the decision that needs no wait, which most calls get; None when the caller must wait."""
+        if timeout is not None:
+            wait_to_ns(timeout, "timeout")
+        if key in self._keys.waiters.queues:
+            return None
+        decision = self.check(key, cost)
+        return decision if decision.allowed or decision.retry_after is None else None
 
     def _wait_steps(self, key: Key, cost: int, timeout: float | None, waker: Waker) -> WaitSteps[Decision]:
         """Waits in steps; closing the generator gives everything back."""
         keys = self._keys
         timeout_ns = wait_to_ns(timeout, "timeout")
-        if not keys.waiters.waiting(key):
-            at_once = self.check(key, cost)
-            if at_once.allowed or at_once.retry_after is None:
-                return at_once
         end_ns = None if timeout_ns is None else keys.clock() + timeout_ns
         if not keys.exclusively(lambda: keys.waiters.join(key, waker, keys.max_waiters)):
             return self._refused(key, cost, f"{keys.max_waiters} are waiting already")

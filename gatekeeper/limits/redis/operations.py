@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gatekeeper.limits.algorithms.leaky_queue import QueueRule
+from gatekeeper.limits.engine.conveniences import require_keys
 from gatekeeper.limits.engine.protocol import Key
 from gatekeeper.limits.engine.reservations import Reservation
 from gatekeeper.limits.engine.units import MICROSECOND_NS, to_seconds, wait_to_ns, whole_number
@@ -76,7 +77,7 @@ def _decide_without_store(state: SharedState, op: str, key: Key, cost: int) -> D
 def check_many_steps(state: SharedState, keys: Iterable[Key], cost: int) -> StoreSteps[list[Decision]]:
     """Decides about all `keys`, one after the other, in one round trip."""
     whole_number(cost, "cost", least=0)
-    wanted = list(keys)
+    wanted = list(require_keys(keys))
     cached = {n: state.refusals.find(key, cost) for n, key in enumerate(wanted)}
     decisions = {n: refusal for n, refusal in cached.items() if refusal is not None}
     unknown = [n for n in range(len(wanted)) if n not in decisions]

@@ -58,7 +58,7 @@ class GcraScript:
         due_us, part = numbers
         rule = self.rule
         missing = max(0, (due_us - now_us) * rule.scale + part)
-        return KeyStatus(max(0, (rule.capacity - missing) // rule.interval), -(-missing // rule.scale))
+        return (max(0, (rule.capacity - missing) // rule.interval), -(-missing // rule.scale))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class QueueScript:
     def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         due_us, part = numbers
         ahead_us = max(0, due_us - now_us + (part > 0))
-        return KeyStatus(int(not ahead_us), ahead_us)
+        return (int(not ahead_us), ahead_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,9 @@ class WindowScript:
         start_us, used = numbers
         end_us = start_us + self.rule.period_ns
         if start_us < 0 or now_us >= end_us:
-            return KeyStatus(self.rule.limit, 0)
-        return KeyStatus(max(0, self.rule.limit - used) if start_us <= now_us else 0, end_us - now_us)
+            return (self.rule.limit, 0)
+        remaining = max(0, self.rule.limit - used) if start_us <= now_us else 0
+        return (remaining, end_us - now_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +114,12 @@ class CounterScript:
         end_us = start_us + period_us
         if not used and not before:
             ahead_us = max(0, start_us - now_us)  # the empty windows of a booking that was refunded
-            return KeyStatus(0 if ahead_us else self.rule.limit, ahead_us)
+            return (0 if ahead_us else self.rule.limit, ahead_us)
         # Until the last of them weighs less than one whole request.
         reset_us = (end_us if used else start_us) + period_us - (period_us - 1) // (used or before)
         weighed = before * (end_us - now_us) // period_us
         remaining = self.rule.limit - used - weighed if start_us <= now_us else 0
-        return KeyStatus(max(0, remaining), max(0, reset_us - now_us))
+        return (max(0, remaining), max(0, reset_us - now_us))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +134,9 @@ class LogScript:
     def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
         live, newest_us = numbers
         if not live:
-            return KeyStatus(self.rule.limit, 0)
+            return (self.rule.limit, 0)
         remaining = self.rule.limit - live if newest_us <= now_us else 0
-        return KeyStatus(max(0, remaining), newest_us + self.rule.period_ns - now_us)
+        return (max(0, remaining), newest_us + self.rule.period_ns - now_us)
 
 
 def script_protocol_of(rule: Rule[Any]) -> ScriptProtocol:

@@ -97,7 +97,7 @@ class SharedState:
 
     def fallback_decision(self) -> Decision:
         """Returns the decision while the store fails, without a local limiter."""
-        limit = min(limit.rule.limit for limit in self.limits)
+        limit = min(limit.rule.decision_limit for limit in self.limits)
         if self.store.on_error == "allow":
             return Decision(True, limit=limit)
         return self.store.unavailable(self.name, limit)

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gatekeeper.limits.engine.protocol import Key, Rule
-from gatekeeper.limits.engine.units import MICROSECOND_NS, to_seconds
+from gatekeeper.limits.engine.units import MICROSECOND_NS, require_key, to_seconds
 from gatekeeper.limits.redis.negative_cache import RefusalCache
 from gatekeeper.limits.redis.script_protocol import script_protocol_of
 from gatekeeper.model import Decision
@@ -18,8 +18,9 @@ from gatekeeper.model import Decision
 def hash_tag(key: Key) -> bytes:
     """Returns `key` as a hash tag of Redis Cluster, in braces, so that all about one key is in one slot.
 
-    Text and tuples never result in the same tag.
+    Text and tuples never result in the same tag. Raises TypeError for another type.
     """
+    require_key(key)
     if isinstance(key, str):
         return b"{=" + key.encode("utf-8", "surrogatepass") + b"}"
     return b"{" + json.dumps(key, separators=(",", ":")).encode() + b"}"
@@ -77,7 +78,7 @@ class StoredLimit:
 
     def decision(self, numbers: Sequence[int], now_us: int, wait_us: int | None) -> Decision:
         """Returns the decision from the script's numbers; a wait of None never ends."""
-        limit = self.rule.limit
+        limit = self.rule.decision_limit
         remaining, reset_us = self.protocol.status(numbers, now_us)
         reset_after = to_seconds(reset_us * MICROSECOND_NS)
         if wait_us == 0:
