@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         AsyncKeyedScheduler,
         ByPlan,
         Concurrency,
+        FirstRefusal,
         FixedWindow,
         KeyedScheduler,
         LeakyBucket,

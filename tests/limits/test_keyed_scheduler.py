@@ -293,7 +293,7 @@ def end_by_an_exit(scheduler: AsyncKeyedScheduler) -> None:
     [end_with_cancelled_tasks, end_before_the_worker_began, end_without_cancelling, end_by_an_exit],
 )
 def test_an_asyncio_scheduler_survives_its_loop(end):
-    """Its only worker is lost while it has a key; that key and others run in the next loop."""
+    """The only worker is lost while it has a key; that key and others run in the next loop."""
     scheduler = AsyncKeyedScheduler(workers=1)
     for _ in range(2):
         end(scheduler)
@@ -392,7 +392,7 @@ def test_a_job_without_a_usable_key_is_not_taken(key, error, message):
     asyncio.run(story())
 
 
-def test_what_is_not_a_function_is_not_taken():
+def test_a_job_that_is_not_a_function_is_not_taken():
     async def story() -> None:
         coroutine = value_of(1)
         async with AsyncKeyedScheduler(1) as scheduler:

@@ -198,7 +198,8 @@ def test_reset_makes_a_key_new(kind):
 @every_kind
 def test_a_refusal_has_reason_limit_and_detail(kind):
     limiter, _ = start(kind, 3, 1000)
+    limit = 2 if kind.name in {"TokenBucket, burst 2", "TokenBucket.strict"} else 3  # of a bucket its burst
     while (decision := limiter.check()).allowed:
-        assert (decision.reason, decision.detail, decision.limit) == ("", "", 3)
-    assert (decision.reason, decision.limit, decision.status) == ("limited", 3, 429)
+        assert (decision.reason, decision.detail, decision.limit) == ("", "", limit)
+    assert (decision.reason, decision.limit, decision.status) == ("limited", limit, 429)
     assert "0.000001 s" in decision.detail

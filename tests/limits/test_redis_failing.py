@@ -113,7 +113,7 @@ def test_a_limit_that_changes_meanwhile_changes_for_the_local_share_and_keeps_it
     log.configure(limit=10)
     bucket.configure(burst=8)
     assert (log.peek("a").limit, log.peek("a").remaining) == (5, 3)
-    assert (both.peek("a").limit, both.peek("a").remaining) == (10, 2)
+    assert (both.peek("a").limit, both.peek("a").remaining) == (4, 2)
     assert log.overflowed == 0
     store.close()
 

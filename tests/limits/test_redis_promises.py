@@ -300,7 +300,7 @@ def test_a_key_lives_as_long_as_the_slower_limit_needs(kind, stepped, look, book
 
 @every_kind
 def test_a_changed_limit_recovers_at_its_own_rate_from_the_first_look_on(kind, stepped):
-    """As in memory, where all keys are converted at once."""
+    """In memory, all keys are converted at once."""
     stepped.move_to((stepped.now_us // 4_200_000_000 + 1) * 4_200_000_000)
     clock = StepClock(stepped.now_us * 1000)
     memory = next(other for other in MEMORY_KINDS if other.name == kind.name)

@@ -76,7 +76,7 @@ def test_an_argument_of_another_type_is_named(wrong: Callable[[], object], messa
 
 @pytest.mark.parametrize("key", [None, b"acme", 7, ["a"], ("a", None), ("a", 1.5)])
 @pytest.mark.parametrize("call", ["allow", "check", "peek", "reserve", "wait"])
-def test_what_is_not_a_key_is_not_counted(call: str, key: Any):
+def test_a_key_of_another_type_is_not_counted(call: str, key: Any):
     limiters = [kind.make(5, 1000, StepClock()) for kind in KINDS] + [
         AllOf(SlidingLog(1, 1), SlidingLog(2, 1))
     ]

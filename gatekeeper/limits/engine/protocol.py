@@ -96,7 +96,7 @@ class Rule(Protocol[S]):
 
     @property
     def decision_limit(self) -> int:
-        """What `Decision.limit` says: the most that can remain, or a bound above it."""
+        """The value of `Decision.limit`: the most that can remain, or a bound above it."""
 
     @property
     def forget_after_ns(self) -> int:

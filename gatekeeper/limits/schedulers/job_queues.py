@@ -79,7 +79,7 @@ class WaitingJob(NamedTuple):
 
 
 class QueueEvent(NamedTuple):
-    """What a keyed scheduler did with the queue of a key, for its `trace`.
+    """A change of a key's queue that a keyed scheduler made, for its `trace`.
 
     Attributes:
         kind: "yielded" when a worker left the key to others although jobs wait; "removed" when the queue is
@@ -257,7 +257,7 @@ class KeyedJobQueues:
 
     def _set_drained(self, key: Key, drained: list[Future[None]]) -> None:
         for future in drained:
-            if future.set_running_or_notify_cancel():  # whoever waited for it may have given up
+            if future.set_running_or_notify_cancel():  # its waiter may have given up
                 future.set_result(None)
         if drained:
             self.report("removed", key, 0)
