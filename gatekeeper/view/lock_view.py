@@ -32,7 +32,7 @@ from gatekeeper.view.lookup_keys import (
     normalize_route,
     parse_address,
     prefix_length,
-    table_key,
+    table_keys,
 )
 from gatekeeper.view.sharded_table import LockTable, TableBuilder
 
@@ -97,11 +97,18 @@ class LockView:
 
     def lock_tuples(self) -> Iterator[LockTuple]:
         """Every lock, with pauses in between."""
-        by_key = (found for table in self.tables.values() for found in sharded_table.locks_in(table))
-        return with_pauses(lock for found in by_key for lock in found)
+        by_key = (
+            (name, found)
+            for name, table in self.tables.items()
+            for found in sharded_table.locks_in(table)
+        )
+        # A lock on a caller that is an address is also in a table of addresses.
+        return with_pauses(
+            lock for name, found in by_key for lock in found if name == "caller" or lock[SCOPE] != "caller"
+        )
 
     def __len__(self) -> int:
-        """The number of keys that have a lock."""
+        """The number of keys that have a lock; a caller that is an address is counted as both."""
         return sum(map(len, self.tables.values()))
 
     def matching(self, scopes: RequestScopes) -> list[LockTuple]:
@@ -115,7 +122,9 @@ class LockView:
         if scopes.resource:
             found += tables["resource"].get(normalize_route(scopes.resource), ())
         if scopes.address:
-            found += self._on_address(scopes.address)
+            on_address = self._on_address(scopes.address)
+            # Only a request without a caller is counted by its address.
+            found += [lock for lock in on_address if lock[SCOPE] != "caller" or not scopes.caller]
         route = normalize_route(scopes.resource)
         return [lock for lock in found if not lock[RESOURCE] or normalize_route(lock[RESOURCE]) == route]
 
@@ -204,20 +213,19 @@ def _with_changes(view: LockView, changes: Iterable[ChangeTuple]) -> tuple[LockV
     unknown: list[str] = []
     next_end_ns, slows = view.next_end_ns, view.slows
     for change in with_pauses(changes):
-        place = table_key(change[SCOPE], change[KEY])
-        if is_set(change) and (words := _unknown_words(change, has_key=place is not None)):
+        places = table_keys(change[SCOPE], change[KEY])
+        if is_set(change) and (words := _unknown_words(change, has_key=bool(places))):
             unknown += words
-        if place is None:
-            continue
         # A lock whose action became an unknown one is removed: keeping it would enforce the old action.
         enforced = is_set(change) and _is_enforced(change)
-        builder = builders.get(place.table) or builders.setdefault(
-            place.table, TableBuilder(view.tables[place.table])
-        )
-        added = builder.change(place.key, change if enforced or not is_set(change) else key_of(change))
-        if added and place.table in PREFIX_TABLES:
-            _add_count(lengths.setdefault(place.table, {}), prefix_length(place.key), added)
-        if enforced:
+        for place in places:
+            builder = builders.get(place.table) or builders.setdefault(
+                place.table, TableBuilder(view.tables[place.table])
+            )
+            added = builder.change(place.key, change if enforced or not is_set(change) else key_of(change))
+            if added and place.table in PREFIX_TABLES:
+                _add_count(lengths.setdefault(place.table, {}), prefix_length(place.key), added)
+        if enforced and places:
             next_end_ns = min(next_end_ns, change[END])
             slows = slows or change[ACTION] == "slow"
     changed = {name: builder.build() for name, builder in builders.items()}
