@@ -130,7 +130,7 @@ class Gate:
 
         Never blocks, never raises. The strictest lock that applies decides: "deny" before "slow" before
         "tag", and of those that deny the one that ends last. `Decision.also` names the policies of the
-        others.
+        others that deny.
 
         Args:
             caller: The typed name under which the log counts the caller, such as "api_key:acme".

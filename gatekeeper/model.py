@@ -52,7 +52,8 @@ class Decision(NamedTuple):
         reset_after: Seconds until the limit is restored completely; None if not known.
         until: When the lock ends, with its time zone; None if no lock decided.
         status: The HTTP status for a refusal.
-        also: The policies of the other locks that apply.
+        also: If the request is denied: the policies of the other locks that deny it, which the client learns.
+            If it is allowed: those of the other locks that apply.
         shadow: Whether the request would have been denied, by a gate or limiter that denies none.
         tags: The policies of the locks that apply with the action "tag".
 

@@ -62,8 +62,13 @@ def _decide_slow(
 def _decision(
     lock: LockTuple, locks: Sequence[LockTuple], *, allowed: bool, retry_after: float | None
 ) -> Decision:
-    """The decision that `lock` gives, with the policies of all `locks`."""
-    policies = dict.fromkeys(other[POLICY] for other in locks)
+    """The decision that `lock` gives, with the policies of the other `locks`.
+
+    A refused client learns `also`, so a denial names there only what denies. A lock that slows was not asked
+    where another one has denied.
+    """
+    others = locks if allowed else [other for other in locks if other[ACTION] == "deny"]
+    policies = dict.fromkeys(other[POLICY] for other in others)
     return Decision(
         allowed=allowed,
         policy=lock[POLICY],

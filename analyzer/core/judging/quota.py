@@ -9,6 +9,8 @@ from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.totals import Standing, Sum, TotalKey
 from gatekeeper.model import Lock, LockKey
 
+SHARED_SCOPES = ("resource", "everyone")  # of locks on requests of any client
+
 
 def sum_of(policy: Quota) -> Sum:
     """The running total that a quota is judged by."""
@@ -58,9 +60,15 @@ def explain(policy: Quota, used: int) -> str:
     >>> from analyzer.core.judging.windows import Calendar
     >>> explain(Quota("daily", 100_000, Calendar("day", "Europe/Berlin")), 100_214)
     '100,000 requests per day (Europe/Berlin), 100,214 counted'
+
+    The count of a resource or of everyone is that of all clients together, which no client learns.
+
+    >>> explain(Quota("all", 100_000, Calendar("day", "UTC"), per="everyone"), 100_214)
+    '100,000 requests per day (UTC)'
     """
     window = policy.window
-    return f"{policy.limit:,} {policy.meter} per {window.per} ({window.zone}), {used:,} counted"
+    limit = f"{policy.limit:,} {policy.meter} per {window.per} ({window.zone})"
+    return limit if grouping_of(policy.per).scope in SHARED_SCOPES else f"{limit}, {used:,} counted"
 
 
 def describe(policy: Quota) -> str:

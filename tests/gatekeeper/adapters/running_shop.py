@@ -41,6 +41,7 @@ LOCKED: dict[str, dict[str, Any]] = {
     "banned": {"status": 403, "reason": "abnormal-usage-detected"},
     "odd": {"policy": 'a "policy"\r\nset-cookie: x=1 é'},
     "tagged": {"action": "tag"},
+    "suspected": {"detail": "100 requests per day, 101 counted"},
     "narrow": {"resource": "/items/{number}"},
 }
 
@@ -50,6 +51,8 @@ def locks() -> dict[str, object]:
     now = datetime.now(UTC)
     others = [
         {"key": "api_key:acme", "policy": "monthly", "until": now + HOUR / 2},
+        {"key": "api_key:suspected", "policy": "suspected-fraud", "action": "tag"},
+        {"key": "api_key:suspected", "policy": "internal", "action": "slow", "slow": {"limit": 1, "period": 60}},
         {"scope": "tenant", "key": "globex"},
         {"scope": "address", "key": "203.0.113.9"},
         {"scope": "range", "key": "127.9.0.0/16"},

@@ -58,6 +58,15 @@ def test_a_locked_caller_is_denied_with_the_reason_and_others_are_served(running
     assert "gatelock" not in served.headers
 
 
+def test_a_refused_client_learns_only_of_policies_that_refuse_it(running: Shop) -> None:
+    """A tag is between the policy and the application."""
+    denied = running.get("/plain/items/7", "suspected")
+    assert (denied.status_code, denied.json()["violated-policies"]) == (429, ["daily"])
+    told = denied.text + str(denied.headers)
+    assert "suspected-fraud" not in told
+    assert "internal" not in told
+
+
 @pytest.mark.parametrize(
     ("key", "status", "problem"),
     [
