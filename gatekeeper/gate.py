@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from gatekeeper.startup import StartupWait
+
 __all__ = ["Gate"]
 
 log = logging.getLogger("gatekeeper")
@@ -47,10 +49,12 @@ class Gate:
         stale_after: Seconds after which a view that was not confirmed is stale.
         on_stale: What callers without a lock get when the view is stale: "allow", "deny" (status 503), or the
             decision of a limiter.
-        saved: A file in which the gate saves its view, for a start while the source is unavailable. Written
-            every 10 seconds at most, used for a day. By default none.
+        saved: The path of a file in which the gate saves its view, for a start while the source is
+            unavailable. Written every 10 seconds at most, used for a day. By default none.
         shared: Whether all processes of this machine that have the same `saved` share one poller.
         name: The name of the application, in the status reports and in the name of the thread.
+        startup_wait: Seconds that the first requests of a process wait at a guard for the first answer of the
+            source; 0: they do not wait. `check` and `allow` never wait.
         shadow: Whether to deny no request: decisions are allowed, and `Decision.shadow` is true where one
             would have been denied.
         report_status: Whether to report the gate's status to the source: which locks applied how often, and a
@@ -61,6 +65,7 @@ class Gate:
 
     Raises:
         ValueError: An argument is invalid, or `token`, `shared` or `report_status` does not fit the source.
+        TypeError: An argument has the wrong type.
         ImportError: A package that the source needs is not installed; the message names the extra.
 
     Example:
@@ -81,9 +86,10 @@ class Gate:
         token: str | Path | None = None,
         stale_after: float = 30.0,
         on_stale: Literal["allow", "deny"] | CheckingLimiter = "allow",
-        saved: Path | None = None,
+        saved: Path | str | None = None,
         shared: bool = False,
         name: str = "",
+        startup_wait: float = 0.5,
         shadow: bool = False,
         report_status: bool | None = None,
         on_change: Callable[[Gate], object] | None = None,
@@ -98,13 +104,19 @@ class Gate:
             saved=saved,
             shared=shared,
             name=name,
+            startup_wait=startup_wait,
             shadow=shadow,
             report_status=report_status,
             clock=clock,
         )
         callbacks = ChangeCallbacks(self, on_change, on_health, clock)
-        self._runtime = GateRuntime(self._options, self._set_fast_path, callbacks)
+        self._set_runtime(GateRuntime(self._options, self._set_fast_path, callbacks))
         self._limiter_failed = False
+
+    def _set_runtime(self, runtime: GateRuntime) -> None:
+        """Uses `runtime` from now on: tests of applications replace it."""
+        self._runtime = runtime
+        self.startup: StartupWait = runtime.startup  # for guards, which read it for each request
 
     def _set_fast_path(self, path: FastPath) -> None:
         """Has requests look names up in `path` from now on. Called by FastPathSwitch and nothing else."""

@@ -36,6 +36,7 @@ class GateOptions:
     source: LockSource
     clock: Clock
     stale_after_s: float = 30.0
+    startup_wait_s: float = 0.5
     on_stale: Literal["allow", "deny"] | CheckingLimiter = "allow"
     view_file: ViewFile | None = None
     name: str = ""
@@ -49,29 +50,51 @@ def make_options(
     token: str | Path | None,
     stale_after: float,
     on_stale: Literal["allow", "deny"] | CheckingLimiter,
-    saved: Path | None,
+    saved: Path | str | None,
     shared: bool,
     name: str,
+    startup_wait: float,
     shadow: bool,
     report_status: bool | None,
     clock: Clock,
 ) -> GateOptions:
-    """The options from the arguments of `Gate`. Raises ValueError, ImportError."""
-    if not 0 < stale_after < inf:
-        raise ValueError(f"stale_after: expected seconds above 0, got {stale_after!r}")
-    if isinstance(on_stale, str) and on_stale not in ("allow", "deny"):
-        raise ValueError(f"on_stale: expected 'allow', 'deny' or a limiter, got {on_stale!r}")
+    """The options from the arguments of `Gate`. Raises ValueError, TypeError, ImportError."""
+    require_options(source, saved, stale_after, startup_wait, on_stale, name)
+    saved = None if saved is None else Path(saved)
     source = open_lock_source(source, token, stale_after)
     return GateOptions(
         source=share_poller(source, saved, stale_after, clock) if shared else source,
         clock=clock,
         stale_after_s=stale_after,
+        startup_wait_s=startup_wait,
         on_stale=on_stale,
         view_file=None if saved is None else open_view_file(saved),
         name=name,
         shadow=shadow,
         status_sink=find_status_sink(source, report_status),
     )
+
+
+def require_options(
+    source: object, saved: object, stale_after: object, startup_wait: object, on_stale: object, name: object
+) -> None:
+    """Raises TypeError or ValueError for an argument of `Gate` that the polling thread would fail with."""
+    if not isinstance(source, str) and not callable(getattr(source, "fetch", None)):
+        raise TypeError(f"source: expected a URL or a LockSource, got {source!r:.80}")
+    if saved is not None and not isinstance(saved, str | os.PathLike):
+        raise TypeError(f"saved: expected the path of a file, got {saved!r:.80}")
+    if saved is not None and not Path(saved).name:
+        raise ValueError(f"saved: expected the path of a file, got {saved!r}")
+    for option, value in (("stale_after", stale_after), ("startup_wait", startup_wait)):
+        if not isinstance(value, int | float):
+            raise TypeError(f"{option}: expected seconds, got {value!r:.80}")
+        if not 0 <= value < inf or (option == "stale_after" and not value):
+            least = "above 0" if option == "stale_after" else "from 0 on"
+            raise ValueError(f"{option}: expected seconds {least}, got {value!r}")
+    if on_stale not in ("allow", "deny") and not callable(getattr(on_stale, "check", None)):
+        raise ValueError(f"on_stale: expected 'allow', 'deny' or a limiter, got {on_stale!r:.80}")
+    if not isinstance(name, str):
+        raise TypeError(f"name: expected text, got {name!r:.80}")
 
 
 def open_lock_source(source: str | LockSource, token: str | Path | None, stale_after_s: float) -> LockSource:

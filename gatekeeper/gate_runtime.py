@@ -15,6 +15,7 @@ from gatekeeper import lifecycle
 from gatekeeper.clock import PeriodicTask
 from gatekeeper.feed.poller import GateKnowledge, Poller, longest_fetch
 from gatekeeper.gate_options import is_switched_off, make_slow_locks
+from gatekeeper.startup import StartupWait
 from gatekeeper.view.cooperative import with_pauses
 from gatekeeper.view.fast_path import FastPath, FastPathSwitch, Mode, fast_path_of
 from gatekeeper.view.sharded_table import LockTable, release
@@ -53,6 +54,7 @@ class GateRuntime:
         knowledge: The view, with its age.
         is_off: Whether GATEKEEPER=off was set at the last poll.
         slow_locks: The token buckets of locks that slow; None before the first such lock.
+        startup: The wait of guards for the first answer.
         status: What is recorded for reports; None before the first one in this process.
         task: The poller's thread.
     """
@@ -69,6 +71,7 @@ class GateRuntime:
         self._callbacks = callbacks
         self._switch = FastPathSwitch(set_fast_path)
         self._started_s: float | None = None  # uptime at the first start
+        self.startup = StartupWait(options.startup_wait_s, options.clock, self._start_for_request)
         self._reset_threads()
         lifecycle.register(self, after_fork=GateRuntime._after_fork, at_exit=GateRuntime.close)
 
@@ -78,6 +81,7 @@ class GateRuntime:
         self.task = NOT_RUNNING
         self._poller: Poller | None = None
         self._has_answered = threading.Event()
+        self.startup.reset(self._has_answered)
         self._restart_s = -inf  # the earliest uptime of the next start
 
     def _after_fork(self) -> None:
@@ -102,6 +106,12 @@ class GateRuntime:
             log.warning("the poller cannot be started: %s", error)
         finally:
             switch.mutex.release()
+
+    def _start_for_request(self) -> bool:
+        """Starts the poller as `restart` does; returns whether its first answer is worth a wait."""
+        if not self.task.alive:
+            self.restart()
+        return not self.is_off and self._switch.mode is not Mode.CLOSED
 
     def finish_sampling(self) -> None:
         """Returns requests to the fast path after the last caller of a sample."""

@@ -136,6 +136,8 @@ class AdmissionController:
 
     def check(self, identity: RequestIdentity) -> CheckResult:
         """Returns the denial, or the decision with least remaining."""
+        if self.gate.startup.is_due:
+            self.gate.startup.wait()
         decision = self._check_gate(identity)
         if not self._limiters or decision.shadow or not decision.allowed:
             return self.gate_result(decision, identity)
@@ -154,6 +156,8 @@ class AdmissionController:
 
     async def check_async(self, identity: RequestIdentity) -> CheckResult:
         """Returns the denial, or the decision with least remaining; awaits limiters that may suspend."""
+        if self.gate.startup.is_due:
+            await self.gate.startup.wait_async()
         decision = self._check_gate(identity)
         if not self._limiters or decision.shadow or not decision.allowed:
             return self.gate_result(decision, identity)

@@ -273,8 +273,10 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             if scope["type"] == "lifespan":
-                self._gate.start()  # in the process that serves, so that its first request finds the locks
+                await start_gate(self._gate)
         elif not self._is_exempt(scope):
+            if self._gate.startup.is_due:  # the server has no lifespan
+                await self._gate.startup.wait_async()
             result = await self._check_all(scope) if self._has_limiters else self._check_gate(scope)
             if result is not None:
                 await self._respond(result, scope, receive, send)
@@ -324,6 +326,12 @@ class Guard:
             method=scope.get("method", "WEBSOCKET"),
             notes=notes_of(scope),
         )
+
+
+async def start_gate(gate: Gate) -> None:
+    """Starts the gate in the process that serves, and waits for its first answer: see `StartupWait`."""
+    gate.start()
+    await gate.startup.wait_async()
 
 
 def notes_of(scope: Scope) -> DecisionNotes | None:

@@ -35,6 +35,7 @@ from gatekeeper.adapters.asgi import (
     path_of,
     peer,
     send_refusal,
+    start_gate,
     user,
 )
 from gatekeeper.adapters.refusal_response import HeaderStyle
@@ -182,7 +183,7 @@ class GuardedResponses:
         guard = self._guard
         if scope["type"] not in ("http", "websocket"):
             if scope["type"] == "lifespan":
-                guard._gate.start()  # in the process that serves, so that its first request finds the locks
+                await start_gate(guard._gate)
             await self._app(scope, receive, send)
             return
         results: list[CheckResult] = []

@@ -64,12 +64,15 @@ def locked(
     if was_started:
         gate.close()
     gate._options = GateOptions(FixedSource(*locks), clock, shadow=options.shadow)
-    gate._runtime = GateRuntime(gate._options, gate._set_fast_path, ChangeCallbacks(gate, None, None, clock))
+    gate._set_runtime(
+        GateRuntime(gate._options, gate._set_fast_path, ChangeCallbacks(gate, None, None, clock))
+    )
     gate.ready(0)
     try:
         yield
     finally:
         gate.close()  # leaves requests on the slow path, which the former runtime expects, too
-        gate._options, gate._runtime = options, runtime
+        gate._options = options
+        gate._set_runtime(runtime)
         if was_started:
             gate.start()
