@@ -38,6 +38,9 @@ class ChangeCallbacks(Generic[G]):
         on_health: Callable[[G], object] | None,
         clock: Clock,
     ) -> None:
+        for name, callback in (("on_change", on_change), ("on_health", on_health)):
+            if callback is not None and not callable(callback):
+                raise TypeError(f"{name}: expected a function of the gate, got {callback!r:.80}")
         self._gate = gate
         self._on_change = on_change
         self._on_health = on_health

@@ -6,13 +6,16 @@ process that is killed while it writes leaves the old file: the new one is writt
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
 import logging
 import math
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -87,8 +90,11 @@ def write_sealed(path: Path, lines: Iterable[bytes]) -> None:
     """Replaces the file at `path`, atomically, with these lines and their digest. Lines end with a newline.
 
     Several processes may share one path: each writes its temporary file, and the last rename wins. Raises
-    OSError.
+    OSError, also where the path is a device, a FIFO or a symbolic link, which the rename would replace.
     """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     digest = hashlib.sha256()
@@ -104,10 +110,10 @@ def write_sealed(path: Path, lines: Iterable[bytes]) -> None:
 def read_sealed(path: Path) -> Iterator[bytes]:
     """The lines that `write_sealed` wrote.
 
-    Raises SourceError for a file that is incomplete, was changed, or can be written by other users; OSError
-    when there is none.
+    Raises SourceError for a file that is incomplete, was changed, can be written by other users, or is no
+    regular file; OSError when there is none, or a symbolic link.
     """
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         _require_own_file(os.fstat(file.fileno()), path)
         text = file.read(SAVED_BYTES_MAX + 1)
     size = text.rfind(b"\n", 0, -1) + 1  # without the last line, which holds the digest
@@ -115,6 +121,20 @@ def read_sealed(path: Path) -> Iterator[bytes]:
     if hashlib.sha256(memoryview(text)[:size]).hexdigest() != digest:
         raise SourceError(f"{path}: the content does not match its digest")
     return _lines_in(text, size)  # one at a time: splitting the whole text would take many milliseconds
+
+
+def open_regular(path: Path, flags: int, mode: int = 0o600) -> int:
+    """Opens a regular file; returns its descriptor, which children do not inherit. Never blocks.
+
+    To open a FIFO waits until another process opens it too, and a device may do anything.
+
+    Raises SourceError for what is no regular file, OSError.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise SourceError(f"{path}: not a regular file, but a FIFO, a device or a folder")
+    return descriptor
 
 
 def _lines_in(text: bytes, size: int) -> Iterator[bytes]:
@@ -157,9 +177,9 @@ def _parse_locks(lines: Iterable[bytes], path: Path) -> Iterator[LockTuple]:
             yield change
 
 
-def _require_own_file(stat: os.stat_result, path: Path) -> None:
+def _require_own_file(status: os.stat_result, path: Path) -> None:
     # The digest detects accidents. Against a forged file only the permissions help.
-    if stat.st_uid != os.geteuid() or stat.st_mode & 0o022:
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise SourceError(
             f"{path}: other users can write to it; it must belong to this user and have mode 0600"
         )

@@ -60,7 +60,7 @@ class RequestLog(LogMiddleware):
 
     Raises:
         ValueError: `buffer` is below 1.
-        TypeError: `exempt` is one string instead of several.
+        TypeError: `exempt` is one string instead of several, or `to` is neither a path nor a LogSink.
 
     Example:
         >>> import asyncio, tempfile

@@ -26,6 +26,8 @@ class LogMiddleware:
 
     def __init__(self, to: Path | str | LogSink, buffer: int, clock: Clock) -> None:
         self.clock = clock
+        if not isinstance(to, Path | str) and not callable(getattr(to, "write", None)):
+            raise TypeError(f"to: expected the path of a file, or a LogSink, got {to!r:.80}")
         sink = FileSink(to) if isinstance(to, Path | str) else to
         self._writer = BackgroundWriter(sink, buffer=buffer, clock=clock)
         self.put: Callable[[LogEntry], None] = self._writer.put

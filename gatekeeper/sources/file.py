@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gatekeeper.feed import feed_json
+from gatekeeper.feed.saved_view import open_regular
 from gatekeeper.model import Cursor, SourceError, Update
 
 __all__ = ["FileSource"]
@@ -68,7 +69,7 @@ class FileSource:
 
 
 def _read(path: Path) -> FileContent:
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:  # may be a link, as in Kubernetes
         # Before reading, so that a file that is written to meanwhile is read again.
         stamp = _stamp(os.fstat(file.fileno()))
         text = file.read(FILE_BYTES_MAX + 1)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from gatekeeper import lifecycle
 from gatekeeper.feed import feed_json
-from gatekeeper.feed.saved_view import read_sealed, write_sealed
+from gatekeeper.feed.saved_view import open_regular, read_sealed, write_sealed
 from gatekeeper.model import Change, Cursor, GateStatus, LockSource, SourceError, Update
 from gatekeeper.view.cooperative import with_pauses
 from gatekeeper.view.lock_tuples import (
@@ -150,8 +150,8 @@ class SharedSource:
                 return True
             self._stop_leading()  # the file was removed, and another process may lead with a new one
         try:
-            handle = os.open(self._leader_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError as error:
+            handle = open_regular(self._leader_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        except (OSError, SourceError) as error:
             self._warn(error)
             return False
         try:
@@ -188,7 +188,7 @@ class SharedSource:
         lines = [json.dumps(head).encode() + b"\n", *(step.line for step in history.steps)]
         write_sealed(self._news_path, lines)
 
-    def _warn(self, error: OSError) -> None:
+    def _warn(self, error: Exception) -> None:
         if not self._has_warned:
             log.warning("cannot share the poller, each process polls for itself: %s", error)
         self._has_warned = True
