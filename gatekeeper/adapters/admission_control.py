@@ -176,6 +176,10 @@ class AdmissionController:
         await self._refund_charges_async(result)
         return self.gate_result(result.decision, identity)
 
+    def check_gate(self, identity: RequestIdentity) -> CheckResult:
+        """Returns the gate's decision alone, which takes nothing from limiters."""
+        return self.gate_result(self._check_gate(identity), identity)
+
     def refund(self, result: CheckResult) -> None:
         """Returns permits to the limiters, except those of requests in flight (`leave`)."""
         for limiter in result.charged:

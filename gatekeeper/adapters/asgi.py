@@ -23,7 +23,7 @@ from gatekeeper.adapters.caller_extraction import (
     require_kind,
 )
 from gatekeeper.adapters.refusal_response import HeaderStyle, RefusalResponse
-from gatekeeper.adapters.route_patterns import RoutePatterns
+from gatekeeper.adapters.route_patterns import OTHER, RoutePatterns
 from gatekeeper.gate import Gate
 from gatekeeper.model import ALLOWED
 
@@ -162,7 +162,7 @@ def peer(scope: Scope) -> str:
     return (peer_address(client[0]) or "") if client else ""
 
 
-def routes(patterns: Iterable[str], other: str = "other") -> Extractor:
+def routes(patterns: Iterable[str], other: str = OTHER) -> Extractor:
     """Returns an extractor of the resource from the path, for `Guard(resource=...)`.
 
     The path is matched as it was sent, before percent-decoding, if the server provides it, as in a log.

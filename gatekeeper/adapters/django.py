@@ -44,7 +44,7 @@ from gatekeeper.adapters.caller_extraction import (
     require_kind,
 )
 from gatekeeper.adapters.refusal_response import HeaderStyle, require_style
-from gatekeeper.adapters.route_patterns import pattern_of_django
+from gatekeeper.adapters.route_patterns import OTHER, pattern_of_django
 from gatekeeper.gate import Gate
 
 __all__ = ["Gatelock", "GuardMiddleware", "address", "api_key", "cost", "exempt", "header", "user"]
@@ -185,6 +185,7 @@ class Setting(NamedTuple):
         tenant: Returns the tenant, if policies count by tenant.
         trusted_proxies: Addresses and networks of proxies whose X-Forwarded-For is trusted; "unix" for a
             proxy that connects through a Unix socket.
+        other: Resource of requests for which the framework has found no route; the `else` of the log's mapping.
         exempt: Paths that pass without a check, exact, or all below one that ends in `/*`; or a function that
             returns whether a request is exempt.
         shadow: Whether to deny no request; those that would have been denied are logged.
@@ -198,6 +199,7 @@ class Setting(NamedTuple):
     caller: Extractor = api_key
     tenant: Extractor | None = None
     trusted_proxies: Iterable[str] = ()
+    other: str = OTHER
     exempt: Iterable[str] | Callable[[HttpRequest], bool] = ()
     shadow: bool = False
     headers: HeaderStyle = "draft"
@@ -243,6 +245,8 @@ def _validate(setting: Setting) -> None:
         value = getattr(setting, name)
         if value is not None and not callable(value):
             raise TypeError(f"GATELOCK: {name}: expected a function or its dotted path, got {value!r:.80}")
+    if not isinstance(setting.other, str):
+        raise TypeError(f"GATELOCK: other: expected a resource, got {setting.other!r:.80}")
     make_exemption(setting.exempt, _path_of)
     require_style(setting.headers)
     TrustedProxies(setting.trusted_proxies)
@@ -416,7 +420,7 @@ class GuardMiddleware:
         return RequestIdentity(
             caller=caller,
             address=_client(request, self._proxies),
-            resource="" if match is None or match.route is None else pattern_of_django(match.route),
+            resource=_resource_of(match, self._setting.other),
             tenant=tenant,
             cost=permits(request) if callable(permits) else permits,
             method=request.method or "",
@@ -457,6 +461,13 @@ def _match(request: HttpRequest) -> ResolverMatch | None:
         return resolve(request.path_info, getattr(request, "urlconf", None))
     except Resolver404:
         return None
+
+
+def _resource_of(match: ResolverMatch | None, other: str) -> str:
+    """Returns the URL pattern, or `other` for a path that matches none."""
+    if match is None:
+        return other
+    return "" if match.route is None else pattern_of_django(match.route)
 
 
 async def _await_name(name: Any) -> str:

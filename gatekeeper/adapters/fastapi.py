@@ -39,7 +39,7 @@ from gatekeeper.adapters.asgi import (
     user,
 )
 from gatekeeper.adapters.refusal_response import HeaderStyle
-from gatekeeper.adapters.route_patterns import resource_of
+from gatekeeper.adapters.route_patterns import OTHER, resource_of
 from gatekeeper.gate import Gate
 from gatekeeper.model import ALLOWED, Decision, Refused
 
@@ -68,6 +68,8 @@ class Guard:
         tenant: Returns the tenant, if policies count by tenant.
         address: Returns the address that is checked in addition to the caller; by default the other end of
             the connection. Use `behind` if there are proxies.
+        other: Resource of requests for which the framework has found no route; the `else` of the log's mapping.
+            FastAPI runs no dependency for these, so `install` checks them, by the gate alone.
         exempt: Paths that pass without a check, exact, or all below one that ends in `/*`; or a function that
             returns whether a request is exempt.
         shadow: Whether to deny no request; those that would have been denied are logged.
@@ -98,6 +100,7 @@ class Guard:
         caller: Extractor = API_KEY,
         tenant: Extractor | None = None,
         address: Extractor = peer,
+        other: str = OTHER,
         exempt: Iterable[str] | Callable[[Scope], bool] = (),
         shadow: bool = False,
         headers: HeaderStyle = "draft",
@@ -108,13 +111,18 @@ class Guard:
         self._caller = caller
         self._tenant = tenant
         self._address = address
+        self._other = other
         self._is_exempt = make_exemption(exempt, path_of)
         self._refund_when = refund_when
 
     def install(self, app: FastAPI) -> None:
-        """Adds to `app` the responses to denied requests, and the middleware that completes the others."""
+        """Adds to `app` the responses to denied requests, and the middleware that completes the others.
+
+        Has the gate asked for requests that match no route, too.
+        """
         app.add_exception_handler(Refused, self._refuse)  # type: ignore[arg-type]  # takes one of both kinds
         app.add_middleware(GuardedResponses, guard=self)
+        self._guard_unrouted(app)
 
     async def __call__(self, connection: HTTPConnection) -> Decision:
         """Returns the decision on a request that may pass. Raises Refused."""
@@ -139,23 +147,40 @@ class Guard:
             raise RuntimeError("the guard is not installed in this application: call guard.install(app)")
         if self._is_exempt(scope):
             return ALLOWED
-        result = await self._admission.check_async(
-            RequestIdentity(
-                caller=self._caller(scope),
-                address=self._address(scope),
-                resource=resource_of(scope),
-                tenant="" if self._tenant is None else self._tenant(scope),
-                cost=permits,
-                method=scope.get("method", "WEBSOCKET"),
-                notes=notes_of(scope),
-            )
-        )
+        result = await self._admission.check_async(self._identity(scope, resource_of(scope), permits))
         if not result.decision.allowed:
             await self._undo(results)
             raise Refused(result.decision)
         results.append(result)
         scope.setdefault("state", {})["gatelock"] = result.decision
         return result.decision
+
+    def _identity(self, scope: Scope, resource: str, permits: int) -> RequestIdentity:
+        return RequestIdentity(
+            caller=self._caller(scope),
+            address=self._address(scope),
+            resource=resource,
+            tenant="" if self._tenant is None else self._tenant(scope),
+            cost=permits,
+            method=scope.get("method", "WEBSOCKET"),
+            notes=notes_of(scope),
+        )
+
+    def _guard_unrouted(self, app: FastAPI) -> None:
+        """Has requests without a route checked: FastAPI runs no dependency for them."""
+        respond = app.router.default
+
+        async def check_and_respond(scope: Scope, receive: Receive, send: Send) -> None:
+            if not self._is_exempt(scope):
+                if self._gate.startup.is_due:
+                    await self._gate.startup.wait_async()
+                result = self._admission.check_gate(self._identity(scope, self._other, 1))
+                if not result.decision.allowed:
+                    await send_refusal(self._admission.denial(result), scope, receive, send)
+                    return
+            await respond(scope, receive, send)
+
+        app.router.default = check_and_respond
 
     async def _undo(self, results: list[CheckResult]) -> None:
         """Returns the permits that earlier dependencies of the request took."""

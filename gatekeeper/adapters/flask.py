@@ -21,7 +21,7 @@ from gatekeeper.adapters.admission_control import (
     make_exemption,
 )
 from gatekeeper.adapters.refusal_response import HeaderStyle
-from gatekeeper.adapters.route_patterns import pattern_of_flask
+from gatekeeper.adapters.route_patterns import OTHER, pattern_of_flask
 from gatekeeper.adapters.wsgi import (
     API_KEY,
     App,
@@ -62,6 +62,7 @@ class Guard:
         tenant: Returns the tenant, if policies count by tenant.
         address: Returns the address that is checked in addition to the caller; by default the other end of
             the connection. Use `behind` if there are proxies.
+        other: Resource of requests for which the framework has found no route; the `else` of the log's mapping.
         exempt: Paths that pass without a check, exact, or all below one that ends in `/*`; or a function of
             Flask's request that returns whether it is exempt.
         shadow: Whether to deny no request; those that would have been denied are logged.
@@ -95,6 +96,7 @@ class Guard:
         caller: Extractor = API_KEY,
         tenant: Extractor | None = None,
         address: Extractor = peer,
+        other: str = OTHER,
         exempt: Iterable[str] | Callable[[Request], bool] = (),
         shadow: bool = False,
         headers: HeaderStyle = "draft",
@@ -104,6 +106,7 @@ class Guard:
         self._caller = caller
         self._tenant = tenant
         self._address = address
+        self._other = other
         self._is_exempt = make_exemption(exempt, lambda request: request.path)
         self._refund_when = refund_when
         # Keys in the environment, not in `g`: a context that is pushed by hand has one `g` for many requests.
@@ -148,7 +151,7 @@ class Guard:
             RequestIdentity(
                 caller=self._caller(environ),
                 address=self._address(environ),
-                resource="" if rule is None else pattern_of_flask(rule.rule),
+                resource=self._other if rule is None else pattern_of_flask(rule.rule),
                 tenant="" if self._tenant is None else self._tenant(environ),
                 cost=permits() if callable(permits) else permits,
                 method=request.method,

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+OTHER = "other"  # the resource of a path that matches no route; the default of `else` in a log's mapping
+
 ANY = None  # in a tree: a segment in braces, which matches any segment that is not empty
 
 FLASK = re.compile(r"<(?:[^<>:]+:)?(?P<name>\w+)>")  # <int:id>, <string(length=2):lang>
@@ -81,7 +83,7 @@ class RoutePatterns:
     'other'
     """
 
-    def __init__(self, patterns: Iterable[str], other: str = "other") -> None:
+    def __init__(self, patterns: Iterable[str], other: str = OTHER) -> None:
         if isinstance(patterns, str):
             raise TypeError(f"routes: expected a list of patterns, got {patterns!r}")
         self._other = other

@@ -22,7 +22,7 @@ from gatekeeper.adapters.caller_extraction import (
     require_kind,
 )
 from gatekeeper.adapters.refusal_response import HeaderStyle, RefusalResponse
-from gatekeeper.adapters.route_patterns import RoutePatterns
+from gatekeeper.adapters.route_patterns import OTHER, RoutePatterns
 from gatekeeper.gate import Gate
 
 __all__ = ["DECISION", "AppResponse", "Guard", "address", "behind", "header", "peer", "routes", "user"]
@@ -142,7 +142,7 @@ def peer(environ: Environ) -> str:
     return peer_address(environ.get("REMOTE_ADDR", "")) or ""
 
 
-def routes(patterns: Iterable[str], other: str = "other") -> Extractor:
+def routes(patterns: Iterable[str], other: str = OTHER) -> Extractor:
     """Returns an extractor of the resource from the path, for `Guard(resource=...)`.
 
     The path is SCRIPT_NAME with PATH_INFO, which servers percent-decode.
