@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from analyzer.config.secrets import masked
 from analyzer.config.settings import Settings
 from analyzer.config.tables.database import CHECK_URL
-from analyzer.core.fleet.gate_health import KNOWN_MIN, SKEW_S, GateHealth, living_gates, problems_of
+from analyzer.core.fleet.gate_health import KNOWN_MIN, SKEW_S, GateHealth, living_gates, met_locks, problems_of
 from analyzer.core.fleet.unknown_callers import LogKnowledge, cause, spellings
 from analyzer.core.records.mapping import CALLER_FIELDS
 from analyzer.errors import StoreAway
@@ -32,6 +32,7 @@ from analyzer.store.operations.tokens import stored_tokens
 from analyzer.store.reports.connections import gate_connections
 from analyzer.store.reports.gate_reports import known_among, reporting_gates
 from analyzer.store.reports.status import DatabaseStatus, database_status, installation_status
+from analyzer.store.reports.unmet_locks import unmet_locks
 from analyzer.store.transaction.gaps import recorded_gaps
 from gatekeeper.feed.feed_json import time_text
 
@@ -342,6 +343,21 @@ def _gates(installation: Installation) -> Iterator[Observation]:
             )
 
 
+def _unmet_locks(installation: Installation) -> Iterator[Observation]:
+    unmet = unmet_locks(installation.engine, met_locks(installation.gates))
+    for lock, requests in unmet[:LISTED_MAX]:
+        name = "the client's address (`behind`)" if lock.key.startswith("address:") else lock.key
+        yield Observation(
+            "wrong",
+            f"{lock.key} is locked by {lock.policy}, and {requests:,} of its requests were counted since: no "
+            "gate has met the lock" + ("" if installation.gates else ", and no gate reports"),
+            f"guard the application that it calls, and have its gate ask for {name}",
+        )
+    if len(unmet) > LISTED_MAX:
+        more = f"{len(unmet) - LISTED_MAX} more locks that no gate has met"
+        yield Observation("wrong", more, "see `gatelock gates locks`")
+
+
 def _sql_gates(installation: Installation) -> Iterator[Observation]:
     found = gate_connections(installation.engine)
     if found is not None and found.gates > SQL_GATES_MAX:
@@ -414,5 +430,6 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("gates", _suspension),
     ("gates", _gates),
     ("gates", _sql_gates),
+    ("locks", _unmet_locks),
     ("callers", _callers),
 )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Set
 
     from analyzer.core.fleet.gate_health import GateHealth
+    from analyzer.store.reports.unmet_locks import UnmetLock
 
 app = typer.Typer(help="Gates that report their status, and the locks that they met.", no_args_is_help=True)
 
@@ -63,25 +64,38 @@ def list_(
 def locks(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show how often each lock was met.
 
-    Sums of the gates that report, since each of them started; the lock that was met most often comes first. A
-    lock in force that is missing here met no request.
+    Sums of the gates that report, since each of them started; the lock that was met most often comes first.
+    Then the locks that no gate has met although requests of their callers go on being counted: a gate is
+    probably asked for these callers by another name. Exit code 1 if there are any.
 
     Example: gatelock gates locks
     """
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
-        from analyzer.core.fleet.gate_health import hits_by_lock, living_gates
+        from analyzer.core.fleet.gate_health import hits_by_lock, living_gates, met_locks
         from analyzer.store.reports.gate_reports import reporting_gates
+        from analyzer.store.reports.unmet_locks import unmet_locks
 
-        found = hits_by_lock(living_gates(reporting_gates(engine)))
+        gates = living_gates(reporting_gates(engine))
+        found = hits_by_lock(gates)
+        unmet = unmet_locks(engine, met_locks(gates))
         if json:
             json_lines(
                 {**hits.at._asdict(), "checks": hits.checks, "denials": hits.denials, "gates": number}
                 for hits, number in found
             )
-            return
-        rows = [(*hits.at, hits.checks, hits.denials, number) for hits, number in found]
-        table(["scope", "key", "resource", "policy", "checks", "denials", "gates"], rows, "no lock was met")
+            json_lines(
+                {**lock.at._asdict(), "checks": 0, "denials": 0, "gates": 0, "counted": requests}
+                for lock, requests in unmet
+            )
+        else:
+            rows = [(*hits.at, hits.checks, hits.denials, number) for hits, number in found]
+            rows += [(*lock.at, 0, 0, 0) for lock, _ in unmet]
+            table(["scope", "key", "resource", "policy", "checks", "denials", "gates"], rows, "no lock was met")
+            for lock in unmet:
+                typer.echo(describe_unmet(lock))
+        if unmet:
+            raise typer.Exit(FOUND)
 
 
 @app.command("forget")
@@ -113,6 +127,17 @@ def forget(
             typer.echo(f"no gate is named {name}: `gatelock gates list --all` shows the names", err=True)
             raise typer.Exit(FOUND)
         typer.echo(f"{name}: {plural(number, 'gate')} forgotten")
+
+
+def describe_unmet(unmet: UnmetLock) -> str:
+    """Returns the sentence about a lock that no gate has met."""
+    from analyzer.cli.output import plural
+
+    lock = unmet.lock
+    return (
+        f"{lock.key}: no gate has met its lock by {lock.policy}, and {plural(unmet.requests, 'request')} "
+        "were counted since: `gatelock doctor`"
+    )
 
 
 def name_of(gate: GateHealth) -> str:

@@ -18,6 +18,8 @@ from analyzer.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from gatekeeper.model import Lock
 
 SUSPENDED_MAX_DAYS = 30  # for longer, remove the gates from the applications
@@ -39,7 +41,8 @@ def list_(
     """Show the locks in force.
 
     Lists for each lock its end, policy, action and detail; the lock that ends last comes first. While the
-    locks are suspended, a line on stderr reports it.
+    locks are suspended, a line on stderr reports it; so does one for each lock that no gate has met although
+    requests of its caller go on being counted.
 
     Example: gatelock locks list --caller api_key:acme
     """
@@ -56,6 +59,7 @@ def list_(
         if json:
             objects = (change_fields(Set(lock)) for lock in found)
             json_lines({name: value for name, value in fields.items() if name != "op"} for fields in objects)
+            _warn_of_unmet(engine, key, policy)
             return
         rows = (
             (
@@ -71,6 +75,19 @@ def list_(
         )
         empty = "no lock matches" if key or policy else "no lock is in force"
         table(["until", "scope", "key", "resource", "policy", "does", "detail"], rows, empty)
+        _warn_of_unmet(engine, key, policy)
+
+
+def _warn_of_unmet(engine: Engine, key: str | None, policy: str | None) -> None:
+    """Writes a line on stderr for each lock that no gate has met although its caller goes on being counted."""
+    from analyzer.cli.nouns.gates import describe_unmet
+    from analyzer.core.fleet.gate_health import living_gates, met_locks
+    from analyzer.store.reports.gate_reports import reporting_gates
+    from analyzer.store.reports.unmet_locks import unmet_locks
+
+    met = met_locks(living_gates(reporting_gates(engine)))
+    for unmet in unmet_locks(engine, met, key=key, policy=policy):
+        typer.echo(describe_unmet(unmet), err=True)
 
 
 @app.command()

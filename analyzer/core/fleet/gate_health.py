@@ -96,6 +96,14 @@ def living_gates(gates: Iterable[GateHealth]) -> list[GateHealth]:
     return [gate for gate in by_age if not gate.is_silent or gate in last_of_silent]
 
 
+def met_locks(gates: Iterable[GateHealth]) -> Set[LockKey] | None:
+    """Returns the locks that these gates have met; None if a gate has met more than it can report."""
+    living = list(gates)
+    if any(gate.status.more[0] for gate in living):
+        return None
+    return {hits.at for gate in living for hits in gate.status.locks}
+
+
 def hits_by_lock(gates: Iterable[GateHealth]) -> list[tuple[LockHits, int]]:
     """Returns the hits of each lock in all gates, most checks first, with the number of gates."""
     sums: dict[LockKey, tuple[int, int, int]] = {}

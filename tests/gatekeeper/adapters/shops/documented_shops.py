@@ -57,7 +57,7 @@ def configure_django() -> None:
     shop, views = documented("Django")
     settings.configure(
         ALLOWED_HOSTS=["*"], SECRET_KEY="a test's", LOGGING_CONFIG=None,
-        ROOT_URLCONF=(path("items/<int:item_id>", views["item"]),),
+        ROOT_URLCONF=(path("items/<int:item_id>", views["item"]), path("healthz", views["healthz"])),
         **{name: value for name, value in shop.items() if name.isupper()},
     )  # fmt: skip
     django.setup()

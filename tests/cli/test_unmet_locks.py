@@ -1,0 +1,113 @@
+"""Locks that no gate has met although their callers go on being counted: `doctor`, `gates`, `locks`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.model import CountRow
+from analyzer.store.transaction import lock_feed
+from gatekeeper.model import SUSPENSION, Lock, LockHits, Set
+from tests.cli.test_doctor import findings, make_healthy
+from tests.support.gate_reports import SOURCE, gate_status, log_callers, report
+from tests.support.stored_counts import put_counts
+
+Gatelock = Callable[..., Any]
+NOW = datetime.now(UTC)
+EVE, ANN = "address:192.0.2.7", "user:ann"
+SENTENCE = f"{EVE}: no gate has met its lock by daily, and 60 requests were counted since: `gatelock doctor`"
+
+
+@pytest.fixture
+def configuration() -> str:
+    return SOURCE
+
+
+def set_lock(engine: sa.Engine, caller: str, *, minutes_ago: float = 10, resource: str = "") -> Lock:
+    lock = Lock(
+        "caller", caller, "daily", NOW - timedelta(minutes=minutes_ago), NOW + timedelta(hours=1), resource
+    )
+    with engine.begin() as db:
+        lock_feed.publish(db, [Set(lock)], f"m{caller}{resource}")
+    return lock
+
+
+def count(
+    engine: sa.Engine, caller: str, value: int, *, minutes_ago: int = 2, denied: int = 0, resource: str = ""
+) -> None:
+    minute_s = int(NOW.timestamp()) // 60 * 60 - 60 * minutes_ago
+    grouping = "caller+resource" if resource else "caller"
+    with engine.begin() as db:
+        put_counts(db, [CountRow(grouping, caller, resource, "requests", 60, minute_s, value, denied)])
+
+
+def test_a_lock_that_no_gate_has_met_is_named_while_its_caller_goes_on_being_counted(
+    gatelock: Gatelock, engine: sa.Engine
+) -> None:
+    make_healthy(engine)
+    met, _ = set_lock(engine, ANN), set_lock(engine, EVE)
+    count(engine, ANN, 30)
+    count(engine, EVE, 60)
+    log_callers(engine, ANN, EVE)
+    report(engine, gate_status(locks=(LockHits(met.at, 5, 5),)))
+    (found,) = findings(gatelock, exit_code=1)["locks"]
+    assert (found["state"], EVE in found["what"], "60" in found["what"]) == ("wrong", True, True)
+    assert "address" in found["cure"]
+    result = gatelock("gates", "locks")
+    assert (result.exit_code, SENTENCE in result.output) == (1, True)
+    assert ANN in result.output
+    rows = [json.loads(line) for line in gatelock("gates", "locks", "--json").stdout.splitlines()]
+    assert [(row["key"], row["checks"], row.get("counted")) for row in rows] == [(ANN, 5, None), (EVE, 0, 60)]
+    for more in ((), ("--json",)):
+        listed = gatelock("locks", "list", *more)
+        assert (listed.exit_code, listed.stderr) == (0, f"{SENTENCE}\n")
+    assert gatelock("locks", "list", "--caller", ANN).stderr == ""
+
+
+def test_without_any_gate_the_lock_is_named_too(gatelock: Gatelock, engine: sa.Engine) -> None:
+    make_healthy(engine)
+    set_lock(engine, EVE)
+    count(engine, EVE, 60)
+    (found,) = findings(gatelock, exit_code=1)["locks"]
+    assert "no gate reports" in found["what"]
+
+
+@pytest.mark.parametrize("case", ["denied", "before", "new", "quiet", "suspended", "more", "resource"])
+def test_a_lock_is_not_named(gatelock: Gatelock, engine: sa.Engine, case: str) -> None:
+    """Without a request that was admitted, too early to know, or where a gate may have met it."""
+    make_healthy(engine)
+    set_lock(engine, EVE, minutes_ago=1 if case == "new" else 10, resource="/v1" if case == "resource" else "")
+    if case == "denied":
+        count(engine, EVE, 0, denied=60)
+    elif case == "before":
+        count(engine, EVE, 60, minutes_ago=9)
+        count(engine, EVE, 60, minutes_ago=10)
+        count(engine, EVE, 60, minutes_ago=30)
+    elif case == "resource":
+        count(engine, EVE, 60, resource="/v2")
+    elif case != "quiet":
+        count(engine, EVE, 60, minutes_ago=1 if case == "new" else 2)
+    if case == "suspended":
+        with engine.begin() as db:
+            end = NOW + timedelta(hours=1)
+            off = Lock(SUSPENSION.scope, "", SUSPENSION.policy, NOW, end, action="suspend")
+            lock_feed.publish(db, [Set(off)], "off")
+    if case == "more":
+        report(engine, gate_status(more=(1, 1)))
+    assert gatelock("gates", "locks").exit_code == 0
+    assert "no gate has met" not in gatelock("locks", "list").stderr
+    assert "no gate has met" not in gatelock("doctor").output
+
+
+def test_a_lock_that_is_narrowed_to_a_resource_is_named_by_its_requests_there(
+    gatelock: Gatelock, engine: sa.Engine
+) -> None:
+    make_healthy(engine)
+    set_lock(engine, EVE, resource="other")
+    count(engine, EVE, 60, resource="other")
+    assert SENTENCE in gatelock("gates", "locks").output
