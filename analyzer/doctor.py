@@ -19,7 +19,14 @@ import sqlalchemy as sa
 from analyzer.config.secrets import masked
 from analyzer.config.settings import Settings
 from analyzer.config.tables.database import CHECK_URL
-from analyzer.core.fleet.gate_health import KNOWN_MIN, SKEW_S, GateHealth, living_gates, met_locks, problems_of
+from analyzer.core.fleet.gate_health import (
+    KNOWN_MIN,
+    SKEW_S,
+    GateHealth,
+    living_gates,
+    met_locks,
+    problems_of,
+)
 from analyzer.core.fleet.unknown_callers import LogKnowledge, cause, spellings
 from analyzer.core.records.mapping import CALLER_FIELDS
 from analyzer.errors import StoreAway

@@ -185,7 +185,7 @@ class Setting(NamedTuple):
         tenant: Returns the tenant, if policies count by tenant.
         trusted_proxies: Addresses and networks of proxies whose X-Forwarded-For is trusted; "unix" for a
             proxy that connects through a Unix socket.
-        other: Resource of requests for which the framework has found no route; the `else` of the log's mapping.
+        other: Resource of requests that match no route; the `else` of the log's mapping.
         exempt: Paths that pass without a check, exact, or all below one that ends in `/*`; or a function that
             returns whether a request is exempt.
         shadow: Whether to deny no request; those that would have been denied are logged.

@@ -62,7 +62,7 @@ class Guard:
         tenant: Returns the tenant, if policies count by tenant.
         address: Returns the address that is checked in addition to the caller; by default the other end of
             the connection. Use `behind` if there are proxies.
-        other: Resource of requests for which the framework has found no route; the `else` of the log's mapping.
+        other: Resource of requests that match no route; the `else` of the log's mapping.
         exempt: Paths that pass without a check, exact, or all below one that ends in `/*`; or a function of
             Flask's request that returns whether it is exempt.
         shadow: Whether to deny no request; those that would have been denied are logged.

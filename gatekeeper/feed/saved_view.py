@@ -110,7 +110,7 @@ def write_sealed(path: Path, lines: Iterable[bytes]) -> None:
 def read_sealed(path: Path) -> Iterator[bytes]:
     """The lines that `write_sealed` wrote.
 
-    Raises SourceError for a file that is incomplete, was changed, can be written by other users, or is no
+    Raises SourceError for a file that is incomplete, was changed, can be written by other users, or is not a
     regular file; OSError when there is none, or a symbolic link.
     """
     with os.fdopen(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
@@ -128,7 +128,7 @@ def open_regular(path: Path, flags: int, mode: int = 0o600) -> int:
 
     To open a FIFO waits until another process opens it too, and a device may do anything.
 
-    Raises SourceError for what is no regular file, OSError.
+    Raises SourceError for something else than a regular file, OSError.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -98,9 +98,7 @@ class LockView:
     def lock_tuples(self) -> Iterator[LockTuple]:
         """Every lock, with pauses in between."""
         by_key = (
-            (name, found)
-            for name, table in self.tables.items()
-            for found in sharded_table.locks_in(table)
+            (name, found) for name, table in self.tables.items() for found in sharded_table.locks_in(table)
         )
         # A lock on a caller that is an address is also in a table of addresses.
         return with_pauses(

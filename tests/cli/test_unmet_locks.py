@@ -1,4 +1,4 @@
-"""Locks that no gate has met although their callers go on being counted: `doctor`, `gates`, `locks`."""
+"""Locks that no gate has met although their callers are still counted: `doctor`, `gates`, `locks`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def count(
         put_counts(db, [CountRow(grouping, caller, resource, "requests", 60, minute_s, value, denied)])
 
 
-def test_a_lock_that_no_gate_has_met_is_named_while_its_caller_goes_on_being_counted(
+def test_a_lock_that_no_gate_has_met_is_named_while_its_caller_is_still_counted(
     gatelock: Gatelock, engine: sa.Engine
 ) -> None:
     make_healthy(engine)
@@ -81,7 +81,9 @@ def test_without_any_gate_the_lock_is_named_too(gatelock: Gatelock, engine: sa.E
 def test_a_lock_is_not_named(gatelock: Gatelock, engine: sa.Engine, case: str) -> None:
     """Without a request that was admitted, too early to know, or where a gate may have met it."""
     make_healthy(engine)
-    set_lock(engine, EVE, minutes_ago=1 if case == "new" else 10, resource="/v1" if case == "resource" else "")
+    set_lock(
+        engine, EVE, minutes_ago=1 if case == "new" else 10, resource="/v1" if case == "resource" else ""
+    )
     if case == "denied":
         count(engine, EVE, 0, denied=60)
     elif case == "before":

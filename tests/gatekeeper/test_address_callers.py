@@ -26,7 +26,8 @@ def a_gate(*locks: Lock) -> Gate:
 
 
 @pytest.mark.parametrize(
-    ("address", "prefix6"), [(FOUR, 64), (FOUR, 128), (SIX, 128), (SIX, 64), (SIX, 48), ("::ffff:192.0.2.7", 64)]
+    ("address", "prefix6"),
+    [(FOUR, 64), (FOUR, 128), (SIX, 128), (SIX, 64), (SIX, 48), ("::ffff:192.0.2.7", 64)],
 )
 def test_a_request_without_a_caller_meets_the_lock_on_its_address_as_the_log_cuts_it(
     address: str, prefix6: int

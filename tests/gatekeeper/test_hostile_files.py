@@ -1,4 +1,4 @@
-"""FIFOs, devices, folders and links where a gate or a request log expects a file: told, and never waited for."""
+"""FIFOs, devices, folders and links where a gate or a request log expects a file: refused at once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 from gatekeeper import Gate
 from gatekeeper.feed.saved_view import read, write
+from gatekeeper.model import SourceError
 from gatekeeper.requestlog.asgi import RequestLog as AsgiLog
 from gatekeeper.requestlog.file import FileSink
 from gatekeeper.requestlog.log_record import LogLine
 from gatekeeper.requestlog.wsgi import RequestLog as WsgiLog
 from gatekeeper.sources.file import FileSource
-from gatekeeper.model import SourceError
 from tests.support.feed import NOON, HandFeed, a_lock, a_saved_view
 
 READY_S = 20.0
@@ -37,7 +37,7 @@ PLANTED: dict[str, Callable[[Path], object]] = {"fifo": os.mkfifo, "link": make_
 def test_a_gate_does_not_wait_for_what_was_planted_at_its_files(
     tmp_path: Path, planted: str, suffix: str, shared: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its polling thread would wait for ever for a writer of a FIFO, and the gate would stay open."""
+    """To open a FIFO waits for a writer: the polling thread would hang, and the gate stay open."""
     path = tmp_path / f"view{suffix}"
     PLANTED[planted](path)
     before = path.lstat().st_ino
@@ -107,7 +107,7 @@ def test_a_path_may_be_text(tmp_path: Path) -> None:
         ({"on_health": "x"}, TypeError, "on_health"),
     ],
 )
-def test_a_wrong_argument_is_told_when_the_gate_is_made(
+def test_a_wrong_argument_raises_when_the_gate_is_made(
     wrong: dict[str, Any], kind: type[Exception], name: str
 ) -> None:
     with pytest.raises(kind, match=name):

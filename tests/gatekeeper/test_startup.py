@@ -121,7 +121,7 @@ def test_a_gate_that_is_off_or_closed_delays_no_request(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("wrong", [-1, float("inf"), float("nan")])
-def test_an_impossible_wait_is_told_when_the_gate_is_made(wrong: float) -> None:
+def test_an_impossible_wait_raises_when_the_gate_is_made(wrong: float) -> None:
     with pytest.raises(ValueError, match="startup_wait"):
         Gate(HandFeed(), startup_wait=wrong)
 

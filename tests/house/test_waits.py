@@ -25,6 +25,7 @@ SLEEPS = {
     "tests/gatekeeper/requestlog/": "applications and proxies in other processes",
     "tests/gatekeeper/test_close.py": "a gate polls for a while in another process before it is closed",
     "tests/gatekeeper/test_http.py": "servers and resolvers that answer late, or never",
+    "tests/gatekeeper/test_startup.py": "turns of an event loop that must not be blocked",
     "tests/gatekeeper/test_testing_plugin.py": VIRTUAL,
     "tests/house/test_readme.py": "an analyzer runs for a while next to other commands",
     "tests/house/test_waits.py": "examples",

@@ -65,7 +65,7 @@ def locks(context: typer.Context, config: ConfigOption = None, json: JsonOption 
     """Show how often each lock was met.
 
     Sums of the gates that report, since each of them started; the lock that was met most often comes first.
-    Then the locks that no gate has met although requests of their callers go on being counted: a gate is
+    Then the locks that no gate has met although requests of their callers are still counted: a gate is
     probably asked for these callers by another name. Exit code 1 if there are any.
 
     Example: gatelock gates locks
@@ -91,7 +91,9 @@ def locks(context: typer.Context, config: ConfigOption = None, json: JsonOption 
         else:
             rows = [(*hits.at, hits.checks, hits.denials, number) for hits, number in found]
             rows += [(*lock.at, 0, 0, 0) for lock, _ in unmet]
-            table(["scope", "key", "resource", "policy", "checks", "denials", "gates"], rows, "no lock was met")
+            table(
+                ["scope", "key", "resource", "policy", "checks", "denials", "gates"], rows, "no lock was met"
+            )
             for lock in unmet:
                 typer.echo(describe_unmet(lock))
         if unmet:

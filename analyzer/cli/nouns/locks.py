@@ -42,7 +42,7 @@ def list_(
 
     Lists for each lock its end, policy, action and detail; the lock that ends last comes first. While the
     locks are suspended, a line on stderr reports it; so does one for each lock that no gate has met although
-    requests of its caller go on being counted.
+    requests of its caller are still counted.
 
     Example: gatelock locks list --caller api_key:acme
     """
@@ -79,7 +79,7 @@ def list_(
 
 
 def _warn_of_unmet(engine: Engine, key: str | None, policy: str | None) -> None:
-    """Writes a line on stderr for each lock that no gate has met although its caller goes on being counted."""
+    """Writes a line on stderr for each lock that no gate has met although its caller is still counted."""
     from analyzer.cli.nouns.gates import describe_unmet
     from analyzer.core.fleet.gate_health import living_gates, met_locks
     from analyzer.store.reports.gate_reports import reporting_gates

@@ -1,4 +1,4 @@
-"""Locks that no gate has met although requests of their callers go on being counted.
+"""Locks that no gate has met although requests of their callers are still counted.
 
 Gates and the log name callers independently: a lock under a name that no gate is asked for denies nothing.
 """
@@ -40,9 +40,9 @@ class UnmetLock(NamedTuple):
 def unmet_locks(
     engine: sa.Engine, met: Set[LockKey] | None, *, key: str | None = None, policy: str | None = None
 ) -> list[UnmetLock]:
-    """Returns locks on callers that are in `met` nowhere, and whose callers go on being counted.
+    """Returns locks on callers that are in `met` nowhere, and whose callers are still counted.
 
-    The locks that end last are looked at, LOCKS_READ_MAX of them. None while all locks are suspended. Raises
+    Examines the LOCKS_READ_MAX locks that end last. None while all locks are suspended. Raises
     StoreAway.
 
     Args:

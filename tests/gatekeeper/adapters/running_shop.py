@@ -52,7 +52,12 @@ def locks() -> dict[str, object]:
     others = [
         {"key": "api_key:acme", "policy": "monthly", "until": now + HOUR / 2},
         {"key": "api_key:suspected", "policy": "suspected-fraud", "action": "tag"},
-        {"key": "api_key:suspected", "policy": "internal", "action": "slow", "slow": {"limit": 1, "period": 60}},
+        {
+            "key": "api_key:suspected",
+            "policy": "internal",
+            "action": "slow",
+            "slow": {"limit": 1, "period": 60},
+        },
         {"scope": "tenant", "key": "globex"},
         {"scope": "address", "key": "203.0.113.9"},
         {"scope": "range", "key": "127.9.0.0/16"},

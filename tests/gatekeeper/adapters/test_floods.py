@@ -93,5 +93,3 @@ def test_the_name_that_a_proxys_source_counts_by_is_refused_by_a_guard_that_know
 
 def callers(found: DrainedCounts) -> set[str]:
     return {row.key for row in found.rows if row.grouping == "caller"}
-
-

@@ -62,9 +62,9 @@ def test_a_refused_client_learns_only_of_policies_that_refuse_it(running: Shop) 
     """A tag is between the policy and the application."""
     denied = running.get("/plain/items/7", "suspected")
     assert (denied.status_code, denied.json()["violated-policies"]) == (429, ["daily"])
-    told = denied.text + str(denied.headers)
-    assert "suspected-fraud" not in told
-    assert "internal" not in told
+    shown = denied.text + str(denied.headers)
+    assert "suspected-fraud" not in shown
+    assert "internal" not in shown
 
 
 @pytest.mark.parametrize(

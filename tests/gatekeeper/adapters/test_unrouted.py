@@ -43,7 +43,11 @@ def a_gate(resource: str) -> Gate:
 def flask_app(gate: Gate, notes: Notes, **settings: Any) -> Ask:
     app = flask.Flask("shop")
     flask_adapter.Guard(gate, app=app, **settings)
-    app.get("/items/<int:item>")(lambda item: str(item))
+
+    @app.get("/items/<int:item>")
+    def one(item: int) -> str:
+        return str(item)
+
     noted = {"gatelock.request_log": notes}
     return lambda path: app.test_client().get(path, headers=ACME, environ_base=noted).status_code
 
