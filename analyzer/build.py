@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -17,9 +17,9 @@ from analyzer.config.settings import Settings
 from analyzer.config.tables.sources import SourceTable
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Counter
-from analyzer.core.records.mapping import SourceMapping
-from analyzer.daemon import Daemon, LoopObserver
+from analyzer.daemon import Daemon, LoopObserver, log_notes
 from analyzer.files import FollowedFile, ImportedFiles, OpenFiles
 from analyzer.flush_executors import FlushThread
 from analyzer.jobs.job_runner import Job, JobObserver, JobRunner
@@ -33,6 +33,13 @@ from analyzer.store.operations.followed_partitions import release_removed
 from analyzer.store.operations.job_outcomes import SqlJobOutcomes
 from analyzer.store.operations.rejects import SqlRejects
 from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.transaction.analyzers import (
+    AnalyzerFile,
+    SqlAgreement,
+    agree_on_source,
+    differing_sources,
+    plan_in_force,
+)
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.lock_feed import new_mark
 from analyzer.store.transaction.sql_store import SqlStore
@@ -64,16 +71,24 @@ def owner_of(settings: Settings) -> str:
     return f"{settings.analyzer.name}:{os.getpid()}"
 
 
-def build(settings: Settings, engine: sa.Engine, health: Observer) -> Daemon:
-    """Returns the analyzer that follows every source of `settings`, and puts its plan in force.
+def build(settings: Settings, engine: sa.Engine, health: Observer, *, is_applied: bool = False) -> Daemon:
+    """Returns the analyzer that follows every source of `settings`.
 
-    Raises StoreAway.
+    It counts by the plan in force, and proposes its configuration; with `is_applied`, all of it comes in
+    force with the first records. Raises StoreAway, SchemaBehind.
     """
     flushes, store = _store(settings, engine)
     release_removed(engine, settings.analyzer.name, {source.name for source in settings.sources})
-    source = CombinedSource([*_topics(settings, store), *_files(settings, store)])
+
+    def open_source() -> Source:
+        return CombinedSource([*_topics(settings, store), *_files(settings, store)])
+
+    plans = SqlAgreement(engine, owner_of(settings), _file_of(settings, is_applied=is_applied), new_mark)
+    agreement = plans.agree()
+    log_notes(agreement)
     pace = FlushPace(flush_every_s=settings.analyzer.flush_every)
-    daemon = _daemon(settings, engine, store, source, flushes, health, pace)
+    daemon = _daemon(settings, engine, store, open_source(), flushes, health, pace, agreement, plans.agree)
+    daemon.beat, daemon.open_source = plans.beat, open_source
     daemon.job_runners = [_warden(settings, health), _upkeep(settings, health)]
     return daemon
 
@@ -83,28 +98,49 @@ def build_import(
 ) -> tuple[Daemon, ImportedFiles]:
     """Returns an analyzer that reads `files` once, as records of the source named `source`, and its source.
 
-    Run the daemon until the files are done. Raises StoreAway.
+    It counts by the plan in force, and adds the source if the plan lacks it. Run the daemon until the files
+    are done. Raises SourceDiffers when the plan has another mapping of the source; StoreAway, SchemaBehind.
     """
     flushes, store = _store(settings, engine)
+
+    def agree() -> Agreement:
+        return agree_on_source(engine, owner_of(settings), settings.plan(), source)
+
+    agreement = agree()
+    log_notes(agreement)
     imported = ImportedFiles(files, source, store)
     # No gate waits for the locks of an old log, so flushes are large from the beginning. They are not larger
     # than a backlog's: a log is in order of time, so few lines that are further apart share a row.
     pace = FlushPace(flush_every_s=settings.analyzer.flush_every, behind_after_s=0.0)
-    daemon = _daemon(settings, engine, store, imported, flushes, health, pace)
+    daemon = _daemon(settings, engine, store, imported, flushes, health, pace, agreement, agree)
     # No upkeep: an old log would be rolled up while it is read, before its minutes could be reported.
     daemon.job_runners = [_warden(settings, health)]
     return daemon, imported
 
 
 def build_retry(settings: Settings, engine: sa.Engine) -> RejectRetry:
-    """Returns the retry of rejected records, by the mappings and the plan of `settings`."""
-    mappings, plan = without_limits(settings.mappings()), settings.plan()
-    return RejectRetry(SqlRejects(engine), plan, set(mappings), lambda: new_counter(mappings, plan))
+    """Returns the retry of rejected records, by the plan in force. Raises StoreAway, SchemaBehind."""
+    file = settings.plan()
+    plan = plan_in_force(engine) or file
+    differing = differing_sources(plan, file)
+    by = plan.with_sources(without_limits(dict(file.sources) | dict(plan.sources)))
+    return RejectRetry(SqlRejects(engine), plan, set(by.sources), lambda: new_counter(by), differing)
 
 
-def new_counter(mappings: Mapping[str, SourceMapping], plan: Plan) -> Counter:
+def new_counter(plan: Plan) -> Counter:
     """Returns an empty counter for `plan`."""
-    return PythonCounter(mappings, plan.groupings, plan.meters)
+    return PythonCounter(plan.sources, plan.groupings, plan.meters)
+
+
+def _file_of(settings: Settings, *, is_applied: bool) -> AnalyzerFile:
+    return AnalyzerFile(
+        name=settings.analyzer.name,
+        plan=settings.plan(),
+        release=version("gatelock"),
+        group_id=settings.kafka.group_id,
+        topics=[source.topic for source in settings.sources if source.topic is not None],
+        is_applied=is_applied,
+    )
 
 
 def _store(settings: Settings, engine: sa.Engine) -> tuple[FlushThread, SqlStore]:
@@ -121,22 +157,26 @@ def _daemon(
     flushes: FlushThread,
     health: Observer,
     pace: FlushPace,
+    agreement: Agreement,
+    agree: Callable[[], Agreement],
 ) -> Daemon:
-    mappings = settings.mappings()
-    counter_for = partial(new_counter, mappings)
-    plan = settings.plan()
+    # What the plan lacks is counted by the configuration until it is added.
+    own = settings.plan().sources
+
+    def counter_for(plan: Plan) -> Counter:
+        return new_counter(plan.with_sources(dict(own) | dict(plan.sources)))
+
     pipeline = Pipeline(
         source=source,
-        counter=counter_for(plan),
+        counter=counter_for(agreement.plan),
         store=store,
-        plan=plan,
-        version=store.activate(plan),
+        agreement=agreement,
         uptime_s=time.monotonic,
         pace=pace,
         executor=flushes,
     )
     gaps = SqlGaps(engine, owner_of(settings))
-    return Daemon(pipeline, store.active_plan, counter_for, health, Random(), gaps)  # noqa: S311 - jitter
+    return Daemon(pipeline, agree, counter_for, health, Random(), gaps)  # noqa: S311 - jitter
 
 
 def _warden(settings: Settings, health: Observer) -> JobRunner:

@@ -11,7 +11,8 @@ with them.
 Three errors are expected. Each one drops what is in memory and continues from the stored positions:
 
     PartitionLost      another analyzer stored the partition's offset: read again
-    PlanChanged        another plan is in force: adopt it, read again
+    PlanChanged        another plan is in force: adopt it, read again; an analyzer that cannot count by it
+                       releases its partitions and stands by
     StoreAway          the database cannot be reached: wait with growing pauses, read again
 
 Any other error is a bug and ends the process.
@@ -28,10 +29,12 @@ from random import Random
 from typing import Protocol
 
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Counter, Gap, Partition
-from analyzer.errors import AnalyzerError, PartitionLost, PlanChanged, StoreAway
+from analyzer.errors import AnalyzerError, NotInstalled, PartitionLost, PlanChanged, SchemaBehind, StoreAway
 from analyzer.jobs.job_runner import JobRunner, JobThread
 from analyzer.pipeline import FlushResult, Pipeline
+from analyzer.sources import CombinedSource, Source
 from gatekeeper.model import Set
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,9 @@ log = logging.getLogger(__name__)
 SETTLE_GAPS_EVERY_S = 0.5  # how soon an operator's decision on a stopped partition takes effect
 WARN_EVERY_S = 60.0  # for each warning that may concern many records
 SAMPLE_BYTES = 80  # of a record in a log line
+BEAT_EVERY_S = 5.0  # heartbeat of the analyzer, whether or not it holds partitions
+STANDING_BY_S = 0.5  # a pass of the loop while there is nothing to take
+AGREE_EVERY_S = 5.0  # how soon an analyzer that cannot count by the plan in force looks at it again
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0  # an outage delays counting by at most this much beyond its own length
 # What stopping waits for jobs. One in the middle of a longer step is left: its transaction is rolled back.
@@ -71,14 +77,20 @@ class Daemon:
     """
 
     pipeline: Pipeline
-    active_plan: Callable[[], tuple[int, Plan]]  # version and plan in force; raises StoreAway
+    agree: Callable[[], Agreement]  # on the plan to count by; raises StoreAway, SchemaBehind
     counter_for: Callable[[Plan], Counter]
     observer: LoopObserver
     random: Random
     gaps: GapStore
     job_runners: Sequence[JobRunner] = ()
+    beat: Callable[[], None] = lambda: None  # stores that this analyzer lives; raises StoreAway
+    open_source: Callable[[], Source] | None = None  # a new one, after this one's was closed
     retries: int = 0  # in the current outage of the database
     gaps_settled_s: float = float("-inf")  # uptime when stopped partitions were last settled
+    beaten_s: float = float("-inf")  # uptime of the last heartbeat
+    # It has released its partitions, because it cannot count by the plan in force.
+    is_standing_by: bool = False
+    agreed_s: float = float("-inf")  # uptime of the last attempt to agree, while it stands by
     last_warning_s: dict[str, float] = field(default_factory=dict)  # uptime of the last one, by its text
 
     def run(self, stopping: threading.Event) -> bool:
@@ -131,7 +143,7 @@ class Daemon:
             self.retries = 0
             self.observer.dependency_recovered("database")
             log.info("the database can be reached again; continuing from the stored positions")
-        return 0.0
+        return STANDING_BY_S if self.is_standing_by else 0.0
 
     def count_and_judge(self) -> bool:
         """Counts, and begins to store or has stored.
@@ -140,6 +152,9 @@ class Daemon:
         Raises StoreAway.
         """
         try:
+            self.send_heartbeat()
+            if self.is_standing_by and not self.try_to_agree():
+                return True
             self.settle_gaps()
             result = self.pipeline.run_once()
         except PartitionLost as lost:
@@ -149,10 +164,17 @@ class Daemon:
             return True
         except PlanChanged as changed:
             log.info("%s", changed)
-            self.adopt_active_plan()
+            self.start_over()
+            self.adopt_plan()
             return True
         self.report(result)
         return result is not None or not self.pipeline.has_unstored
+
+    def send_heartbeat(self) -> None:
+        now_s = self.pipeline.uptime_s()
+        if now_s - self.beaten_s >= BEAT_EVERY_S:
+            self.beat()
+            self.beaten_s = now_s
 
     def report(self, result: FlushResult | None) -> None:
         """Reports a committed flush, if there is one."""
@@ -185,11 +207,40 @@ class Daemon:
             log.info("resuming %s: an operator decided where to continue", names)
             self.pipeline.resume_stopped(resumed)
 
-    def adopt_active_plan(self) -> None:
-        """Switches to the plan in force; what was counted under the old one is read again."""
-        self.start_over()
-        self.pipeline.version, self.pipeline.plan = self.active_plan()
-        self.pipeline.counter = self.counter_for(self.pipeline.plan)
+    def adopt_plan(self) -> bool:
+        """Agrees on the plan to count by, and returns whether this analyzer can; else it stands by.
+
+        Raises StoreAway.
+        """
+        try:
+            agreement = self.agree()
+            self.pipeline.adopt(agreement, self.counter_for(agreement.plan))
+        except (SchemaBehind, NotInstalled) as error:
+            self.stand_by(error)
+            return False
+        log_notes(agreement)
+        return True
+
+    def stand_by(self, error: AnalyzerError) -> None:
+        """Releases all partitions until this analyzer can count by the plan in force."""
+        if not self.is_standing_by:
+            log.error("%s; this analyzer has released its partitions", error)
+            self.is_standing_by = True
+            self.pipeline.source.close()
+            self.pipeline.source = CombinedSource([])
+        self.observer.dependency_failed("plan", str(error))
+        self.agreed_s = self.pipeline.uptime_s()
+
+    def try_to_agree(self) -> bool:
+        """Tries every few seconds to count again; returns whether it does. Raises StoreAway."""
+        is_due = self.pipeline.uptime_s() - self.agreed_s >= AGREE_EVERY_S
+        if self.open_source is None or not is_due or not self.adopt_plan():
+            return False
+        self.is_standing_by = False
+        self.pipeline.source = self.open_source()
+        self.observer.dependency_recovered("plan")
+        log.info("this analyzer can count by the plan in force again")
+        return True
 
     def back_off(self, dependency: str, error: AnalyzerError) -> float:
         """Returns the pause before the next attempt: doubled each time up to a bound, with jitter."""
@@ -246,6 +297,12 @@ class Daemon:
             self.pipeline.source.close()
             self.pipeline.executor.close()
         return True
+
+
+def log_notes(agreement: Agreement) -> None:
+    """Logs in what the configuration differs from the plan, and what happens to it."""
+    for note in agreement.notes:
+        log.warning("%s", note)
 
 
 def tune_garbage_collector() -> None:

@@ -28,8 +28,11 @@ from analyzer.core.fleet.gate_health import (
     problems_of,
 )
 from analyzer.core.fleet.unknown_callers import LogKnowledge, cause, spellings
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.plan_differences import differences, in_words
+from analyzer.core.judging.proposals import applied
 from analyzer.core.records.mapping import CALLER_FIELDS
-from analyzer.errors import StoreAway
+from analyzer.errors import SchemaBehind, StoreAway
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import open_engine, require_file
 from analyzer.store.database.revisions import head
@@ -40,6 +43,7 @@ from analyzer.store.reports.connections import gate_connections
 from analyzer.store.reports.gate_reports import known_among, reporting_gates
 from analyzer.store.reports.status import DatabaseStatus, database_status, installation_status
 from analyzer.store.reports.unmet_locks import unmet_locks
+from analyzer.store.transaction.analyzers import LIVING_MS, KnownAnalyzer, all_known, plan_in_force
 from analyzer.store.transaction.gaps import recorded_gaps
 from gatekeeper.feed.feed_json import time_text
 
@@ -174,17 +178,69 @@ def _clock(installation: Installation) -> Iterator[Observation]:
 
 
 def _plan(installation: Installation) -> Iterator[Observation]:
-    settings, active = installation.settings, installation.database.plan
-    if active is None:
+    settings = installation.settings
+    if installation.database.plan is None:
         yield Observation("wrong", "no analyzer has run on this database", "start `gatelock run`")
-    elif settings.sources and active != settings.plan().digest:
+        return
+    try:
+        plan = plan_in_force(installation.engine) or Plan()
+    except SchemaBehind as behind:
+        yield Observation("wrong", str(behind), "install the newer version here, too")
+        return
+    wanted = applied(plan, settings.plan(), prune=False) if settings.sources else plan
+    if lines := differences(plan, wanted):
         yield Observation(
             "wrong",
-            "the analyzers count and judge by another configuration",
-            "restart them with this configuration, or name theirs with --config",
+            f"this configuration is not in force: {in_words(lines)}",
+            "restart an analyzer with it, or run `gatelock policies apply`",
         )
     else:
-        yield Observation("fine", "the analyzers use this configuration")
+        yield Observation("fine", "the analyzers count and judge by this configuration")
+    known = all_known(installation.engine)
+    yield from _files(known, plan)
+    yield from _groups([analyzer for analyzer in known if analyzer.age_ms <= LIVING_MS])
+    yield from _unready(installation)
+
+
+def _files(known: Sequence[KnownAnalyzer], plan: Plan) -> Iterator[Observation]:
+    """Living analyzers whose file is not the plan in force."""
+    for analyzer in known:
+        differing = [part for part, digest in analyzer.file.items() if plan.parts.get(part) != digest]
+        if analyzer.age_ms > LIVING_MS or not differing:
+            continue
+        parts = ", ".join(differing)
+        if all(analyzer.settled.get(part) == analyzer.file[part] for part in differing):
+            yield Observation(
+                "wrong",
+                f"{analyzer.name} was started with a file that is not in force in: {parts}",
+                "give it the file of the others, or put its own in force: `gatelock policies apply`",
+            )
+        else:
+            yield Observation(
+                "wrong",
+                f"{analyzer.name} waits with its changed file ({parts})",
+                "it comes in force with the first record that it counts, and not while an analyzer of an "
+                "earlier version runs; `gatelock policies apply` does it at once",
+            )
+
+
+def _groups(living: Sequence[KnownAnalyzer]) -> Iterator[Observation]:
+    """Topics that living analyzers read in two consumer groups."""
+    groups: dict[str, dict[str, list[str]]] = {}
+    for analyzer in living:
+        for topic in analyzer.reads.topics:
+            groups.setdefault(topic, {}).setdefault(analyzer.reads.group_id, []).append(analyzer.name)
+    for topic, found in groups.items():
+        if len(found) > 1:
+            shown = "; ".join(f"{', '.join(names)} in {group}" for group, names in sorted(found.items()))
+            yield Observation(
+                "wrong",
+                f"two groups count {topic} into this database: {shown}",
+                "nothing is counted twice, but they lose each other's work: give both one group_id",
+            )
+
+
+def _unready(installation: Installation) -> Iterator[Observation]:
     if names := installation.database.unready:
         moving = (
             ", after the counts of the earlier version are moved"

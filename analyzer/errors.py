@@ -31,6 +31,10 @@ class PlanChanged(AnalyzerError):
         super().__init__(f"plan {counted_by} is no longer in force ({why}); taking the active one")
 
 
+class SourceDiffers(AnalyzerError):
+    """A source is to be counted by another mapping than the plan in force has for it."""
+
+
 class StoreAway(AnalyzerError):
     """The database cannot be reached, or the outcome of a commit is unknown."""
 

@@ -21,6 +21,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import (
     Counter,
     CounterState,
@@ -46,6 +47,9 @@ FLUSH_POLL_S = 0.02
 # Records are not taken any longer while a flush takes more than this: the loop waits for it, as the watchdog
 # expects of a database that hangs.
 FLUSH_ALONE_S = 5.0
+# A proposed plan comes in force with the first flush that counted by it, or, while there is nothing to count,
+# with a heartbeat this long after it was made: a crash loop must not change the plan.
+PROPOSAL_IDLE_S = 10.0
 # A flush is due after this share of its interval. Kafka answers at the same pace, and an answer that comes
 # just before the interval is over would otherwise wait for the next one.
 DUE_SHARE = 0.8
@@ -59,6 +63,12 @@ class FlushTransaction(Protocol):
 
     def check_plan(self, plan: Plan, version: int) -> datetime:
         """Returns the database's time. Raises PlanChanged when another plan is in force."""
+
+    def put_in_force(self, agreement: Agreement) -> tuple[int, datetime]:
+        """Puts the proposed plan in force, in place of `check_plan`; returns its version and the time.
+
+        Raises PlanChanged when the plan that it was proposed to is not in force any more.
+        """
 
     def apply(self, plan: Plan, version: int, counted: DrainedCounts, now: datetime) -> Sequence[Change]:
         """Stores what was counted, judges it and publishes the locks that change; returns the changes."""
@@ -91,6 +101,7 @@ class FlushResult(NamedTuple):
     lags: Mapping[Partition, Lag]
     changes: Sequence[Change]
     seconds: float
+    in_force: Agreement | None = None  # the proposal that came in force with this transaction
 
 
 class FlushExecutor(Protocol):
@@ -114,8 +125,7 @@ class Pipeline:
     source: Source
     counter: Counter
     store: Store
-    plan: Plan
-    version: int  # the plan's
+    agreement: Agreement  # the plan that is counted by, and the one in force
     uptime_s: Callable[[], float]
     pace: FlushPace = field(default_factory=FlushPace)
     executor: FlushExecutor = field(default_factory=InlineFlushes)
@@ -124,6 +134,15 @@ class Pipeline:
     heartbeats_s: dict[Partition, float] = field(default_factory=dict)  # uptime of the last flush with it
     resumed: set[Partition] = field(default_factory=set)  # the counter has the state of these
     undrained: set[Partition] = field(default_factory=set)  # counted since the last flush was drained
+    agreed_s: float = field(init=False)  # uptime of the agreement
+
+    def __post_init__(self) -> None:
+        self.agreed_s = self.uptime_s()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that records are counted by."""
+        return self.agreement.plan
 
     def run_once(self) -> FlushResult | None:
         """Takes the records that are there, and begins a flush if it is time; waits at most until then.
@@ -208,14 +227,24 @@ class Pipeline:
             return  # without moving `flushed_s`: the next records need not wait
         self.flushed_s = began_s
         self.heartbeats_s.update((progress.part, began_s) for progress in parts)
-        plan, version = self.plan, self.version
+        agreement = self.agreement
+        is_idle_long = began_s - self.agreed_s >= PROPOSAL_IDLE_S and not counted.parts
+        is_activated = agreement.is_proposal and (
+            is_idle_long or any(progress.counted for progress in counted.parts)
+        )
 
         def store() -> FlushResult:
             with self.store.transaction() as transaction:
                 transaction.move_offsets(parts, lags)  # first: after PartitionLost nothing has been touched
-                now = transaction.check_plan(plan, version)
+                if is_activated:
+                    version, now = transaction.put_in_force(agreement)
+                    in_force = Agreement.of(version, agreement.plan)
+                else:
+                    version, in_force = agreement.version, None
+                    now = transaction.check_plan(agreement.in_force, version)
+                plan = agreement.in_force if in_force is None else in_force.plan
                 changes = transaction.apply(plan, version, counted, now)
-            return FlushResult(counted, lags, changes, self.uptime_s() - began_s)
+            return FlushResult(counted, lags, changes, self.uptime_s() - began_s, in_force)
 
         self.in_flight = self.executor.submit(store)
 
@@ -236,6 +265,8 @@ class Pipeline:
         finally:
             if flush.done():
                 self.in_flight = None
+        if result.in_force is not None:
+            self.agreement = result.in_force
         self.source.acknowledge({progress.part: progress.next for progress in result.counted.parts})
         # Partitions that were read to their end need no state; stopped ones may be moved by an operator. What
         # was counted of them while the flush ran has to be stored before.
@@ -253,6 +284,10 @@ class Pipeline:
             if part not in in_flush
             and now_s - self.heartbeats_s.get(part, float("-inf")) >= self.pace.heartbeat_every_s
         ]
+
+    def adopt(self, agreement: Agreement, counter: Counter) -> None:
+        """Counts by another plan from here on. What is in memory must have been dropped by `start_over`."""
+        self.agreement, self.counter, self.agreed_s = agreement, counter, self.uptime_s()
 
     def resume_stopped(self, parts: Collection[Partition]) -> None:
         """Continues stopped partitions from their stored positions, after an operator's decision."""

@@ -1,4 +1,4 @@
-"""Reads rejected records again, by today's mapping, and counts those that can be read by now.
+"""Reads rejected records again, by the mapping in force, and counts those that can be read by now.
 
 Each is counted as if it had been readable at once: in the buckets, the totals, the judgement and the ledger,
 in the transaction that takes it from the table of rejected records. So it is counted once, however often a
@@ -9,16 +9,14 @@ records is gone.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Counter, DrainedCounts, Partition, Record, Records
 from analyzer.core.records.mapping import SourceMapping
-from analyzer.store.operations.rejects import RejectedRecord, RejectFilter, SqlRejects
+from analyzer.store.operations.rejects import PlanMismatch, RejectedRecord, RejectFilter, SqlRejects
 
 AT_ONCE = 500  # records in one transaction, counted in some hundredths of a second
-UNLIMITED = 1 << 62
 
 
 class RetryOutcome(NamedTuple):
@@ -30,10 +28,7 @@ class RetryOutcome(NamedTuple):
 
 def without_limits(mappings: Mapping[str, SourceMapping]) -> dict[str, SourceMapping]:
     """Returns the mappings for a retry: no run of rejected records stops it, no caller is in the overflow."""
-    return {
-        source: replace(mapping, rejected_in_row_max=UNLIMITED, callers_max=UNLIMITED)
-        for source, mapping in mappings.items()
-    }
+    return {source: mapping.without_limits() for source, mapping in mappings.items()}
 
 
 class RejectRetry:
@@ -41,9 +36,10 @@ class RejectRetry:
 
     Args:
         rejects: The rejected records.
-        plan: The plan of the configuration; it must be the one in force.
-        sources: Names of the sources that the configuration has.
+        plan: The plan in force.
+        sources: Names of the sources that can be read.
         new_counter: Returns an empty counter for `plan`, with mappings `without_limits`.
+        differing: Names of sources whose mapping in the configuration is not the one in force.
     """
 
     def __init__(
@@ -52,10 +48,12 @@ class RejectRetry:
         plan: Plan,
         sources: Collection[str],
         new_counter: Callable[[], Counter],
+        differing: Collection[str] = (),
     ) -> None:
         self._rejects = rejects
         self._plan = plan
         self._sources = sources
+        self._differing = differing
         self._new_counter = new_counter
 
     def run(self, wanted: RejectFilter, who: str, why: str) -> Iterator[RetryOutcome]:
@@ -63,7 +61,13 @@ class RejectRetry:
 
         Raises PlanMismatch, StoreAway; what was yielded before that is stored.
         """
-        for part in self._rejects.partitions(wanted):
+        parts = self._rejects.partitions(wanted)
+        if differing := sorted({part.source for part in parts} & set(self._differing)):
+            raise PlanMismatch(
+                f"the configuration reads {', '.join(differing)} in another way than the plan in force: "
+                "put it in force first, by `gatelock policies apply` or by a restart of the analyzer with it"
+            )
+        for part in parts:
             after = -1
             while outcomes := self._retry(part, wanted, after, who, why):
                 yield from outcomes
@@ -102,5 +106,5 @@ class RejectRetry:
         if not record.whole:
             return "only its beginning was kept"
         if record.part.source not in self._sources:
-            return f"the configuration has no source {record.part.source}"
+            return f"neither the plan nor the configuration has a source {record.part.source}"
         return ""

@@ -14,7 +14,7 @@ try:
 except ImportError as missing:
     sys.exit(f"gatelock: {missing.name} is not installed; install gatelock[analyzer]")
 
-from analyzer.cli.nouns import db, events, gaps, gates, locks, rejects, sources, tokens
+from analyzer.cli.nouns import db, events, gaps, gates, locks, policies, rejects, sources, tokens
 from analyzer.cli.options import CONFIG_HELP
 from analyzer.cli.verbs import audit, check, demo, doctor, import_, run, serve, usage
 
@@ -58,6 +58,7 @@ app.command("audit")(audit.audit)
 app.command("import")(import_.import_)
 app.command("demo")(demo.demo)
 app.add_typer(locks.app, name="locks")
+app.add_typer(policies.app, name="policies")
 app.add_typer(gates.app, name="gates")
 app.add_typer(sources.app, name="sources")
 app.add_typer(events.app, name="events")

@@ -111,10 +111,12 @@ class Settings(BaseSettings):
         return {source.name: source.mapping(metered) for source in self.sources}
 
     def plan(self) -> Plan:
-        """The plan: groupings and meters that are counted, policies that are judged."""
-        groupings = [grouping for source in self.sources for grouping in source.groupings]
+        """The plan that this file proposes: what is counted and judged, and how each source is read."""
         return plan_of(
-            groupings, [meter.meter() for meter in self.meters], [policy.policy() for policy in self.policies]
+            [grouping for source in self.sources for grouping in source.groupings],
+            [meter.meter() for meter in self.meters],
+            [policy.policy() for policy in self.policies],
+            self.mappings(),
         )
 
 

@@ -18,6 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from analyzer.core.counting.meters import DAY_S, REQUESTS
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.proposals import Agreement
 from analyzer.core.judging.windows import Calendar
 from analyzer.core.model import CountRow, DrainedCounts, Gap, Lag, Partition, PartitionProgress
 from analyzer.pipeline import Pipeline
@@ -101,7 +102,7 @@ def _measure(servers: Servers, known: int, rounds: int) -> tuple[list[float], li
         table.create(engine)
     prepared = Prepared()
     store = SqlStore(engine, "bench")
-    pipeline = Pipeline(prepared, prepared, store, PLAN, store.activate(PLAN), time.monotonic)  # type: ignore[arg-type]  # what flush() asks of them
+    pipeline = Pipeline(prepared, prepared, store, Agreement.of(store.activate(PLAN), PLAN), time.monotonic)  # type: ignore[arg-type]  # what flush() asks of them
     store.begin(PART, 0)
     for first in range(0, known, TOUCHED):
         prepared.rows = _rows(range(first, first + TOUCHED))

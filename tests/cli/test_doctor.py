@@ -19,6 +19,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer import doctor
+from analyzer.config.settings import load
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar
@@ -66,7 +67,7 @@ def follow_partition(engine: sa.Engine, *, heartbeat_age_ms: int = 0, behind_ms:
 
 
 def activate_plan(engine: sa.Engine) -> None:
-    SqlStore(engine, "here").activate(Plan())
+    SqlStore(engine, "here").activate(load(Path("gatelock.toml")).plan())
 
 
 def make_healthy(engine: sa.Engine) -> None:
@@ -215,7 +216,7 @@ def test_a_configuration_other_than_the_analyzers_is_found(gatelock: Gatelock, e
     follow_partition(engine)
     assert "no analyzer has run on this database" in first_wrong(gatelock)["plan"]["what"]
     SqlStore(engine, "here").activate(Plan(groupings=("caller", "caller+resource")))
-    assert "by another configuration" in first_wrong(gatelock)["plan"]["what"]
+    assert "is not in force: source web added" in first_wrong(gatelock)["plan"]["what"]
 
 
 def test_a_policy_whose_totals_are_still_filled_is_named(

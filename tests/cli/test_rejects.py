@@ -187,7 +187,7 @@ def test_retry_counts_readable_records_and_reports_the_others(gatelock: Gatelock
     with engine.connect() as db:
         assert db.execute(sa.select(buckets.c["key", "value_0"])).all() == [("api_key:acme", 1)]
     assert gatelock("audit").exit_code == 0
-    (event,) = objects(gatelock("events", "list", "--json"))
+    event, _activation = objects(gatelock("events", "list", "--json"))
     assert (event["act"], event["about"], event["why"]) == (
         "rejects counted", "access-log[3]@5", "the field was renamed",
     )  # fmt: skip

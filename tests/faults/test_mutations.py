@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.judging.plan import Plan, plan_of
+from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Record
 from analyzer.errors import PartitionLost, PlanChanged, StoreAway
 from analyzer.pipeline import Pipeline
@@ -149,7 +150,7 @@ def the_plan_changes_in_the_middle_of_a_flush(situation: Situation) -> None:
         second_pipeline.flush({})
     except PlanChanged:
         second_pipeline.start_over()
-        second_pipeline.version, second_pipeline.plan = second.store.active_plan()
+        second_pipeline.agreement = Agreement.of(*second.store.active_plan())
         second_pipeline.flushed_s = float("-inf")
         assert second_pipeline.run_once() is not None
 

@@ -32,6 +32,12 @@ WRITERS = (
 FURTHER = {
     "usual": (
         "flush flush-other",
+        "flush-proposing flush-other",
+        "flush-proposing flush-proposing-other",
+        "flush-proposing activate",
+        "flush-proposing end-locks",
+        "flush-proposing retry",
+        "flush-proposing poll",
         "flush flush-zombie",
         "flush heartbeat",
         "flush finish",
@@ -69,6 +75,7 @@ FURTHER = {
         "activation-step end-locks",
         "activation-step activate",
         "activation-step suspend",
+        "activation-step flush-proposing-other",
         "activation-step poll",
     ),
     "filling": (

@@ -122,7 +122,7 @@ def test_totals_in_an_order_that_depends_on_the_data_deadlock(
 def test_without_the_activations_table_lock_a_filled_total_misses_a_flush(
     transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plans, "_block_flushes", lambda _db: None)
+    monkeypatch.setattr(plans, "block_flushes", lambda _db: None)
     message = caught(transactions, world, "flush-new", "activation-step")
     assert "totals of caller requests hour" in message
 
@@ -134,7 +134,7 @@ def test_without_the_activations_table_lock_a_filled_total_misses_a_crossing(
     """A flush adds to a total that is still being filled, and so judges nothing. The activation judges it
     before the flush commits.
     """
-    monkeypatch.setattr(plans, "_block_flushes", lambda _db: None)
+    monkeypatch.setattr(plans, "block_flushes", lambda _db: None)
     message = caught(transactions, world, "flush-new", "activation-step")
     assert "missing locks: {('hourly', 'api_key:acme'" in message
 

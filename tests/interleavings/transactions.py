@@ -65,6 +65,16 @@ def counting(
     return flush
 
 
+def proposing(part: Partition, plan: Plan, *rows: CountRow) -> TransactionFunction:
+    """A flush with which the changed configuration of its analyzer comes in force."""
+
+    def flush(actor: Actor) -> Counted:
+        store = SqlStore(actor.engine, actor.name, actor.mark)
+        return count(store, part, rows, START[part], proposed=plan)
+
+    return flush
+
+
 def retry(actor: Actor) -> Counted:
     """Counts the rejected records, which can be read by now."""
     rejects = SqlRejects(actor.engine, actor.mark)
@@ -90,7 +100,7 @@ def upkeep_of(actor: Actor) -> SqlUpkeep:
 def one_step(actor: Actor) -> int:
     """One step of an activation, of two rows."""
     with writing(actor.engine) as db:
-        return plans.continue_activation(db, actor.mark, 2)
+        return plans.continue_activation(db, actor.mark, 2).rows
 
 
 def suspend(actor: Actor) -> object:
@@ -137,6 +147,8 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "flush-once-other": counting(PARTS[1], requests(ACME, 40, NOW_S - 700), by=(3, DAILY_PLAN), again=False),
     "flush-evening": counting(PARTS[0], requests(ACME, 80), by=(3, DAILY_PLAN)),
     "flush-tomorrow": counting(PARTS[1], requests(ACME, 150, TOMORROW_S), by=(3, DAILY_PLAN)),
+    "flush-proposing": proposing(PARTS[0], NEW_PLAN, requests(ACME, 60), requests(ANN, 60)),
+    "flush-proposing-other": proposing(PARTS[1], STRICT_PLAN, requests(ACME, 60, NOW_S - 700)),
     "heartbeat": counting(PARTS[1]),
     "activate": activating(NEW_PLAN),
     "activate-strict": activating(STRICT_PLAN),

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.activation_steps import FillStep, Step, steps_of
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import CountRow, DrainedCounts, Gap, Partition, PartitionProgress, Rejected
 from analyzer.errors import PlanChanged
 from analyzer.store.database.engine import open_engine, writing
@@ -81,11 +82,12 @@ def count(
     known: tuple[int, Plan] | None = None,
     *,
     again: bool = True,
+    proposed: Plan | None = None,
 ) -> Counted:
     """Flushes `rows` of one partition that is at `start`. Raises PartitionLost, PlanChanged.
 
     By the plan `known` to the analyzer, with its version; with `again`, by the one in force if this has
-    replaced it.
+    replaced it. A `proposed` plan comes in force with it.
     """
     counted = sum(row.value for row in rows)
     seen = counted + len(rejected)
@@ -95,9 +97,12 @@ def count(
         try:
             with store.transaction() as flush:
                 flush.move_offsets([progress], {})
-                now = flush.check_plan(plan_in_force, version)
+                if proposed is None:
+                    now = flush.check_plan(plan_in_force, version)
+                else:
+                    version, now = flush.put_in_force(Agreement(version, plan_in_force, proposed))
                 drained = DrainedCounts([progress], tables_of(sorted(rows)), rejected)
-                flush.apply(plan_in_force, version, drained, now)
+                flush.apply(proposed or plan_in_force, version, drained, now)
         except PlanChanged:
             if not again:
                 raise

@@ -139,7 +139,7 @@ def test_the_plan_in_force_stays_in_force_after_the_upgrade(database_url: str, u
     assert [policy.name for policy in plan.policies] == ["daily", "items", "monthly", "warned"]
     before = rows_of(upgraded, "totals")
     with writing(upgraded) as db:
-        assert plans.activate(db, plan, lambda: "mark") == 2
+        assert plans.activate(db, plan, lambda: "mark").version == 2
         assert plans.active(db) == (2, plan)
     assert rows_of(upgraded, "totals") == before
 
@@ -159,7 +159,7 @@ def test_a_downgrade_rewrites_plans_of_this_version_in_format_1(
     with writing(upgraded) as db:
         _, plan = plans.active(db)
         plans.activate(db, plan, lambda: "mark")
-    assert rows_of(upgraded, "plans")[1]["body"].startswith("[2,")
+    assert rows_of(upgraded, "plans")[1]["body"].startswith("[3,")
     migrate.downgrade(database_url, "0002")
     found = rows_of(upgraded, "plans")[1]["body"]
     assert json.loads(found) == json.loads(IN_FORCE)

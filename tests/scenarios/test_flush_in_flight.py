@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import (
     CounterState,
     DrainedCounts,
@@ -125,7 +126,7 @@ class Run:
         plan = Plan()
         counter = reference_counter({"log": MAPPING}, plan.groupings, plan.meters, **bounds)
         self.pipeline = Pipeline(
-            self.source, counter, self.store, plan, 1, lambda: self.uptime_s, executor=executor
+            self.source, counter, self.store, Agreement.of(1, plan), lambda: self.uptime_s, executor=executor
         )
 
     def step(self, seconds: float = 0.2) -> object:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import CounterState, Lag, Partition, Records
 from analyzer.pipeline import FlushPace, Pipeline
 from tests.support.counters import reference_counter
@@ -76,7 +77,9 @@ def test_a_flush_is_due_after_four_fifths_of_its_interval(
     uptime_s = [0.0]
     plan = Plan()
     counter = reference_counter({"log": PLAIN}, plan.groupings, plan.meters)
-    pipeline = Pipeline(EndlessSource(lag_s), counter, NullStore(), plan, 1, lambda: uptime_s[0], pace)
+    pipeline = Pipeline(
+        EndlessSource(lag_s), counter, NullStore(), Agreement.of(1, plan), lambda: uptime_s[0], pace
+    )
     flushed = []
     for now_s in (0.0, too_early_s, due_s, due_s + too_early_s, due_s + due_s):
         uptime_s[0] = now_s

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Counter
 from analyzer.daemon import Daemon
 from analyzer.files import ImportedFiles
@@ -34,13 +35,13 @@ def test_a_spare_analyzer_reports_its_jobs_as_recovered_only_when_the_database_i
     upgrade(url)
     clock, engine = ManualClock(), open_engine(url)
     store, upkeep = SqlStore(engine, "spare"), SqlUpkeep(engine, "spare", lambda: "mark")
-    version, plan = store.activate(Plan()), Plan()
+    agreement = Agreement.of(store.activate(Plan()), Plan())
     nothing = ImportedFiles([], "log", store)
-    pipeline = Pipeline(nothing, counter_for(plan), store, plan, version, clock.uptime_s)
+    pipeline = Pipeline(nothing, counter_for(Plan()), store, agreement, clock.uptime_s)
     health = Health(Metrics("test"), clock.uptime_s)
     runner = runner_of(lock_jobs(upkeep, health.locks_ended), upkeep, engine, clock.uptime_s, health)
     gaps = SqlGaps(engine, "here")
-    daemon = Daemon(pipeline, store.active_plan, counter_for, health, Random(7), gaps, [runner])
+    daemon = Daemon(pipeline, lambda: agreement, counter_for, health, Random(7), gaps, [runner])
     daemon.run_jobs_once()
     assert not health.failing_jobs
 

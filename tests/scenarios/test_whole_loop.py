@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.proposals import Agreement
 from analyzer.core.judging.windows import Calendar
 from analyzer.core.model import Counter, Gap, Lag, Partition, Record, Records, SourceItem
 from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
@@ -125,8 +126,7 @@ class World:
             self.log,
             self._counter(PLAN),
             self.store,
-            PLAN,
-            self.store.activate(PLAN),
+            Agreement.of(self.store.activate(PLAN), PLAN),
             self.clock.uptime_s,
             executor=self.flushes,
         )
@@ -134,9 +134,11 @@ class World:
         jobs = [*lock_jobs(upkeep, lambda _: None), *upkeep_jobs(upkeep, Retention())]
         runner = runner_of(jobs, upkeep, self.engine, self.clock.uptime_s)
         gaps = SqlGaps(self.engine, "analyzer")
-        return Daemon(
-            pipeline, self.store.active_plan, self._counter, FailOnOutage(), self.random, gaps, [runner]
-        )
+
+        def agree() -> Agreement:
+            return Agreement.of(*self.store.active_plan())
+
+        return Daemon(pipeline, agree, self._counter, FailOnOutage(), self.random, gaps, [runner])
 
     def _counter(self, plan: Plan) -> Counter:
         return reference_counter({"log": MAPPING}, plan.groupings, plan.meters)

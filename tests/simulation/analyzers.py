@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
 
-from analyzer.core.counting.counter import PythonCounter
+from msgspec.structs import replace
+
+from analyzer.build import new_counter
 from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.plan import Plan
 from analyzer.core.records.mapping import NumberField, ResourceField, SourceMapping, TextField, TimeField
@@ -20,6 +21,7 @@ from analyzer.jobs.upkeep_jobs import LEASE, Retention, lock_jobs, upkeep_jobs
 from analyzer.pipeline import FLUSH_POLL_S, Pipeline
 from analyzer.store.operations.job_outcomes import SqlJobOutcomes
 from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.transaction.analyzers import AnalyzerFile, SqlAgreement
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.simulation.database import SimulatedDatabase
@@ -162,16 +164,14 @@ class SimulatedAnalyzer:
         store = SqlStore(engine, self.name, self._new_mark, flushes.wait)
         self.source = SimulatedSource(self._topic, store, self.name, self._wall_s, lambda: scheduler.uptime_s)
 
-        def counter_for(plan: Plan) -> PythonCounter:
-            return PythonCounter({SOURCE: MAPPING}, plan.groupings, plan.meters)
-
-        version = store.activate(self.plan)
+        file = AnalyzerFile(self.name, self.plan.with_sources({SOURCE: MAPPING}))
+        plans = SqlAgreement(engine, self.name, file, self._new_mark)
+        agreement = plans.agree()
         pipeline = Pipeline(
             self.source,
-            counter_for(self.plan),
+            new_counter(agreement.plan),
             store,
-            self.plan,
-            version,
+            agreement,
             lambda: scheduler.uptime_s,
             executor=flushes,
         )
@@ -182,12 +182,13 @@ class SimulatedAnalyzer:
         ]
         return Daemon(
             pipeline,
-            store.active_plan,
-            counter_for,
+            plans.agree,
+            new_counter,
             self.observer,
             self._random,
             SqlGaps(engine, self.name),
             runners,
+            plans.beat,
         )
 
     def _runner(self, name: str, upkeep: SqlUpkeep, jobs: Sequence[Job]) -> JobRunner:

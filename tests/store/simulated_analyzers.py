@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.judging.plan import plan_of
+from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Gap, Lag, Partition, Position, Record, Records, SourceItem
 from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
 from analyzer.errors import AnalyzerError
@@ -27,6 +28,7 @@ from analyzer.store.database.schema import (
     offsets,
     plans,
     rejects,
+    stretches,
     totals,
 )
 from analyzer.store.transaction.sql_store import SqlStore
@@ -142,8 +144,7 @@ class Analyzer:
             self.source,
             counter,
             store or self.store,
-            PLAN,
-            version,
+            Agreement.of(version, PLAN),
             lambda: next(moments) / 8,
             executor=self.flushes,
         )
@@ -231,5 +232,6 @@ def state(engine: sa.Engine) -> dict[str, object]:
             "feed": rows(feed),
             "versions": rows(feed_versions, "at_ms"),
             "changes": rows(lock_changes, "began_ms"),
-            "plans": rows(plans, "at_ms"),
+            "plans": rows(plans, "at_ms", "mark"),
+            "stretches": rows(stretches, "mark"),
         }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Dict
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.model import DrainedCounts, Partition, Record, Records

@@ -7,7 +7,8 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,10 +23,17 @@ log = logging.getLogger(__name__)
 STOP_S = 8.0  # shorter than the usual 10 s until SIGKILL, also if the database hangs
 
 
-def run(context: typer.Context, config: ConfigOption = None) -> None:
+def run(
+    context: typer.Context,
+    config: ConfigOption = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Put the whole configuration in force, as `policies apply`.")
+    ] = False,
+) -> None:
     """Count, judge and lock, until SIGTERM.
 
-    Reads every source of the configuration, and serves the locks over HTTP. Stores what it has counted before
+    Reads every source of the configuration, and serves the locks over HTTP. A configuration that was edited
+    since the last start comes in force with the first records. Stores what it has counted before
     it stops; a second SIGTERM stops it at once.
 
     Example: gatelock run --config /etc/gatelock/gatelock.toml
@@ -42,7 +50,7 @@ def run(context: typer.Context, config: ConfigOption = None) -> None:
         set_up(settings.analyzer.log)
         log.info("configured by %s", file or "the environment", extra={"database": settings.database.shown})
         try:
-            is_stored = _run(settings)
+            is_stored = _run(settings, is_applied=apply)
         except AnalyzerError:
             raise
         except Exception as bug:
@@ -54,7 +62,7 @@ def run(context: typer.Context, config: ConfigOption = None) -> None:
         log.info("stopped")
 
 
-def _run(settings: Settings) -> bool:
+def _run(settings: Settings, *, is_applied: bool) -> bool:
     """Builds the analyzer and runs it; returns whether the database could be reached for the last flush.
 
     Raises AnalyzerError.
@@ -72,8 +80,11 @@ def _run(settings: Settings) -> bool:
         health = Health(Metrics(version("gatelock")), time.monotonic)
         if not any(source.topic for source in settings.sources):
             health.assignment_grace_s = 0.0
-        daemon = build(settings, engine, health)
-        problems = daemon.pipeline.source.problems
+        daemon = build(settings, engine, health, is_applied=is_applied)
+
+        def problems() -> Mapping[str, str]:
+            return daemon.pipeline.source.problems()
+
         with web_application(settings, engine, health, problems):
             Watchdog(lambda: health.loop_completed_s, stop.wait, _end_process, problems).start()
             return daemon.run(stop)

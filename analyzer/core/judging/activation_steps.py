@@ -17,7 +17,7 @@ Pure: `analyzer.store.transaction.activation` does the steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -68,17 +68,25 @@ def filled_to(steps: Sequence[Step], numbers: Mapping[Sum, int]) -> dict[Sum, Bu
 
 
 def steps_after(
-    before: Plan, unfinished: Sequence[Step], plan: Plan, numbers: Mapping[Sum, int], now_s: int
+    before: Plan,
+    unfinished: Sequence[Step],
+    plan: Plan,
+    numbers: Mapping[Sum, int],
+    kept: Collection[Sum],
+    now_s: int,
 ) -> list[Step]:
     """Returns what must be done when `plan` replaces `before`, whose `unfinished` steps are not done.
 
-    What needs no filling comes first: a limit that was raised must not wait for a history to be read.
+    `numbers` has the sums of `plan`; `kept` are those whose totals continue. The others are new, or their
+    meter has another meaning than before, and are filled from what is counted of it. What needs no filling
+    comes first: a limit that was raised must not wait for a history to be read.
     """
     changed = {policy.name for policy in plan.policies if policy != before.policy(policy.name)}
     changed |= {policy.name for policy in before.policies if plan.policy(policy.name) is None}
     changed |= {name for step in unfinished if not isinstance(step, FillStep) for name in step.policies}
     fills = {step.sum: step for step in unfinished if isinstance(step, FillStep)}
-    new = plan.policies_of.keys() - before.policies_of.keys()
+    new = plan.policies_of.keys() - kept
+    changed |= {policy.name for sum_ in new for policy in plan.policies_of[sum_]}
     filled = {sum_: number for sum_, number in numbers.items() if sum_ in new or number in fills}
     steps: list[Step] = []
     for sums in ({sum_: number for sum_, number in numbers.items() if sum_ not in filled}, filled):

@@ -1,19 +1,23 @@
-"""The plan: everything that all analyzers of a database must agree on. It is stored in a tagged, versioned
-format.
+"""The plan: everything that decides a count or a judgement. It is stored in a tagged, versioned format.
 
-    [2, {"groupings": ["caller"], "meters": [{"name": "requests", ...}],
-         "policies": [["quota", {"name": "daily", ...}]]}]
+    [3, {"groupings": ["caller"], "meters": [{"name": "requests", ...}],
+         "policies": [["quota", {"name": "daily", ...}]],
+         "sources": {"access-log": {"format": "json", ...}}}]
 
 A list, because the first version of the format was an object in which an unknown field was ignored: an
 analyzer of that version must refuse a newer plan instead of reading it as one without policies, which would
-open every gate.
+open every gate. Format 2 had no sources: each analyzer read records by its own configuration.
+
+A plan has parts: its rules (groupings, meters, policies), and the mapping of each source. Each part has a
+digest of its meaning, without values that are at their default: a release that adds a setting does not change
+the digest of a configuration that does not use it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -25,10 +29,14 @@ from analyzer.core.judging.kinds import KINDS, kind_of
 from analyzer.core.judging.policies import Policy, Quota
 from analyzer.core.judging.totals import NEVER, Standing, Sum
 from analyzer.core.judging.windows import Calendar
-from analyzer.core.records.mapping import Condition
+from analyzer.core.records.formats import FORMATS
+from analyzer.core.records.mapping import Condition, SourceMapping
 from gatekeeper.model import Rate
 
-FORMAT = 2
+FORMAT = 3
+READABLE = (2, 3)  # as lists; format 1 is an object
+RULES = "rules"  # name of a part
+SOURCE = "source "  # beginning of the names of the other parts
 
 
 class UnknownPlan(ValueError):
@@ -42,6 +50,7 @@ class Plan:
     groupings: tuple[str, ...] = ("caller",)
     meters: tuple[Meter, ...] = (REQUESTS,)
     policies: tuple[Policy, ...] = ()
+    sources: Mapping[str, SourceMapping] = field(default_factory=dict, hash=False)  # by name
 
     def policy(self, name: str) -> Policy | None:
         return next((policy for policy in self.policies if policy.name == name), None)
@@ -74,31 +83,118 @@ class Plan:
         return next((value for value in thresholds if value > standing.used), NEVER)
 
     def to_json(self) -> str:
-        """Returns the plan as it is stored."""
+        """Returns the plan as it is stored: with every value, because defaults may differ elsewhere."""
         policies = [[policy.kind, policy] for policy in self.policies]
-        body = {"groupings": self.groupings, "meters": self.meters, "policies": policies}
+        body = {
+            "groupings": self.groupings,
+            "meters": self.meters,
+            "policies": policies,
+            "sources": dict(self.sources),
+        }
         return msgspec.json.encode([FORMAT, body], order="deterministic").decode()
 
     @cached_property
     def digest(self) -> str:
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        """The digest of its meaning: equal for plans that count and judge alike."""
+        return _digest(self.parts)
+
+    @cached_property
+    def parts(self) -> Mapping[str, str]:
+        """The digest of each part by its name, RULES first; rules that say nothing are not a part."""
+        digests = {} if self.has_default_rules else {RULES: _digest(self.rules)}
+        return digests | {
+            SOURCE + name: _digest(meaning(mapping)) for name, mapping in sorted(self.sources.items())
+        }
+
+    @cached_property
+    def rules(self) -> Any:
+        """The meaning of the rules, as plain values."""
+        return {
+            "groupings": list(self.groupings),
+            "meters": {meter.name: meaning(meter) for meter in self.meters},
+            "policies": {policy.name: [policy.kind, meaning(policy)] for policy in self.policies},
+        }
+
+    @property
+    def has_default_rules(self) -> bool:
+        """Whether it only counts the requests of each caller, as a configuration without rules does."""
+        return bool(self.rules == Plan().rules)
+
+    def with_rules_of(self, other: Plan) -> Plan:
+        """Returns this plan with the rules of `other` in place of these."""
+        return replace(self, groupings=other.groupings, meters=other.meters, policies=other.policies)
+
+    def with_sources(self, sources: Mapping[str, SourceMapping]) -> Plan:
+        """Returns this plan with exactly these sources."""
+        return replace(self, sources=dict(sorted(sources.items())))
 
 
-def plan_of(groupings: Iterable[str], meters: Iterable[Meter], policies: Iterable[Policy]) -> Plan:
+def meaning(value: Any) -> Any:
+    """Returns a part of a plan as plain values, without those that are at their default."""
+    if isinstance(value, msgspec.Struct):
+        tag = value.__struct_config__.tag
+        values = {} if tag is None else {"": tag}
+        for one in msgspec.structs.fields(value):
+            given = getattr(value, one.name)
+            if one.default_factory is not msgspec.NODEFAULT:
+                is_default = given == one.default_factory()
+            else:
+                is_default = one.default is not msgspec.NODEFAULT and given == one.default
+            if not is_default:
+                values[one.encode_name] = meaning(given)
+        return values
+    if isinstance(value, Mapping):
+        return {name: meaning(item) for name, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [meaning(item) for item in value]
+    return value
+
+
+def meaning_of(meter: Meter) -> str:
+    """Returns the digest of what a meter counts, without its name."""
+    return _digest(meaning(msgspec.structs.replace(meter, name="", renamed_from="")))
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
+
+
+def plan_of(
+    groupings: Iterable[str],
+    meters: Iterable[Meter],
+    policies: Iterable[Policy],
+    sources: Mapping[str, SourceMapping] | None = None,
+) -> Plan:
     """Returns a plan in one fixed order, for any order in the configuration.
 
     "caller" is always counted, because the audit depends on it, and so is the meter `requests`.
     """
     policies = sorted(policies, key=lambda policy: policy.name)
     wanted = {"caller", *groupings, *(policy.per for policy in policies)}
-    meters = sorted(with_requests(meters), key=lambda meter: meter.name)
-    return Plan(tuple(sorted(wanted)), tuple(meters), tuple(policies))
+    meters = sorted(map(_in_order, with_requests(meters)), key=lambda meter: meter.name)
+    rules = Plan(tuple(sorted(wanted)), tuple(meters), tuple(policies))
+    return rules.with_sources(
+        {
+            name: msgspec.structs.replace(mapping, deny_if=_sorted(mapping.deny_if))
+            for name, mapping in (sources or {}).items()
+        }
+    )
+
+
+def _in_order(meter: Meter) -> Meter:
+    return msgspec.structs.replace(meter, where=_sorted(meter.where))
+
+
+def _sorted(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """Returns conditions in one order: all of them must hold."""
+    return tuple(sorted((name, tuple(sorted(wanted))) for name, wanted in conditions))
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True):
     groupings: tuple[str, ...]
     meters: tuple[Meter, ...]
     policies: tuple[tuple[str, msgspec.Raw], ...]
+    sources: dict[str, SourceMapping] = msgspec.field(default_factory=dict)  # absent in format 2
 
 
 def plan_from(text: str) -> Plan:
@@ -108,14 +204,14 @@ def plan_from(text: str) -> Plan:
         if isinstance(document, dict):
             return _plan_from_format_1(text)
         format_, raw = msgspec.json.decode(text, type=tuple[int, msgspec.Raw])
-        if format_ != FORMAT:
+        if format_ not in READABLE:
             raise UnknownPlan(f"it has format {format_}, this version reads formats 1 to {FORMAT}")
         body = msgspec.json.decode(raw, type=_Body)
         _check_names(body)
         policies = tuple(_policy_from(kind, policy) for kind, policy in body.policies)
     except msgspec.DecodeError as error:
         raise UnknownPlan(str(error)) from error
-    return Plan(body.groupings, body.meters, policies)
+    return Plan(body.groupings, body.meters, policies, body.sources)
 
 
 def _check_names(body: _Body) -> None:
@@ -124,6 +220,10 @@ def _check_names(body: _Body) -> None:
         if meter.join not in JOINS:
             known = ", ".join(JOINS)
             raise UnknownPlan(f"it has a meter with the join {meter.join!r}, this version knows {known}")
+    for mapping in body.sources.values():
+        if mapping.format not in FORMATS:
+            known = ", ".join(FORMATS)
+            raise UnknownPlan(f"it has a source in the format {mapping.format!r}, this version reads {known}")
     for grouping in body.groupings:
         try:
             grouping_of(grouping)

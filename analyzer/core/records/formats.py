@@ -6,8 +6,9 @@ A new format is an entry here, a module, a section in docs/counter.md and tests.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from analyzer.core.records import combined_format
 from analyzer.core.records.format_decoder import FormatDecoder

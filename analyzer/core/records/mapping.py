@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 TimeUnit = Literal["s", "ms", "us", "ns", "rfc3339", "clf"]
 NumberKind = Literal["whole", "decimal", "duration"]
@@ -12,31 +12,27 @@ NumberUnit = Literal["s", "ms", "us", "ns"]
 FieldPath = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TimeField:
+class TimeField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Time of the request. A mapping without one uses the record's Kafka timestamp."""
 
     path: FieldPath
     unit: TimeUnit
 
 
-@dataclass(frozen=True, slots=True)
-class TextField:
+class TextField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
     """A string, whole number or boolean, kept as text; missing or null is empty."""
 
     path: FieldPath
 
 
-@dataclass(frozen=True, slots=True)
-class AddressField:
+class AddressField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="address"):
     """An IP address in its canonical spelling; IPv6 cut to its first `prefix6` bits."""
 
     path: FieldPath
     prefix6: int = 128
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceField:
+class ResourceField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="resource"):
     """A path, counted as the route pattern that it matches; as `other` when it matches none."""
 
     path: FieldPath
@@ -44,8 +40,7 @@ class ResourceField:
     other: str = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class NumberField:
+class NumberField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="number"):
     """A number that meters add up, as a whole number of its smallest unit.
 
     `whole`: digits only. `decimal`: kept in millionths. `duration`: given in `unit`, kept in microseconds.
@@ -62,17 +57,17 @@ class NumberField:
 CALLER_FIELDS = ("api_key", "user", "address")  # tried in this order unless a source says otherwise
 
 Field = TextField | AddressField | ResourceField | NumberField
+UNLIMITED = 1 << 62
 Condition = tuple[str, tuple[str, ...]]  # (field, wanted values); "500-599" is a range of numbers
 
 
-@dataclass(frozen=True, slots=True)
-class SourceMapping:
-    """Format and fields of one source. Frozen: a counter compiles it once."""
+class SourceMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Format and fields of one source. Frozen: a counter compiles it once, and the plan stores it."""
 
     format: str = "json"  # a name in `formats.FORMATS`
     time: TimeField | None = None
     caller: tuple[str, ...] = CALLER_FIELDS  # names in `fields`; the first one present is the caller
-    fields: Mapping[str, Field] = field(default_factory=dict)
+    fields: dict[str, Field] = msgspec.field(default_factory=dict)
     deny_if: tuple[Condition, ...] = ()  # all must hold
     value_bytes_max: int = 1 << 20
     name_bytes_max: int = 256
@@ -82,3 +77,7 @@ class SourceMapping:
     sample_bytes: int = 2048
     rejected_in_row_max: int = 1_000
     callers_max: int = 100_000  # counted by name, per rule of `NamedHow`, partition and hour
+
+    def without_limits(self) -> SourceMapping:
+        """Returns a mapping by which no run of rejected records stops, and every caller is named."""
+        return msgspec.structs.replace(self, rejected_in_row_max=UNLIMITED, callers_max=UNLIMITED)

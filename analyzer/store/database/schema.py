@@ -98,6 +98,7 @@ catalog = Table(
     key("name"),  # of a sum: grouping, meter and period, "caller requests day Europe/Berlin"
     Column("number", BigInteger, nullable=False),
     text("join"),  # of a meter
+    Column("meaning", Text, nullable=False, default="", server_default=""),  # of a meter: its digest
 )
 
 # Pages of `buckets` and `totals` keep free space: an update that finds some on its page touches no index
@@ -197,6 +198,36 @@ plans = Table(
     Column("at_ms", BigInteger, nullable=False),
     # JSON: what is left to do until totals and locks agree with the plan; see transaction/activation.py.
     Column("pending", Text, nullable=False, default="", server_default=""),
+    # Random: after a restore, another plan may have the number.
+    Column("mark", Text, nullable=False, default="", server_default=""),
+)
+
+# Analyzers by the name in their configuration, for the decision which configuration is put in force; see
+# core/judging/proposals.py. Imports and commands are not among them.
+analyzers = Table(
+    "analyzers",
+    metadata,
+    key("name"),
+    number("format"),  # the newest format of plans that it reads
+    text("release"),  # version of the program
+    text("file"),  # JSON: digests of the parts of the configuration it last started with
+    text("settled"),  # JSON: digests of the parts that were equal to the plan, put in force or declined
+    text("reads"),  # JSON: consumer group and topics
+    Column("started_ms", BigInteger, nullable=False),
+    Column("beat_ms", BigInteger, nullable=False),
+)
+
+# From which offset on a partition was counted by which plan. A row for each change; retried records are
+# counted by the plan of the moment.
+stretches = Table(
+    "stretches",
+    metadata,
+    key("cluster"),
+    key("topic_id"),
+    key("partition", BigInteger),
+    key("start", BigInteger),  # offset
+    Column("plan", BigInteger, nullable=False),  # version
+    text("mark"),
 )
 
 locks = Table(

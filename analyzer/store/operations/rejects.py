@@ -114,9 +114,7 @@ class SqlRejects:
                 raise PlanMismatch(f"{part}: the database has no offset of this partition any more")
             locked = plans.lock_active(db)
             if locked.version is None or not plans.is_in_force(db, locked, plan):
-                raise PlanMismatch(
-                    "this configuration is not the plan in force: run the analyzer with it first"
-                )
+                raise PlanMismatch("another plan came in force meanwhile: retry again")
             yield SqlRetry(db, part, plan, locked.version, self._random_mark)
 
 

@@ -12,7 +12,7 @@ from analyzer.core.judging.windows import window_at
 from analyzer.store.database.bounded_deletes import delete_at, first_keys
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import NowMs, insert, slow_reading, without_scans, writing
-from analyzer.store.database.schema import gates, leases, rejects, totals
+from analyzer.store.database.schema import gates, leases, rejects, stretches, totals
 from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.operations import roll_up
 from analyzer.store.reports.audit import prove_next_day
@@ -87,6 +87,7 @@ class SqlUpkeep:
                     (rejects, beyond),
                     (gates, expired(now_ms)),
                     (plans_table, _old_plans()),
+                    (stretches, _old_stretches()),
                 )
             )
             return deleted + lock_feed.prune(db, now_ms - CHANGES_KEPT_MS, DELETED_MAX)
@@ -148,7 +149,9 @@ class SqlUpkeep:
     def continue_activation(self) -> int:
         """Brings totals and locks nearer to agreement with the plan in force; returns the rows read."""
         with writing(self._engine) as db:
-            return plans.continue_activation(db, self._random_mark, ACTIVATION_ROWS)
+            step = plans.continue_activation(db, self._random_mark, ACTIVATION_ROWS)
+        plans.log_changes(step.activated)
+        return step.rows
 
     def prove_day(self) -> int:
         """Compares the buckets of a past day with what was counted; returns 1, or 0 when no day is left.
@@ -181,6 +184,12 @@ def _old_plans() -> sa.ColumnElement[bool]:
     newest = sa.select(plans_table.c.version).order_by(plans_table.c.version.desc())
     last_kept = newest.offset(PLANS_KEPT).limit(1).scalar_subquery()
     return sa.and_(plans_table.c.active == 0, plans_table.c.version <= last_kept)
+
+
+def _old_stretches() -> sa.ColumnElement[bool]:
+    """Stretches that were counted by plans that are deleted."""
+    oldest = sa.select(sa.func.min(plans_table.c.version)).scalar_subquery()
+    return stretches.c.plan < oldest
 
 
 def _delete(db: sa.Connection, table: sa.Table, condition: sa.ColumnElement[bool]) -> int:

@@ -2,8 +2,9 @@
 
 An activation gives numbers to what its plan names; they never change. A sum that a plan does not need loses
 its number, because nothing is added to its totals any more: when it is needed again, it gets another one and
-is filled from the buckets. A meter whose join changes gets a new number, because values of the two joins must
-not meet in one column, and the old one is kept under its name and join, "busy (sum)".
+is filled from the buckets. A meter whose meaning changes under its name gets a new number, because counts of
+two meanings must not meet in one column, and its sums begin again at 0. What was counted before is kept under
+the name "busy (sum)" where the join is another one, else "errors (until plan 7)".
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple, cast
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.plan import Plan, meaning_of
 from analyzer.core.judging.totals import Sum, order_of
 from analyzer.core.judging.windows import Calendar, CalendarPeriod
 from analyzer.store.database.schema import COLUMNS_PER_PAGE, catalog
@@ -31,6 +32,7 @@ class MeterColumn(NamedTuple):
     name: str
     number: int
     join: str
+    meaning: str = ""  # digest; "": unknown, it was registered by an earlier version
 
     @property
     def page(self) -> int:
@@ -84,6 +86,11 @@ def sum_name(sum_: Sum) -> str:
     return " ".join(order_of(sum_))
 
 
+def meter_of(name: str) -> str:
+    """Returns the meter of a sum with this name in the catalog."""
+    return name.split(" ")[1]
+
+
 def period_of(name: str) -> Calendar:
     """Returns the windows of a sum with this name in the catalog."""
     _, _, per, zone, *_ = name.split(" ")  # of a dropped sum, its number follows
@@ -94,9 +101,9 @@ def load(db: sa.Connection) -> Catalog:
     """Returns the numbers given so far."""
     names: defaultdict[str, dict[str, int]] = defaultdict(dict)  # numbers by name, by kind
     meters: dict[str, MeterColumn] = {}
-    for kind, name, number, join in db.execute(sa.select(catalog).order_by(catalog.c.number)):
+    for kind, name, number, join, sense in db.execute(sa.select(catalog).order_by(catalog.c.number)):
         if kind == "meter":
-            meters[name] = MeterColumn(name, number, join)
+            meters[name] = MeterColumn(name, number, join, sense)
         else:
             names[kind][name] = number
     return Catalog(
@@ -110,37 +117,52 @@ def load(db: sa.Connection) -> Catalog:
     )
 
 
-def register(db: sa.Connection, plan: Plan) -> Catalog:
+def register(db: sa.Connection, plan: Plan, before: Plan | None = None, version: int = 1) -> Catalog:
     """Gives numbers to what `plan` names for the first time; returns all numbers.
 
-    The caller must hold the lock of an activation.
+    `before` is the plan that it replaces as `version`. The caller must hold the lock of an activation.
     """
     known = load(db)
     _add(db, "grouping", [name for name in plan.groupings if name not in known.groupings], known.groupings)
+    restarted = _register_meters(db, known, plan, before, version)
     wanted = {sum_name(sum_) for sum_ in plan.policies_of}
-    for name in known.sums.keys() - wanted:
+    kept = {name for name in known.sums.keys() & wanted if meter_of(name) not in restarted}
+    for name in known.sums.keys() - kept:
         is_sum = sa.and_(catalog.c.kind == "sum", catalog.c.name == name)
         aside = f"{name} {known.sums[name]}"  # the same sum may be dropped more than once
         db.execute(sa.update(catalog).where(is_sum).values(kind=DROPPED, name=aside))
-    numbers = dict(known.sums) | dict(known.dropped_sums)
-    _add(db, "sum", sorted(wanted - known.sums.keys()), numbers)
-    meters = dict(known.meters)
-    for meter in plan.meters:
-        before = meters.get(meter.name)
-        if before is None and meter.renamed_from in meters:
-            before = _rename(db, known, meters.pop(meter.renamed_from), meter.name)
-        if before is not None and before.join != meter.join:
-            other = _rename(db, known, before, _name_aside(before, meters))
-            meters[other.name] = other
-            before = None
-        if before is None:
-            number = 1 + max((other.number for other in meters.values()), default=-1)
-            before = MeterColumn(meter.name, number, meter.join)
-            db.execute(
-                sa.insert(catalog).values(kind="meter", name=meter.name, number=number, join=meter.join)
-            )
-        meters[meter.name] = before
+    _add(db, "sum", sorted(wanted - kept), dict(known.sums) | dict(known.dropped_sums))
     return load(db)
+
+
+def _register_meters(
+    db: sa.Connection, known: Catalog, plan: Plan, before: Plan | None, version: int
+) -> set[str]:
+    """Gives numbers to the meters of `plan`; returns the names of those that mean something else now."""
+    meters, restarted = dict(known.meters), set()
+    earlier = {} if before is None else {meter.name: meaning_of(meter) for meter in before.meters}
+    for meter in plan.meters:
+        column = meters.get(meter.name)
+        if column is None and meter.renamed_from in meters:
+            column = _rename(db, known, meters.pop(meter.renamed_from), meter.name)
+            earlier[meter.name] = earlier.get(meter.renamed_from, "")
+        means = meaning_of(meter)
+        if column is not None and (column.meaning or earlier.get(meter.name) or means) != means:
+            restarted.add(meter.name)
+            cause = f"until plan {version}" if column.join == meter.join else column.join
+            other = _rename(db, known, column, _name_aside(column, cause, meters))
+            meters[other.name] = other
+            column = None
+        if column is None:
+            number = 1 + max((other.number for other in meters.values()), default=-1)
+            column = MeterColumn(meter.name, number, meter.join, means)
+            row = {"kind": "meter", "name": meter.name, "number": number, "join": meter.join}
+            db.execute(sa.insert(catalog).values(row | {"meaning": means}))
+        elif not column.meaning:
+            is_meter = sa.and_(catalog.c.kind == "meter", catalog.c.name == meter.name)
+            db.execute(sa.update(catalog).where(is_meter).values(meaning=means))
+        meters[meter.name] = column
+    return restarted
 
 
 def forget_sum(db: sa.Connection, name: str) -> None:
@@ -171,6 +193,6 @@ def _rename(db: sa.Connection, known: Catalog, meter: MeterColumn, new: str) -> 
     return meter._replace(name=new)
 
 
-def _name_aside(meter: MeterColumn, meters: Mapping[str, MeterColumn]) -> str:
-    name = f"{meter.name} ({meter.join})"
-    return name if name not in meters else f"{meter.name} ({meter.join}, {meter.number})"
+def _name_aside(meter: MeterColumn, cause: str, meters: Mapping[str, MeterColumn]) -> str:
+    name = f"{meter.name} ({cause})"
+    return name if name not in meters else f"{meter.name} ({cause}, {meter.number})"

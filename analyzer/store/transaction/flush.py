@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from analyzer.core.judging.activation_steps import filled_to, steps_of
 from analyzer.core.judging.judge import judge, lock_keys
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.proposals import Agreement
 from analyzer.core.judging.totals import growth_of
 from analyzer.core.model import DrainedCounts, Lag, Partition, PartitionProgress, Rejected
 from analyzer.errors import PartitionLost, PlanChanged
@@ -22,9 +23,10 @@ from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs, insert
 from analyzer.store.database.partition_keys import is_of, row_of
 from analyzer.store.database.schema import TOTAL_MAX, offsets, rejects
-from analyzer.store.transaction import counter_state, lock_feed, plans, totals
+from analyzer.store.transaction import analyzers, counter_state, lock_feed, plans, totals
 from analyzer.store.transaction.buckets import add_counts
 from analyzer.store.transaction.catalog import Catalog, load
+from analyzer.store.transaction.stretches import KnownStretches
 from gatekeeper.model import Set
 
 
@@ -52,11 +54,13 @@ class SqlFlush:
         owner: str,
         random_mark: Callable[[], str],
         catalogs: CatalogCache | None = None,
+        stretches: KnownStretches | None = None,
     ) -> None:
         self._db = connection
         self._owner = owner
         self._random_mark = random_mark
         self._catalogs = catalogs or CatalogCache()
+        self._stretches = stretches or KnownStretches()
         self._plan_row = plans.NO_PLAN
 
     def move_offsets(self, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None:
@@ -113,6 +117,20 @@ class SqlFlush:
             raise PlanChanged(version, self._plan_row.version)
         return instant(self._plan_row.now_ms)
 
+    def put_in_force(self, agreement: Agreement) -> tuple[int, datetime]:
+        """Puts the proposed plan in force, which this flush counted by; returns its version and the time.
+
+        The warden makes totals and locks agree with it: this transaction publishes one version of the feed,
+        and locks the feed's row last. Raises PlanChanged when the plan that it was proposed to is not in
+        force any more.
+        """
+        plans.block_flushes(self._db)
+        now = self.check_plan(agreement.in_force, agreement.version)
+        activated = plans.activate(self._db, agreement.plan, self._random_mark, self._owner, rows_max=0)
+        analyzers.settle(self._db, agreement)
+        self._plan_row = plans.lock_active(self._db)
+        return activated.version, now
+
     def apply(
         self,
         plan: Plan,
@@ -128,6 +146,7 @@ class SqlFlush:
         where rejected records are written, for a retry that takes some away.
         """
         catalog = self._catalogs.of(self._db, self._plan_row)
+        self._stretches.note(self._db, counted.parts, version, self._plan_row.mark)
         steps = steps_of(self._plan_row.pending)
         filling = filled_to(steps, catalog.sum_numbers(plan)) if steps else {}
         growth = growth_of(plan.policies_of, counted.tables, filling)

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.core.judging.activation_steps import Step, steps_after, steps_of
 from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
+from analyzer.core.judging.plan_differences import differences, in_words
 from analyzer.errors import SchemaBehind
+from analyzer.store.database.audit_log import record
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import plans
 from analyzer.store.transaction import catalog, lock_feed
 from analyzer.store.transaction.activation import Activation, StoredPlan, store_steps
+from gatekeeper.model import Change, Set
+
+log = logging.getLogger(__name__)
 
 ACTIVATION_MS = 60_000  # time-out of its statements
 # Rows that an activation reads itself; a small installation agrees with its new plan at once.
 ACTIVATION_ROWS = 20_000
+LOGGED_MAX = 50  # locks that one transaction of an activation changed
 
 
 class LockedPlan(NamedTuple):
@@ -29,14 +36,22 @@ class LockedPlan(NamedTuple):
     pending: str  # see `steps_of`
     now_ms: int
     digest: str
+    mark: str
 
 
-NO_PLAN = LockedPlan(None, 0, "", 0, "")
+NO_PLAN = LockedPlan(None, 0, "", 0, "", "")
+
+
+class Activated(NamedTuple):
+    """The plan in force, and the locks that it set or lifted at once."""
+
+    version: int
+    changes: Sequence[Change]
 
 
 def lock_active(db: sa.Connection) -> LockedPlan:
     """Returns the plan in force, which no activation can replace until commit, and the database's time."""
-    columns = (plans.c.version, plans.c.at_ms, plans.c.pending, NowMs(), plans.c.digest)
+    columns = (plans.c.version, plans.c.at_ms, plans.c.pending, NowMs(), plans.c.digest, plans.c.mark)
     row = db.execute(sa.select(*columns).where(plans.c.active == 1).with_for_update(read=True)).first()
     # No row: another plan was activated while this statement waited for the row, and it cannot see the new
     # one.
@@ -48,8 +63,13 @@ def is_in_force(db: sa.Connection, locked: LockedPlan, plan: Plan) -> bool:
 
     Its number does not say it: after a dump was restored, the next plan gets a number that another one had.
     """
-    # An earlier version of the format has another digest for an equal plan.
-    return locked.digest == plan.digest or active(db)[1] == plan
+    if locked.digest == plan.digest:
+        return True
+    try:
+        # An earlier version of the format has another digest for an equal plan.
+        return active(db)[1].digest == plan.digest
+    except SchemaBehind:  # of a later version
+        return False
 
 
 def active(db: sa.Connection) -> tuple[int, Plan]:
@@ -60,45 +80,85 @@ def active(db: sa.Connection) -> tuple[int, Plan]:
     return row.version, _decoded(row.body)
 
 
-def activate(db: sa.Connection, plan: Plan, random_mark: Callable[[], str]) -> int:
-    """Puts `plan` in force, and begins to make totals and locks agree with it; returns its version.
+def exists(db: sa.Connection) -> bool:
+    """Whether a plan is in force."""
+    return db.execute(sa.select(plans.c.version).where(plans.c.active == 1)).first() is not None
 
-    `continue_activation` does what is left. The plan that is in force already changes nothing. Raises
-    SchemaBehind.
+
+def activate(
+    db: sa.Connection,
+    plan: Plan,
+    random_mark: Callable[[], str],
+    who: str = "",
+    rows_max: int | None = None,
+    why: str = "",
+) -> Activated:
+    """Puts `plan` in force for `who`, and begins to make totals and locks agree with it.
+
+    Reads `rows_max` rows for that, ACTIVATION_ROWS by default; `continue_activation` does what is left. The
+    plan that is in force already changes nothing. Raises SchemaBehind.
     """
-    _block_flushes(db)
+    rows_max = ACTIVATION_ROWS if rows_max is None else rows_max
+    block_flushes(db)
     old = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
     before = None if old is None else _decoded(old.body)
-    if old is not None and before == plan:
+    if old is not None and before is not None and before.digest == plan.digest:
         if old.digest != plan.digest:  # written by an earlier version of the format
             rewritten = {"digest": plan.digest, "body": plan.to_json()}
             db.execute(sa.update(plans).where(plans.c.version == old.version).values(rewritten))
-        return int(old.version)
-    version, now_ms = _put_in_force(db, plan, 1 if old is None else old.version + 1)
-    numbers = catalog.register(db, plan)
+        return Activated(int(old.version), [])
+    version, now_ms = _put_in_force(db, plan, 1 if old is None else old.version + 1, random_mark())
+    difference = in_words(differences(before or Plan(), plan))
+    record(db, who, "plan put in force", f"plan {version}", f"{why}: {difference}" if why else difference)
+    known = catalog.load(db)
+    numbers = catalog.register(db, plan, before, version)
     unfinished = steps_of(old.pending) if old is not None else ()
-    steps = steps_after(before or Plan(), unfinished, plan, numbers.sum_numbers(plan), now_ms // 1000)
+    kept = {
+        sum_
+        for sum_, number in numbers.sum_numbers(plan).items()
+        if known.sums.get(catalog.sum_name(sum_)) == number
+    }
+    steps = steps_after(before or Plan(), unfinished, plan, numbers.sum_numbers(plan), kept, now_ms // 1000)
     stored = StoredPlan(plan, version, now_ms)
-    _run(db, Activation(db, stored, numbers, now_ms, ACTIVATION_ROWS), version, steps, random_mark)
-    return version
+    changes = _run(db, Activation(db, stored, numbers, now_ms, rows_max), version, steps, random_mark)
+    return Activated(version, changes)
 
 
-def continue_activation(db: sa.Connection, random_mark: Callable[[], str], rows_max: int) -> int:
-    """Brings totals and locks nearer to agreement with the plan; returns the rows read.
+def log_changes(activated: Activated) -> None:
+    """Logs each lock that a plan set or lifted, after the commit; of very many, the first ones."""
+    for change in activated.changes[:LOGGED_MAX]:
+        if isinstance(change, Set):
+            sentence = "plan %d locks %s until %s: %s"
+            log.info(sentence, activated.version, change.at.key, change.lock.until, change.lock.detail)
+        else:
+            at = change.at
+            log.info("plan %d lifts the lock of %s by policy %s", activated.version, at.key, at.policy)
+    more = len(activated.changes) - LOGGED_MAX
+    if more > 0:
+        log.info("plan %d sets or lifts %d more locks", activated.version, more)
 
-    0 when nothing is left, or while it must wait. Raises SchemaBehind.
-    """
+
+class ActivationStep(NamedTuple):
+    """A transaction that brought totals and locks nearer to agreement with the plan."""
+
+    rows: int  # read; 0: nothing is left, or it must wait
+    activated: Activated
+
+
+def continue_activation(db: sa.Connection, random_mark: Callable[[], str], rows_max: int) -> ActivationStep:
+    """Brings totals and locks nearer to agreement with the plan. Raises SchemaBehind."""
+    nothing = ActivationStep(0, Activated(0, []))
     if not db.execute(sa.select(plans.c.version).where(plans.c.active == 1, plans.c.pending != "")).first():
-        return 0
-    _block_flushes(db)
+        return nothing
+    block_flushes(db)
     row = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
     if row is None or not row.pending:
-        return 0
+        return nothing
     numbers = catalog.load(db)
     stored = StoredPlan(_decoded(row.body), row.version, row.at_ms)
     activation = Activation(db, stored, numbers, clock_ms(db), rows_max)
-    _run(db, activation, row.version, steps_of(row.pending), random_mark)
-    return activation.rows
+    changes = _run(db, activation, row.version, steps_of(row.pending), random_mark)
+    return ActivationStep(activation.rows, Activated(row.version, changes))
 
 
 def _run(
@@ -107,15 +167,16 @@ def _run(
     version: int,
     steps: tuple[Step, ...] | list[Step],
     random_mark: Callable[[], str],
-) -> None:
+) -> Sequence[Change]:
     left = activation.run(steps)
     if left or steps:
         store_steps(db, version, left)
     if activation.changes:
         lock_feed.publish(db, activation.changes, random_mark())
+    return activation.changes
 
 
-def _block_flushes(db: sa.Connection) -> None:
+def block_flushes(db: sa.Connection) -> None:
     """Waits for the flushes that have checked the plan to commit, and blocks all others until commit.
 
     From here on the buckets are complete. SQLite has one writer anyway.
@@ -128,10 +189,13 @@ def _block_flushes(db: sa.Connection) -> None:
         db.exec_driver_sql(f"set local statement_timeout = {ACTIVATION_MS}")
 
 
-def _put_in_force(db: sa.Connection, plan: Plan, version: int) -> tuple[int, int]:
+def _put_in_force(db: sa.Connection, plan: Plan, version: int, mark: str) -> tuple[int, int]:
     """Returns the version and the time."""
     db.execute(sa.update(plans).where(plans.c.active == 1).values(active=0, pending=""))
-    row = {"version": version, "digest": plan.digest, "body": plan.to_json(), "active": 1, "at_ms": NowMs()}
+    row = {
+        "version": version, "digest": plan.digest, "body": plan.to_json(), "active": 1, "at_ms": NowMs(),
+        "mark": mark,
+    }  # fmt: skip
     return version, int(db.execute(sa.insert(plans).values(row).returning(plans.c.at_ms)).scalar_one())
 
 

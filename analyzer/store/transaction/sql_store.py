@@ -16,6 +16,7 @@ from analyzer.store.database.schema import offsets
 from analyzer.store.transaction import counter_state, lock_feed, plans
 from analyzer.store.transaction.flush import CatalogCache, SqlFlush
 from analyzer.store.transaction.gaps import open_gaps
+from analyzer.store.transaction.stretches import KnownStretches
 
 # Longer than flushes usually take, and shorter than a session in a consumer group. What continues after it
 # fails at the compare-and-set.
@@ -40,7 +41,8 @@ class SqlStore:
         self._engine = engine
         self._owner = owner
         self._random_mark = random_mark
-        self._catalogs = CatalogCache()  # used by `transaction` alone
+        self._catalogs = CatalogCache()  # these two are used by `transaction` alone
+        self._stretches = KnownStretches()
         self._wait_for_flush = wait_for_flush
 
     def wait_for_flush(self, timeout_s: float = FLUSH_WAIT_S) -> None:
@@ -52,8 +54,12 @@ class SqlStore:
 
         Raises StoreAway: the outcome is then unknown, and the stored positions tell.
         """
-        with writing(self._engine) as connection:
-            yield SqlFlush(connection, self._owner, self._random_mark, self._catalogs)
+        try:
+            with writing(self._engine) as connection:
+                yield SqlFlush(connection, self._owner, self._random_mark, self._catalogs, self._stretches)
+        except BaseException:
+            self._stretches.forget()
+            raise
 
     def positions(self, parts: Collection[Partition]) -> dict[Partition, Position]:
         """Returns the stored positions of `parts` and the gaps that block them; unknown ones are left out.
@@ -120,4 +126,6 @@ class SqlStore:
         StoreAway.
         """
         with writing(self._engine) as connection:
-            return plans.activate(connection, plan, self._random_mark)
+            activated = plans.activate(connection, plan, self._random_mark, self._owner)
+        plans.log_changes(activated)
+        return activated.version

@@ -14,9 +14,17 @@ from hypothesis import strategies as st
 from analyzer.core.counting.groupings import SHOWN
 from analyzer.core.counting.meters import JOINS, REQUESTS, Meter
 from analyzer.core.judging.kinds import KINDS
-from analyzer.core.judging.plan import FORMAT, Plan, UnknownPlan, plan_from, plan_of
+from analyzer.core.judging.plan import FORMAT, Plan, UnknownPlan, meaning, plan_from, plan_of
 from analyzer.core.judging.policies import Policy, Quota
 from analyzer.core.judging.windows import Calendar
+from analyzer.core.records.mapping import (
+    AddressField,
+    NumberField,
+    ResourceField,
+    SourceMapping,
+    TextField,
+    TimeField,
+)
 from gatekeeper.model import Rate
 
 names = st.text(min_size=1, max_size=8)
@@ -53,6 +61,44 @@ def test_a_plan_is_read_from_its_text(parts_: Parts) -> None:
 def test_the_order_in_the_configuration_makes_no_difference(parts_: Parts, random: object) -> None:
     shuffled = tuple(sorted(part, key=lambda _: random.random()) for part in parts_)
     assert plan_of(*shuffled).to_json() == plan_of(*parts_).to_json()
+
+
+def test_defaults_do_not_belong_to_the_meaning() -> None:
+    """A release that adds a setting leaves the digest of each configuration as it is."""
+    daily = Quota("daily", 5, Calendar("day"))
+    assert meaning(daily) == {"name": "daily", "limit": 5, "window": {"per": "day"}}
+    assert meaning(SourceMapping(fields={"user": TextField(("u",))})) == {
+        "fields": {"user": {"": "text", "path": ["u"]}}
+    }
+
+
+def test_a_plan_has_its_rules_and_each_source_as_parts() -> None:
+    web = {"web": SourceMapping(format="combined")}
+    daily = Quota("daily", 5, Calendar("day"))
+    assert list(plan_of([], [], [daily], web).parts) == ["rules", "source web"]
+    assert list(plan_of([], [], [], web).parts) == ["source web"], "rules that say nothing are not a part"
+    assert plan_of([], [], [daily], web).parts["rules"] == plan_of([], [], [daily]).parts["rules"]
+
+
+def test_the_order_of_conditions_does_not_belong_to_the_meaning() -> None:
+    one = Meter("x", where=(("a", ("1", "2")), ("b", ("3",))))
+    other = Meter("x", where=(("b", ("3",)), ("a", ("2", "1"))))
+    assert plan_of([], [one], []).digest == plan_of([], [other], []).digest
+    sources = [{"web": SourceMapping(deny_if=meter.where)} for meter in (one, other)]
+    assert len({plan_of([], [], [], source).digest for source in sources}) == 1
+
+
+def test_a_plan_with_sources_is_read_from_its_text() -> None:
+    fields = {
+        "user": TextField(("a", "b.c")),
+        "address": AddressField(("ip",), 64),
+        "resource": ResourceField(("path",), ("/v1/{id}",), "none"),
+        "bytes": NumberField(("n",), "duration", "ms", None),
+    }
+    mapping = SourceMapping(time=TimeField(("ts",), "ms"), fields=fields, deny_if=(("user", ("x",)),))
+    plan = plan_of([], [], [], {"web": mapping})
+    assert plan_from(plan.to_json()) == plan
+    assert plan_from(plan.to_json()).sources["web"].fields == fields
 
 
 @given(policies, policies)
@@ -101,7 +147,7 @@ def with_policy(kind: str, policy: str) -> str:
     [
         ("", "Input data was truncated"),
         ("[]", "of length 2"),
-        (f"[3,{BODY}]", "format 3, this version reads formats 1 to 2"),
+        (f"[4,{BODY}]", "format 4, this version reads formats 1 to 3"),
         (f"[2,{BODY},1]", "of length 2"),
         (f'[2,{BODY[:-1]},"tenants":1}}]', "unknown field `tenants`"),
         (with_policy("unknown", DAILY), "kind 'unknown', this version knows quota"),
@@ -110,6 +156,10 @@ def with_policy(kind: str, policy: str) -> str:
             "join 'least', this version knows sum, max",
         ),
         (f"[2,{BODY}]".replace('"caller"', '"browser"'), "'browser' is not a grouping"),
+        (
+            f"[3,{BODY}]".replace("[]}", '[],"sources":{"web":{"format":"w3c"}}}'),
+            "format 'w3c', this version reads json",
+        ),
         (with_policy("quota", DAILY[:-1] + ',"weight":2}'), "unknown field `weight`"),
         (with_policy("quota", '{"name":"daily"}'), "missing required field `limit`"),
         (with_policy("quota", DAILY.replace('"day"', '"age"')), "Invalid enum value"),

@@ -7,8 +7,10 @@ comes from a walk over all of its records since the partition began or was resum
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.model import (

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections import Counter as Sums
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.model import Counter, DrainedCounts, Record, Records, RecordSet, Rejected

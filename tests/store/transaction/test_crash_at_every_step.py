@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.core.model import Lag, Partition, PartitionProgress

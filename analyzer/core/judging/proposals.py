@@ -1,0 +1,121 @@
+"""Files propose, the plan decides: which parts of a configuration come in force, and which do not.
+
+A source is counted by the rules and the mapping that the plan in force has, never by what the configuration
+of an analyzer says. Part by part, a configuration is compared with the plan when its analyzer starts, and
+whenever another plan comes in force:
+
+    equal                              nothing to do
+    a source that the plan lacks       is added
+    changed since the last start       an operator edited this file: it is put in force
+      under this analyzer's name
+    as at the last start, and          the file is an old one: it is declined, and the analyzer counts by the
+      replaced since                   plan
+    an analyzer of an unknown name     a colleague's file must not open every gate: declined, unless no other
+                                       analyzer has lived for a minute
+    missing in the configuration       stays in the plan: machines read different files
+
+So a crash before a proposal came in force changes nothing, a file that is put back to what it was is an
+edit, and after a restore the files are compared with what the dump remembers of them. `gatelock policies
+apply` and `gatelock run --apply` put a whole file in force, and with `--prune` nothing else.
+
+Pure: `analyzer.store.transaction.analyzers` reads and stores what is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from analyzer.core.judging.plan import RULES, SOURCE, Plan
+
+
+class LastStart(NamedTuple):
+    """The stored state of an analyzer of this name.
+
+    Attributes:
+        settled: Digests of the parts of its file that were found equal to the plan, put in force or declined.
+    """
+
+    settled: Mapping[str, str]
+
+
+class Proposal(NamedTuple):
+    """A comparison of a configuration with the plan in force.
+
+    Attributes:
+        plan: The plan in force, with the parts that the configuration may change.
+        taken: Names of these parts; none: `plan` is the one in force.
+        declined: Names of the parts in which the configuration differs and may not decide.
+    """
+
+    plan: Plan
+    taken: tuple[str, ...]
+    declined: tuple[str, ...]
+
+    def settled(self, file: Plan, before: LastStart | None) -> dict[str, str]:
+        """Returns the digests to store: of a taken part the earlier one, until it is in force."""
+        earlier = {} if before is None else before.settled
+        found = {
+            part: earlier.get(part, "") if part in self.taken else digest
+            for part, digest in file.parts.items()
+        }
+        return {part: digest for part, digest in found.items() if digest}
+
+
+class Agreement(NamedTuple):
+    """By which plan an analyzer counts, and what is in force.
+
+    Attributes:
+        version: Of the plan in force.
+        in_force: The plan in force.
+        plan: The plan to count by: the one in force, or a proposal, which comes in force with the first
+            flush that counted a record by it.
+        name: The analyzer's, where its file is remembered; "" for commands.
+        file: Digests of the parts of its file, to be remembered when the proposal comes in force.
+        notes: What differs and why, one sentence each, for the log.
+    """
+
+    version: int
+    in_force: Plan
+    plan: Plan
+    name: str = ""
+    file: Mapping[str, str] = {}
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, version: int, plan: Plan) -> Agreement:
+        """Returns the agreement of an analyzer that proposes nothing."""
+        return cls(version, plan, plan)
+
+    @property
+    def is_proposal(self) -> bool:
+        return self.plan.digest != self.in_force.digest
+
+
+def propose(in_force: Plan, file: Plan, before: LastStart | None, *, is_alone: bool) -> Proposal:
+    """Returns what the configuration `file` of an analyzer changes in the plan.
+
+    `before` is None for an analyzer of an unknown name; `is_alone` says that no analyzer of another name has
+    lived for a minute.
+    """
+    taken: list[str] = []
+    declined: list[str] = []
+    for part, digest in file.parts.items():
+        if digest == in_force.parts.get(part):
+            continue
+        is_added = part != RULES and part not in in_force.parts
+        is_edited = is_alone if before is None else before.settled.get(part) != digest
+        (taken if is_added or is_edited else declined).append(part)
+    return Proposal(merged(in_force, file, taken), tuple(taken), tuple(declined))
+
+
+def merged(in_force: Plan, file: Plan, taken: list[str] | tuple[str, ...]) -> Plan:
+    """Returns the plan in force with these parts of `file`."""
+    plan = in_force.with_rules_of(file) if RULES in taken else in_force
+    sources = {name: mapping for name, mapping in file.sources.items() if SOURCE + name in taken}
+    return plan.with_sources(dict(plan.sources) | sources) if sources else plan
+
+
+def applied(in_force: Plan, file: Plan, *, prune: bool) -> Plan:
+    """Returns the plan after `policies apply`: every part of `file`; with `prune` nothing else."""
+    return file if prune else merged(in_force, file, tuple(file.parts))

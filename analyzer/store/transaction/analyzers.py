@@ -1,0 +1,287 @@
+"""The analyzers of a database by name, and the agreement on the plan that each of them counts by.
+
+`core/judging/proposals.py` decides; this module reads and stores what it compares.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.core.judging.plan import FORMAT, SOURCE, Plan
+from analyzer.core.judging.plan_differences import differences, in_words
+from analyzer.core.judging.proposals import Agreement, LastStart, Proposal, applied, merged, propose
+from analyzer.errors import SourceDiffers
+from analyzer.store.database.engine import NowMs, insert, reading, writing
+from analyzer.store.database.schema import analyzers, offsets
+from analyzer.store.transaction import plans
+from analyzer.store.transaction.lock_feed import new_mark
+
+LIVING_MS = 15_000  # an analyzer sends a heartbeat every few seconds
+ALONE_MS = 60_000  # after which an unknown name may change the plan
+OLD_FORMAT = 2  # read by analyzers of versions that are not in the table
+
+
+class AnalyzerFile(NamedTuple):
+    """The configuration of an analyzer, as far as others may have to know it.
+
+    Attributes:
+        name: The configured name of the analyzer.
+        plan: What its file says.
+        release: Version of the program.
+        group_id: Its consumer group.
+        topics: The topics that it reads.
+        is_applied: Whether its whole file is put in force, also parts that were declined (`run --apply`).
+    """
+
+    name: str
+    plan: Plan
+    release: str = ""
+    group_id: str = ""
+    topics: Sequence[str] = ()
+    is_applied: bool = False
+
+
+class Reads(NamedTuple):
+    """The consumer group and the topics of an analyzer."""
+
+    group_id: str = ""
+    topics: Sequence[str] = ()
+
+
+class KnownAnalyzer(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    format: int
+    release: str
+    file: Mapping[str, str]  # digests of the parts of the file that it last started with
+    settled: Mapping[str, str]
+    reads: Reads
+    age_ms: int  # since its last heartbeat
+
+
+class SqlAgreement:
+    """Agrees with the other analyzers of a database on the plan that this one counts by."""
+
+    def __init__(
+        self, engine: sa.Engine, owner: str, file: AnalyzerFile, random_mark: Callable[[], str]
+    ) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._file = file
+        self._random_mark = random_mark
+        self._is_registered = False
+
+    def agree(self) -> Agreement:
+        """Returns what to count by, now that the analyzer starts or another plan came in force.
+
+        The first plan of a database comes in force at once. Raises StoreAway, SchemaBehind.
+        """
+        file = self._file
+        with writing(self._engine) as db:
+            version, in_force = _active_or_first(db, file.plan, self._owner, self._random_mark)
+            others = [other for other in known_analyzers(db) if other.name != file.name]
+            proposal, notes = self._proposal(db, in_force, others)
+            self._store(db, proposal.settled(file.plan, self._before(db)))
+        self._is_registered = True
+        return Agreement(version, in_force, proposal.plan, file.name, file.plan.parts, tuple(notes))
+
+    def beat(self) -> None:
+        """Stores that this analyzer lives. Raises StoreAway."""
+        with writing(self._engine) as db:
+            here = sa.update(analyzers).where(analyzers.c.name == self._file.name)
+            db.execute(here.values(beat_ms=NowMs()))
+
+    def _before(self, db: sa.Connection) -> LastStart | None:
+        if self._file.is_applied and not self._is_registered:
+            return LastStart({})
+        row = db.execute(sa.select(analyzers.c.settled).where(analyzers.c.name == self._file.name)).first()
+        if row is not None:
+            return LastStart(_digests(row.settled))
+        # A row that is gone since this process started: the database was restored to a time before it.
+        return LastStart({}) if self._is_registered else None
+
+    def _proposal(
+        self, db: sa.Connection, in_force: Plan, others: Sequence[KnownAnalyzer]
+    ) -> tuple[Proposal, list[str]]:
+        file, names = self._file, {self._file.name, *(other.name for other in others)}
+        is_alone = not silent_owners(db, ALONE_MS, names)
+        is_alone &= all(other.age_ms > ALONE_MS for other in others)
+        proposal = propose(in_force, file.plan, self._before(db), is_alone=is_alone)
+        notes = []
+        if proposal.declined:
+            lines = in_words(differences(in_force, merged(in_force, file.plan, proposal.declined)))
+            notes.append(
+                f"this configuration is not in force ({', '.join(proposal.declined)}: {lines}); counting by "
+                "the plan in force. To put this file in force: gatelock policies apply"
+            )
+        if proposal.taken and not file.is_applied:
+            behind = _behind(db, file.name)
+            if behind:
+                notes.append(
+                    f"waiting with {', '.join(proposal.taken)}: {', '.join(behind)} run an earlier "
+                    "version that cannot read the new plan; upgrade them first, or start with --apply"
+                )
+                return Proposal(in_force, proposal.taken, proposal.declined), notes
+        if proposal.taken:
+            lines = in_words(differences(in_force, proposal.plan))
+            notes.append(f"with the first records counted, this configuration comes in force: {lines}")
+        return proposal, notes
+
+    def _store(self, db: sa.Connection, settled: Mapping[str, str]) -> None:
+        file = self._file
+        row = {
+            "name": file.name,
+            "format": FORMAT,
+            "release": file.release,
+            "file": _text(file.plan.parts),
+            "settled": _text(settled),
+            "reads": json.dumps([file.group_id, list(file.topics)]),
+            "started_ms": NowMs(),
+            "beat_ms": NowMs(),
+        }
+        begun = insert(db, analyzers).values(row)
+        changed = {name: value for name, value in row.items() if name not in ("name", "started_ms")}
+        if not self._is_registered:
+            changed["started_ms"] = NowMs()
+        db.execute(begun.on_conflict_do_update(index_elements=analyzers.primary_key, set_=changed))
+
+
+def agree_on_source(engine: sa.Engine, owner: str, file: Plan, source: str) -> Agreement:
+    """Returns by what an import counts: the plan in force, with the source if the plan lacks it.
+
+    The first plan of a database comes in force at once, with all that the file says. Raises SourceDiffers,
+    StoreAway, SchemaBehind.
+    """
+    with writing(engine) as db:
+        version, in_force = _active_or_first(db, file, owner, new_mark)
+    if source not in in_force.sources:
+        added = {source: file.sources[source]}
+        return Agreement(version, in_force, in_force.with_sources(dict(in_force.sources) | added))
+    if source in differing_sources(in_force, file):
+        lines = in_words(differences(in_force, merged(in_force, file, [SOURCE + source])))
+        raise SourceDiffers(
+            f"the plan in force reads this source in another way ({lines}); give the source another name, "
+            "or put this configuration in force: gatelock policies apply"
+        )
+    return Agreement.of(version, in_force)
+
+
+class AppliedFile(NamedTuple):
+    """The outcome of `apply_file`."""
+
+    version: int  # of the plan in force
+    differences: Sequence[str]  # lines; none: nothing was to be changed
+    behind: Sequence[str]  # living analyzers that cannot read the plan
+
+
+def apply_file(
+    engine: sa.Engine,
+    file: Plan,
+    who: str,
+    why: str = "",
+    *,
+    is_pruned: bool = False,
+    is_shown_only: bool = False,
+    random_mark: Callable[[], str] = new_mark,
+) -> AppliedFile:
+    """Puts every part of `file` in force at once, for an operator; with `is_pruned`, nothing else.
+
+    With `is_shown_only`, returns the difference and changes nothing. Raises StoreAway, SchemaBehind.
+    """
+    with writing(engine) as db:
+        version, in_force = plans.active(db) if plans.exists(db) else (0, Plan())
+        plan = applied(in_force, file, prune=is_pruned)
+        lines = differences(in_force, plan)
+        if is_shown_only or not lines:
+            return AppliedFile(version, lines, _behind(db))
+        activated = plans.activate(db, plan, random_mark, who, why=why)
+        behind = _behind(db)
+    plans.log_changes(activated)
+    return AppliedFile(activated.version, lines, behind)
+
+
+def _behind(db: sa.Connection, but: str = "") -> list[str]:
+    """Returns the living analyzers that cannot read a plan of this version."""
+    known = [other for other in known_analyzers(db) if other.name != but]
+    found = [other.name for other in known if other.format < FORMAT and other.age_ms <= LIVING_MS]
+    return sorted(found + silent_owners(db, LIVING_MS, {but, *(other.name for other in known)}))
+
+
+def differing_sources(in_force: Plan, file: Plan) -> frozenset[str]:
+    """Returns the sources that the plan has with another mapping than the file."""
+    return frozenset(
+        name
+        for name in file.sources.keys() & in_force.sources.keys()
+        if in_force.parts[SOURCE + name] != file.parts[SOURCE + name]
+    )
+
+
+def plan_in_force(engine: sa.Engine) -> Plan | None:
+    """Returns the plan in force; None when there is none yet. Raises StoreAway, SchemaBehind."""
+    with reading(engine) as db:
+        return plans.active(db)[1] if plans.exists(db) else None
+
+
+def _active_or_first(
+    db: sa.Connection, file: Plan, owner: str, random_mark: Callable[[], str]
+) -> tuple[int, Plan]:
+    """Returns the plan in force; in a new database, that is the one of the file from now on."""
+    if not plans.exists(db):
+        plans.block_flushes(db)  # waits for another analyzer that does the same at this moment
+        if not plans.exists(db):
+            plans.activate(db, file, random_mark, owner)
+    return plans.active(db)
+
+
+def settle(db: sa.Connection, agreement: Agreement) -> None:
+    """Stores, in the transaction that puts a proposal in force, that the analyzer's file is settled."""
+    if agreement.name:
+        here = sa.update(analyzers).where(analyzers.c.name == agreement.name)
+        db.execute(here.values(settled=_text(agreement.file)))
+
+
+def known_analyzers(db: sa.Connection) -> list[KnownAnalyzer]:
+    """Returns every analyzer that ever started on this database, by name."""
+    columns = analyzers.c
+    statement = sa.select(
+        columns.name, columns.format, columns.release, columns.file, columns.settled, columns.reads,
+        NowMs() - columns.beat_ms,
+    )  # fmt: skip
+    return [
+        KnownAnalyzer(
+            name, format_, release, _digests(file), _digests(settled),
+            Reads(*json.loads(reads)), age_ms,
+        )
+        for name, format_, release, file, settled, reads, age_ms in db.execute(
+            statement.order_by(columns.name)
+        )
+    ]  # fmt: skip
+
+
+def silent_owners(db: sa.Connection, within_ms: int, known: Collection[str]) -> list[str]:
+    """Returns owners of partitions, followed within this time, that are analyzers of earlier versions.
+
+    These write heartbeats of partitions, and no other heartbeat.
+    """
+    living = sa.select(offsets.c.owner).where(offsets.c.beat_ms >= NowMs() - within_ms).distinct()
+    owners = {str(owner) for owner in db.execute(living).scalars()}
+    return sorted(owner for owner in owners if (owner.rpartition(":")[0] or owner) not in known)
+
+
+def all_known(engine: sa.Engine) -> list[KnownAnalyzer]:
+    """Returns every analyzer that ever started on this database, by name. Raises StoreAway."""
+    with reading(engine) as db:
+        return known_analyzers(db)
+
+
+def _text(digests: Mapping[str, str]) -> str:
+    return json.dumps(dict(digests), sort_keys=True)
+
+
+def _digests(text: str) -> dict[str, str]:
+    return dict(json.loads(text)) if text else {}

@@ -1,0 +1,112 @@
+"""`gatelock policies`: the policies in force, and a configuration put in force."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzer.store.database.engine import open_engine
+from analyzer.store.transaction.analyzers import AnalyzerFile, SqlAgreement
+
+Gatelock = Callable[..., Any]
+
+LOG = """
+[[sources]]
+name = "web"
+file = "access.jsonl"
+fields = { time = { path = "ts", unit = "s" }, api_key = "key" }
+"""
+DAILY = """
+[[policies]]
+name = "daily"
+kind = "quota"
+limit = 500
+window = { per = "day" }
+"""
+
+
+@pytest.fixture
+def configured(gatelock: Gatelock, tmp_path: Path) -> Callable[[str], None]:
+    """Writes the configuration for a new database."""
+
+    def write(text: str) -> None:
+        (tmp_path / "gatelock.toml").write_text(text)
+
+    write(LOG)
+    assert gatelock("db", "upgrade").exit_code == 0
+    return write
+
+
+def test_a_configuration_is_put_in_force_with_its_difference(
+    gatelock: Gatelock, configured: Callable[[str], None]
+) -> None:
+    configured(LOG + DAILY)
+    first = gatelock("policies", "apply")
+    assert first.output.splitlines() == ["policy daily added", "source web added", "in force as plan 1"]
+    assert "nothing to change" in gatelock("policies", "apply").output
+    configured(LOG + DAILY.replace("500", "2_000"))
+    shown = gatelock("policies", "apply", "--dry-run")
+    assert "policy daily: limit 500 to 2,000\nnothing was changed" in shown.output
+    listed = gatelock("policies", "list")
+    assert listed.exit_code == 1
+    assert "500 requests for each caller" in listed.output
+    assert "this configuration is not in force" in listed.output
+    applied = gatelock("policies", "apply", "--reason", "more is sold")
+    assert "in force as plan 2" in applied.output
+    events = [json.loads(line) for line in gatelock("events", "list", "--json").output.splitlines()]
+    assert events[0]["why"] == "more is sold: policy daily: limit 500 to 2,000"
+    assert gatelock("policies", "list").exit_code == 0
+
+
+def test_parts_that_a_configuration_lacks_are_removed_only_with_prune(
+    gatelock: Gatelock, configured: Callable[[str], None]
+) -> None:
+    configured(LOG + DAILY)
+    gatelock("policies", "apply")
+    configured(LOG.replace('"web"', '"other"'))
+    assert gatelock("policies", "apply").output.splitlines() == ["source other added", "in force as plan 2"]
+    policies = [json.loads(line) for line in gatelock("policies", "list", "--json").stdout.splitlines()]
+    assert [policy["name"] for policy in policies] == ["daily"]
+    pruned = gatelock("policies", "apply", "--prune").output.splitlines()
+    assert pruned == ["policy daily removed", "source web removed", "in force as plan 3"]
+    assert "no policy is in force" in gatelock("policies", "list").output
+
+
+def test_analyzers_with_other_files_and_groups_are_found(
+    gatelock: Gatelock, configured: Callable[[str], None], tmp_path: Path
+) -> None:
+    configured(LOG + DAILY)
+    gatelock("policies", "apply")
+    from analyzer.config.settings import load
+
+    of_web_1 = load(tmp_path / "gatelock.toml").plan()
+    configured(LOG + DAILY.replace("500", "7"))
+    of_web_2 = load(tmp_path / "gatelock.toml").plan()
+    configured(LOG + DAILY)
+    engine = open_engine(f"sqlite:///{tmp_path}/gatelock.db")
+    for name, plan, group in (("web-1", of_web_1, "gatelock"), ("web-2", of_web_2, "blue")):
+        file = AnalyzerFile(name, plan, group_id=group, topics=["access-log"])
+        SqlAgreement(engine, f"{name}:1", file, lambda: "mark").agree()
+    engine.dispose()
+    output = gatelock("doctor").output
+    assert "web-2 was started with a file that is not in force in: rules" in output
+    assert "web-1 was" not in output
+    assert "two groups count access-log into this database: web-2 in blue; web-1 in gatelock" in output
+
+
+def test_a_changed_file_that_waits_is_found(
+    gatelock: Gatelock, configured: Callable[[str], None], tmp_path: Path
+) -> None:
+    from analyzer.config.settings import load
+
+    engine = open_engine(f"sqlite:///{tmp_path}/gatelock.db")
+    for limit in ("500", "7"):
+        configured(LOG + DAILY.replace("500", limit))
+        file = AnalyzerFile("web-1", load(tmp_path / "gatelock.toml").plan())
+        SqlAgreement(engine, "web-1:1", file, lambda: "mark").agree()
+    engine.dispose()
+    assert "web-1 waits with its changed file (rules)" in gatelock("doctor").output
