@@ -45,6 +45,9 @@ class Upkeep(Protocol):
     def delete_days(self, days_kept_s: int) -> int:
         """Deletes the oldest days and returns how many rows, up to a bound."""
 
+    def repair_totals(self) -> int:
+        """Corrects totals that do not equal the buckets and returns how many; 0 while it rests."""
+
     def prove_day(self) -> int:
         """Compares a past day with what was counted; 0 when no day is left. Raises CountsDiffer."""
 
@@ -78,6 +81,7 @@ def upkeep_jobs(upkeep: Upkeep, kept: Retention) -> list[Job]:
     """Returns the jobs that keep the tables small."""
     return [
         Job("prune", upkeep.prune),
+        Job("repair-totals", upkeep.repair_totals),
         Job("move-old", upkeep.move_old),
         Job("roll-up", lambda: upkeep.roll_up(kept.minutes_s, kept.quarters_s)),
         Job("fold", lambda: upkeep.fold(kept.fold_requests, kept.minutes_s)),

@@ -105,6 +105,23 @@ def steps_after(
     return steps
 
 
+def steps_to_judge_again(unfinished: Sequence[Step], plan: Plan, numbers: Mapping[Sum, int]) -> list[Step]:
+    """Returns the steps after which the locks of all policies agree with the totals of the open windows.
+
+    A sum that is being filled is judged when it is filled, by the unfinished steps.
+    """
+    filling = filled_to(unfinished, numbers)
+    again: list[Step] = [
+        JudgeStep(number, tuple(policy.name for policy in plan.policies_of[sum_]))
+        for sum_, number in numbers.items()
+        if sum_ not in filling
+    ]
+    names = tuple(sorted(p.name for sum_ in numbers if sum_ not in filling for p in plan.policies_of[sum_]))
+    if names:
+        again.append(ClearStep(names))
+    return [*unfinished, *(step for step in again if step not in unfinished)]
+
+
 def unready_policies(steps: Sequence[Step], plan: Plan, numbers: Mapping[Sum, int]) -> list[str]:
     """Returns the policies whose totals or locks do not agree with the plan yet."""
     filling = filled_to(steps, numbers)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, bucket_start_s
+from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, WIDTHS_S, bucket_start_s
 from analyzer.core.judging.judge import lapsed
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.bounded_deletes import delete_at, first_keys
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import NowMs, insert, slow_reading, without_scans, writing
-from analyzer.store.database.schema import gates, leases, rejects, stretches, totals
+from analyzer.store.database.schema import buckets, gates, leases, rejects, stretches, totals
 from analyzer.store.database.schema import plans as plans_table
-from analyzer.store.operations import roll_up
+from analyzer.store.operations import roll_up, total_repair
 from analyzer.store.reports.audit import prove_next_day
 from analyzer.store.reports.gate_reports import expired
 from analyzer.store.transaction import catalog, lock_feed, plans
+from analyzer.store.transaction.buckets import AUDITED
 from gatekeeper.model import Change
 
+log = logging.getLogger(__name__)
+
 LEASE_MS = 5_000
+LEAP_MS = 1_000  # a clock that goes back by less has ended no lock that would not end now anyway
 DELETED_MAX = 10_000  # rows in one transaction
 REJECTS_KEPT = 100_000  # the newest; the ledger keeps the count of all
 CHANGES_KEPT_MS = 3_600_000  # of the feed; a gate that was away for longer gets a snapshot
@@ -43,22 +48,39 @@ class SqlUpkeep:
         self._random_mark = random_mark
         self._few: tuple[int, int, list[str]] | None = None  # callers to fold: grouping, day, names
         self._differing: dict[int, int] = {}  # days whose buckets differ from what was counted
+        self._repair = total_repair.Pace()
 
     def hold(self, name: str) -> bool:
-        """Takes or extends the lease `name` for five seconds; returns whether we hold it."""
+        """Takes or extends the lease `name` for five seconds; returns whether we hold it.
+
+        A lease that ends later than a lease can was taken while the clock was ahead: it belongs to no
+        analyzer. Locks have ended by that clock, and totals were judged by it, so all are judged again.
+        """
+        latest_ms = NowMs() + LEASE_MS + LEAP_MS
+        is_ahead = sa.and_(leases.c.name == name, leases.c.until_ms > latest_ms)
         with writing(self._engine) as db:
+            was_ahead = db.execute(sa.select(leases.c.until_ms).where(is_ahead)).first() is not None
             lease = insert(db, leases).values(name=name, holder=self._owner, until_ms=NowMs() + LEASE_MS)
+            is_free = sa.or_(leases.c.until_ms < NowMs(), leases.c.until_ms > latest_ms)
             taken = lease.on_conflict_do_update(
                 index_elements=leases.primary_key,
                 set_={"holder": lease.excluded.holder, "until_ms": lease.excluded.until_ms},
-                where=sa.or_(leases.c.holder == self._owner, leases.c.until_ms < NowMs()),
+                where=sa.or_(leases.c.holder == self._owner, is_free),
             )
-            return db.execute(taken.returning(leases.c.name)).first() is not None
+            is_held = db.execute(taken.returning(leases.c.name)).first() is not None
+            if is_held and was_ahead:
+                log.warning("the database's clock was ahead and is back: all totals are judged again")
+                plans.judge_again(db)
+            return is_held
 
     def release(self, name: str) -> None:
-        """Gives the lease up, so that another analyzer can take it at once."""
+        """Gives the lease up, so that another analyzer can take it at once.
+
+        Its row stays: the next holder sees by it whether the clock was ahead.
+        """
         with writing(self._engine) as db:
-            db.execute(sa.delete(leases).where(leases.c.name == name, leases.c.holder == self._owner))
+            ours = sa.and_(leases.c.name == name, leases.c.holder == self._owner)
+            db.execute(sa.update(leases).where(ours, leases.c.until_ms > NowMs()).values(until_ms=NowMs() - 1))
 
     def end_locks(self) -> list[Change]:
         """Clears the locks whose time is over; returns the changes."""
@@ -73,17 +95,19 @@ class SqlUpkeep:
         """Deletes what is beyond its retention, up to a bound; returns the number of rows.
 
         These are totals of past windows, the oldest rejected records, old changes of the feed, and gates that
-        stopped reporting. Call again until it returns 0.
+        stopped reporting. A window is past when the newest bucket says so too: a clock that is ahead for a
+        minute deletes no total of today. Call again until it returns 0.
         """
         with writing(self._engine) as db:
             without_scans(db)
             now_ms = clock_ms(db)
+            past_ms = min(now_ms, newest_event_ms(db, now_ms)) - TOTALS_KEPT_MS
             newest = sa.select(rejects.c.at_ms).order_by(rejects.c.at_ms.desc())
             beyond = rejects.c.at_ms <= newest.offset(REJECTS_KEPT).limit(1).scalar_subquery()
             deleted = sum(
                 _delete(db, *rows)
                 for rows in (
-                    *((totals, gone) for gone in _totals_to_delete(db, (now_ms - TOTALS_KEPT_MS) // 1000)),
+                    *((totals, gone) for gone in _totals_to_delete(db, past_ms // 1000)),
                     (rejects, beyond),
                     (gates, expired(now_ms)),
                     (plans_table, _old_plans()),
@@ -153,12 +177,37 @@ class SqlUpkeep:
         plans.log_changes(step.activated)
         return step.rows
 
+    def repair_totals(self) -> int:
+        """Corrects totals of open windows that do not equal the buckets, up to a bound; returns how many.
+
+        0 also while the last comparison is so recent that another one would load the database.
+        """
+        return total_repair.repair(self._engine, self._repair)
+
     def prove_day(self) -> int:
         """Compares the buckets of a past day with what was counted; returns 1, or 0 when no day is left.
 
         Raises CountsDiffer where they differ, again and again while they do.
         """
         return prove_next_day(self._engine, self._differing)
+
+
+def newest_event_ms(db: sa.Connection, default_ms: int) -> int:
+    """Returns the time of the newest bucket of the audited grouping, or the default without any."""
+    known = catalog.load(db)
+    if AUDITED not in known.groupings:
+        return default_ms
+    page, at = known.meters[REQUESTS.name].page, buckets.c.bucket_s
+    found = (
+        db.execute(
+            sa.select(at)
+            .where(roll_up.KeyPrefix(known.groupings[AUDITED], page, width_s).condition)
+            .order_by(at.desc())
+            .limit(1)
+        ).scalar()
+        for width_s in WIDTHS_S
+    )
+    return max((at_s * 1000 for at_s in found if at_s is not None), default=default_ms)
 
 
 def _totals_to_delete(db: sa.Connection, before_s: int) -> list[sa.ColumnElement[bool]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.activation_steps import Step, steps_after, steps_of
+from analyzer.core.judging.activation_steps import Step, steps_after, steps_of, steps_to_judge_again
 from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
 from analyzer.core.judging.plan_differences import differences, in_words
 from analyzer.errors import SchemaBehind
@@ -159,6 +159,21 @@ def continue_activation(db: sa.Connection, random_mark: Callable[[], str], rows_
     activation = Activation(db, stored, numbers, clock_ms(db), rows_max)
     changes = _run(db, activation, row.version, steps_of(row.pending), random_mark)
     return ActivationStep(activation.rows, Activated(row.version, changes))
+
+
+def judge_again(db: sa.Connection) -> Plan | None:
+    """Has the steps of the activation judge every total of the windows that are open now.
+
+    Returns the plan in force, None without one. Keeps flushes out until commit. Raises SchemaBehind.
+    """
+    _block_flushes(db)
+    row = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
+    if row is None:
+        return None
+    plan, unfinished = _decoded(row.body), steps_of(row.pending)
+    steps = steps_to_judge_again(unfinished, plan, catalog.load(db).sum_numbers(plan))
+    store_steps(db, row.version, steps)
+    return plan
 
 
 def _run(

@@ -68,7 +68,7 @@ def test_a_lease_ends_by_the_clock_of_the_database(
     assert upkeep.hold("warden")
     (until_ms,) = everything(engine, leases, "until_ms")[0]
     assert 0 < until_ms - millis(now) - LEASE_MS < 60_000
-    execute(engine, sa.update(leases).values(until_ms=NowMs() + 60_000))
+    execute(engine, sa.update(leases).values(until_ms=NowMs() + LEASE_MS))
     assert not other.hold("warden")
     execute(engine, sa.update(leases).values(until_ms=NowMs() - 1))
     assert other.hold("warden")
