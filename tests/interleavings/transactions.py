@@ -160,6 +160,7 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "fold": lambda actor: upkeep_of(actor).fold(RARE_MAX, MINUTES_KEPT_S),
     "delete-days": lambda actor: upkeep_of(actor).delete_days(DAYS_KEPT_S),
     "move-old": lambda actor: (upkeep_of(actor).move_old(), upkeep_of(actor).move_old()),
+    "repair-totals": lambda actor: upkeep_of(actor).repair_totals(),
     "prove-day": lambda actor: upkeep_of(actor).prove_day(),
     "audit": lambda actor: audit(actor.engine),
     "suspend": suspend,

@@ -147,6 +147,7 @@ def do_everything(engine: sa.Engine, tmp_path: Path) -> None:
         lambda: upkeep.fold(5, 40 * DAY_S),
         lambda: upkeep.delete_days(1_830 * DAY_S),
         upkeep.prove_day,
+        upkeep.repair_totals,
     ]
     for step in steps:
         while step():

@@ -1,4 +1,4 @@
-"""`gatelock audit`: compares the counts of the partitions with the buckets."""
+"""`gatelock audit`: compares ledgers, buckets, totals and locks with each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.options import ConfigOption, JsonOption, open_database
 
 if TYPE_CHECKING:
-    from analyzer.store.reports.audit import Audit
+    from analyzer.store.reports.audit import Audit, PartitionLedger
     from analyzer.store.transaction.gaps import RecordedGap
 
 SKIPPED_MAX = 10  # skipped ranges printed below the table
@@ -26,13 +26,19 @@ def audit(
         bool, typer.Option("--all", help="Read the buckets of every day, also of those proved earlier.")
     ] = False,
 ) -> None:
-    """Check that all records are counted once.
+    """Compare everything that was counted with itself.
 
-    For each partition: seen = counted + duplicate + dead (unreadable, or from the future) + late (too old).
-    Over all partitions: counted equals the requests in the buckets, day by day (UTC). A past day whose
-    buckets were found equal is not read again until something is counted in it. The column skipped has the
-    offsets that an operator skipped with `gatelock gaps accept`; no other column includes them. Exit code 1
-    if anything differs.
+    For each partition: seen = counted + duplicate + dead (unreadable, or from the future) + late (too old),
+    and no more records were seen than there are offsets. Over all partitions: counted equals the requests in
+    the buckets, day by day (UTC). Of each day that is read, the counts of one grouping add up to those of the
+    others. The totals of windows that are open equal the buckets, and the locks are those that they earn. A
+    past day whose buckets were found equal is not read again until something is counted in it; --all reads
+    it. The column skipped has the offsets that an operator skipped with `gatelock gaps accept`, holes the
+    other offsets without a record. Exit code 1 if anything differs.
+
+    The tables alone do not show whether a record is missing where offsets have holes, as transactions and
+    compaction leave them, or whether a count has the right caller where nothing else counts it. That takes
+    the log itself, and no command reads it again yet.
 
     Example: gatelock audit --json
     """
@@ -40,17 +46,32 @@ def audit(
         from analyzer.cli.nouns.gaps import fields_of
         from analyzer.cli.output import format_second, json_lines
         from analyzer.store.reports.audit import audit as compare
+        from analyzer.store.transaction.catalog import sum_name
 
         found = compare(engine, every_day=every_day)
         if json:
-            partitions = [{**ledger._asdict(), "equal": ledger.equal} for ledger in found.partitions]
+            partitions = [
+                {**ledger._asdict(), "holes": _holes(ledger), "equal": ledger.equal}
+                for ledger in found.partitions
+            ]
             skipped = [fields_of(gap) for gap in found.skipped]
             counted = {name: getattr(found, name) for name in SUMS}
             differing = [
                 {"day": format_second(day.day_s), "counted": day.counted, "in_buckets": day.in_buckets}
                 for day in found.differing
             ]
-            json_lines([{"partitions": partitions, **counted, "differing": differing, "gaps": skipped}])
+            other = {
+                "groupings": [{**one._asdict(), "day": format_second(one.day_s)} for one in found.groupings],
+                "totals": [
+                    {"sum": sum_name(of.sum), "window": format_second(of.window.start_s), **one._asdict()}
+                    for of, one in found.totals
+                ],
+                "locks": [one._asdict() for one in found.locks],
+            }
+            for one in other["groupings"]:
+                del one["day_s"]
+            numbers = {"partitions": partitions, **counted, "differing": differing}
+            json_lines([{**numbers, **other, "gaps": skipped}])
         else:
             _print(found)
         if not found.equal:
@@ -63,10 +84,15 @@ def _print(found: Audit) -> None:
     has_duplicates = any(ledger.duplicate for ledger in found.partitions)
     columns = [name for name in COLUMNS if name != "duplicate" or has_duplicates]
     rows = [
-        [*(getattr(ledger, name) for name in columns), "=" if ledger.equal else "differs"]
+        [*(getattr(ledger, name) for name in columns), _holes(ledger), "=" if ledger.equal else "differs"]
         for ledger in found.partitions
     ]
-    table([*columns, ""], rows, "nothing was read yet")
+    table([*columns, "holes", ""], rows, "nothing was read yet")
+    for ledger in found.partitions:
+        if ledger.holes < 0:
+            where = f"{ledger.topic}[{ledger.partition}]"
+            more = plural(-ledger.holes, "record")
+            typer.echo(f"{where}: {more} more were seen than it has offsets up to {ledger.next}: NOT EQUAL")
     verdict = "equal" if found.counted == found.buckets else "NOT EQUAL"
     typer.echo(f"{found.counted:,} counted, {found.buckets:,} in buckets: {verdict}")
     typer.echo(
@@ -76,12 +102,48 @@ def _print(found: Audit) -> None:
     for day in found.differing[:SKIPPED_MAX]:
         when = format_second(day.day_s)
         typer.echo(f"{when}: {day.counted:,} counted, {day.in_buckets:,} in buckets: NOT EQUAL")
+    _print_other(found)
     for gap in found.skipped[:SKIPPED_MAX]:
         typer.echo(f"skipped: {gap.part} {skipped_range(gap)}")
     if len(found.skipped) > SKIPPED_MAX:
         typer.echo(f"... and {len(found.skipped) - SKIPPED_MAX} more: `gatelock gaps list --all`")
     if found.overflow:
         typer.echo(f"{found.overflow:,} of these are in overflow: not counted under the name of their caller")
+
+
+def _holes(ledger: PartitionLedger) -> int | None:
+    """Returns the offsets without a record; None for a file, whose offsets are bytes."""
+    from analyzer.files.file_reader import CLUSTER
+
+    return None if ledger.cluster == CLUSTER else ledger.holes
+
+
+def _print_other(found: Audit) -> None:
+    """Prints what differs besides the requests of a day."""
+    from analyzer.cli.output import format_second, plural
+    from analyzer.store.transaction.catalog import sum_name
+
+    for one in found.groupings:
+        of = f" of {one.key}" if one.key else ""
+        typer.echo(
+            f"{format_second(one.day_s)}: {one.meter}{of}: {one.in_coarse:,} by {one.coarse}, "
+            f"{one.in_fine:,} by {one.fine}: NOT EQUAL"
+        )
+    for of_sum, total in found.totals:
+        typer.echo(
+            f"total of {sum_name(of_sum.sum)} since {format_second(of_sum.window.start_s)}: "
+            f"{_series(total.key, total.resource)}: {total.used:,}, and {total.counted:,} in buckets: NOT EQUAL"
+        )
+    for lock in found.locks:
+        used = "without a total" if lock.used is None else f"at {lock.used:,}"
+        state = "is locked, and must not be" if lock.is_locked else "must be locked, and is not"
+        typer.echo(f"{lock.policy}: {_series(lock.key, lock.resource)} {state}, {used}: NOT EQUAL")
+    if found.totals_compared:
+        typer.echo(f"totals of {plural(found.totals_compared, 'sum')} compared with the buckets")
+
+
+def _series(key: str, resource: str) -> str:
+    return " ".join(part for part in (key or "everyone", resource) if part)
 
 
 def skipped_range(gap: RecordedGap) -> str:

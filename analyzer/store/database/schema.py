@@ -73,6 +73,8 @@ offsets = Table(
     added("behind_run"),
     Column("hour", BigInteger),
     Column("hour_before", BigInteger),
+    # The offset at which counting began; null: before versions stored it, 0 at least.
+    Column("begin", BigInteger),
 )
 
 # The callers that a partition counts by name in the hour that it has reached and the one before: a row per

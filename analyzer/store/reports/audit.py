@@ -1,4 +1,8 @@
-"""The audit: each partition's ledger against itself, and all buckets against all ledgers."""
+"""The audit: ledgers, buckets, totals and locks compared with each other in one snapshot.
+
+Each comparison is a statement that the database works through, a day, a pair of groupings or a sum at a time;
+only differences come back, and no more than `SHOWN_MAX` of each.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,20 @@ from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import NowMs, insert, slow_reading, without_scans, writing
 from analyzer.store.database.old_buckets import old_buckets
 from analyzer.store.database.schema import buckets, day_counts, offsets, proofs
-from analyzer.store.transaction import catalog
+from analyzer.store.database.schema import plans as plans_table
+from analyzer.store.reports.grouping_differences import (
+    GroupingDifference,
+    comparisons,
+    differing_groupings,
+)
+from analyzer.store.reports.lock_differences import LockDifference, differing_locks
+from analyzer.store.reports.total_differences import OpenSum, TotalDifference, differing_totals, open_sums
+from analyzer.store.transaction import catalog, plans
 from analyzer.store.transaction.buckets import AUDITED
 from analyzer.store.transaction.catalog import Catalog
-from analyzer.store.transaction.gaps import RecordedGap, skipped_gaps, skipped_offsets
+from analyzer.store.transaction.gaps import RecordedGap, recounted_offsets, skipped_gaps, skipped_offsets
+
+SHOWN_MAX = 10  # differences of each kind
 
 
 class PartitionLedger(NamedTuple):
@@ -35,10 +49,24 @@ class PartitionLedger(NamedTuple):
     dead: int
     late: int
     skipped: int = 0  # offsets that an operator let the partition skip
+    begin: int | None = None  # where counting began; None: before that was stored, at 0 or later
+    recounted: int = 0  # offsets that were counted, cut off the log, and given to other records
+
+    @property
+    def holes(self) -> int:
+        """Offsets from the beginning to `next` without a record that was seen.
+
+        In Kafka these are markers of transactions, aborted records and what compaction has deleted; negative
+        when more records were seen than there can be. Offsets of a file are bytes, of which a record has many.
+        """
+        return self.next - (self.begin or 0) + self.recounted - self.skipped - self.seen
 
     @property
     def equal(self) -> bool:
-        return self.seen == self.counted + self.duplicate + self.dead + self.late
+        return (
+            self.seen == self.counted + self.duplicate + self.dead + self.late
+            and self.holes >= 0
+        )
 
 
 class Audit(NamedTuple):
@@ -52,6 +80,10 @@ class Audit(NamedTuple):
     days_read: int = 0
     days_proved: int = 0  # not read again: nothing was counted in them since they were found equal
     days_deleted: int = 0  # not read: their buckets were deleted after their retention
+    groupings: Sequence[GroupingDifference] = ()  # groupings that do not add up to each other
+    totals: Sequence[tuple[OpenSum, TotalDifference]] = ()  # totals of open windows, and their buckets
+    totals_compared: int = 0  # sums
+    locks: Sequence[LockDifference] = ()  # locks and what the totals judge
 
     @property
     def counted(self) -> int:
@@ -61,7 +93,7 @@ class Audit(NamedTuple):
     def equal(self) -> bool:
         return (
             self.buckets == self.counted
-            and not self.differing
+            and not (self.differing or self.groupings or self.totals or self.locks)
             and all(ledger.equal for ledger in self.partitions)
         )
 
@@ -89,13 +121,8 @@ def audit(engine: sa.Engine, *, every_day: bool = False) -> Audit:
     Reads the buckets of the days in which something was counted since they were last found equal, or with
     `every_day` of all. Raises StoreAway.
     """
-    order = (offsets.c.topic, offsets.c.partition, offsets.c.cluster, offsets.c.topic_id)
     with slow_reading(engine) as db:
-        columns = [
-            skipped_offsets(offsets) if name == "skipped" else offsets.c[name]
-            for name in PartitionLedger._fields
-        ]
-        ledgers = [PartitionLedger(*row) for row in db.execute(sa.select(*columns).order_by(*order))]
+        ledgers = _ledgers(db)
         known = catalog.load(db)
         days = counted_days(db)
         to_read = [day for day in days if not day.is_deleted and (every_day or day.proved != day.requests)]
@@ -106,6 +133,7 @@ def audit(engine: sa.Engine, *, every_day: bool = False) -> Audit:
             if found != day.requests
         ]
         in_days = sum(read[day][0] if day in read else day.requests for day in days)
+        groupings, totals, compared, locks = _judged(db, known, [day.day_s for day in to_read])
         return Audit(
             ledgers,
             in_days + requests_to_move(db, known),
@@ -115,7 +143,41 @@ def audit(engine: sa.Engine, *, every_day: bool = False) -> Audit:
             days_read=len(read),
             days_proved=sum(not day.is_deleted for day in days) - len(read),
             days_deleted=sum(day.is_deleted for day in days),
+            groupings=groupings,
+            totals=totals,
+            totals_compared=compared,
+            locks=locks,
         )
+
+
+def _ledgers(db: sa.Connection) -> list[PartitionLedger]:
+    order = (offsets.c.topic, offsets.c.partition, offsets.c.cluster, offsets.c.topic_id)
+    of_gaps = {"skipped": skipped_offsets(offsets), "recounted": recounted_offsets(offsets)}
+    columns = [of_gaps[name] if name in of_gaps else offsets.c[name] for name in PartitionLedger._fields]
+    return [PartitionLedger(*row) for row in db.execute(sa.select(*columns).order_by(*order))]
+
+
+def _judged(
+    db: sa.Connection, known: Catalog, days_s: Sequence[int]
+) -> tuple[list[GroupingDifference], list[tuple[OpenSum, TotalDifference]], int, list[LockDifference]]:
+    """Returns differing groupings of these days, differing totals and the sums compared, differing locks.
+
+    Nothing without a plan, or while rows of an earlier version wait to be moved into the buckets.
+    """
+    row = db.execute(sa.select(plans_table.c.pending).where(plans_table.c.active == 1)).first()
+    if row is None or known.has_old_rows:
+        return [], [], 0, []
+    _, plan = plans.active(db)
+    wanted, groupings = comparisons(db, plan), list[GroupingDifference]()
+    for day_s in days_s:
+        if len(groupings) < SHOWN_MAX:
+            groupings += differing_groupings(db, known, plan, wanted, day_s, SHOWN_MAX - len(groupings))
+    now_ms = clock_ms(db)
+    sums = open_sums(plan, row.pending, known, now_ms // 1000)
+    found = [(of, differing_totals(db, known, of, SHOWN_MAX)) for of in sums]
+    totals = [(of, one) for of, differing in found for one in differing or ()]
+    locks = differing_locks(db, known, plan, row.pending, sums, now_ms, SHOWN_MAX)
+    return groupings, totals, sum(differing is not None for _, differing in found), locks
 
 
 def counted_days(db: sa.Connection) -> list[CountedDay]:

@@ -79,8 +79,6 @@ def differing_totals(
         buckets.c.bucket_s >= of.window.start_s,
         buckets.c.bucket_s < of.window.until_s,
     )
-    if grouping_of(of.sum.grouping).is_of_callers:
-        counted = counted.where(buckets.c.key.not_in(NOT_CALLERS))
     used = sa.select(
         totals.c.key, totals.c.resource, sa.literal(0, sa.BigInteger).label("counted"), totals.c.used
     ).where(totals.c.sum == of.number, totals.c.window_s == of.window.start_s)
@@ -88,12 +86,26 @@ def differing_totals(
     found, stored = bounded_sum(both.counted), sa.func.max(both.used)
     statement = (
         sa.select(both.key, both.resource, found, stored)
+        .where(*_judged(of.sum.grouping, both.key, both.resource))
         .group_by(both.key, both.resource)
         .having(found != stored)
         .order_by(both.key, both.resource)
         .limit(most)
     )
     return [TotalDifference(key, resource, int(n), int(m)) for key, resource, n, m in db.execute(statement)]
+
+
+def _judged(
+    name: str, key: sa.ColumnElement[str], resource: sa.ColumnElement[str]
+) -> Iterator[sa.ColumnElement[bool]]:
+    """Yields the conditions for series that a policy may judge: each part of the key has a value."""
+    grouping = grouping_of(name)
+    if grouping.is_of_callers:
+        yield key.not_in(NOT_CALLERS)
+    if grouping.key is not None:
+        yield key != ""
+    if grouping.resource is not None:
+        yield resource != ""
 
 
 def _has_wider(db: sa.Connection, grouping: int, meter: MeterColumn, window: Window) -> bool:

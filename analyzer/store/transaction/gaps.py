@@ -158,6 +158,18 @@ def skipped_offsets(offsets: sa.Table) -> sa.ScalarSelect[int]:
     return statement.correlate(offsets).scalar_subquery()
 
 
+def recounted_offsets(offsets: sa.Table) -> sa.ScalarSelect[int]:
+    """Returns the number of offsets that were counted, cut off the log, and given to other records.
+
+    A subquery of a statement on `offsets`. Of these, `skipped_offsets` has those that were skipped.
+    """
+    first = sa.case((gaps.c.accepted_to < gaps.c.start, gaps.c.accepted_to), else_=gaps.c.start)
+    again = sa.func.coalesce(sa.func.sum(gaps.c.end - first), 0)
+    is_cut = sa.and_(gaps.c.kind == "past-end", gaps.c.accepted_to < gaps.c.end)
+    statement = sa.select(sa.cast(again, sa.BigInteger)).where(same_partition(offsets, gaps), is_cut)
+    return statement.correlate(offsets).scalar_subquery()
+
+
 def sources_with_gaps(db: sa.Connection) -> set[str]:
     """Returns the sources with an undecided gap, open or obsolete."""
     return set(db.execute(sa.select(gaps.c.source).where(UNDECIDED).distinct()).scalars())
@@ -185,7 +197,7 @@ def accept(engine: sa.Engine, recorded: RecordedGap, to: int, who: str, reason: 
     with writing(engine) as db:
         # Offsets first, like every writer. An analyzer that still counts from the old position fails at its
         # compare-and-set from here on.
-        moved = _begin(db, part, to) if gap.position is None else _move(db, part, gap, to)
+        moved = _begin(db, part, gap, to) if gap.position is None else _move(db, part, gap, to)
         decided = sa.update(gaps).where(is_of(gaps, part), UNDECIDED, gaps.c.start == gap.start)
         decision = {"accepted_to": to, "accepted_ms": NowMs(), "accepted_by": who, "reason": reason}
         if not moved or db.execute(decided.values(**decision)).rowcount != 1:
@@ -213,11 +225,12 @@ def _move(db: sa.Connection, part: Partition, gap: Gap, to: int) -> bool:
     return db.execute(at_gap.values(values)).rowcount == 1
 
 
-def _begin(db: sa.Connection, part: Partition, to: int) -> bool:
+def _begin(db: sa.Connection, part: Partition, gap: Gap, to: int) -> bool:
     """Begins a recreated log. No analyzer follows the old one any more, in any partition."""
     same_name = sa.and_(offsets.c.source == part.source, offsets.c.topic == part.topic)
     unfollow(db, sa.and_(same_name, offsets.c.topic_id != part.topic_id))
-    row = row_of(part) | {"next": to, "resume_token": ""}
+    # From the gap's start on: the offsets up to `to` are skipped.
+    row = row_of(part) | {"begin": min(gap.start, to), "next": to, "resume_token": ""}
     begun = insert(db, offsets).values(row)
     return db.execute(begun.on_conflict_do_nothing().returning(offsets.c.next)).first() is not None
 

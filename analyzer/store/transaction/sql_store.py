@@ -94,7 +94,7 @@ class SqlStore:
         A partition that is known already keeps its position.
         """
         self.wait_for_flush()
-        row = row_of(part) | {"next": offset, "resume_token": resume_token}
+        row = row_of(part) | {"begin": offset, "next": offset, "resume_token": resume_token}
         with writing(self._engine) as connection:
             connection.execute(insert(connection, offsets).values(row).on_conflict_do_nothing())
         return self.positions([part])[part]

@@ -201,7 +201,7 @@ def ledger(engine: sa.Engine, partition: int, **counts: int) -> None:
                 partition=partition,
                 source="s",
                 topic="access-log",
-                next=9,
+                next=99,
                 **counts,
             )
         )
