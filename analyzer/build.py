@@ -20,7 +20,7 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Counter
 from analyzer.daemon import Daemon, LoopObserver, log_notes
-from analyzer.files import FollowedFile, ImportedFiles, OpenFiles
+from analyzer.files import FollowedFile, ImportedFiles, OpenFiles, shown_path
 from analyzer.flush_executors import FlushThread
 from analyzer.jobs.job_runner import Job, JobObserver, JobRunner
 from analyzer.jobs.upkeep_jobs import LEASE, Retention, lock_jobs, upkeep_jobs
@@ -29,7 +29,7 @@ from analyzer.retry import RejectRetry, without_limits
 from analyzer.sources import CombinedSource, Source
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import require_head
-from analyzer.store.operations.followed_partitions import release_removed
+from analyzer.store.operations.followed_partitions import release_removed, rename_sources
 from analyzer.store.operations.job_outcomes import SqlJobOutcomes
 from analyzer.store.operations.rejects import SqlRejects
 from analyzer.store.operations.upkeep import SqlUpkeep
@@ -78,6 +78,7 @@ def build(settings: Settings, engine: sa.Engine, health: Observer, *, is_applied
     force with the first records. Raises StoreAway, SchemaBehind.
     """
     flushes, store = _store(settings, engine)
+    rename_sources(engine, _streams(settings), settings.analyzer.name)
     release_removed(engine, settings.analyzer.name, {source.name for source in settings.sources})
 
     def open_source() -> Source:
@@ -94,12 +95,18 @@ def build(settings: Settings, engine: sa.Engine, health: Observer, *, is_applied
 
 
 def build_import(
-    settings: Settings, engine: sa.Engine, health: Observer, source: str, files: Sequence[str | Path]
+    settings: Settings,
+    engine: sa.Engine,
+    health: Observer,
+    source: str,
+    files: Sequence[str | Path],
+    host: str | None = None,
 ) -> tuple[Daemon, ImportedFiles]:
     """Returns an analyzer that reads `files` once, as records of the source named `source`, and its source.
 
-    It counts by the plan in force, and adds the source if the plan lacks it. Run the daemon until the files
-    are done. Raises SourceDiffers when the plan has another mapping of the source; StoreAway, SchemaBehind.
+    It counts by the plan in force, and adds the source if the plan lacks it. `host` is the machine that
+    wrote the files; None: that of the source. Run the daemon until the files are done. Raises SourceDiffers
+    when the plan has another mapping of the source; StoreAway, SchemaBehind.
     """
     flushes, store = _store(settings, engine)
 
@@ -108,7 +115,9 @@ def build_import(
 
     agreement = agree()
     log_notes(agreement)
-    imported = ImportedFiles(files, source, store)
+    if host is None:
+        host = next((known.host for known in settings.sources if known.name == source), "")
+    imported = ImportedFiles(files, source, store, host=host, wall_ms=wall_ms)
     # No gate waits for the locks of an old log, so flushes are large from the beginning. They are not larger
     # than a backlog's: a log is in order of time, so few lines that are further apart share a row.
     pace = FlushPace(flush_every_s=settings.analyzer.flush_every, behind_after_s=0.0)
@@ -125,6 +134,11 @@ def build_retry(settings: Settings, engine: sa.Engine) -> RejectRetry:
     differing = differing_sources(plan, file)
     by = plan.with_sources(without_limits(dict(file.sources) | dict(plan.sources)))
     return RejectRetry(SqlRejects(engine), plan, set(by.sources), lambda: new_counter(by), differing)
+
+
+def wall_ms() -> int:
+    """Returns the time of this machine in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 def new_counter(plan: Plan) -> Counter:
@@ -220,6 +234,11 @@ def _runner(
     )
 
 
+def _streams(settings: Settings) -> dict[str, str]:
+    """Returns the name of the source of each topic and file."""
+    return {shown_path(source.topic or source.file or ""): source.name for source in settings.sources}
+
+
 def _topics(settings: Settings, store: SqlStore) -> list[Source]:
     """Returns one Kafka source per start position, for all topics that have it."""
     # kafka-python takes a tenth of a second to import, which an import of files does not need.
@@ -249,7 +268,15 @@ def _files(settings: Settings, store: SqlStore) -> list[Source]:
     # Shared by all sources: without it, two logs with the same first bytes would be taken for one.
     open_files: OpenFiles = {}
     return [
-        FollowedFile(Path(source.file), source.name, store, start=source.start, open_files=open_files)
+        FollowedFile(
+            Path(source.file),
+            source.name,
+            store,
+            start=source.start,
+            open_files=open_files,
+            host=source.host,
+            wall_ms=wall_ms,
+        )
         for source in settings.sources
         if source.file is not None
     ]

@@ -31,7 +31,15 @@ from typing import Protocol
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Counter, Gap, Partition
-from analyzer.errors import AnalyzerError, NotInstalled, PartitionLost, PlanChanged, SchemaBehind, StoreAway
+from analyzer.errors import (
+    AnalyzerError,
+    DatabaseReplaced,
+    NotInstalled,
+    PartitionLost,
+    PlanChanged,
+    SchemaBehind,
+    StoreAway,
+)
 from analyzer.jobs.job_runner import JobRunner, JobThread
 from analyzer.pipeline import FlushResult, Pipeline
 from analyzer.sources import CombinedSource, Source
@@ -132,6 +140,8 @@ class Daemon:
         """Runs one loop and returns how many seconds to wait before the next one."""
         try:
             is_reached = self.count_and_judge()
+        except DatabaseReplaced:
+            raise  # it does not come back: what is written would go to a deleted file
         except StoreAway as error:
             # While the database cannot be reached nothing is read: it could not be stored, and whether the
             # last flush was stored is unknown. The stored positions show it.

@@ -32,7 +32,7 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.plan_differences import differences, in_words
 from analyzer.core.judging.proposals import applied
 from analyzer.core.records.mapping import CALLER_FIELDS
-from analyzer.errors import SchemaBehind, StoreAway
+from analyzer.errors import DatabaseUnusable, SchemaBehind, StoreAway
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import open_engine, require_file
 from analyzer.store.database.revisions import head
@@ -118,6 +118,9 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         require_file(settings.database.address)
         engine = open_engine(settings.database.address)
         yield from _examine_database(settings, engine)
+    except DatabaseUnusable as unusable:
+        sentence, _, cure = str(unusable).partition("; ")
+        yield Finding("database", "wrong", f"{settings.database.shown}: {sentence}", cure)
     except StoreAway as away:
         what = f"{settings.database.shown} cannot be reached: {away}"
         yield Finding("database", "away", what, CHECK_URL)

@@ -39,6 +39,14 @@ class StoreAway(AnalyzerError):
     """The database cannot be reached, or the outcome of a commit is unknown."""
 
 
+class DatabaseReplaced(StoreAway):
+    """The SQLite file is another one than when it was opened; nothing more may be written. Start again."""
+
+
+class DatabaseUnusable(AnalyzerError):
+    """The database cannot hold every caller's name."""
+
+
 class NotInstalled(AnalyzerError):
     """The configuration needs a package that is not installed."""
 

@@ -76,6 +76,8 @@ class Records(NamedTuple):
     next: int  # the offset to ask for afterwards; covers holes
     columns: RecordColumns  # offsets rise
     resume_token: str = ""
+    # When they were read, for records without a Kafka time: those too far ahead of it are rejected.
+    read_ms: int | None = None
 
     @classmethod
     def of(

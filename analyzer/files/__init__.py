@@ -7,6 +7,7 @@
 Not here: what a line means (`analyzer.core.records`), and where positions are stored.
 """
 
+from analyzer.files.file_reader import shown_path
 from analyzer.files.file_sources import FollowedFile, ImportedFiles, OpenFiles
 
-__all__ = ["FollowedFile", "ImportedFiles", "OpenFiles"]
+__all__ = ["FollowedFile", "ImportedFiles", "OpenFiles", "shown_path"]

@@ -8,6 +8,10 @@ they are equal byte for byte, and then the counts are right for both.
 
 A file that is shorter than every stored position of its first line is a new file. The exception is a
 complete file whose digests show that it is an older copy of a longer one: all of it was counted.
+
+Logs of two machines may be equal for a while, and are two logs. Where several machines share a database, each
+source has a `host`, which is a part of the topic ids of its files; those that were begun without a host keep
+theirs.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import IO
 
 from analyzer.core.model import Gap, Lag, Partition, Position, Records
-from analyzer.files.line_reader import Checkpoint, LineReader
+from analyzer.files.line_reader import Checkpoint, LineReader, is_same_token
 from analyzer.sources import PositionStore
 
 log = logging.getLogger(__name__)
@@ -30,6 +34,11 @@ NAMES_AT_ONCE = 8  # topic ids that are looked up in one query
 CHECKPOINTS_MAX = 1_000  # of takes that are not stored; with more, a file is read again from its beginning
 
 Inode = tuple[int, int]  # device and number
+
+
+def shown_path(path: str) -> str:
+    """Returns the path as text that can be stored and printed, with escapes for bytes that are not UTF-8."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 class FileReader:
@@ -48,8 +57,14 @@ class FileReader:
         size: Callable[[], int] | None,
         line_bytes_max: int,
         now_s: float,
+        host: str = "",
+        wall_ms: Callable[[], int] | None = None,
     ) -> None:
-        self.path = path
+        """`host` tells equal files of several machines apart; `wall_ms` returns the time, for a bound on that
+        of the records."""
+        self.path = shown_path(path)
+        self._host = host
+        self._wall_ms = wall_ms
         self.inode = inode
         self.lines = LineReader(stream, line_bytes_max)
         self.part: Partition | None = None
@@ -137,7 +152,8 @@ class FileReader:
             return None
         self._lines_taken += len(columns.values)
         self._checkpoints.append(self.lines.checkpoint())
-        return Records(self.part, start, self.lines.next, columns, self.lines.resume_token)
+        read_ms = None if self._wall_ms is None else self._wall_ms()
+        return Records(self.part, start, self.lines.next, columns, self.lines.resume_token, read_ms)
 
     def rewind(self) -> None:
         """Lets the next `place` go back to the stored position."""
@@ -175,6 +191,14 @@ class FileReader:
 
     def _stored(self, positions: PositionStore, name: str) -> tuple[dict[Partition, Position], Partition]:
         """Returns the stored positions of all files with this first line, and an unused partition."""
+        stored, unused = self._numbered(positions, name)
+        if not self._host:
+            return stored, unused
+        of_host, unused = self._numbered(positions, f"{name}@{self._host}")
+        return stored | of_host, unused
+
+    def _numbered(self, positions: PositionStore, name: str) -> tuple[dict[Partition, Position], Partition]:
+        """Returns the stored positions under a topic id and those with a number after it, and an unused one."""
         stored: dict[Partition, Position] = {}
         for first in itertools.count(0, NAMES_AT_ONCE):
             ids = [f"{name}#{number}" if number else name for number in range(first, first + NAMES_AT_ONCE)]
@@ -192,7 +216,7 @@ class FileReader:
         for part, position in sorted(stored.items(), key=lambda item: item[1].next):
             if not self.lines.skip_to(position.next):
                 break
-            if self.lines.resume_token == position.resume_token:
+            if is_same_token(self.lines.resume_token, position.resume_token):
                 best = part, self.lines.checkpoint(), position.gap
         if best is not None:
             self._set(*best)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Literal, cast
 
 from analyzer.core.model import Gap, Lag, Partition, Records
-from analyzer.files.file_reader import FileReader, Inode
+from analyzer.files.file_reader import FileReader, Inode, shown_path
 from analyzer.sources import PositionStore
 
 log = logging.getLogger(__name__)
@@ -43,8 +43,12 @@ class FileQueue:
         open_files: OpenFiles,
         line_bytes_max: int,
         uptime_s: Callable[[], float],
+        host: str,
+        wall_ms: Callable[[], int] | None,
     ) -> None:
         self.files: list[FileReader] = []
+        self._host = host
+        self._wall_ms = wall_ms
         self._source = source
         self._positions = positions
         self._open_files = open_files
@@ -61,6 +65,8 @@ class FileQueue:
                 size=size,
                 line_bytes_max=self._line_bytes_max,
                 now_s=self._uptime_s(),
+                host=self._host,
+                wall_ms=self._wall_ms,
             )
         )
 
@@ -178,7 +184,8 @@ class FollowedFile(QueueSource):
 
     A line is taken when it is complete. A rotated file is read to its end before the new one; its last line
     counts without a newline once the file has been quiet for a second. Sources of one process share
-    `open_files`.
+    `open_files`. `host` tells equal files of machines that share a database apart. Records whose time is too
+    far ahead of `wall_ms`, milliseconds since 1970, are rejected; None: no bound.
     """
 
     def __init__(
@@ -190,6 +197,8 @@ class FollowedFile(QueueSource):
         start: Literal["earliest", "latest"] = "earliest",
         line_bytes_max: int = LINE_BYTES_MAX,
         open_files: OpenFiles | None = None,
+        host: str = "",
+        wall_ms: Callable[[], int] | None = None,
         uptime_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -199,7 +208,7 @@ class FollowedFile(QueueSource):
         self._uptime_s = uptime_s
         self._sleep = sleep
         open_files = {} if open_files is None else open_files
-        self._queue = FileQueue(source, positions, open_files, line_bytes_max, uptime_s)
+        self._queue = FileQueue(source, positions, open_files, line_bytes_max, uptime_s, host, wall_ms)
         self._absent = ""  # why the file at the path cannot be opened
         # None: not known yet. Only a path under which nothing was ever counted may begin at its end.
         self._latest: bool | None = None if start == "latest" else False
@@ -215,7 +224,7 @@ class FollowedFile(QueueSource):
     def _next(self) -> Records | None:
         self._check_path()
         if self._latest is None:
-            self._latest = not self._positions.logs(self._source, str(self._path))
+            self._latest = not self._positions.logs(self._source, shown_path(str(self._path)))
         latest = self._latest and len(self._queue.files) == 1
         records = self._queue.take(self._is_final, latest=latest)
         if latest and self._queue.placed():
@@ -251,14 +260,15 @@ class FollowedFile(QueueSource):
 
     def problems(self) -> dict[str, str]:
         found = super().problems()
-        return {str(self._path): self._absent} | found if self._absent else found
+        return {shown_path(str(self._path)): self._absent} | found if self._absent else found
 
 
 class ImportedFiles(QueueSource):
     """A `Source` of the lines of files that are each read once, to the end; then it is `done`.
 
     `.gz` is decompressed. `-` is standard input; it is copied to a temporary file first, because what was not
-    stored must be read again. A last line counts without its newline.
+    stored must be read again. A last line counts without its newline. `host` and `wall_ms`: see
+    `FollowedFile`.
     """
 
     def __init__(
@@ -269,6 +279,8 @@ class ImportedFiles(QueueSource):
         *,
         line_bytes_max: int = LINE_BYTES_MAX,
         stdin: IO[bytes] | None = None,
+        host: str = "",
+        wall_ms: Callable[[], int] | None = None,
         uptime_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -279,7 +291,7 @@ class ImportedFiles(QueueSource):
                 Path(path).open("rb").close()
         self._stdin = stdin
         self._sleep = sleep
-        self._queue = FileQueue(source, positions, {}, line_bytes_max, uptime_s)
+        self._queue = FileQueue(source, positions, {}, line_bytes_max, uptime_s, host, wall_ms)
 
     @property
     def done(self) -> bool:

@@ -13,6 +13,8 @@ CHUNK_BYTES = 1 << 20
 FIRST_LINE_BYTES_MAX = 64 * 1024
 TAIL_BYTES = 256
 FIRST_PREFIX_BYTES = 4096
+# Within these bytes the end of each line has a digest of everything before it.
+LINE_DIGESTS_MAX, LINE_DIGEST_CHARS = 64, 12
 
 
 class Checkpoint(NamedTuple):
@@ -22,12 +24,20 @@ class Checkpoint(NamedTuple):
     digest: hashlib._Hash = hashlib.sha256()
     prefix_digests: tuple[str, ...] = ()
     last: bytes = b"\n"  # the byte before `next`
+    line_digests: tuple[str, ...] = ()
 
     @property
     def resume_token(self) -> str:
         """The resume token of `next` (see `Position`): SHA-256 of all bytes before it, then shortened digests
-        of the first 4 KiB, 8 KiB, 16 KiB and so on."""
-        return ".".join((self.digest.hexdigest(), *self.prefix_digests))
+        of the first 4 KiB, 8 KiB, 16 KiB and so on; and behind "/", of everything up to the end of each of the
+        first lines, as long as these are within 4 KiB."""
+        token = ".".join((self.digest.hexdigest(), *self.prefix_digests))
+        return f"{token}/{','.join(self.line_digests)}" if self.line_digests else token
+
+
+def is_same_token(one: str, other: str) -> bool:
+    """Whether two resume tokens describe equal bytes; those of earlier versions have no digests of lines."""
+    return one.partition("/")[0] == other.partition("/")[0]
 
 
 class LineReader:
@@ -53,9 +63,13 @@ class LineReader:
     def is_prefix_of(self, resume_token: str) -> bool:
         """Whether the bytes before `next` are the first bytes of those that `resume_token` describes.
 
-        Compares the digests of prefixes, which cover at least half of the bytes; False below 4 KiB.
+        Compares the digests of prefixes, which cover at least half of the bytes. Below 4 KiB, the digest of
+        all complete lines; False when there are more than `LINE_DIGESTS_MAX`.
         """
-        others = tuple(resume_token.split(".")[1:])
+        token, _, lines = resume_token.partition("/")
+        if not self._prefix_digests:
+            return bool(self._line_digests) and self._line_digests[-1] in lines.split(",")
+        others = tuple(token.split(".")[1:])
         return bool(self._prefix_digests) and others[: len(self._prefix_digests)] == self._prefix_digests
 
     @property
@@ -109,7 +123,9 @@ class LineReader:
         return True
 
     def checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.next, self._digest.copy(), self._prefix_digests, self._last)
+        return Checkpoint(
+            self.next, self._digest.copy(), self._prefix_digests, self._last, self._line_digests
+        )
 
     def go_back(self, checkpoint: Checkpoint | None = None) -> None:
         """Goes back to `checkpoint`, or to the beginning."""
@@ -125,7 +141,7 @@ class LineReader:
         self._stream.close()
 
     def _set(self, checkpoint: Checkpoint) -> None:
-        self.next, digest, self._prefix_digests, self._last = checkpoint
+        self.next, digest, self._prefix_digests, self._last, self._line_digests = checkpoint
         self._digest = digest.copy()
 
     def _fill(self) -> None:
@@ -143,9 +159,15 @@ class LineReader:
         self._last = passed[-1:]
         while passed:
             prefix_bytes = FIRST_PREFIX_BYTES << len(self._prefix_digests)
-            piece, passed = passed[: prefix_bytes - self.next], passed[prefix_bytes - self.next :]
+            end = prefix_bytes - self.next
+            if self.next < FIRST_PREFIX_BYTES and len(self._line_digests) < LINE_DIGESTS_MAX:
+                end = passed.find(b"\n", 0, end) + 1 or end
+            piece, passed = passed[:end], passed[end:]
             self._digest.update(piece)
             self.next += len(piece)
+            if self.next <= FIRST_PREFIX_BYTES and piece.endswith(b"\n"):
+                if len(self._line_digests) < LINE_DIGESTS_MAX:
+                    self._line_digests += (self._digest.hexdigest()[:LINE_DIGEST_CHARS],)
             if self.next == prefix_bytes:
                 self._prefix_digests += (self._digest.hexdigest()[:16],)
 

@@ -7,9 +7,11 @@ import gzip
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +135,30 @@ def test_a_growing_file_is_counted_until_the_analyzer_stops(
     assert "configured by gatelock.toml" in messages
     assert messages[-1] == "stopped"
     assert not [event for event in analyzer.logged() if event["level"] in ("error", "critical")]
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_an_analyzer_whose_database_file_is_replaced_ends_with_a_sentence(
+    tmp_path: Path, analyzer: Analyzer, database_url: str, gatelock: Gatelock
+) -> None:
+    access = tmp_path / "access.log"
+    access.write_text(line("192.0.2.1", 20) * 2)
+    analyzer.ready()
+    wait_for(lambda: analyzer.metric("gatelock_records_total") == 2)
+    file = Path(sa.make_url(database_url).database or "")
+    backup = tmp_path / "backup.db"
+    with closing(sqlite3.connect(file)) as one, closing(sqlite3.connect(backup)) as other:
+        one.backup(other)
+    backup.rename(file)
+    assert analyzer.child.wait(10) == 3
+    text = analyzer.log.read_text()
+    assert "was replaced or deleted while it was open, so nothing more is stored" in text
+    assert "Traceback" not in text
+    with access.open("a") as log:
+        log.write(line("192.0.2.1", 20))
+    again = Analyzer(tmp_path / "again.log")
+    wait_for(lambda: usage_by_day(gatelock) == {"address:192.0.2.1 2026-11-20": (3, 0)})
+    assert again.stop() == 0
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,7 @@ class World:
             path.write_text(text)
         return path
 
-    def load(self, *paths: Path | str, stdin: bytes = b"", turns: int = 1000) -> list[str]:
+    def load(self, *paths: Path | str, stdin: bytes = b"", turns: int = 1000, host: str = "") -> list[str]:
         """Imports; returns all lines that are stored."""
         source = ImportedFiles(
             paths,
@@ -44,6 +45,7 @@ class World:
             self.positions,
             line_bytes_max=100,
             stdin=io.BytesIO(stdin),
+            host=host,
             uptime_s=lambda: self.now_s,
             sleep=lambda seconds: None,
         )
@@ -258,3 +260,57 @@ def test_an_import_does_not_load_the_kafka_client() -> None:
         "import sys, analyzer.build; sys.exit(any(name.split('.')[0] == 'kafka' for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", command]).returncode == 0
+
+
+# What tells files apart
+
+
+@pytest.mark.parametrize("kept", [1, 10, 29])
+def test_a_copy_that_was_cut_short_counts_nothing_twice(world: World, kept: int) -> None:
+    lines = [f"192.0.2.{n} GET /items/{n} 200\n" for n in range(30)]
+    assert len(world.load(world.write("access.log", "".join(lines)))) == 30
+    assert len(world.load(world.write("short.log", "".join(lines[:kept])))) == 30
+
+
+def test_a_copy_that_was_cut_within_a_line_counts_nothing_twice(world: World) -> None:
+    lines = [f"192.0.2.{n} GET /items/{n} 200\n" for n in range(30)]
+    assert len(world.load(world.write("access.log", "".join(lines)))) == 30
+    assert len(world.load(world.write("short.log", "".join(lines)[:-250]))) == 30
+
+
+def test_a_short_file_that_differs_after_its_first_line_is_another_file(world: World) -> None:
+    lines = [f"192.0.2.{n} GET /items/{n} 200\n" for n in range(30)]
+    world.load(world.write("access.log", "".join(lines)))
+    assert len(world.load(world.write("other.log", "".join([*lines[:3], *lines[7:9]])))) == 35
+
+
+def test_a_position_without_digests_of_lines_is_recognised(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions before stored none."""
+    lines = [f"192.0.2.{n} GET /items/{n} 200\n" for n in range(30)]
+    with monkeypatch.context() as before:
+        before.setattr("analyzer.files.line_reader.LINE_DIGESTS_MAX", 0)
+        assert len(world.load(world.write("access.log", "".join(lines)))) == 30
+    assert len(world.load(world.write("access.log", "".join([*lines, "one more\n"])))) == 31
+
+
+def test_equal_logs_of_two_machines_are_two_logs(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    file = world.write("access.log", "a probe\n" * 20)
+    assert len(world.load(file)) == 20
+    assert len(world.load(file, host="web-1")) == 20, "what was begun without a host stays"
+    other = world.write("other.log", "a check\n" * 20)
+    assert len(world.load(other, host="web-1")) == 40
+    assert len(world.load(other, host="web-2")) == 60
+    assert len(world.load(other, host="web-1")) == 60
+    for source in world.opened:
+        source.close()
+
+
+def test_a_file_whose_name_is_not_utf_8_is_read(world: World) -> None:
+    name = os.fsdecode(b"caf\xe9.log")
+    assert world.load(world.write(name, "one\ntwo\n")) == ["one", "two"]
+    (part,) = world.kept
+    assert part.topic.endswith("caf\\xe9.log")
+    part.topic.encode()

@@ -132,7 +132,8 @@ def _print_other(found: Audit) -> None:
     for of_sum, total in found.totals:
         typer.echo(
             f"total of {sum_name(of_sum.sum)} since {format_second(of_sum.window.start_s)}: "
-            f"{_series(total.key, total.resource)}: {total.used:,}, and {total.counted:,} in buckets: NOT EQUAL"
+            f"{_series(total.key, total.resource)}: {total.used:,}, "
+            f"and {total.counted:,} in buckets: NOT EQUAL"
         )
     for lock in found.locks:
         used = "without a total" if lock.used is None else f"at {lock.used:,}"

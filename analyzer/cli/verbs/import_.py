@@ -73,6 +73,13 @@ def import_(
     source: Annotated[
         str, typer.Option(metavar="NAME", help="Name of the entry of [[sources]] with the format and fields.")
     ],
+    host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The machine that wrote the files, if several share a database; default: the source's host.",
+        ),
+    ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -96,9 +103,11 @@ def import_(
         with opened(settings) as engine:
             progress = ImportProgress()
             try:
-                daemon, imported = build_import(settings, engine, progress, source, files)
+                daemon, imported = build_import(settings, engine, progress, source, files, host)
             except OSError as error:
-                raise usage_error(f"{error.filename}: {error.strerror}") from error
+                from analyzer.files import shown_path
+
+                raise usage_error(f"{shown_path(str(error.filename))}: {error.strerror}") from error
             problems = _import(daemon, imported, progress)
         _print(progress, problems, as_json=json)
 

@@ -163,9 +163,9 @@ def _count_records(partition: PartitionCounter, taken: Records) -> TooManyReject
     records = _from_start(taken)
     # A resume token describes the end of the set only: reading can continue there or at the set's start.
     if taken.resume_token:
-        too_many = partition.count_all_or_none(records)
+        too_many = partition.count_all_or_none(records, taken.read_ms)
     else:
-        too_many = partition.count(records)
+        too_many = partition.count(records, taken.read_ms)
     if too_many is None:
         partition.next = max(partition.next, taken.next)
         partition.resume_token = taken.resume_token or partition.resume_token

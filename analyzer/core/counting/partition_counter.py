@@ -74,18 +74,23 @@ class PartitionCounter:
     overflow: int = 0
     resume_token: str = ""
 
-    def count(self, records: RecordColumns) -> TooManyRejected | None:
-        """Counts the records up to a run of rejected ones that is too long; nothing of that run is kept."""
+    def count(self, records: RecordColumns, read_ms: int | None = None) -> TooManyRejected | None:
+        """Counts the records up to a run of rejected ones that is too long; nothing of that run is kept.
+
+        `read_ms`: when records without a Kafka time were read; None: unknown, and no bound on their times.
+        """
         for chunk in chunked(records):
             if chunk.values:
-                too_many = self._add(ReadChunk(chunk, *self.reader.read(chunk)))
+                too_many = self._add(ReadChunk(chunk, *self.reader.read(chunk, read_ms)))
                 if too_many is not None:
                     return too_many
         return None
 
-    def count_all_or_none(self, records: RecordColumns) -> TooManyRejected | None:
-        """Counts all records, or none of them if too many in a row are rejected."""
-        chunks = [ReadChunk(chunk, *self.reader.read(chunk)) for chunk in chunked(records) if chunk.values]
+    def count_all_or_none(self, records: RecordColumns, read_ms: int | None = None) -> TooManyRejected | None:
+        """Counts all records, or none of them if too many in a row are rejected. `read_ms`: see `count`."""
+        chunks = [
+            ReadChunk(chunk, *self.reader.read(chunk, read_ms)) for chunk in chunked(records) if chunk.values
+        ]
         trial = replace(self.memory.run, first=None)
         rejected: list[Rejected] = []
         for chunk in chunks:

@@ -86,8 +86,13 @@ class RecordReader:
         }
         self._format = FORMATS[mapping.format].decoder(index.paths)
 
-    def read(self, records: RecordColumns) -> tuple[RequestColumns, dict[int, RejectReason]]:
-        """Returns the requests among `records` (at least one), and the reasons of the others by index."""
+    def read(
+        self, records: RecordColumns, read_ms: int | None = None
+    ) -> tuple[RequestColumns, dict[int, RejectReason]]:
+        """Returns the requests among `records` (at least one), and the reasons of the others by index.
+
+        `read_ms` is when they were read, for the bound on times of records without a Kafka time.
+        """
         values, unread = self._readable(records)
         columns, reasons = self._format.read(values)
         reasons |= unread
@@ -101,7 +106,7 @@ class RecordReader:
         reject_missing(reasons, "bad-time", [times_ms])
         reject_missing(reasons, "bad-number", numbers)
         reject_missing(reasons, "bad-field", [denied, *conditions, *texts.values()])
-        reject_untimely(reasons, self._mapping, times_ms, records.kafka_ms)
+        reject_untimely(reasons, self._mapping, times_ms, records.kafka_ms, read_ms)
         texts[CALLER] = callers
         dimensions = [texts[dimension] for dimension in self._dimensions]
         requests = RequestColumns(times_ms, denied, dimensions, numbers, conditions)
@@ -141,10 +146,15 @@ def reject_untimely(
     mapping: SourceMapping,
     times_ms: Sequence[int | None],
     kafka_ms: Sequence[int | None],
+    read_ms: int | None = None,
 ) -> None:
-    """Adds a reason for each request too far from its record's Kafka time, or outside of all calendars."""
-    if all_timely(mapping, times_ms, kafka_ms):
+    """Adds a reason for each request too far from its record's Kafka time, or outside of all calendars.
+
+    Without a Kafka time, a request must not be too far ahead of `read_ms`.
+    """
+    if all_timely(mapping, times_ms, kafka_ms, read_ms):
         return
+    latest_ms = END_MS if read_ms is None else read_ms + mapping.future_ms_max
     for index, (ms, reference_ms) in enumerate(zip(times_ms, kafka_ms, strict=True)):
         if ms is None or index in reasons:
             continue
@@ -153,18 +163,22 @@ def reject_untimely(
             reasons[index] = "future"
         elif has_reference and ms < (reference_ms or 0) - mapping.past_ms_max:
             reasons[index] = "past"
+        elif not has_reference and latest_ms < ms < END_MS:
+            reasons[index] = "future"
         elif not FIRST_MS <= ms < END_MS:
             reasons[index] = "bad-time"
 
 
-def all_timely(mapping: SourceMapping, times_ms: Sequence[Any], kafka_ms: Sequence[Any]) -> bool:
+def all_timely(
+    mapping: SourceMapping, times_ms: Sequence[Any], kafka_ms: Sequence[Any], read_ms: int | None = None
+) -> bool:
     """Whether the extremes alone show that no record is untimely."""
     try:
         first, last = min(times_ms), max(times_ms)
         if first < FIRST_MS or last >= END_MS:
             return False
         if kafka_ms.count(None) == len(kafka_ms):
-            return True  # lines of a file
+            return read_ms is None or last <= read_ms + mapping.future_ms_max  # lines of a file
         earliest, latest = min(kafka_ms), max(kafka_ms)
         return bool(
             earliest >= 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import ColumnElement
 
-from analyzer.errors import NotInstalled, StoreAway
+from analyzer.errors import DatabaseReplaced, DatabaseUnusable, NotInstalled, StoreAway
 
 Engine = sa.Engine  # for packages that only pass it on and must not import SQLAlchemy
 
@@ -32,7 +33,8 @@ def open_engine(url: str | sa.URL, *, statement_ms: int = STATEMENT_MS) -> sa.En
     """Returns an engine for writers: READ COMMITTED on PostgreSQL, BEGIN IMMEDIATE on SQLite, fully durable.
 
     The server's defaults are overridden. `statement_ms` is PostgreSQL's statement time-out, 0 for none.
-    SQLite ignores it, and waits `STATEMENT_MS` for a lock. Raises NotInstalled.
+    SQLite ignores it, and waits `STATEMENT_MS` for a lock. Raises NotInstalled. Its connections raise
+    DatabaseUnusable in a database that is not UTF-8, and DatabaseReplaced when their SQLite file was replaced.
     """
     url = sa.make_url(url)
     if url.get_backend_name() == "sqlite":
@@ -53,11 +55,13 @@ def _open_postgresql(url: sa.URL, statement_ms: int) -> sa.Engine:
         "synchronous_commit": "on",
         "timezone": "UTC",
     }
-    return sa.create_engine(
+    engine = sa.create_engine(
         url,
         isolation_level="READ COMMITTED",
         pool_size=2,
         connect_args={
+            # Without it the driver returns bytes from a database without an encoding.
+            "client_encoding": "utf8",
             "connect_timeout": CONNECT_S,
             "tcp_user_timeout": IDLE_IN_TRANSACTION_MS,
             # tcp_user_timeout covers data that is not acknowledged. A client that only waits for an answer
@@ -69,25 +73,63 @@ def _open_postgresql(url: sa.URL, statement_ms: int) -> sa.Engine:
             "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
         },
     )
+    sa.event.listen(engine, "connect", _require_utf8)
+    return engine
+
+
+def _require_utf8(connection: Any, _record: object) -> None:
+    """Raises DatabaseUnusable if the database cannot hold every text."""
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        name = connection.info.dbname
+        raise DatabaseUnusable(
+            f"the database {name} has the encoding {encoding}, which cannot hold every caller's name; create "
+            f"another one: createdb --encoding=UTF8 --template=template0 NAME, and write its name into "
+            "[database] url"
+        )
 
 
 def _open_sqlite(url: sa.URL) -> sa.Engine:
     engine = sa.create_engine(url, connect_args={"timeout": STATEMENT_MS / 1000})
 
     @sa.event.listens_for(engine, "connect")
-    def prepare(connection: Any, _record: object) -> None:
+    def prepare(connection: Any, record: Any) -> None:
         connection.isolation_level = None  # the driver begins no transaction; see `begin`
         _switch_to_wal(connection)
         connection.execute("pragma synchronous = full")
+        record.info["file"] = _inode(url)
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
         # A deferred transaction that reads first and then writes fails at once when another one wrote in
         # between, regardless of the time-out: writers take the file's lock at the beginning.
+        _require_same_file(url, connection.info.get("file"))
         reads = connection.get_execution_options().get("gatelock_reads")
         connection.exec_driver_sql("begin" if reads else "begin immediate")
 
     return engine
+
+
+def _inode(url: sa.URL) -> tuple[int, int] | None:
+    """Returns device and number of a SQLite file; None in memory, or when there is no file."""
+    try:
+        status = os.stat(url.database) if url.database and url.database != ":memory:" else None
+    except FileNotFoundError:
+        return None
+    return None if status is None else (status.st_dev, status.st_ino)
+
+
+def _require_same_file(url: sa.URL, opened: tuple[int, int] | None) -> None:
+    """Raises DatabaseReplaced if the file at the path is not the one that a connection has opened.
+
+    Not opened anew: other connections of this process may still hold the deleted file, whose write-ahead log
+    has the name that the new file's would have.
+    """
+    if opened is not None and _inode(url) != opened:
+        raise DatabaseReplaced(
+            f"the file {Path(url.database or '').absolute()} was replaced or deleted while it was open, so "
+            "nothing more is stored; start again, and stop analyzers before you replace the file"
+        )
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:

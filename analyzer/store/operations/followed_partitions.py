@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.engine import NowMs, reading, writing
-from analyzer.store.database.partition_keys import unfollow
-from analyzer.store.database.schema import offsets
+from analyzer.store.database.partition_keys import key_columns, unfollow
+from analyzer.store.database.schema import gaps, offsets
 from analyzer.store.transaction.gaps import forget, sources_with_gaps
 
 SILENT_MS = 15_000  # without a heartbeat; a living analyzer sends one each second
@@ -48,6 +48,32 @@ def _followed(row: Sequence[Any]) -> FollowedPartition:
     return FollowedPartition(
         source, topic, number, topic_id, offset, behind_records, behind_ms / 1000, heard_s, owner
     )
+
+
+def rename_sources(engine: sa.Engine, names: Mapping[str, str], who: str) -> int:
+    """Gives the partitions of a topic or file the name that its source has now; returns how many.
+
+    `names` has the source of each topic and path. A source whose name is still in use, for another topic or
+    file, was not renamed. Writes an event for each renamed source. Raises StoreAway.
+    """
+    if not names:
+        return 0
+    with writing(engine) as db:
+        gone = offsets.c.source.not_in(sorted(set(names.values())))
+        wanted = sa.select(offsets.c.source, offsets.c.topic).where(gone, offsets.c.topic.in_(sorted(names)))
+        renamed = sorted({(row.source, row.topic) for row in db.execute(wanted)})
+        number = 0
+        for source, topic in renamed:
+            for table in (offsets, gaps):
+                of_source = sa.and_(table.c.source == source, table.c.topic == topic)
+                key = key_columns(table)
+                # One by one in the order in which a flush locks the rows: no deadlock.
+                for row in db.execute(sa.select(*key).where(of_source).order_by(*key).distinct()).all():
+                    here = sa.and_(*(column == value for column, value in zip(key, row, strict=True)))
+                    db.execute(sa.update(table).where(here, of_source).values(source=names[topic]))
+                    number += table is offsets
+            record(db, who, "source renamed", f"{source} to {names[topic]}", f"it reads {topic}")
+        return number
 
 
 def release_removed(engine: sa.Engine, name: str, sources: Collection[str]) -> int:

@@ -80,7 +80,9 @@ class SqlUpkeep:
         """
         with writing(self._engine) as db:
             ours = sa.and_(leases.c.name == name, leases.c.holder == self._owner)
-            db.execute(sa.update(leases).where(ours, leases.c.until_ms > NowMs()).values(until_ms=NowMs() - 1))
+            db.execute(
+                sa.update(leases).where(ours, leases.c.until_ms > NowMs()).values(until_ms=NowMs() - 1)
+            )
 
     def end_locks(self) -> list[Change]:
         """Clears the locks whose time is over; returns the changes."""

@@ -63,10 +63,7 @@ class PartitionLedger(NamedTuple):
 
     @property
     def equal(self) -> bool:
-        return (
-            self.seen == self.counted + self.duplicate + self.dead + self.late
-            and self.holes >= 0
-        )
+        return self.seen == self.counted + self.duplicate + self.dead + self.late and self.holes >= 0
 
 
 class Audit(NamedTuple):

@@ -69,7 +69,9 @@ def _counted_since(db: sa.Connection, plan: Plan) -> dict[str, int]:
     A record may be older than the flush that counts it, and a little newer: a grouping that came later is
     compared from the day after next.
     """
-    rows = db.execute(sa.select(plans.c.version, plans.c.at_ms, plans.c.body).order_by(plans.c.version.desc()))
+    rows = db.execute(
+        sa.select(plans.c.version, plans.c.at_ms, plans.c.body).order_by(plans.c.version.desc())
+    )
     since_s = dict.fromkeys(plan.groupings, 0)
     still = set(plan.groupings)
     for version, at_ms, body in rows:

@@ -29,7 +29,13 @@ class LockDifference(NamedTuple):
 
 
 def differing_locks(
-    db: sa.Connection, known: Catalog, plan: Plan, pending: str, sums: Iterable[OpenSum], now_ms: int, most: int
+    db: sa.Connection,
+    known: Catalog,
+    plan: Plan,
+    pending: str,
+    sums: Iterable[OpenSum],
+    now_ms: int,
+    most: int,
 ) -> list[LockDifference]:
     """Returns up to `most` differences for each policy. Must run in a snapshot.
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from analyzer.core.model import Lag, Partition, PartitionProgress
 from analyzer.store.database.audit_log import entries
 from analyzer.store.database.schema import offsets
-from analyzer.store.operations.followed_partitions import followed, release_removed, retire
+from analyzer.store.operations.followed_partitions import followed, release_removed, rename_sources, retire
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.sources.sql import SqlSource
 
@@ -67,3 +67,27 @@ def test_an_operator_retires_a_source_whose_analyzer_is_gone(engine: sa.Engine, 
     follow(engine, OLD, "two:9")
     [again] = followed(engine)
     assert (again.next, again.owner, again.behind_records, again.behind_s) == (10, "two:9", 2, 0.5)
+
+
+def test_a_renamed_source_keeps_its_history(engine: sa.Engine, store: SqlStore) -> None:
+    follow(engine, OLD, "one:7")
+    follow(engine, NEW, "one:7")
+    names = {"old-log": "renamed", "new-log": "new"}
+    assert rename_sources(engine, names, "one") == 1
+    assert rename_sources(engine, names, "one") == 0
+    assert [(part.source, part.topic, part.next) for part in followed(engine)] == [
+        ("new", "new-log", 5),
+        ("renamed", "old-log", 5),
+    ]
+    assert [event[1:] for event in entries(engine)] == [
+        ("one", "source renamed", "old to renamed", "it reads old-log")
+    ]
+    # A topic that is made anew in the same maintenance still shows that it is another one.
+    assert store.logs("renamed", "old-log") == [("c", "old")]
+
+
+def test_a_source_that_exists_besides_is_not_renamed(engine: sa.Engine) -> None:
+    """Two sources exchanged their topics, or one topic was moved to another existing source."""
+    follow(engine, OLD, "one:7")
+    assert rename_sources(engine, {"old-log": "new", "third-log": "old"}, "one") == 0
+    assert [part.source for part in followed(engine)] == ["old"]

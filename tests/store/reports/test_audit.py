@@ -75,7 +75,9 @@ def count(store: SqlStore, key: str, requests: int, at_s: int) -> None:
     with store.transaction() as tx:
         tx.move_offsets([progress], {})
         now = tx.check_plan(by_plan, version)
-        tx.apply(by_plan, version, DrainedCounts([progress], tables_of(rows_of(key, requests, at_s)), []), now)
+        tx.apply(
+            by_plan, version, DrainedCounts([progress], tables_of(rows_of(key, requests, at_s)), []), now
+        )
 
 
 @pytest.fixture
